@@ -1,0 +1,124 @@
+"""Files that other programs read: written whole or not at all; locks; checksums."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_CHUNK = 1 << 20
+
+
+def write_atomic(path: Path, content: bytes | str, *, mode: int = 0o644) -> bool:
+    """Write a file so that a reader sees the old content or the new, also after a power cut.
+
+    Args:
+        path: The file; its folder is made if it is missing.
+        content: Text is encoded as UTF-8.
+        mode: Permission bits of the new file.
+
+    Returns:
+        Whether anything changed: a file that has this content and mode already is left alone.
+
+    Raises:
+        OSError: The folder can't be written, or the disk is full.
+    """
+    data = content.encode() if isinstance(content, str) else content
+    if _is_already(path, data, mode):
+        return False
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(data)
+            os.fchmod(stream.fileno(), mode)
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_directory(path.parent)
+    return True
+
+
+def switch_symlink(link: Path, target: str) -> bool:
+    """Point a symbolic link at a target by one rename.
+
+    Args:
+        link: The link; a link that is there is replaced.
+        target: What it shall contain, usually relative to its folder.
+
+    Returns:
+        Whether anything changed.
+
+    Raises:
+        OSError: The folder can't be written, or ``link`` is a directory.
+    """
+    if link.is_symlink() and str(link.readlink()) == target:
+        return False
+    link.parent.mkdir(parents=True, exist_ok=True)
+    temporary = link.with_name(f".{link.name}.{os.getpid()}")
+    temporary.unlink(missing_ok=True)
+    temporary.symlink_to(target)
+    try:
+        temporary.replace(link)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_directory(link.parent)
+    return True
+
+
+def sync_directory(directory: Path) -> None:
+    """Make the names in a folder durable (a rename is not, before this)."""
+    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def sha256_file(path: Path) -> str:
+    """Return the sha256 of a file's content as 64 hexadecimal digits."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+@contextmanager
+def lock(path: Path, *, on_wait: Callable[[], None] | None = None) -> Iterator[None]:
+    """Hold an exclusive lock on a file; the kernel releases it however the process ends.
+
+    Args:
+        path: The lock file; made if missing and never removed (removing it would let a third
+            process lock another file of the same name).
+        on_wait: Called once if another process holds the lock, before waiting for it.
+
+    Raises:
+        OSError: The folder can't be written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if on_wait is not None:
+                on_wait()
+            fcntl.flock(stream, fcntl.LOCK_EX)
+        yield
+
+
+def _is_already(path: Path, data: bytes, mode: int) -> bool:
+    if path.is_symlink() or not path.is_file():
+        return False
+    status = path.stat()
+    return (
+        status.st_size == len(data)
+        and status.st_mode & 0o7777 == mode
+        and path.read_bytes() == data
+    )

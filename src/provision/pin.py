@@ -1,0 +1,171 @@
+"""The Pin: everything that can change an artifact, and nothing else.
+
+Its digest names the artifact image, so an image is built again exactly when an input changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field, StringConstraints
+
+from provision.documents import Frozen
+
+Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+ImageDigest = Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")]
+Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=64)]
+# Goes into file names, image tags and RUN lines: no blanks, quotes or slashes.
+KernelRelease = Annotated[
+    str, StringConstraints(pattern=r"^[0-9][A-Za-z0-9._+~-]*$", max_length=64)
+]
+Version = Annotated[
+    str, StringConstraints(pattern=r"^[0-9A-Za-z][A-Za-z0-9.+~_-]*$", max_length=64)
+]
+# Debian policy 5.6.12; the epoch's colon included.
+PackageVersion = Annotated[str, StringConstraints(pattern=r"^[0-9][A-Za-z0-9.+:~-]*$")]
+PackageName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9+.-]+$")]
+
+_DIGEST_LENGTH = 12
+# https://github.com/opencontainers/distribution-spec/blob/v1.1.0/spec.md#pulling-manifests
+_TAG_LENGTH = 128
+
+
+class DriverPin(Frozen):
+    """Which driver."""
+
+    name: Name
+    version: Version
+    flavour: Name
+
+
+class KernelPin(Frozen):
+    """Which kernel the modules are for; ``architecture`` as ``uname -m`` prints it."""
+
+    release: KernelRelease
+    architecture: Literal["x86_64", "aarch64", "ppc64le", "s390x", "riscv64"]
+
+
+class DistroPin(Frozen):
+    """Which distribution the kernel and the build's packages come from."""
+
+    id: Name
+    version: Annotated[str, StringConstraints(pattern=r"^[0-9A-Za-z][A-Za-z0-9._-]*$")]
+    codename: Name
+
+
+class BasePin(Frozen):
+    """The base image of the build stages.
+
+    Attributes:
+        image: Name and tag, as a Dockerfile's FROM takes it.
+        digest: Of the registry's manifest, or the image's own id where it came from no registry.
+    """
+
+    image: Annotated[str, StringConstraints(pattern=r"^[a-z0-9][A-Za-z0-9._/:-]*$")]
+    digest: ImageDigest
+
+
+class PackagePin(Frozen):
+    """A package of the distribution, installed in the build container at exactly this version."""
+
+    name: PackageName
+    version: PackageVersion
+
+
+class PackageSource(Frozen):
+    """A package that is unpacked, not installed: the driver's source or user space."""
+
+    kind: Literal["deb"] = "deb"
+    name: PackageName
+    version: PackageVersion
+    sha256: Sha256
+
+
+class ArchiveSource(Frozen):
+    """A tarball or zip file from the driver's vendor."""
+
+    kind: Literal["archive"] = "archive"
+    url: Annotated[str, StringConstraints(pattern=r"^https?://[^\s\"'\\$`]+$")]
+    sha256: Sha256
+    strip: int = Field(default=1, ge=0)
+
+
+class GitSource(Frozen):
+    """A git commit; ``sha256`` is that of ``git archive --format=tar COMMIT``."""
+
+    kind: Literal["git"] = "git"
+    url: Annotated[str, StringConstraints(pattern=r"^https?://[^\s\"'\\$`]+$")]
+    commit: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]
+    sha256: Sha256
+
+
+Source = Annotated[PackageSource | ArchiveSource | GitSource, Field(discriminator="kind")]
+
+
+class FilePin(Frozen):
+    """A file of the recipe's folder that goes into the build (a patch)."""
+
+    name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    sha256: Sha256
+
+
+class Pin(Frozen):
+    """Everything that can change the artifact.
+
+    Attributes:
+        compiler: The compiler that built the kernel.
+        headers: The packages that hold the kernel's headers.
+        packages: Further build tools.
+        components: Sections of the archive that the sources need besides ``main``.
+        sources: What is built and shipped.
+        patches: Applied in this order.
+        recipe: Digest of the driver.toml parts that reach the build.
+        template: Digest of the Dockerfile template, its macros and the collector.
+        signing_key: Fingerprint of the key that signs the modules; None: they are not signed.
+    """
+
+    schema_version: Literal[1] = Field(default=1, alias="schema")
+    driver: DriverPin
+    kernel: KernelPin
+    distro: DistroPin
+    base: BasePin
+    compiler: PackagePin
+    headers: tuple[PackagePin, ...]
+    packages: tuple[PackagePin, ...]
+    components: tuple[Name, ...] = ()
+    sources: tuple[Source, ...]
+    patches: tuple[FilePin, ...] = ()
+    recipe: Sha256
+    template: Sha256
+    signing_key: str | None = None
+
+    model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
+
+    def canonical_json(self) -> str:
+        """Return the one JSON text of this Pin: sorted keys, no blanks, ASCII only.
+
+        The same as RFC 8785 for these values: strings of ASCII, integers and null.
+        """
+        data = self.model_dump(mode="json", by_alias=True)
+        return json.dumps(data, sort_keys=True, separators=(",", ":"))
+
+    @property
+    def digest(self) -> str:
+        """``sha256:`` and the sha256 of the canonical JSON."""
+        return f"sha256:{hashlib.sha256(self.canonical_json().encode()).hexdigest()}"
+
+    @property
+    def short_digest(self) -> str:
+        """The digest's first 12 hexadecimal digits: the store's folder and the tag's end."""
+        return self.digest.removeprefix("sha256:")[:_DIGEST_LENGTH]
+
+    @property
+    def image(self) -> str:
+        """The artifact image's reference, ``provision/<driver>:<version>-<kernel>-<digest12>``."""
+        label = f"{self.driver.version}-{self.kernel.release}"
+        # '+' and '~' are legal in versions and not in tags; the digest keeps tags apart.
+        tag = re.sub(r"[^A-Za-z0-9_.-]", "_", label)[: _TAG_LENGTH - _DIGEST_LENGTH - 1]
+        return f"provision/{self.driver.name}:{tag}-{self.short_digest}"

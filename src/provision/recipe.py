@@ -1,0 +1,288 @@
+"""The recipe of a driver, ``driver.toml``: where it comes from, how it is built, what it ships.
+
+Data types only; ``provision.catalogue`` finds and loads the files.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal, Self
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import InvalidVersion
+from packaging.version import Version as PepVersion
+from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, model_validator
+
+from provision.documents import Frozen
+from provision.manifest import Container, ContainerPath, FeatureName, FileKind, RelativePath
+from provision.pin import ArchiveSource, GitSource, Name, PackageName, Sha256, Version
+
+# What a recipe's texts may refer to; resolve and render fill them in.
+PLACEHOLDERS = frozenset(
+    {"arch", "jobs", "kernel", "kernel_build", "kernel_source", "multiarch", "version"}
+)
+_PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
+
+
+def _specifiers(text: str) -> str:
+    try:
+        SpecifierSet(text)
+    except InvalidSpecifier as error:
+        raise ValueError(f"'{text}' is no version specifier such as '>=5.4,<6.13'") from error
+    return text
+
+
+def _placeholders(text: str) -> str:
+    unknown = sorted(set(_PLACEHOLDER.findall(text)) - PLACEHOLDERS)
+    if unknown:
+        known = ", ".join(sorted(PLACEHOLDERS))
+        raise ValueError(f"unknown placeholder '{{{unknown[0]}}}'; there are {known}")
+    return text
+
+
+Specifiers = Annotated[str, AfterValidator(_specifiers)]
+Template = Annotated[str, AfterValidator(_placeholders)]
+PciId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{4}$")]
+
+
+class PciMatch(Frozen):
+    """PCI devices that a driver is for: hexadecimal ids as ``lspci -n`` prints them."""
+
+    vendor: PciId
+    devices: tuple[PciId, ...] = ()
+    classes: tuple[PciId, ...] = ()
+
+    def matches(self, *, vendor: str, device: str, device_class: str) -> bool:
+        """Return whether a device is meant; an empty list of ids stands for any."""
+        return (
+            vendor == self.vendor
+            and (not self.devices or device in self.devices)
+            and (not self.classes or device_class in self.classes)
+        )
+
+
+class Hardware(Frozen):
+    """What a driver is for."""
+
+    pci: tuple[PciMatch, ...] = ()
+
+
+class DebSource(Frozen):
+    """Packages of the target distro's own archive, with versions from its signed index."""
+
+    kind: Literal["deb"]
+    components: tuple[Name, ...] = ()
+    userspace: tuple[PackageName, ...] = ()
+
+
+class ArchiveRelease(Frozen):
+    """One released version as a tarball or zip file; ``strip``: leading path parts to drop."""
+
+    version: Version
+    url: str
+    sha256: Sha256
+    strip: int = Field(default=1, ge=0)
+
+    def source(self) -> ArchiveSource:
+        """Return what goes into the Pin."""
+        return ArchiveSource(url=self.url, sha256=self.sha256, strip=self.strip)
+
+
+class GitRelease(Frozen):
+    """One released version as a git commit; sha256 of ``git archive --format=tar COMMIT``."""
+
+    version: Version
+    url: str
+    commit: str
+    sha256: Sha256
+
+    def source(self) -> GitSource:
+        """Return what goes into the Pin."""
+        return GitSource(url=self.url, commit=self.commit, sha256=self.sha256)
+
+
+class ArchiveReleases(Frozen):
+    """A driver that its vendor publishes as files."""
+
+    kind: Literal["archive"]
+    releases: tuple[ArchiveRelease, ...] = Field(min_length=1)
+
+
+class GitReleases(Frozen):
+    """A driver that its vendor publishes as a git repository."""
+
+    kind: Literal["git"]
+    releases: tuple[GitRelease, ...] = Field(min_length=1)
+
+
+RecipeSource = Annotated[DebSource | ArchiveReleases | GitReleases, Field(discriminator="kind")]
+
+
+class KernelRange(Frozen):
+    """Kernels that a driver is known to build on.
+
+    Attributes:
+        versions: Driver versions that this row is about; any, if it is empty.
+        kernels: Base versions of kernel releases (the ``6.1.0`` of ``6.1.0-47-amd64``).
+    """
+
+    versions: Specifiers = ""
+    kernels: Specifiers
+
+
+class Build(Frozen):
+    """How the modules are built, inside the unpacked source.
+
+    Attributes:
+        archive: A tarball in the source that holds the real tree.
+        directory: Where the command runs, relative to the unpacked tree.
+        packages: Build tools needed besides the compiler, make and the headers.
+        command: Argument list; never a shell line.
+        modules: The built files, relative to ``directory``.
+    """
+
+    archive: Annotated[RelativePath, AfterValidator(_placeholders)] | None = None
+    directory: Annotated[RelativePath, AfterValidator(_placeholders)] = "."
+    packages: tuple[PackageName, ...] = ()
+    command: tuple[Template, ...] = Field(min_length=1)
+    modules: tuple[RelativePath, ...] = Field(min_length=1)
+
+
+class Flavour(Frozen):
+    """One way to build a driver (open or proprietary modules, …)."""
+
+    default: bool = False
+    licences: tuple[str, ...] = Field(min_length=1)
+    package: PackageName | None = None
+    build: Build
+
+
+class Patch(Frozen):
+    """A file under ``patches/``, applied with ``patch -p1`` where versions and flavours match."""
+
+    file: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\.patch$")]
+    versions: Specifiers = ""
+    flavours: tuple[Name, ...] = ()
+    reason: Annotated[str, StringConstraints(min_length=1)]
+
+    def applies_to(self, *, version: str, flavour: str) -> bool:
+        """Return whether a driver version and flavour need this patch."""
+        return (not self.flavours or flavour in self.flavours) and version_matches(
+            version, self.versions
+        )
+
+
+class UserFile(Frozen):
+    """A user-space file: where it lies in the unpacked source, and where in a container.
+
+    Attributes:
+        source: Path in the unpacked source (key ``from``); may be a glob for firmware and
+            miscellaneous files.
+        to: Path in the container; with a final ``/`` the file keeps its name.
+        links: Names of symbolic links to make beside it.
+    """
+
+    kind: FileKind
+    source: Template = Field(alias="from")
+    to: Template
+    links: tuple[Template, ...] = ()
+    features: tuple[FeatureName, ...] = ()
+
+    model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
+
+
+class Recipe(Frozen):
+    """A driver.toml."""
+
+    schema_version: Literal[1] = Field(alias="schema")
+    name: Name
+    summary: str
+    vendor: str
+    homepage: str
+    hardware: Hardware = Hardware()
+    source: RecipeSource
+    kernels: tuple[KernelRange, ...] = Field(min_length=1)
+    flavours: dict[Name, Flavour] = Field(min_length=1)
+    patches: tuple[Patch, ...] = ()
+    container: Container
+    files: tuple[UserFile, ...] = ()
+
+    model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
+
+    @property
+    def default_flavour(self) -> str:
+        """The flavour that is built when none is named."""
+        marked = [name for name, flavour in self.flavours.items() if flavour.default]
+        return marked[0] if marked else next(iter(self.flavours))
+
+    def builds_on(self, *, version: str, kernel_release: str) -> bool:
+        """Return whether a driver version is known to build on a kernel."""
+        base = kernel_release.split("-", 1)[0]
+        return any(
+            version_matches(version, row.versions) and version_matches(base, row.kernels)
+            for row in self.kernels
+        )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        problems = [*self._flavour_problems(), *self._feature_problems()]
+        if problems:
+            raise ValueError("; ".join(problems))
+        return self
+
+    def _flavour_problems(self) -> list[str]:
+        problems = []
+        if sum(flavour.default for flavour in self.flavours.values()) > 1:
+            problems.append("more than one flavour is marked as default")
+        for name, flavour in self.flavours.items():
+            if isinstance(self.source, DebSource) != (flavour.package is not None):
+                problems.append(
+                    f"flavours.{name}.package must be given exactly when source.kind is 'deb'"
+                )
+        for patch in self.patches:
+            problems += [
+                f"patch {patch.file} names the unknown flavour '{name}'"
+                for name in patch.flavours
+                if name not in self.flavours
+            ]
+        return problems
+
+    def _feature_problems(self) -> list[str]:
+        known = self.container.features
+        wanted = [("container.driver_feature", f) for f in self.container.driver_feature]
+        wanted += [(f"files {file.source}", f) for file in self.files for f in file.features]
+        return [
+            f"{where} names the feature '{feature}', which container.features lacks"
+            for where, feature in wanted
+            if feature not in known
+        ]
+
+
+def version_matches(version: str, specifiers: str) -> bool:
+    """Return whether a version satisfies specifiers; a version that has no PEP 440 form does not.
+
+    Source: https://packaging.python.org/en/latest/specifications/version-specifiers/
+    """
+    if not specifiers:
+        return True
+    try:
+        return SpecifierSet(specifiers).contains(PepVersion(version), prereleases=True)
+    except InvalidVersion:
+        return False
+
+
+__all__ = [
+    "ArchiveReleases",
+    "Build",
+    "ContainerPath",
+    "DebSource",
+    "Flavour",
+    "GitReleases",
+    "Hardware",
+    "KernelRange",
+    "Patch",
+    "PciMatch",
+    "Recipe",
+    "UserFile",
+    "version_matches",
+]

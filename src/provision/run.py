@@ -1,0 +1,122 @@
+"""The only place that starts processes.
+
+Programs get an argument list (never a shell), ``/dev/null`` as standard input and a small, known
+environment, so that neither the caller's locale nor its variables can change a result.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shlex
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from provision.errors import NotFoundError, ProvisionError
+
+log = logging.getLogger(__name__)
+
+# What a child may inherit: where programs are, and how to reach the network.
+_INHERITED = (
+    "PATH",
+    "HOME",
+    "TMPDIR",
+    "http_proxy",
+    "https_proxy",
+    "no_proxy",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "NO_PROXY",
+    "SSL_CERT_FILE",
+)
+_STDERR_LINES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """A finished program: its argument list, exit status and output as text."""
+
+    argv: tuple[str, ...]
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def find_program(name: str) -> str | None:
+    """Return the absolute path of a program on PATH (``/usr/sbin`` included), or None."""
+    return shutil.which(name, path=_search_path())
+
+
+def run(
+    argv: Sequence[str | Path],
+    *,
+    why: str,
+    check: bool = True,
+    env: Mapping[str, str] | None = None,
+    stdin: bytes | None = None,
+    timeout: float | None = None,
+) -> Completed:
+    """Run a program to its end and return its output.
+
+    Args:
+        argv: Program and arguments.
+        why: What the program is for, as it completes "which is needed to …".
+        check: Whether a non-zero exit status is an error.
+        env: Variables to add to the small inherited environment.
+        stdin: What the program reads; nothing by default.
+        timeout: Seconds after which the program is killed; None waits for ever.
+
+    Raises:
+        NotFoundError: The program is not installed.
+        ProvisionError: It failed (with ``check``) or ran past its timeout.
+    """
+    args = tuple(str(arg) for arg in argv)
+    program = find_program(args[0])
+    if program is None:
+        raise NotFoundError(
+            f"The program '{args[0]}' was not found, which is needed to {why}.",
+            resolution=f"Install the package that holds '{args[0]}' and try again.",
+        )
+    log.debug("+ %s", shlex.join(args))
+    try:
+        done = subprocess.run(
+            [program, *args[1:]],
+            check=False,
+            env=_environment(env),
+            input=stdin,
+            stdin=None if stdin is not None else subprocess.DEVNULL,
+            capture_output=True,
+            timeout=timeout,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ProvisionError(
+            f"'{shlex.join(args)}' did not finish within {timeout:g} s while it had to {why}."
+        ) from error
+    completed = Completed(
+        argv=args,
+        returncode=done.returncode,
+        stdout=done.stdout.decode(errors="replace"),
+        stderr=done.stderr.decode(errors="replace"),
+    )
+    if check and completed.returncode != 0:
+        raise ProvisionError(
+            f"'{shlex.join(args)}' failed with exit status {completed.returncode}"
+            f" while it had to {why}.",
+            details="\n".join(completed.stderr.splitlines()[-_STDERR_LINES:]) or None,
+        )
+    return completed
+
+
+def _search_path() -> str:
+    """Return PATH with the system folders that a user's PATH may lack."""
+    path = os.environ.get("PATH", os.defpath)
+    missing = [d for d in ("/usr/sbin", "/sbin") if d not in path.split(os.pathsep)]
+    return os.pathsep.join([path, *missing])
+
+
+def _environment(extra: Mapping[str, str] | None) -> dict[str, str]:
+    env = {name: os.environ[name] for name in _INHERITED if name in os.environ}
+    return {**env, "PATH": _search_path(), "LC_ALL": "C.UTF-8", **(extra or {})}
