@@ -14,7 +14,7 @@ from packaging.version import Version as PepVersion
 from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, model_validator
 
 from provision.documents import Frozen
-from provision.manifest import Container, ContainerPath, FeatureName, FileKind, RelativePath
+from provision.manifest import Container, FeatureName, FileKind, RelativePath
 from provision.pin import ArchiveSource, GitSource, Name, PackageName, Sha256, Version
 
 # What a recipe's texts may refer to; resolve and render fill them in.
@@ -269,20 +269,3 @@ def version_matches(version: str, specifiers: str) -> bool:
         return SpecifierSet(specifiers).contains(PepVersion(version), prereleases=True)
     except InvalidVersion:
         return False
-
-
-__all__ = [
-    "ArchiveReleases",
-    "Build",
-    "ContainerPath",
-    "DebSource",
-    "Flavour",
-    "GitReleases",
-    "Hardware",
-    "KernelRange",
-    "Patch",
-    "PciMatch",
-    "Recipe",
-    "UserFile",
-    "version_matches",
-]
