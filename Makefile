@@ -1,0 +1,51 @@
+# What to type here, and nothing else: the work is done by tests/kit (set-up), tests/demo and
+# tests/bench. Every target installs what it needs first, so that each works on a fresh machine.
+
+MAKEFLAGS += --no-builtin-rules --no-print-directory
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+
+# PYTHONPATH: kit, demo and bench are packages below tests/, not part of what is installed.
+PYTHON := PYTHONPATH=tests .venv/bin/python
+PYTEST := $(PYTHON) -m pytest
+
+help: ## What there is
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo
+	@echo "  Variables of demo: DEMO_DRIVER (nvidia), DEMO_KERNEL (chosen), DEMO_DISTRO (debian:12)."
+	@echo "  What is kept between runs lies in \$$PROVISION_TEST_CACHE, else \$$XDG_CACHE_HOME/provision-tests,"
+	@echo "  else /var/cache/provision-tests; it may be deleted at any time."
+
+demo: build ## The main job on real input: build a driver, install it, use it in containers (root)
+	@$(PYTHON) -m demo
+
+test: check engine-test ## Every test: check, then real engines and a clean clone (root, under 60 minutes)
+
+check: setup ## Format, lints, types, layers, unit and golden tests (under 3 minutes)
+	.venv/bin/ruff format --check
+	.venv/bin/ruff check
+	.venv/bin/mypy
+	.venv/bin/lint-imports
+	@$(PYTHON) -m kit.rust check
+	@$(PYTHON) -m kit.rust test
+	$(PYTEST) $(wildcard tests/unit tests/golden) tests/kit
+
+engine-test: build
+	$(PYTEST) tests/engine --durations=15
+
+bench: build ## The table of speed and size, as ratios measured in one run (root)
+	@$(PYTHON) -m bench
+
+build: setup ## The virtual environment, and the hook as build/oci-decorator
+	@$(PYTHON) -m kit.rust build
+
+clean: ## Remove everything that was made in this folder
+	rm -rf .venv build hooks/target .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf src/*.egg-info
+	find src tests -name __pycache__ -prune -exec rm -rf {} +
+
+setup:
+	@tests/kit/setup.sh packages
+	@tests/kit/setup.sh venv
+
+.PHONY: help demo test check engine-test bench build clean setup

@@ -1,0 +1,42 @@
+"""Debian trees by debootstrap, from the mirror that this machine's own apt is set up with."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+from kit.process import run
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+__all__ = ["debootstrap", "mirror"]
+
+# One line an index; Label is empty until apt has been updated once.
+_FIELDS = "$(LABEL)|$(RELEASE)|$(REPO_URI)"
+
+
+def mirror() -> str:
+    """The URL of the machine's Debian archive.
+
+    Raises:
+        RuntimeError: apt knows no Debian archive.
+    """
+    listed = run(["apt-get", "indextargets", "--format", _FIELDS, "Created-By: Packages"]).stdout
+    rows = [line.split("|") for line in listed.splitlines()]
+    for label, release, uri in rows:
+        if label == "Debian" or (not label and "-" not in release):
+            return uri.rstrip("/")
+    raise RuntimeError("apt has no source of the Debian archive; see `apt-get indextargets`")
+
+
+def debootstrap(suite: str, folder: Path, *, include: Sequence[str] = ()) -> None:
+    """Fill `folder` with a minimal Debian `suite` and the packages `include`. Needs root."""
+    with_packages = [f"--include={','.join(include)}"] if include else []
+    try:
+        run(["debootstrap", "--variant=minbase", *with_packages, suite, folder, mirror()])
+    except AssertionError:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    shutil.rmtree(folder / "var/cache/apt", ignore_errors=True)

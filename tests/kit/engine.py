@@ -1,0 +1,171 @@
+"""A Docker engine of our own: its own containerd, folders and socket, no bridge, stopped by pid.
+
+Why each flag (found on machines with hybrid cgroups, without CAP_SYS_RESOURCE, without systemd):
+
+* own containerd: dockerd takes the system's where one runs, and then our runtime would neither
+  get our environment nor be gone when we stop.
+* `--bridge=none --iptables=false`: another engine's docker0 and the host's firewall stay as they
+  are, and no kernel module for NAT is needed. Containers use `--network host` or have none.
+* `native.cgroupdriver=cgroupfs`: works with and without systemd, with v1, hybrid and v2.
+* no `--default-ulimit`, no `--privileged` anywhere: raising a hard limit needs CAP_SYS_RESOURCE.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from kit.probe import find_program
+from kit.process import Completed, Daemon, run
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["Engine", "answering_runtimes", "remove_tree"]
+
+_CONTAINERD = """\
+version = 2
+root = "{folder}/containerd/root"
+state = "{folder}/containerd/state"
+# The Kubernetes door isn't used, and would want CNI.
+disabled_plugins = ["io.containerd.grpc.v1.cri"]
+[grpc]
+address = "{folder}/containerd.sock"
+"""
+
+
+@dataclass
+class Engine:
+    """A private engine. `with Engine(...) as engine:` starts it and cleans up behind it.
+
+    Attributes:
+        data_root: images and layers; kept when given, else removed with everything else.
+        runtimes: name → program of further OCI runtimes (`docker run --runtime NAME`).
+        environment: what the runtimes find in their environment (the shims inherit it).
+    """
+
+    data_root: Path | None = None
+    runtimes: Mapping[str, Path] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    def __enter__(self) -> Self:
+        """Start the engine.
+
+        Raises:
+            RuntimeError: it did not come up; the message has the end of its log.
+        """
+        # Short, and not below the cache: a socket's path may have 107 bytes.
+        self.folder = Path(tempfile.mkdtemp(prefix="provision-engine-"))
+        self._daemons = ExitStack()
+        self._daemons.callback(remove_tree, self.folder)
+        try:
+            self._start()
+        except BaseException:
+            self._daemons.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Remove the containers, stop the daemons, remove the folders."""
+        with suppress(AssertionError):
+            self.remove_containers()
+        self._daemons.close()
+
+    @property
+    def host(self) -> str:
+        """What DOCKER_HOST has to be for this engine."""
+        return f"unix://{self.folder}/docker.sock"
+
+    def docker(self, *words: str | Path, check: bool = True, timeout_s: float = 1800) -> Completed:
+        """Run the docker client against this engine."""
+        argv = ["docker", "--host", self.host, *words]
+        return run(argv, check=check, timeout_s=timeout_s)
+
+    def images(self) -> list[str]:
+        """All images, as `repository:tag`."""
+        return self.docker("images", "--format", "{{.Repository}}:{{.Tag}}").stdout.split()
+
+    def remove_containers(self) -> None:
+        """Kill and remove every container of this engine."""
+        names = self.docker("ps", "--all", "--quiet").stdout.split()
+        if names:
+            self.docker("rm", "--force", *names)
+
+    def kill(self) -> None:
+        """SIGKILL for dockerd, as when it crashes. What it left is cleaned up at the end."""
+        self._dockerd.kill()
+
+    def _start(self) -> None:
+        config = self.folder / "containerd.toml"
+        config.write_text(_CONTAINERD.format(folder=self.folder))
+        containerd = Daemon(
+            [_program("containerd"), "--config", config],
+            log=self.folder / "containerd.log",
+            ready=(self.folder / "containerd.sock").exists,
+            env=self.environment,
+        )
+        self._daemons.callback(containerd.stop)
+        self._dockerd = Daemon(
+            [_program("dockerd"), *self._flags()],
+            log=self.folder / "dockerd.log",
+            ready=lambda: self.docker("version", check=False).returncode == 0,
+            env=self.environment,
+        )
+        self._daemons.callback(self._dockerd.stop)
+
+    def _flags(self) -> list[str]:
+        runtimes = [f"--add-runtime={name}={path}" for name, path in self.runtimes.items()]
+        return [
+            f"--host={self.host}",
+            f"--data-root={self.data_root or self.folder / 'data'}",
+            f"--exec-root={self.folder}/exec",
+            f"--pidfile={self.folder}/docker.pid",
+            f"--containerd={self.folder}/containerd.sock",
+            # A file that isn't there: the machine's own daemon.json is for its own engine.
+            f"--config-file={self._config()}",
+            "--bridge=none",
+            "--iptables=false",
+            "--ip6tables=false",
+            "--exec-opt=native.cgroupdriver=cgroupfs",
+            *runtimes,
+        ]
+
+    def _config(self) -> Path:
+        config = self.folder / "daemon.json"
+        config.write_text("{}\n")
+        return config
+
+
+def answering_runtimes() -> list[str] | None:
+    """The runtimes of the engine that DOCKER_HOST or the default socket reaches, if any."""
+    if find_program("docker") is None:
+        return None
+    done = run(["docker", "info", "--format", "{{json .Runtimes}}"], check=False, timeout_s=20)
+    if done.returncode != 0:
+        return None
+    try:
+        # On failure the client may print `null` and still say 0.
+        return sorted(json.loads(done.stdout) or {}) or None
+    except json.JSONDecodeError:
+        return None
+
+
+def remove_tree(folder: Path) -> None:
+    """Remove `folder` with everything in it, unmounting first what a killed engine left mounted."""
+    mounts = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    for mount in sorted(mounts, reverse=True):
+        if mount.startswith(f"{folder}/"):
+            run(["umount", "--lazy", mount], check=False)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _program(name: str) -> Path:
+    found = find_program(name)
+    if found is None:
+        raise RuntimeError(f"{name} is not installed; `make test` and `make demo` install it")
+    return found

@@ -1,0 +1,95 @@
+"""What this machine can do, asked of the machine and not of its name.
+
+A test says what it needs with `need(...)`. Where that is missing it skips on a developer's
+machine and fails in CI (`CI=true`), so that CI never goes green by leaving tests out.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from kit.process import run
+
+__all__ = [
+    "Missing",
+    "can_mount",
+    "can_run_crun",
+    "find_program",
+    "has_hybrid_cgroups",
+    "in_ci",
+    "is_root",
+    "need",
+    "need_programs",
+]
+
+# Where Debian keeps programs of the admin; a user's PATH may lack them.
+_ADMIN_PATH = "/usr/local/sbin:/usr/sbin:/sbin"
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """Something that a test needs and this machine hasn't."""
+
+    what: str
+    remedy: str
+
+
+def in_ci() -> bool:
+    """Whether a missing tool is a failure (`CI=true`, as every CI service sets it)."""
+    return os.environ.get("CI", "").lower() in {"1", "true", "yes"}
+
+
+def need(available: object, what: str, remedy: str) -> None:
+    """Go on when `available`; otherwise skip the test, or fail it in CI."""
+    if available:
+        return
+    message = f"needs {what} ({remedy})"
+    if in_ci():
+        pytest.fail(f"{message}; CI=true, so this is a failure", pytrace=False)
+    pytest.skip(message)
+
+
+def find_program(name: str) -> Path | None:
+    """The program `name` on PATH or among the admin's programs."""
+    found = shutil.which(name) or shutil.which(name, path=_ADMIN_PATH)
+    return Path(found) if found else None
+
+
+def need_programs(*names: str) -> None:
+    """Go on when all of these programs are there."""
+    for name in names:
+        need(find_program(name), f"the program {name}", "tests/kit/setup.sh packages")
+
+
+def is_root() -> bool:
+    """Whether we are root: engines, mounts and debootstrap want that."""
+    return os.geteuid() == 0
+
+
+@cache
+def can_mount() -> bool:
+    """Whether a tmpfs can be mounted in a mount namespace of our own."""
+    script = "mount -t tmpfs none /mnt"
+    done = run(["unshare", "--mount", "--propagation", "private", "sh", "-c", script], check=False)
+    return done.returncode == 0
+
+
+@cache
+def has_hybrid_cgroups() -> bool:
+    """Whether v1 controllers are mounted with a v2 hierarchy beside them that has controllers too.
+
+    crun refuses that: "cgroups in hybrid mode not supported, drop all controllers from cgroupv2".
+    """
+    controllers = Path("/sys/fs/cgroup/unified/cgroup.controllers")
+    return controllers.exists() and controllers.read_text().strip() != ""
+
+
+def can_run_crun() -> bool:
+    """Whether crun can start containers here, if need be without the v2 part of the cgroups."""
+    return find_program("crun") is not None and (not has_hybrid_cgroups() or can_mount())

@@ -1,0 +1,165 @@
+"""The only place of the kit that starts processes: short ones (`run`) and daemons (`Daemon`)."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+__all__ = ["CommandFailedError", "Completed", "Daemon", "run", "start", "stream"]
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """How a process ended (a negative status: by that signal) and what it said."""
+
+    argv: tuple[str, ...]
+    returncode: int
+    stdout: str
+    stderr: str
+
+    @property
+    def output(self) -> str:
+        """Both streams, stdout first."""
+        return self.stdout + self.stderr
+
+
+class CommandFailedError(AssertionError):
+    """A command that had to succeed did not; the message has the command and its last lines."""
+
+    def __init__(self, completed: Completed) -> None:
+        """Keep the completed process for whoever wants its status."""
+        self.completed = completed
+        tail = "\n".join(completed.output.splitlines()[-40:])
+        super().__init__(
+            f"exit status {completed.returncode}: {shlex.join(completed.argv)}\n{tail}"
+        )
+
+
+def run(
+    argv: Sequence[str | Path],
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    stdin: str | None = None,
+    timeout_s: float = 1800,
+    check: bool = True,
+) -> Completed:
+    """Run `argv` to its end; `env` is added to this process's environment.
+
+    Raises:
+        CommandFailedError: it failed and `check` is set.
+        subprocess.TimeoutExpired: it ran past `timeout_s` and was killed.
+    """
+    words = tuple(str(word) for word in argv)
+    done = subprocess.run(
+        words,
+        env={**os.environ, **(env or {})},
+        cwd=cwd,
+        input=stdin if stdin is not None else "",
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=timeout_s,
+        check=False,
+    )
+    completed = Completed(words, done.returncode, done.stdout, done.stderr)
+    if check and completed.returncode != 0:
+        raise CommandFailedError(completed)
+    return completed
+
+
+def start(
+    argv: Sequence[str | Path], *, log: Path, env: Mapping[str, str] | None = None
+) -> subprocess.Popen[bytes]:
+    """Start `argv` in a session of its own, so that a Ctrl-C at the terminal is ours to handle.
+
+    Both streams go to the file `log`.
+    """
+    with log.open("ab") as stream:
+        return subprocess.Popen(
+            [str(word) for word in argv],
+            env={**os.environ, **(env or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def stream(
+    argv: Sequence[str | Path], *, env: Mapping[str, str] | None = None, cwd: Path | None = None
+) -> int:
+    """Run `argv` with its output on our own; the exit status."""
+    words = [str(word) for word in argv]
+    merged = {**os.environ, **(env or {})}
+    return subprocess.run(
+        words, env=merged, cwd=cwd, stdin=subprocess.DEVNULL, check=False
+    ).returncode
+
+
+class Daemon:
+    """A background process that is ready when `ready()` says so, and is stopped by its pid."""
+
+    def __init__(
+        self,
+        argv: Sequence[str | Path],
+        *,
+        log: Path,
+        ready: Callable[[], bool],
+        env: Mapping[str, str] | None = None,
+        ready_within_s: float = 60,
+    ) -> None:
+        """Start it and wait until it is ready.
+
+        Raises:
+            RuntimeError: it ended, or wasn't ready in time; the message has the end of its log.
+        """
+        self.log = log
+        self._process = start(argv, log=log, env=env)
+        self.pid = self._process.pid
+        deadline = time.monotonic() + ready_within_s
+        while not ready():
+            ended = self._process.poll() is not None
+            if ended or time.monotonic() > deadline:
+                self.stop()
+                why = "ended" if ended else f"was not ready within {ready_within_s:.0f} s"
+                tail = "\n".join(log.read_text(errors="replace").splitlines()[-20:])
+                raise RuntimeError(f"{argv[0]} {why}; the end of {log}:\n{tail}")
+            time.sleep(0.05)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process still runs."""
+        return self._process.poll() is None
+
+    def stop(self, *, within_s: float = 20) -> None:
+        """End it politely, then by force. Does nothing when it has ended."""
+        if not self.alive:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(within_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def kill(self) -> None:
+        """SIGKILL, at once: what a crash or the OOM killer would do."""
+        if self.alive:
+            self._process.kill()
+        self._process.wait()
+
+    def __enter__(self) -> Self:
+        """Return the running daemon."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop it."""
+        self.stop()

@@ -1,0 +1,96 @@
+"""The kit's own parts that need neither root nor an engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+
+from kit.cache import cached
+from kit.engine import remove_tree
+from kit.fileserver import served
+from kit.podman import Podman
+from kit.probe import need
+from kit.process import CommandFailedError, Daemon, run
+from kit.recorder import fake_program
+
+
+def test_a_fake_program_records_arguments_and_environment(tmp_path: Path) -> None:
+    fake = fake_program(tmp_path, "modprobe", stdout="done\n", stderr="well\n", status=3)
+    done = run([fake.path, "-d", "/root with blank"], env={"FLAG": "x"}, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (3, "done\n", "well\n")
+    assert fake.calls() == [["-d", "/root with blank"]]
+    assert fake.environments()[0]["FLAG"] == "x"
+
+
+def test_a_failed_command_says_what_it_was_and_its_last_lines() -> None:
+    with pytest.raises(CommandFailedError, match=r"exit status 2: sh -c .*\n.*the reason"):
+        run(["sh", "-c", "echo the reason >&2; exit 2"])
+
+
+def test_a_missing_tool_skips_at_a_desk_and_fails_in_ci(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CI", raising=False)
+    with pytest.raises(pytest.skip.Exception, match="needs a GPU"):
+        need(available=False, what="a GPU", remedy="buy one")
+    monkeypatch.setenv("CI", "true")
+    with pytest.raises(pytest.fail.Exception, match="needs a GPU"):
+        need(available=False, what="a GPU", remedy="buy one")
+    need(available=True, what="a GPU", remedy="buy one")
+
+
+def test_a_cache_entry_is_made_once_and_only_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROVISION_TEST_CACHE", str(tmp_path))
+    made: list[Path] = []
+
+    def half(draft: Path) -> None:
+        draft.mkdir()
+        raise OSError("disk full")
+
+    def whole(draft: Path) -> None:
+        draft.mkdir()
+        made.append(draft)
+
+    with pytest.raises(OSError, match="disk full"):
+        cached("tree", half)
+    assert not (tmp_path / "tree").exists()
+    assert cached("tree", whole) == cached("tree", whole) == tmp_path / "tree"
+    assert len(made) == 1
+
+
+def test_a_daemon_that_ends_early_reports_its_log(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match=r"(?s)sh ended.*no such bridge"):
+        Daemon(
+            ["sh", "-c", "echo no such bridge; exit 1"],
+            log=tmp_path / "log",
+            ready=lambda: False,
+        )
+
+
+def test_a_daemon_is_stopped_by_its_pid(tmp_path: Path) -> None:
+    with Daemon(["sleep", "1000"], log=tmp_path / "log", ready=lambda: True) as daemon:
+        assert daemon.alive
+    assert not Path(f"/proc/{daemon.pid}").exists()
+
+
+def test_files_are_served_on_the_loopback_interface(tmp_path: Path) -> None:
+    (tmp_path / "source.tar").write_bytes(b"content")
+    with served(tmp_path) as url, urlopen(f"{url}/source.tar") as answer:  # noqa: S310 - our own URL
+        assert answer.read() == b"content"
+
+
+def test_remove_tree_removes_and_does_not_mind_a_missing_folder(tmp_path: Path) -> None:
+    (tmp_path / "a/b").mkdir(parents=True)
+    remove_tree(tmp_path / "a")
+    remove_tree(tmp_path / "a")
+    assert not (tmp_path / "a").exists()
+
+
+def test_podman_gets_limits_that_need_no_capability() -> None:
+    podman = Podman()
+    podman.folder = Path("/storage")
+    words = [str(word) for word in podman.run_command("image", "true")]
+    assert "--ulimit=nofile=1024:1024" in words
+    assert words[-2:] == ["image", "true"]
