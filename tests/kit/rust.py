@@ -105,7 +105,8 @@ class Container:
         flags += [f"--volume={volume}" for volume in volumes]
         flags += [f"--env={name}={value}" for name, value in env.items()]
         with Podman() as podman:
-            return stream(podman.run_command(*flags, f"--rootfs={self.tree}:O", "cargo", *words))
+            argv = podman.run_command(*flags, "--rootfs", f"{self.tree}:O", "cargo", *words)
+            return stream(argv)
 
     def has(self, _subcommand: str) -> bool:
         """Everything is installed in the tree."""

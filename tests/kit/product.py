@@ -1,0 +1,88 @@
+"""The two halves as a user has them: the `provision` command and the built `oci-decorator`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kit.cache import REPOSITORY, cached
+from kit.process import Completed, run
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kit.engine import Engine
+
+__all__ = ["DECORATOR", "RUNTIME", "Provision", "base_archive", "write_runtime_config"]
+
+DECORATOR = REPOSITORY / "build/oci-decorator"
+RUNTIME = REPOSITORY / "build/oci-decorator-runtime"
+
+# `--json` documents are read where they are tested; what is in them is each command's business.
+Document = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Provision:
+    """The command line of `provision`, for one engine.
+
+    Attributes:
+        docker_host: The engine; None: whatever the environment says.
+        environment: Further variables.
+    """
+
+    docker_host: str | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def program(self) -> Path:
+        """The script that pip made beside the Python that runs this."""
+        return Path(sys.executable).parent / "provision"
+
+    def variables(self) -> dict[str, str]:
+        """What is added to the environment of a call."""
+        engine = {"DOCKER_HOST": self.docker_host} if self.docker_host else {}
+        return {**engine, **self.environment}
+
+    def __call__(self, *words: str | Path, check: bool = True) -> Completed:
+        """Run `provision WORDS`."""
+        return run([self.program, *words], env=self.variables(), check=check)
+
+    def json(self, *words: str | Path) -> Document:
+        """Run `provision WORDS --json`; the one document on its standard output."""
+        document: Document = json.loads(self(*words, "--json").stdout)
+        return document
+
+    def failure(self, *words: str | Path) -> tuple[int, Document]:
+        """Run `provision WORDS --json`, which has to fail; exit status and the error."""
+        done = self(*words, "--json", check=False)
+        if done.returncode == 0:
+            raise AssertionError(f"should have failed, but said: {done.stdout}")
+        error: Document = json.loads(done.stdout)["error"]
+        return done.returncode, error
+
+
+def base_archive(engine: Engine, distro: str) -> Path:
+    """A `docker save` archive of the base image of `distro` (such as `debian:12`), from the cache.
+
+    Where it is missing, `provision base` makes the image in `engine`: pulled or debootstrapped.
+    """
+
+    def make(draft: Path) -> None:
+        before = set(engine.images())
+        Provision(engine.host)("base", distro)
+        engine.docker("save", "--output", draft, *sorted(set(engine.images()) - before))
+
+    return cached(f"base-{distro.replace(':', '-')}.tar", make)
+
+
+def write_runtime_config(path: Path, config_dir: Path, *, root: Path | None = None) -> Path:
+    """Write the shim's own config.toml; the low-level runtime is runc, as Docker's default is."""
+    lines = [f'config-dir = "{config_dir}"', 'runtimes = ["runc"]', 'log-level = "info"']
+    if root is not None:
+        lines.append(f'root = "{root}"')
+    path.write_text("\n".join([*lines, ""]))
+    return path
