@@ -11,7 +11,8 @@ import os
 import shlex
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,13 +75,7 @@ def run(
         ProvisionError: It failed (with ``check``) or ran past its timeout.
     """
     args = tuple(str(arg) for arg in argv)
-    program = find_program(args[0])
-    if program is None:
-        raise NotFoundError(
-            f"The program '{args[0]}' was not found, which is needed to {why}.",
-            resolution=f"Install the package that holds '{args[0]}' and try again.",
-        )
-    log.debug("+ %s", shlex.join(args))
+    program = _needed_program(args, why)
     try:
         done = subprocess.run(
             [program, *args[1:]],
@@ -108,6 +103,58 @@ def run(
             details="\n".join(completed.stderr.splitlines()[-_STDERR_LINES:]) or None,
         )
     return completed
+
+
+def stream(argv: Sequence[str | Path], *, why: str, on_line: Callable[[str], None]) -> None:
+    """Run a long program to its end, handing on each line that it prints as it comes.
+
+    Args:
+        argv: Program and arguments.
+        why: What the program is for, as it completes "which is needed to …".
+        on_line: Called with each line of its output and errors.
+
+    Raises:
+        NotFoundError: The program is not installed.
+        ProvisionError: It failed.
+    """
+    args = tuple(str(arg) for arg in argv)
+    program = _needed_program(args, why)
+    last: deque[str] = deque(maxlen=_STDERR_LINES)
+    with subprocess.Popen(
+        [program, *args[1:]],
+        env=_environment(None),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    ) as child:
+        try:
+            for line in child.stdout or ():
+                last.append(line.rstrip("\n"))
+                on_line(last[-1])
+        except BaseException:
+            # Terminated, not killed: it may have mounts of its own to undo.
+            child.terminate()
+            raise
+    if child.returncode != 0:
+        raise ProvisionError(
+            f"'{shlex.join(args)}' failed with exit status {child.returncode}"
+            f" while it had to {why}.",
+            details="\n".join(last) or None,
+        )
+
+
+def _needed_program(args: Sequence[str], why: str) -> str:
+    """Return the path of the program and log the command line."""
+    program = find_program(args[0])
+    if program is None:
+        raise NotFoundError(
+            f"The program '{args[0]}' was not found, which is needed to {why}.",
+            resolution=f"Install the package that holds '{args[0]}' and try again.",
+        )
+    log.debug("+ %s", shlex.join(args))
+    return program
 
 
 def _search_path() -> str:

@@ -1,0 +1,237 @@
+"""The base image of the build stages: found, pulled, or made from the distro's own archive."""
+
+from __future__ import annotations
+
+import platform
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from provision.errors import NotFoundError, ProvisionError, UsageError
+from provision.image.engine import Engine, Image, Message, split_reference
+from provision.image.stream import transfer
+from provision.pin import BasePin
+from provision.progress import Note, Output, Progress, silent
+from provision.run import stream
+
+# Docker's names of what `uname -m` prints.
+# Source: https://github.com/containerd/platforms/blob/v1.0.0/database.go
+ARCHITECTURES = {
+    "x86_64": "amd64",
+    "aarch64": "arm64",
+    "ppc64le": "ppc64le",
+    "s390x": "s390x",
+    "riscv64": "riscv64",
+}
+# What apt and the installation left behind, of no use in a base image.
+_UNTIDY = ("var/cache/apt", "var/lib/apt/lists", "var/log", "tmp", "run")
+
+
+@dataclass(frozen=True, slots=True)
+class BaseRequest:
+    """Which base image is wanted.
+
+    Attributes:
+        distro: Id of the distro, such as ``debian``.
+        version: Its version, such as ``12``.
+        codename: Its codename, such as ``bookworm``.
+        architecture: As ``uname -m`` prints it.
+        reference: ``name:tag`` or ``name@digest`` that somebody chose; None: the distro's own.
+    """
+
+    distro: str
+    version: str
+    codename: str
+    architecture: str
+    reference: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The reference to look for."""
+        return self.reference or f"{self.distro}:{self.codename}"
+
+
+def find_base(engine: Engine, request: BaseRequest, *, progress: Progress = silent) -> BasePin:
+    """Return the base image with its digest: chosen with one, or local, or pulled.
+
+    Raises:
+        NotFoundError: It is neither here nor in its registry.
+        ProvisionError: It is of another architecture.
+    """
+    name, digest = split_reference(request.name)
+    if "@" in request.name and digest is not None:
+        return _pinned(request.name.split("@", 1)[0] or name, digest)
+    image = engine.image(request.name) or _pulled(engine, request, progress)
+    if image is None:
+        raise NotFoundError(
+            f"There is no base image '{request.name}', here or in its registry.",
+            resolution=f"Run 'provision base {request.distro}:{request.version}', which makes one "
+            "from the distro's own packages, or name another with --base.",
+        )
+    _check_architecture(image, request)
+    return BasePin(image=request.name, digest=_digest(image, name))
+
+
+def ensure_base(engine: Engine, base: BasePin, *, progress: Progress = silent) -> Image:
+    """Return the very image that a Pin names, pulled by its digest if need be.
+
+    Raises:
+        NotFoundError: The engine can't get an image with that digest.
+    """
+    name, _tag = split_reference(base.image)
+    pinned = f"{name}@{base.digest}"
+    image = engine.image(base.digest) or engine.image(pinned)
+    if image is None:
+        progress(Note(f"Pulling the base image {pinned}"))
+        _drain(engine.pull(pinned), progress)
+        image = engine.image(pinned)
+    if image is None:
+        raise NotFoundError(
+            f"The base image that the Pin names, '{pinned}', is neither here nor in a registry.",
+            resolution="Resolve again, so that the Pin names the base image of this machine, or "
+            "name one with --base.",
+        )
+    return image
+
+
+def make_base(
+    engine: Engine,
+    request: BaseRequest,
+    *,
+    mirror: str,
+    keyring: Path | None = None,
+    progress: Progress = silent,
+) -> BasePin:
+    """Make a base image with debootstrap and give it the wanted name.
+
+    Args:
+        engine: Where it goes.
+        request: Which one.
+        mirror: Address of the distro's archive.
+        keyring: The keys that sign it; None: those that debootstrap knows.
+        progress: Told each of debootstrap's lines.
+
+    Raises:
+        NotFoundError: debootstrap is not installed.
+        UsageError: The machine is of another architecture.
+        ProvisionError: It failed.
+    """
+    if request.architecture != platform.machine():
+        raise UsageError(
+            f"A base image for {request.architecture} can't be made on {platform.machine()}.",
+            resolution="Make it on such a machine, or pull one and name it with --base.",
+        )
+    with tempfile.TemporaryDirectory(prefix="provision-base-") as folder:
+        tree = Path(folder, "root")
+        progress(Note(f"Making {request.name} with debootstrap from {mirror}"))
+        _debootstrap(tree, request, mirror=mirror, keyring=keyring, progress=progress)
+        progress(Note(f"Importing {request.name}"))
+        with _packed(tree, Path(folder)) as tar:
+            engine.import_tree(tar, request.name, _changes(request))
+    image = engine.image(request.name)
+    if image is None:
+        raise ProvisionError(f"The engine at {engine.host} took '{request.name}' and lacks it.")
+    return BasePin(image=request.name, digest=image.id)
+
+
+def _pinned(name: str, digest: str) -> BasePin:
+    if not digest.startswith("sha256:") or len(digest) != len("sha256:") + 64:
+        raise UsageError(
+            f"'{digest}' is no digest of an image.",
+            resolution="Give it as NAME@sha256: and 64 hexadecimal digits.",
+        )
+    return BasePin(image=name, digest=digest)
+
+
+def _digest(image: Image, name: str) -> str:
+    """Return the registry's digest of the image, or its own id where it has none."""
+    of_registry = [d.split("@", 1)[1] for d in image.digests if d.split("@", 1)[0] == name]
+    return sorted(of_registry)[0] if of_registry else image.id
+
+
+def _pulled(engine: Engine, request: BaseRequest, progress: Progress) -> Image | None:
+    progress(Note(f"Pulling the base image {request.name}"))
+    architecture = ARCHITECTURES[request.architecture]
+    _drain(engine.pull(request.name, platform=f"linux/{architecture}"), progress)
+    return engine.image(request.name)
+
+
+def _drain(messages: Iterator[Message], progress: Progress) -> None:
+    """Follow a pull; that it failed shows in the image's absence, why in a note."""
+    try:
+        for message in messages:
+            if "error" in message:
+                progress(Note(f"Not pulled: {message['error']}"))
+            for event in transfer(message):
+                progress(event)
+    except ProvisionError as error:
+        progress(Note(f"Not pulled: {error.details or error.message}"))
+
+
+def _check_architecture(image: Image, request: BaseRequest) -> None:
+    wanted = ARCHITECTURES[request.architecture]
+    if image.architecture != wanted:
+        raise ProvisionError(
+            f"The base image '{request.name}' is for {image.architecture}, not {wanted}.",
+            resolution=f"Pull the right one: docker pull --platform linux/{wanted} {request.name}",
+        )
+
+
+def _debootstrap(
+    tree: Path, request: BaseRequest, *, mirror: str, keyring: Path | None, progress: Progress
+) -> None:
+    stream(
+        [
+            "debootstrap",
+            "--variant=minbase",
+            "--force-check-gpg",
+            *([f"--keyring={keyring}"] if keyring else []),
+            # apt in the image can't read an https mirror without.
+            *(["--include=ca-certificates"] if mirror.startswith("https:") else []),
+            request.codename,
+            tree,
+            mirror,
+        ],
+        why="make a base image",
+        on_line=lambda line: progress(Output(line)),
+    )
+    for untidy in _UNTIDY:
+        _empty(tree / untidy)
+
+
+def _empty(folder: Path) -> None:
+    """Remove the files in a folder and keep its folders: programs expect those."""
+    if folder.is_symlink():
+        return
+    for path in folder.rglob("*"):
+        if path.is_symlink() or not path.is_dir():
+            path.unlink()
+
+
+@contextmanager
+def _packed(tree: Path, folder: Path) -> Iterator[IO[bytes]]:
+    path = folder / "root.tar"
+    with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as archive:
+        archive.add(tree, arcname=".", filter=_plain)
+    with path.open("rb") as tar:
+        yield tar
+
+
+def _plain(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Drop user names: the numbers are the image's own, the names this machine's."""
+    entry.uname = entry.gname = ""
+    return entry
+
+
+def _changes(request: BaseRequest) -> list[str]:
+    """Return what makes the imported tree an image like the distro's own."""
+    return [
+        "ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        'CMD ["bash"]',
+        f'LABEL org.opencontainers.image.title="{request.distro} {request.version}"',
+        'LABEL org.opencontainers.image.description="Made by debootstrap --variant=minbase"',
+    ]

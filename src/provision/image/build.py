@@ -1,0 +1,224 @@
+"""Builds the artifact image of a Pin, once: what exists is found, two builds at once become one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from provision.errors import ProvisionError
+from provision.files import lock
+from provision.image.base import ensure_base
+from provision.image.context import pack
+from provision.image.diagnose import build_error
+from provision.image.engine import BuildOptions, Engine, Image
+from provision.image.stream import BuildStream, StepRecord
+from provision.pin import Pin
+from provision.progress import Note, Output, Progress, Step, silent
+
+PIN_LABEL = "provision.pin"
+DIGEST_LABEL = "provision.pin.digest"
+# The stage that all drivers of a kernel share: its layers stay in the engine for the next build.
+_SHARED_STAGE = "toolchain"
+
+
+@dataclass(frozen=True, slots=True)
+class BuildRequest:
+    """What to build.
+
+    Attributes:
+        pin: Names the result.
+        files: The build context: content by path, ``Dockerfile`` among them.
+        state: Folder for locks and logs.
+        build_args: Values that can't change the result: jobs, mirrors, proxies.
+        network: Network of the build containers; None: the engine's default.
+        force: Build although the image exists.
+    """
+
+    pin: Pin
+    files: Mapping[str, bytes]
+    state: Path
+    build_args: Mapping[str, str] = field(default_factory=dict)
+    network: str | None = None
+    force: bool = False
+
+    @property
+    def log(self) -> Path:
+        """Where the whole output of the build goes."""
+        return self.state / "logs" / f"{self.pin.driver.name}-{self.pin.short_digest}.log"
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """An artifact image that exists now.
+
+    Attributes:
+        image: Its name.
+        image_id: The engine's id of it.
+        size: Bytes.
+        built: False if it existed before.
+        seconds: How long it took; 0.0 if it existed.
+        steps: How long each instruction took.
+        log: The build's output; None if it existed.
+    """
+
+    image: str
+    image_id: str
+    size: int
+    built: bool
+    seconds: float = 0.0
+    steps: tuple[StepRecord, ...] = ()
+    log: Path | None = None
+
+
+def find(engine: Engine, pin: Pin) -> Image | None:
+    """Return the artifact image of a Pin if the engine has it, whatever it is called there.
+
+    Only images with a name count: a name is given when everything is complete.
+    """
+    image = engine.image(pin.image)
+    if image is not None and image.labels.get(DIGEST_LABEL) == pin.digest:
+        return image
+    others = engine.images_with_label(f"{DIGEST_LABEL}={pin.digest}")
+    return others[0] if others else None
+
+
+def build(engine: Engine, request: BuildRequest, *, progress: Progress = silent) -> Built:
+    """Build the image of a Pin, unless it exists.
+
+    Raises:
+        BuildError: An instruction of the Dockerfile failed; says why and names the log.
+        NotFoundError: The base image is missing.
+        ProvisionError: The engine failed or the result is not what the Pin says.
+    """
+    pin = request.pin
+    if not request.force and (image := find(engine, pin)):
+        return _existing(engine, pin, image)
+
+    def waiting() -> None:
+        progress(Note(f"Another process is building {pin.image}; waiting for it"))
+
+    with lock(request.state / "locks" / f"{pin.digest.removeprefix('sha256:')}", on_wait=waiting):
+        if not request.force and (image := find(engine, pin)):
+            return _existing(engine, pin, image)
+        return _build(engine, request, progress)
+
+
+def _existing(engine: Engine, pin: Pin, image: Image) -> Built:
+    if pin.image not in image.tags:
+        engine.tag(image.id, pin.image)
+    return Built(image=pin.image, image_id=image.id, size=image.size, built=False)
+
+
+def _build(engine: Engine, request: BuildRequest, progress: Progress) -> Built:
+    begun = time.monotonic()
+    base = ensure_base(engine, request.pin.base, progress=progress)
+    # By id, so that nobody can move the name between this check and the build.
+    args = {**request.build_args, "BASE_IMAGE": base.id}
+    stream = BuildStream()
+    request.log.parent.mkdir(parents=True, exist_ok=True)
+    with request.log.open("w", encoding="utf-8") as log:
+        _run(engine, request, BuildOptions(args, request.network), stream, log, progress)
+    image = _checked(engine, request, stream, base)
+    engine.tag(image.id, request.pin.image)
+    _remove_build_stage(engine, stream)
+    return Built(
+        image=request.pin.image,
+        image_id=image.id,
+        size=image.size,
+        built=True,
+        seconds=time.monotonic() - begun,
+        steps=tuple(stream.steps),
+        log=request.log,
+    )
+
+
+def _run(
+    engine: Engine,
+    request: BuildRequest,
+    options: BuildOptions,
+    stream: BuildStream,
+    log: IO[str],
+    progress: Progress,
+) -> None:
+    """Let the engine build, writing all that it says to the log.
+
+    Raises:
+        BuildError: An instruction failed.
+        ProvisionError: The engine went away.
+    """
+    for message in engine.build(pack(request.files), options):
+        for event in stream.feed(message):
+            if isinstance(event, Step):
+                log.write(f"Step {event.number}/{event.total}: {event.text}\n")
+            elif isinstance(event, Output):
+                log.write(f"{event.text}\n")
+            progress(event)
+    stream.finish()
+    if stream.error is not None:
+        log.write(f"{stream.error}\n")
+        log.flush()
+        raise build_error(request.pin, stream, request.log)
+    if stream.image_id is None:
+        raise ProvisionError(
+            f"The engine at {engine.host} stopped in the middle of building {request.pin.image}.",
+            resolution="Look whether it runs (systemctl status docker), and run the command "
+            "again: it goes on after the last complete step.",
+            details=f"Whole output: {request.log}",
+        )
+
+
+def _checked(engine: Engine, request: BuildRequest, stream: BuildStream, base: Image) -> Image:
+    """Return the new image if it is what was asked for.
+
+    Raises:
+        ProvisionError: It was built on another base, or does not carry the Pin.
+    """
+    began_with = next((s.layer for s in stream.steps if _is_from(s) and s.layer), None)
+    if began_with is not None and not base.id.removeprefix("sha256:").startswith(began_with):
+        raise ProvisionError(
+            f"The engine built on the image {began_with}, not on the base image that the Pin "
+            f"names ({request.pin.base.image}, {base.id[:19]}).",
+            resolution="The Dockerfile must begin with 'ARG BASE_IMAGE=…' and 'FROM "
+            "${BASE_IMAGE}': use this version's templates.",
+        )
+    image = engine.image(stream.image_id or "")
+    labels = image.labels if image else {}
+    if image is None or labels.get(DIGEST_LABEL) != request.pin.digest:
+        raise ProvisionError(
+            f"The new image carries the label {DIGEST_LABEL}={labels.get(DIGEST_LABEL)}, not the "
+            f"Pin's {request.pin.digest}.",
+            resolution="The Dockerfile must set that label: use this version's templates.",
+        )
+    if labels.get(PIN_LABEL) != request.pin.canonical_json():
+        raise ProvisionError(f"The label {PIN_LABEL} of the new image is not its Pin.")
+    return image
+
+
+def _is_from(step: StepRecord) -> bool:
+    return step.instruction.upper().startswith("FROM ")
+
+
+def _remove_build_stage(engine: Engine, stream: BuildStream) -> None:
+    """Remove the layers of the stages between the shared first one and the artifact.
+
+    They hold the driver's source and objects, often a gigabyte, and no other build can use them.
+    After a failure they stay, so that the next try goes on where this one stopped.
+    """
+    layers: list[str] = []
+    own = False
+    for step in stream.steps:
+        if _is_from(step):
+            own = not step.instruction.endswith(f" {_SHARED_STAGE}")
+            if step.instruction.lower() == "from scratch":
+                break
+        elif own and step.layer:
+            layers.append(step.layer)
+    for layer in reversed(layers):
+        try:
+            engine.remove_layer(layer)
+        except ProvisionError:
+            # Another build grew out of it: it is that build's now.
+            return

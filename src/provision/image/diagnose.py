@@ -1,0 +1,186 @@
+"""Says why a build failed: the source line and the kernel, the checksum, the package, the disk."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from provision.errors import ProvisionError
+from provision.image.stream import BuildStream, StepRecord
+from provision.pin import Pin
+
+# GCC and clang: https://gcc.gnu.org/onlinedocs/gcc/Diagnostic-Message-Formatting-Options.html
+_COMPILER = re.compile(
+    r"^(?P<file>[^\s:][^:]*):(?P<line>\d+):(?:(?P<column>\d+):)? (?:fatal )?error: (?P<text>.+)$"
+)
+_MODPOST = re.compile(r"^ERROR: modpost: (?P<text>.+ \[(?P<file>[^\]]+)\] undefined!)$")
+_EXCERPT = re.compile(r"^\s*(\d+ )?\s*\|")
+_EXCERPT_LINES = 4
+_ERRORS_SHOWN = 5
+_LAST_LINES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class SourceError:
+    """One complaint of the compiler.
+
+    Attributes:
+        file: As the compiler names it.
+        line: Line number; None for an unresolved symbol.
+        text: The complaint.
+        excerpt: The source text that the compiler shows with it.
+    """
+
+    file: str
+    line: int | None
+    text: str
+    excerpt: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        place = self.file if self.line is None else f"{self.file}:{self.line}"
+        return "\n".join([f"{place}: error: {self.text}", *self.excerpt])
+
+
+class BuildError(ProvisionError):
+    """A build that failed.
+
+    Attributes:
+        source_errors: What the compiler complained about, if it did.
+        step: The instruction that failed, if one did.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        resolution: str,
+        details: str,
+        step: StepRecord | None = None,
+        source_errors: Sequence[SourceError] = (),
+    ) -> None:
+        super().__init__(message, resolution=resolution, details=details)
+        self.step = step
+        self.source_errors = tuple(source_errors)
+
+
+@dataclass(frozen=True, slots=True)
+class _Cause:
+    """A kind of failure: how its lines look, what to say about it, what to do."""
+
+    pattern: re.Pattern[str]
+    message: Callable[[Pin, str], str]
+    resolution: str
+
+
+_CAUSES = (
+    _Cause(
+        re.compile(r"[Nn]o space left on device"),
+        lambda pin, _line: f"The engine's disk is full: {_what(pin)} could not be built.",
+        "Make room where the engine keeps its images (docker system df, docker image prune), "
+        "then run the command again.",
+    ),
+    _Cause(
+        re.compile(r"^(?P<file>\S+): FAILED( open or read)?$"),
+        lambda pin, line: f"A download of {pin.driver.name} {pin.driver.version} has the wrong "
+        f"sha256: {line.split(':', 1)[0]}.",
+        "Either the source changed the file or somebody altered it on the way: don't use it. "
+        "Compare with the vendor's own checksum, then correct driver.toml or the mirror.",
+    ),
+    _Cause(
+        re.compile(r"^E: Version '.*' for '.*' was not found|^E: Unable to locate package"),
+        lambda _pin, line: f"The archive no longer has a package that the Pin names: {line[3:]}.",
+        "Resolve again, so that the versions come from the archive's present index; for an old "
+        "kernel, name a mirror that keeps old packages.",
+    ),
+    _Cause(
+        re.compile(r"Temporary failure resolving|Could not resolve|^E: Failed to fetch|"
+                   r"^E: Unable to fetch|Could not connect to"),
+        lambda _pin, line: f"The build container could not download: {line}",
+        "Look whether the build container reaches the archive: --network host, a proxy in the "
+        "environment, or a mirror in provision.toml.",
+    ),
+    _Cause(
+        re.compile(r"^\d+ out of \d+ hunks? (FAILED|ignored)|^patch: \*{4}"),
+        lambda pin, _line: f"A patch does not apply to {pin.driver.name} {pin.driver.version}.",
+        "Correct the patch in the driver's patches/ folder, or its 'versions' in driver.toml.",
+    ),
+)  # fmt: skip
+
+
+def build_error(pin: Pin, stream: BuildStream, log: Path) -> BuildError:
+    """Make the error of a failed build.
+
+    Args:
+        pin: What was to be built.
+        stream: What the engine said.
+        log: The file with the whole output.
+    """
+    step = stream.steps[-1] if stream.steps else None
+    lines = list(step.lines) if step else []
+    found = source_errors(lines)
+    where = f"Step {step.number}/{stream.total}: {step.instruction}" if step else ""
+    ending = [*lines[-_LAST_LINES:], stream.error or "", f"Whole output: {log}"]
+    if found:
+        message, resolution = _compile_failure(pin, found)
+        shown = [str(error) for error in found[:_ERRORS_SHOWN]]
+        details = "\n".join([*shown, where, f"Whole output: {log}"])
+    else:
+        message, resolution = _other_failure(pin, [*lines, stream.error or ""])
+        details = "\n".join(line for line in [where, *ending] if line)
+    return BuildError(
+        message, resolution=resolution, details=details, step=step, source_errors=found
+    )
+
+
+def source_errors(lines: Sequence[str]) -> list[SourceError]:
+    """Return what compilers and modpost complained about in a build's output, in its order."""
+    errors = []
+    for index, line in enumerate(lines):
+        if match := _COMPILER.match(line):
+            excerpt = _excerpt(lines[index + 1 :])
+            errors.append(SourceError(match["file"], int(match["line"]), match["text"], excerpt))
+        elif match := _MODPOST.match(line):
+            errors.append(SourceError(match["file"], None, match["text"]))
+    return errors
+
+
+def _excerpt(following: Sequence[str]) -> tuple[str, ...]:
+    lines = []
+    for line in following[:_EXCERPT_LINES]:
+        if not _EXCERPT.match(line):
+            break
+        lines.append(line)
+    return tuple(lines)
+
+
+def _compile_failure(pin: Pin, found: Sequence[SourceError]) -> tuple[str, str]:
+    first = found[0]
+    place = first.file if first.line is None else f"{first.file} line {first.line}"
+    count = "1 error" if len(found) == 1 else f"{len(found)} errors"
+    message = f"{_what(pin)} does not compile: {count}, the first in {place}."
+    resolution = (
+        "Take a driver version that supports this kernel (--version), another flavour (--flavour)"
+        f" or another kernel ('provision kernels {pin.driver.name}' lists them). If there is none,"
+        " add a patch to the driver's patches/ folder, or report the lines above to its vendor."
+    )
+    return message, resolution
+
+
+def _other_failure(pin: Pin, lines: Sequence[str]) -> tuple[str, str]:
+    for cause in _CAUSES:
+        for line in lines:
+            if cause.pattern.search(line):
+                return cause.message(pin, line), cause.resolution
+    return (
+        f"{_what(pin)} could not be built.",
+        "The lines above are the failing step's last ones; the whole output has the rest.",
+    )
+
+
+def _what(pin: Pin) -> str:
+    return (
+        f"{pin.driver.name} {pin.driver.version} ({pin.driver.flavour}) for kernel "
+        f"{pin.kernel.release}"
+    )

@@ -1,0 +1,146 @@
+"""Reads what a build says: its steps, how long each took, what the layers are, why it failed."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from provision.progress import Event, Output, Step, Transfer
+
+# "Step 3/12 : RUN make" (Docker's classic builder), "STEP 3/12: RUN make" (podman).
+_STEP = re.compile(r"^step (\d+)/(\d+) ?: (.*)$", re.IGNORECASE)
+# " ---> 4632e85b82c4" (Docker), "--> 4632e85b82c4" (podman): the image after a step.
+_LAYER = re.compile(r"^ ?--?-> ([0-9a-f]{12,64})$")
+_CACHED = re.compile(r"^ ?--?-> Using cache", re.IGNORECASE)
+_CHATTER = re.compile(r"^( ?--?->|Removing intermediate container|Successfully (built|tagged)|$)")
+# Colours that the engine wraps around stderr, and others that programs print.
+_ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_REMOVING = re.compile(r"^Removing intermediate container")
+_LINES_KEPT = 1000
+
+
+@dataclass(slots=True)
+class StepRecord:
+    """One instruction of the Dockerfile, as it went.
+
+    Attributes:
+        number: Counted from one, over all stages.
+        instruction: As the Dockerfile has it, on one line.
+        seconds: Wall-clock time that it took.
+        cached: Whether the engine had its result already.
+        layer: Short id of the image after it.
+        lines: The last lines that it printed.
+    """
+
+    number: int
+    instruction: str
+    seconds: float = 0.0
+    cached: bool = False
+    layer: str | None = None
+    lines: deque[str] = field(default_factory=lambda: deque(maxlen=_LINES_KEPT))
+
+
+class BuildStream:
+    """Collects a build's messages.
+
+    Attributes:
+        steps: The instructions so far; the last one is the failing one when ``error`` is set.
+        total: How many instructions there are.
+        image_id: The finished image, ``sha256:…``; None until the last stage is complete.
+        stage_ids: The finished images of all stages.
+        error: What the engine gave as the reason of the failure.
+        exit_status: Exit status of the instruction that failed.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.steps: list[StepRecord] = []
+        self.total = 0
+        self.stage_ids: list[str] = []
+        self.error: str | None = None
+        self.exit_status: int | None = None
+        self._clock = clock
+        self._begun = clock()
+        self._partial = ""
+
+    @property
+    def image_id(self) -> str | None:
+        """The image of the last stage, once every instruction is done."""
+        complete = self.error is None and self.total > 0 and len(self.steps) == self.total
+        return self.stage_ids[-1] if complete and self.stage_ids and self._last_is_done() else None
+
+    def feed(self, message: Mapping[str, Any]) -> list[Event]:
+        """Take one message of the engine; returns what is worth showing."""
+        if "stream" in message:
+            return self._text(str(message["stream"]))
+        if "aux" in message:
+            identity = (message["aux"] or {}).get("ID")
+            if identity:
+                self.stage_ids.append(str(identity))
+        if "error" in message:
+            self.error = str(message["error"]).strip()
+            self.exit_status = (message.get("errorDetail") or {}).get("code")
+        if "status" in message:
+            return transfer(message)
+        return []
+
+    def finish(self) -> None:
+        """Take note that no more messages come."""
+        if self._partial:
+            self._line(self._partial)
+            self._partial = ""
+        self._close_step()
+
+    def _text(self, text: str) -> list[Event]:
+        # A program's last line may lack its end.
+        if _REMOVING.match(text) and self._partial:
+            text = f"\n{text}"
+        *lines, self._partial = (self._partial + text).split("\n")
+        # Only the engine's own "Step" line comes without its end in the same message.
+        if _STEP.match(self._partial):
+            lines.append(self._partial)
+            self._partial = ""
+        return [event for line in lines for event in self._line(line)]
+
+    def _line(self, raw: str) -> list[Event]:
+        line = _ESCAPES.sub("", raw.rsplit("\r", 1)[-1] if not raw.endswith("\r") else raw[:-1])
+        if match := _STEP.match(line):
+            return [self._open_step(int(match[1]), int(match[2]), match[3].strip())]
+        if not self.steps:
+            return []
+        step = self.steps[-1]
+        if match := _LAYER.match(line):
+            step.layer = match[1]
+        elif _CACHED.match(line):
+            step.cached = True
+        if _CHATTER.match(line):
+            return []
+        step.lines.append(line)
+        return [Output(line)]
+
+    def _open_step(self, number: int, total: int, instruction: str) -> Step:
+        self._close_step()
+        self.total = total
+        self.steps.append(StepRecord(number, instruction))
+        return Step(number, total, instruction)
+
+    def _close_step(self) -> None:
+        now = self._clock()
+        if self.steps:
+            self.steps[-1].seconds = now - self._begun
+        self._begun = now
+
+    def _last_is_done(self) -> bool:
+        return self.steps[-1].layer is not None or self.steps[-1].cached
+
+
+def transfer(message: Mapping[str, Any]) -> list[Event]:
+    """Turn a pull's or push's progress message into an event; most carry nothing to show."""
+    detail = message.get("progressDetail") or {}
+    if "current" not in detail:
+        return []
+    what = f"{message['status']} {message.get('id', '')}".strip()
+    return [Transfer(what, int(detail["current"]), detail.get("total"))]
