@@ -1,16 +1,19 @@
-"""podman with storage of its own and the flags that odd machines need.
+"""podman with a configuration and storage of its own, in the way that odd machines need it.
 
-* `--ulimit nofile=1024:1024 --ulimit nproc=1024:1024`: podman sets limits of its own, which are
-  above the machine's hard limits at places; raising those needs CAP_SYS_RESOURCE, and without it
-  every start fails with "setrlimit RLIMIT_NOFILE: Operation not permitted".
-* `--cgroup-manager cgroupfs`: the default asks systemd over D-Bus, which containers don't have.
-* `--runtime`: Debian's default, crun, refuses hybrid cgroups. For it, podman runs in a mount
-  namespace in which the v2 hierarchy is unmounted (`kit.probe.has_hybrid_cgroups`).
-* `--network none`: needs neither CNI nor netavark.
+* ulimits: podman sets limits of its own, which are above the machine's hard limits at places;
+  raising those needs CAP_SYS_RESOURCE, and without it every start fails with "setrlimit
+  RLIMIT_NOFILE: Operation not permitted".
+* cgroupfs: the default asks systemd over D-Bus, which containers don't have.
+* runc: Debian's default, crun, refuses hybrid cgroups. For it, podman runs in a mount namespace
+  in which the v2 hierarchy is unmounted (`kit.probe.has_hybrid_cgroups`).
+* no network unless asked for: that needs neither CNI nor netavark.
+* `conmon_env_vars`: podman starts conmon, and so the OCI runtime, with this environment alone.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +28,19 @@ if TYPE_CHECKING:
 
 __all__ = ["Podman", "without_hybrid_cgroups"]
 
-_RUN_FLAGS = ("--rm", "--ulimit=nofile=1024:1024", "--ulimit=nproc=1024:1024")
+# JSON's strings and lists of strings are TOML's too.
+_CONFIG = """\
+[containers]
+default_ulimits = ["nofile=1024:1024", "nproc=1024:1024"]
+netns = "none"
+[engine]
+runtime = "runc"
+cgroup_manager = "cgroupfs"
+events_logger = "file"
+conmon_env_vars = {environment}
+[engine.runtimes]
+{runtimes}
+"""
 
 
 def without_hybrid_cgroups(argv: list[str | Path]) -> list[str | Path]:
@@ -38,17 +53,28 @@ def without_hybrid_cgroups(argv: list[str | Path]) -> list[str | Path]:
 
 @dataclass
 class Podman:
-    """A private podman; `with Podman() as podman:` removes its storage at the end.
+    """A private podman; `with Podman(...) as podman:` removes its storage at the end.
 
     Attributes:
-        environment: what OCI runtimes find in their environment (podman and conmon pass it on).
+        runtimes: name → program of further OCI runtimes (`podman --runtime NAME run`).
+        environment: what OCI runtimes find in their environment.
     """
 
+    runtimes: Mapping[str, Path] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def __enter__(self) -> Self:
-        """Make the folders."""
+        """Make the folder and the configuration."""
         self.folder = Path(tempfile.mkdtemp(prefix="provision-podman-"))
+        environment = {"PATH": os.environ["PATH"], **self.environment}
+        config = _CONFIG.format(
+            environment=json.dumps([f"{name}={value}" for name, value in environment.items()]),
+            runtimes="\n".join(
+                f"{json.dumps(name)} = [{json.dumps(str(path))}]"
+                for name, path in self.runtimes.items()
+            ),
+        )
+        (self.folder / "containers.conf").write_text(config)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -57,8 +83,8 @@ class Podman:
         remove_tree(self.folder)
 
     def __call__(self, *words: str | Path, check: bool = True) -> Completed:
-        """Run a podman command that starts no container."""
-        return run([*self.command(), *words], env=self.environment, check=check)
+        """Run a podman command."""
+        return run([*self.command(), *words], env=self.variables(), check=check)
 
     def command(self) -> list[str]:
         """The words that stand before a podman subcommand."""
@@ -67,33 +93,17 @@ class Podman:
             f"--root={self.folder}/storage",
             f"--runroot={self.folder}/run",
             f"--tmpdir={self.folder}/state",
-            "--cgroup-manager=cgroupfs",
-            "--events-backend=file",
         ]
+
+    def variables(self) -> dict[str, str]:
+        """The environment that makes podman read our configuration, and no other."""
+        return {"CONTAINERS_CONF": str(self.folder / "containers.conf")}
 
     def load(self, archive: Path) -> None:
         """Load the images of a `docker save` archive."""
         self("load", "--quiet", "--input", archive)
 
-    def run_command(self, *words: str | Path, runtime: str | Path = "runc") -> list[str | Path]:
-        """`podman run` with the flags that work everywhere, ready to be started; then `words`."""
-        argv: list[str | Path] = [
-            *self.command(),
-            f"--runtime={runtime}",
-            "run",
-            *_RUN_FLAGS,
-            *words,
-        ]
-        return without_hybrid_cgroups(argv) if Path(runtime).name == "crun" else argv
-
-    def start(
-        self,
-        image: str,
-        *words: str,
-        flags: tuple[str, ...] = (),
-        runtime: str | Path = "runc",
-        check: bool = True,
-    ) -> Completed:
-        """Run `words` in a container of `image` without a network; `flags` go to `podman run`."""
-        argv = self.run_command("--network=none", *flags, image, *words, runtime=runtime)
-        return run(argv, env=self.environment, check=check)
+    def run_crun(self, *words: str | Path, check: bool = True) -> Completed:
+        """`podman --runtime crun run --rm WORDS`, made acceptable to crun."""
+        argv = [*self.command(), "--runtime=crun", "run", "--rm", *words]
+        return run(without_hybrid_cgroups(list(argv)), env=self.variables(), check=check)

@@ -51,8 +51,11 @@ def run(
     stdin: str | None = None,
     timeout_s: float = 1800,
     check: bool = True,
+    live: bool = False,
 ) -> Completed:
     """Run `argv` to its end; `env` is added to this process's environment.
+
+    With `live` its standard error is ours (progress on a terminal) instead of captured.
 
     Raises:
         CommandFailedError: it failed and `check` is set.
@@ -64,13 +67,14 @@ def run(
         env={**os.environ, **(env or {})},
         cwd=cwd,
         input=stdin if stdin is not None else "",
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=None if live else subprocess.PIPE,
         text=True,
         errors="replace",
         timeout=timeout_s,
         check=False,
     )
-    completed = Completed(words, done.returncode, done.stdout, done.stderr)
+    completed = Completed(words, done.returncode, done.stdout, done.stderr or "")
     if check and completed.returncode != 0:
         raise CommandFailedError(completed)
     return completed

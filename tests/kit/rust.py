@@ -105,8 +105,9 @@ class Container:
         flags += [f"--volume={volume}" for volume in volumes]
         flags += [f"--env={name}={value}" for name, value in env.items()]
         with Podman() as podman:
-            argv = podman.run_command(*flags, "--rootfs", f"{self.tree}:O", "cargo", *words)
-            return stream(argv)
+            tree = ["--rootfs", f"{self.tree}:O"]
+            argv = [*podman.command(), "run", "--rm", *flags, *tree, "cargo", *words]
+            return stream(argv, env=podman.variables())
 
     def has(self, _subcommand: str) -> bool:
         """Everything is installed in the tree."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -88,9 +89,9 @@ def test_remove_tree_removes_and_does_not_mind_a_missing_folder(tmp_path: Path) 
     assert not (tmp_path / "a").exists()
 
 
-def test_podman_gets_limits_that_need_no_capability() -> None:
-    podman = Podman()
-    podman.folder = Path("/storage")
-    words = [str(word) for word in podman.run_command("image", "true")]
-    assert "--ulimit=nofile=1024:1024" in words
-    assert words[-2:] == ["image", "true"]
+def test_podman_gets_limits_that_need_no_capability_and_our_environment(tmp_path: Path) -> None:
+    with Podman({"shim": tmp_path / "shim"}, {"OCI_DECORATOR_CONFIG": "/a b"}) as podman:
+        config = tomllib.loads((podman.folder / "containers.conf").read_text())
+    assert "nofile=1024:1024" in config["containers"]["default_ulimits"]
+    assert "OCI_DECORATOR_CONFIG=/a b" in config["engine"]["conmon_env_vars"]
+    assert config["engine"]["runtimes"] == {"shim": [str(tmp_path / "shim")]}

@@ -1,0 +1,52 @@
+"""Which kernel the demo builds for: the running one where that can be, else a packaged one."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from demo.screen import DemoError
+
+if TYPE_CHECKING:
+    from kit.product import Provision
+
+__all__ = ["Choice", "choose"]
+
+# What the project builds for today; an own kernel of another distro has no packaged headers here.
+_DISTROS = ("debian:12", "debian:13")
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What to build, for which kernel of which distro, and why that one."""
+
+    driver: str
+    distro: str
+    kernel: str
+    why: str
+
+
+def choose(provision: Provision, facts: dict[str, Any]) -> Choice:
+    """Follow DEMO_DRIVER, DEMO_DISTRO and DEMO_KERNEL where they are set.
+
+    Raises:
+        DemoError: the catalogue knows no packaged kernel that the driver builds on.
+    """
+    driver = os.environ.get("DEMO_DRIVER", "nvidia")
+    running = facts["kernel"]
+    own = f"{facts['distro']['id']}:{facts['distro']['version']}"
+    distro = os.environ.get("DEMO_DISTRO") or (own if own in _DISTROS else _DISTROS[0])
+    named = os.environ.get("DEMO_KERNEL")
+    if named:
+        return Choice(driver, distro, named, "DEMO_KERNEL names it")
+    rows = provision.json("kernels", driver, "--distro", distro)["kernels"]
+    usable = [row["release"] for row in rows if row["builds"]]
+    if running in usable:
+        return Choice(
+            driver, distro, running, "it is the running kernel, and its headers are packaged"
+        )
+    if not usable:
+        raise DemoError(f"the catalogue has no packaged kernel of {distro} that {driver} builds on")
+    why = f"no packaged headers of the running kernel {running} suit it; this is the newest that do"
+    return Choice(driver, distro, usable[0], why)
