@@ -1,0 +1,28 @@
+"""The index of a Debian archive: which packages a distro has, at which versions.
+
+Only what is signed by the distro's keys is believed. Nothing here knows a mirror: the machine's
+own apt configuration says where packages come from, or provision.toml.
+"""
+
+from __future__ import annotations
+
+from provision.archive.dependencies import Alternative, parse_depends
+from provision.archive.distros import debian_architecture, find_distro, known_distros
+from provision.archive.index import ArchiveIndex, default_cache, open_index
+from provision.archive.ordering import compare_versions, upstream_version, version_key
+from provision.archive.packages import IndexedPackage
+
+__all__ = [
+    "Alternative",
+    "ArchiveIndex",
+    "IndexedPackage",
+    "compare_versions",
+    "debian_architecture",
+    "default_cache",
+    "find_distro",
+    "known_distros",
+    "open_index",
+    "parse_depends",
+    "upstream_version",
+    "version_key",
+]

@@ -1,0 +1,207 @@
+"""The index of a distro's archive for one architecture: all its suites and sections together."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from provision.archive.cache import SuiteCache
+from provision.archive.distros import debian_architecture
+from provision.archive.packages import IndexedPackage, PackageTable, newest_first
+from provision.archive.places import Place, find_places
+from provision.archive.release_file import ReleaseFile
+from provision.config import Config
+from provision.errors import NotFoundError, ProvisionError
+from provision.files import lock
+from provision.pin import DistroPin
+from provision.progress import Note, Progress, silent
+
+log = logging.getLogger(__name__)
+
+_THREADS = 4
+_WAITING = "waiting for another provision to finish reading package indexes"
+
+
+class ArchiveIndex:
+    """What can be installed of a distro.
+
+    Args:
+        distro: The distro.
+        architecture: Debian's name of it.
+        tables: Its packages.
+        places: Where they come from, as "URI suite component".
+        mirror: Address of the archive.
+        security_mirror: Address of its security updates; None: there are none.
+    """
+
+    def __init__(
+        self,
+        *,
+        distro: DistroPin,
+        architecture: str,
+        tables: Sequence[PackageTable],
+        places: Sequence[str],
+        mirror: str,
+        security_mirror: str | None,
+    ) -> None:
+        self.distro = distro
+        self.architecture = architecture
+        self.places = tuple(places)
+        self.mirror = mirror
+        self.security_mirror = security_mirror
+        self._tables = tuple(tables)
+
+    def package(self, name: str) -> IndexedPackage | None:
+        """Return the newest version of a package; None if there is none."""
+        return next(iter(self.versions(name)), None)
+
+    def versions(self, name: str) -> list[IndexedPackage]:
+        """Return every version of a package, the newest first."""
+        return newest_first(p for table in self._tables for p in table.named(name))
+
+    def packages_matching(self, prefix: str) -> list[IndexedPackage]:
+        """Return the newest version of each package whose name starts with a text, by name."""
+        names: dict[str, list[IndexedPackage]] = {}
+        for table in self._tables:
+            for package in table.starting(prefix):
+                names.setdefault(package.name, []).append(package)
+        return [newest_first(names[name])[0] for name in sorted(names)]
+
+    def close(self) -> None:
+        """Close its files."""
+        for table in self._tables:
+            table.close()
+
+
+def default_cache() -> Path:
+    """Return the folder for what can be had again: the system's for root, else the user's.
+
+    Source: https://specifications.freedesktop.org/basedir-spec/latest/
+    """
+    named = os.environ.get("XDG_CACHE_HOME", "")
+    if named.startswith("/"):
+        return Path(named, "provision")
+    if os.geteuid() == 0:
+        return Path("/var/cache/provision")
+    return Path.home() / ".cache/provision"
+
+
+def open_index(
+    distro: DistroPin,
+    *,
+    architecture: str,
+    components: Iterable[str] = (),
+    config: Config | None = None,
+    root: Path = Path("/"),
+    cache_dir: Path | None = None,
+    progress: Progress = silent,
+) -> ArchiveIndex:
+    """Return the index of a distro's archive, reading what is not cached or too old.
+
+    Args:
+        distro: Which distro.
+        architecture: As ``uname -m`` prints it.
+        components: Sections needed besides ``main``.
+        config: Settings of the host.
+        root: Root of the host whose apt configuration says where packages come from.
+        cache_dir: Where indexes are kept; ``default_cache()`` by default.
+        progress: Told what is read, and how far downloads are.
+
+    Raises:
+        NotFoundError: No mirror, no keyring, or no such section or architecture.
+        UnreachableError: The archive can't be reached, and its index is not cached.
+        SignatureError: Its index is not signed by a trusted key.
+        ProvisionError: Its index is out of date or broken.
+        OSError: The cache can't be written.
+    """
+    debian_name = debian_architecture(architecture)
+    folder = (cache_dir or default_cache()) / "archive"
+    settings = (config or Config()).distro(distro.id).archive
+    places = find_places(distro, config=settings, root=root, key_folder=folder / "keys")
+    sections = tuple(dict.fromkeys(["main", *components]))
+    with (
+        lock(folder / "lock", on_wait=lambda: progress(Note(_WAITING))),
+        ThreadPoolExecutor(_THREADS) as pool,
+    ):
+        found = [
+            (cache, release)
+            for cache, release in pool.map(_release, [SuiteCache(p, folder) for p in places])
+            if release is not None
+        ]
+        _check(distro, places, [(cache.place, release) for cache, release in found], sections)
+        wanted = list(_wanted(found, sections, debian_name))
+        tables = list(pool.map(lambda want: _table(want, progress), wanted))
+    found_places = [cache.place for cache, _ in found]
+    return ArchiveIndex(
+        distro=distro,
+        architecture=debian_name,
+        tables=[table for table in tables if table is not None],
+        places=list(dict.fromkeys(f"{cache.place} {section}" for cache, _, section, _ in wanted)),
+        mirror=next(p.uri for p in found_places if p.suite == distro.codename),
+        security_mirror=next((p.uri for p in found_places if p.suite.endswith("-security")), None),
+    )
+
+
+Want = tuple[SuiteCache, ReleaseFile, str, str]
+
+
+def _wanted(
+    found: Iterable[tuple[SuiteCache, ReleaseFile]], sections: Sequence[str], architecture: str
+) -> Iterator[Want]:
+    for cache, release in found:
+        for section in sections:
+            for name in release.architectures_to_read(architecture):
+                yield cache, release, section, name
+
+
+def _table(want: Want, progress: Progress) -> PackageTable | None:
+    cache, release, section, architecture = want
+    return cache.table(release, section, architecture, progress)
+
+
+def _release(cache: SuiteCache) -> tuple[SuiteCache, ReleaseFile | None]:
+    """Return a suite's Release file; None where it turns out to be another archive."""
+    place = cache.place
+    try:
+        release = cache.release(now=time.time())
+    except ProvisionError as error:
+        if not place.tentative:
+            raise
+        log.warning("leaving out %s: %s", place, error.message)
+        return cache, None
+    if place.origin is not None and release.origin != place.origin:
+        log.debug("leaving out %s: it is an archive of '%s'", place, release.origin)
+        return cache, None
+    return cache, release
+
+
+def _check(
+    distro: DistroPin,
+    places: Sequence[Place],
+    found: Sequence[tuple[Place, ReleaseFile]],
+    sections: Sequence[str],
+) -> None:
+    """Raise NotFoundError unless the release itself is there, with every section wanted."""
+    looked = "\n".join(f"looked in {place}" for place in places)
+    if not any(place.suite == distro.codename for place, _ in found):
+        raise NotFoundError(
+            f"None of the configured archives is that of {distro.id} {distro.version}"
+            f" ({distro.codename}).",
+            resolution="Name a mirror in /etc/provision/provision.toml:"
+            f' [distros.{distro.id}.archive] mirror = "https://…".',
+            details=looked,
+        )
+    offered = frozenset[str]().union(*(release.components for _, release in found))
+    missing = [section for section in sections if section not in offered]
+    if missing:
+        raise NotFoundError(
+            f"The archive of {distro.id} {distro.version} has no section {', '.join(missing)};"
+            f" it has {', '.join(sorted(offered))}.",
+            resolution="A partial mirror may lack it; name a complete one in"
+            " /etc/provision/provision.toml.",
+            details=looked,
+        )

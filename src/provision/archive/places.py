@@ -1,0 +1,156 @@
+"""Which suites at which addresses make up the archive of a distro."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from provision.archive.distros import FAMILIES, Family
+from provision.archive.keys import binary_keyring, store_key
+from provision.archive.sources import AptSource, read_sources
+from provision.config import PATH as CONFIG_PATH
+from provision.config import ArchiveConfig
+from provision.errors import NotFoundError
+from provision.pin import DistroPin
+
+log = logging.getLogger(__name__)
+
+# Names of suites that point at another release as time goes by.
+_MOVING = ("oldoldstable", "oldstable", "stable", "testing")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One suite of an archive.
+
+    Attributes:
+        uri: The archive's address, without a final slash.
+        suite: The suite.
+        keyrings: Files with the keys that may sign its index.
+        origin: What the index must say about where it comes from; None: anything.
+        tentative: It may turn out to be somebody else's archive, which is then left out.
+    """
+
+    uri: str
+    suite: str
+    keyrings: tuple[Path, ...]
+    origin: str | None = None
+    tentative: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.uri} {self.suite}"
+
+
+def find_places(
+    distro: DistroPin, *, config: ArchiveConfig, root: Path, key_folder: Path
+) -> list[Place]:
+    """Return the places of a distro's archive.
+
+    ``provision.toml`` decides where it names a mirror. Otherwise it is the machine's own apt
+    configuration: as it stands if it is about this release, and with the suites of this release
+    at the same addresses if it is about another release of the same distro.
+
+    Args:
+        distro: Which distro.
+        config: What provision.toml says about its archive.
+        root: Root of the host whose apt configuration is read.
+        key_folder: Where keys that apt has as text are put in binary form.
+
+    Raises:
+        NotFoundError: No mirror or no keyring is known.
+    """
+    family = FAMILIES[distro.id]
+    suites = family.suites(distro.codename)
+    if config.mirror:
+        keys = _keyrings(family, config, root, key_folder)
+        addresses = [config.mirror, config.mirror, config.security_mirror]
+        if config.security_mirror is None:
+            log.warning(
+                "%s names a mirror but no security_mirror for %s: going without security updates",
+                root / CONFIG_PATH,
+                distro.id,
+            )
+        return [
+            Place(uri.rstrip("/"), suite, keys)
+            for uri, suite in zip(addresses, suites, strict=True)
+            if uri
+        ]
+    sources = [s for s in read_sources(root) if _may_be_of(s, family)]
+    own = [source for source in sources if source.suite in suites]
+    if not any(source.suite == distro.codename for source in own):
+        own = _derive(sources, family, distro)
+    if not own:
+        raise _no_mirror(distro, root)
+    default = _keyrings(family, config, root, key_folder)
+    return list(dict.fromkeys(_place(source, family, default, root, key_folder) for source in own))
+
+
+def _may_be_of(source: AptSource, family: Family) -> bool:
+    """Return whether a source may be the distro's archive, by what can be seen without asking."""
+    return source.uri.startswith(("http://", "https://")) and set(source.components) <= set(
+        family.components
+    )
+
+
+def _derive(sources: Iterable[AptSource], family: Family, distro: DistroPin) -> list[AptSource]:
+    """Return sources for a release, at the addresses of another release of the same distro."""
+    release, updates, security = family.suites(distro.codename)
+    others = [family.suites(name) for name in (*family.codenames.values(), *_MOVING)]
+    derived = []
+    for source in sources:
+        for other, _, other_security in others:
+            wanted = {other: (release, updates), other_security: (security,)}
+            derived += [
+                AptSource(
+                    source.uri,
+                    suite,
+                    source.components,
+                    source.signed_by,
+                    source.key,
+                    source.origin,
+                )
+                for suite in wanted.get(source.suite, ())
+            ]
+    return derived
+
+
+def _place(
+    source: AptSource, family: Family, default: Sequence[Path], root: Path, key_folder: Path
+) -> Place:
+    if source.key:
+        keys: tuple[Path, ...] = (store_key(source.key, key_folder, name=source.origin),)
+    elif source.signed_by:
+        files = [root / name.lstrip("/") for name in source.signed_by]
+        keys = tuple(binary_keyring(file, key_folder) for file in files if file.is_file())
+    else:
+        keys = tuple(default)
+    foreign = set(keys) != set(default)
+    return Place(source.uri, source.suite, keys or tuple(default), family.origin, tentative=foreign)
+
+
+def _keyrings(
+    family: Family, config: ArchiveConfig, root: Path, key_folder: Path
+) -> tuple[Path, ...]:
+    names = (config.keyring,) if config.keyring else family.keyrings
+    for name in names:
+        path = root / name.lstrip("/")
+        if path.is_file():
+            return (binary_keyring(path, key_folder),)
+    raise NotFoundError(
+        f"The keys that sign the archive of {family.id} were not found.",
+        resolution=f"Install the package '{family.id}-archive-keyring', or name a keyring file in"
+        f' /{CONFIG_PATH}: [distros.{family.id}.archive] keyring = "…".',
+        details="\n".join(f"looked for {root / name.lstrip('/')}" for name in names),
+    )
+
+
+def _no_mirror(distro: DistroPin, root: Path) -> NotFoundError:
+    return NotFoundError(
+        f"No mirror of {distro.id} {distro.version} ({distro.codename}) is known.",
+        resolution=f"Name one in /{CONFIG_PATH}: [distros.{distro.id}.archive]"
+        ' mirror = "https://…", security_mirror = "https://…".',
+        details=f"looked in {root / CONFIG_PATH}, {root / 'etc/apt/sources.list'} and"
+        f" {root / 'etc/apt/sources.list.d'}",
+    )

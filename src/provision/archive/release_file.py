@@ -1,0 +1,109 @@
+"""The Release file of a suite: what the archive says about itself, and its indexes' checksums."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+
+from provision.errors import ProvisionError
+
+_FIELD = re.compile(r"^([A-Za-z][A-Za-z0-9-]*):[ \t]*(.*)$", re.MULTILINE)
+_SECTION = re.compile(r"^SHA256:[ \t]*\n((?: .*\n?)*)", re.MULTILINE)
+# In order of preference.
+_PACKAGES = ("Packages.xz", "Packages.gz", "Packages")
+
+
+@dataclass(frozen=True, slots=True)
+class IndexFile:
+    """A Packages file: its path relative to the suite's folder, and its sha256."""
+
+    path: str
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseFile:
+    """A Release file whose signature was good.
+
+    Attributes:
+        fields: Its one-line fields.
+        checksums: Its section of sha256 sums, as it stands there.
+    """
+
+    fields: Mapping[str, str]
+    checksums: str
+
+    @property
+    def origin(self) -> str:
+        """Who publishes the archive."""
+        return self.fields.get("Origin", "")
+
+    @property
+    def components(self) -> frozenset[str]:
+        """The archive's sections (``updates/main`` of a security archive is ``main``)."""
+        words = self.fields.get("Components", "").split()
+        return frozenset(word.rpartition("/")[2] for word in words)
+
+    @property
+    def date(self) -> datetime | None:
+        """When it was made."""
+        return _date(self.fields.get("Date"))
+
+    @property
+    def valid_until(self) -> datetime | None:
+        """When it ceases to be valid; None: never."""
+        return _date(self.fields.get("Valid-Until"))
+
+    @property
+    def has_by_hash(self) -> bool:
+        """Whether indexes can be had by their checksum, so that an update can't tear them."""
+        return self.fields.get("Acquire-By-Hash") == "yes"
+
+    def architectures_to_read(self, architecture: str) -> list[str]:
+        """Return the architectures whose indexes hold what an architecture can install.
+
+        Source: https://wiki.debian.org/DebianRepository/Format, "No-Support-for-Architecture-all".
+        """
+        available = self.fields.get("Architectures", "").split()
+        apart = "Packages" not in self.fields.get("No-Support-for-Architecture-all", "").split()
+        return [architecture, "all"] if "all" in available and apart else [architecture]
+
+    def packages_file(self, component: str, architecture: str) -> IndexFile | None:
+        """Return the best Packages file of a section; None if it has none."""
+        folder = f"{component}/binary-{architecture}"
+        for name in _PACKAGES:
+            pattern = rf"^ ([0-9a-f]{{64}})[ \t]+\d+[ \t]+{re.escape(f'{folder}/{name}')}$"
+            match = re.search(pattern, self.checksums, re.MULTILINE)
+            if match:
+                return IndexFile(f"{folder}/{name}", match[1])
+        return None
+
+
+def parse_release(payload: bytes, *, name: str) -> ReleaseFile:
+    """Read a Release file.
+
+    Args:
+        payload: What was signed.
+        name: What error messages call it.
+
+    Raises:
+        ProvisionError: It has no sha256 sums.
+    """
+    text = payload.decode(errors="replace")
+    section = _SECTION.search(text)
+    if section is None:
+        raise ProvisionError(f"'{name}' is no archive's index: it lists no sha256 sums.")
+    return ReleaseFile(dict(_FIELD.findall(text)), section[1])
+
+
+def _date(text: str | None) -> datetime | None:
+    if text is None:
+        return None
+    try:
+        date = parsedate_to_datetime(text)
+    except ValueError:
+        return None
+    return date if date.tzinfo else date.replace(tzinfo=UTC)

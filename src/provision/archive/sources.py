@@ -1,0 +1,139 @@
+"""The machine's own apt configuration: where its packages come from.
+
+Source: sources.list(5) of apt 2.6 and 3.0.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from debian.deb822 import Deb822
+
+log = logging.getLogger(__name__)
+
+_ONE_LINE = re.compile(r"deb\s+(?:\[(?P<options>[^\]]*)\]\s*)?(?P<rest>\S.*)")
+# What the one-line format calls its options, by their names in the other format.
+_OPTION_NAMES = {"signed-by": "Signed-By", "enabled": "Enabled"}
+_ARMOR = "-----BEGIN PGP PUBLIC KEY BLOCK-----"
+
+
+@dataclass(frozen=True, slots=True)
+class AptSource:
+    """One archive that apt takes packages from.
+
+    Attributes:
+        uri: Its address, without a final slash.
+        suite: Which part of it.
+        components: Sections of that suite.
+        signed_by: Key files, as named there; empty: apt's general keys.
+        key: A key that stands in the configuration itself, as armored text.
+        origin: The file that says so.
+    """
+
+    uri: str
+    suite: str
+    components: tuple[str, ...]
+    signed_by: tuple[str, ...]
+    key: str | None
+    origin: str
+
+
+def read_sources(root: Path) -> list[AptSource]:
+    """Return the enabled binary sources of the apt configuration under ``root``.
+
+    Lines that make no sense are logged and left out, as one broken file of somebody else's
+    archive must not stop a build.
+    """
+    folder = root / "etc/apt"
+    found: list[AptSource] = []
+    for path in [folder / "sources.list", *sorted((folder / "sources.list.d").glob("*.list"))]:
+        if path.is_file():
+            found += parse_list(_text(path), origin=str(path))
+    for path in sorted((folder / "sources.list.d").glob("*.sources")):
+        found += parse_deb822(_text(path), origin=str(path))
+    return [resolved for source in found for resolved in _follow_mirror_file(source, root)]
+
+
+def parse_list(text: str, *, origin: str) -> Iterator[AptSource]:
+    """Yield the sources of a file in the one-line format (``sources.list``)."""
+    for number, line in enumerate(text.splitlines(), 1):
+        entry = line.partition("#")[0].strip()
+        if not re.match(r"deb\s", entry):
+            continue
+        match = _ONE_LINE.fullmatch(entry)
+        words = match["rest"].split() if match else []
+        if match is None or len(words) < 2:  # noqa: PLR2004 - address and suite
+            log.warning("%s:%d: not a source that apt would understand", origin, number)
+            continue
+        options = dict(
+            option.split("=", 1) for option in (match["options"] or "").split() if "=" in option
+        )
+        named = {_OPTION_NAMES.get(key, key): value for key, value in options.items()}
+        yield from _sources([words[0]], [words[1]], words[2:], named, origin)
+
+
+def parse_deb822(text: str, *, origin: str) -> Iterator[AptSource]:
+    """Yield the sources of a file in the deb822 format (``*.sources``)."""
+    for stanza in Deb822.iter_paragraphs(text.splitlines(keepends=True), use_apt_pkg=False):
+        fields = {str(key): str(value) for key, value in stanza.items()}
+        fold = {key.lower(): value for key, value in fields.items()}
+        if "deb" not in fold.get("types", "").split():
+            continue
+        named = {"Signed-By": fold.get("signed-by", ""), "Enabled": fold.get("enabled", "yes")}
+        yield from _sources(
+            fold.get("uris", "").split(),
+            fold.get("suites", "").split(),
+            fold.get("components", "").split(),
+            named,
+            origin,
+        )
+
+
+def _sources(
+    uris: Iterable[str],
+    suites: Iterable[str],
+    components: Iterable[str],
+    options: Mapping[str, str],
+    origin: str,
+) -> Iterator[AptSource]:
+    # apt.conf(5): what apt reads as false.
+    if options.get("Enabled", "yes").lower() in {"no", "false", "without", "off", "disable", "0"}:
+        return
+    signed_by = options.get("Signed-By", "")
+    key = signed_by if _ARMOR in signed_by else None
+    # A fingerprint narrows apt's general keys down; it names no file.
+    files = () if key else tuple(w for w in re.split(r"[\s,]+", signed_by) if w.startswith("/"))
+    sections = tuple(components)
+    for uri in uris:
+        for suite in suites:
+            yield AptSource(uri.rstrip("/"), suite, sections, files, key, origin)
+
+
+def _follow_mirror_file(source: AptSource, root: Path) -> Iterator[AptSource]:
+    """Yield a source, or what the list of mirrors says that it stands for (cloud images).
+
+    Source: apt-transport-mirror(1).
+    """
+    scheme, _, path = source.uri.partition(":")
+    if scheme != "mirror+file":
+        yield source
+        return
+    mirrors = root / path.lstrip("/")
+    if not mirrors.is_file():
+        log.warning("%s: there is no list of mirrors '%s'", source.origin, mirrors)
+        return
+    for line in _text(mirrors).splitlines():
+        uri = line.partition("#")[0].split("\t")[0].strip().rstrip("/")
+        if uri.startswith(("http://", "https://")):
+            yield AptSource(
+                uri, source.suite, source.components, source.signed_by, source.key, source.origin
+            )
+            return
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace")

@@ -1,0 +1,301 @@
+"""The only place that downloads; what it leaves behind has been checked by sha256 or signature."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import re
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from provision import __version__
+from provision.errors import NotFoundError, ProvisionError
+from provision.files import sha256_file, sync_directory
+from provision.progress import Progress, Transfer, silent
+from provision.run import run
+
+if TYPE_CHECKING:
+    import requests
+
+log = logging.getLogger(__name__)
+
+_CHUNK = 1 << 18
+_ATTEMPTS = 4
+# Seconds before the second attempt; doubled each time.
+_PAUSE = 0.5
+# Seconds to connect, and seconds of silence while reading.
+_CONNECT_TIMEOUT = 10.0
+_READ_TIMEOUT = 60.0
+# An InRelease has some 150 kB.
+_MAX_SIGNED = 16 << 20
+_BEGIN_SIGNED = b"-----BEGIN PGP SIGNED MESSAGE-----"
+_RETRIED_STATUS = frozenset({408, 429, 500, 502, 503, 504})
+_REACH = (
+    "Check that this machine reaches that address. Behind a proxy, set https_proxy and http_proxy;"
+    " with an own mirror, name it in /etc/provision/provision.toml."
+)
+
+
+class UnreachableError(ProvisionError):
+    """The network or the server failed, so that the same request may work later."""
+
+
+class SignatureError(ProvisionError):
+    """A document is not signed by a key that is trusted for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Signed:
+    """A document whose signature was good.
+
+    Attributes:
+        payload: The signed text alone, without the signature or anything around it.
+        etag: The server's name for this content, if it gave one.
+        last_modified: The server's date of this content, if it gave one.
+    """
+
+    payload: bytes
+    etag: str | None = None
+    last_modified: str | None = None
+
+
+class _TroubleError(Exception):
+    """Connection trouble: worth another attempt."""
+
+
+def download(url: str, *, sha256: str, destination: Path, progress: Progress = silent) -> bool:
+    """Download a file whose content is known beforehand.
+
+    The file appears under its name only when it is complete and right.
+
+    Args:
+        url: Its address.
+        sha256: Its checksum, 64 hexadecimal digits.
+        destination: Where it goes; the folder is made if it is missing.
+        progress: Told how far it is.
+
+    Returns:
+        Whether it was downloaded: a right file that is there already is left alone.
+
+    Raises:
+        NotFoundError: The server doesn't have it.
+        UnreachableError: The server can't be reached, or kept failing.
+        ProvisionError: The content is not what it should be.
+        OSError: The folder can't be written, or the disk is full.
+    """
+    if destination.is_file() and sha256_file(destination) == sha256:
+        return False
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    for last in _attempts():
+        handle, name = tempfile.mkstemp(dir=destination.parent, prefix=f".{destination.name}.")
+        temporary = Path(name)
+        try:
+            got = _receive(url, handle, progress)
+            if got != sha256:
+                raise _wrong_content(url, expected=sha256, got=got)
+            temporary.chmod(0o644)
+            temporary.replace(destination)
+        except _TroubleError as error:
+            _give_up_or_wait(url, error, last=last)
+        else:
+            sync_directory(destination.parent)
+            return True
+        finally:
+            temporary.unlink(missing_ok=True)
+    raise AssertionError("the last attempt returns or raises")
+
+
+def get_signed(
+    url: str, *, keyrings: Sequence[Path], known: Signed | None = None, patient: bool = True
+) -> Signed:
+    """Download a clear-signed text and return what is signed in it.
+
+    Args:
+        url: Its address.
+        keyrings: Files with the keys that may sign it, in OpenPGP's binary form.
+        known: What it was before; not sent again by a server that knows that it is still that.
+        patient: Whether connection trouble is worth several attempts.
+
+    Returns:
+        The document, or ``known`` itself where that is still current.
+
+    Raises:
+        NotFoundError: The server doesn't have it, or ``gpgv`` is not installed.
+        UnreachableError: The server can't be reached, or kept failing.
+        SignatureError: It has no good signature by one of the keys.
+    """
+    headers = {}
+    if known is not None and known.etag:
+        headers["If-None-Match"] = known.etag
+    if known is not None and known.last_modified:
+        headers["If-Modified-Since"] = known.last_modified
+    for last in _attempts(_ATTEMPTS if patient else 1):
+        try:
+            with _request(url, headers) as response:
+                if known is not None and response.status_code == 304:  # noqa: PLR2004 - HTTP's number is its name
+                    return known
+                text = b"".join(_content(response, limit=_MAX_SIGNED))
+                found = response.headers
+        except _TroubleError as error:
+            _give_up_or_wait(url, error, last=last)
+        else:
+            payload = verify_signed(text, keyrings=keyrings, name=url)
+            return Signed(payload, found.get("ETag"), found.get("Last-Modified"))
+    raise AssertionError("the last attempt returns or raises")
+
+
+def verify_signed(text: bytes, *, keyrings: Sequence[Path], name: str) -> bytes:
+    """Return what is signed in a clear-signed text, checked by ``gpgv``.
+
+    One good signature is enough, because a document is signed with old and new keys while keys
+    change; one bad signature spoils it. Source: GnuPG's doc/DETAILS, "General status codes".
+
+    Args:
+        text: The whole text.
+        keyrings: Files with the keys that may sign it, in OpenPGP's binary form.
+        name: What error messages call it.
+
+    Raises:
+        NotFoundError: ``gpgv`` is not installed.
+        SignatureError: It has no good signature by one of the keys.
+    """
+    # gpgv would skip text before the signed part; a document with any is not what was published.
+    if not text.startswith(_BEGIN_SIGNED) or text.count(_BEGIN_SIGNED) != 1:
+        raise SignatureError(
+            f"'{name}' is not a signed document.",
+            resolution="Something else answered in its place: a proxy's page, or a broken mirror.",
+        )
+    with tempfile.TemporaryDirectory(prefix="provision-") as folder:
+        signed, payload = Path(folder, "signed"), Path(folder, "payload")
+        signed.write_bytes(text)
+        options = [option for ring in keyrings for option in ("--keyring", ring)]
+        done = run(
+            ["gpgv", "--status-fd", "1", *options, "--output", payload, signed],
+            why="check the signature of a package index",
+            check=False,
+        )
+        if not _is_good(done.stdout) or not payload.exists():
+            raise SignatureError(
+                f"'{name}' has no valid signature by a key of"
+                f" {', '.join(str(ring) for ring in keyrings)}.",
+                resolution="Upgrade the package that holds that keyring, or name the keyring of"
+                " your mirror in /etc/provision/provision.toml. Don't go on without: the index"
+                " may have been altered.",
+                details=done.stderr.strip() or None,
+            )
+        return payload.read_bytes()
+
+
+def _is_good(status: str) -> bool:
+    codes = set(re.findall(r"^\[GNUPG:\] ([A-Z]+)", status, re.MULTILINE))
+    return "GOODSIG" in codes and "BADSIG" not in codes
+
+
+def _attempts(count: int = _ATTEMPTS) -> Iterator[float | None]:
+    """Yield the seconds to wait if this attempt fails; None for the last."""
+    for attempt in range(count):
+        yield None if attempt == count - 1 else _PAUSE * 2**attempt
+
+
+def _give_up_or_wait(url: str, error: _TroubleError, *, last: float | None) -> None:
+    if last is None:
+        raise UnreachableError(
+            f"Could not download '{url}'.", resolution=_REACH, details=str(error)
+        ) from error
+    log.info("%s: %s; trying again in %g s", url, error, last)
+    time.sleep(last)
+
+
+@contextmanager
+def _request(url: str, headers: Mapping[str, str]) -> Iterator[requests.Response]:
+    import requests  # noqa: PLC0415 - 0.15 s that a command with a warm cache doesn't pay
+
+    try:
+        # Identity: a compressed transfer would change the bytes whose checksum is known.
+        with requests.get(
+            url,
+            headers={
+                "Accept-Encoding": "identity",
+                "User-Agent": f"provision/{__version__}",
+                **headers,
+            },
+            stream=True,
+            timeout=(_CONNECT_TIMEOUT, _READ_TIMEOUT),
+        ) as response:
+            _check_status(url, response)
+            yield response
+    except (
+        requests.ConnectionError,
+        requests.Timeout,
+        requests.exceptions.ChunkedEncodingError,
+    ) as error:
+        raise _TroubleError(str(error)) from error
+    except requests.RequestException as error:
+        raise ProvisionError(
+            f"Could not download '{url}'.", resolution=_REACH, details=str(error)
+        ) from error
+
+
+def _check_status(url: str, response: requests.Response) -> None:
+    status = response.status_code
+    if status in _RETRIED_STATUS:
+        raise _TroubleError(f"the server answered {status} {response.reason}")
+    if status in {404, 410}:
+        raise NotFoundError(
+            f"'{url}' does not exist ({status} {response.reason}).",
+            resolution="It may have been withdrawn; see whether there is a newer version.",
+        )
+    if not response.ok:
+        raise ProvisionError(
+            f"The server answered {status} {response.reason} to '{url}'.", resolution=_REACH
+        )
+
+
+def _content(response: requests.Response, *, limit: int | None = None) -> Iterator[bytes]:
+    """Yield a response's content; a transfer that ends early is connection trouble."""
+    expected = _length(response)
+    received = 0
+    for chunk in response.iter_content(_CHUNK):
+        received += len(chunk)
+        if limit is not None and received > limit:
+            raise ProvisionError(f"'{response.url}' is larger than {limit} bytes.")
+        yield chunk
+    if expected is not None and received < expected:
+        raise _TroubleError(f"the transfer ended after {received} of {expected} bytes")
+
+
+def _length(response: requests.Response) -> int | None:
+    text = response.headers.get("Content-Length", "")
+    encoded = response.headers.get("Content-Encoding", "identity") != "identity"
+    return int(text) if text.isdigit() and not encoded else None
+
+
+def _receive(url: str, handle: int, progress: Progress) -> str:
+    """Write a download to an open file, closing it, and return its sha256."""
+    digest = hashlib.sha256()
+    done = 0
+    with os.fdopen(handle, "wb") as stream, _request(url, {}) as response:
+        total = _length(response)
+        for chunk in _content(response):
+            stream.write(chunk)
+            digest.update(chunk)
+            done += len(chunk)
+            progress(Transfer(url, done, total))
+        stream.flush()
+        os.fsync(stream.fileno())
+    return digest.hexdigest()
+
+
+def _wrong_content(url: str, *, expected: str, got: str) -> ProvisionError:
+    return ProvisionError(
+        f"'{url}' is not the file that was expected: its sha256 is wrong.",
+        resolution="If the file was replaced on purpose, check it and write its new sha256 where"
+        " the old one stands. Otherwise try another mirror: it was altered or damaged.",
+        details=f"expected {expected}\ngot      {got}",
+    )
