@@ -102,6 +102,12 @@ _CAUSES = (
         "environment, or a mirror in provision.toml.",
     ),
     _Cause(
+        re.compile(r"^collect: (?!\d+ modules)"),
+        lambda pin, line: f"{_what(pin)} was built, but not all that its recipe names: "
+        f"{line.removeprefix('collect: ')}.",
+        "Correct 'modules' and 'files' of the driver's driver.toml for this version.",
+    ),
+    _Cause(
         re.compile(r"^\d+ out of \d+ hunks? (FAILED|ignored)|^patch: \*{4}"),
         lambda pin, _line: f"A patch does not apply to {pin.driver.name} {pin.driver.version}.",
         "Correct the patch in the driver's patches/ folder, or its 'versions' in driver.toml.",

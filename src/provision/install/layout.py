@@ -1,0 +1,71 @@
+"""Where things of one driver lie on a host; ``root`` is ``/`` or a tree that stands for a host."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+STORE = PurePosixPath("var/lib/provision")
+VENDOR_CONFIGS = PurePosixPath("etc/oci-decorator/oci-decorator.d")
+LOADER_CONFIGS = PurePosixPath("etc/ld.so.conf.d")
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The places of a driver."""
+
+    root: Path
+    driver: str
+
+    @property
+    def folder(self) -> Path:
+        """The driver's part of the store; all entries and what belongs to them lie in it."""
+        return self.root / STORE / self.driver
+
+    def entry(self, short_digest: str) -> Path:
+        """Return the folder of one artifact: complete if it is there."""
+        return self.folder / short_digest
+
+    @property
+    def current(self) -> Path:
+        """Link to the artifact in use."""
+        return self.folder / "current"
+
+    @property
+    def previous(self) -> Path:
+        """Link to the artifact that was in use before."""
+        return self.folder / "previous"
+
+    @property
+    def record(self) -> Path:
+        """What was written outside of the store."""
+        return self.folder / "written.json"
+
+    @property
+    def saved(self) -> Path:
+        """Copies of other people's files that were replaced on request."""
+        return self.folder / "saved"
+
+    @property
+    def lock(self) -> Path:
+        """Held by whoever changes any of this."""
+        return self.folder / ".lock"
+
+    @property
+    def vendor_config(self) -> Path:
+        """What oci-decorator reads."""
+        return self.root / VENDOR_CONFIGS / f"{self.driver}.json"
+
+    @property
+    def loader_config(self) -> Path:
+        """What the host's dynamic loader learns from."""
+        return self.root / LOADER_CONFIGS / f"provision-{self.driver}.conf"
+
+    @property
+    def driver_root(self) -> PurePosixPath:
+        """The current user space, as the host itself calls it whatever ``root`` is."""
+        return PurePosixPath("/") / STORE / self.driver / "current/driver"
+
+    def on_host(self, path: Path) -> str:
+        """Return a path as the host itself calls it."""
+        return f"/{path.relative_to(self.root)}"

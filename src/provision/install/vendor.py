@@ -1,0 +1,55 @@
+"""The configuration that is made from a manifest: oci-decorator's, and the host's loader's."""
+
+from __future__ import annotations
+
+import json
+from pathlib import PurePosixPath
+
+from provision.install.layout import Layout
+from provision.manifest import FileKind, Manifest
+
+# The vendor config's lists, and the kind of file that each holds.
+_LISTS: dict[str, FileKind] = {
+    "binaries": "binary",
+    "libraries": "library",
+    "miscellaneous": "miscellaneous",
+}
+
+
+def vendor_config(layout: Layout, manifest: Manifest) -> str:
+    """Return the text of the vendor config: what a container gets, from what was really built."""
+    container = manifest.container
+    document = {
+        "version": manifest.pin.driver.version,
+        "log_level": container.log_level,
+        "activation_flag": container.activation_flag,
+        "driver_feature": list(container.driver_feature),
+        "root": str(layout.driver_root),
+        "inventory": {name: _feature(manifest, name) for name in container.features},
+    }
+    return json.dumps(document, indent=2) + "\n"
+
+
+def loader_config(layout: Layout, manifest: Manifest) -> str | None:
+    """Return the text of the host's ld.so.conf.d file; None for a driver without libraries.
+
+    Source: ldconfig(8): one folder a line; ``#`` begins a comment.
+    """
+    folders = sorted(
+        {PurePosixPath(file.path).parent for file in manifest.files if file.kind == "library"}
+    )
+    if not folders:
+        return None
+    lines = [str(layout.driver_root / folder.relative_to("/")) for folder in folders]
+    return "\n".join([f"# Libraries of {layout.driver}, written by provision.", *lines, ""])
+
+
+def _feature(manifest: Manifest, name: str) -> dict[str, list[str]]:
+    feature = manifest.container.features[name]
+    lists = {
+        key: sorted(
+            file.path for file in manifest.files if file.kind == kind and name in file.features
+        )
+        for key, kind in _LISTS.items()
+    }
+    return {"devices": list(feature.devices), "directories": list(feature.directories), **lists}

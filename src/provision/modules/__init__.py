@@ -1,0 +1,1 @@
+"""Kernel modules and user space of an artifact: is everything there, whole and for this kernel?"""
