@@ -68,11 +68,18 @@ class Hardware(Frozen):
 
 
 class DebSource(Frozen):
-    """Packages of the target distro's own archive, with versions from its signed index."""
+    """Packages of the target distro's own archive, with versions from its signed index.
+
+    Attributes:
+        components: Sections of the archive that they are in, besides ``main``.
+        userspace: Packages that are unpacked for ``files``, of the same version as the modules.
+        companions: The same, but released on their own: their newest version is taken.
+    """
 
     kind: Literal["deb"]
     components: tuple[Name, ...] = ()
     userspace: tuple[PackageName, ...] = ()
+    companions: tuple[PackageName, ...] = ()
 
 
 class ArchiveRelease(Frozen):
