@@ -1,0 +1,26 @@
+"""The digest of what a recipe contributes to a build."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+from provision.recipe import Recipe
+
+
+def recipe_digest(recipe: Recipe, flavour: str) -> str:
+    """Return the sha256 of the parts of a recipe that reach the artifact of a flavour.
+
+    What is left out has its own place in the Pin (source, patches, packages) or no effect on the
+    modules and files: the summary, the known kernels, the other flavours.
+    """
+    chosen = recipe.flavours[flavour]
+    parts = {
+        "build": chosen.build.model_dump(mode="json"),
+        "licences": list(chosen.licences),
+        "package": chosen.package,
+        "files": [file.model_dump(mode="json", by_alias=True) for file in recipe.files],
+        "container": recipe.container.model_dump(mode="json"),
+    }
+    text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()

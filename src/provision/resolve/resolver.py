@@ -1,0 +1,240 @@
+"""Decides every input of a build."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+from pydantic import ValidationError
+
+from provision.archive import ArchiveIndex, IndexedPackage
+from provision.catalogue import Entry
+from provision.documents import mistakes_of
+from provision.errors import NotFoundError, ProvisionError, UsageError
+from provision.headers import find_headers
+from provision.pin import (
+    ArchiveSource,
+    BasePin,
+    DriverPin,
+    FilePin,
+    GitSource,
+    KernelPin,
+    PackagePin,
+    PackageSource,
+    Pin,
+)
+from provision.recipe import DebSource, Recipe
+from provision.resolve.kernels import buildable_kernels, known_ranges
+from provision.resolve.recipe_digest import recipe_digest
+from provision.resolve.request import Request
+from provision.versions import driver_version, offered_versions, package_of_version
+
+Source = PackageSource | ArchiveSource | GitSource
+
+
+def resolve(
+    request: Request,
+    *,
+    entry: Entry,
+    index: ArchiveIndex,
+    base: BasePin,
+    template: str,
+    packages: Iterable[str],
+) -> Pin:
+    """Return the Pin of a request.
+
+    Args:
+        request: What is wanted.
+        entry: The driver.
+        index: The archive of the distro, with the sections that the recipe names.
+        base: The base image of the build.
+        template: Digest of the templates.
+        packages: Names of the tools that the build needs, besides compiler and headers.
+
+    Raises:
+        NotFoundError: An unknown version, flavour or kernel, or one that the driver is not known
+            to build on; or a package that the archive lacks.
+        UsageError: The kernel's name is none.
+    """
+    recipe = entry.recipe
+    flavour = _flavour(recipe, request.flavour)
+    kernel = _kernel(request)
+    headers = find_headers(index, request.kernel)
+    version = _version(recipe, flavour, request, index)
+    _check_kernel(recipe, version, request, index)
+    return Pin(
+        driver=DriverPin(name=recipe.name, version=version, flavour=flavour),
+        kernel=kernel,
+        distro=index.distro,
+        base=base,
+        compiler=headers.compiler,
+        headers=headers.packages,
+        packages=_tools(packages, index),
+        components=components_of(recipe),
+        sources=_sources(recipe, flavour, version, index),
+        patches=tuple(
+            FilePin(name=patch.file, sha256=entry.patch_sha256(patch.file))
+            for patch in recipe.patches
+            if patch.applies_to(version=version, flavour=flavour)
+        ),
+        recipe=recipe_digest(recipe, flavour),
+        template=template,
+    )
+
+
+def components_of(recipe: Recipe) -> tuple[str, ...]:
+    """Return the sections of the distro's archive that a recipe needs besides ``main``."""
+    if not isinstance(recipe.source, DebSource):
+        return ()
+    return tuple(sorted(set(recipe.source.components) - {"main"}))
+
+
+def _flavour(recipe: Recipe, name: str | None) -> str:
+    if name is None:
+        return recipe.default_flavour
+    if name not in recipe.flavours:
+        raise NotFoundError(
+            f"'{recipe.name}' has no flavour '{name}'.", resolution=_choices(name, recipe.flavours)
+        )
+    return name
+
+
+def _kernel(request: Request) -> KernelPin:
+    try:
+        return KernelPin.model_validate(
+            {"release": request.kernel, "architecture": request.architecture}
+        )
+    except ValidationError as error:
+        raise UsageError(
+            f"'{request.kernel}' ({request.architecture}) is no kernel release.",
+            resolution="Give it as 'uname -r' prints it, such as 6.1.0-47-amd64.",
+            details="\n".join(str(mistake) for mistake in mistakes_of(error)),
+        ) from error
+
+
+def _version(recipe: Recipe, flavour: str, request: Request, index: ArchiveIndex) -> str:
+    """Return the version asked for, or the newest that fits the kernel, or the newest."""
+    offered = offered_versions(recipe, flavour, index)
+    if request.version is None:
+        fitting = [v for v in offered if recipe.builds_on(version=v, kernel_release=request.kernel)]
+        if not offered:
+            raise _nothing_offered(recipe, flavour, index)
+        return (fitting or offered)[0]
+    if request.version not in offered:
+        raise NotFoundError(
+            f"'{recipe.name}' ({flavour}) has no version {request.version} for {_distro(index)}.",
+            resolution=_choices(request.version, offered),
+            details="\n".join(["looked in:", *(f"  {place}" for place in index.places)])
+            if isinstance(recipe.source, DebSource)
+            else None,
+        )
+    return request.version
+
+
+def _nothing_offered(recipe: Recipe, flavour: str, index: ArchiveIndex) -> NotFoundError:
+    package = recipe.flavours[flavour].package
+    return NotFoundError(
+        f"'{recipe.name}' ({flavour}) is not offered for {_distro(index)}: there is no package"
+        f" {package}.",
+        resolution=_other_flavours(recipe, flavour, index),
+        details="\n".join(["looked in:", *(f"  {place}" for place in index.places)]),
+    )
+
+
+def _other_flavours(recipe: Recipe, flavour: str, index: ArchiveIndex) -> str | None:
+    others = [f for f in recipe.flavours if f != flavour and offered_versions(recipe, f, index)]
+    return f"Take another flavour (--flavour): {', '.join(others)}." if others else None
+
+
+def _check_kernel(recipe: Recipe, version: str, request: Request, index: ArchiveIndex) -> None:
+    """Refuse a kernel that the recipe doesn't know, unless forced.
+
+    Such a build fails after minutes, or worse: it succeeds and the module breaks the kernel.
+    """
+    if request.force or recipe.builds_on(version=version, kernel_release=request.kernel):
+        return
+    kernels = buildable_kernels(recipe, version, index, like=request.kernel)
+    known = known_ranges(recipe, version)
+    raise NotFoundError(
+        f"'{recipe.name}' {version} is not known to build on the kernel {request.kernel}.",
+        resolution="Take one of the kernels below, or try it all the same with --force."
+        if kernels
+        else "Try it all the same with --force, or another version of the driver.",
+        details="\n".join(
+            [
+                *(f"driver.toml, {line}" for line in known or ["nothing about this version"]),
+                f"packaged kernels that it builds on: {', '.join(kernels) or 'none'}",
+            ]
+        ),
+    )
+
+
+def _tools(names: Iterable[str], index: ArchiveIndex) -> tuple[PackagePin, ...]:
+    pins = []
+    for name in sorted(set(names)):
+        package = index.package(name)
+        if package is None:
+            raise _missing([name], index)
+        pins.append(PackagePin(name=name, version=package.version))
+    return tuple(pins)
+
+
+def _sources(recipe: Recipe, flavour: str, version: str, index: ArchiveIndex) -> tuple[Source, ...]:
+    source = recipe.source
+    if not isinstance(source, DebSource):
+        return tuple(release.source() for release in source.releases if release.version == version)
+    names = dict.fromkeys([str(recipe.flavours[flavour].package), *source.userspace])
+    found = {name: package_of_version(index, name, version) for name in names}
+    missing = [name for name, package in found.items() if package is None]
+    if missing:
+        raise _other_version(recipe, version, missing, index)
+    found |= {name: index.package(name) for name in source.companions}
+    missing = [name for name, package in found.items() if package is None]
+    if missing:
+        raise _missing(missing, index)
+    return tuple(_deb(package) for package in found.values() if package is not None)
+
+
+def _deb(package: IndexedPackage) -> PackageSource:
+    return PackageSource(name=package.name, version=package.version, sha256=package.sha256)
+
+
+def _other_version(
+    recipe: Recipe, version: str, names: list[str], index: ArchiveIndex
+) -> ProvisionError:
+    """Return what to say about user space that is not of the modules' version."""
+    absent = [name for name in names if index.package(name) is None]
+    if absent:
+        return _missing(absent, index)
+    there = {
+        name: ", ".join(driver_version(package) for package in index.versions(name))
+        for name in names
+    }
+    return NotFoundError(
+        f"The archive of {_distro(index)} has no user space of '{recipe.name}' {version}: modules"
+        " and libraries must be of one version.",
+        resolution="Take a version that all of them have (--version), or another flavour"
+        " (--flavour).",
+        details="\n".join(f"{name}: {versions}" for name, versions in there.items()),
+    )
+
+
+def _missing(names: list[str], index: ArchiveIndex) -> NotFoundError:
+    return NotFoundError(
+        f"The archive of {_distro(index)} has no package {', '.join(names)}"
+        f" for {index.architecture}.",
+        resolution="Check the name; if it is in another section of the archive, add that to"
+        " 'components' in driver.toml.",
+        details="\n".join(["looked in:", *(f"  {place}" for place in index.places)]),
+    )
+
+
+def _choices(wanted: str, there: Iterable[str]) -> str:
+    names = list(there)
+    close = difflib.get_close_matches(wanted, names, n=1, cutoff=0.5)
+    guess = f"Did you mean '{close[0]}'? " if close else ""
+    return f"{guess}There are {', '.join(names) or 'none'}."
+
+
+def _distro(index: ArchiveIndex) -> str:
+    return f"{index.distro.id}:{index.distro.version}"
