@@ -1,0 +1,16 @@
+"""Pin to Dockerfile and build context. Pure; ``load_templates`` alone reads files."""
+
+from __future__ import annotations
+
+from provision.render.context import RenderedContext
+from provision.render.dockerfile import render, required_packages
+from provision.render.templates import Templates, family_of, load_templates
+
+__all__ = [
+    "RenderedContext",
+    "Templates",
+    "family_of",
+    "load_templates",
+    "render",
+    "required_packages",
+]

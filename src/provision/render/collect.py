@@ -1,0 +1,230 @@
+"""Collects what a build made, and writes the artifact's manifest.
+
+Runs in the build container, on Python's standard library alone:
+``python3 collect.py build.json SOURCE OUT`` copies the modules and the user space that build.json
+names from SOURCE to OUT, in the layout that Kubernetes' KMM expects (``lib/modules/<kernel>``,
+https://kmm.sigs.k8s.io/documentation/module_loader/), and describes them in
+``OUT/driver/manifest.json``. All that is missing is reported together, with exit status 1.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+# Runs a program and returns its standard output.
+Tool = Callable[[Sequence[str]], str]
+
+_EXECUTABLE = 0o755
+_PLAIN = 0o644
+_SONAME = re.compile(r"\(SONAME\)[^\[]*\[([^\]]*)\]")
+
+
+class CollectError(Exception):
+    """What the build lacks or got wrong, one line each."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = tuple(problems)
+
+
+def collect(plan: dict[str, Any], source: Path, out: Path, tool: Tool) -> dict[str, Any]:
+    """Fill ``out`` and return the manifest.
+
+    Args:
+        plan: The content of build.json.
+        source: The folder that holds the built tree and the unpacked packages.
+        out: The folder to fill.
+        tool: Runs strip, depmod, modinfo and readelf.
+
+    Raises:
+        CollectError: Modules or files are missing, clash, or are of another kernel.
+    """
+    problems: list[str] = []
+    modules = _modules(plan, source, out, tool, problems)
+    files = _files(plan["files"], source, out, tool, problems)
+    if problems:
+        raise CollectError(problems)
+    tool(["depmod", "-b", str(out), plan["kernel"]])
+    return {
+        "schema": 1,
+        "pin": plan["pin"],
+        "pin_digest": plan["pin_digest"],
+        "licences": plan["licences"],
+        "modules": modules,
+        "files": sorted(files, key=lambda file: str(file["path"])),
+        "container": plan["container"],
+    }
+
+
+def _modules(
+    plan: dict[str, Any], source: Path, out: Path, tool: Tool, problems: list[str]
+) -> list[dict[str, Any]]:
+    kernel = plan["kernel"]
+    folder = out / "lib/modules" / kernel
+    folder.mkdir(parents=True, exist_ok=True)
+    found = []
+    for name in plan["modules"]:
+        built = source / plan["directory"] / name
+        if not built.is_file():
+            problems.append(f"the build did not make the module {name}")
+            continue
+        module = folder / built.name
+        # Debug information is most of a module's size, and no use without a debug kernel.
+        tool(["strip", "--strip-debug", "-o", str(module), str(built)])
+        module.chmod(_PLAIN)
+        entry = _module_entry(module, out, tool)
+        if str(entry["vermagic"]).split(" ", 1)[0] != kernel:
+            problems.append(f"{name} is built for '{entry['vermagic']}', not for {kernel}")
+        found.append(entry)
+    return found
+
+
+def _module_entry(module: Path, out: Path, tool: Tool) -> dict[str, Any]:
+    fields = parse_modinfo(tool(["modinfo", "-0", str(module)]))
+    depends = fields.get("depends", "")
+    return {
+        "name": fields.get("name", module.stem.replace("-", "_")),
+        "path": str(module.relative_to(out)),
+        "sha256": _sha256(module),
+        "size": module.stat().st_size,
+        "vermagic": fields.get("vermagic", ""),
+        "version": fields.get("version"),
+        "licence": fields.get("license"),
+        "depends": [name for name in depends.split(",") if name],
+    }
+
+
+def parse_modinfo(output: str) -> dict[str, str]:
+    """Return the fields of ``modinfo -0``; of a field that comes more than once, the first."""
+    fields: dict[str, str] = {}
+    for item in output.split("\0"):
+        key, separator, value = item.partition("=")
+        if separator:
+            fields.setdefault(key, value.strip())
+    return fields
+
+
+def parse_soname(output: str) -> str | None:
+    """Return the SONAME in the output of ``readelf --dynamic --wide``, if there is one."""
+    match = _SONAME.search(output)
+    return match.group(1) if match else None
+
+
+def _files(
+    wanted: list[dict[str, Any]], source: Path, out: Path, tool: Tool, problems: list[str]
+) -> list[dict[str, Any]]:
+    entries: dict[str, dict[str, Any]] = {}
+    for rule in wanted:
+        matches = sorted(_matches(source, rule["from"]))
+        if not matches:
+            problems.append(f"there is no file {rule['from']} ({rule['kind']})")
+        for match in matches:
+            for entry in _place(match, rule, out, tool):
+                if entries.setdefault(entry["path"], entry) != entry:
+                    problems.append(f"two different files want to be {entry['path']}")
+    return list(entries.values())
+
+
+def _matches(source: Path, pattern: str) -> Iterator[Path]:
+    """Find files below ``source``, with symbolic links resolved.
+
+    Distros moved their root folders below /usr (https://wiki.debian.org/UsrMerge): one release's
+    packages hold lib/firmware, the next one's usr/lib/firmware. Both spellings mean the same file.
+    """
+    other = pattern.removeprefix("usr/") if pattern.startswith("usr/") else f"usr/{pattern}"
+    root = source.resolve()
+    for spelling in (pattern, other):
+        found = [path.resolve() for path in source.glob(spelling)]
+        inside = [path for path in found if path.is_file() and path.is_relative_to(root)]
+        if inside:
+            return iter(inside)
+    return iter(())
+
+
+def _place(match: Path, rule: dict[str, Any], out: Path, tool: Tool) -> list[dict[str, Any]]:
+    kind = rule["kind"]
+    path = rule["to"] + match.name if rule["to"].endswith("/") else rule["to"]
+    target = out / "driver" / path.lstrip("/")
+    if not target.exists():
+        _copy(match, target, _EXECUTABLE if kind == "binary" else _PLAIN)
+    soname = _soname(target, tool) if kind == "library" else None
+    common = {"kind": kind, "features": rule["features"]}
+    entry = common | {
+        "path": path,
+        "sha256": _sha256(match),
+        "size": match.stat().st_size,
+        "mode": f"{target.stat().st_mode & 0o7777:04o}",
+        "soname": soname,
+        "link": None,
+    }
+    names = {*rule["links"], *([soname] if soname else [])} - {target.name}
+    return [entry, *(_link(target, name, path, common) for name in sorted(names))]
+
+
+def _link(target: Path, name: str, path: str, common: dict[str, Any]) -> dict[str, Any]:
+    link = target.with_name(name)
+    if not link.is_symlink() and not link.exists():
+        link.symlink_to(target.name)
+    return common | {
+        "path": f"{path.rpartition('/')[0]}/{name}",
+        "sha256": None,
+        "size": None,
+        "mode": None,
+        "soname": None,
+        "link": target.name,
+    }
+
+
+def _copy(source: Path, target: Path, mode: int) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source, target)
+    # Set-id bits have no place in a folder that containers see.
+    target.chmod(mode)
+
+
+def _soname(path: Path, tool: Tool) -> str | None:
+    with path.open("rb") as stream:
+        if stream.read(4) != b"\x7fELF":
+            return None
+    return parse_soname(tool(["readelf", "--dynamic", "--wide", str(path)]))
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _run(arguments: Sequence[str]) -> str:
+    done = subprocess.run(arguments, check=True, stdout=subprocess.PIPE, text=True)
+    return done.stdout
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the collector: plan, source folder, folder to fill."""
+    plan_file, source, out = (Path(argument) for argument in arguments)
+    plan = json.loads(plan_file.read_text())
+    try:
+        manifest = collect(plan, source, out, _run)
+    except CollectError as error:
+        for problem in error.problems:
+            sys.stderr.write(f"collect: {problem}\n")
+        return 1
+    text = json.dumps(manifest, sort_keys=True, indent=1) + "\n"
+    (out / "driver").mkdir(parents=True, exist_ok=True)
+    (out / "driver/manifest.json").write_text(text)
+    sys.stdout.write(
+        f"collect: {len(manifest['modules'])} modules, {len(manifest['files'])} files\n"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,84 @@
+"""The files that a Dockerfile is rendered from, and their digest, which is part of the Pin."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+from provision.errors import NotFoundError
+
+COLLECTOR = "collect.py"
+# Distributions by the family whose template serves them.
+_FAMILIES = {"debian": "debian"}
+
+
+@dataclass(frozen=True, slots=True)
+class Templates:
+    """What one distro family is rendered from.
+
+    Attributes:
+        family: Its name.
+        dockerfile: Name of the main template.
+        sources: Jinja sources by name: the main template and its macros.
+        helpers: Files that go into the context as they are, by name.
+    """
+
+    family: str
+    dockerfile: str
+    sources: Mapping[str, str]
+    helpers: Mapping[str, bytes]
+
+    @property
+    def digest(self) -> str:
+        """Sha256 over the names and contents of all files, as 64 hexadecimal digits."""
+        contents = {name: text.encode() for name, text in self.sources.items()}
+        contents |= {f"context/{name}": data for name, data in self.helpers.items()}
+        total = hashlib.sha256()
+        for name, data in sorted(contents.items()):
+            total.update(f"{hashlib.sha256(data).hexdigest()}  {name}\n".encode())
+        return total.hexdigest()
+
+
+def family_of(distro_id: str) -> str:
+    """Return the family of a distro, by its ID in os-release.
+
+    Raises:
+        NotFoundError: There is no template for it.
+    """
+    if distro_id not in _FAMILIES:
+        raise NotFoundError(
+            f"There is no Dockerfile template for the distro '{distro_id}'",
+            resolution=f"Distros with one: {', '.join(sorted(_FAMILIES))}.",
+        )
+    return _FAMILIES[distro_id]
+
+
+def load_templates(directory: Path, distro_id: str) -> Templates:
+    """Read the templates of a distro.
+
+    Args:
+        directory: The ``templates`` folder.
+        distro_id: Which distro, by its ID in os-release.
+
+    Raises:
+        NotFoundError: No template serves this distro, or the folder lacks it.
+    """
+    family = family_of(distro_id)
+    main = directory / f"Dockerfile.{family}.j2"
+    if not main.is_file():
+        raise NotFoundError(
+            f"There is no template '{main}'",
+            resolution="Give the folder that holds the Dockerfile templates.",
+        )
+    macros = sorted((directory / "macros").glob("*.j2"))
+    scripts = sorted(path for path in (directory / family).glob("*") if path.is_file())
+    collector = resources.files(__package__).joinpath(COLLECTOR).read_bytes()
+    return Templates(
+        family=family,
+        dockerfile=main.name,
+        sources={str(path.relative_to(directory)): path.read_text() for path in (main, *macros)},
+        helpers={COLLECTOR: collector} | {path.name: path.read_bytes() for path in scripts},
+    )
