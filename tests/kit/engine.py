@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from kit.probe import find_program
-from kit.process import Completed, Daemon, run
+from kit.process import Completed, Daemon, end_tree_of, run
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -61,11 +61,10 @@ class Engine:
         # Short, and not below the cache: a socket's path may have 107 bytes.
         self.folder = Path(tempfile.mkdtemp(prefix="provision-engine-"))
         self._daemons = ExitStack()
-        self._daemons.callback(remove_tree, self.folder)
         try:
             self._start()
         except BaseException:
-            self._daemons.close()
+            self.__exit__()
             raise
         return self
 
@@ -74,6 +73,7 @@ class Engine:
         with suppress(AssertionError):
             self.remove_containers()
         self._daemons.close()
+        remove_tree(self.folder)
 
     @property
     def host(self) -> str:
@@ -89,9 +89,13 @@ class Engine:
         """All images, as `repository:tag`."""
         return self.docker("images", "--format", "{{.Repository}}:{{.Tag}}").stdout.split()
 
+    def containers(self) -> list[str]:
+        """The ids of all containers, running or not."""
+        return self.docker("ps", "--all", "--quiet").stdout.split()
+
     def remove_containers(self) -> None:
         """Kill and remove every container of this engine."""
-        names = self.docker("ps", "--all", "--quiet").stdout.split()
+        names = self.containers()
         if names:
             self.docker("rm", "--force", *names)
 
@@ -108,6 +112,9 @@ class Engine:
             ready=(self.folder / "containerd.sock").exists,
             env=self.environment,
         )
+        # Containers outlive dockerd and containerd by design; those of a killed dockerd would
+        # outlive us too.
+        self._daemons.callback(end_tree_of, f"{self.folder}/containerd.sock")
         self._daemons.callback(containerd.stop)
         self._dockerd = Daemon(
             [_program("dockerd"), *self._flags()],

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import subprocess
 import time
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
 
-__all__ = ["CommandFailedError", "Completed", "Daemon", "run", "start", "stream"]
+__all__ = ["CommandFailedError", "Completed", "Daemon", "end_tree_of", "run", "start", "stream"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,3 +169,35 @@ class Daemon:
     def __exit__(self, *_: object) -> None:
         """Stop it."""
         self.stop()
+
+
+def end_tree_of(word: str) -> None:
+    """SIGKILL every process that has exactly this word on its command line, and its descendants.
+
+    The word has to be one that nobody else can have, such as a path in a folder of our own.
+    """
+    found = [pid for pid in _processes() if word in _command_line(pid)]
+    for pid in found:
+        for victim in [*_descendants(pid), pid]:
+            with suppress(ProcessLookupError):
+                os.kill(victim, signal.SIGKILL)
+
+
+def _processes() -> list[int]:
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+
+
+def _command_line(pid: int) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")
+    except OSError:  # it ended meanwhile
+        return []
+
+
+def _descendants(pid: int) -> list[int]:
+    try:
+        tasks = list(Path(f"/proc/{pid}/task").iterdir())
+        children = [int(word) for task in tasks for word in (task / "children").read_text().split()]
+    except OSError:
+        return []
+    return [below for child in children for below in (child, *_descendants(child))]

@@ -79,9 +79,11 @@ def base_archive(engine: Engine, distro: str) -> Path:
     return cached(f"base-{distro.replace(':', '-')}.tar", make)
 
 
-def write_runtime_config(path: Path, config_dir: Path, *, root: Path | None = None) -> Path:
-    """Write the shim's own config.toml; the low-level runtime is runc, as Docker's default is."""
-    lines = [f'config-dir = "{config_dir}"', 'runtimes = ["runc"]', 'log-level = "info"']
+def write_runtime_config(
+    path: Path, config_dir: Path, *, root: Path | None = None, runtime: str = "runc"
+) -> Path:
+    """Write the shim's own config.toml; `runtime` is the low-level one."""
+    lines = [f'config-dir = "{config_dir}"', f'runtimes = ["{runtime}"]', 'log-level = "info"']
     if root is not None:
         lines.append(f'root = "{root}"')
     path.write_text("\n".join([*lines, ""]))

@@ -13,7 +13,7 @@ from kit.engine import remove_tree
 from kit.fileserver import served
 from kit.podman import Podman
 from kit.probe import need
-from kit.process import CommandFailedError, Daemon, run
+from kit.process import CommandFailedError, Daemon, end_tree_of, run
 from kit.recorder import fake_program
 
 
@@ -74,6 +74,17 @@ def test_a_daemon_is_stopped_by_its_pid(tmp_path: Path) -> None:
     with Daemon(["sleep", "1000"], log=tmp_path / "log", ready=lambda: True) as daemon:
         assert daemon.alive
     assert not Path(f"/proc/{daemon.pid}").exists()
+
+
+def test_a_tree_of_processes_is_ended_by_a_word_that_only_it_has(tmp_path: Path) -> None:
+    word = str(tmp_path / "socket")
+    log = tmp_path / "log"
+    argv = ["sh", "-c", "sleep 1000 & echo $!; wait", word]
+    with Daemon(argv, log=log, ready=lambda: log.read_text().endswith("\n")):
+        end_tree_of(word)
+    child = Path("/proc") / log.read_text().strip() / "stat"
+    # Z: ended, and nobody has asked for its status yet.
+    assert not child.exists() or " Z " in child.read_text()
 
 
 def test_files_are_served_on_the_loopback_interface(tmp_path: Path) -> None:

@@ -1,0 +1,112 @@
+"""The whole path with a small real driver: resolve, build, verify, install, run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kit.hosts import DISTRO, OLD_KERNEL, SMALL_DRIVER
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kit.engine import Engine
+    from kit.hosts import Containers, Host
+    from kit.product import Provision
+
+_TARGET = (SMALL_DRIVER, "--kernel", OLD_KERNEL, "--distro", DISTRO)
+
+
+def test_the_image_is_named_by_the_pins_digest(
+    provision: Provision, small_build: dict[str, Any]
+) -> None:
+    pin = provision.json("resolve", *_TARGET)
+    assert small_build["digest"] == pin["digest"]
+    digest12 = pin["digest"].removeprefix("sha256:")[:12]
+    assert small_build["image"].startswith(f"provision/{SMALL_DRIVER}:")
+    assert small_build["image"].endswith(f"-{OLD_KERNEL}-{digest12}")
+
+
+def test_the_image_holds_modules_where_kubernetes_kmm_looks_for_them(
+    engine: Engine, small_build: dict[str, Any], tmp_path: Path
+) -> None:
+    name = engine.docker("create", small_build["image"], "none").stdout.strip()
+    engine.docker("cp", f"{name}:/opt/.", tmp_path)
+    engine.docker("rm", name)
+    modules = tmp_path / "lib/modules" / OLD_KERNEL
+    assert list(modules.rglob("v4l2loopback.ko*"))
+    assert (modules / "modules.dep").read_text().startswith(("extra/", "updates/", "kernel/"))
+    assert (tmp_path / "driver/manifest.json").is_file()
+
+
+def test_building_again_builds_nothing(
+    engine: Engine, provision: Provision, small_build: dict[str, Any]
+) -> None:
+    before = engine.docker("images", "--all", "--quiet").stdout
+    again = provision.json("build", *_TARGET)
+    assert again["built"] is False
+    assert again["image"] == small_build["image"]
+    assert engine.docker("images", "--all", "--quiet").stdout == before
+
+
+def test_an_image_is_verified_installed_and_used_by_a_container(
+    provision: Provision, containers: Containers, small_build: dict[str, Any], host: Host
+) -> None:
+    provision("verify", small_build["image"])
+    provision("install", small_build["image"], "--root", host.root)
+    entry = host.entry(SMALL_DRIVER)
+    provision("verify", entry)
+    assert list(entry.rglob("v4l2loopback.ko*"))
+    assert entry.name == small_build["digest"].removeprefix("sha256:")[:12]
+
+    flag = host.vendor(SMALL_DRIVER)["activation_flag"]
+    for start in (containers.docker, containers.in_podman):
+        assert start("echo", "plain").stdout == "plain\n"
+        done = start("sh", "-c", f"echo ${flag}", flags=(f"--env={flag}=all",))
+        assert done.stdout == "all\n"
+
+
+def test_installing_again_changes_nothing(
+    provision: Provision, small_build: dict[str, Any], host: Host
+) -> None:
+    provision("install", small_build["image"], "--root", host.root)
+    before = _tree(host.root)
+    provision("install", small_build["image"], "--root", host.root)
+    assert _tree(host.root) == before
+
+
+def test_verify_names_an_altered_file_of_a_store_entry(
+    provision: Provision, small_build: dict[str, Any], host: Host
+) -> None:
+    provision("install", small_build["image"], "--root", host.root)
+    entry = host.entry(SMALL_DRIVER)
+    module = next(entry.rglob("v4l2loopback.ko*"))
+    content = bytearray(module.read_bytes())
+    content[len(content) // 2] ^= 1
+    module.chmod(0o644)
+    module.write_bytes(content)
+    status, error = provision.failure("verify", entry)
+    assert status == 1
+    assert module.name in f"{error['message']} {error['details']}"
+
+
+def test_verify_names_a_missing_module(
+    provision: Provision, small_build: dict[str, Any], host: Host
+) -> None:
+    provision("install", small_build["image"], "--root", host.root)
+    entry = host.entry(SMALL_DRIVER)
+    module = next(entry.rglob("v4l2loopback.ko*"))
+    module.unlink()
+    status, error = provision.failure("verify", entry)
+    assert status == 1
+    assert module.name in f"{error['message']} {error['details']}"
+
+
+def _tree(root: Path) -> dict[str, tuple[int, int]]:
+    """Every path with its inode and time of change: a rewritten file is another file."""
+    paths = [path for path in root.rglob("*") if path.is_symlink() or not path.is_dir()]
+    stats = {str(path.relative_to(root)): path.lstat() for path in paths}
+    return {
+        name: (stat.st_ino, stat.st_mtime_ns)
+        for name, stat in stats.items()
+        if not name.endswith(".lock")
+    }

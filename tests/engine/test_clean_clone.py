@@ -1,0 +1,63 @@
+"""README's commands in a fresh clone, word for word."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kit.cache import REPOSITORY
+from kit.probe import is_root, need, need_programs
+from kit.process import run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+# What a make, a pytest and a virtual environment around us would hand down to the clone's own.
+_FOREIGN = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "PYTHONPATH", "VIRTUAL_ENV", "DOCKER_HOST")
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The last commit of this repository, cloned."""
+    need(is_root(), "root", "run as root")
+    need_programs("git", "make")
+    folder = tmp_path_factory.mktemp("clean") / "clone"
+    run(["git", "clone", "--quiet", f"file://{REPOSITORY}", folder])
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(autouse=True)
+def _bare_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in _FOREIGN:
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_make_demo_does_the_main_job(clone: Path) -> None:
+    done = run(["make", "demo"], cwd=clone, timeout_s=1800)
+    for step in range(1, 8):
+        assert f"{step}. " in done.stdout
+    assert "couldn't communicate with the NVIDIA driver" in done.stdout
+    assert not run(["git", "status", "--porcelain"], cwd=clone).stdout
+
+
+def test_make_alone_explains_its_targets(clone: Path) -> None:
+    text = run(["make"], cwd=clone).stdout
+    for target in ("demo", "test", "check", "bench", "build", "clean"):
+        assert f"make {target}" in text
+
+
+def test_make_test_runs_everything(clone: Path) -> None:
+    plan = run(["make", "--dry-run", "test"], cwd=clone).stdout
+    for part in ("ruff", "mypy", "lint-imports", "kit.rust test", "tests/unit", "tests/engine"):
+        assert part in plan
+
+
+def test_make_clean_leaves_the_clone_as_git_made_it(clone: Path) -> None:
+    run(["make", "build"], cwd=clone)
+    assert (clone / "build/oci-decorator").exists()
+    run(["make", "clean"], cwd=clone)
+    assert not run(["git", "status", "--porcelain", "--ignored"], cwd=clone).stdout

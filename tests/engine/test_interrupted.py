@@ -1,0 +1,151 @@
+"""Builds and installs that are killed, collide or run out of something: the next run finishes."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kit.engine import Engine
+from kit.hosts import DISTRO, OLD_KERNEL, SMALL_DRIVER, load_base
+from kit.probe import can_mount, need
+from kit.process import run, start
+from kit.product import Provision
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from kit.hosts import Host
+
+_TARGET = (SMALL_DRIVER, "--kernel", OLD_KERNEL, "--distro", DISTRO)
+
+
+@pytest.fixture
+def unbuilt(engine: Engine, small_build: dict[str, Any]) -> str:
+    """The small driver's image, which the engine no longer has."""
+    image: str = small_build["image"]
+    engine.docker("image", "rm", "--force", image)
+    return image
+
+
+def _background(provision: Provision, log: Path, *words: str | Path) -> subprocess.Popen[bytes]:
+    return start([provision.program, *words], log=log, env=provision.variables())
+
+
+def _wait(until: Callable[[], object], process: subprocess.Popen[bytes]) -> None:
+    """Until something is so, or the process has ended."""
+    deadline = time.monotonic() + 300
+    while not until() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
+def _layers(engine: Engine) -> int:
+    return len(engine.docker("images", "--all", "--quiet").stdout.split())
+
+
+@pytest.mark.parametrize("layers", [0, 1, 3, 5])
+def test_a_build_that_is_killed_is_finished_by_the_next(
+    engine: Engine, provision: Provision, unbuilt: str, tmp_path: Path, layers: int
+) -> None:
+    before = _layers(engine)
+    process = _background(provision, tmp_path / "log", "build", *_TARGET)
+    _wait(lambda: _layers(engine) >= before + layers and engine.containers(), process)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert unbuilt not in engine.images()
+
+    again = provision.json("build", *_TARGET)
+    assert (again["image"], again["built"]) == (unbuilt, True)
+    provision("verify", unbuilt)
+
+
+def test_of_two_builds_at_once_one_waits_and_says_so(
+    engine: Engine, provision: Provision, unbuilt: str, tmp_path: Path
+) -> None:
+    logs = (tmp_path / "first", tmp_path / "second")
+    first = _background(provision, logs[0], "build", *_TARGET, "--json")
+    _wait(engine.containers, first)
+    second = _background(provision, logs[1], "build", *_TARGET, "--json")
+    assert (first.wait(600), second.wait(600)) == (0, 0)
+    texts = [log.read_text() for log in logs]
+    assert "waiting" in texts[1].lower()
+    documents = [json.loads(text[text.index("{") :]) for text in texts]
+    assert [document["built"] for document in documents] == [True, False]
+    assert engine.images().count(unbuilt) == 1
+
+
+def test_an_engine_that_dies_in_mid_build_is_reported_and_the_next_build_finishes(
+    engine: Engine, tmp_path: Path
+) -> None:
+    del engine  # a session's engine first: it fills the cache that the ones below load from
+    data = tmp_path / "data"
+    log = tmp_path / "log"
+    with Engine(data) as dying:
+        load_base(dying)
+        process = _background(Provision(dying.host), log, "build", *_TARGET)
+        _wait(dying.containers, process)
+        dying.kill()
+        assert process.wait(120) == 1
+    text = log.read_text()
+    assert "engine" in text
+    assert "Traceback" not in text
+    with Engine(data) as alive:
+        provision = Provision(alive.host)
+        provision("verify", provision.json("build", *_TARGET)["image"])
+
+
+def test_an_absent_engine_is_reported(tmp_path: Path) -> None:
+    absent = Provision(f"unix://{tmp_path}/nobody.sock")
+    status, error = absent.failure("build", *_TARGET)
+    assert status == 1
+    assert "nobody.sock" in f"{error['message']} {error['details']}"
+    assert error["resolution"]
+
+
+@pytest.fixture
+def small_disk(host: Host) -> Iterator[Path]:
+    """The host's store on a file system without room; `mount -o remount,size=…` makes some."""
+    need(can_mount(), "the right to mount", "run as root with CAP_SYS_ADMIN")
+    store = host.root / "var/lib/provision"
+    store.mkdir(parents=True)
+    run(["mount", "-t", "tmpfs", "-o", "size=32k", "none", store])
+    yield store
+    run(["umount", store])
+
+
+def test_a_full_disk_leaves_nothing_half_done(
+    provision: Provision, small_build: dict[str, Any], host: Host, small_disk: Path
+) -> None:
+    install = ("install", small_build["image"], "--root", host.root)
+    status, error = provision.failure(*install)
+    assert status == 1
+    assert "space" in f"{error['message']} {error['details']}".lower()
+    assert not list(small_disk.rglob("*.ko*"))
+    assert not (host.store(SMALL_DRIVER) / "current").exists()
+    assert not (host.config_dir / f"{SMALL_DRIVER}.json").exists()
+
+    run(["mount", "-o", "remount,size=64m", small_disk])
+    provision(*install)
+    provision("verify", host.entry(SMALL_DRIVER))
+
+
+@pytest.mark.parametrize("files", [0, 1, 20, 40])
+def test_an_install_that_is_killed_is_finished_by_the_next(  # NVIDIA: enough files to be hit
+    provision: Provision, nvidia_build: dict[str, Any], host: Host, tmp_path: Path, files: int
+) -> None:
+    store = host.root / "var/lib/provision"
+    install = ("install", nvidia_build["image"], "--root", host.root)
+    process = _background(provision, tmp_path / "log", *install)
+    _wait(lambda: sum(1 for path in store.rglob("*") if path.is_file()) > files, process)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+
+    provision(*install)
+    provision("verify", host.entry("nvidia"))
+    left = {path.name for path in host.store("nvidia").iterdir() if not path.name.startswith(".")}
+    assert left == {"current", host.entry("nvidia").name}

@@ -1,0 +1,115 @@
+"""NVIDIA's real modules and user space: the chain, and a kernel that their source doesn't know."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kit.cache import REPOSITORY
+from kit.hosts import DISTRO, NEW_KERNEL, OLD_KERNEL
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from kit.hosts import Containers, Host
+    from kit.process import Completed
+    from kit.product import Provision
+
+_ML = "/usr/lib64/nvidia/libnvidia-ml.so.1"
+_ALL = ("--env=OCI_NVIDIA=all",)
+
+
+@pytest.fixture
+def installed(provision: Provision, nvidia_build: dict[str, Any], host: Host) -> Host:
+    """A host with NVIDIA's driver."""
+    provision("verify", nvidia_build["image"])
+    provision("install", nvidia_build["image"], "--root", host.root)
+    return host
+
+
+@pytest.fixture(params=["docker", "in_podman"])
+def run_container(
+    request: pytest.FixtureRequest, containers: Containers, installed: Host
+) -> Callable[..., Completed]:
+    """`docker run` or `podman run` on a host with the driver."""
+    del installed
+    start: Callable[..., Completed] = getattr(containers, request.param)
+    return start
+
+
+def test_nvidia_smi_is_there_with_the_flag_alone(run_container: Callable[..., Completed]) -> None:
+    plain = run_container("nvidia-smi", check=False)
+    assert plain.returncode == 127
+    assert "not found" in plain.output
+    real = run_container("nvidia-smi", flags=_ALL, check=False)
+    assert "couldn't communicate with the NVIDIA driver" in real.output
+
+
+def test_libraries_are_found_through_the_images_own_cache(
+    run_container: Callable[..., Completed],
+) -> None:
+    # nvidia-smi would look in this folder by itself; the loader's own words are the proof.
+    debug = run_container("nvidia-smi", flags=(*_ALL, "--env=LD_DEBUG=libs"), check=False)
+    assert re.search(
+        rf"search cache=/etc/ld\.so\.cache\s+\d+:\s+trying file={re.escape(_ML)}\b", debug.output
+    )
+    listing = run_container("ldconfig", "-p", flags=_ALL)
+    assert re.search(rf"libnvidia-ml\.so\.1 .*=> {re.escape(_ML)}\b", listing.stdout)
+
+
+def test_a_later_ldconfig_in_the_container_keeps_the_libraries(
+    run_container: Callable[..., Completed],
+) -> None:
+    done = run_container("sh", "-c", "ldconfig && ldconfig -p", flags=_ALL)
+    assert _ML in done.stdout
+
+
+def test_a_read_only_container_gets_the_libraries_too(
+    run_container: Callable[..., Completed],
+) -> None:
+    listing = run_container("ldconfig", "-p", flags=(*_ALL, "--read-only"))
+    assert _ML in listing.stdout
+
+
+def test_the_modules_are_for_that_kernel(installed: Host, provision: Provision) -> None:
+    modules = sorted(path.name for path in installed.entry("nvidia").rglob("*.ko*"))
+    assert len(modules) == 5
+    report = provision("verify", installed.entry("nvidia")).output
+    assert OLD_KERNEL in report
+
+
+@pytest.fixture
+def unpatched(tmp_path: Path) -> Path:
+    """A catalogue whose nvidia folder has no patches."""
+    catalogue = tmp_path / "driver_images"
+    shutil.copytree(REPOSITORY / "driver_images", catalogue)
+    shutil.rmtree(catalogue / "nvidia/patches")
+    recipe = catalogue / "nvidia/driver.toml"
+    tables = re.split(r"(?m)^(?=\[)", recipe.read_text())
+    recipe.write_text("".join(table for table in tables if not table.startswith("[[patches]]")))
+    return catalogue
+
+
+def test_a_build_that_fails_names_source_line_kernel_and_what_to_do(
+    provision: Provision, unpatched: Path
+) -> None:
+    target = ("nvidia", "--kernel", NEW_KERNEL, "--distro", DISTRO)
+    status, error = provision.failure("build", *target, "--catalogue", unpatched)
+    assert status == 1
+    report = f"{error['message']}\n{error['details']}"
+    assert re.search(r"nvidia/nv-pci\.c:223\b.*pci_resize_resource", report, re.DOTALL)
+    assert NEW_KERNEL in report
+    assert "patch" in error["resolution"]
+
+
+def test_with_its_patch_the_driver_builds_on_the_newer_kernel(
+    provision: Provision, host: Host
+) -> None:
+    built = provision.json("build", "nvidia", "--kernel", NEW_KERNEL, "--distro", DISTRO)
+    provision("verify", built["image"])
+    provision("install", built["image"], "--root", host.root)
+    assert len(list(host.entry("nvidia").rglob("*.ko*"))) == 5

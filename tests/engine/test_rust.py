@@ -1,0 +1,44 @@
+"""The crate with the oldest compiler that it promises, and the binary that is shipped."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kit import rust
+from kit.cache import REPOSITORY
+from kit.probe import is_root, need, need_programs
+from kit.process import run
+from kit.product import DECORATOR
+
+if TYPE_CHECKING:
+    import pytest
+
+
+def test_the_crate_passes_its_tests_with_its_minimum_rustc() -> None:
+    need(is_root(), "root", "run as root")
+    need_programs("debootstrap", "podman", "runc")
+    container = rust.container()
+    rustc = (container.tree / "usr/bin/rustc").resolve()
+    assert rustc.exists()
+    assert rust.test(container) == 0
+
+
+def test_without_a_cargo_of_its_own_the_machine_gets_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pytest.TempPathFactory
+) -> None:
+    monkeypatch.setenv("CARGO_HOME", str(tmp_path))
+    monkeypatch.setattr(rust, "find_program", lambda _name: None)
+    need(is_root(), "root", "run as root")
+    assert isinstance(rust.pick_toolchain(), rust.Container)
+
+
+def test_the_binary_is_static_and_needs_no_loader() -> None:
+    need(DECORATOR.exists(), str(DECORATOR), "make build")
+    headers = run(["readelf", "--program-headers", DECORATOR]).stdout
+    assert "INTERP" not in headers
+
+
+def test_the_other_name_is_the_same_binary() -> None:
+    runtime = REPOSITORY / "build/oci-decorator-runtime"
+    need(runtime.exists(), str(runtime), "make build")
+    assert runtime.samefile(DECORATOR)

@@ -1,0 +1,98 @@
+"""Hosts and containers that engine tests and the bench share, and what they are made from."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kit.product import base_archive
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kit.engine import Engine
+    from kit.podman import Podman
+    from kit.process import Completed
+
+__all__ = [
+    "DISTRO",
+    "IMAGE",
+    "NEW_KERNEL",
+    "OLD_KERNEL",
+    "SMALL_DRIVER",
+    "Containers",
+    "Host",
+    "load_base",
+]
+
+DISTRO = "debian:12"
+IMAGE = "debian:bookworm"
+# pci_resize_resource() takes three arguments here, and four in the newest one
+# (reference in driver_images/nvidia/driver.toml).
+OLD_KERNEL = "6.1.0-47-amd64"
+NEW_KERNEL = "6.1.0-56-amd64"
+SMALL_DRIVER = "v4l2loopback"
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A host of its own below a folder: store, vendor configs, and what the shim reads.
+
+    Attributes:
+        root: the folder.
+        config: the shim's config.toml, the same file for every host of the session.
+    """
+
+    root: Path
+    config: Path
+
+    @property
+    def config_dir(self) -> Path:
+        """Where vendor configs lie."""
+        return self.root / "etc/oci-decorator/oci-decorator.d"
+
+    def store(self, driver: str) -> Path:
+        """The folder of a driver's store entries."""
+        return self.root / "var/lib/provision" / driver
+
+    def entry(self, driver: str) -> Path:
+        """The store entry in use."""
+        return (self.store(driver) / "current").resolve(strict=True)
+
+    def vendor(self, driver: str) -> dict[str, Any]:
+        """A vendor config as `provision install` wrote it."""
+        document: dict[str, Any] = json.loads((self.config_dir / f"{driver}.json").read_text())
+        return document
+
+    def write_vendor(self, name: str, document: dict[str, Any] | str) -> Path:
+        """A vendor config that an admin dropped in by hand."""
+        self.config_dir.mkdir(parents=True, exist_ok=True)
+        path = self.config_dir / f"{name}.json"
+        path.write_text(document if isinstance(document, str) else json.dumps(document))
+        return path
+
+
+@dataclass(frozen=True, slots=True)
+class Containers:
+    """`docker run` and `podman run` with the runtime `oci-decorator`."""
+
+    engine: Engine
+    podman: Podman
+
+    def docker(self, *words: str, flags: tuple[str, ...] = (), check: bool = True) -> Completed:
+        """Run `words` in a Docker container of the base image."""
+        argv = ["run", "--rm", "--runtime=oci-decorator", *flags, IMAGE, *words]
+        return self.engine.docker(*argv, check=check)
+
+    def in_podman(self, *words: str, flags: tuple[str, ...] = (), check: bool = True) -> Completed:
+        """Run `words` in a podman container of the base image."""
+        argv = ["--runtime=oci-decorator", "run", "--rm", *flags, IMAGE, *words]
+        return self.podman(*argv, check=check)
+
+
+def load_base(engine: Engine) -> None:
+    """Have the base image in an engine."""
+    archive = base_archive(engine, DISTRO)
+    if IMAGE not in engine.images():
+        engine.docker("load", "--quiet", "--input", archive)
