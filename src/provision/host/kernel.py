@@ -1,0 +1,65 @@
+"""The kernel of a host and the architecture that it runs on."""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+from pathlib import Path
+
+# e_machine: https://refspecs.linuxfoundation.org/elf/gabi4+/ch4.eheader.html, numbers at
+# https://www.sco.com/developers/gabi/latest/ch4.eheader.html
+_MACHINES = {62: "x86_64", 183: "aarch64", 21: "ppc64le", 22: "s390x", 243: "riscv64"}
+# Programs that every host has, whatever its size.
+_PROGRAMS = ("usr/lib/systemd/systemd", "lib/systemd/systemd", "usr/bin/env", "bin/sh")
+_ELF_HEAD = 20
+_LITTLE_ENDIAN = 1
+
+
+def kernel_release(root: Path) -> str | None:
+    """Return the running kernel's release, as the root's own /proc says.
+
+    A root that isn't running (a mounted disk, an unpacked image) has no /proc: then it is the
+    newest kernel under its ``lib/modules`` that is complete, which a boot of it would take. Package
+    managers make a kernel's folder long before they are done; ``modules.dep`` comes last.
+    """
+    running = root / "proc/sys/kernel/osrelease"
+    if running.is_file():
+        return running.read_text().strip()
+    folders = [root / "usr/lib/modules", root / "lib/modules"]
+    complete = {path.parent.name for f in folders for path in f.glob("*/modules.dep")}
+    return max(complete, key=kernel_order, default=None)
+
+
+def kernel_order(release: str) -> list[tuple[int, int, str]]:
+    """Return a sort key of kernel releases: numbers by value, text by alphabet, ``~`` first."""
+    parts = re.findall(r"\d+|~|[^\d~]+", release)
+    return [
+        (2, int(part), "") if part.isdigit() else (0 if part == "~" else 1, 0, part)
+        for part in parts
+    ]
+
+
+def machine(root: Path) -> str | None:
+    """Return the architecture as ``uname -m`` prints it; None if nothing tells."""
+    if root == Path("/"):
+        return os.uname().machine
+    real_root = root.resolve()
+    for name in _PROGRAMS:
+        path = (root / name).resolve()
+        # An absolute link would lead out of the root, to this machine's own program.
+        if path.is_relative_to(real_root) and path.is_file():
+            found = _elf_machine(path)
+            if found is not None:
+                return found
+    return None
+
+
+def _elf_machine(path: Path) -> str | None:
+    with path.open("rb") as stream:
+        head = stream.read(_ELF_HEAD)
+    if len(head) < _ELF_HEAD or head[:4] != b"\x7fELF":
+        return None
+    order = "<" if head[5] == _LITTLE_ENDIAN else ">"
+    (number,) = struct.unpack_from(f"{order}H", head, 18)
+    return _MACHINES.get(number)
