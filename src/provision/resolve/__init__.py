@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from provision.resolve.kernels import newest_kernel
+from provision.resolve.kernels import buildable_kernels, newest_kernel
 from provision.resolve.request import Request
-from provision.resolve.resolver import resolve
+from provision.resolve.resolver import components_of, resolve
 
-__all__ = ["Request", "newest_kernel", "resolve"]
+__all__ = ["Request", "buildable_kernels", "components_of", "newest_kernel", "resolve"]
