@@ -1,0 +1,95 @@
+"""Rows about `oci-decorator`: what it adds to the start of a container, and its size."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bench.rows import Row
+from bench.timing import Timed
+from kit.process import run
+from kit.product import DECORATOR, RUNTIME
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from bench.scene import Scene
+
+__all__ = ["rows"]
+
+_ROUNDS = 400
+_CACHE_ROUNDS = 60
+# The target is 1.5 ms on a machine that needs 0.55 ms for /bin/true.
+_CREATE = 1.5 / 0.55
+
+
+def rows(scene: Scene) -> list[Row]:
+    """Idle, applied, library cache, size."""
+    return [*_starts(scene), _library_cache(scene), _size()]
+
+
+def _create(scene: Scene, name: str, *environment: str) -> Timed:
+    bundle = scene.bundle(name, *environment)
+    return Timed(
+        name,
+        [RUNTIME, "create", "--bundle", bundle.folder, "container"],
+        env={"OCI_DECORATOR_CONFIG": str(scene.shim_config)},
+        restore=bundle.restore,
+    )
+
+
+def _starts(scene: Scene) -> list[Row]:
+    idle = scene.bundle("idle")
+    where: list[str | Path] = ["--config-dir", scene.config_dir, "--root", scene.root]
+    programs = [
+        Timed("true", ["/bin/true"]),
+        Timed("idle", [DECORATOR, "precreate", *where], stdin=idle.folder / "config.json"),
+        _create(scene, "unasked"),
+        _create(scene, "both", "OCI_NVIDIA=all", "OCI_SOLARFLARE=all"),
+    ]
+    ms = scene.timer.medians_ms(programs, _ROUNDS)
+    floor = ms["true"]
+    note = f"{{:.2f}} ms; /bin/true {floor:.2f} ms; median of {_ROUNDS} each, in turns"
+    return [
+        Row(
+            "no flag set (precreate) / true", ms["idle"] / floor, 1.4, "x", note.format(ms["idle"])
+        ),
+        Row(
+            "shim create, no flag set, runtime a no-op / true",
+            ms["unasked"] / floor,
+            None,
+            "x",
+            note.format(ms["unasked"]),
+        ),
+        Row(
+            "shim create, two vendors applied, runtime a no-op / true",
+            ms["both"] / floor,
+            round(_CREATE, 2),
+            "x",
+            note.format(ms["both"]),
+        ),
+    ]
+
+
+def _library_cache(scene: Scene) -> Row:
+    native = _create(scene, "native", "OCI_NVIDIA=all")
+    peer = scene.bundle("ldconfig")
+    programs = [
+        native,
+        Timed(
+            "ldconfig",
+            ["/sbin/ldconfig", "-r", peer.folder / "rootfs"],
+            restore=[peer.restore[1]],
+        ),
+    ]
+    ms = scene.timer.medians_ms(programs, _CACHE_ROUNDS)
+    note = (
+        f"whole create with NVIDIA's libraries {ms['native']:.2f} ms; "
+        f"ldconfig -r {ms['ldconfig']:.2f} ms; median of {_CACHE_ROUNDS} each, in turns"
+    )
+    return Row("library cache / ldconfig -r", ms["native"] / ms["ldconfig"], 0.25, "x", note)
+
+
+def _size() -> Row:
+    headers = run(["readelf", "--program-headers", DECORATOR]).stdout
+    kind = "needs a loader" if "INTERP" in headers else "static"
+    return Row("oci-decorator binary", DECORATOR.stat().st_size / 1e6, 4, "MB", kind)

@@ -1,0 +1,114 @@
+"""Rows about `provision`: its answers, an unchanged build, the artifact's size, the build."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from bench.rows import Row
+from bench.scene import TARGET
+from bench.timing import Timed, base_environment
+from kit.process import run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from bench.scene import Scene
+
+__all__ = ["build_rows", "rows"]
+
+_ROUNDS = 15
+_MAKE = "make "
+
+
+def rows(scene: Scene) -> list[Row]:
+    """All but the build of the modules."""
+    return [*_answers(scene), _image_size(scene)]
+
+
+def _answers(scene: Scene) -> list[Row]:
+    env = {**base_environment(), **scene.provision.variables()}
+    program = scene.provision.program
+    programs = [
+        Timed("python", [sys.executable, "-I", "-c", "pass"], env=env),
+        Timed("--help", [program, "--help"], env=env),
+        Timed("facts", [program, "facts"], env=env),
+        Timed("build", [program, "build", *TARGET], env=env),
+    ]
+    before = scene.engine.docker("images", "--all", "--quiet").stdout
+    ms = scene.timer.medians_ms(programs, _ROUNDS)
+    started = scene.engine.docker("images", "--all", "--quiet").stdout != before
+    floor = f"python itself {ms['python'] / 1e3:.2f} s; median of {_ROUNDS} each, in turns"
+    built = "a build was started!" if started else "no build started"
+    return [
+        Row("provision --help", ms["--help"] / 1e3, 0.3, "s", floor),
+        Row("provision facts", ms["facts"] / 1e3, 0.3, "s", floor),
+        Row("provision build again, nothing changed", ms["build"] / 1e3, 1, "s", built),
+    ]
+
+
+def _image_size(scene: Scene) -> Row:
+    words = ("image", "inspect", "--format", "{{.Size}}", scene.built["image"])
+    image = int(scene.engine.docker(*words).stdout)
+    paths = [path for path in scene.entry.rglob("*") if path.is_file() and not path.is_symlink()]
+    files = sum(path.stat().st_size for path in paths)
+    note = f"image {image / 1e6:.1f} MB, {len(paths)} files {files / 1e6:.1f} MB"
+    return Row("artifact image / its files", image / files, 1.1, "x", note)
+
+
+def build_rows(scene: Scene) -> list[Row]:
+    """The modules in the driver container against the same make outside; minutes."""
+    forced = scene.provision.json("build", *TARGET, "--force")
+    steps = forced["steps"]
+    make = next(step for step in steps if _MAKE in step["instruction"])
+    outside = _make_outside(scene)
+    rest = sum(step["seconds"] for step in steps if step is not make)
+    note = f"{make['seconds']:.0f} s in docker build; {outside:.0f} s in a chroot of the same tree"
+    return [
+        Row(
+            "NVIDIA's modules in docker build / outside", make["seconds"] / outside, 1.15, "x", note
+        ),
+        Row(
+            "apt, sources, collecting, image export",
+            rest,
+            None,
+            "s",
+            "the other steps of that build",
+        ),
+    ]
+
+
+def _make_outside(scene: Scene) -> float:
+    """Seconds of the recipe's make, in a plain folder with the same tools and sources."""
+    tree = _tree_before_make(scene)
+    plan = json.loads((scene.folder / "context/build.json").read_text())
+    argv = [word.replace("{jobs}", str(os.cpu_count() or 1)) for word in plan["command"]]
+    begin = time.monotonic()
+    run(["chroot", tree, "env", "-C", f"/source/{plan['directory']}", *argv])
+    taken = time.monotonic() - begin
+    shutil.rmtree(tree, ignore_errors=True)
+    return taken
+
+
+def _tree_before_make(scene: Scene) -> Path:
+    """The build stage's file system as it is when make starts."""
+    context = scene.folder / "context"
+    scene.provision("render", *TARGET, "--output", context)
+    dockerfile = (context / "Dockerfile").read_text()
+    (context / "Dockerfile").write_text(dockerfile[: dockerfile.index("# The build itself")])
+    image = "provision-bench:before-make"
+    base = scene.provision.json("resolve", *TARGET)["base"]["image"]
+    arguments = ("--build-arg", f"BASE_IMAGE={base}", "--network", "host")
+    scene.engine.docker("build", "--tag", image, *arguments, context)
+    name = scene.engine.docker("create", image, "none").stdout.strip()
+    tree = scene.folder / "outside"
+    tree.mkdir()
+    scene.engine.docker("export", "--output", scene.folder / "outside.tar", name)
+    run(["tar", "-C", tree, "-xf", scene.folder / "outside.tar"])
+    scene.engine.docker("rm", name)
+    scene.engine.docker("image", "rm", image)
+    return tree

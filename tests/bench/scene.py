@@ -1,0 +1,146 @@
+"""What is measured: an engine, NVIDIA's driver built and installed, a root and bundles to edit."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from contextlib import ExitStack
+from dataclasses import dataclass
+from fcntl import LOCK_EX, flock
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from bench.timing import Timer
+from kit.cache import cache_dir
+from kit.engine import Engine
+from kit.hosts import DISTRO, IMAGE, OLD_KERNEL, load_base
+from kit.process import run
+from kit.product import Provision, write_runtime_config
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["Bundle", "Scene"]
+
+TARGET = ("nvidia", "--kernel", OLD_KERNEL, "--distro", DISTRO)
+# What the second vendor puts into a container: the Onload of the first public description.
+_SECOND: dict[str, Any] = {
+    "version": "201805",
+    "log_level": "LOG_INFO",
+    "activation_flag": "OCI_SOLARFLARE",
+    "driver_feature": ["onload"],
+    "inventory": {
+        "onload": {
+            "devices": ["null"],
+            "binaries": ["/usr/bin/onload", "/usr/bin/sfnt-pingpong", "/usr/sbin/onload_tool"],
+            "libraries": ["/usr/lib64/libonload_ext.so.1.1.0", "/usr/lib64/libonload_zf.so.1.1.1"],
+            "directories": ["/usr/libexec/onload", "/usr/libexec/onload/profiles"],
+            "miscellaneous": ["/usr/libexec/onload/profiles/latency.opf"],
+        }
+    },
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """An OCI bundle, and copies that put its files back as they were.
+
+    Attributes:
+        folder: the bundle.
+        restore: the copies, as `bench.timing.Timed` takes them.
+    """
+
+    folder: Path
+    restore: Sequence[tuple[Path, Path]]
+
+
+class Scene:
+    """Everything the rows need; `with Scene() as scene:` cleans up behind it."""
+
+    def __enter__(self) -> Self:
+        """Start the engine, have NVIDIA's driver in it, install it below a folder."""
+        self._opened = ExitStack()
+        try:
+            self._prepare()
+        except BaseException:
+            self._opened.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop the engine, remove the folder."""
+        self._opened.close()
+
+    def _prepare(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="provision-bench-"))
+        self._opened.callback(shutil.rmtree, self.folder, ignore_errors=True)
+        self.timer = Timer(self.folder)
+        # The demo's engine: what it built needn't be built again.
+        lock = self._opened.enter_context((cache_dir() / ".demo-engine.lock").open("w"))
+        flock(lock, LOCK_EX)
+        self.engine = self._opened.enter_context(Engine(cache_dir() / "demo-engine"))
+        load_base(self.engine)
+        self.provision = Provision(self.engine.host)
+        self.built = self.provision.json("build", *TARGET)
+        self.root = self.folder / "host"
+        self.root.mkdir()
+        self.provision("install", self.built["image"], "--root", self.root)
+        self.rootfs_archive = self._export_base()
+        self._add_second_vendor()
+        self.shim_config = write_runtime_config(
+            self.folder / "shim.toml", self.config_dir, root=self.root, runtime="/bin/true"
+        )
+
+    @property
+    def config_dir(self) -> Path:
+        """The vendor configs of the host."""
+        return self.root / "etc/oci-decorator/oci-decorator.d"
+
+    @property
+    def entry(self) -> Path:
+        """NVIDIA's store entry."""
+        return (self.root / "var/lib/provision/nvidia/current").resolve()
+
+    def bundle(self, name: str, *environment: str) -> Bundle:
+        """A bundle of the base image whose process has `environment`."""
+        folder = self.folder / name
+        rootfs = folder / "rootfs"
+        rootfs.mkdir(parents=True)
+        run(["tar", "-C", rootfs, "-xf", self.rootfs_archive])
+        run(["runc", "spec"], cwd=folder)
+        config = folder / "config.json"
+        spec = json.loads(config.read_text())
+        spec["process"]["env"] += environment
+        spec["process"]["terminal"] = False
+        config.write_text(json.dumps(spec))
+        originals = [config, rootfs / "etc/ld.so.cache"]
+        restore = []
+        for original in originals:
+            saved = folder / f"{original.name}.saved"
+            shutil.copy2(original, saved)
+            restore.append((saved, original))
+        return Bundle(folder, restore)
+
+    def _export_base(self) -> Path:
+        archive = self.folder / "base.tar"
+        name = self.engine.docker("create", IMAGE, "none").stdout.strip()
+        self.engine.docker("export", "--output", archive, name)
+        self.engine.docker("rm", name)
+        return archive
+
+    def _add_second_vendor(self) -> None:
+        (self.config_dir / "onload.json").write_text(json.dumps(_SECOND))
+        onload = _SECOND["inventory"]["onload"]
+        library = next(self.entry.rglob("libnvidia-cfg.so.*"))
+        for path in onload["libraries"]:
+            shutil.copy(library, self._made(path))
+        for path in (*onload["binaries"], *onload["miscellaneous"]):
+            self._made(path).write_text("#!/bin/sh\n")
+        (self.root / "dev").mkdir(exist_ok=True)
+        run(["mknod", self.root / "dev/null", "c", "1", "3"])
+
+    def _made(self, path: str) -> Path:
+        made = self.root / path.lstrip("/")
+        made.parent.mkdir(parents=True, exist_ok=True)
+        return made

@@ -1,0 +1,76 @@
+"""Times programs with the helper spawn.c: medians of runs that take turns."""
+
+from __future__ import annotations
+
+import os
+import statistics
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kit.process import run
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = ["Timed", "Timer"]
+
+_SOURCE = Path(__file__).with_name("spawn.c")
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """A program to time.
+
+    Attributes:
+        name: what its times are listed under.
+        argv: the program's absolute path, and its arguments.
+        env: its whole environment.
+        stdin: file that it reads.
+        restore: copies to make before each start, outside the measurement: (from, to).
+    """
+
+    name: str
+    argv: Sequence[str | Path]
+    env: Mapping[str, str] = field(default_factory=dict)
+    stdin: Path | None = None
+    restore: Sequence[tuple[Path, Path]] = ()
+
+    def plan(self) -> list[str]:
+        """The lines that spawn.c reads."""
+        return [
+            f"c {self.name}",
+            *[f"a {word}" for word in self.argv],
+            *[f"e {name}={value}" for name, value in self.env.items()],
+            *([f"i {self.stdin}"] if self.stdin else []),
+            *[line for source, to in self.restore for line in (f"f {source}", f"t {to}")],
+        ]
+
+
+class Timer:
+    """The compiled helper."""
+
+    def __init__(self, folder: Path) -> None:
+        """Compile it into `folder`."""
+        self._program = folder / "spawn"
+        run(["gcc", "-O2", "-o", self._program, _SOURCE])
+
+    def medians_ms(self, programs: Sequence[Timed], rounds: int) -> dict[str, float]:
+        """Median milliseconds of each program; they run in turns, after a few unmeasured rounds.
+
+        Raises:
+            CommandFailedError: one of them failed.
+        """
+        warm = max(2, rounds // 20)
+        lines = [f"r {rounds + warm}", *[line for timed in programs for line in timed.plan()]]
+        output = run([self._program], stdin="\n".join(lines) + "\n").stdout
+        times: dict[str, list[int]] = {timed.name: [] for timed in programs}
+        for line in output.splitlines():
+            name, nanoseconds = line.rsplit(" ", 1)
+            times[name].append(int(nanoseconds))
+        return {name: statistics.median(taken[warm:]) / 1e6 for name, taken in times.items()}
+
+
+def base_environment() -> dict[str, str]:
+    """What a program needs that is more than our own binary."""
+    return {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
