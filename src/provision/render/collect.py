@@ -15,7 +15,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +98,8 @@ def _module_entry(module: Path, out: Path, tool: Tool) -> dict[str, Any]:
         "vermagic": fields.get("vermagic", ""),
         "version": fields.get("version"),
         "licence": fields.get("license"),
-        "depends": [name for name in depends.split(",") if name],
+        # Names as /proc/modules has them; files may spell them with dashes.
+        "depends": [name.replace("-", "_") for name in depends.split(",") if name],
     }
 
 
@@ -123,17 +124,19 @@ def _files(
 ) -> list[dict[str, Any]]:
     entries: dict[str, dict[str, Any]] = {}
     for rule in wanted:
-        matches = sorted(_matches(source, rule["from"]))
+        matches = _matches(source, rule["from"])
         if not matches:
             problems.append(f"there is no file {rule['from']} ({rule['kind']})")
-        for match in matches:
-            for entry in _place(match, rule, out, tool):
-                if entries.setdefault(entry["path"], entry) != entry:
-                    problems.append(f"two different files want to be {entry['path']}")
+        placed = [entry for match in matches for entry in _place(match, rule, out, tool)]
+        problems += [
+            f"two different files want to be {entry['path']}"
+            for entry in placed
+            if entries.setdefault(entry["path"], entry) != entry
+        ]
     return list(entries.values())
 
 
-def _matches(source: Path, pattern: str) -> Iterator[Path]:
+def _matches(source: Path, pattern: str) -> list[Path]:
     """Find files below ``source``, with symbolic links resolved.
 
     Distros moved their root folders below /usr (https://wiki.debian.org/UsrMerge): one release's
@@ -142,11 +145,11 @@ def _matches(source: Path, pattern: str) -> Iterator[Path]:
     other = pattern.removeprefix("usr/") if pattern.startswith("usr/") else f"usr/{pattern}"
     root = source.resolve()
     for spelling in (pattern, other):
-        found = [path.resolve() for path in source.glob(spelling)]
-        inside = [path for path in found if path.is_file() and path.is_relative_to(root)]
+        found = {path.resolve() for path in source.glob(spelling)}
+        inside = sorted(path for path in found if path.is_file() and path.is_relative_to(root))
         if inside:
-            return iter(inside)
-    return iter(())
+            return inside
+    return []
 
 
 def _place(match: Path, rule: dict[str, Any], out: Path, tool: Tool) -> list[dict[str, Any]]:

@@ -55,7 +55,7 @@ def render(
     """
     _check(pin, recipe, templates, patches)
     flavour = _flavour(recipe, pin.driver.flavour)
-    text = _dockerfile(pin, recipe, flavour, templates)
+    text = _dockerfile(pin, flavour, templates)
     contents = {"Dockerfile": text.encode(), "build.json": build_plan(pin, recipe, flavour)}
     contents |= templates.helpers
     contents |= {f"patches/{patch.name}": patches[patch.name] for patch in pin.patches}
@@ -91,7 +91,7 @@ def _flavour(recipe: Recipe, name: str) -> Flavour:
     return recipe.flavours[name]
 
 
-def _dockerfile(pin: Pin, recipe: Recipe, flavour: Flavour, templates: Templates) -> str:
+def _dockerfile(pin: Pin, flavour: Flavour, templates: Templates) -> str:
     environment = Environment(
         loader=DictLoader(dict(templates.sources)),
         undefined=StrictUndefined,
@@ -102,19 +102,18 @@ def _dockerfile(pin: Pin, recipe: Recipe, flavour: Flavour, templates: Templates
         autoescape=select_autoescape(),
     )
     environment.filters |= {"shell": shell_word, "label": label_value}
-    own = frozenset(flavour.build.packages)
     return environment.get_template(templates.dockerfile).render(
         pin=pin,
-        toolchain=_toolchain(pin, own),
-        driver_packages=[package for package in pin.packages if package.name in own],
+        toolchain=_toolchain(pin),
+        driver_packages=[package for package in pin.packages if package.name not in _TOOLS],
         sources=_sources(pin, flavour),
         build=_build(pin, flavour),
-        labels=_labels(pin, recipe, flavour),
+        labels=_labels(pin, flavour),
     )
 
 
-def _toolchain(pin: Pin, own: frozenset[str]) -> list[PackagePin]:
-    shared = [package for package in pin.packages if package.name not in own]
+def _toolchain(pin: Pin) -> list[PackagePin]:
+    shared = [package for package in pin.packages if package.name in _TOOLS]
     by_name = {package.name: package for package in (pin.compiler, *pin.headers, *shared)}
     return [by_name[name] for name in sorted(by_name)]
 
@@ -137,20 +136,17 @@ def _build(pin: Pin, flavour: Flavour) -> dict[str, str | None]:
     command = [fill(word, values) for word in build.command]
     return {
         "archive": None if build.archive is None else fill(build.archive, values),
-        "directory": directory,
-        "directory_path": "/source" if directory == "." else f"/source/{directory}",
+        "directory": "/source" if directory == "." else f"/source/{directory}",
         "command": shell_command(command, {_JOBS: "JOBS"}),
     }
 
 
-def _labels(pin: Pin, recipe: Recipe, flavour: Flavour) -> dict[str, str]:
-    summary = one_line(recipe.summary)
+def _labels(pin: Pin, flavour: Flavour) -> dict[str, str]:
+    # Nothing that is not of the Pin: one Pin gives the same bytes, whatever a summary says now.
     labels = {
-        "title": f"{pin.driver.name} {pin.driver.version} for Linux {pin.kernel.release}",
-        "description": f"{summary} ({pin.driver.flavour})",
+        "title": f"{pin.driver.name} {pin.driver.version} ({pin.driver.flavour})"
+        f" for Linux {pin.kernel.release}",
         "version": pin.driver.version,
-        "vendor": one_line(recipe.vendor),
-        "url": one_line(recipe.homepage),
         "licenses": _licence_expression(flavour.licences),
         "base.name": pin.base.image,
         "base.digest": pin.base.digest,
