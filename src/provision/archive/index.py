@@ -132,7 +132,8 @@ def open_index(
             for cache, release in pool.map(_release, [SuiteCache(p, folder) for p in places])
             if release is not None
         ]
-        _check(distro, places, [(cache.place, release) for cache, release in found], sections)
+        releases = [(cache.place, release) for cache, release in found]
+        _check(distro, places, releases, sections, debian_name)
         wanted = list(_wanted(found, sections, debian_name))
         tables = list(pool.map(lambda want: _table(want, progress), wanted))
     found_places = [cache.place for cache, _ in found]
@@ -184,15 +185,23 @@ def _check(
     places: Sequence[Place],
     found: Sequence[tuple[Place, ReleaseFile]],
     sections: Sequence[str],
+    architecture: str,
 ) -> None:
-    """Raise NotFoundError unless the release itself is there, with every section wanted."""
+    """Raise NotFoundError unless the release itself is there, with all that is wanted of it."""
     looked = "\n".join(f"looked in {place}" for place in places)
-    if not any(place.suite == distro.codename for place, _ in found):
+    main = next((release for place, release in found if place.suite == distro.codename), None)
+    if main is None:
         raise NotFoundError(
             f"None of the configured archives is that of {distro.id} {distro.version}"
             f" ({distro.codename}).",
             resolution="Name a mirror in /etc/provision/provision.toml:"
             f' [distros.{distro.id}.archive] mirror = "https://…".',
+            details=looked,
+        )
+    if architecture not in main.architectures:
+        raise NotFoundError(
+            f"The archive of {distro.id} {distro.version} has no architecture {architecture};"
+            f" it has {', '.join(sorted(main.architectures - {'all'}))}.",
             details=looked,
         )
     offered = frozenset[str]().union(*(release.components for _, release in found))

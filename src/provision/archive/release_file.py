@@ -48,6 +48,11 @@ class ReleaseFile:
         return frozenset(word.rpartition("/")[2] for word in words)
 
     @property
+    def architectures(self) -> frozenset[str]:
+        """The architectures that it has indexes of."""
+        return frozenset(self.fields.get("Architectures", "").split())
+
+    @property
     def date(self) -> datetime | None:
         """When it was made."""
         return _date(self.fields.get("Date"))
@@ -67,9 +72,8 @@ class ReleaseFile:
 
         Source: https://wiki.debian.org/DebianRepository/Format, "No-Support-for-Architecture-all".
         """
-        available = self.fields.get("Architectures", "").split()
         apart = "Packages" not in self.fields.get("No-Support-for-Architecture-all", "").split()
-        return [architecture, "all"] if "all" in available and apart else [architecture]
+        return [architecture, "all"] if "all" in self.architectures and apart else [architecture]
 
     def packages_file(self, component: str, architecture: str) -> IndexFile | None:
         """Return the best Packages file of a section; None if it has none."""

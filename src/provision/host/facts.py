@@ -44,7 +44,7 @@ class Facts:
     Attributes:
         kernel: Release of the running kernel; of a root that isn't running, the newest complete
             one in it; None: it has none.
-        arch: As ``uname -m`` prints it; None: not known.
+        arch: As ``uname -m`` prints it.
         secure_boot: ``enabled``, ``disabled``, ``absent`` (no UEFI) or ``unknown``.
         lockdown: ``none``, ``integrity`` or ``confidentiality``; None: the kernel hasn't got it.
         selinux: ``enforcing``, ``permissive``, ``disabled`` or ``absent``.
@@ -53,7 +53,7 @@ class Facts:
 
     distro: Distro
     kernel: str | None
-    arch: str | None
+    arch: str
     engines: tuple[Engine, ...]
     secure_boot: str
     lockdown: str | None

@@ -7,8 +7,7 @@ import re
 import struct
 from pathlib import Path
 
-# e_machine: https://refspecs.linuxfoundation.org/elf/gabi4+/ch4.eheader.html, numbers at
-# https://www.sco.com/developers/gabi/latest/ch4.eheader.html
+# e_machine: https://refspecs.linuxfoundation.org/elf/gabi4+/ch4.eheader.html, numbers in <elf.h>.
 _MACHINES = {62: "x86_64", 183: "aarch64", 21: "ppc64le", 22: "s390x", 243: "riscv64"}
 # Programs that every host has, whatever its size.
 _PROGRAMS = ("usr/lib/systemd/systemd", "lib/systemd/systemd", "usr/bin/env", "bin/sh")
@@ -40,19 +39,19 @@ def kernel_order(release: str) -> list[tuple[int, int, str]]:
     ]
 
 
-def machine(root: Path) -> str | None:
-    """Return the architecture as ``uname -m`` prints it; None if nothing tells."""
+def machine(root: Path) -> str:
+    """Return the architecture as ``uname -m`` prints it.
+
+    Another root's is that of its programs; a root without programs is taken to be of this machine.
+    """
+    own = os.uname().machine
     if root == Path("/"):
-        return os.uname().machine
+        return own
     real_root = root.resolve()
-    for name in _PROGRAMS:
-        path = (root / name).resolve()
-        # An absolute link would lead out of the root, to this machine's own program.
-        if path.is_relative_to(real_root) and path.is_file():
-            found = _elf_machine(path)
-            if found is not None:
-                return found
-    return None
+    # An absolute link would lead out of the root, to this machine's own program.
+    paths = [path for name in _PROGRAMS if (path := (root / name).resolve()).is_file()]
+    inside = [path for path in paths if path.is_relative_to(real_root)]
+    return next((found for path in inside if (found := _elf_machine(path))), own)
 
 
 def _elf_machine(path: Path) -> str | None:
