@@ -34,7 +34,7 @@ class BuildRequest:
         state: Folder for locks and logs.
         build_args: Values that can't change the result: jobs, mirrors, proxies.
         network: Network of the build containers; None: the engine's default.
-        force: Build although the image exists.
+        rebuild: Build although the image exists.
     """
 
     pin: Pin
@@ -42,7 +42,7 @@ class BuildRequest:
     state: Path
     build_args: Mapping[str, str] = field(default_factory=dict)
     network: str | None = None
-    force: bool = False
+    rebuild: bool = False
 
     @property
     def log(self) -> Path:
@@ -94,14 +94,14 @@ def build(engine: Engine, request: BuildRequest, *, progress: Progress = silent)
         ProvisionError: The engine failed or the result is not what the Pin says.
     """
     pin = request.pin
-    if not request.force and (image := find(engine, pin)):
+    if not request.rebuild and (image := find(engine, pin)):
         return _existing(engine, pin, image)
 
     def waiting() -> None:
         progress(Note(f"Another process is building {pin.image}; waiting for it"))
 
     with lock(request.state / "locks" / f"{pin.digest.removeprefix('sha256:')}", on_wait=waiting):
-        if not request.force and (image := find(engine, pin)):
+        if not request.rebuild and (image := find(engine, pin)):
             return _existing(engine, pin, image)
         return _build(engine, request, progress)
 

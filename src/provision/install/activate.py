@@ -64,13 +64,13 @@ class Record(Frozen):
     library_cache: str | None = None
 
 
-def plan(layout: Layout, manifest: Manifest, *, force: bool = False) -> list[Change]:
+def plan(layout: Layout, manifest: Manifest, *, replace: bool = False) -> list[Change]:
     """Return what must change so that an entry is the one in use; nothing if it is already.
 
     Args:
         layout: The driver's places.
         manifest: The entry's.
-        force: Replace files that somebody else wrote, keeping a copy.
+        replace: Replace files that somebody else wrote, keeping a copy.
 
     Raises:
         ProvisionError: Somebody else wrote or changed a file that has to be replaced.
@@ -86,7 +86,7 @@ def plan(layout: Layout, manifest: Manifest, *, force: bool = False) -> list[Cha
     }
     files = [c for path, text in wanted.items() for c in _file_changes(layout, record, path, text)]
     strangers = [change.path for change in files if change.kind == "save"]
-    if strangers and not force:
+    if strangers and not replace:
         raise _not_ours(strangers)
     changes += [change for change in files if change.kind == "save"]
     changes += _link_changes(layout, short)
@@ -179,7 +179,7 @@ def _store_record(layout: Layout, record: Record) -> None:
 def _not_ours(paths: Iterable[Path]) -> ProvisionError:
     return ProvisionError(
         "A file that has to be written was written or changed by somebody else.",
-        resolution="Move your file to another name, or run the command with --force, which keeps "
+        resolution="Move your file to another name, or run the command with --replace, which keeps "
         "a copy of it in the driver's part of the store (saved/).",
         details="\n".join(str(path) for path in paths),
     )

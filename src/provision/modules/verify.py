@@ -65,8 +65,8 @@ class Report:
             count = len(self.findings)
             raise ProvisionError(
                 f"{what} is damaged: {count} finding{'' if count == 1 else 's'}.",
-                resolution="Build it again (provision build --force), then install it again "
-                "(provision install --force).",
+                resolution="Install it anew (provision install --replace); if the image itself is "
+                "damaged, build it anew first (provision build --rebuild).",
                 details="\n".join(str(finding) for finding in self.findings),
             )
         return self.manifest

@@ -1,0 +1,7 @@
+"""The command ``provision``: the only place that prints, and that turns errors into exit codes."""
+
+from __future__ import annotations
+
+from provision.cli.main import main
+
+__all__ = ["main"]

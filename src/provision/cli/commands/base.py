@@ -1,0 +1,33 @@
+"""``provision base``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from provision.cli import options
+from provision.cli.output import print_json
+from provision.cli.target import job
+from provision.pipeline.images import ensure_base_image
+
+
+@click.command("base")
+@click.argument("distro", required=False, metavar="[ID:VERSION]")
+@click.option("--replace", is_flag=True, help="Make it anew although it is there.")
+@options.root
+@options.as_json
+def command(*, distro: str | None, replace: bool, root: Path, as_json: bool) -> None:
+    """Make the base image of a distro, such as debian:12.
+
+    An image that is there stays; one that can be pulled is pulled; otherwise debootstrap makes it
+    from the distro's own archive. A base image that was made anew leads to new Pins.
+    """
+    with job(root) as work:
+        pin, made = ensure_base_image(
+            work.settings, work.engine, distro, replace=replace, progress=work.progress
+        )
+    if as_json:
+        print_json({"image": pin.image, "digest": pin.digest, "made": made})
+    else:
+        click.echo(f"{pin.image} {pin.digest} {'made' if made else 'is there'}")

@@ -1,0 +1,102 @@
+"""``provision build``."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from provision.cli import options
+from provision.cli.output import megabytes, print_fields, print_json
+from provision.cli.table import print_table
+from provision.cli.target import Target, building, job, target
+from provision.image.build import Built, find
+from provision.image.phases import phases
+from provision.image.push import Pushed, push
+from provision.pin import Pin
+from provision.pipeline.images import BuildSettings, build_image
+
+
+@click.command("build")
+@click.argument("driver")
+@target
+@building
+@click.option("--push", "push_to", metavar="REF", help="Push the image under this name too.")
+@options.dry_run
+@options.as_json
+def command(
+    *,
+    driver: str,
+    root: Path,
+    catalogues: tuple[Path, ...],
+    push_to: str | None,
+    dry_run: bool,
+    as_json: bool,
+    target: Target,
+    how: BuildSettings,
+) -> None:
+    """Build DRIVER's kernel modules and user space into an image.
+
+    An image of the same Pin that exists already is left alone, and nothing is built.
+    """
+    pushed = None
+    with job(root, catalogues) as work:
+        resolved = work.resolve(target.of(driver))
+        if dry_run:
+            exists = find(work.engine, resolved.pin) is not None and not how.rebuild
+            _print_dry_run(resolved.pin, exists=exists, as_json=as_json)
+            return
+        built = build_image(work.settings, work.engine, resolved, how, progress=work.progress)
+        if push_to:
+            pushed = push(work.engine, built.image_id, push_to, progress=work.progress)
+    if as_json:
+        print_json(_document(resolved.pin, built, pushed))
+    else:
+        _print(built, pushed)
+
+
+def _document(pin: Pin, built: Built, pushed: Pushed | None) -> dict[str, Any]:
+    return {
+        "image": built.image,
+        "image_id": built.image_id,
+        "digest": pin.digest,
+        "built": built.built,
+        "size": built.size,
+        "seconds": {name: round(taken, 3) for name, taken in phases(built).items()},
+        "steps": [
+            {
+                "number": step.number,
+                "instruction": step.instruction,
+                "seconds": round(step.seconds, 3),
+                "cached": step.cached,
+            }
+            for step in built.steps
+        ],
+        "log": str(built.log) if built.log else None,
+        "pushed": asdict(pushed) if pushed else None,
+    }
+
+
+def _print(built: Built, pushed: Pushed | None) -> None:
+    if built.built:
+        times = [(name, f"{taken:.1f}") for name, taken in phases(built).items()]
+        print_table(("part", "seconds>"), times)
+    print_fields(
+        [
+            ("image", built.image),
+            ("size", megabytes(built.size)),
+            ("built", built.built),
+            *([("log", built.log)] if built.log else []),
+            *([("pushed", f"{pushed.reference}@{pushed.digest}")] if pushed else []),
+        ]
+    )
+
+
+def _print_dry_run(pin: Pin, *, exists: bool, as_json: bool) -> None:
+    if as_json:
+        document = {"image": pin.image, "digest": pin.digest, "built": False, "dry_run": True}
+        print_json(document | {"would_build": not exists})
+    else:
+        click.echo(f"{pin.image} {'exists' if exists else 'would be built'}")

@@ -1,0 +1,95 @@
+"""``provision drivers``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from provision.catalogue import Entry
+from provision.cli import options
+from provision.cli.output import print_fields, print_json
+from provision.cli.table import print_table
+from provision.pipeline.settings import load_settings
+
+
+@click.command("drivers")
+@click.argument("driver", required=False)
+@options.catalogue
+@options.root
+@options.as_json
+def command(*, driver: str | None, catalogues: tuple[Path, ...], root: Path, as_json: bool) -> None:
+    """List the drivers of the catalogue, or show one.
+
+    With DRIVER, its recipe is checked and shown; all mistakes in it are reported together.
+    """
+    catalogue = load_settings(root, catalogues=catalogues).catalogue
+    if driver is not None:
+        _show(catalogue.entry(driver), as_json=as_json)
+        return
+    entries, problems = catalogue.entries()
+    if as_json:
+        print_json(
+            {
+                "drivers": [_document(entry) for entry in entries],
+                "problems": [
+                    {"file": p.file, "mistakes": [str(mistake) for mistake in p.mistakes]}
+                    for p in problems
+                ],
+            }
+        )
+        return
+    rows = [
+        (e.recipe.name, ", ".join(e.recipe.flavours), e.recipe.source.kind, e.recipe.summary)
+        for e in entries
+    ]
+    print_table(("driver", "flavours", "source", "what it is"), rows)
+    for problem in problems:
+        click.echo(f"Left out: {problem.message}\n{problem.details}", err=True)
+
+
+def _show(entry: Entry, *, as_json: bool) -> None:
+    document = _document(entry)
+    if as_json:
+        print_json(document)
+        return
+    recipe = entry.recipe
+    ranges = [f"{row.versions or 'any version'}: {row.kernels}" for row in recipe.kernels]
+    print_fields(
+        [
+            ("driver", recipe.name),
+            ("what it is", recipe.summary),
+            ("vendor", recipe.vendor),
+            ("homepage", recipe.homepage),
+            ("folder", entry.folder),
+            ("source", recipe.source.kind),
+            ("flavours", ", ".join(recipe.flavours)),
+            ("default", recipe.default_flavour),
+            ("kernels", "\n".join(ranges)),
+            ("patches", ", ".join(patch.file for patch in recipe.patches) or None),
+            ("flag", recipe.container.activation_flag),
+            ("features", ", ".join(recipe.container.features)),
+        ]
+    )
+
+
+def _document(entry: Entry) -> dict[str, Any]:
+    recipe = entry.recipe
+    return {
+        "name": recipe.name,
+        "summary": recipe.summary,
+        "vendor": recipe.vendor,
+        "homepage": recipe.homepage,
+        "folder": str(entry.folder),
+        "source": recipe.source.kind,
+        "default_flavour": recipe.default_flavour,
+        "flavours": {
+            name: {"licences": list(flavour.licences), "modules": list(flavour.build.modules)}
+            for name, flavour in recipe.flavours.items()
+        },
+        "kernels": [row.model_dump(mode="json") for row in recipe.kernels],
+        "patches": [patch.model_dump(mode="json") for patch in recipe.patches],
+        "activation_flag": recipe.container.activation_flag,
+        "features": list(recipe.container.features),
+    }

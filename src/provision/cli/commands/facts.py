@@ -1,0 +1,81 @@
+"""``provision facts``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from provision.catalogue import Catalogue, catalogue_folders
+from provision.cli import options
+from provision.cli.output import print_fields, print_json
+from provision.host import Facts, PciDevice, read_facts
+
+
+@click.command("facts")
+@options.catalogue
+@options.root
+@options.as_json
+def command(*, catalogues: tuple[Path, ...], root: Path, as_json: bool) -> None:
+    """Show what this host is, and which of its PCI devices the catalogue has drivers for."""
+    facts = read_facts(root)
+    drivers = _drivers(facts, Catalogue([*catalogue_folders(), *catalogues]))
+    if as_json:
+        print_json(_document(facts, drivers))
+    else:
+        print_fields(_fields(facts, drivers))
+
+
+def _drivers(facts: Facts, catalogue: Catalogue) -> dict[str, list[str]]:
+    """Return the names of the drivers for each device that has any, by the device's address."""
+    if not facts.pci:
+        return {}
+    entries, _problems = catalogue.entries()
+    found = {
+        device.address: [
+            entry.recipe.name
+            for entry in entries
+            if any(
+                match.matches(
+                    vendor=device.vendor, device=device.device, device_class=device.device_class
+                )
+                for match in entry.recipe.hardware.pci
+            )
+        ]
+        for device in facts.pci
+    }
+    return {address: names for address, names in found.items() if names}
+
+
+def _document(facts: Facts, drivers: dict[str, list[str]]) -> dict[str, Any]:
+    document = facts.to_json()
+    for device in document["pci"]:
+        device["catalogue"] = drivers.get(device["address"], [])
+    return document
+
+
+def _fields(facts: Facts, drivers: dict[str, list[str]]) -> list[tuple[str, object]]:
+    engines = [
+        f"{engine.name} ({'runs' if engine.socket else 'does not run'})" for engine in facts.engines
+    ]
+    known = [_device(device, drivers) for device in facts.pci if device.address in drivers]
+    return [
+        ("distro", f"{facts.distro.id} {facts.distro.version} ({facts.distro.name})"),
+        ("kernel", facts.kernel),
+        ("architecture", facts.arch),
+        ("engines", ", ".join(engines) or "none"),
+        ("Secure Boot", facts.secure_boot),
+        ("lockdown", facts.lockdown),
+        ("SELinux", facts.selinux),
+        ("immutable", facts.immutable),
+        ("PCI devices", f"{len(facts.pci)}, {len(known)} known to the catalogue"),
+        *([("", "\n".join(known))] if known else []),
+    ]
+
+
+def _device(device: PciDevice, drivers: dict[str, list[str]]) -> str:
+    return (
+        f"{device.address} {device.vendor}:{device.device} {', '.join(drivers[device.address])}"
+        f" (driven by {device.driver or 'nothing'})"
+    )

@@ -1,0 +1,76 @@
+"""``provision verify``."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from provision.cli import options
+from provision.cli.output import megabytes, print_fields, print_json
+from provision.cli.progress import shown
+from provision.cli.table import print_table
+from provision.cli.target import job
+from provision.modules.verify import Report
+from provision.pipeline.artifacts import verify_current, verify_image, verify_path
+from provision.pipeline.settings import load_settings
+
+
+@click.command("verify")
+@click.argument("what", metavar="IMAGE|STORE-ENTRY|DRIVER")
+@options.root
+@options.as_json
+def command(*, what: str, root: Path, as_json: bool) -> None:
+    """Compare an artifact with its manifest: every module and file, and the kernel they are for.
+
+    The artifact is that of an image, a folder of a store, or the one of DRIVER that is in use.
+    """
+    report = _report(what, root)
+    manifest = report.require_whole(f"'{what}'")
+    if as_json:
+        print_json(_document(what, report))
+        return
+    rows = [(m.name, m.vermagic, megabytes(m.size)) for m in manifest.modules]
+    print_table(("module", "vermagic", "size>"), rows)
+    pin = manifest.pin
+    print_fields(
+        [
+            ("driver", f"{pin.driver.name} {pin.driver.version} ({pin.driver.flavour})"),
+            ("kernel", pin.kernel.release),
+            ("files", len(manifest.files)),
+            ("compared", megabytes(report.size)),
+            ("digest", pin.digest),
+            ("result", "whole"),
+        ]
+    )
+
+
+def _report(what: str, root: Path) -> Report:
+    path = Path(what)
+    if path.is_dir() or what.startswith(("/", "./", "../")):
+        with shown(verbose=False) as progress:
+            return verify_path(path, progress=progress)
+    if ":" in what or "/" in what:
+        with job(root) as work:
+            return verify_image(work.settings, work.engine, what, progress=work.progress)
+    with shown(verbose=False) as progress:
+        return verify_current(load_settings(root), what, progress=progress)
+
+
+def _document(what: str, report: Report) -> dict[str, Any]:
+    manifest = report.manifest
+    if manifest is None:
+        return {"target": what, "findings": [asdict(finding) for finding in report.findings]}
+    return {
+        "target": what,
+        "digest": manifest.pin.digest,
+        "image": manifest.pin.image,
+        "driver": manifest.pin.driver.model_dump(mode="json"),
+        "kernel": manifest.pin.kernel.release,
+        "modules": [module.model_dump(mode="json") for module in manifest.modules],
+        "files": len(manifest.files),
+        "compared": report.size,
+        "findings": [asdict(finding) for finding in report.findings],
+    }

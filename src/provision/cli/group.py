@@ -1,0 +1,59 @@
+"""The commands, each loaded when it is called: ``--help`` must not wait for the Docker SDK."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Mapping
+
+import click
+
+# Name, and what the overview says: without importing the command.
+COMMANDS: Mapping[str, str] = {
+    "facts": "Show what this host is: distro, kernel, engines, devices.",
+    "drivers": "List the drivers of the catalogue.",
+    "kernels": "List the packaged kernels, and whether a driver builds on each.",
+    "resolve": "Decide every input of a build: the Pin.",
+    "render": "Write the Dockerfile and build context of a Pin.",
+    "base": "Make the base image of a distro where it can't be pulled.",
+    "build": "Build a driver's modules and user space into an image.",
+    "verify": "Compare an image or a store entry with its manifest.",
+    "install": "Put an artifact into the host's store and switch to it.",
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are the modules of ``provision.cli.commands``."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the commands in the order in which one uses them."""
+        del ctx
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Load a command."""
+        del ctx
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"provision.cli.commands.{cmd_name}")
+        command: click.Command = module.command
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command that the arguments begin with; an unknown one gets a suggestion."""
+        name = args[0]
+        if name in COMMANDS or name.startswith("-"):
+            return super().resolve_command(ctx, args)
+        close = difflib.get_close_matches(name, COMMANDS, n=1, cutoff=0.5)
+        hint = f" Did you mean '{close[0]}'?" if close else ""
+        raise click.UsageError(
+            f"There is no command '{name}'.{hint} There are {', '.join(COMMANDS)}.", ctx
+        )
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the overview without loading the commands."""
+        del ctx
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))

@@ -1,0 +1,34 @@
+"""Options that several commands share; each means the same everywhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+_FOLDER = click.Path(file_okay=False, path_type=Path)
+
+as_json = click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON document and nothing else."
+)
+root = click.option(
+    "--root",
+    type=_FOLDER,
+    default=Path("/"),
+    show_default=True,
+    metavar="DIR",
+    help="Root of the host.",
+)
+catalogue = click.option(
+    "--catalogue",
+    "catalogues",
+    type=_FOLDER,
+    multiple=True,
+    metavar="DIR",
+    help="Further folder of drivers; may be given more than once.",
+)
+dry_run = click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+distro = click.option(
+    "--distro", metavar="ID:VERSION", help="Distro of the kernel, such as debian:12.  [the host's]"
+)
+flavour = click.option("--flavour", metavar="NAME", help="Flavour of the driver.  [its default]")

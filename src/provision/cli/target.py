@@ -1,0 +1,121 @@
+"""From the options of a command to what the pipeline wants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import click
+
+from provision.cli import options
+from provision.cli.progress import shown
+from provision.image.engine import Engine
+from provision.pipeline.images import BuildSettings, open_engine
+from provision.pipeline.resolution import Resolved, Wanted, resolve_pin
+from provision.pipeline.settings import Settings, load_settings
+from provision.progress import Progress
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One run of a command that needs an engine."""
+
+    settings: Settings
+    engine: Engine
+    progress: Progress
+
+    def resolve(self, wanted: Wanted) -> Resolved:
+        """Return the Pin of what is wanted."""
+        return resolve_pin(self.settings, self.engine, wanted, progress=self.progress)
+
+
+@contextmanager
+def job(root: Path, catalogues: tuple[Path, ...] = ()) -> Iterator[Job]:
+    """Open what a command works with; progress is shown until the block ends."""
+    settings = load_settings(root, catalogues=catalogues)
+    verbose = click.get_current_context().find_root().params["verbose"]
+    engine = open_engine(settings)
+    try:
+        with shown(verbose=verbose) as progress:
+            yield Job(settings, engine, progress)
+    finally:
+        engine.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Which build of a driver is meant; the fields are those of ``Wanted``."""
+
+    kernel: str | None
+    distro: str | None
+    version: str | None
+    flavour: str | None
+    base: str | None
+    force: bool
+
+    def of(self, driver: str) -> Wanted:
+        """Return what is wanted of a driver."""
+        return Wanted(driver=driver, **asdict(self))
+
+
+def target(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that say which build is meant; they arrive as ``target: Target``."""
+    gathered = _gathering(command, "target", Target)
+    decorators = [
+        click.option(
+            "--kernel", metavar="RELEASE", help="As 'uname -r' prints it.  [the one that runs]"
+        ),
+        options.distro,
+        click.option(
+            "--version", metavar="VERSION", help="Version of the driver.  [the newest that suits]"
+        ),
+        options.flavour,
+        click.option("--base", metavar="IMAGE", help="Base image: NAME:TAG or NAME@sha256:…"),
+        click.option(
+            "--force", is_flag=True, help="Try a kernel that the driver is not known to build on."
+        ),
+        options.catalogue,
+        options.root,
+    ]
+    for decorator in reversed(decorators):
+        gathered = decorator(gathered)
+    return gathered
+
+
+def building(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that say how to build; they arrive as ``how: BuildSettings``."""
+    gathered = _gathering(command, "how", BuildSettings)
+    decorators = [
+        click.option(
+            "--jobs",
+            type=click.IntRange(min=1),
+            metavar="N",
+            help="Compilers at once.  [one a processor]",
+        ),
+        click.option(
+            "--network", metavar="MODE", help="Network of the build, as 'docker build' takes it."
+        ),
+        click.option("--rebuild", is_flag=True, help="Build although the image exists."),
+    ]
+    for decorator in reversed(decorators):
+        gathered = decorator(gathered)
+    return gathered
+
+
+def _gathering(
+    command: Callable[..., None], name: str, kind: type[Target | BuildSettings]
+) -> Callable[..., None]:
+    """Make a command that takes the fields of a class as options and hands on an object of it."""
+    wanted = [field.name for field in fields(kind)]
+
+    @wraps(command)
+    def gathered(**given: object) -> None:
+        values: dict[str, Any] = {field: given.pop(field) for field in wanted}
+        value = kind(**values)
+        command(**given, **{name: value})
+
+    return gathered

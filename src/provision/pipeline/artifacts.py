@@ -1,0 +1,152 @@
+"""Artifacts, in an image or in a store: verified, and put to use on a host."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from provision.documents import parse_json
+from provision.errors import ProvisionError
+from provision.files import lock
+from provision.image.build import DIGEST_LABEL
+from provision.image.engine import Engine, Image
+from provision.image.extract import extract, find_image, read_file
+from provision.install.activate import Change, apply, plan
+from provision.install.layout import Layout
+from provision.install.store import add, current_entry, remove_leftovers
+from provision.manifest import Manifest
+from provision.modules.verify import MANIFEST, Report, verify
+from provision.pipeline.settings import Settings
+from provision.progress import Note, Progress, Transfer, silent
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """The result of an installation.
+
+    Attributes:
+        manifest: What is in use now.
+        entry: Its folder in the store.
+        changes: What was done, or would be; empty if it was in use already.
+    """
+
+    manifest: Manifest
+    entry: Path
+    changes: tuple[Change, ...]
+
+
+def verify_path(artifact: Path, *, progress: Progress = silent) -> Report:
+    """Verify an artifact on disk.
+
+    Raises:
+        NotFoundError: There is no such folder.
+    """
+    return verify(artifact, on_bytes=_verifying(progress))
+
+
+def verify_current(settings: Settings, driver: str, *, progress: Progress = silent) -> Report:
+    """Verify the artifact of a driver that is in use on a host.
+
+    Raises:
+        NotFoundError: The driver is not installed there.
+    """
+    return verify_path(current_entry(Layout(settings.root, driver)), progress=progress)
+
+
+def verify_image(
+    settings: Settings, engine: Engine, reference: str, *, progress: Progress = silent
+) -> Report:
+    """Verify what an image holds.
+
+    Raises:
+        NotFoundError: There is no such image.
+        ProvisionError: Its content can't be unpacked safely.
+    """
+    image = find_image(engine, reference, progress=progress)
+    settings.state.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="verify-", dir=settings.state) as folder:
+        artifact = Path(folder, "artifact")
+        extract(engine, image, artifact, state=settings.state, progress=progress)
+        return _verified(artifact, image, progress)
+
+
+def install_image(
+    settings: Settings,
+    engine: Engine,
+    reference: str,
+    *,
+    replace: bool = False,
+    dry_run: bool = False,
+    progress: Progress = silent,
+) -> Installed:
+    """Put an image's artifact into the store of a host and make it the one in use.
+
+    Args:
+        settings: The host.
+        engine: Has the image.
+        reference: The image.
+        replace: Unpack the artifact anew, and replace files that somebody else wrote.
+        dry_run: Only say what would be done.
+        progress: Told what is done.
+
+    Raises:
+        NotFoundError: There is no such image.
+        ProvisionError: The artifact is damaged, the disk is full, or somebody else's file is in
+            the way; nothing has changed then that matters to anyone.
+    """
+    image = find_image(engine, reference, progress=progress)
+    manifest = _manifest_of(settings, engine, image, reference)
+    layout = Layout(settings.root, manifest.pin.driver.name)
+    entry = layout.entry(manifest.pin.short_digest)
+    if dry_run:
+        return Installed(manifest, entry, tuple(plan(layout, manifest, replace=replace)))
+
+    def waiting() -> None:
+        progress(Note(f"Another process is installing {layout.driver}; waiting for it"))
+
+    def fill(partial: Path) -> None:
+        progress(Note(f"unpack {entry}"))
+        extract(engine, image, partial, state=settings.state, progress=progress)
+        _verified(partial, image, progress).require_whole(f"The image '{reference}'")
+
+    with lock(layout.lock, on_wait=waiting):
+        for path in remove_leftovers(layout):
+            progress(Note(f"Removed what an interrupted run left behind: {path}"))
+        # Before anything is unpacked: whether somebody else's file is in the way.
+        changes = plan(layout, manifest, replace=replace)
+        added = add(layout, manifest.pin.short_digest, fill, replace=replace)
+        if not added:
+            verify_path(entry, progress=progress).require_whole(f"The store entry '{entry}'")
+        elif not any(change.kind == "unpack" for change in changes):
+            changes.insert(0, Change("unpack", entry))
+        apply(layout, changes, on_change=lambda change: progress(Note(str(change))))
+    return Installed(manifest, entry, tuple(changes))
+
+
+def _manifest_of(settings: Settings, engine: Engine, image: Image, reference: str) -> Manifest:
+    """Read the manifest in an image.
+
+    Raises:
+        ProvisionError: It has none, or one that is none.
+    """
+    try:
+        text = read_file(engine, image, str(MANIFEST), state=settings.state)
+    except ProvisionError as error:
+        raise ProvisionError(
+            f"'{reference}' is no artifact image: it has no {MANIFEST}.",
+            resolution="Name an image that 'provision build' made.",
+            details=error.details,
+        ) from error
+    return parse_json(text.decode(errors="replace"), Manifest, name=f"{reference}:{MANIFEST}")
+
+
+def _verified(artifact: Path, image: Image, progress: Progress) -> Report:
+    # An image without the label is found out as one with another Pin's.
+    label = image.labels.get(DIGEST_LABEL, "none")
+    return verify(artifact, pin_label=label, on_bytes=_verifying(progress))
+
+
+def _verifying(progress: Progress) -> Callable[[int], None]:
+    return lambda done: progress(Transfer("Verifying", done))

@@ -1,0 +1,132 @@
+"""From a Pin to its image, and from a distro to its base image."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from provision.errors import NotFoundError
+from provision.image.base import find_base, make_base
+from provision.image.build import BuildRequest, Built, build
+from provision.image.engine import Engine, connect
+from provision.pin import BasePin
+from provision.pipeline.resolution import (
+    Resolved,
+    base_request,
+    choose_distro,
+    open_driver_index,
+    render_context,
+)
+from provision.pipeline.settings import Settings
+from provision.progress import Note, Progress, silent
+
+# Build arguments that every Dockerfile has; Docker leaves them out of the layers' history.
+# Source: https://docs.docker.com/reference/dockerfile/#predefined-args
+_PROXIES = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
+
+
+@dataclass(frozen=True, slots=True)
+class BuildSettings:
+    """How to build; none of it changes the result.
+
+    Attributes:
+        jobs: Compilers at once; None: what provision.toml says, or one a processor.
+        network: Network of the build containers; None: what provision.toml says.
+        rebuild: Build although the image exists.
+    """
+
+    jobs: int | None = None
+    network: str | None = None
+    rebuild: bool = False
+
+
+def open_engine(settings: Settings) -> Engine:
+    """Connect to the container engine of a host.
+
+    Raises:
+        NotFoundError: None answers.
+        ProvisionError: It may not be used.
+    """
+    return connect(settings.config.engine.host)
+
+
+def build_image(
+    settings: Settings,
+    engine: Engine,
+    resolved: Resolved,
+    how: BuildSettings,
+    *,
+    progress: Progress = silent,
+) -> Built:
+    """Build the image of a Pin, unless it exists.
+
+    Raises:
+        BuildError: A step failed; says which source line, package or checksum.
+        ProvisionError: The engine failed.
+    """
+    request = BuildRequest(
+        pin=resolved.pin,
+        files=render_context(resolved).files,
+        state=settings.state,
+        build_args=_build_args(settings, resolved, how),
+        network=how.network or settings.config.engine.network,
+        rebuild=how.rebuild,
+    )
+    return build(engine, request, progress=progress)
+
+
+def ensure_base_image(
+    settings: Settings,
+    engine: Engine,
+    distro: str | None,
+    *,
+    replace: bool = False,
+    progress: Progress = silent,
+) -> tuple[BasePin, bool]:
+    """Return the base image of a distro, making it where it is missing.
+
+    Args:
+        settings: The host.
+        engine: Where the image is wanted.
+        distro: ``debian:12``; None: the host's.
+        replace: Make it anew although it is there.
+        progress: Told what goes on.
+
+    Returns:
+        The image, and whether it was made.
+
+    Raises:
+        NotFoundError: The distro is not supported, or debootstrap is missing.
+        ProvisionError: It could not be made.
+    """
+    chosen = choose_distro(settings, distro)
+    request = base_request(settings, chosen)
+    if not replace:
+        try:
+            return find_base(engine, request, progress=progress), False
+        except NotFoundError:
+            progress(Note(f"There is no image {request.name}; making it"))
+    index = open_driver_index(settings, None, chosen, progress=progress)
+    index.close()
+    keyring = settings.config.distro(chosen.id).archive.keyring
+    pin = make_base(
+        engine,
+        request,
+        mirror=index.mirror,
+        keyring=settings.root / keyring.lstrip("/") if keyring else None,
+        progress=progress,
+    )
+    return pin, True
+
+
+def _build_args(settings: Settings, resolved: Resolved, how: BuildSettings) -> dict[str, str]:
+    jobs = how.jobs or settings.config.engine.jobs or _processors()
+    args = {"JOBS": str(jobs), "DEBIAN_MIRROR": resolved.mirror}
+    if resolved.security_mirror:
+        args["DEBIAN_SECURITY_MIRROR"] = resolved.security_mirror
+    return args | {name: os.environ[name] for name in _PROXIES if name in os.environ}
+
+
+def _processors() -> int:
+    """Return how many processors this process may use (an engine elsewhere may have others)."""
+    return len(os.sched_getaffinity(0))

@@ -1,0 +1,218 @@
+"""From what somebody wants to a Pin, and from a Pin to its build context."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from provision.archive import ArchiveIndex, find_distro, open_index
+from provision.catalogue import Entry, templates_dir
+from provision.errors import NotFoundError
+from provision.headers import packaged_kernels
+from provision.host import Facts, read_facts
+from provision.image.base import BaseRequest, find_base
+from provision.image.engine import Engine
+from provision.pin import DistroPin, Pin
+from provision.pipeline.settings import Settings
+from provision.progress import Progress, silent
+from provision.render import (
+    RenderedContext,
+    Templates,
+    load_templates,
+    render,
+    required_packages,
+)
+from provision.resolve import Request, components_of, resolve
+from provision.versions import offered_versions
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A driver for a kernel, as somebody asks for it.
+
+    Attributes:
+        driver: Its name in the catalogue.
+        kernel: The kernel's release; None: the one that runs.
+        distro: ``debian:12``; None: the host's.
+        version: The driver's version; None: the newest that suits the kernel.
+        flavour: One of the driver's flavours; None: its default.
+        base: Base image; None: what provision.toml names, or the distro's own.
+        force: Whether to try a kernel that the driver is not known to build on.
+    """
+
+    driver: str
+    kernel: str | None = None
+    distro: str | None = None
+    version: str | None = None
+    flavour: str | None = None
+    base: str | None = None
+    force: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """A Pin with what it takes to build it.
+
+    Attributes:
+        pin: The Pin.
+        entry: The driver's recipe and patches.
+        templates: What its Dockerfile is rendered from.
+        mirror: Address of the distro's archive.
+        security_mirror: Address of its security updates, if there are any.
+    """
+
+    pin: Pin
+    entry: Entry
+    templates: Templates
+    mirror: str
+    security_mirror: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRow:
+    """A packaged kernel: its release, and the newest driver version known to build on it."""
+
+    release: str
+    version: str | None
+
+    @property
+    def builds(self) -> bool:
+        """Whether the driver is known to build on it."""
+        return self.version is not None
+
+
+def resolve_pin(
+    settings: Settings, engine: Engine, wanted: Wanted, *, progress: Progress = silent
+) -> Resolved:
+    """Decide every input of a build.
+
+    Raises:
+        NotFoundError: Driver, version, flavour, kernel, distro, headers or base image are unknown.
+        ProvisionError: The archive or the engine failed.
+    """
+    entry = settings.catalogue.entry(wanted.driver)
+    facts = read_facts(settings.root)
+    distro = choose_distro(settings, wanted.distro)
+    templates = load_templates(templates_dir(), distro.id)
+    flavour = wanted.flavour or entry.recipe.default_flavour
+    index = open_driver_index(settings, entry, distro, progress=progress)
+    try:
+        request = Request(
+            kernel=wanted.kernel or _own_kernel(settings, facts),
+            architecture=facts.arch,
+            version=wanted.version,
+            flavour=wanted.flavour,
+            force=wanted.force,
+        )
+        base = base_request(settings, distro, reference=wanted.base)
+        pin = resolve(
+            request,
+            entry=entry,
+            index=index,
+            base=find_base(engine, base, progress=progress),
+            template=templates.digest,
+            packages=required_packages(entry.recipe, flavour),
+        )
+        return Resolved(pin, entry, templates, index.mirror, index.security_mirror)
+    finally:
+        index.close()
+
+
+def _own_kernel(settings: Settings, facts: Facts) -> str:
+    if facts.kernel is None:
+        raise NotFoundError(
+            f"There is no kernel under '{settings.root}'.",
+            resolution="Name the one to build for with --kernel.",
+        )
+    return facts.kernel
+
+
+def render_context(resolved: Resolved) -> RenderedContext:
+    """Render the build context of a Pin; the same Pin gives the same bytes.
+
+    Raises:
+        UsageError: A value of the recipe can't go into a Dockerfile.
+    """
+    entry = resolved.entry
+    return render(resolved.pin, entry.recipe, templates=resolved.templates, patches=entry.patches)
+
+
+def list_kernels(
+    settings: Settings,
+    driver: str,
+    *,
+    distro: str | None = None,
+    flavour: str | None = None,
+    progress: Progress = silent,
+) -> tuple[DistroPin, list[KernelRow]]:
+    """Return the kernels that a distro packages headers of, the newest first.
+
+    Raises:
+        NotFoundError: The driver, flavour or distro is unknown.
+        ProvisionError: The archive failed.
+    """
+    entry = settings.catalogue.entry(driver)
+    recipe = entry.recipe
+    chosen = choose_distro(settings, distro)
+    # Refuses an unknown flavour.
+    required_packages(recipe, flavour or recipe.default_flavour)
+    index = open_driver_index(settings, entry, chosen, progress=progress)
+    try:
+        versions = offered_versions(recipe, flavour or recipe.default_flavour, index)
+        return chosen, [
+            KernelRow(
+                kernel,
+                next(
+                    (v for v in versions if recipe.builds_on(version=v, kernel_release=kernel)),
+                    None,
+                ),
+            )
+            for kernel in packaged_kernels(index)
+        ]
+    finally:
+        index.close()
+
+
+def choose_distro(settings: Settings, name: str | None) -> DistroPin:
+    """Return the distro that is named, or the host's.
+
+    Raises:
+        NotFoundError: It is not supported.
+    """
+    if name is not None:
+        return find_distro(name)
+    distro = read_facts(settings.root).distro
+    return find_distro(f"{distro.id}:{distro.version}")
+
+
+def base_request(
+    settings: Settings, distro: DistroPin, *, reference: str | None = None
+) -> BaseRequest:
+    """Return which base image a distro is built on here."""
+    configured = settings.config.distro(distro.id).base_images.get(distro.version)
+    return BaseRequest(
+        distro=distro.id,
+        version=distro.version,
+        codename=distro.codename,
+        architecture=read_facts(settings.root).arch,
+        reference=reference or configured,
+    )
+
+
+def open_driver_index(
+    settings: Settings, entry: Entry | None, distro: DistroPin, *, progress: Progress = silent
+) -> ArchiveIndex:
+    """Open the distro's archive with the sections that a driver needs; the caller closes it.
+
+    Raises:
+        NotFoundError: No mirror or keyring is known.
+        ProvisionError: The archive can't be reached or is not what it should be.
+    """
+    return open_index(
+        distro,
+        architecture=read_facts(settings.root).arch,
+        components=components_of(entry.recipe) if entry else (),
+        config=settings.config,
+        root=settings.root,
+        cache_dir=settings.state,
+        progress=progress,
+    )
