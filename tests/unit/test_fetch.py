@@ -1,0 +1,198 @@
+import hashlib
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import ClassVar
+
+import pytest
+
+from provision import fetch
+from provision.errors import NotFoundError, ProvisionError
+from provision.fetch import Signed, SignatureError, UnreachableError, download, get_signed
+from provision.progress import Event, Transfer
+from unit.fake_archive import Mirror, fake_gpgv
+
+CONTENT = b"a driver" * 1000
+SHA256 = hashlib.sha256(CONTENT).hexdigest()
+
+
+class Server(ThreadingHTTPServer):
+    """Answers with what it was told, one answer a request; the last one again and again."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.answers: list[tuple[int, dict[str, str], bytes]] = []
+        self.requests: list[dict[str, str]] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}/file"
+
+    def answer(self, status: int, body: bytes = b"", **headers: str) -> None:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        self.answers.append((status, {"Content-Length": str(len(body)), **named}, body))
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Server
+    quiet: ClassVar[bool] = True
+
+    def do_GET(self) -> None:
+        self.server.requests.append(dict(self.headers))
+        answers = self.server.answers
+        status, headers, body = answers.pop(0) if len(answers) > 1 else answers[0]
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    monkeypatch.setattr(fetch, "_PAUSE", 0)
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    with Server() as made:
+        thread = Thread(target=made.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield made
+        made.shutdown()
+        thread.join()
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_download_appears_whole_and_tells_its_progress(server: Server, tmp_path: Path) -> None:
+    server.answer(200, CONTENT)
+    events: list[Event] = []
+    assert download(
+        server.url, sha256=SHA256, destination=tmp_path / "new/f", progress=events.append
+    )
+    assert (tmp_path / "new/f").read_bytes() == CONTENT
+    assert names(tmp_path / "new") == ["f"]
+    assert events[-1] == Transfer(server.url, len(CONTENT), len(CONTENT))
+
+
+def test_a_file_that_is_right_already_is_not_asked_for(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(CONTENT)
+    assert not download(server.url, sha256=SHA256, destination=tmp_path / "f")
+    assert server.requests == []
+
+
+def test_wrong_content_is_named_and_leaves_nothing(server: Server, tmp_path: Path) -> None:
+    server.answer(200, CONTENT)
+    (tmp_path / "f").write_bytes(b"before")
+    with pytest.raises(ProvisionError) as caught:
+        download(server.url, sha256="0" * 64, destination=tmp_path / "f")
+    assert server.url in caught.value.message
+    assert caught.value.details == f"expected {'0' * 64}\ngot      {SHA256}"
+    assert (tmp_path / "f").read_bytes() == b"before"
+    assert names(tmp_path) == ["f"]
+
+
+def test_trouble_is_tried_again(server: Server, tmp_path: Path) -> None:
+    server.answer(503)
+    server.answer(200, CONTENT[:100], Content_Length=str(len(CONTENT)))
+    server.answer(200, CONTENT)
+    download(server.url, sha256=SHA256, destination=tmp_path / "f")
+    assert (tmp_path / "f").read_bytes() == CONTENT
+    assert len(server.requests) == 3
+
+
+def test_lasting_trouble_ends_with_what_to_do(server: Server, tmp_path: Path) -> None:
+    server.answer(502)
+    with pytest.raises(UnreachableError, match="Could not download") as caught:
+        download(server.url, sha256=SHA256, destination=tmp_path / "f")
+    assert "502" in (caught.value.details or "")
+    assert "https_proxy" in (caught.value.resolution or "")
+    assert len(server.requests) == 4
+    assert names(tmp_path) == []
+
+
+def test_nobody_listening_is_unreachable(server: Server, tmp_path: Path) -> None:
+    server.server_close()
+    with pytest.raises(UnreachableError):
+        download(server.url, sha256=SHA256, destination=tmp_path / "f")
+
+
+@pytest.mark.parametrize("status", [404, 410])
+def test_a_missing_file_is_not_tried_again(server: Server, tmp_path: Path, status: int) -> None:
+    server.answer(status)
+    with pytest.raises(NotFoundError, match="does not exist"):
+        download(server.url, sha256=SHA256, destination=tmp_path / "f")
+    assert len(server.requests) == 1
+
+
+def test_a_refusal_is_an_error(server: Server, tmp_path: Path) -> None:
+    server.answer(403)
+    with pytest.raises(ProvisionError, match="403"):
+        download(server.url, sha256=SHA256, destination=tmp_path / "f")
+
+
+def test_an_address_that_is_none_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ProvisionError, match="Could not download 'gopher://host/f'"):
+        download("gopher://host/f", sha256=SHA256, destination=tmp_path / "f")
+
+
+def signed_text(tmp_path: Path) -> bytes:
+    Mirror(tmp_path).publish("s", {"main": ""})
+    return (tmp_path / "dists/s/InRelease").read_bytes()
+
+
+def test_only_what_is_signed_comes_back(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_gpgv(monkeypatch)
+    server.answer(200, signed_text(tmp_path), ETag='"1"', Last_Modified="then")
+    signed = get_signed(server.url, keyrings=[Path("/k")])
+    assert signed.payload.startswith(b"Suite: s\n")
+    assert b"PGP" not in signed.payload
+    assert (signed.etag, signed.last_modified) == ('"1"', "then")
+
+
+def test_what_is_known_is_not_sent_again(server: Server) -> None:
+    server.answer(304)
+    known = Signed(b"text", etag='"1"', last_modified="then")
+    assert get_signed(server.url, keyrings=[], known=known) is known
+    assert server.requests[0]["If-None-Match"] == '"1"'
+    assert server.requests[0]["If-Modified-Since"] == "then"
+
+
+def test_a_bad_signature_is_refused(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_gpgv(monkeypatch, good=False)
+    server.answer(200, signed_text(tmp_path))
+    with pytest.raises(SignatureError, match="no valid signature by a key of /keys") as caught:
+        get_signed(server.url, keyrings=[Path("/keys")])
+    assert caught.value.details == "gpgv: said so"
+
+
+@pytest.mark.parametrize("text", [b"", b"<html>Please log in</html>", b"before\n%s", b"%s%s"])
+def test_a_document_with_anything_unsigned_is_refused(
+    server: Server, tmp_path: Path, text: bytes
+) -> None:
+    server.answer(200, text.replace(b"%s", signed_text(tmp_path)))
+    with pytest.raises(SignatureError, match="is not a signed document"):
+        get_signed(server.url, keyrings=[])
+
+
+def test_an_endless_document_is_cut_off(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch, "_MAX_SIGNED", 10)
+    server.answer(200, CONTENT)
+    with pytest.raises(ProvisionError, match="larger than 10 bytes"):
+        get_signed(server.url, keyrings=[])
+
+
+def test_an_impatient_request_is_made_once(server: Server) -> None:
+    server.answer(503)
+    with pytest.raises(UnreachableError):
+        get_signed(server.url, keyrings=[], patient=False)
+    assert len(server.requests) == 1
