@@ -24,6 +24,8 @@ Tool = Callable[[Sequence[str]], str]
 
 _EXECUTABLE = 0o755
 _PLAIN = 0o644
+# What a kernel's own build writes beside its modules.
+_KERNEL_LISTS = ("modules.builtin", "modules.builtin.modinfo", "modules.order")
 _SONAME = re.compile(r"\(SONAME\)[^\[]*\[([^\]]*)\]")
 
 
@@ -52,7 +54,7 @@ def collect(plan: dict[str, Any], source: Path, out: Path, tool: Tool) -> dict[s
     files = _files(plan["files"], source, out, tool, problems)
     if problems:
         raise CollectError(problems)
-    tool(["depmod", "-b", str(out), plan["kernel"]])
+    _depmod(out, plan["kernel"], tool)
     return {
         "schema": 1,
         "pin": plan["pin"],
@@ -101,6 +103,17 @@ def _module_entry(module: Path, out: Path, tool: Tool) -> dict[str, Any]:
         # Names as /proc/modules has them; files may spell them with dashes.
         "depends": [name.replace("-", "_") for name in depends.split(",") if name],
     }
+
+
+def _depmod(out: Path, kernel: str, tool: Tool) -> None:
+    """Make modules.dep and its kin, without the kernel's own lists, which depmod would miss."""
+    folder = out / "lib/modules" / kernel
+    stand_ins = [folder / name for name in _KERNEL_LISTS]
+    for path in stand_ins:
+        path.touch()
+    tool(["depmod", "-b", str(out), kernel])
+    for path in stand_ins:
+        path.unlink()
 
 
 def parse_modinfo(output: str) -> dict[str, str]:

@@ -1,0 +1,94 @@
+"""Pins as a resolver makes them, with versions and checksums that never change."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from provision.documents import load_toml
+from provision.pin import (
+    BasePin,
+    DistroPin,
+    DriverPin,
+    FilePin,
+    KernelPin,
+    PackagePin,
+    PackageSource,
+    Pin,
+    Source,
+)
+from provision.recipe import DebSource, Recipe
+from provision.render import Templates, load_templates, required_packages
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+KERNEL = "6.1.0-56-amd64"
+_VERSIONS = {
+    "ca-certificates": "20250419~deb12u2",
+    "g++": "4:12.2.0-3",
+    "gcc": "4:12.2.0-3",
+    "git": "1:2.39.5-0+deb12u3",
+    "nvidia-modprobe": "535.161.07-1~deb12u1",
+    "nvidia-persistenced": "535.171.04-1~deb12u1",
+}
+
+
+def recipe(driver: str) -> Recipe:
+    """The recipe of a driver that the repository ships."""
+    return load_toml(REPOSITORY / "driver_images" / driver / "driver.toml", Recipe)
+
+
+def patches(driver: str) -> dict[str, bytes]:
+    """The patches of a driver, by file name."""
+    folder = REPOSITORY / "driver_images" / driver / "patches"
+    return {path.name: path.read_bytes() for path in sorted(folder.glob("*.patch"))}
+
+
+def templates() -> Templates:
+    """The templates that the repository ships, for Debian."""
+    return load_templates(REPOSITORY / "templates", "debian")
+
+
+def pin(driver: str, version: str, flavour: str, *, template: str) -> Pin:
+    """The Pin of a driver for one kernel of Debian 12."""
+    recipe_ = recipe(driver)
+    contents = patches(driver)
+    return Pin(
+        driver=DriverPin(name=driver, version=version, flavour=flavour),
+        kernel=KernelPin(release=KERNEL, architecture="x86_64"),
+        distro=DistroPin(id="debian", version="12", codename="bookworm"),
+        base=BasePin(image="debian:bookworm", digest=f"sha256:{_sha256('base')}"),
+        compiler=PackagePin(name="gcc-12", version="12.2.0-14+deb12u1"),
+        headers=(
+            PackagePin(name=f"linux-headers-{KERNEL}", version="6.1.192-2"),
+            PackagePin(name="linux-headers-6.1.0-56-common", version="6.1.192-2"),
+            PackagePin(name="linux-kbuild-6.1", version="6.1.192-2"),
+        ),
+        packages=tuple(
+            PackagePin(name=name, version=_VERSIONS.get(name, "1.0-1"))
+            for name in required_packages(recipe_, flavour)
+        ),
+        components=recipe_.source.components if isinstance(recipe_.source, DebSource) else (),
+        sources=_sources(recipe_, version, flavour),
+        patches=tuple(
+            FilePin(name=patch.file, sha256=hashlib.sha256(contents[patch.file]).hexdigest())
+            for patch in recipe_.patches
+            if patch.applies_to(version=version, flavour=flavour)
+        ),
+        recipe=_sha256("recipe"),
+        template=template,
+    )
+
+
+def _sources(recipe_: Recipe, version: str, flavour: str) -> tuple[Source, ...]:
+    source = recipe_.source
+    if not isinstance(source, DebSource):
+        return tuple(release.source() for release in source.releases if release.version == version)
+    names = (str(recipe_.flavours[flavour].package), *source.userspace, *source.companions)
+    return tuple(
+        PackageSource(name=name, version=_VERSIONS.get(name, f"{version}-1"), sha256=_sha256(name))
+        for name in names
+    )
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,77 @@
+"""Rendered contexts against the files that are kept here.
+
+After a change that was meant: ``UPDATE_GOLDEN=1 pytest tests/golden``, then read the diff.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from golden.pins import patches, pin, recipe, templates
+from provision.render import render
+
+HERE = Path(__file__).parent
+CASES = {
+    "nvidia-open": ("nvidia", "535.261.03", "open"),
+    "nvidia-proprietary": ("nvidia", "535.261.03", "proprietary"),
+    "v4l2loopback": ("v4l2loopback", "0.12.7", "dkms"),
+    "onload": ("onload", "9.0.2", "full"),
+}
+# What is copied into every context as it is.
+COPIED = {"apt-sources.sh", "collect.py"}
+
+
+def rendered(driver: str, version: str, flavour: str) -> dict[str, str]:
+    """The context's own texts, without the two digests that any edit of a template changes."""
+    sources = templates()
+    pinned = pin(driver, version, flavour, template=sources.digest)
+    context = render(pinned, recipe(driver), templates=sources, patches=patches(driver))
+    return {
+        name: content.decode()
+        .replace(pinned.digest, "sha256:<pin>")
+        .replace(sources.digest, "<template>")
+        for name, content in context.files.items()
+        if name not in COPIED
+    }
+
+
+def kept(folder: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(folder)): path.read_text()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_rendered_context_is_the_one_kept(case: str) -> None:
+    found = rendered(*CASES[case])
+    if os.environ.get("UPDATE_GOLDEN"):
+        for name in kept(HERE / case).keys() - found.keys():
+            (HERE / case / name).unlink()
+        for name, text in found.items():
+            (HERE / case / name).parent.mkdir(parents=True, exist_ok=True)
+            (HERE / case / name).write_text(text)
+    assert found == kept(HERE / case)
+
+
+def test_every_kept_context_has_its_case() -> None:
+    assert {path.name for path in HERE.iterdir() if path.is_dir()} - {"__pycache__"} == set(CASES)
+
+
+def test_every_driver_has_a_case() -> None:
+    catalogue = HERE.parents[1] / "driver_images"
+    drivers = {path.parent.name for path in catalogue.glob("*/driver.toml")}
+    assert {driver for driver, _, _ in CASES.values()} == drivers
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_nothing_is_evaluated_inline(case: str) -> None:
+    dockerfile = rendered(*CASES[case])["Dockerfile"]
+    assert "uname" not in dockerfile
+    assert "nproc" not in dockerfile
+    assert "$(" not in dockerfile
+    assert "`" not in dockerfile
