@@ -1,0 +1,275 @@
+//! `oci-decorator check`: what is wrong in the vendor files, and what a
+//! container would get on this host.
+
+use std::collections::HashMap;
+use std::fmt::Write;
+use std::path::PathBuf;
+
+use serde_json::json;
+
+use crate::collect::{collect_one, Item};
+use crate::decide::{decide, Choice, VendorFile};
+use crate::environment::Environment;
+use crate::error::{exit, Error, Result};
+use crate::host::Host;
+use crate::log::printable;
+use crate::vendor::Mistake;
+use crate::vendor_dir;
+
+/// What is to be checked.
+#[derive(Debug)]
+pub struct Question {
+    pub config_dir: PathBuf,
+    pub root: PathBuf,
+    /// Empty: what every feature of every vendor would get.
+    pub environment: Vec<String>,
+    pub settings_problem: Option<Error>,
+}
+
+/// What was found.
+#[derive(Debug)]
+pub struct Answer {
+    config_dir: String,
+    root: String,
+    settings_problem: Option<Error>,
+    files: Vec<FileReport>,
+    vendors: Vec<VendorReport>,
+    /// Why a container with this environment would be refused.
+    refused: Option<Error>,
+}
+
+#[derive(Debug)]
+struct FileReport {
+    path: String,
+    activation_flag: Option<String>,
+    mistakes: Vec<Mistake>,
+}
+
+#[derive(Debug)]
+struct VendorReport {
+    name: String,
+    activation_flag: String,
+    version: Option<String>,
+    features: Vec<String>,
+    items: Vec<Item>,
+    problem: Option<Error>,
+}
+
+/// Checks. Errors: the folder of vendor files or the root can't be read.
+pub fn answer(question: &Question) -> Result<Answer> {
+    let files = vendor_dir::read(&question.config_dir)?;
+    let host = Host::open(&question.root)?;
+    let mut refused = None;
+    let choices = if question.environment.is_empty() {
+        everything(&files)
+    } else {
+        let environment: Environment = question.environment.iter().map(String::as_str).collect();
+        let (choices, error) = match decide(&files, &environment) {
+            Ok((choices, _)) => (choices, None),
+            Err(error) => (Vec::new(), Some(error)),
+        };
+        refused = error;
+        choices
+    };
+    let vendors: Vec<VendorReport> = choices.iter().map(|c| vendor_report(&host, c)).collect();
+    if !question.environment.is_empty() && refused.is_none() {
+        refused = vendors.iter().find_map(|v| v.problem.clone());
+    }
+    Ok(Answer {
+        config_dir: question.config_dir.display().to_string(),
+        root: question.root.display().to_string(),
+        settings_problem: question.settings_problem.clone(),
+        files: file_reports(&files),
+        vendors,
+        refused,
+    })
+}
+
+fn everything(files: &[VendorFile]) -> Vec<Choice<'_>> {
+    files
+        .iter()
+        .filter_map(|file| {
+            let vendor = file.content.as_ref().ok()?;
+            Some(Choice {
+                file,
+                vendor,
+                features: vendor.feature_names().collect(),
+            })
+        })
+        .collect()
+}
+
+fn file_reports(files: &[VendorFile]) -> Vec<FileReport> {
+    let mut claimed: HashMap<&str, &str> = HashMap::new();
+    files
+        .iter()
+        .map(|file| {
+            let mut report = FileReport {
+                path: file.path.clone(),
+                activation_flag: None,
+                mistakes: Vec::new(),
+            };
+            match &file.content {
+                Ok(vendor) => {
+                    let flag = vendor.activation_flag.as_str();
+                    report.activation_flag = Some(flag.to_owned());
+                    if let Some(other) = claimed.insert(flag, &file.path) {
+                        let problem = format!("{flag} is claimed by {other} too");
+                        report.mistakes.push(Mistake::new("activation_flag", problem));
+                    }
+                }
+                Err(broken) => {
+                    report.mistakes.clone_from(&broken.mistakes);
+                    if broken.flags.is_empty() {
+                        let problem = "no activation_flag can be found in it, so containers that ask for this vendor start without it";
+                        report.mistakes.push(Mistake::new("", problem));
+                    }
+                }
+            }
+            report
+        })
+        .collect()
+}
+
+fn vendor_report(host: &Host, choice: &Choice) -> VendorReport {
+    let (items, problem) = match collect_one(host, choice) {
+        Ok((_, items)) => (items, None),
+        Err(error) => (Vec::new(), Some(error)),
+    };
+    VendorReport {
+        name: choice.file.name.clone(),
+        activation_flag: choice.vendor.activation_flag.clone(),
+        version: choice.vendor.version.clone(),
+        features: choice.features.iter().map(|&f| f.to_owned()).collect(),
+        items,
+        problem,
+    }
+}
+
+impl Answer {
+    pub fn code(&self) -> u8 {
+        let wrong = self.files.iter().any(|file| !file.mistakes.is_empty());
+        if wrong || self.settings_problem.is_some() {
+            exit::USAGE
+        } else {
+            self.refused.as_ref().map_or(0, |error| error.code)
+        }
+    }
+
+    /// The report for people.
+    pub fn text(&self) -> String {
+        let mut out = String::new();
+        if let Some(problem) = &self.settings_problem {
+            line(&mut out, &problem.to_string());
+        }
+        if self.files.is_empty() {
+            line(&mut out, &format!("{}: no vendor files", self.config_dir));
+        }
+        for file in &self.files {
+            if file.mistakes.is_empty() {
+                line(&mut out, &format!("{}: ok", file.path));
+            }
+            for mistake in &file.mistakes {
+                line(&mut out, &format!("{}: {mistake}", file.path));
+            }
+        }
+        for vendor in &self.vendors {
+            vendor.write(&mut out);
+        }
+        if let Some(error) = &self.refused {
+            line(&mut out, &format!("start refused: {error}"));
+        }
+        out
+    }
+
+    /// The report for programs: one document.
+    pub fn json(&self) -> String {
+        let files: Vec<_> = self
+            .files
+            .iter()
+            .map(|file| {
+                let mistakes: Vec<_> = file
+                    .mistakes
+                    .iter()
+                    .map(|m| json!({"key": m.key, "problem": m.problem}))
+                    .collect();
+                json!({
+                    "path": file.path,
+                    "ok": file.mistakes.is_empty(),
+                    "activation_flag": file.activation_flag,
+                    "mistakes": mistakes,
+                })
+            })
+            .collect();
+        let document = json!({
+            "config_dir": self.config_dir,
+            "root": self.root,
+            "settings_problem": self.settings_problem.as_ref().map(ToString::to_string),
+            "files": files,
+            "vendors": self.vendors.iter().map(VendorReport::json).collect::<Vec<_>>(),
+            "refused": self.refused.as_ref().map(ToString::to_string),
+        });
+        format!("{document:#}\n")
+    }
+}
+
+impl VendorReport {
+    fn write(&self, out: &mut String) {
+        let version = self.version.as_deref().unwrap_or("version unknown");
+        let features = self.features.join(", ");
+        line(
+            out,
+            &format!(
+                "\n{} ({}, {version}): {features}",
+                self.activation_flag, self.name
+            ),
+        );
+        if let Some(problem) = &self.problem {
+            line(out, &format!("  {problem}"));
+        }
+        for item in &self.items {
+            let (mark, detail) = match &item.found {
+                Ok(detail) => ("ok     ", detail),
+                Err(problem) => ("missing", problem),
+            };
+            let text = format!(
+                "  {mark} {:<9} {} [{}] {detail}",
+                item.kind.word(),
+                item.path,
+                item.feature
+            );
+            line(out, text.trim_end());
+        }
+    }
+
+    fn json(&self) -> serde_json::Value {
+        let items: Vec<_> = self
+            .items
+            .iter()
+            .map(|item| {
+                json!({
+                    "feature": item.feature,
+                    "kind": item.kind.word(),
+                    "path": item.path,
+                    "present": item.found.is_ok(),
+                    "detail": item.found.as_ref().ok(),
+                    "problem": item.found.as_ref().err(),
+                })
+            })
+            .collect();
+        json!({
+            "vendor": self.name,
+            "activation_flag": self.activation_flag,
+            "version": self.version,
+            "features": self.features,
+            "problem": self.problem.as_ref().map(ToString::to_string),
+            "items": items,
+        })
+    }
+}
+
+/// One line of the report; a leading newline sets it off from the one before.
+fn line(out: &mut String, text: &str) {
+    let (gap, text) = text.strip_prefix('\n').map_or(("", text), |t| ("\n", t));
+    let _ = writeln!(out, "{gap}{}", printable(text));
+}

@@ -1,0 +1,309 @@
+//! Reads from a shared library what the loader's cache records about it.
+//!
+//! Only the headers and the dynamic section are read, each with a bound, so a
+//! malformed file is an error and never a crash or a large allocation.
+//! Layout: System V ABI, chapters 4 and 5; flags: glibc `sysdeps/generic/ldconfig.h`.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+/// What one library is, as far as the cache is concerned.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Elf {
+    pub soname: Option<String>,
+    /// glibc's cache flags for it.
+    pub flags: u32,
+    /// It names a program interpreter: not static.
+    pub interpreted: bool,
+}
+
+const FLAG_LIBC6: u32 = 0x3;
+const MAX_HEADERS: usize = 512;
+const MAX_DYNAMIC: u64 = 1 << 16;
+const MAX_NAME: usize = 255;
+
+const PT_LOAD: u32 = 1;
+const PT_DYNAMIC: u32 = 2;
+const PT_INTERP: u32 = 3;
+const DT_NEEDED: u64 = 1;
+const DT_STRTAB: u64 = 5;
+const DT_SONAME: u64 = 14;
+
+/// Reads an open file. `None`: not an ELF file, or one that doesn't hold together.
+pub fn read(file: &File) -> Option<Elf> {
+    let mut head = [0; 4096];
+    let length = fill(file, &mut head, 0)?;
+    let reader = Reader::new(file, &head[..length])?;
+    let segments = reader.segments(&head[..length])?;
+    let interpreted = segments.iter().any(|s| s.kind == PT_INTERP);
+    let names = reader.names(&segments).unwrap_or_default();
+    Some(Elf {
+        flags: reader.flags(&names),
+        soname: names.soname,
+        interpreted,
+    })
+}
+
+#[derive(Default)]
+struct Names {
+    soname: Option<String>,
+    needs_libc6: bool,
+}
+
+struct Segment {
+    kind: u32,
+    offset: u64,
+    address: u64,
+    size: u64,
+}
+
+struct Reader<'a> {
+    file: &'a File,
+    wide: bool,
+    big: bool,
+    machine: u16,
+    processor_flags: u32,
+}
+
+impl<'a> Reader<'a> {
+    fn new(file: &'a File, head: &[u8]) -> Option<Self> {
+        let (magic, class, data) = (head.get(..4)?, *head.get(4)?, *head.get(5)?);
+        if magic != b"\x7fELF" || !matches!(class, 1 | 2) || !matches!(data, 1 | 2) {
+            return None;
+        }
+        let mut reader = Self {
+            file,
+            wide: class == 2,
+            big: data == 2,
+            machine: 0,
+            processor_flags: 0,
+        };
+        reader.machine = u16::try_from(reader.number(head, 18, 2)?).ok()?;
+        let flags_at = if reader.wide { 48 } else { 36 };
+        reader.processor_flags = u32::try_from(reader.number(head, flags_at, 4)?).ok()?;
+        Some(reader)
+    }
+
+    /// An unsigned number of 2, 4 or 8 bytes.
+    fn number(&self, bytes: &[u8], at: usize, size: usize) -> Option<u64> {
+        let bytes = bytes.get(at..at.checked_add(size)?)?;
+        let fold = |value: u64, byte: &u8| value << 8 | u64::from(*byte);
+        Some(if self.big {
+            bytes.iter().fold(0, fold)
+        } else {
+            bytes.iter().rev().fold(0, fold)
+        })
+    }
+
+    fn segments(&self, head: &[u8]) -> Option<Vec<Segment>> {
+        let (offset_at, size_at) = if self.wide { (32, 54) } else { (28, 42) };
+        let word = self.word();
+        let offset = self.number(head, offset_at, word)?;
+        let size = usize::try_from(self.number(head, size_at, 2)?).ok()?;
+        let count = usize::try_from(self.number(head, size_at + 2, 2)?).ok()?;
+        if count > MAX_HEADERS || size < if self.wide { 56 } else { 32 } || size > 256 {
+            return None;
+        }
+        let table = self.bytes(offset, count * size)?;
+        table.chunks_exact(size).map(|s| self.segment(s)).collect()
+    }
+
+    fn segment(&self, header: &[u8]) -> Option<Segment> {
+        let word = self.word();
+        let (offset, address, size) = if self.wide { (8, 16, 32) } else { (4, 8, 16) };
+        Some(Segment {
+            kind: u32::try_from(self.number(header, 0, 4)?).ok()?,
+            offset: self.number(header, offset, word)?,
+            address: self.number(header, address, word)?,
+            size: self.number(header, size, word)?,
+        })
+    }
+
+    fn word(&self) -> usize {
+        if self.wide {
+            8
+        } else {
+            4
+        }
+    }
+
+    fn bytes(&self, offset: u64, length: usize) -> Option<Vec<u8>> {
+        let mut bytes = vec![0; length];
+        (fill(self.file, &mut bytes, offset)? == length).then_some(bytes)
+    }
+
+    fn names(&self, segments: &[Segment]) -> Option<Names> {
+        let dynamic = segments.iter().find(|s| s.kind == PT_DYNAMIC)?;
+        let size = usize::try_from(dynamic.size.min(MAX_DYNAMIC)).ok()?;
+        let table = self.bytes(dynamic.offset, size)?;
+        let word = self.word();
+        let entries: Vec<(u64, u64)> = table
+            .chunks_exact(2 * word)
+            .map_while(|e| Some((self.number(e, 0, word)?, self.number(e, word, word)?)))
+            .take_while(|(tag, _)| *tag != 0)
+            .collect();
+        let value = |tag| entries.iter().find(|e| e.0 == tag).map(|e| e.1);
+        let strings = file_offset(segments, value(DT_STRTAB)?)?;
+        let needs_libc6 = entries
+            .iter()
+            .filter(|e| e.0 == DT_NEEDED)
+            .any(|e| self.name(strings, e.1).as_deref() == Some("libc.so.6"));
+        Some(Names {
+            soname: value(DT_SONAME).and_then(|at| self.name(strings, at)),
+            needs_libc6,
+        })
+    }
+
+    /// A string of the table: plain text without a slash, or nothing.
+    fn name(&self, strings: u64, at: u64) -> Option<String> {
+        let mut bytes = [0; MAX_NAME + 1];
+        let length = fill(self.file, &mut bytes, strings.checked_add(at)?)?;
+        let end = bytes[..length].iter().position(|&b| b == 0)?;
+        let name = std::str::from_utf8(&bytes[..end]).ok()?;
+        let plain = !name.is_empty() && !name.contains(|c: char| c == '/' || c.is_control());
+        plain.then(|| name.to_owned())
+    }
+
+    /// What `ldconfig` writes for this machine. Libraries of 32-bit x86 and of
+    /// MIPS say by what they need whether they are glibc 2's; others always are.
+    fn flags(&self, names: &Names) -> u32 {
+        const HARD_FLOAT: u32 = 0x400;
+        const RISCV_DOUBLE: u32 = 0x4;
+        const LOONGARCH_DOUBLE: u32 = 0x3;
+        match (self.machine, self.wide) {
+            (62, true) => 0x0300 | FLAG_LIBC6,  // x86-64
+            (62, false) => 0x0800 | FLAG_LIBC6, // x32
+            (183, true) => 0x0a00 | FLAG_LIBC6, // aarch64
+            (21, true) => 0x0500 | FLAG_LIBC6,  // ppc64
+            (22, true) => 0x0400 | FLAG_LIBC6,  // s390x
+            (40, false) if self.processor_flags & HARD_FLOAT != 0 => 0x0900 | FLAG_LIBC6, // arm
+            (40, false) => 0x0b00 | FLAG_LIBC6,
+            (243, true) if self.processor_flags & 0x6 == RISCV_DOUBLE => 0x1000 | FLAG_LIBC6,
+            (243, true) => 0x0f00 | FLAG_LIBC6,
+            (258, true) if self.processor_flags & 0x7 == LOONGARCH_DOUBLE => 0x1200 | FLAG_LIBC6,
+            (258, true) => 0x1100 | FLAG_LIBC6,
+            _ if names.needs_libc6 => FLAG_LIBC6,
+            _ => 0x1,
+        }
+    }
+}
+
+fn file_offset(segments: &[Segment], address: u64) -> Option<u64> {
+    segments.iter().filter(|s| s.kind == PT_LOAD).find_map(|s| {
+        let within = address.checked_sub(s.address)?;
+        (within < s.size).then(|| s.offset.checked_add(within))?
+    })
+}
+
+/// Reads until the buffer is full or the file ends.
+fn fill(file: &File, buffer: &mut [u8], offset: u64) -> Option<usize> {
+    let mut done = 0;
+    while done < buffer.len() {
+        let at = offset.checked_add(done as u64)?;
+        // An offset beyond what the kernel takes is an error of the file.
+        match file.read_at(&mut buffer[done..], at) {
+            Ok(0) => break,
+            Ok(count) => done += count,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(_) => return None,
+        }
+    }
+    Some(done)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::io::Write;
+
+    fn from_bytes(bytes: &[u8]) -> Option<Elf> {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(bytes).unwrap();
+        read(&file)
+    }
+
+    /// A little shared library, built by hand: one segment, one dynamic section.
+    fn sample(machine: u8, wide: bool, needed: &str) -> Vec<u8> {
+        let word = if wide { 8 } else { 4 };
+        let put = |bytes: &mut Vec<u8>, value: u64, size: usize| {
+            bytes.extend_from_slice(&value.to_le_bytes()[..size]);
+        };
+        let strings = format!("\0libx.so.1\0{needed}\0");
+        let (header, entry) = if wide { (64, 56) } else { (52, 32) };
+        let dynamic = header + 2 * entry;
+        let strtab = dynamic + 4 * 2 * word;
+        let total = (strtab + strings.len()) as u64;
+        let mut b = b"\x7fELF".to_vec();
+        b.extend_from_slice(&[if wide { 2 } else { 1 }, 1, 1]);
+        b.resize(16, 0);
+        put(&mut b, 3, 2);
+        put(&mut b, machine.into(), 2);
+        put(&mut b, 1, 4);
+        put(&mut b, 0, word);
+        put(&mut b, header as u64, word);
+        put(&mut b, 0, word);
+        put(&mut b, 0, 4);
+        for value in [header, entry, 2, 0, 0, 0] {
+            put(&mut b, value as u64, 2);
+        }
+        for (kind, offset, size) in [(1, 0, total), (2, dynamic as u64, (8 * word) as u64)] {
+            put(&mut b, kind, 4);
+            if wide {
+                put(&mut b, 4, 4);
+            }
+            for value in [offset, offset, offset, size, size] {
+                put(&mut b, value, word);
+            }
+            if !wide {
+                put(&mut b, 4, 4);
+            }
+            put(&mut b, 0x1000, word);
+        }
+        for (tag, value) in [(5, strtab as u64), (14, 1), (1, 11), (0, 0)] {
+            put(&mut b, tag, word);
+            put(&mut b, value, word);
+        }
+        b.extend_from_slice(strings.as_bytes());
+        b
+    }
+
+    #[test]
+    fn soname_and_flags_by_machine() {
+        for (machine, wide, needed, flags) in [
+            (62, true, "libm.so.6", 0x303),
+            (3, false, "libc.so.6", 0x3),
+            (3, false, "libm.so.6", 0x1),
+            (183, true, "libc.so.6", 0xa03),
+        ] {
+            let elf = from_bytes(&sample(machine, wide, needed)).unwrap();
+            assert_eq!(elf.soname.as_deref(), Some("libx.so.1"));
+            assert_eq!(elf.flags, flags, "{machine}");
+            assert!(!elf.interpreted);
+        }
+    }
+
+    #[test]
+    fn other_files_are_none() {
+        assert_eq!(from_bytes(b""), None);
+        assert_eq!(from_bytes(b"!<arch>\n"), None);
+        assert_eq!(from_bytes(b"\x7fELF"), None);
+    }
+
+    proptest! {
+        #[test]
+        fn hostile_files_never_panic(
+            wide: bool,
+            edits in prop::collection::vec((0usize..400, any::<u8>()), 0..12),
+            cut in 0usize..500,
+        ) {
+            let mut bytes = sample(62, wide, "libc.so.6");
+            for (at, byte) in edits {
+                let at = at % bytes.len();
+                bytes[at] = byte;
+            }
+            bytes.truncate(cut.max(4));
+            let _ = from_bytes(&bytes);
+        }
+    }
+}

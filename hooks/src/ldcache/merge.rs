@@ -1,0 +1,171 @@
+//! Adds libraries to a cache so that the loader finds them before all others.
+
+use std::cmp::Ordering;
+use std::collections::HashSet;
+
+use super::order::compare_entries;
+use super::{Cache, Entry};
+
+/// A library to be found: this name, with these flags, at this path.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Addition {
+    pub soname: String,
+    pub path: String,
+    pub flags: u32,
+}
+
+impl Addition {
+    fn entry(&self) -> Entry<'_> {
+        Entry {
+            flags: self.flags,
+            soname: self.soname.as_bytes(),
+            path: self.path.as_bytes(),
+            os_version: 0,
+            hwcap: 0,
+        }
+    }
+}
+
+/// The cache with the additions, each before the entries of its name and flags
+/// that don't belong to a glibc-hwcaps folder. What is already there is moved,
+/// not doubled: merging twice is merging once.
+pub fn merge<'a>(cache: Cache<'a>, additions: &'a [Addition]) -> Cache<'a> {
+    let mut seen = HashSet::new();
+    let mut ours: Vec<Entry> = additions
+        .iter()
+        .map(Addition::entry)
+        .filter(|e| seen.insert((e.soname, e.path, e.flags)))
+        .collect();
+    ours.sort_by(compare_entries);
+    let kept = cache.entries.into_iter().filter(|e| {
+        e.hwcap != 0 || e.os_version != 0 || !seen.contains(&(e.soname, e.path, e.flags))
+    });
+    let mut entries = Vec::new();
+    let mut ours = ours.into_iter().peekable();
+    for entry in kept {
+        while let Some(own) = ours.next_if(|own| compare_entries(own, &entry) != Ordering::Greater)
+        {
+            entries.push(own);
+        }
+        entries.push(entry);
+    }
+    entries.extend(ours);
+    Cache { entries, ..cache }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{parse, write};
+    use super::*;
+    use proptest::prelude::*;
+
+    fn addition(soname: &str, path: &str) -> Addition {
+        Addition {
+            soname: soname.to_owned(),
+            path: path.to_owned(),
+            flags: 0x303,
+        }
+    }
+
+    fn merged(bytes: &[u8], additions: &[Addition]) -> Vec<u8> {
+        write(&merge(parse(bytes).unwrap(), additions)).unwrap()
+    }
+
+    fn listed(bytes: &[u8]) -> Vec<String> {
+        let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
+        parse(bytes)
+            .unwrap()
+            .entries
+            .iter()
+            .map(|e| text(e.path))
+            .collect()
+    }
+
+    #[test]
+    fn ours_come_first_and_names_descend() {
+        let image = merged(
+            b"",
+            &[
+                addition("liba.so.1", "/i/liba.so.1"),
+                addition("libb.so.2", "/i/libb.so.2"),
+            ],
+        );
+        let both = merged(
+            &image,
+            &[
+                addition("liba.so.1", "/o/liba.so.1"),
+                addition("libb.so.10", "/o/libb.so.10"),
+            ],
+        );
+        assert_eq!(
+            listed(&both),
+            [
+                "/o/libb.so.10",
+                "/i/libb.so.2",
+                "/o/liba.so.1",
+                "/i/liba.so.1"
+            ]
+        );
+    }
+
+    #[test]
+    fn this_machines_cache_survives_reading_and_writing() {
+        let Ok(bytes) = std::fs::read("/etc/ld.so.cache") else {
+            return; // A machine without glibc has none.
+        };
+        let written = write(&parse(&bytes).unwrap()).unwrap();
+        assert!(written == bytes, "the bytes differ");
+    }
+
+    #[test]
+    fn the_old_format_in_front_is_skipped() {
+        let new = merged(b"", &[addition("liba.so.1", "/i/liba.so.1")]);
+        let mut both = b"ld.so-1.7.0\0".to_vec();
+        both.extend_from_slice(&1u32.to_ne_bytes());
+        both.resize(16 + 12 + 4, 0);
+        both.extend_from_slice(&new);
+        assert_eq!(write(&parse(&both).unwrap()).unwrap(), new);
+    }
+
+    fn additions() -> impl Strategy<Value = Vec<Addition>> {
+        let one = (
+            "lib[a-c]{1,2}\\.so(\\.[0-9]{1,3})?",
+            "/[a-c]/[a-z]{1,3}",
+            0u32..4,
+        );
+        prop::collection::vec(
+            one.prop_map(|(soname, path, flags)| Addition {
+                soname,
+                path,
+                flags,
+            }),
+            0..12,
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn merging_twice_is_merging_once(image in additions(), ours in additions()) {
+            let image = merged(b"", &image);
+            let once = merged(&image, &ours);
+            prop_assert_eq!(&merged(&once, &ours), &once);
+        }
+
+        #[test]
+        fn any_bytes_are_read_or_refused(
+            image in additions(),
+            edits in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..8),
+            cut in any::<prop::sample::Index>(),
+        ) {
+            let mut bytes = merged(b"", &image);
+            for (at, byte) in edits {
+                let at = at.index(bytes.len());
+                bytes[at] = byte;
+            }
+            bytes.truncate(cut.index(bytes.len() + 1));
+            if let Ok(cache) = parse(&bytes) {
+                let _ = write(&merge(cache, &[addition("liba.so.1", "/o/liba.so.1")]));
+            }
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! Puts accelerator drivers into containers when they start.
+//!
+//! One engine, several doors: [`decide`] says which features a container asks
+//! for, [`collect`] looks them up on the host, and the resulting [`edits`] are
+//! applied to the container's [`spec`] and, by the [`shim`], to its root.
+
+pub mod arguments;
+pub mod check;
+pub mod cli;
+pub mod clock;
+pub mod collect;
+pub mod decide;
+pub mod edits;
+pub mod elf;
+pub mod engine;
+pub mod environment;
+pub mod error;
+pub mod glob;
+pub mod host;
+pub mod inroot;
+pub mod json;
+pub mod ldcache;
+pub mod level;
+pub mod libcache;
+pub mod log;
+mod namespaces;
+pub mod settings;
+pub mod shim;
+pub mod spec;
+pub mod vendor;
+pub mod vendor_dir;

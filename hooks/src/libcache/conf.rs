@@ -1,0 +1,101 @@
+//! The drop-in that makes a later `ldconfig` in the container keep our folders.
+
+use rustix::io::Errno;
+
+use super::publish::publish;
+use crate::glob;
+use crate::inroot::Root;
+
+const CONF: &str = "etc/ld.so.conf";
+const FOLDER: &str = "etc/ld.so.conf.d";
+/// First in the order of names, so that it wins over copies in the image.
+const NAME: &str = "00-oci-decorator.conf";
+const HEADER: &str =
+    "# Written by oci-decorator: folders of the drivers that this container was given.\n";
+const MAX_CONF: u64 = 1 << 16;
+
+/// Writes the drop-in where `ld.so.conf` includes it. Folders that an earlier
+/// one lists stay in it, as the cache alone no longer tells that they are ours.
+pub fn update(root: &Root, folders: &[&str]) -> rustix::io::Result<()> {
+    let path = format!("{FOLDER}/{NAME}");
+    let old = match root.read(&path, MAX_CONF) {
+        Ok((bytes, _)) => String::from_utf8_lossy(&bytes).into_owned(),
+        Err(_) => String::new(),
+    };
+    let new = content(&old, folders);
+    if new == old || new == HEADER || !included(root)? {
+        return Ok(());
+    }
+    let folder = root.make_folder(FOLDER)?;
+    let mut like = rustix::fs::fstat(&folder)?;
+    like.st_mode = 0o644;
+    publish(&folder, NAME, new.as_bytes(), &like)
+}
+
+fn content(old: &str, folders: &[&str]) -> String {
+    let mut listed: Vec<&str> = folders.to_vec();
+    for line in old.lines().map(str::trim) {
+        if line.starts_with('/') && !listed.contains(&line) {
+            listed.push(line);
+        }
+    }
+    let mut text = HEADER.to_owned();
+    for folder in listed {
+        text.push_str(folder);
+        text.push('\n');
+    }
+    text
+}
+
+fn included(root: &Root) -> rustix::io::Result<bool> {
+    match root.read(CONF, MAX_CONF) {
+        Ok((bytes, _)) => Ok(includes(
+            &String::from_utf8_lossy(&bytes),
+            &format!("/{FOLDER}/{NAME}"),
+        )),
+        Err(Errno::NOENT) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// True when a line `include PATTERN …` covers the path (ldconfig(8)).
+fn includes(conf: &str, path: &str) -> bool {
+    conf.lines().any(|line| {
+        let line = line.split('#').next().unwrap_or_default();
+        let mut words = line.split_whitespace();
+        words.next() == Some("include")
+            && words.any(|pattern| {
+                if pattern.starts_with('/') {
+                    glob::matches(pattern, path)
+                } else {
+                    glob::matches(&format!("/etc/{pattern}"), path)
+                }
+            })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn include_lines() {
+        let path = "/etc/ld.so.conf.d/00-oci-decorator.conf";
+        assert!(includes("include /etc/ld.so.conf.d/*.conf\n", path));
+        assert!(includes(
+            "/opt/lib\n  include ld.so.conf.d/*.conf # all",
+            path
+        ));
+        assert!(!includes("# include /etc/ld.so.conf.d/*.conf", path));
+        assert!(!includes("include /etc/other.d/*.conf", path));
+        assert!(!includes("hwcap 0 nosegneg", path));
+    }
+
+    #[test]
+    fn content_is_stable() {
+        let once = content("", &["/b", "/a"]);
+        assert_eq!(once.lines().skip(1).collect::<Vec<_>>(), ["/b", "/a"]);
+        assert_eq!(content(&once, &["/b", "/a"]), once);
+        assert_eq!(content(&once, &[]), once);
+    }
+}

@@ -1,0 +1,152 @@
+//! Makes a container's loader find the libraries that are mounted into it.
+//!
+//! Works on the container's root before the container starts: merges entries
+//! into glibc's cache, names their folders in a drop-in of `ld.so.conf.d` so
+//! that a later `ldconfig` keeps them, and extends musl's path file.
+//! Every path is resolved within that root, and no program of it is run.
+
+mod additions;
+mod conf;
+mod musl;
+mod publish;
+mod rebuild;
+
+use std::collections::HashSet;
+
+use rustix::fs::{OFlags, Stat};
+use rustix::io::Errno;
+
+use crate::edits::Library;
+use crate::inroot::{split, Root};
+use crate::ldcache::{merge, parse, write, Addition, Cache};
+use crate::level::Level;
+use crate::log::Note;
+
+pub use rebuild::{run_in_namespaces, VERB};
+
+/// Largest cache that is read; a full desktop's is a twentieth of this.
+pub const MAX_CACHE: u64 = 4 << 20;
+const CACHE: &str = "etc/ld.so.cache";
+/// Loaders of glibc; an image with none of them and no cache isn't glibc's.
+const GLIBC_LOADERS: [&str; 8] = [
+    "lib64/ld-linux-x86-64.so.2",
+    "lib/ld-linux.so.2",
+    "lib/ld-linux-aarch64.so.1",
+    "lib/ld-linux-armhf.so.3",
+    "lib64/ld64.so.2",
+    "lib/ld64.so.1",
+    "lib/ld-linux-riscv64-lp64d.so.1",
+    "lib64/ld-linux-loongarch-lp64d.so.1",
+];
+
+/// Updates the caches of a container's root. Never fails: what an image makes
+/// impossible is a note, and the container starts with what it has.
+pub fn update(root: &Root, libraries: &[Library]) -> Vec<Note> {
+    let mut notes = Vec::new();
+    if libraries.is_empty() {
+        return notes;
+    }
+    let additions = additions::additions(libraries);
+    let folders = folders(&additions);
+    let mut warn = |what: &str, error: &dyn std::fmt::Display| {
+        notes.push(Note::new(Level::Warning, format!("{what}: {error}")));
+    };
+    match glibc(root, &additions, &folders) {
+        Ok(Some(unreadable)) => warn(
+            "the image's library cache was replaced, as it can't be read",
+            &unreadable,
+        ),
+        Ok(None) => {}
+        Err(error) => warn("can't update the image's library cache", &error),
+    }
+    if let Err(error) = musl::update(root, &folders) {
+        warn("can't update musl's path file", &error);
+    }
+    notes
+}
+
+/// Folders of the additions, in the order of their first library.
+fn folders(additions: &[Addition]) -> Vec<&str> {
+    let mut seen = HashSet::new();
+    additions
+        .iter()
+        .filter_map(|a| split(&a.path))
+        .map(|(folder, _)| folder.trim_end_matches('/'))
+        .filter(|folder| seen.insert(*folder))
+        .collect()
+}
+
+/// Merges into glibc's cache. `Some`: why the image's own entries are gone.
+fn glibc(
+    root: &Root,
+    additions: &[Addition],
+    folders: &[&str],
+) -> rustix::io::Result<Option<&'static str>> {
+    let (old, stat) = match root.read(CACHE, MAX_CACHE) {
+        Ok((bytes, stat)) => (bytes, Some(stat)),
+        Err(Errno::NOENT) if has_loader(root) => (Vec::new(), None),
+        Err(Errno::NOENT) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let etc = root.make_folder("etc")?;
+    let mut rebuilt = Vec::new();
+    let (cache, lost) = match parse(&old) {
+        Ok(cache) => (cache, None),
+        Err(unreadable) => {
+            rebuilt = rebuild::rebuild(root).unwrap_or_default();
+            match parse(&rebuilt) {
+                Ok(cache) if !rebuilt.is_empty() => (cache, None),
+                _ => (Cache::default(), Some(unreadable.0)),
+            }
+        }
+    };
+    conf::update(root, &unlisted(&cache, additions, folders))?;
+    let new = write(&merge(cache, additions)).ok_or(Errno::FBIG)?;
+    if new != old {
+        let stat = owner(root, stat)?;
+        publish::publish(&etc, "ld.so.cache", &new, &stat)?;
+    }
+    drop(rebuilt);
+    Ok(lost)
+}
+
+fn has_loader(root: &Root) -> bool {
+    GLIBC_LOADERS
+        .iter()
+        .any(|path| root.open_in(path, OFlags::PATH).is_ok())
+}
+
+/// The file's own owner and mode, or for a new one its folder's owner.
+fn owner(root: &Root, stat: Option<Stat>) -> rustix::io::Result<Stat> {
+    stat.map_or_else(
+        || {
+            let mut stat = rustix::fs::fstat(root.open_in("etc", OFlags::PATH)?)?;
+            stat.st_mode = 0o644;
+            Ok(stat)
+        },
+        Ok,
+    )
+}
+
+/// Folders that the image's own `ldconfig` doesn't look into: none of the
+/// cache's other entries lies there. Naming one that it does would change the
+/// order in which it finds the image's libraries.
+fn unlisted<'a>(cache: &Cache, additions: &[Addition], folders: &[&'a str]) -> Vec<&'a str> {
+    let ours: HashSet<&[u8]> = additions.iter().map(|a| a.path.as_bytes()).collect();
+    let known: HashSet<&[u8]> = cache
+        .entries
+        .iter()
+        .filter(|e| !ours.contains(e.path))
+        .filter_map(|e| {
+            e.path
+                .iter()
+                .rposition(|&b| b == b'/')
+                .map(|at| &e.path[..at])
+        })
+        .collect();
+    folders
+        .iter()
+        .copied()
+        .filter(|f| !known.contains(f.as_bytes()) && !matches!(*f, "/lib" | "/usr/lib"))
+        .collect()
+}

@@ -1,0 +1,254 @@
+//! The runtime shim: edits the bundle of a container that is about to be made,
+//! then becomes the low-level runtime. Every other command passes through.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use rustix::fs::{Access, Mode, OFlags};
+
+use crate::arguments::{Arguments, Create, LogFormat};
+use crate::clock;
+use crate::edits::Edits;
+use crate::engine::{self, Door};
+use crate::error::{exit, Error, Result};
+use crate::inroot::{read_regular, Root};
+use crate::json::quote;
+use crate::level::Level;
+use crate::libcache;
+use crate::log::{append, printable, Log, Note};
+use crate::settings::{self, Settings};
+use crate::spec::{Spec, MAX_SIZE};
+
+/// The name under which the program is a runtime.
+pub const NAME: &str = "oci-decorator-runtime";
+/// Where commands are looked up when there is no `PATH`.
+const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+const TEMPORARY: &str = ".config.json.oci-decorator";
+
+/// Runs the command line of a runtime. Comes back only when that failed.
+pub fn run(words: &[OsString]) -> ExitCode {
+    let arguments = Arguments::parse(words);
+    let error = match start(&arguments, words) {
+        Ok(never) => match never {},
+        Err(error) => error,
+    };
+    report(&arguments, &printable(&error.to_string()));
+    ExitCode::from(exit::FAILED)
+}
+
+fn start(arguments: &Arguments, words: &[OsString]) -> Result<std::convert::Infallible> {
+    let loaded = settings::load(std::env::var_os(settings::VARIABLE).as_deref());
+    let settings = match &arguments.create {
+        Some(create) => {
+            let settings = loaded?;
+            decorate(&settings, create)?;
+            settings
+        }
+        // Broken settings must not keep anybody from stopping a container.
+        None => loaded.unwrap_or_default(),
+    };
+    become_runtime(&settings.runtimes, words)
+}
+
+/// Edits what the container is made from.
+fn decorate(settings: &Settings, create: &Create) -> Result<()> {
+    let log = Log {
+        level: settings.log_level,
+        file: settings.log_file.clone(),
+        container: create.container.clone(),
+    };
+    let edited = edit_bundle(settings, create, &log);
+    if let Err(error) = &edited {
+        log.write(&Note::new(Level::Error, format!("start refused: {error}")));
+    }
+    edited
+}
+
+fn edit_bundle(settings: &Settings, create: &Create, log: &Log) -> Result<()> {
+    let name = create.config.as_deref().unwrap_or(Path::new("config.json"));
+    let path = create.bundle.join(name);
+    let Some(text) = read_config(&path)? else {
+        return Ok(()); // The runtime says what is missing in its own words.
+    };
+    let spec = Spec::parse(&text)?;
+    let door = Door {
+        config_dir: &settings.config_dir,
+        root: &settings.root,
+        log,
+    };
+    let Some(edits) = engine::edits(&door, &spec)? else {
+        return Ok(());
+    };
+    let edited = spec.edited(&edits)?;
+    if edited != text {
+        write_config(&path, &edited).map_err(|e| {
+            Error::failed(format!("can't write {}: {e}", path.display()))
+                .resolve("the bundle must be writable for what its environment asks for")
+        })?;
+    }
+    match spec.root_path()? {
+        Some(root) => prepare_root(&create.bundle.join(&*root), &edits, log),
+        None => Ok(()),
+    }
+}
+
+/// The text of a bundle's config. `None`: there is none.
+fn read_config(path: &Path) -> Result<Option<String>> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let fail = |problem: &dyn std::fmt::Display| {
+        Error::failed(format!("can't read {}: {problem}", path.display()))
+    };
+    let fd = match rustix::fs::open(path, flags, Mode::empty()) {
+        Err(rustix::io::Errno::NOENT) => return Ok(None),
+        other => other.map_err(|e| fail(&e))?,
+    };
+    let (bytes, _) = read_regular(fd, MAX_SIZE).map_err(|e| fail(&e))?;
+    String::from_utf8(bytes)
+        .map(Some)
+        .map_err(|_| fail(&"it is not UTF-8"))
+}
+
+/// Replaces the file by one rename, with its owner and mode.
+/// Not synced: `docs/decisions/0014` says why.
+fn write_config(path: &Path, text: &str) -> std::io::Result<()> {
+    let old = std::fs::metadata(path)?;
+    let temporary = path.with_file_name(TEMPORARY);
+    match std::fs::remove_file(&temporary) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = File::options()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&temporary)?;
+    let new = file.metadata()?;
+    let written = file
+        .write_all(text.as_bytes())
+        .and_then(|()| {
+            if (new.uid(), new.gid()) == (old.uid(), old.gid()) {
+                Ok(())
+            } else {
+                std::os::unix::fs::fchown(&file, Some(old.uid()), Some(old.gid()))
+            }
+        })
+        .and_then(|()| file.set_permissions(PermissionsExt::from_mode(old.mode() & 0o777)))
+        .and_then(|()| std::fs::rename(&temporary, path));
+    written.inspect_err(|_| _ = std::fs::remove_file(&temporary))
+}
+
+/// What no line of the spec can do: bare folders, and the library caches.
+fn prepare_root(path: &Path, edits: &Edits, log: &Log) -> Result<()> {
+    let root = Root::open(path).map_err(|e| {
+        Error::failed(format!(
+            "can't open the container's root {}: {e}",
+            path.display()
+        ))
+    })?;
+    for directory in edits.bare_directories() {
+        if let Err(error) = root.make_folder(directory) {
+            let message = format!("can't make {directory} in the container: {error}");
+            log.write(&Note::new(Level::Warning, message));
+        }
+    }
+    log.write_all(&libcache::update(&root, &edits.libraries));
+    Ok(())
+}
+
+fn become_runtime(runtimes: &[String], words: &[OsString]) -> Result<std::convert::Infallible> {
+    let path = std::env::var_os("PATH").unwrap_or_else(|| DEFAULT_PATH.into());
+    let program = find(runtimes, &path).ok_or_else(|| {
+        Error::not_found(format!(
+            "no low-level runtime found: {}",
+            runtimes.join(", ")
+        ))
+        .resolve("install one, or name it under \"runtimes\" in config.toml")
+    })?;
+    let error = Command::new(&program).args(words).exec();
+    Err(Error::failed(format!(
+        "can't run {}: {error}",
+        program.display()
+    )))
+}
+
+/// The first runtime that can be executed and is not this program itself.
+fn find(runtimes: &[String], path: &OsStr) -> Option<PathBuf> {
+    let own = std::fs::metadata("/proc/self/exe").ok();
+    let own = own.map(|m| (m.dev(), m.ino()));
+    runtimes
+        .iter()
+        .flat_map(|name| -> Vec<PathBuf> {
+            if name.starts_with('/') {
+                vec![name.into()]
+            } else {
+                std::env::split_paths(path).map(|d| d.join(name)).collect()
+            }
+        })
+        .filter(|candidate| rustix::fs::access(candidate, Access::EXEC_OK).is_ok())
+        .find(|candidate| {
+            std::fs::metadata(candidate)
+                .is_ok_and(|m| m.is_file() && Some((m.dev(), m.ino())) != own)
+        })
+}
+
+/// Tells the engine why the start is refused: on stderr, and where it asked
+/// for the runtime's log, in the runtime's own format, so that it is shown.
+fn report(arguments: &Arguments, message: &str) {
+    let message = format!("oci-decorator: {message}");
+    let _ = writeln!(std::io::stderr(), "{message}");
+    let Some(log) = &arguments.log else {
+        return;
+    };
+    let (time, text) = (clock::now(), quote(&message));
+    let line = match arguments.log_format {
+        LogFormat::Json => format!("{{\"level\":\"error\",\"msg\":{text},\"time\":\"{time}\"}}\n"),
+        LogFormat::Text => format!("time=\"{time}\" level=error msg={text}\n"),
+    };
+    append(log, &line);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runtimes_are_tried_in_order() {
+        let dir = tempfile::tempdir().unwrap();
+        let make = |name: &str, mode| {
+            let path = dir.path().join(name);
+            std::fs::write(&path, "").unwrap();
+            std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
+            path
+        };
+        make("notexec", 0o644);
+        let second = make("second", 0o755);
+        std::os::unix::fs::symlink("/proc/self/exe", dir.path().join("self")).unwrap();
+        let list = |names: &[&str]| names.iter().map(|&n| n.to_owned()).collect::<Vec<_>>();
+        let path = dir.path().as_os_str();
+        assert_eq!(
+            find(&list(&["absent", "notexec", "self", "second"]), path),
+            Some(second.clone())
+        );
+        let absolute = second.display().to_string();
+        assert_eq!(find(&list(&[&absolute]), OsStr::new("")), Some(second));
+        assert_eq!(find(&list(&["absent"]), path), None);
+    }
+
+    #[test]
+    fn a_config_is_replaced_whole_and_keeps_its_mode() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("config.json");
+        std::fs::write(&path, "old").unwrap();
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o640)).unwrap();
+        std::fs::write(dir.path().join(TEMPORARY), "left by a killed start").unwrap();
+        write_config(&path, "new").unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "new");
+        assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o640);
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+}

@@ -1,0 +1,247 @@
+//! Reads the folder of vendor files: `*.json`, in the order of their names.
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use rustix::fs::{FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
+
+use crate::decide::{Broken, VendorFile};
+use crate::error::{Error, Result};
+use crate::inroot::read_regular;
+use crate::json::Json;
+use crate::vendor::{is_flag, parse, Mistake, Vendor};
+
+/// Largest vendor file that is read, in bytes.
+pub const MAX_SIZE: u64 = 1 << 20;
+
+/// Reads every vendor file of the folder; a folder that isn't there has none.
+/// Where the folder isn't root's alone, none of its files can be used.
+/// Errors: the folder can't be read.
+pub fn read(folder: &Path) -> Result<Vec<VendorFile>> {
+    let shown = folder.display();
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let fd = match rustix::fs::open(folder, flags, Mode::empty()) {
+        Ok(fd) => fd,
+        Err(Errno::NOENT) => return Ok(Vec::new()),
+        Err(error) => return Err(Error::failed(format!("can't open {shown}: {error}"))),
+    };
+    let stat =
+        rustix::fs::fstat(&fd).map_err(|e| Error::failed(format!("can't examine {shown}: {e}")))?;
+    let distrust = untrusted(&stat).map(|problem| {
+        Mistake::new(
+            "",
+            format!("the folder {shown} {problem}; {TRUST_RESOLUTION}"),
+        )
+    });
+    let names = names(&fd).map_err(|e| Error::failed(format!("can't list {shown}: {e}")))?;
+    Ok(names
+        .into_iter()
+        .map(|name| VendorFile {
+            content: read_one(&fd, &name, distrust.as_ref()),
+            path: folder.join(&name).display().to_string(),
+            name: name.trim_end_matches(".json").to_owned(),
+        })
+        .collect())
+}
+
+const TRUST_RESOLUTION: &str = "chown root it and chmod go-w it";
+
+fn names(folder: &OwnedFd) -> rustix::io::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in rustix::fs::Dir::read_from(folder)? {
+        if let Ok(name) = entry?.file_name().to_str() {
+            if is_vendor_file(name) {
+                names.push(name.to_owned());
+            }
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// Editors and package managers leave other names behind, with and without a dot in front.
+fn is_vendor_file(name: &str) -> bool {
+    !name.starts_with('.') && name.strip_suffix(".json").is_some()
+}
+
+fn read_one(
+    folder: &OwnedFd,
+    name: &str,
+    distrust: Option<&Mistake>,
+) -> std::result::Result<Vendor, Broken> {
+    let (bytes, stat) = read_bytes(folder, name).map_err(|problem| Broken {
+        mistakes: vec![Mistake::new("", problem)],
+        flags: Vec::new(),
+    })?;
+    let own =
+        untrusted(&stat).map(|problem| Mistake::new("", format!("{problem}; {TRUST_RESOLUTION}")));
+    let mut mistakes: Vec<_> = distrust.cloned().into_iter().chain(own).collect();
+    let Ok(text) = std::str::from_utf8(&bytes) else {
+        mistakes.push(Mistake::new("", "not valid UTF-8"));
+        return Err(broken(mistakes, &String::from_utf8_lossy(&bytes)));
+    };
+    match parse(text) {
+        Ok(vendor) if mistakes.is_empty() => Ok(vendor),
+        Ok(_) => Err(broken(mistakes, text)),
+        Err(found) => {
+            mistakes.extend(found);
+            Err(broken(mistakes, text))
+        }
+    }
+}
+
+fn read_bytes(folder: &OwnedFd, name: &str) -> std::result::Result<(Vec<u8>, Stat), String> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    rustix::fs::openat(folder, name, flags, Mode::empty())
+        .and_then(|fd| read_regular(fd, MAX_SIZE))
+        .map_err(|error| match error {
+            Errno::INVAL | Errno::NXIO | Errno::NODEV => "not a regular file".to_owned(),
+            Errno::FBIG => format!("larger than {MAX_SIZE} bytes"),
+            other => format!("can't be read: {other}"),
+        })
+}
+
+/// Why this file or folder must not steer a root program, if so.
+fn untrusted(stat: &Stat) -> Option<&'static str> {
+    let mode = stat.st_mode;
+    let sticky_folder = FileType::from_raw_mode(mode) == FileType::Directory && mode & 0o1000 != 0;
+    if !owner_is_trusted(stat.st_uid) {
+        Some("is not owned by root")
+    } else if mode & 0o002 != 0 && !sticky_folder {
+        Some("is writable by everyone")
+    } else if mode & 0o020 != 0 && stat.st_gid != 0 {
+        Some("is writable by a group")
+    } else {
+        None
+    }
+}
+
+fn owner_is_trusted(uid: u32) -> bool {
+    uid == 0 || uid == rustix::process::geteuid().as_raw() || is_unmapped_root(uid)
+}
+
+/// In a rootless engine's user namespace the host's root shows as the overflow
+/// user. Nothing there runs with more rights than the user has anyway.
+fn is_unmapped_root(uid: u32) -> bool {
+    let read = |path| std::fs::read_to_string(path).unwrap_or_default();
+    let overflow = read("/proc/sys/kernel/overflowuid");
+    let initial = read("/proc/self/uid_map")
+        .split_whitespace()
+        .eq(["0", "0", "4294967295"]);
+    !initial && overflow.trim().parse() == Ok(uid)
+}
+
+fn broken(mistakes: Vec<Mistake>, text: &str) -> Broken {
+    Broken {
+        mistakes,
+        flags: flags_in(text),
+    }
+}
+
+/// The activation flags that a text names, whether or not it is JSON.
+fn flags_in(text: &str) -> Vec<String> {
+    if let Ok(Json::Object(members)) = serde_json::from_str(text) {
+        return members
+            .iter()
+            .filter(|(key, _)| key == "activation_flag")
+            .filter_map(|(_, value)| value.text())
+            .filter(|flag| is_flag(flag))
+            .map(str::to_owned)
+            .collect();
+    }
+    text.split("\"activation_flag\"")
+        .skip(1)
+        .filter_map(|rest| {
+            let rest = rest.trim_start().strip_prefix(':')?.trim_start();
+            let flag = rest.strip_prefix('"')?.split('"').next()?;
+            is_flag(flag).then(|| flag.to_owned())
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    const GOOD: &str = r#"{"activation_flag":"X","driver_feature":[],"inventory":{}}"#;
+
+    fn problem(file: &VendorFile) -> String {
+        let broken = file.content.as_ref().unwrap_err();
+        broken
+            .mistakes
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+            .join("; ")
+    }
+
+    #[test]
+    fn reads_json_files_in_order_and_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in [
+            "b.json",
+            "a.json",
+            "README",
+            "a.json.rpmsave",
+            ".hidden.json",
+        ] {
+            std::fs::write(dir.path().join(name), GOOD).unwrap();
+        }
+        let files = read(dir.path()).unwrap();
+        let names: Vec<_> = files.iter().map(|f| f.name.as_str()).collect();
+        assert_eq!(names, ["a", "b"]);
+        assert!(files.iter().all(|f| f.content.is_ok()));
+        assert!(read(&dir.path().join("none")).unwrap().is_empty());
+    }
+
+    #[test]
+    fn unusable_files_say_why() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        std::fs::create_dir(path("folder.json")).unwrap();
+        std::fs::write(
+            path("latin.json"),
+            b"{\"activation_flag\": \"X\", \"version\": \"\xfc\"}",
+        )
+        .unwrap();
+        let sparse = std::fs::File::create(path("huge.json")).unwrap();
+        sparse.set_len(100 << 20).unwrap();
+        std::fs::write(path("open.json"), GOOD).unwrap();
+        let mode = std::fs::Permissions::from_mode(0o666);
+        std::fs::set_permissions(path("open.json"), mode).unwrap();
+        let files = read(dir.path()).unwrap();
+        let problems: Vec<_> = files.iter().map(problem).collect();
+        assert_eq!(problems[0], "not a regular file");
+        assert_eq!(problems[1], "larger than 1048576 bytes");
+        assert_eq!(problems[2], "not valid UTF-8");
+        assert!(problems[3].starts_with("is writable by everyone"));
+        assert_eq!(files[2].content.as_ref().unwrap_err().flags, ["X"]);
+        assert_eq!(files[3].content.as_ref().unwrap_err().flags, ["X"]);
+    }
+
+    #[test]
+    fn flags_are_found_in_broken_text() {
+        assert_eq!(flags_in("{\"activation_flag\" :\n \"OCI_A\","), ["OCI_A"]);
+        assert_eq!(
+            flags_in("\"activation_flag\": 3, \"activation_flag\":\"B\""),
+            ["B"]
+        );
+        assert_eq!(
+            flags_in(r#"{"activation_flag":"A","x":{"activation_flag":"B"}}"#),
+            ["A"]
+        );
+        assert!(flags_in("activation_flag = X").is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_it_panic(text in "(?s).{0,200}", tail in "[\\[\\]{}\":, a-z_]{0,40}") {
+            let _ = parse(&text);
+            let _ = flags_in(&format!("\"activation_flag\"{text}{tail}"));
+            let _ = parse(&format!("{{\"activation_flag\":{tail}"));
+        }
+    }
+}
