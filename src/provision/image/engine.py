@@ -139,8 +139,11 @@ class Engine:
     def import_tree(self, tar: IO[bytes], reference: str, changes: Iterable[str]) -> None:
         """Make an image of one layer out of a tar file of a root file system."""
         name, tag = split_reference(reference)
+        # An iterator, because the SDK announces a chunked body: of a file, whose length is known,
+        # requests would send the bare bytes: "invalid byte in chunk length", says the engine.
+        chunks = iter(lambda: tar.read(_CHUNK), b"")
         with self._translated(f"import '{reference}'"):
-            self._client.import_image_from_stream(tar, name, tag, list(changes))
+            self._client.import_image_from_stream(chunks, name, tag, list(changes))
 
     @contextmanager
     def archive(self, image_id: str, path: str, *, owner: str) -> Iterator[Iterator[bytes]]:
