@@ -62,7 +62,7 @@ def _image_size(scene: Scene) -> Row:
 
 def build_rows(scene: Scene) -> list[Row]:
     """The modules in the driver container against the same make outside; minutes."""
-    forced = scene.provision.json("build", *TARGET, "--force")
+    forced = scene.provision.build(*TARGET, "--rebuild")
     steps = forced["steps"]
     make = next(step for step in steps if _MAKE in step["instruction"])
     outside = _make_outside(scene)

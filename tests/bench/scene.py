@@ -82,7 +82,7 @@ class Scene:
         self.engine = self._opened.enter_context(Engine(cache_dir() / "demo-engine"))
         load_base(self.engine)
         self.provision = Provision(self.engine.host)
-        self.built = self.provision.json("build", *TARGET)
+        self.built = self.provision.build(*TARGET)
         self.root = self.folder / "host"
         self.root.mkdir()
         self.provision("install", self.built["image"], "--root", self.root)

@@ -16,7 +16,7 @@ from kit.cache import cache_dir
 from kit.engine import Engine, answers
 from kit.podman import Podman
 from kit.process import run
-from kit.product import Provision, base_archive
+from kit.product import BUILD_NETWORK, Provision, base_archive
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,6 +38,11 @@ class Engines:
 
     builder: str | None
     runner: Engine
+
+    @property
+    def build_flags(self) -> tuple[str, ...]:
+        """What `provision build` has to be told about the builder."""
+        return BUILD_NETWORK if self.builder else ()
 
     def ensure_base(self, screen: Screen, provision: Provision, distro: str) -> str:
         """Have the base image of `distro` in the builder; its name."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from demo.choice import Choice, choose
 from demo.containers import Door, Received, show
 from demo.engines import Engines, open_engines
+from demo.screen import DemoError
 from demo.summary import print_summary
 from kit.product import DECORATOR, RUNTIME, Provision, write_runtime_config
 
@@ -85,12 +86,14 @@ class Demo:
         pick = self.choice
         self.screen.say(f"{pick.driver} for {pick.kernel} of {pick.distro}: {pick.why}")
         self.base = self.engines.ensure_base(self.screen, self.provision, pick.distro)
-        pin = json.loads(self._provision("resolve", *self._target(), "--json", lines=60).stdout)
+        self._provision("resolve", *self._target(), lines=60)
+        pin = self.provision.json("resolve", *self._target())
         self.screen.check(pin["digest"], "the Pin has a digest, which names the image", pin)
 
     def build(self) -> None:
         """Step 3."""
-        self.built = json.loads(self._provision("build", *self._target(), "--json").stdout)
+        flags = (*self._target(), *self.engines.build_flags)
+        self.built = json.loads(self._provision("build", *flags, "--json", lines=12).stdout)
         if self.built["built"]:
             self.engines.forget_image_at_end(self.opened, self.built["image"])
         else:
@@ -154,5 +157,6 @@ class Demo:
     def _provision(self, *words: str | Path, lines: int = 24) -> Completed:
         argv = [self.provision.program, *words]
         done = self.screen.run(argv, env=self.provision.variables(), live=True, lines=lines)
-        self.screen.check(done.returncode == 0, f"provision {words[0]} succeeded", done.stdout)
+        if done.returncode != 0:
+            raise DemoError(f"provision {words[0]} ended with status {done.returncode}, see above")
         return done

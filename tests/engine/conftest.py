@@ -75,10 +75,10 @@ def host(tmp_path: Path, shim_config: Path) -> Host:
 @pytest.fixture(scope="session")
 def small_build(provision: Provision) -> dict[str, Any]:
     """What `provision build` says about the small driver on OLD_KERNEL: built in seconds."""
-    return provision.json("build", SMALL_DRIVER, "--kernel", OLD_KERNEL, "--distro", DISTRO)
+    return provision.build(SMALL_DRIVER, "--kernel", OLD_KERNEL, "--distro", DISTRO)
 
 
 @pytest.fixture(scope="session")
 def nvidia_build(provision: Provision) -> dict[str, Any]:
     """NVIDIA's open modules on OLD_KERNEL, and the user space: minutes."""
-    return provision.json("build", "nvidia", "--kernel", OLD_KERNEL, "--distro", DISTRO)
+    return provision.build("nvidia", "--kernel", OLD_KERNEL, "--distro", DISTRO)

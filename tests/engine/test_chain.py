@@ -42,7 +42,7 @@ def test_building_again_builds_nothing(
     engine: Engine, provision: Provision, small_build: dict[str, Any]
 ) -> None:
     before = engine.docker("images", "--all", "--quiet").stdout
-    again = provision.json("build", *_TARGET)
+    again = provision.build(*_TARGET)
     assert again["built"] is False
     assert again["image"] == small_build["image"]
     assert engine.docker("images", "--all", "--quiet").stdout == before

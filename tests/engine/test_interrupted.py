@@ -13,7 +13,7 @@ from kit.engine import Engine
 from kit.hosts import DISTRO, OLD_KERNEL, SMALL_DRIVER, load_base
 from kit.probe import can_mount, need
 from kit.process import run, start
-from kit.product import Provision
+from kit.product import BUILD_NETWORK, Provision
 
 if TYPE_CHECKING:
     import subprocess
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from kit.hosts import Host
 
 _TARGET = (SMALL_DRIVER, "--kernel", OLD_KERNEL, "--distro", DISTRO)
+_BUILD = ("build", *_TARGET, *BUILD_NETWORK)
 
 
 @pytest.fixture
@@ -53,13 +54,13 @@ def test_a_build_that_is_killed_is_finished_by_the_next(
     engine: Engine, provision: Provision, unbuilt: str, tmp_path: Path, layers: int
 ) -> None:
     before = _layers(engine)
-    process = _background(provision, tmp_path / "log", "build", *_TARGET)
+    process = _background(provision, tmp_path / "log", *_BUILD)
     _wait(lambda: _layers(engine) >= before + layers and engine.containers(), process)
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert unbuilt not in engine.images()
 
-    again = provision.json("build", *_TARGET)
+    again = provision.build(*_TARGET)
     assert (again["image"], again["built"]) == (unbuilt, True)
     provision("verify", unbuilt)
 
@@ -68,9 +69,9 @@ def test_of_two_builds_at_once_one_waits_and_says_so(
     engine: Engine, provision: Provision, unbuilt: str, tmp_path: Path
 ) -> None:
     logs = (tmp_path / "first", tmp_path / "second")
-    first = _background(provision, logs[0], "build", *_TARGET, "--json")
+    first = _background(provision, logs[0], *_BUILD, "--json")
     _wait(engine.containers, first)
-    second = _background(provision, logs[1], "build", *_TARGET, "--json")
+    second = _background(provision, logs[1], *_BUILD, "--json")
     assert (first.wait(600), second.wait(600)) == (0, 0)
     texts = [log.read_text() for log in logs]
     assert "waiting" in texts[1].lower()
@@ -87,7 +88,7 @@ def test_an_engine_that_dies_in_mid_build_is_reported_and_the_next_build_finishe
     log = tmp_path / "log"
     with Engine(data) as dying:
         load_base(dying)
-        process = _background(Provision(dying.host), log, "build", *_TARGET)
+        process = _background(Provision(dying.host), log, *_BUILD)
         _wait(dying.containers, process)
         dying.kill()
         assert process.wait(120) == 1
@@ -96,12 +97,12 @@ def test_an_engine_that_dies_in_mid_build_is_reported_and_the_next_build_finishe
     assert "Traceback" not in text
     with Engine(data) as alive:
         provision = Provision(alive.host)
-        provision("verify", provision.json("build", *_TARGET)["image"])
+        provision("verify", provision.build(*_TARGET)["image"])
 
 
 def test_an_absent_engine_is_reported(tmp_path: Path) -> None:
     absent = Provision(f"unix://{tmp_path}/nobody.sock")
-    status, error = absent.failure("build", *_TARGET)
+    status, error = absent.failure(*_BUILD)
     assert status == 1
     assert "nobody.sock" in f"{error['message']} {error['details']}"
     assert error["resolution"]

@@ -10,6 +10,7 @@ import pytest
 
 from kit.cache import REPOSITORY
 from kit.hosts import DISTRO, NEW_KERNEL, OLD_KERNEL
+from kit.product import BUILD_NETWORK
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -98,7 +99,7 @@ def test_a_build_that_fails_names_source_line_kernel_and_what_to_do(
     provision: Provision, unpatched: Path
 ) -> None:
     target = ("nvidia", "--kernel", NEW_KERNEL, "--distro", DISTRO)
-    status, error = provision.failure("build", *target, "--catalogue", unpatched)
+    status, error = provision.failure("build", *target, *BUILD_NETWORK, "--catalogue", unpatched)
     assert status == 1
     report = f"{error['message']}\n{error['details']}"
     assert re.search(r"nvidia/nv-pci\.c:223\b.*pci_resize_resource", report, re.DOTALL)
@@ -109,7 +110,7 @@ def test_a_build_that_fails_names_source_line_kernel_and_what_to_do(
 def test_with_its_patch_the_driver_builds_on_the_newer_kernel(
     provision: Provision, host: Host
 ) -> None:
-    built = provision.json("build", "nvidia", "--kernel", NEW_KERNEL, "--distro", DISTRO)
+    built = provision.build("nvidia", "--kernel", NEW_KERNEL, "--distro", DISTRO)
     provision("verify", built["image"])
     provision("install", built["image"], "--root", host.root)
     assert len(list(host.entry("nvidia").rglob("*.ko*"))) == 5

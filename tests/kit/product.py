@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kit.cache import REPOSITORY, cached
+from kit.cache import REPOSITORY, cache_dir, cached
 from kit.process import Completed, run
 
 if TYPE_CHECKING:
@@ -16,10 +16,20 @@ if TYPE_CHECKING:
 
     from kit.engine import Engine
 
-__all__ = ["DECORATOR", "RUNTIME", "Provision", "base_archive", "write_runtime_config"]
+__all__ = [
+    "BUILD_NETWORK",
+    "DECORATOR",
+    "RUNTIME",
+    "Provision",
+    "base_archive",
+    "write_runtime_config",
+]
 
 DECORATOR = REPOSITORY / "build/oci-decorator"
 RUNTIME = REPOSITORY / "build/oci-decorator-runtime"
+
+# A private engine has no bridge: without this, build containers reach no archive.
+BUILD_NETWORK = ("--network", "host")
 
 # `--json` documents are read where they are tested; what is in them is each command's business.
 Document = dict[str, Any]
@@ -43,13 +53,17 @@ class Provision:
         return Path(sys.executable).parent / "provision"
 
     def variables(self) -> dict[str, str]:
-        """What is added to the environment of a call."""
+        """What is added to the environment of a call; archive indexes lie in our cache."""
         engine = {"DOCKER_HOST": self.docker_host} if self.docker_host else {}
-        return {**engine, **self.environment}
+        return {"XDG_CACHE_HOME": str(cache_dir()), **engine, **self.environment}
 
     def __call__(self, *words: str | Path, check: bool = True) -> Completed:
         """Run `provision WORDS`."""
         return run([self.program, *words], env=self.variables(), check=check)
+
+    def build(self, *words: str | Path) -> Document:
+        """`provision build`, in an engine without a bridge."""
+        return self.json("build", *words, *BUILD_NETWORK)
 
     def json(self, *words: str | Path) -> Document:
         """Run `provision WORDS --json`; the one document on its standard output."""
