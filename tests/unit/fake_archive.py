@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import lzma
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -75,11 +76,13 @@ class Mirror:
         folder: Where it lies.
         fields: Fields of its Release files, besides those that it works out.
         date: When its Release files say that they were made.
+        published: How many suites were written so far.
     """
 
     folder: Path
     fields: dict[str, str] = field(default_factory=lambda: {"Origin": "Debian"})
     date: datetime = field(default_factory=lambda: datetime.now(UTC))
+    published: int = 0
 
     def publish(
         self, suite: str, sections: Mapping[str, str], *, architectures: Sequence[str] = ("amd64",)
@@ -103,6 +106,9 @@ class Mirror:
         }
         lines = [*(f"{key}: {value}" for key, value in fields.items()), "SHA256:", *sums]
         (root / "InRelease").write_text(_HEAD + "\n".join(lines) + "\n" + _TAIL)
+        # HTTP dates count whole seconds; two versions must differ for a conditional request.
+        self.published += 1
+        os.utime(root / "InRelease", times=(self.published, self.published))
 
     def expire(self) -> None:
         """Let what is published next be out of date."""

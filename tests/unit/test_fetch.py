@@ -1,3 +1,5 @@
+"""Downloads, against a server that fails in every way."""
+
 import hashlib
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -9,7 +11,7 @@ import pytest
 
 from provision import fetch
 from provision.errors import NotFoundError, ProvisionError
-from provision.fetch import Signed, SignatureError, UnreachableError, download, get_signed
+from provision.fetch import SignatureError, Signed, UnreachableError, download, get_signed
 from provision.progress import Event, Transfer
 from unit.fake_archive import Mirror, fake_gpgv
 

@@ -32,7 +32,13 @@ _RETRY_AFTER = 60
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known of a suite: its signed text, and when (Unix time) it was asked for."""
+    """What is known of a suite.
+
+    Attributes:
+        signed: Its signed text.
+        checked: Unix time when the archive last said that this is current.
+        tried: Unix time when it was last asked, with or without an answer.
+    """
 
     signed: Signed
     checked: float
@@ -69,7 +75,7 @@ class SuiteCache:
         known = self._load()
         if known and 0 <= now - known.checked < MAX_AGE:
             return self._parse(known.signed)
-        if known and 0 <= now - known.tried < _RETRY_AFTER:
+        if known and known.tried > known.checked and now - known.tried < _RETRY_AFTER:
             return self._outdated(known)
         try:
             signed = get_signed(

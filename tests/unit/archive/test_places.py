@@ -1,0 +1,172 @@
+"""Which suites at which addresses make up a distro's archive."""
+
+from pathlib import Path
+
+import pytest
+
+from provision.archive import find_distro
+from provision.archive.distros import debian_architecture
+from provision.archive.places import Place, find_places
+from provision.config import ArchiveConfig
+from provision.errors import NotFoundError
+
+KEYRING = "usr/share/keyrings/debian-archive-keyring.gpg"
+MIRROR = "http://mirror.example/debian"
+SECURITY = "http://security.example/debian-security"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / KEYRING).parent.mkdir(parents=True)
+    (tmp_path / KEYRING).write_bytes(b"\x99keys")
+    return tmp_path
+
+
+def places(
+    root: Path, distro: str = "debian:12", *, sources: str = "", config: ArchiveConfig | None = None
+) -> list[Place]:
+    apt = root / "etc/apt/sources.list"
+    apt.parent.mkdir(parents=True, exist_ok=True)
+    apt.write_text(sources)
+    return find_places(
+        find_distro(distro),
+        config=config or ArchiveConfig(),
+        root=root,
+        key_folder=root / "cache/keys",
+    )
+
+
+def shown(found: list[Place]) -> list[str]:
+    return [str(place) for place in found]
+
+
+BOOKWORM = f"""
+deb {MIRROR} bookworm main
+deb {MIRROR} bookworm-updates main
+deb {SECURITY} bookworm-security main
+"""
+
+
+def test_the_hosts_own_release_is_taken_as_apt_has_it(root: Path) -> None:
+    found = places(root, sources=BOOKWORM)
+    assert shown(found) == [
+        f"{MIRROR} bookworm",
+        f"{MIRROR} bookworm-updates",
+        f"{SECURITY} bookworm-security",
+    ]
+    assert {place.keyrings for place in found} == {(root / KEYRING,)}
+    assert {(place.origin, place.tentative) for place in found} == {("Debian", False)}
+
+
+def test_a_host_without_security_updates_gets_none(root: Path) -> None:
+    assert shown(places(root, sources=f"deb {MIRROR} bookworm main")) == [f"{MIRROR} bookworm"]
+
+
+def test_another_release_is_looked_for_at_the_same_addresses(root: Path) -> None:
+    assert shown(places(root, "debian:13", sources=BOOKWORM)) == [
+        f"{MIRROR} trixie",
+        f"{MIRROR} trixie-updates",
+        f"{SECURITY} trixie-security",
+    ]
+
+
+def test_a_suite_that_moves_on_gives_the_addresses(root: Path) -> None:
+    sources = f"deb {MIRROR} stable main\ndeb {SECURITY} stable-security main\n"
+    assert shown(places(root, sources=sources)) == [
+        f"{MIRROR} bookworm",
+        f"{MIRROR} bookworm-updates",
+        f"{SECURITY} bookworm-security",
+    ]
+
+
+def test_other_archives_are_left_out(root: Path) -> None:
+    sources = f"""{BOOKWORM}
+deb http://docker.example/linux/debian bookworm stable
+deb http://sdk.example/apt sdk-bookworm main
+deb cdrom:[Debian]/ bookworm main
+deb file:/srv/debian bookworm main
+deb {MIRROR} bookworm-backports main
+"""
+    assert shown(places(root, sources=sources)) == shown(places(root, sources=BOOKWORM))
+
+
+def test_what_somebody_elses_key_signs_is_taken_for_a_trial(root: Path) -> None:
+    (root / "other.gpg").write_bytes(b"\x99other")
+    sources = f"{BOOKWORM}deb [signed-by=/other.gpg] http://other.example bookworm main\n"
+    last = places(root, sources=sources)[-1]
+    assert last.uri == "http://other.example"
+    assert last.keyrings == (root / "other.gpg",)
+    assert last.tentative
+
+
+def test_a_suite_named_twice_is_one_place(root: Path) -> None:
+    sources = f"deb {MIRROR} bookworm main\ndeb {MIRROR}/ bookworm contrib\n"
+    assert shown(places(root, sources=sources)) == [f"{MIRROR} bookworm"]
+
+
+def test_the_configuration_decides_where_it_names_a_mirror(root: Path) -> None:
+    config = ArchiveConfig(mirror="http://own.example/d/", security_mirror="http://own.example/s")
+    found = places(root, "debian:13", sources=BOOKWORM, config=config)
+    assert shown(found) == [
+        "http://own.example/d trixie",
+        "http://own.example/d trixie-updates",
+        "http://own.example/s trixie-security",
+    ]
+    assert {(place.origin, place.tentative) for place in found} == {(None, False)}
+
+
+def test_a_mirror_alone_goes_without_security_updates_and_says_so(
+    root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = places(root, config=ArchiveConfig(mirror="http://own.example/d"))
+    assert shown(found) == [
+        "http://own.example/d bookworm",
+        "http://own.example/d bookworm-updates",
+    ]
+    assert "without security updates" in caplog.text
+
+
+def test_the_configuration_names_a_keyring(root: Path) -> None:
+    (root / "own.gpg").write_bytes(b"\x99own")
+    config = ArchiveConfig(mirror="http://own.example/d", keyring="/own.gpg")
+    assert places(root, config=config)[0].keyrings == (root / "own.gpg",)
+
+
+def test_without_any_mirror_it_says_where_to_name_one(root: Path) -> None:
+    with pytest.raises(NotFoundError, match=r"No mirror of debian 12 \(bookworm\)") as caught:
+        places(root)
+    assert "[distros.debian.archive] mirror" in (caught.value.resolution or "")
+    assert "etc/apt/sources.list.d" in (caught.value.details or "")
+
+
+def test_without_keys_it_says_which_package_has_them(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="keys that sign the archive of debian") as caught:
+        places(tmp_path, sources=BOOKWORM)
+    assert "debian-archive-keyring" in (caught.value.resolution or "")
+    assert str(tmp_path / KEYRING) in (caught.value.details or "")
+
+
+@pytest.mark.parametrize("text", ["debian:12", "debian:bookworm"])
+def test_a_distro_has_a_version_and_a_codename(text: str) -> None:
+    found = find_distro(text)
+    assert (found.id, found.version, found.codename) == ("debian", "12", "bookworm")
+
+
+@pytest.mark.parametrize("text", ["debian", "debian:", "debain:12", "debian:9", "rhel:9.4", ""])
+def test_an_unknown_distro_is_answered_with_those_there_are(text: str) -> None:
+    with pytest.raises(NotFoundError, match=f"'{text}' is not supported") as caught:
+        find_distro(text)
+    assert "debian:12, debian:13" in (caught.value.resolution or "")
+
+
+def test_the_nearest_distro_is_guessed() -> None:
+    with pytest.raises(NotFoundError) as caught:
+        find_distro("debain:13")
+    assert "Did you mean 'debian:13'?" in (caught.value.resolution or "")
+
+
+def test_architectures_have_debians_names() -> None:
+    assert debian_architecture("x86_64") == "amd64"
+    assert debian_architecture("ppc64le") == "ppc64el"
+    with pytest.raises(NotFoundError, match="'i686' is not supported"):
+        debian_architecture("i686")
