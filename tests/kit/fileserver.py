@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 __all__ = ["served"]
 
 
+# Seconds within which the server notices that it shall stop.
+_POLL = 0.01
+
+
 class _Quiet(SimpleHTTPRequestHandler):
     def log_message(self, *_args: object) -> None:
         """Say nothing: a test's output is for what went wrong."""
@@ -24,7 +28,7 @@ class _Quiet(SimpleHTTPRequestHandler):
 def served(folder: Path) -> Iterator[str]:
     """Serve `folder`; yields its URL, without a slash at the end."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(folder)))
-    thread = Thread(target=server.serve_forever, daemon=True)
+    thread = Thread(target=server.serve_forever, args=(_POLL,), daemon=True)
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_address[1]}"

@@ -107,5 +107,5 @@ def _distro(root: Path) -> Distro:
         codename=known.codename().lower(),
         like=tuple(fields.get("id_like", "").split()),
         variant=fields.get("variant_id", ""),
-        name=known.name(pretty=True),
+        name=fields.get("pretty_name", "Linux"),
     )

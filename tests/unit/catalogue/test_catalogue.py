@@ -1,0 +1,109 @@
+"""Finding drivers and reading their folders."""
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from provision.catalogue import Catalogue, catalogue_folders, load_entry, places, templates_dir
+from provision.errors import ConfigError, NotFoundError
+from unit.recipes import RECIPE
+
+
+def driver(catalogue: Path, name: str, text: str = RECIPE) -> Path:
+    folder = catalogue / name
+    (folder / "patches").mkdir(parents=True)
+    (folder / "driver.toml").write_text(text.replace("made-up", name))
+    (folder / "patches/fix.patch").write_bytes(b"--- a\n+++ b\n")
+    return folder
+
+
+def test_a_driver_is_a_folder(tmp_path: Path) -> None:
+    folder = driver(tmp_path, "made-up")
+    entry = Catalogue([tmp_path]).entry("made-up")
+    assert entry.folder == folder
+    assert entry.recipe.name == "made-up"
+    assert entry.patches == {"fix.patch": b"--- a\n+++ b\n"}
+    assert entry.patch_sha256("fix.patch") == hashlib.sha256(b"--- a\n+++ b\n").hexdigest()
+
+
+def test_adding_a_driver_is_adding_a_folder(tmp_path: Path) -> None:
+    shipped = catalogue_folders()
+    before = Catalogue(shipped).names
+    driver(tmp_path, "made-up")
+    after = Catalogue([*shipped, tmp_path])
+    assert after.names == sorted([*before, "made-up"])
+    assert after.entry("made-up").recipe.default_flavour == "plain"
+
+
+def test_every_shipped_driver_can_be_read() -> None:
+    entries, problems = Catalogue(catalogue_folders()).entries()
+    assert [str(problem) for problem in problems] == []
+    assert {"nvidia", "v4l2loopback"} <= {entry.recipe.name for entry in entries}
+
+
+def test_a_later_folder_masks_an_earlier_one(tmp_path: Path) -> None:
+    driver(tmp_path / "one", "made-up")
+    folder = driver(tmp_path / "two", "made-up")
+    folders = [tmp_path / "one", tmp_path / "missing", tmp_path / "two"]
+    assert Catalogue(folders).entry("made-up").folder == folder
+
+
+def test_an_unknown_driver_is_answered_with_those_there_are(tmp_path: Path) -> None:
+    driver(tmp_path, "nvidia")
+    driver(tmp_path, "onload")
+    with pytest.raises(NotFoundError, match="There is no driver 'Nvida'") as caught:
+        Catalogue([tmp_path]).entry("Nvida")
+    assert "Did you mean 'nvidia'? There are nvidia, onload." in (caught.value.resolution or "")
+    assert str(tmp_path) in (caught.value.details or "")
+
+
+def test_a_driver_unlike_any_other_is_not_guessed(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError) as caught:
+        Catalogue([tmp_path]).entry("onload")
+    assert (caught.value.resolution or "").startswith("There are none.")
+
+
+def test_all_mistakes_of_a_folder_are_named_together(tmp_path: Path) -> None:
+    folder = driver(tmp_path, "made-up")
+    text = RECIPE.replace('name = "made-up"', 'name = "other"') + (
+        '\n[[patches]]\nfile = "fix.patch"\nreason = "again"\n'
+        '\n[[patches]]\nfile = "gone.patch"\nreason = "why"\n'
+    )
+    (folder / "driver.toml").write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load_entry(folder)
+    assert [str(mistake) for mistake in caught.value.mistakes] == [
+        "name: 'other' must be the folder's name, 'made-up'",
+        "patches.1.file: 'fix.patch' is named twice",
+        f"patches.2.file: there is no file '{folder}/patches/gone.patch'",
+    ]
+
+
+def test_one_broken_driver_doesnt_hide_the_others(tmp_path: Path) -> None:
+    driver(tmp_path, "good")
+    driver(tmp_path, "broken", 'schema = 1\nname = "broken"\n')
+    entries, problems = Catalogue([tmp_path]).entries()
+    assert [entry.recipe.name for entry in entries] == ["good"]
+    assert [problem.file for problem in problems] == [str(tmp_path / "broken/driver.toml")]
+
+
+def test_configured_folders_come_after_our_own(tmp_path: Path) -> None:
+    folders = catalogue_folders(["/srv/drivers"], root=tmp_path)
+    assert folders[0].name == "driver_images"
+    assert folders[1:] == [tmp_path / "srv/drivers"]
+
+
+def test_templates_lie_beside_the_drivers() -> None:
+    assert templates_dir().name == "templates"
+
+
+def test_an_installation_keeps_them_in_share(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(places, "_CHECKOUT", tmp_path / "lib")
+    monkeypatch.setattr(places, "_INSTALLED", tmp_path / "share/provision")
+    (tmp_path / "share/provision/templates").mkdir(parents=True)
+    assert templates_dir() == tmp_path / "share/provision/templates"
+    with pytest.raises(NotFoundError, match="'driver_images' is missing"):
+        catalogue_folders()

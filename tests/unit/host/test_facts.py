@@ -1,0 +1,280 @@
+"""Facts of hosts, read from trees."""
+
+import json
+import os
+import struct
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provision.archive import version_key
+from provision.errors import NotFoundError
+from provision.host import Distro, Engine, PciDevice, kernel_order, read_facts
+
+OS_RELEASES = sorted((Path(__file__).parents[2] / "data/os-release").iterdir())
+SECURE_BOOT = "sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
+
+
+class Tree:
+    """A host's root that is made file by file; a Debian host if nothing else is said."""
+
+    def __init__(self, root: Path, os_release: str = "debian_12") -> None:
+        self.root = root
+        known = {path.name: path for path in OS_RELEASES}
+        self.file("etc/os-release", known[os_release].read_text())
+
+    def file(self, name: str, content: str | bytes = "") -> Path:
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return path
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    return Tree(tmp_path)
+
+
+@pytest.mark.parametrize("path", OS_RELEASES, ids=lambda path: path.name)
+def test_the_distro_is_what_its_file_is_called(path: Path, tmp_path: Path) -> None:
+    name, version, variant = [*path.name.split("_"), ""][:3]
+    found = read_facts(Tree(tmp_path, path.name).root).distro
+    assert (found.id, found.version, found.variant) == (name, version, variant)
+
+
+@pytest.mark.parametrize(
+    ("name", "codename", "like"),
+    [
+        ("debian_13", "trixie", ()),
+        ("ubuntu_24.04", "noble", ("debian",)),
+        ("rocky_9.6", "blue onyx", ("rhel", "centos", "fedora")),
+        ("opensuse-leap_15.5", "", ("suse", "opensuse")),
+    ],
+)
+def test_codename_and_ancestors(
+    name: str, codename: str, like: tuple[str, ...], tmp_path: Path
+) -> None:
+    found = read_facts(Tree(tmp_path, name).root).distro
+    assert (found.codename, found.like) == (codename, like)
+
+
+def test_os_release_may_lie_in_usr(tmp_path: Path) -> None:
+    path = tmp_path / "usr/lib/os-release"
+    path.parent.mkdir(parents=True)
+    path.write_text("ID=sid-like\n")
+    assert read_facts(tmp_path).distro == Distro("sid-like", "", "", (), "", "Linux")
+
+
+def test_a_folder_that_is_no_root_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="no os-release under") as caught:
+        read_facts(tmp_path)
+    assert f"{tmp_path}/etc/os-release" in (caught.value.details or "")
+
+
+def test_an_empty_host_has_facts_all_the_same(tree: Tree) -> None:
+    facts = read_facts(tree.root)
+    assert facts.kernel is None
+    assert facts.arch == os.uname().machine
+    assert facts.engines == ()
+    assert (facts.secure_boot, facts.lockdown, facts.selinux) == ("absent", None, "absent")
+    assert facts.immutable is None
+    assert facts.pci == ()
+
+
+def test_facts_are_json(tree: Tree) -> None:
+    tree.file("usr/bin/podman")
+    facts = json.loads(json.dumps(read_facts(tree.root).to_json()))
+    assert list(facts) == [
+        "distro",
+        "kernel",
+        "arch",
+        "engines",
+        "secure_boot",
+        "lockdown",
+        "selinux",
+        "immutable",
+        "pci",
+    ]
+    assert facts["distro"]["id"] == "debian"
+    assert facts["engines"] == [{"name": "podman", "program": "/usr/bin/podman", "socket": None}]
+
+
+def test_the_running_kernel_is_what_proc_says(tree: Tree) -> None:
+    tree.file("proc/sys/kernel/osrelease", "6.1.0-47-amd64\n")
+    tree.file("usr/lib/modules/6.1.0-56-amd64/modules.dep")
+    assert read_facts(tree.root).kernel == "6.1.0-47-amd64"
+
+
+@pytest.mark.parametrize("folder", ["lib/modules", "usr/lib/modules"])
+def test_a_root_that_isnt_running_has_its_newest_complete_kernel(folder: str, tree: Tree) -> None:
+    for release in ("6.1.0-9-amd64", "6.1.0-47-amd64"):
+        tree.file(f"{folder}/{release}/modules.dep")
+    (tree.root / folder / "6.1.0-56-amd64/kernel").mkdir(parents=True)
+    assert read_facts(tree.root).kernel == "6.1.0-47-amd64"
+
+
+def test_kernels_are_ordered_by_their_numbers() -> None:
+    releases = [
+        "5.14.0-427.13.1.el9_4.x86_64",
+        "6.1.0-9-amd64",
+        "6.1.0-47-amd64",
+        "6.8.0-45-generic",
+        "6.12.107+deb13-amd64",
+        "6.12.117+deb13-amd64",
+        "6.13~rc1-amd64",
+        "6.13-amd64",
+    ]
+    assert sorted(set(releases), key=kernel_order) == releases
+
+
+@given(
+    st.lists(
+        st.from_regex(r"[1-9]\.[1-9][0-9]?\.0-[1-9][0-9]{0,2}-amd64", fullmatch=True), max_size=5
+    )
+)
+def test_the_order_of_debians_kernels_is_debians(releases: list[str]) -> None:
+    assert sorted(releases, key=kernel_order) == sorted(releases, key=version_key)
+
+
+@pytest.mark.parametrize(
+    ("number", "order", "arch"),
+    [
+        (62, "<", "x86_64"),
+        (183, "<", "aarch64"),
+        (21, "<", "ppc64le"),
+        (22, ">", "s390x"),
+        (243, "<", "riscv64"),
+    ],
+)
+def test_the_architecture_of_another_root_is_that_of_its_programs(
+    number: int, order: str, arch: str, tree: Tree
+) -> None:
+    ident = b"\x7fELF\x02" + (b"\x01" if order == "<" else b"\x02") + bytes(10)
+    tree.file("usr/bin/env", ident + struct.pack(f"{order}HH", 3, number))
+    assert read_facts(tree.root).arch == arch
+
+
+def test_a_link_out_of_the_root_says_nothing_about_it(tree: Tree, tmp_path: Path) -> None:
+    outside = tmp_path.with_name(f"{tmp_path.name}-outside")
+    outside.write_bytes(b"\x7fELF\x02\x01" + bytes(10) + struct.pack("<HH", 3, 22))
+    (tree.root / "bin").mkdir()
+    (tree.root / "bin/sh").symlink_to(outside)
+    tree.file("usr/bin/env", b"#!/bin/sh\n")
+    assert read_facts(tree.root).arch == os.uname().machine
+
+
+def test_engines_are_found_by_program_or_socket(tree: Tree) -> None:
+    tree.file("usr/sbin/dockerd")
+    tree.file("run/docker.sock")
+    tree.file("opt/bin/podman")
+    tree.file("run/k3s/containerd/containerd.sock")
+    (tree.root / "usr/bin").mkdir()
+    (tree.root / "usr/bin/crio").symlink_to("/opt/crio/bin/crio")
+    assert read_facts(tree.root).engines == (
+        Engine("docker", "/usr/sbin/dockerd", "/run/docker.sock"),
+        Engine("podman", "/opt/bin/podman", None),
+        Engine("containerd", None, "/run/k3s/containerd/containerd.sock"),
+        Engine("cri-o", "/usr/bin/crio", None),
+    )
+
+
+@pytest.mark.parametrize(
+    ("files", "state"),
+    [
+        ({SECURE_BOOT: b"\x06\x00\x00\x00\x01"}, "enabled"),
+        ({SECURE_BOOT: b"\x06\x00\x00\x00\x00"}, "disabled"),
+        ({"sys/firmware/efi/efivars/Boot0000-8be4": b""}, "absent"),
+        ({"sys/firmware/efi/systab": b""}, "unknown"),
+        ({"sys/firmware/memmap": b""}, "absent"),
+    ],
+)
+def test_secure_boot(files: dict[str, bytes], state: str, tree: Tree) -> None:
+    for name, content in files.items():
+        tree.file(name, content)
+    assert read_facts(tree.root).secure_boot == state
+
+
+@pytest.mark.parametrize(
+    ("text", "state"),
+    [
+        ("[none] integrity confidentiality\n", "none"),
+        ("none [integrity] confidentiality\n", "integrity"),
+        ("what\n", None),
+    ],
+)
+def test_lockdown(text: str, state: str | None, tree: Tree) -> None:
+    tree.file("sys/kernel/security/lockdown", text)
+    assert read_facts(tree.root).lockdown == state
+
+
+@pytest.mark.parametrize(
+    ("files", "state"),
+    [
+        ({"sys/fs/selinux/enforce": "1"}, "enforcing"),
+        ({"sys/fs/selinux/enforce": "0"}, "permissive"),
+        ({"sys/fs/cgroup/x": "", "etc/selinux/config": "SELINUX=enforcing\n"}, "disabled"),
+        ({"etc/selinux/config": "# SELINUX=disabled\nSELINUX=permissive\n"}, "permissive"),
+        ({"etc/selinux/config": "SELINUXTYPE=targeted\n"}, "disabled"),
+        ({}, "absent"),
+    ],
+)
+def test_selinux(files: dict[str, str], state: str, tree: Tree) -> None:
+    for name, content in files.items():
+        tree.file(name, content)
+    assert read_facts(tree.root).selinux == state
+
+
+RW = "/dev/sda1 / ext4 rw,relatime 0 0\n"
+RO = "/dev/sda1 / btrfs ro,relatime 0 0\n"
+USR_RO = f"{RW}/dev/dm-0 /usr ext4 ro,relatime 0 0\n"
+
+
+@pytest.mark.parametrize(
+    ("os_release", "files", "kind"),
+    [
+        ("fedora_41_coreos", {"run/ostree-booted": "", "proc/mounts": RW}, "ostree"),
+        ("flatcar_3227.2.4", {"proc/mounts": USR_RO}, "flatcar"),
+        ("opensuse-leap_15.5", {"usr/sbin/transactional-update": ""}, "transactional"),
+        (
+            "opensuse-leap_15.5",
+            {"usr/sbin/transactional-update": "", "proc/mounts": RO},
+            "transactional",
+        ),
+        ("opensuse-leap_15.5", {"usr/sbin/transactional-update": "", "proc/mounts": RW}, None),
+        ("debian_12", {"proc/mounts": USR_RO}, "read-only"),
+        ("debian_12", {"proc/mounts": RO}, "read-only"),
+        ("debian_12", {"proc/mounts": RO + RW}, None),
+        ("debian_12", {"proc/mounts": "/dev/sda1 /srv ext4 ro 0 0\n"}, None),
+    ],
+)
+def test_immutable(
+    os_release: str, files: dict[str, str], kind: str | None, tmp_path: Path
+) -> None:
+    tree = Tree(tmp_path, os_release)
+    for name, content in files.items():
+        tree.file(name, content)
+    assert read_facts(tree.root).immutable == kind
+
+
+def test_pci_devices_are_read_as_lspci_prints_them(tree: Tree) -> None:
+    folder = "sys/bus/pci/devices"
+    for address, ids in {
+        "0000:01:00.0": ("0x10de", "0x20b0", "0x030200"),
+        "0000:00:02.0": ("0x8086", "0x3e92", "0x030000"),
+    }.items():
+        for name, value in zip(("vendor", "device", "class"), ids, strict=True):
+            tree.file(f"{folder}/{address}/{name}", f"{value}\n")
+    (tree.root / folder / "0000:00:02.0/driver").symlink_to("../../../bus/pci/drivers/i915")
+    (tree.root / folder / "0000:00:1f.0").mkdir()
+    assert read_facts(tree.root).pci == (
+        PciDevice("0000:00:02.0", "8086", "3e92", "0300", "i915"),
+        PciDevice("0000:01:00.0", "10de", "20b0", "0302", None),
+    )
+
+
+def test_this_machine_has_facts() -> None:
+    facts = read_facts()
+    assert facts.kernel == os.uname().release
+    assert facts.arch == os.uname().machine

@@ -1,0 +1,71 @@
+"""A driver.toml that no driver has, for tests to change."""
+
+import json
+import tomllib
+
+from provision.documents import parse_json
+from provision.recipe import Recipe
+
+RECIPE = """\
+schema = 1
+name = "made-up"
+summary = "A driver for tests"
+vendor = "Nobody"
+homepage = "https://driver.example"
+
+[[hardware.pci]]
+vendor = "1234"
+classes = ["0300"]
+
+[source]
+kind = "deb"
+components = ["contrib", "non-free"]
+userspace = ["tool-user"]
+companions = ["tool-companion"]
+
+[[kernels]]
+versions = "==1.*"
+kernels = ">=6.1,<6.2"
+
+[[kernels]]
+versions = ">=2"
+kernels = ">=6.1,<6.13"
+
+[flavours.plain]
+default = true
+licences = ["MIT"]
+package = "tool-source"
+[flavours.plain.build]
+command = ["make", "-j{jobs}", "KDIR={kernel_build}"]
+modules = ["tool.ko"]
+
+[flavours.other]
+licences = ["GPL-2.0-only"]
+package = "tool-other-source"
+[flavours.other.build]
+command = ["make", "other"]
+modules = ["other.ko"]
+
+[container]
+activation_flag = "OCI_MADE_UP"
+driver_feature = ["compute"]
+[container.features.compute]
+devices = ["tool[0-9]*"]
+
+[[files]]
+kind = "library"
+from = "usr/lib/{multiarch}/libtool.so.{version}"
+to = "/usr/lib64/made-up/"
+features = ["compute"]
+
+[[patches]]
+file = "fix.patch"
+versions = "<2"
+flavours = ["plain"]
+reason = "a kernel changed"
+"""
+
+
+def recipe(**changes: object) -> Recipe:
+    """Return the recipe with some of its top-level tables replaced."""
+    return parse_json(json.dumps({**tomllib.loads(RECIPE), **changes}), Recipe, name="recipe")

@@ -1,0 +1,287 @@
+"""From a request to a Pin."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypedDict, Unpack
+
+import pytest
+
+from provision.archive import ArchiveIndex
+from provision.catalogue import Entry
+from provision.errors import ExitCode, NotFoundError, UsageError
+from provision.pin import ArchiveSource, BasePin, GitSource, Pin
+from provision.recipe import Recipe
+from provision.resolve import Request, components_of, newest_kernel, resolve
+from provision.resolve.recipe_digest import recipe_digest
+from unit.fake_archive import index_of, sample, stanza
+from unit.recipes import recipe
+
+BASE = BasePin(image="debian:bookworm", digest="sha256:" + "b" * 64)
+TEMPLATE = "c" * 64
+KERNEL = "6.1.0-47-amd64"
+TOOLS = ("xz-utils", "make", "kmod")
+PATCH = b"--- a\n+++ b\n"
+
+
+def packages(*more: str) -> str:
+    return "\n".join(
+        [
+            sample("bookworm", "main"),
+            stanza("tool-source", "1.9-2"),
+            stanza("tool-source", "1.10-0+deb12u1"),
+            stanza("tool-other-source", "2.0-1"),
+            stanza("tool-user", "1.10-0+deb12u1"),
+            stanza("tool-user", "2.0-1"),
+            stanza("tool-companion", "0.5-1"),
+            stanza("tool-companion", "0.7-1"),
+            *more,
+        ]
+    )
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Iterator[ArchiveIndex]:
+    made = index_of(
+        tmp_path,
+        {
+            ("bookworm", "main"): packages(),
+            ("bookworm-security", "main"): sample("bookworm-security", "main"),
+        },
+    )
+    yield made
+    made.close()
+
+
+class Options(TypedDict, total=False):
+    kernel: str
+    of: Recipe
+    version: str
+    flavour: str
+    force: bool
+    architecture: str
+    tools: tuple[str, ...]
+
+
+def pin(index: ArchiveIndex, **options: Unpack[Options]) -> Pin:
+    return resolve(
+        Request(
+            options.get("kernel", KERNEL),
+            options.get("architecture", "x86_64"),
+            version=options.get("version"),
+            flavour=options.get("flavour"),
+            force=options.get("force", False),
+        ),
+        entry=Entry(Path("/drivers/made-up"), options.get("of", recipe()), {"fix.patch": PATCH}),
+        index=index,
+        base=BASE,
+        template=TEMPLATE,
+        packages=options.get("tools", TOOLS),
+    )
+
+
+def test_everything_is_pinned(index: ArchiveIndex) -> None:
+    found = pin(index)
+    assert (found.driver.name, found.driver.version, found.driver.flavour) == (
+        "made-up",
+        "1.10",
+        "plain",
+    )
+    assert (found.kernel.release, found.kernel.architecture) == (KERNEL, "x86_64")
+    assert found.distro.codename == "bookworm"
+    assert (found.base, found.template) == (BASE, TEMPLATE)
+    assert found.compiler.name == "gcc-12"
+    assert len(found.headers) == 4
+    assert [(tool.name, tool.version) for tool in found.packages] == [
+        ("kmod", "30+20221128-1"),
+        ("make", "4.3-4.1"),
+        ("xz-utils", "5.4.1-1+deb12u2"),
+    ]
+    assert found.components == ("contrib", "non-free")
+    assert [(source.name, source.version) for source in found.sources if source.kind == "deb"] == [
+        ("tool-source", "1.10-0+deb12u1"),
+        ("tool-user", "1.10-0+deb12u1"),
+        ("tool-companion", "0.7-1"),
+    ]
+    assert [patch.name for patch in found.patches] == ["fix.patch"]
+    assert found.signing_key is None
+
+
+def test_the_same_request_gives_the_same_pin(index: ArchiveIndex) -> None:
+    assert pin(index).digest == pin(index, tools=TOOLS[::-1]).digest
+    assert pin(index).digest == pin(index, version="1.10", flavour="plain", force=True).digest
+
+
+def test_a_flavour_has_its_own_package_and_patches(index: ArchiveIndex) -> None:
+    found = pin(index, flavour="other")
+    assert found.driver.version == "2.0"
+    assert found.patches == ()
+
+
+def test_the_newest_version_that_fits_the_kernel_is_taken(tmp_path: Path) -> None:
+    more = [stanza("tool-source", "3.0-1"), stanza("tool-user", "3.0-1")]
+    index = index_of(tmp_path / "i", {("bookworm", "main"): packages(*more)})
+    kernels = [
+        {"versions": "==1.*", "kernels": ">=6.1,<6.2"},
+        {"versions": ">=2", "kernels": ">=6.5"},
+    ]
+    assert pin(index, of=recipe(kernels=kernels)).driver.version == "1.10"
+    assert pin(index).driver.version == "3.0"
+    index.close()
+
+
+def refused(index: ArchiveIndex, **options: Unpack[Options]) -> NotFoundError:
+    with pytest.raises(NotFoundError) as caught:
+        pin(index, **options)
+    assert caught.value.exit_code is ExitCode.NOT_FOUND
+    return caught.value
+
+
+def test_an_unknown_version_is_answered_with_those_there_are(index: ArchiveIndex) -> None:
+    error = refused(index, version="1.1")
+    assert error.message == "'made-up' (plain) has no version 1.1 for debian:12."
+    assert error.resolution == "Did you mean '1.10'? There are 1.10, 1.9."
+    assert "  http://mirror.example/debian bookworm main" in (error.details or "")
+
+
+def test_an_unknown_flavour_is_answered_with_those_there_are(index: ArchiveIndex) -> None:
+    error = refused(index, flavour="plane")
+    assert error.resolution == "Did you mean 'plain'? There are plain, other."
+
+
+def test_a_flavour_that_the_distro_lacks_points_to_another(tmp_path: Path) -> None:
+    text = packages().replace("Package: tool-source", "Package: renamed")
+    index = index_of(tmp_path, {("bookworm", "main"): text})
+    error = refused(index)
+    assert "there is no package tool-source" in error.message
+    assert error.resolution == "Take another flavour (--flavour): other."
+    index.close()
+
+
+def test_a_driver_that_the_distro_lacks_altogether(tmp_path: Path) -> None:
+    index = index_of(tmp_path, {("bookworm", "main"): sample("bookworm", "main")})
+    assert refused(index).resolution is None
+    index.close()
+
+
+def test_a_kernel_without_headers_is_refused(index: ArchiveIndex) -> None:
+    assert "No headers are packaged" in refused(index, kernel="6.1.0-48-amd64").message
+
+
+def test_a_kernel_that_the_driver_isnt_known_to_build_on_is_refused(index: ArchiveIndex) -> None:
+    error = refused(index, kernel="6.12.117+deb12-amd64")
+    assert error.message == (
+        "'made-up' 1.10 is not known to build on the kernel 6.12.117+deb12-amd64."
+    )
+    assert "--force" in (error.resolution or "")
+    assert (error.details or "").splitlines() == [
+        "driver.toml, ==1.*: kernels >=6.1,<6.2",
+        "packaged kernels that it builds on: 6.1.0-56-amd64, 6.1.0-50-amd64, 6.1.0-47-amd64",
+    ]
+
+
+def test_force_goes_on_all_the_same(index: ArchiveIndex) -> None:
+    found = pin(index, kernel="6.12.117+deb12-amd64", force=True)
+    assert found.kernel.release == "6.12.117+deb12-amd64"
+
+
+def test_nothing_known_about_a_version_is_said(index: ArchiveIndex) -> None:
+    kernels = [{"versions": "==7.*", "kernels": ">=5"}]
+    error = refused(index, of=recipe(kernels=kernels))
+    assert "nothing about this version" in (error.details or "")
+    assert "another version" in (error.resolution or "")
+
+
+@pytest.mark.parametrize(
+    ("kernel", "architecture"), [("no kernel", "x86_64"), ("", "x86_64"), (KERNEL, "i686")]
+)
+def test_what_is_no_kernel_is_wrong_usage(
+    kernel: str, architecture: str, index: ArchiveIndex
+) -> None:
+    with pytest.raises(UsageError, match="is no kernel release"):
+        pin(index, kernel=kernel, architecture=architecture)
+
+
+def test_user_space_of_another_version_is_named(index: ArchiveIndex) -> None:
+    error = refused(index, version="1.9")
+    assert "no user space of 'made-up' 1.9" in error.message
+    assert error.details == "tool-user: 2.0, 1.10"
+
+
+@pytest.mark.parametrize("key", ["userspace", "companions"])
+def test_user_space_that_the_archive_lacks_is_named(key: str, index: ArchiveIndex) -> None:
+    source: dict[str, object] = {"kind": "deb", key: ["tool-missing"]}
+    assert "has no package tool-missing" in refused(index, of=recipe(source=source)).message
+
+
+def test_a_tool_that_the_archive_lacks_is_named(index: ArchiveIndex) -> None:
+    error = refused(index, tools=("make", "no-such-tool"))
+    assert error.message == "The archive of debian:12 has no package no-such-tool for amd64."
+
+
+VENDOR = {
+    "plain": {"licences": ["MIT"], "build": {"command": ["make"], "modules": ["tool.ko"]}},
+}
+
+
+def test_a_vendors_archive_is_pinned_by_its_checksum(index: ArchiveIndex) -> None:
+    release = {"version": "1.5", "url": "https://driver.example/1.5.zip", "sha256": "d" * 64}
+    source = {"kind": "archive", "releases": [release]}
+    found = pin(index, of=recipe(source=source, flavours=VENDOR, patches=[]))
+    assert found.sources == (ArchiveSource(url=release["url"], sha256="d" * 64),)
+    assert found.components == ()
+
+
+def test_a_vendors_repository_is_pinned_by_commit_and_checksum(index: ArchiveIndex) -> None:
+    release = {
+        "version": "1.5",
+        "url": "https://driver.example/git",
+        "commit": "e" * 40,
+        "sha256": "d" * 64,
+    }
+    source = {"kind": "git", "releases": [release]}
+    found = pin(index, of=recipe(source=source, flavours=VENDOR, patches=[]))
+    assert found.sources == (
+        GitSource(url=release["url"], commit=release["commit"], sha256=release["sha256"]),
+    )
+
+
+def test_main_needs_no_mention() -> None:
+    source = {"kind": "deb", "components": ["non-free", "main", "contrib"]}
+    assert components_of(recipe(source=source)) == ("contrib", "non-free")
+
+
+def test_the_newest_kernel_is_one_that_the_driver_builds_on(index: ArchiveIndex) -> None:
+    assert newest_kernel(recipe(), index) == "6.1.0-56-amd64"
+    assert newest_kernel(recipe(), index, flavour="other") == "6.12.117+deb12-amd64"
+
+
+def test_no_kernel_to_build_on_says_what_is_known(index: ArchiveIndex) -> None:
+    kernels = [{"kernels": "<5"}]
+    with pytest.raises(NotFoundError, match="not known to build on any kernel") as caught:
+        newest_kernel(recipe(kernels=kernels), index)
+    assert caught.value.details == "versions: 1.10, 1.9\nany version: kernels <5"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"summary": "Another text"},
+        {"vendor": "Somebody"},
+        {"homepage": "https://elsewhere.example"},
+        {"kernels": [{"kernels": ">=1"}]},
+        {"hardware": {"pci": []}},
+    ],
+)
+def test_what_doesnt_reach_the_build_leaves_the_digest(changes: dict[str, object]) -> None:
+    assert recipe_digest(recipe(**changes), "plain") == recipe_digest(recipe(), "plain")
+
+
+def test_what_reaches_the_build_changes_the_digest() -> None:
+    base = recipe()
+    flavours = {name: value.model_dump(mode="json") for name, value in base.flavours.items()}
+    other = {**flavours, "plain": {**flavours["plain"], "licences": ["BSD-3-Clause"]}}
+    container = {**base.container.model_dump(mode="json"), "log_level": "LOG_DEBUG"}
+    changed = [recipe(flavours=other), recipe(container=container), recipe(files=[])]
+    digests = {recipe_digest(one, "plain") for one in [base, *changed]}
+    assert len(digests) == 4
+    assert recipe_digest(recipe(flavours=other), "other") == recipe_digest(base, "other")
