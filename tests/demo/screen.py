@@ -93,5 +93,5 @@ class Screen:
         lines = output.rstrip().splitlines()
         for line in lines[:limit]:
             self.console.print(Text(f"  {line}", style="dim"))
-        if len(lines) > limit:
+        if 0 < limit < len(lines):
             self.console.print(Text(f"  … {len(lines) - limit} more lines", style="dim"))

@@ -93,7 +93,8 @@ class Demo:
     def build(self) -> None:
         """Step 3."""
         flags = (*self._target(), *self.engines.build_flags)
-        self.built = json.loads(self._provision("build", *flags, "--json", lines=12).stdout)
+        self.built = json.loads(self._provision("build", *flags, "--json", lines=0).stdout)
+        self.screen.say(f"image {self.built['image']}")
         if self.built["built"]:
             self.engines.forget_image_at_end(self.opened, self.built["image"])
         else:

@@ -75,7 +75,7 @@ def test_of_two_builds_at_once_one_waits_and_says_so(
     assert (first.wait(600), second.wait(600)) == (0, 0)
     texts = [log.read_text() for log in logs]
     assert "waiting" in texts[1].lower()
-    documents = [json.loads(text[text.index("{") :]) for text in texts]
+    documents = [json.loads(text[text.index("{\n") :]) for text in texts]
     assert [document["built"] for document in documents] == [True, False]
     assert engine.images().count(unbuilt) == 1
 

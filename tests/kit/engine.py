@@ -12,7 +12,6 @@ Why each flag (found on machines with hybrid cgroups, without CAP_SYS_RESOURCE, 
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -161,7 +160,8 @@ def remove_tree(folder: Path) -> None:
     for mount in sorted(mounts, reverse=True):
         if mount.startswith(f"{folder}/"):
             run(["umount", "--lazy", mount], check=False)
-    shutil.rmtree(folder, ignore_errors=True)
+    # Some 100,000 files of kernel headers: rm takes half of shutil.rmtree's time.
+    run(["rm", "-rf", "--one-file-system", folder], check=False)
 
 
 def _program(name: str) -> Path:
