@@ -1,0 +1,93 @@
+"""Files that are written whole or not at all."""
+
+import os
+from pathlib import Path
+from threading import Event, Thread
+
+import pytest
+
+from provision.files import lock, sha256_file, switch_symlink, write_atomic
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_file_is_written_with_its_folder_and_mode(tmp_path: Path) -> None:
+    path = tmp_path / "a/b/f"
+    assert write_atomic(path, "text\u00e9", mode=0o600)
+    assert path.read_bytes() == b"text\xc3\xa9"
+    assert path.stat().st_mode & 0o7777 == 0o600
+    assert names(path.parent) == ["f"]
+
+
+def test_the_same_again_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    write_atomic(path, "text")
+    inode = path.stat().st_ino
+    assert not write_atomic(path, b"text")
+    assert path.stat().st_ino == inode
+    assert write_atomic(path, b"text", mode=0o600)
+    assert write_atomic(path, b"other", mode=0o600)
+
+
+def test_a_link_is_replaced_and_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "target").write_text("text")
+    (tmp_path / "f").symlink_to("target")
+    assert write_atomic(tmp_path / "f", "text")
+    assert not (tmp_path / "f").is_symlink()
+
+
+def test_a_failure_leaves_the_old_content_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "f"
+    write_atomic(path, "old")
+
+    def full(_handle: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_atomic(path, "new")
+    assert path.read_text() == "old"
+    assert names(tmp_path) == ["f"]
+
+
+def test_a_link_is_switched_by_one_rename(tmp_path: Path) -> None:
+    link = tmp_path / "new/current"
+    assert switch_symlink(link, "one")
+    assert not switch_symlink(link, "one")
+    assert switch_symlink(link, "two")
+    assert str(link.readlink()) == "two"
+    assert names(link.parent) == ["current"]
+
+
+def test_a_folder_is_no_link(tmp_path: Path) -> None:
+    (tmp_path / "current").mkdir()
+    with pytest.raises(OSError, match="current"):
+        switch_symlink(tmp_path / "current", "one")
+    assert names(tmp_path) == ["current"]
+
+
+def test_a_files_checksum(tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(b"abc")
+    assert sha256_file(tmp_path / "f").startswith("ba7816bf8f01cfea")
+
+
+def test_a_lock_is_held_by_one_and_the_other_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "run/lock"
+    waiting, entered = Event(), Event()
+
+    def other() -> None:
+        with lock(path, on_wait=waiting.set):
+            entered.set()
+
+    thread = Thread(target=other)
+    with lock(path):
+        thread.start()
+        assert waiting.wait(10)
+        assert not entered.is_set()
+    thread.join(10)
+    assert entered.is_set()
+    assert path.exists()

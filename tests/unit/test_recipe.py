@@ -1,0 +1,144 @@
+"""What a driver.toml may say, and what each mistake in it is called."""
+
+import pytest
+
+from provision.errors import ConfigError
+from provision.recipe import ArchiveRelease, GitRelease, PciMatch, version_matches
+from unit.recipes import recipe
+
+BUILD = {"command": ["make"], "modules": ["tool.ko"]}
+
+
+def mistakes(**changes: object) -> str:
+    with pytest.raises(ConfigError) as caught:
+        recipe(**changes)
+    return caught.value.details or ""
+
+
+def test_the_marked_flavour_is_the_default() -> None:
+    assert recipe().default_flavour == "plain"
+
+
+def test_without_a_mark_it_is_the_first() -> None:
+    flavours = {
+        name: {"licences": ["MIT"], "package": "tool-source", "build": BUILD}
+        for name in ("plain", "second")
+    }
+    assert recipe(flavours=flavours).default_flavour == "plain"
+
+
+def test_it_knows_the_kernels_it_builds_on() -> None:
+    asked = [
+        ("1.10", "6.1.0-47-amd64"),
+        ("1.10", "6.12.117+deb13-amd64"),
+        ("2.0", "6.12.117+deb13-amd64"),
+        ("2.0", "6.13-rc1-amd64"),
+        ("0.9", "6.1.0-47-amd64"),
+        ("2.0", "custom"),
+    ]
+    assert [a for a in asked if recipe().builds_on(version=a[0], kernel_release=a[1])] == [
+        ("1.10", "6.1.0-47-amd64"),
+        ("2.0", "6.12.117+deb13-amd64"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("specifiers", "matching"),
+    [
+        ("", ["535.261.03", "550.1", "9.0.2.140", "2.0rc1", "whatever-it-is"]),
+        ("==535.*", ["535.261.03"]),
+        (">=535.261.3", ["535.261.03", "550.1"]),
+        (">=9,<10", ["9.0.2.140"]),
+        ("<2", []),
+        ("<=2", ["2.0rc1"]),
+    ],
+)
+def test_versions_are_compared_by_their_numbers(specifiers: str, matching: list[str]) -> None:
+    versions = ["535.261.03", "550.1", "9.0.2.140", "2.0rc1", "whatever-it-is"]
+    assert [v for v in versions if version_matches(v, specifiers)] == matching
+
+
+def test_patches_are_chosen_by_version_and_flavour() -> None:
+    (patch,) = recipe().patches
+    assert patch.applies_to(version="1.10", flavour="plain")
+    assert not patch.applies_to(version="2.0", flavour="plain")
+    assert not patch.applies_to(version="1.10", flavour="other")
+
+
+def test_devices_are_matched_by_ids_and_classes() -> None:
+    any_display = PciMatch(vendor="10de", classes=("0300", "0302"))
+    one = PciMatch(vendor="1924", devices=("0a03",))
+    assert any_display.matches(vendor="10de", device="20b0", device_class="0302")
+    assert not any_display.matches(vendor="10de", device="20b0", device_class="0403")
+    assert one.matches(vendor="1924", device="0a03", device_class="0200")
+    assert not one.matches(vendor="1924", device="0b03", device_class="0200")
+
+
+def test_releases_are_what_a_pin_takes() -> None:
+    archive = ArchiveRelease(version="1", url="https://h.example/f", sha256="0" * 64, strip=2)
+    assert (archive.source().kind, archive.source().strip) == ("archive", 2)
+    git = GitRelease(version="1", url="https://h.example/f", commit="1" * 40, sha256="0" * 64)
+    assert (git.source().kind, git.source().commit) == ("git", "1" * 40)
+
+
+def test_an_unknown_placeholder_is_named() -> None:
+    flavours = {
+        "plain": {
+            "licences": ["MIT"],
+            "package": "tool-source",
+            "build": {**BUILD, "command": ["make", "{kernal}"]},
+        }
+    }
+    found = mistakes(flavours=flavours)
+    assert "flavours.plain.build.command.1: unknown placeholder '{kernal}'; there are" in found
+
+
+@pytest.mark.parametrize("directory", ["/abs", "../up", "a/../b", "a//b"])
+def test_paths_stay_inside_the_source(directory: str) -> None:
+    flavours = {
+        "plain": {
+            "licences": ["MIT"],
+            "package": "tool-source",
+            "build": {**BUILD, "directory": directory},
+        }
+    }
+    assert "flavours.plain.build.directory" in mistakes(flavours=flavours)
+
+
+def test_specifiers_without_sense_are_named() -> None:
+    found = mistakes(kernels=[{"kernels": "6.1 or newer"}])
+    assert found.startswith("kernels.0.kernels: '6.1 or newer' is no version specifier")
+
+
+def test_several_mistakes_are_named_together() -> None:
+    found = mistakes(schema=2, name="UPPER", kernels=[], colour="blue").splitlines()
+    assert {line.partition(":")[0] for line in found} == {"schema", "name", "kernels", "colour"}
+
+
+def test_mistakes_between_tables_are_named() -> None:
+    flavours = {
+        name: {"default": True, "licences": ["MIT"], "build": BUILD} for name in ("plain", "second")
+    }
+    container = {
+        "activation_flag": "OCI_MADE_UP",
+        "driver_feature": ["video"],
+        "features": {"compute": {}},
+    }
+    patches = [{"file": "a.patch", "flavours": ["third"], "reason": "why"}]
+    found = mistakes(flavours=flavours, container=container, patches=patches)
+    for part in (
+        "more than one flavour is marked as default",
+        "flavours.plain.package must be given exactly when source.kind is 'deb'",
+        "patch a.patch names the unknown flavour 'third'",
+        "container.driver_feature names the feature 'video', which container.features lacks",
+    ):
+        assert part in found
+
+
+@pytest.mark.parametrize("file", ["../fix.patch", "fix.diff", "a/b.patch", ".patch"])
+def test_patches_are_plain_names(file: str) -> None:
+    assert "patches.0.file" in mistakes(patches=[{"file": file, "reason": "why"}])
+
+
+def test_a_source_is_of_a_known_kind() -> None:
+    assert mistakes(source={"kind": "svn"}).startswith("source:")
