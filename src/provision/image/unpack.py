@@ -122,12 +122,14 @@ class Unpacker:
 
 
 def _stays_inside(folder: PurePosixPath, target: PurePosixPath) -> bool:
-    depth = len(folder.parts)
-    for part in target.parts:
-        depth += -1 if part == ".." else 1
-        if depth < 0:
-            return False
-    return True
+    """Whether a link in a folder leads into the artifact.
+
+    ``..`` may only come first, where it climbs real folders: behind a name that is a link itself
+    it would climb from wherever that one leads.
+    """
+    parts = list(target.parts)
+    climbs = next((at for at, part in enumerate(parts) if part != ".."), len(parts))
+    return climbs <= len(folder.parts) and ".." not in parts[climbs:]
 
 
 def _refused(name: str, why: str) -> ProvisionError:

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from provision.errors import ProvisionError
 
-SUFFIXES = (".ko", ".ko.gz", ".ko.xz")
+# What reading bytes that are no module may raise.
+UNREADABLE = (struct.error, IndexError, ValueError, EOFError, gzip.BadGzipFile, lzma.LZMAError)
 _MAGIC = b"\x7fELF"
 _CLASS_64 = 2
 _SECTION = b".modinfo"
@@ -34,7 +35,7 @@ def read_modinfo(path: Path) -> dict[str, list[str]]:
     """
     try:
         return parse_modinfo(_content(path))
-    except (struct.error, IndexError, ValueError, EOFError, lzma.LZMAError) as error:
+    except UNREADABLE as error:
         raise ProvisionError(f"'{path}' is no kernel module: {error}") from error
 
 
@@ -42,8 +43,7 @@ def parse_modinfo(data: bytes) -> dict[str, list[str]]:
     """Return the values of each key of a module's bytes.
 
     Raises:
-        ValueError: They are none of a 64-bit ELF file with a ``.modinfo`` section.
-        struct.error: The file ends too early.
+        UNREADABLE: They are none of a 64-bit ELF file with a ``.modinfo`` section.
     """
     values: dict[str, list[str]] = {}
     for entry in _section(data).split(b"\0"):

@@ -1,0 +1,163 @@
+"""Which base image a Pin names, and where it comes from."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from provision.errors import NotFoundError, ProvisionError, UsageError
+from provision.image import base as module
+from provision.image.base import BaseRequest, ensure_base, find_base, make_base
+from provision.image.engine import Image
+from provision.image.push import push
+from provision.pin import BasePin
+from provision.progress import Event
+from unit.image.fake_engine import FakeEngine
+
+_ID = "sha256:" + "a" * 64
+_REGISTRY = "sha256:" + "b" * 64
+_REQUEST = BaseRequest("debian", "12", "bookworm", "x86_64")
+_LOCAL = Image(_ID, ("debian:bookworm",), architecture="amd64")
+
+
+def test_a_digest_that_somebody_chose_is_taken_as_it_is() -> None:
+    request = BaseRequest("debian", "12", "bookworm", "x86_64", f"my/base:1@{_REGISTRY}")
+    assert find_base(FakeEngine(), request) == BasePin(image="my/base:1", digest=_REGISTRY)
+
+
+@pytest.mark.parametrize("digest", ["sha256:abc", "md5:" + "b" * 64, ""])
+def test_a_digest_that_is_none_is_refused(digest: str) -> None:
+    request = BaseRequest("debian", "12", "bookworm", "x86_64", f"debian@{digest}")
+    with pytest.raises(UsageError, match="no digest"):
+        find_base(FakeEngine(), request)
+
+
+def test_an_image_from_a_registry_is_pinned_by_the_registrys_digest() -> None:
+    engine = FakeEngine()
+    digests = (f"other@sha256:{'c' * 64}", f"debian@{_REGISTRY}")
+    engine.have(Image(_ID, ("debian:bookworm",), digests, architecture="amd64"))
+    assert find_base(engine, _REQUEST).digest == _REGISTRY
+
+
+def test_an_image_from_no_registry_is_pinned_by_its_id() -> None:
+    engine = FakeEngine()
+    engine.have(_LOCAL)
+    assert find_base(engine, _REQUEST) == BasePin(image="debian:bookworm", digest=_ID)
+
+
+def test_an_image_that_is_missing_is_pulled_for_the_architecture() -> None:
+    engine = FakeEngine()
+    engine.result = _LOCAL
+    find_base(engine, _REQUEST)
+    assert engine.calls == ["pull debian:bookworm linux/amd64"]
+
+
+def test_an_image_that_is_nowhere_says_how_to_make_one() -> None:
+    engine = FakeEngine()
+    engine.conversation = [{"error": "no such host"}]
+    notes: list[Event] = []
+    with pytest.raises(NotFoundError) as caught:
+        find_base(engine, _REQUEST, progress=notes.append)
+    assert "provision base debian:12" in (caught.value.resolution or "")
+    assert "no such host" in str(notes)
+
+
+def test_an_image_of_another_architecture_is_refused() -> None:
+    engine = FakeEngine()
+    engine.have(Image(_ID, ("debian:bookworm",), architecture="arm64"))
+    with pytest.raises(ProvisionError, match="is for arm64, not amd64"):
+        find_base(engine, _REQUEST)
+
+
+def test_a_pins_base_is_found_by_id_or_digest_or_pulled() -> None:
+    engine = FakeEngine()
+    engine.have(_LOCAL)
+    assert ensure_base(engine, BasePin(image="moved:1", digest=_ID)) == _LOCAL
+    engine.result = Image(_ID, (), (f"debian@{_REGISTRY}",))
+    found = ensure_base(engine, BasePin(image="debian:bookworm", digest=_REGISTRY))
+    assert found == engine.result
+    assert engine.calls == [f"pull debian@{_REGISTRY} None"]
+
+
+@pytest.fixture
+def debootstrap(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Stand in for debootstrap; gives its arguments."""
+    arguments: list[str] = []
+
+    def run(argv: Sequence[str | Path], *, why: str, on_line: Callable[[str], None]) -> None:
+        assert why
+        on_line("I: Retrieving InRelease")
+        arguments.extend(str(argument) for argument in argv)
+        tree = Path(argv[-2])
+        (tree / "var/cache/apt/archives").mkdir(parents=True)
+        (tree / "var/cache/apt/archives/some.deb").write_bytes(b"x")
+        (tree / "etc").mkdir()
+        (tree / "etc/os-release").write_text("ID=debian\n")
+
+    monkeypatch.setattr(module, "stream", run)
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    return arguments
+
+
+def test_a_base_image_is_made_from_the_archive_and_tidy(debootstrap: list[str]) -> None:
+    engine = FakeEngine()
+    engine.result = _LOCAL
+    pin = make_base(engine, _REQUEST, mirror="http://mirror/debian", keyring=Path("/keys.gpg"))
+    assert pin == BasePin(image="debian:bookworm", digest=_ID)
+    assert debootstrap[0] == "debootstrap"
+    assert "--keyring=/keys.gpg" in debootstrap
+    assert debootstrap[-1] == "http://mirror/debian"
+    assert not Path(debootstrap[-2]).parent.exists()
+    with tarfile.open(fileobj=io.BytesIO(engine.imported)) as archive:
+        names = archive.getnames()
+    assert "./etc/os-release" in names
+    assert "./var/cache/apt/archives" in names
+    assert "./var/cache/apt/archives/some.deb" not in names
+
+
+def test_https_mirrors_need_certificates_in_the_image(debootstrap: list[str]) -> None:
+    engine = FakeEngine()
+    engine.result = _LOCAL
+    make_base(engine, _REQUEST, mirror="https://mirror/debian")
+    assert "--include=ca-certificates" in debootstrap
+
+
+def test_a_failure_leaves_no_tree_behind(
+    debootstrap: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_args: object) -> None:
+        raise ProvisionError("import failed")
+
+    engine = FakeEngine()
+    monkeypatch.setattr(engine, "import_tree", fail)
+    with pytest.raises(ProvisionError, match="import failed"):
+        make_base(engine, _REQUEST, mirror="http://mirror/debian")
+    assert not Path(debootstrap[-2]).parent.exists()
+
+
+def test_a_base_image_of_another_architecture_is_not_made() -> None:
+    request = BaseRequest("debian", "12", "bookworm", "s390x")
+    with pytest.raises(UsageError, match="can't be made"):
+        make_base(FakeEngine(), request, mirror="http://mirror/debian")
+
+
+def test_a_push_gives_the_registrys_digest() -> None:
+    engine = FakeEngine()
+    engine.have(_LOCAL)
+    engine.conversation = [{"status": "Pushed"}, {"aux": {"Digest": _REGISTRY}}]
+    pushed = push(engine, _ID, "registry.example:5000/demo:1")
+    assert pushed.digest == _REGISTRY
+    assert engine.calls == ["tag registry.example:5000/demo:1", "push registry.example:5000/demo:1"]
+
+
+def test_a_refused_push_says_where_to_log_in() -> None:
+    engine = FakeEngine()
+    engine.have(_LOCAL)
+    engine.conversation = [{"error": "unauthorized"}]
+    with pytest.raises(ProvisionError, match="could not be pushed") as caught:
+        push(engine, _ID, "registry.example:5000/demo:1")
+    assert "docker login registry.example:5000" in (caught.value.resolution or "")

@@ -1,0 +1,142 @@
+"""Makes small artifacts: a module that is a real ELF file, user space, a manifest."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from pathlib import Path
+
+from provision.manifest import Container, ContainerFeature, DriverFile, Manifest, Module
+from provision.pin import BasePin, DistroPin, DriverPin, KernelPin, PackagePin, Pin
+
+KERNEL = "6.1.0-47-amd64"
+VERMAGIC = f"{KERNEL} SMP preempt mod_unload modversions"
+MODULE = f"lib/modules/{KERNEL}/demo.ko"
+LIBRARY = "/usr/lib64/demo/libdemo.so.1.2"
+
+
+def make_pin(*, driver: str = "demo", version: str = "1.2", kernel: str = KERNEL) -> Pin:
+    """A Pin of a driver that doesn't exist."""
+    return Pin(
+        driver=DriverPin(name=driver, version=version, flavour="open"),
+        kernel=KernelPin(release=kernel, architecture="x86_64"),
+        distro=DistroPin(id="debian", version="12", codename="bookworm"),
+        base=BasePin(image="debian:bookworm", digest="sha256:" + "1" * 64),
+        compiler=PackagePin(name="gcc-12", version="12.2.0-14"),
+        headers=(PackagePin(name=f"linux-headers-{kernel}", version="6.1.170-3"),),
+        packages=(),
+        sources=(),
+        recipe="2" * 64,
+        template="3" * 64,
+    )
+
+
+def make_module(vermagic: str = VERMAGIC, *, order: str = "<") -> bytes:
+    """A relocatable ELF file with a .modinfo section; the kernel's blank ends its vermagic."""
+    names = b"\0.modinfo\0.shstrtab\0"
+    modinfo = f"license=GPL\0depends=\0name=demo\0vermagic={vermagic} \0".encode()
+    header_size = 64
+    table = header_size + len(modinfo) + len(names)
+    header = b"\x7fELF" + bytes([2, 1 if order == "<" else 2, 1]) + bytes(9)
+    header += struct.pack(f"{order}HHIQQQIHHHHHH", 1, 62, 1, 0, 0, table, 0, 64, 0, 0, 64, 3, 2)
+    sections = [(0, 0, 0), (1, header_size, len(modinfo)), (10, header_size + len(modinfo), 20)]
+    packed = [
+        struct.pack(f"{order}IIQQQQIIQQ", name, 1, 0, 0, offset, size, 0, 0, 1, 0)
+        for name, offset, size in sections
+    ]
+    return header + modinfo + names + b"".join(packed)
+
+
+def make_artifact(
+    folder: Path,
+    *,
+    pin: Pin | None = None,
+    module: bytes | None = None,
+    library: bytes | None = b"library",
+) -> Manifest:
+    """Write a whole artifact, as a build leaves it, and return its manifest.
+
+    Args:
+        folder: Where; made if it is missing.
+        pin: Its Pin.
+        module: Content of its module.
+        library: Content of its library; None: it has no user space.
+    """
+    pin = pin or make_pin()
+    module = make_module() if module is None else module
+    write(folder / MODULE, module)
+    write(folder / f"lib/modules/{KERNEL}/modules.dep", b"demo.ko:\n")
+    write(folder / f"lib/modules/{KERNEL}/modules.alias.bin", b"")
+    files = () if library is None else _library(folder, library)
+    manifest = Manifest(
+        pin=pin,
+        pin_digest=pin.digest,
+        licences=("GPL-2.0-only",),
+        modules=(
+            Module(
+                name="demo",
+                path=MODULE,
+                sha256=hashlib.sha256(module).hexdigest(),
+                size=len(module),
+                vermagic=VERMAGIC,
+            ),
+        ),
+        files=files,
+        container=Container(
+            activation_flag="OCI_DEMO",
+            driver_feature=("compute",),
+            features={
+                "compute": ContainerFeature(
+                    devices=("demo[0-9]*",), directories=("/usr/lib64/demo",)
+                ),
+                "utility": ContainerFeature(devices=("democtl",)),
+            },
+        ),
+    )
+    write_manifest(folder, manifest)
+    return manifest
+
+
+def write_manifest(folder: Path, manifest: Manifest, **changes: object) -> None:
+    """Write an artifact's manifest, with other values in places."""
+    changed = manifest.model_copy(update=changes)
+    write(folder / "driver/manifest.json", changed.model_dump_json(by_alias=True).encode())
+
+
+def write(path: Path, content: bytes, mode: int = 0o644) -> None:
+    """Write a file below folders that are made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    path.chmod(mode)
+
+
+def _library(folder: Path, content: bytes) -> tuple[DriverFile, ...]:
+    write(folder / "driver" / LIBRARY.lstrip("/"), content)
+    write(folder / "driver/usr/bin/democtl", b"binary", 0o755)
+    link = folder / "driver/usr/lib64/demo/libdemo.so.1"
+    link.symlink_to("libdemo.so.1.2")
+    return (
+        DriverFile(
+            path="/usr/bin/democtl",
+            kind="binary",
+            features=("utility",),
+            sha256=hashlib.sha256(b"binary").hexdigest(),
+            size=6,
+            mode="0755",
+        ),
+        DriverFile(
+            path=LIBRARY,
+            kind="library",
+            features=("compute", "utility"),
+            sha256=hashlib.sha256(content).hexdigest(),
+            size=len(content),
+            mode="0644",
+            soname="libdemo.so.1",
+        ),
+        DriverFile(
+            path="/usr/lib64/demo/libdemo.so.1",
+            kind="library",
+            features=("compute",),
+            link="libdemo.so.1.2",
+        ),
+    )
