@@ -84,7 +84,8 @@ def find_distro(text: str) -> DistroPin:
             if release in {version, codename}:
                 return DistroPin(id=family.id, version=version, codename=codename)
     known = known_distros()
-    close = difflib.get_close_matches(text, known, n=1, cutoff=0.5)
+    # Another release of a known distro is no misspelling.
+    close = [] if family else difflib.get_close_matches(text, known, n=1, cutoff=0.5)
     raise NotFoundError(
         f"The distro '{text}' is not supported.",
         resolution=(f"Did you mean '{close[0]}'? " if close else "")

@@ -33,7 +33,7 @@ class ArchiveIndex:
         distro: The distro.
         architecture: Debian's name of it.
         tables: Its packages.
-        places: Where they come from, as "URI suite component".
+        places: Where they come from, as in sources.list: "URI suite component…".
         mirror: Address of the archive.
         security_mirror: Address of its security updates; None: there are none.
     """
@@ -141,13 +141,17 @@ def open_index(
         distro=distro,
         architecture=debian_name,
         tables=[table for table in tables if table is not None],
-        places=list(dict.fromkeys(f"{cache.place} {section}" for cache, _, section, _ in wanted)),
+        places=[_shown(place, release, sections) for place, release in releases],
         mirror=next(p.uri for p in found_places if p.suite == distro.codename),
         security_mirror=next((p.uri for p in found_places if p.suite.endswith("-security")), None),
     )
 
 
 Want = tuple[SuiteCache, ReleaseFile, str, str]
+
+
+def _shown(place: Place, release: ReleaseFile, sections: Sequence[str]) -> str:
+    return " ".join([str(place), *(name for name in sections if name in release.components)])
 
 
 def _wanted(

@@ -106,7 +106,10 @@ def test_suites_are_read_together(host: Host) -> None:
     assert package is not None
     assert (package.version, package.suite) == ("1.2-1", "bookworm-security")
     assert index.security_mirror == host.url
-    assert f"{host.url} bookworm-security contrib" in index.places
+    assert index.places == (
+        f"{host.url} bookworm main contrib",
+        f"{host.url} bookworm-security main contrib",
+    )
     index.close()
 
 

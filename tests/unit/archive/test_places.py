@@ -163,6 +163,9 @@ def test_the_nearest_distro_is_guessed() -> None:
     with pytest.raises(NotFoundError) as caught:
         find_distro("debain:13")
     assert "Did you mean 'debian:13'?" in (caught.value.resolution or "")
+    with pytest.raises(NotFoundError) as caught:
+        find_distro("debian:21")
+    assert "Did you mean" not in (caught.value.resolution or "")
 
 
 def test_architectures_have_debians_names() -> None:
