@@ -157,8 +157,8 @@ def _check_kernel(recipe: Recipe, version: str, request: Request, index: Archive
     known = known_ranges(recipe, version)
     raise NotFoundError(
         f"'{recipe.name}' {version} is not known to build on the kernel {request.kernel}.",
-        resolution="Take one of the packaged kernels that it builds on (--kernel), or try it all the"
-        " same with --force."
+        resolution="Take one of the packaged kernels that it builds on (--kernel), or try it all"
+        " the same with --force."
         if kernels
         else "Try it all the same with --force, or another version of the driver.",
         details="\n".join(
