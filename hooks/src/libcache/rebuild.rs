@@ -47,6 +47,8 @@ pub fn rebuild(root: &Root) -> Option<Vec<u8>> {
 /// What the hidden verb does: everything but the merge, in a process of its own.
 pub fn run_in_namespaces(root: &str) -> std::io::Result<()> {
     let ldconfig = static_ldconfig().ok_or(std::io::ErrorKind::NotFound)?;
+    // The image may have no /dev/null, and its nodes can't be opened.
+    let null = File::options().read(true).write(true).open("/dev/null")?;
     namespaces::leave_the_hosts()?;
     rustix::mount::mount_change(
         "/",
@@ -61,7 +63,7 @@ pub fn run_in_namespaces(root: &str) -> std::io::Result<()> {
     rustix::mount::unmount(".", UnmountFlags::DETACH)?;
     rustix::process::chdir("/")?;
     limit_resources()?;
-    run_ldconfig(&scratch)?;
+    run_ldconfig(&scratch, &null)?;
     let mut cache = Vec::new();
     File::open(format!("{scratch}/cache"))?
         .take(MAX_CACHE)
@@ -121,13 +123,13 @@ fn limit_resources() -> std::io::Result<()> {
 
 /// Runs it as the first process of the new process namespace, within a time
 /// limit: a FIFO in the image's configuration would hold it for ever.
-fn run_ldconfig(scratch: &str) -> std::io::Result<()> {
+fn run_ldconfig(scratch: &str, null: &File) -> std::io::Result<()> {
     let mut child = Command::new(format!("{scratch}/ldconfig"))
         .args(["-X", "-i", "-C", &format!("{scratch}/cache")])
         .env_clear()
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
+        .stdin(null.try_clone()?)
+        .stdout(null.try_clone()?)
+        .stderr(null.try_clone()?)
         .spawn()?;
     let started = Instant::now();
     while started.elapsed() < TIMEOUT {

@@ -1,0 +1,206 @@
+//! The commands that people type: what they print and how they end.
+
+mod support;
+
+use support::{code, run, stderr, stdout, Tree};
+
+const GOOD: &str = r#"{"version":"1","activation_flag":"OCI_X","driver_feature":["a"],
+    "inventory":{"a":{"devices":["absent"],"libraries":["/lib/libx.so"]},"b":{"directories":["/d"]}}}"#;
+const BAD: &str =
+    r#"{"activation_flag":"OCI_Y","driver_feature":["z"],"inventory":{"a":{"fans":[]}}}"#;
+const SPEC: &str = "{ \"process\" : {\"env\":[\"OCI_X=a\"]},\n \"n\": 1e5 }\n";
+
+fn host() -> Tree {
+    let tree = Tree::new();
+    tree.file("etc/oci-decorator/oci-decorator.d/x.json", GOOD);
+    tree.file("lib/libx.so", "not a library");
+    tree.folder("dev");
+    tree
+}
+
+#[test]
+fn help_and_version() {
+    for words in [["--help"], ["-h"], ["help"]] {
+        let output = run(&words, "");
+        assert_eq!(code(&output), 0);
+        for part in [
+            "check",
+            "precreate",
+            "--config-dir",
+            "OCI_NVIDIA=all",
+            "Exit codes",
+        ] {
+            assert!(stdout(&output).contains(part), "{part}");
+        }
+    }
+    let version = format!("oci-decorator {}\n", env!("CARGO_PKG_VERSION"));
+    assert_eq!(stdout(&run(&["--version"], "")), version);
+    assert_eq!(code(&run(&["check", "--help"], "")), 0);
+}
+
+#[test]
+fn wrong_usage_ends_with_2_and_points_to_help() {
+    let cases: [&[&str]; 7] = [
+        &[],
+        &["chek"],
+        &["--colour"],
+        &["check", "--root"],
+        &["check", "extra"],
+        &["precreate", "--json"],
+        &["precreate", "--env", "A=1"],
+    ];
+    for words in cases {
+        let output = run(words, "");
+        assert_eq!(code(&output), 2, "{words:?}");
+        assert!(stderr(&output).contains("--help"), "{words:?}");
+        assert_eq!(stdout(&output), "");
+    }
+}
+
+#[test]
+fn precreate_keeps_every_byte_when_nothing_applies() {
+    let tree = host();
+    for env in ["OCI_X=none", "OCI_X=void", "NOT_OCI_X=a", "OTHER"] {
+        let spec = SPEC.replace("OCI_X=a", env);
+        let output = run(&["precreate", "--root", &tree.shown()], &spec);
+        assert_eq!((code(&output), stdout(&output)), (0, spec), "{env}");
+    }
+}
+
+#[test]
+fn precreate_edits_and_is_idempotent() {
+    let tree = host();
+    let words = ["precreate", "--root", &tree.shown()];
+    let output = run(&words, SPEC);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let once = stdout(&output);
+    let source = format!("\"source\":\"{}/lib/libx.so\"", tree.shown());
+    assert!(once.contains(&source), "{once}");
+    assert!(once.contains("\n \"n\": 1e5"), "{once}");
+    assert_eq!(stdout(&run(&words, &once)), once);
+}
+
+#[test]
+fn precreate_refuses_with_one_line() {
+    let tree = host();
+    let output = run(
+        &["precreate", "--root", &tree.shown()],
+        &SPEC.replace("=a", "=q"),
+    );
+    assert_eq!(code(&output), 2);
+    assert_eq!(stdout(&output), "");
+    assert_eq!(stderr(&output).lines().count(), 1);
+    assert_eq!(code(&run(&["precreate", "--root", &tree.shown()], "{")), 1);
+    let output = run(
+        &[
+            "precreate",
+            "--root",
+            "/nowhere",
+            "--config-dir",
+            &config_dir(&tree),
+        ],
+        SPEC,
+    );
+    assert_eq!(code(&output), 3, "{}", stderr(&output));
+}
+
+fn config_dir(tree: &Tree) -> String {
+    tree.path("etc/oci-decorator/oci-decorator.d")
+        .display()
+        .to_string()
+}
+
+#[test]
+fn check_lists_every_mistake_and_ends_with_2() {
+    let tree = host();
+    tree.file("etc/oci-decorator/oci-decorator.d/y.json", BAD);
+    tree.file("etc/oci-decorator/oci-decorator.d/z.json", "no JSON");
+    let output = run(&["check", "--root", &tree.shown()], "");
+    assert_eq!(code(&output), 2);
+    let text = stdout(&output);
+    for part in [
+        "x.json: ok",
+        "y.json: inventory.a.fans: unknown field",
+        "y.json: driver_feature[0]: \"z\" is not in the inventory",
+        "z.json: not valid JSON",
+        "z.json: no activation_flag can be found",
+    ] {
+        assert!(text.contains(part), "{part}\n{text}");
+    }
+}
+
+#[test]
+fn check_says_what_an_environment_would_get() {
+    let tree = host();
+    let output = run(&["check", "--root", &tree.shown(), "--env", "OCI_X="], "");
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let text = stdout(&output);
+    assert!(text.contains("OCI_X (x, 1): a\n"), "{text}");
+    assert!(text.contains("missing device    /dev/absent [a] the host has no such device"));
+    assert!(text.contains("ok      file      /lib/libx.so [a]"));
+    assert!(!text.contains("/d ["));
+    let everything = stdout(&run(&["check", "--root", &tree.shown()], ""));
+    assert!(
+        everything.contains("ok      directory /d [b]"),
+        "{everything}"
+    );
+}
+
+#[test]
+fn check_says_why_a_start_would_be_refused() {
+    let tree = host();
+    let root = tree.shown();
+    let output = run(&["check", "--root", &root, "--env", "OCI_X=q"], "");
+    assert_eq!(code(&output), 2);
+    assert!(stdout(&output).contains("start refused: OCI_X asks for the unknown feature \"q\""));
+    let rooted = GOOD.replace("\"version\"", "\"root\":\"/store\",\"version\"");
+    tree.file("etc/oci-decorator/oci-decorator.d/x.json", rooted);
+    let output = run(&["check", "--root", &root, "--env", "OCI_X=a"], "");
+    assert_eq!(code(&output), 3);
+    assert!(stdout(&output).contains("the driver is not installed"));
+}
+
+#[test]
+fn check_prints_one_json_document() {
+    let tree = host();
+    tree.file("etc/oci-decorator/oci-decorator.d/y.json", BAD);
+    let output = run(
+        &[
+            "check",
+            "--json",
+            "--root",
+            &tree.shown(),
+            "--env",
+            "OCI_X=all",
+        ],
+        "",
+    );
+    assert_eq!(code(&output), 2);
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["files"][0]["ok"], true);
+    assert_eq!(report["files"][1]["mistakes"][0]["key"], "inventory.a.fans");
+    assert_eq!(report["vendors"][0]["features"][1], "b");
+    let items = report["vendors"][0]["items"].as_array().unwrap();
+    let absent = items.iter().find(|i| i["path"] == "/dev/absent").unwrap();
+    assert_eq!(absent["present"], false);
+    assert!(report["refused"].is_null());
+}
+
+#[test]
+fn check_names_a_flag_that_two_files_claim() {
+    let tree = host();
+    tree.file("etc/oci-decorator/oci-decorator.d/x2.json", GOOD);
+    let output = run(&["check", "--root", &tree.shown()], "");
+    assert_eq!(code(&output), 2);
+    assert!(stdout(&output).contains("x2.json: activation_flag: OCI_X is claimed by"));
+}
+
+#[test]
+fn check_of_a_folder_that_is_not_there() {
+    let output = run(&["check", "--config-dir", "/nowhere"], "");
+    assert_eq!(code(&output), 3);
+    let tree = Tree::new();
+    let output = run(&["check", "--root", &tree.shown()], "");
+    assert_eq!(code(&output), 0);
+    assert!(stdout(&output).contains("no vendor files"));
+}

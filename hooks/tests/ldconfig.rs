@@ -1,0 +1,232 @@
+//! The library cache against the real `ldconfig`, on a small root that is made
+//! from this machine's own loader and C library.
+
+mod support;
+
+use std::fs;
+use std::process::Command;
+
+use oci_decorator::edits::Library;
+use oci_decorator::inroot::Root;
+use oci_decorator::libcache;
+use support::Tree;
+
+const DROP_IN: &str = "etc/ld.so.conf.d/00-oci-decorator.conf";
+const CACHE: &str = "etc/ld.so.cache";
+const DRIVER: &str = "/opt/driver/lib";
+
+/// An image with `ldconfig`, a folder of its own and one of glibc-hwcaps.
+/// `None` on a machine that has no static `ldconfig`, or without root.
+fn image() -> Option<Tree> {
+    if !support::is_root("ldconfig -r changes its root") {
+        return None;
+    }
+    let ldconfig = ["/sbin/ldconfig.real", "/sbin/ldconfig"]
+        .iter()
+        .find(|path| fs::read(path).is_ok_and(|b| b.starts_with(b"\x7fELF")))?;
+    let image = Tree::new();
+    image.folder("sbin");
+    image.folder("proc");
+    fs::copy(ldconfig, image.path("sbin/ldconfig")).unwrap();
+    image.file("etc/ld.so.conf", "include /etc/ld.so.conf.d/*.conf\n");
+    image.file("etc/ld.so.conf.d/local.conf", "/usr/local/lib\n");
+    for (path, soname) in [
+        ("usr/local/lib/libshared.so.1.0", "libshared.so.1"),
+        ("usr/local/lib/libown.so.12", "libown.so.12"),
+        ("usr/local/lib/libown.so.9", "libown.so.9"),
+        (
+            "usr/local/lib/glibc-hwcaps/x86-64-v2/libshared.so.1",
+            "libshared.so.1",
+        ),
+        ("usr/lib/libz.so.1", "libz.so.1"),
+    ] {
+        image.library(path, soname, &[]);
+    }
+    ldconfig_in(&image);
+    Some(image)
+}
+
+fn ldconfig_in(image: &Tree) {
+    let output = Command::new(image.path("sbin/ldconfig"))
+        .arg("-r")
+        .arg(image.0.path())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+}
+
+/// The driver's files: real ones, soname links and development links.
+fn install_driver(tree: &Tree) {
+    for (name, soname) in [
+        ("libcuda.so.535.261.03", "libcuda.so.1"),
+        ("libnvidia-ml.so.535.261.03", "libnvidia-ml.so.1"),
+        ("libshared.so.1", "libshared.so.1"),
+        ("libplain.so", ""),
+    ] {
+        tree.library(&format!("{DRIVER}/{name}"), soname, &[]);
+    }
+    for (link, target) in [
+        ("libcuda.so", "libcuda.so.535.261.03"),
+        ("libcuda.so.1", "libcuda.so.535.261.03"),
+        ("libnvidia-ml.so.1", "libnvidia-ml.so.535.261.03"),
+        ("libnvidia-ml.so", "libnvidia-ml.so.1"),
+    ] {
+        tree.link(&format!("{DRIVER}/{link}"), target);
+    }
+    if cfg!(target_arch = "x86_64") {
+        tree.library(&format!("{DRIVER}/libc.so.6"), "libc.so.6", &["-m32"]);
+        let libc = tree.path(&format!("{DRIVER}/libc.so.6"));
+        let needed = ["-m32", "-Wl,--no-as-needed", libc.to_str().unwrap()];
+        tree.library(
+            &format!("{DRIVER}/libcuda32.so.1"),
+            "libcuda32.so.1",
+            &needed,
+        );
+        fs::remove_file(libc).unwrap();
+        tree.library(
+            &format!("{DRIVER}/libbare32.so.1"),
+            "libbare32.so.1",
+            &["-m32"],
+        );
+    }
+}
+
+/// What `collect` finds for the whole folder of the driver.
+fn libraries(host: &Tree) -> Vec<Library> {
+    let mut names: Vec<String> = fs::read_dir(host.path(DRIVER))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .map(|name| format!("\"{DRIVER}/{name}\""))
+        .collect();
+    names.sort();
+    let config = format!(
+        r#"{{"activation_flag":"X","driver_feature":[],"inventory":{{"all-of-it":{{"libraries":[{}]}}}}}}"#,
+        names.join(",")
+    );
+    let host_root = oci_decorator::host::Host::open(host.0.path()).unwrap();
+    let file = oci_decorator::decide::VendorFile {
+        name: "x".into(),
+        path: "x.json".into(),
+        content: Ok(oci_decorator::vendor::parse(&config).unwrap()),
+    };
+    let files = [file];
+    let environment = ["X=all"].into_iter().collect();
+    let (choices, _) = oci_decorator::decide::decide(&files, &environment).unwrap();
+    let (edits, _) = oci_decorator::collect::collect(&host_root, &choices).unwrap();
+    assert_eq!(edits.libraries.len(), names.len());
+    edits.libraries
+}
+
+fn copy(tree: &Tree) -> Tree {
+    let copy = Tree::new();
+    let output = Command::new("cp")
+        .arg("-a")
+        .arg(tree.path("."))
+        .arg(copy.0.path())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    copy
+}
+
+fn update(image: &Tree, libraries: &[Library]) -> Vec<String> {
+    let root = Root::open(image.0.path()).unwrap();
+    let notes = libcache::update(&root, libraries);
+    notes.into_iter().map(|note| note.message).collect()
+}
+
+fn bytes(image: &Tree) -> Vec<u8> {
+    fs::read(image.path(CACHE)).unwrap()
+}
+
+#[test]
+fn merged_cache_is_what_ldconfig_writes() {
+    let Some(image) = image() else { return };
+    let host = Tree::new();
+    install_driver(&host);
+    let with_driver = copy(&image);
+    install_driver(&with_driver);
+    with_driver.file(DROP_IN, format!("{DRIVER}\n"));
+    ldconfig_in(&with_driver);
+    assert_eq!(update(&image, &libraries(&host)), Vec::<String>::new());
+    let listed = |tree: &Tree| {
+        let output = Command::new("/sbin/ldconfig")
+            .args(["-p", "-C"])
+            .arg(tree.path(CACHE))
+            .output();
+        let text = support::stdout(&output.unwrap());
+        text.lines().skip(1).map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(listed(&image), listed(&with_driver));
+    assert!(bytes(&image) == bytes(&with_driver), "the bytes differ");
+}
+
+#[test]
+fn a_second_start_changes_nothing() {
+    let Some(image) = image() else { return };
+    let host = Tree::new();
+    install_driver(&host);
+    let libraries = libraries(&host);
+    update(&image, &libraries);
+    let first = (bytes(&image), fs::metadata(image.path(CACHE)).unwrap());
+    let listing = image.listing();
+    update(&image, &libraries);
+    let second = fs::metadata(image.path(CACHE)).unwrap();
+    assert!(bytes(&image) == first.0);
+    assert_eq!(second.modified().unwrap(), first.1.modified().unwrap());
+    assert_eq!(image.listing(), listing);
+}
+
+#[test]
+fn a_later_ldconfig_in_the_container_keeps_the_entries() {
+    let Some(image) = image() else { return };
+    let host = Tree::new();
+    install_driver(&host);
+    update(&image, &libraries(&host));
+    let merged = bytes(&image);
+    install_driver(&image); // What the mounts do in a container.
+    ldconfig_in(&image);
+    assert!(bytes(&image) == merged);
+}
+
+#[test]
+fn a_cache_that_cannot_be_read_is_built_anew_by_the_hosts_ldconfig() {
+    let Some(image) = image() else { return };
+    let host = Tree::new();
+    install_driver(&host);
+    let libraries = libraries(&host);
+    let expected = copy(&image);
+    update(&expected, &libraries);
+    for broken in [
+        b"garbage".to_vec(),
+        bytes(&image)[..200].to_vec(),
+        b"ld.so-1.7.0\0\0\0\0\0".to_vec(),
+    ] {
+        let image = copy(&image);
+        fs::write(image.path(CACHE), broken).unwrap();
+        let before = image.listing();
+        let output = rebuild_in_child(&image);
+        assert_eq!(output, bytes(&copy_with_fresh_cache(&image)));
+        let mut after = image.listing();
+        after.retain(|path| !before.contains(path));
+        assert_eq!(
+            after,
+            Vec::<String>::new(),
+            "the fallback left files behind"
+        );
+    }
+}
+
+/// The hidden verb: the library itself would call the test program.
+fn rebuild_in_child(image: &Tree) -> Vec<u8> {
+    let output = support::run(&["rebuild-library-cache", &image.shown()], "");
+    assert_eq!(support::code(&output), 0, "{}", support::stderr(&output));
+    output.stdout
+}
+
+fn copy_with_fresh_cache(image: &Tree) -> Tree {
+    let fresh = copy(image);
+    fs::remove_file(fresh.path(CACHE)).unwrap();
+    ldconfig_in(&fresh);
+    fresh
+}

@@ -1,0 +1,136 @@
+//! What the tests share: trees, stand-in libraries, and the program itself.
+#![allow(dead_code)] // Each test file uses a part of it.
+
+use std::fs;
+use std::os::unix::fs::{symlink, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+/// A folder that is removed with the test, with helpers to fill it.
+pub struct Tree(pub tempfile::TempDir);
+
+impl Tree {
+    pub fn new() -> Self {
+        Self(tempfile::tempdir().expect("a temporary folder"))
+    }
+
+    pub fn path(&self, path: &str) -> PathBuf {
+        self.0.path().join(path.trim_start_matches('/'))
+    }
+
+    pub fn shown(&self) -> String {
+        self.0.path().display().to_string()
+    }
+
+    pub fn folder(&self, path: &str) -> PathBuf {
+        let path = self.path(path);
+        fs::create_dir_all(&path).expect("a folder");
+        path
+    }
+
+    pub fn file(&self, path: &str, content: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.path(path);
+        fs::create_dir_all(path.parent().expect("a parent")).expect("a folder");
+        fs::write(&path, content).expect("a file");
+        fs::set_permissions(&path, PermissionsExt::from_mode(0o644)).expect("a mode");
+        path
+    }
+
+    pub fn script(&self, path: &str, content: &str) -> PathBuf {
+        let path = self.file(path, format!("#!/bin/sh\n{content}\n"));
+        fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).expect("a mode");
+        path
+    }
+
+    pub fn link(&self, path: &str, target: &str) {
+        let path = self.path(path);
+        fs::create_dir_all(path.parent().expect("a parent")).expect("a folder");
+        symlink(target, path).expect("a link");
+    }
+
+    pub fn text(&self, path: &str) -> String {
+        String::from_utf8_lossy(&fs::read(self.path(path)).expect("a file")).into_owned()
+    }
+
+    /// A shared library. Cargo's own linker driver makes it, so it is always there.
+    pub fn library(&self, path: &str, soname: &str, arguments: &[&str]) {
+        let source = self.file(".library.c", "int driver(void) { return 535; }\n");
+        let path = self.path(path);
+        fs::create_dir_all(path.parent().expect("a parent")).expect("a folder");
+        let mut command = Command::new("cc");
+        command
+            .args(["-shared", "-fPIC", "-nostdlib", "-o"])
+            .arg(&path);
+        if !soname.is_empty() {
+            command.arg(format!("-Wl,-soname,{soname}"));
+        }
+        let output = command.arg(&source).args(arguments).output().expect("cc");
+        assert!(output.status.success(), "{output:?}");
+        fs::remove_file(source).expect("its source");
+    }
+
+    /// Every path below, links not followed.
+    pub fn listing(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        list(self.0.path(), self.0.path(), &mut found);
+        found.sort();
+        found
+    }
+}
+
+fn list(root: &Path, folder: &Path, found: &mut Vec<String>) {
+    for entry in fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        let relative = path.strip_prefix(root).expect("below the root");
+        found.push(relative.display().to_string());
+        if path.is_dir() && !path.is_symlink() {
+            list(root, &path, found);
+        }
+    }
+}
+
+/// The program under one of its names.
+pub fn program(name: &str) -> Command {
+    use std::os::unix::process::CommandExt;
+    let mut command = Command::new(env!("CARGO_BIN_EXE_oci-decorator"));
+    command.arg0(name).env_remove("OCI_DECORATOR_CONFIG");
+    command
+}
+
+/// Runs `oci-decorator` with these words and this input.
+pub fn run(words: &[&str], input: &str) -> Output {
+    use std::io::Write;
+    let mut child = program("oci-decorator")
+        .args(words)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program");
+    let mut stdin = child.stdin.take().expect("its input");
+    // One that refuses its words ends before it reads.
+    let _ = stdin.write_all(input.as_bytes());
+    drop(stdin);
+    child.wait_with_output().expect("its end")
+}
+
+pub fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+pub fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+pub fn code(output: &Output) -> i32 {
+    output.status.code().expect("an exit code")
+}
+
+/// True for root; says so on stderr when a test is left out for want of it.
+pub fn is_root(why: &str) -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        eprintln!("left out, as it needs root: {why}");
+    }
+    root
+}
