@@ -169,8 +169,10 @@ def _place(match: Path, rule: dict[str, Any], out: Path, tool: Tool) -> list[dic
     kind = rule["kind"]
     path = rule["to"] + match.name if rule["to"].endswith("/") else rule["to"]
     target = out / "driver" / path.lstrip("/")
+    # Some libraries are programs too: libonload.so prints its version.
+    executable = kind == "binary" or match.stat().st_mode & 0o111
     if not target.exists():
-        _copy(match, target, _EXECUTABLE if kind == "binary" else _PLAIN)
+        _copy(match, target, _EXECUTABLE if executable else _PLAIN)
     soname = _soname(target, tool) if kind == "library" else None
     common = {"kind": kind, "features": rule["features"]}
     entry = common | {

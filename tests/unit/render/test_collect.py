@@ -128,6 +128,17 @@ def test_file_that_is_no_elf_has_no_soname(source: Path, tmp_path: Path) -> None
     assert file["soname"] is None
 
 
+@pytest.mark.parametrize(("before", "after"), [(0o640, "0644"), (0o750, "0755")])
+def test_library_stays_executable_if_it_was(
+    source: Path, tmp_path: Path, before: int, after: str
+) -> None:
+    (source / "usr/lib/plain.so").chmod(before)
+    [file] = collect(
+        plan(rule("library", "usr/lib/plain.so", "/l/plain.so")), source, tmp_path / "out", Tools()
+    )["files"]
+    assert file["mode"] == after
+
+
 def test_binary_is_executable_and_loses_its_set_id_bits(source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     [file] = collect(plan(rule("binary", "usr/bin/toy", "/usr/bin/toy")), source, out, Tools())[
