@@ -91,9 +91,9 @@ def plan(layout: Layout, manifest: Manifest, *, replace: bool = False) -> list[C
     changes += [change for change in files if change.kind == "save"]
     changes += _link_changes(layout, short)
     changes += [change for change in files if change.kind != "save"]
-    is_host = layout.root.resolve() == Path("/")
     has_libraries = wanted[layout.loader_config] is not None
-    if is_host and (has_libraries or record.library_cache) and record.library_cache != short:
+    is_stale = (has_libraries or record.library_cache) and record.library_cache != short
+    if is_stale and _is_running_host(layout):
         changes.append(Change("ldconfig", Path("/etc/ld.so.cache"), short))
     return changes
 
@@ -130,6 +130,11 @@ def apply(
                 run(["ldconfig"], why="let the host's programs find the driver's libraries")
                 record = _load_record(layout)
                 _store_record(layout, record.model_copy(update={"library_cache": change.value}))
+
+
+def _is_running_host(layout: Layout) -> bool:
+    """Whether this is the root of the machine that runs this: the only one ldconfig is for."""
+    return layout.root.resolve() == Path("/")
 
 
 def _file_changes(layout: Layout, record: Record, path: Path, text: str | None) -> list[Change]:

@@ -1,0 +1,162 @@
+"""An installation that is killed anywhere leaves nothing half-done, and the next run finishes it.
+
+A kill is played by an audit hook: from a chosen file-system operation on, every further one fails,
+so no cleanup of the dying run gets anywhere, as after SIGKILL.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from provision.catalogue import Catalogue
+from provision.config import Config
+from provision.image.build import DIGEST_LABEL
+from provision.image.engine import Image
+from provision.install.layout import Layout
+from provision.modules.verify import verify
+from provision.pipeline.artifacts import install_image
+from provision.pipeline.settings import Settings
+from unit.image.fake_engine import FakeEngine
+from unit.modules.artifact import make_artifact, make_pin
+
+_CHANGES = ("os.", "shutil.")
+_READ_ONLY = ("os.listdir", "os.scandir", "os.walk", "os.getxattr", "os.listxattr", "os.fwalk")
+
+
+class KilledError(BaseException):
+    """Stands for SIGKILL."""
+
+
+class _Killer:
+    """Counts operations that change the file system, and lets none pass from a number on."""
+
+    def __init__(self) -> None:
+        self.counting = False
+        self.count = 0
+        self.after: int | None = None
+        sys.addaudithook(self._audit)
+
+    def _audit(self, event: str, arguments: tuple[object, ...]) -> None:
+        if not self.counting or not _is_change(event, arguments):
+            return
+        self.count += 1
+        if self.after is not None and self.count > self.after:
+            raise KilledError
+
+    @contextmanager
+    def at(self, number: int | None) -> Iterator[None]:
+        """Kill at an operation; None: only count."""
+        self.count, self.after, self.counting = 0, number, True
+        try:
+            yield
+        except KilledError:
+            pass
+        finally:
+            self.counting = False
+
+
+def _is_change(event: str, arguments: tuple[object, ...]) -> bool:
+    if event == "open":
+        # Mode, or flags where a file is opened by descriptor.
+        mode, flags = arguments[1], arguments[2]
+        assert isinstance(flags, int)
+        return (isinstance(mode, str) and mode[0] in "wax") or bool(flags & 0o103)
+    return event.startswith(_CHANGES) and event not in _READ_ONLY
+
+
+_killer = _Killer()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _no_sync() -> Iterator[None]:
+    """Nobody pulls a plug here, and waiting for the disk is most of these tests' time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os.fsync", lambda _descriptor: None)
+        yield
+
+
+class _World:
+    """A host, an engine with two versions of a driver, and the next run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.engine = FakeEngine()
+        self.pins = [make_pin(version=version) for version in ("1.2", "1.3")]
+        for pin in self.pins:
+            content = folder / f"content-{pin.driver.version}"
+            make_artifact(content, pin=pin)
+            label = {DIGEST_LABEL: pin.digest}
+            image = Image(f"sha256:{pin.short_digest}", (pin.image,), labels=label)
+            self.engine.have(image, content)
+        self.root = folder / "host"
+        self.root.mkdir(parents=True)
+        self.layout = Layout(self.root, "demo")
+        self.settings = Settings(self.root, Config(), Catalogue([]), folder / "state")
+
+    def install(self, number: int) -> None:
+        install_image(self.settings, self.engine, self.pins[number].image)
+
+    def check_consistent(self) -> None:
+        """Everything that has its final name is whole."""
+        entries = [p for p in self.layout.folder.glob("[!.]*") if p.is_dir() and not p.is_symlink()]
+        for entry in entries:
+            assert verify(entry).findings == ()
+        for link in (self.layout.current, self.layout.previous):
+            assert not link.is_symlink() or link.resolve() in entries
+
+    def check_installed(self, number: int, *, before: int | None) -> None:
+        pin = self.pins[number]
+        assert str(self.layout.current.readlink()) == pin.short_digest
+        assert f'"version": "{pin.driver.version}"' in self.layout.vendor_config.read_text()
+        if before is not None:
+            assert str(self.layout.previous.readlink()) == self.pins[before].short_digest
+        hidden = [path for path in self.root.rglob(".*") if path.name != ".lock"]
+        assert hidden == []
+        self.check_consistent()
+
+
+def _operations(tmp_path: Path, *, update: bool) -> int:
+    world = _World(tmp_path)
+    if update:
+        world.install(0)
+    with _killer.at(None):
+        world.install(int(update))
+    return _killer.count
+
+
+@pytest.mark.parametrize("update", [False, True])
+def test_every_single_operation_may_be_the_last(
+    tmp_path: Path,
+    update: bool,  # noqa: FBT001 - pytest's parameter
+) -> None:
+    count = _operations(tmp_path / "count", update=update)
+    assert count > 20
+    for number in range(count):
+        world = _World(tmp_path / str(number))
+        if update:
+            world.install(0)
+        with _killer.at(number):
+            world.install(int(update))
+        world.check_consistent()
+        world.install(int(update))
+        world.check_installed(int(update), before=0 if update else None)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 1)), max_size=4))
+def test_any_series_of_killed_runs_is_finished_by_the_next(runs: list[tuple[int, int]]) -> None:
+    with TemporaryDirectory() as folder:
+        world = _World(Path(folder))
+        for number, version in runs:
+            with _killer.at(number):
+                world.install(version)
+            world.check_consistent()
+        world.install(1)
+        world.check_installed(1, before=None)
