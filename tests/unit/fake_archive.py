@@ -127,4 +127,5 @@ def fake_gpgv(monkeypatch: pytest.MonkeyPatch, *, good: bool = True) -> None:
         status = "GOODSIG 0 Archive" if good else "BADSIG 0 Archive"
         return Completed(tuple(words), 0 if good else 1, f"[GNUPG:] {status}\n", "gpgv: said so")
 
-    monkeypatch.setattr("provision.fetch.run", run)
+    monkeypatch.setattr("provision.fetch.signature.run", run)
+    monkeypatch.setattr("provision.fetch.signature.find_program", {"gpgv": "/usr/bin/gpgv"}.get)

@@ -9,10 +9,18 @@ from typing import ClassVar
 
 import pytest
 
-from provision import fetch
 from provision.errors import NotFoundError, ProvisionError
-from provision.fetch import SignatureError, Signed, UnreachableError, download, get_signed
+from provision.fetch import (
+    SignatureError,
+    Signed,
+    UnreachableError,
+    download,
+    get_signed,
+    http,
+    verify_signed,
+)
 from provision.progress import Event, Transfer
+from provision.run import Completed
 from unit.fake_archive import Mirror, fake_gpgv
 
 CONTENT = b"a driver" * 1000
@@ -56,7 +64,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setattr(fetch, "_PAUSE", 0)
+    monkeypatch.setattr(http, "_PAUSE", 0)
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
     with Server() as made:
@@ -187,7 +195,7 @@ def test_a_document_with_anything_unsigned_is_refused(
 
 
 def test_an_endless_document_is_cut_off(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetch, "_MAX_SIGNED", 10)
+    monkeypatch.setattr(http, "_MAX_SIGNED", 10)
     server.answer(200, CONTENT)
     with pytest.raises(ProvisionError, match="larger than 10 bytes"):
         get_signed(server.url, keyrings=[])
@@ -198,3 +206,62 @@ def test_an_impatient_request_is_made_once(server: Server) -> None:
     with pytest.raises(UnreachableError):
         get_signed(server.url, keyrings=[], patient=False)
     assert len(server.requests) == 1
+
+
+def program(
+    monkeypatch: pytest.MonkeyPatch, *names: str, status: int = 0, stdout: str = ""
+) -> list[list[str]]:
+    """Put a stand-in for the installed programs in place; returns how they were started."""
+    started: list[list[str]] = []
+
+    def run(argv: list[str | Path], **_options: object) -> Completed:
+        words = [str(word) for word in argv]
+        started.append(words)
+        Path(words[words.index("--output") + 1]).write_bytes(b"payload")
+        return Completed(tuple(words), status, stdout, "what it said")
+
+    monkeypatch.setattr("provision.fetch.signature.run", run)
+    monkeypatch.setattr("provision.fetch.signature.find_program", {n: n for n in names}.get)
+    return started
+
+
+def test_sequoia_checks_where_gnupg_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = program(monkeypatch, "sqv")
+    assert verify_signed(signed_text(tmp_path), keyrings=[Path("/k")], name="f") == b"payload"
+    assert started[0][:5] == ["sqv", "--keyring", "/k", "--cleartext", "--output"]
+
+
+def test_sequoia_is_believed_by_its_exit_status(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program(monkeypatch, "sqv", status=1)
+    with pytest.raises(SignatureError) as caught:
+        verify_signed(signed_text(tmp_path), keyrings=[Path("/k")], name="f")
+    assert caught.value.details == "what it said"
+
+
+def test_one_good_signature_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    status = "[GNUPG:] GOODSIG 1 Old key\n[GNUPG:] NO_PUBKEY 2\n"
+    started = program(monkeypatch, "gpgv", "sqv", status=2, stdout=status)
+    assert verify_signed(signed_text(tmp_path), keyrings=[], name="f") == b"payload"
+    assert started[0][0] == "gpgv"
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        "[GNUPG:] GOODSIG 1 Old key\n[GNUPG:] BADSIG 2 New key\n",
+        "[GNUPG:] EXPKEYSIG 1 Old key\n[GNUPG:] VALIDSIG 1\n",
+        "[GNUPG:] NO_PUBKEY 2\n",
+        "gpgv: GOODSIG\n",
+        "",
+    ],
+)
+def test_a_bad_or_missing_signature_is_not(
+    status: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program(monkeypatch, "gpgv", stdout=status)
+    with pytest.raises(SignatureError):
+        verify_signed(signed_text(tmp_path), keyrings=[], name="f")

@@ -107,7 +107,8 @@ class SuiteCache:
         path = self.folder / f"{stem}{index.sha256[:32]}.sqlite"
         if not path.exists():
             self._read_packages(release, index, path, progress)
-            for old in self.folder.glob(f"{stem}*.sqlite"):
+            # Older ones, and what a process that was killed has left.
+            for old in [*self.folder.glob(f"{stem}*"), *self.folder.glob(f".*{stem}*")]:
                 if old != path:
                     old.unlink()
         return PackageTable(path, suite=self.place.suite, component=component)

@@ -126,7 +126,8 @@ def _place(
         keys = tuple(binary_keyring(file, key_folder) for file in files if file.is_file())
     else:
         keys = tuple(default)
-    foreign = set(keys) != set(default)
+    # One keyring may have two names (Debian 13: .gpg is a link to .pgp).
+    foreign = {key.resolve() for key in keys} != {key.resolve() for key in default}
     return Place(source.uri, source.suite, keys or tuple(default), family.origin, tentative=foreign)
 
 

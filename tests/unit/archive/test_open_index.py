@@ -72,7 +72,7 @@ class Host:
 @pytest.fixture
 def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
     fake_gpgv(monkeypatch)
-    monkeypatch.setattr("provision.fetch._PAUSE", 0)
+    monkeypatch.setattr("provision.fetch.http._PAUSE", 0)
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
     (tmp_path / "mirror").mkdir()
@@ -128,6 +128,23 @@ def test_a_new_index_replaces_the_old_one(host: Host, monkeypatch: pytest.Monkey
     outdate(monkeypatch)
     assert host.newest() == "2.0-1"
     assert len(list(host.cache.glob("archive/*/*.sqlite"))) == 1
+
+
+def test_what_a_killed_process_left_is_cleared_away(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host.newest()
+    (table,) = host.cache.glob("archive/*/*.sqlite")
+    left = [
+        table.with_name(f".{table.name}.draft"),
+        table.with_name(f"..{table.name}.Packages.xz.x"),
+    ]
+    for path in left:
+        path.write_text("half")
+    host.publish("2.0-1")
+    outdate(monkeypatch)
+    assert host.newest() == "2.0-1"
+    assert [path for path in left if path.exists()] == []
 
 
 def test_an_unchanged_index_is_not_read_again(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:

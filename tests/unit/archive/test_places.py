@@ -99,6 +99,13 @@ def test_what_somebody_elses_key_signs_is_taken_for_a_trial(root: Path) -> None:
     assert last.tentative
 
 
+def test_a_second_name_of_the_keyring_is_not_somebody_elses_key(root: Path) -> None:
+    (root / KEYRING).with_suffix(".pgp").symlink_to((root / KEYRING).name)
+    sources = f"deb [signed-by=/{KEYRING.removesuffix('gpg')}pgp] {MIRROR} bookworm main\n"
+    (place,) = places(root, sources=sources)
+    assert not place.tentative
+
+
 def test_a_suite_named_twice_is_one_place(root: Path) -> None:
     sources = f"deb {MIRROR} bookworm main\ndeb {MIRROR}/ bookworm contrib\n"
     assert shown(places(root, sources=sources)) == [f"{MIRROR} bookworm"]

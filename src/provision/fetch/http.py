@@ -1,11 +1,10 @@
-"""The only place that downloads; what it leaves behind has been checked by sha256 or signature."""
+"""Downloads over HTTP, checked by sha256 or signature before anybody sees them."""
 
 from __future__ import annotations
 
 import hashlib
 import logging
 import os
-import re
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,9 +15,9 @@ from typing import TYPE_CHECKING
 
 from provision import __version__
 from provision.errors import NotFoundError, ProvisionError
+from provision.fetch.signature import verify_signed
 from provision.files import sha256_file, sync_directory
 from provision.progress import Progress, Transfer, silent
-from provision.run import run
 
 if TYPE_CHECKING:
     import requests
@@ -34,7 +33,6 @@ _CONNECT_TIMEOUT = 10.0
 _READ_TIMEOUT = 60.0
 # An InRelease has some 150 kB.
 _MAX_SIGNED = 16 << 20
-_BEGIN_SIGNED = b"-----BEGIN PGP SIGNED MESSAGE-----"
 _RETRIED_STATUS = frozenset({408, 429, 500, 502, 503, 504})
 _REACH = (
     "Check that this machine reaches that address. Behind a proxy, set https_proxy and http_proxy;"
@@ -44,10 +42,6 @@ _REACH = (
 
 class UnreachableError(ProvisionError):
     """The network or the server failed, so that the same request may work later."""
-
-
-class SignatureError(ProvisionError):
-    """A document is not signed by a key that is trusted for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +120,7 @@ def get_signed(
         The document, or ``known`` itself where that is still current.
 
     Raises:
-        NotFoundError: The server doesn't have it, or ``gpgv`` is not installed.
+        NotFoundError: The server doesn't have it, or no program that checks signatures is there.
         UnreachableError: The server can't be reached, or kept failing.
         SignatureError: It has no good signature by one of the keys.
     """
@@ -148,53 +142,6 @@ def get_signed(
             payload = verify_signed(text, keyrings=keyrings, name=url)
             return Signed(payload, found.get("ETag"), found.get("Last-Modified"))
     raise AssertionError("the last attempt returns or raises")
-
-
-def verify_signed(text: bytes, *, keyrings: Sequence[Path], name: str) -> bytes:
-    """Return what is signed in a clear-signed text, checked by ``gpgv``.
-
-    One good signature is enough, because a document is signed with old and new keys while keys
-    change; one bad signature spoils it. Source: GnuPG's doc/DETAILS, "General status codes".
-
-    Args:
-        text: The whole text.
-        keyrings: Files with the keys that may sign it, in OpenPGP's binary form.
-        name: What error messages call it.
-
-    Raises:
-        NotFoundError: ``gpgv`` is not installed.
-        SignatureError: It has no good signature by one of the keys.
-    """
-    # gpgv would skip text before the signed part; a document with any is not what was published.
-    if not text.startswith(_BEGIN_SIGNED) or text.count(_BEGIN_SIGNED) != 1:
-        raise SignatureError(
-            f"'{name}' is not a signed document.",
-            resolution="Something else answered in its place: a proxy's page, or a broken mirror.",
-        )
-    with tempfile.TemporaryDirectory(prefix="provision-") as folder:
-        signed, payload = Path(folder, "signed"), Path(folder, "payload")
-        signed.write_bytes(text)
-        options = [option for ring in keyrings for option in ("--keyring", ring)]
-        done = run(
-            ["gpgv", "--status-fd", "1", *options, "--output", payload, signed],
-            why="check the signature of a package index",
-            check=False,
-        )
-        if not _is_good(done.stdout) or not payload.exists():
-            raise SignatureError(
-                f"'{name}' has no valid signature by a key of"
-                f" {', '.join(str(ring) for ring in keyrings)}.",
-                resolution="Upgrade the package that holds that keyring, or name the keyring of"
-                " your mirror in /etc/provision/provision.toml. Don't go on without: the index"
-                " may have been altered.",
-                details=done.stderr.strip() or None,
-            )
-        return payload.read_bytes()
-
-
-def _is_good(status: str) -> bool:
-    codes = set(re.findall(r"^\[GNUPG:\] ([A-Z]+)", status, re.MULTILINE))
-    return "GOODSIG" in codes and "BADSIG" not in codes
 
 
 def _attempts(count: int = _ATTEMPTS) -> Iterator[float | None]:

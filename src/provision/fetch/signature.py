@@ -1,0 +1,77 @@
+"""Signatures of clear-signed documents, such as the indexes of Debian archives."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from provision.errors import ProvisionError
+from provision.run import Completed, find_program, run
+
+_BEGIN = b"-----BEGIN PGP SIGNED MESSAGE-----"
+_WHY = "check the signature of a package index"
+
+
+class SignatureError(ProvisionError):
+    """A document is not signed by a key that is trusted for it."""
+
+
+def verify_signed(text: bytes, *, keyrings: Sequence[Path], name: str) -> bytes:
+    """Return what is signed in a clear-signed text.
+
+    One good signature is enough, because a document is signed with old and new keys while keys
+    change. The check is done by ``gpgv``, or where that is missing by ``sqv``: apt needs one of
+    them, so every Debian has one.
+
+    Args:
+        text: The whole text.
+        keyrings: Files with the keys that may sign it, in OpenPGP's binary form.
+        name: What error messages call it.
+
+    Raises:
+        NotFoundError: Neither program is installed.
+        SignatureError: It has no good signature by one of the keys.
+    """
+    # The programs skip text before the signed part; a document with any is not what was published.
+    if not text.startswith(_BEGIN) or text.count(_BEGIN) != 1:
+        raise SignatureError(
+            f"'{name}' is not a signed document.",
+            resolution="Something else answered in its place: a proxy's page, or a broken mirror.",
+        )
+    verify = _sqv if find_program("gpgv") is None and find_program("sqv") else _gpgv
+    with tempfile.TemporaryDirectory(prefix="provision-") as folder:
+        signed, payload = Path(folder, "signed"), Path(folder, "payload")
+        signed.write_bytes(text)
+        good, done = verify(signed, payload, keyrings)
+        if not good or not payload.exists():
+            raise SignatureError(
+                f"'{name}' has no valid signature by a key of"
+                f" {', '.join(str(ring) for ring in keyrings)}.",
+                resolution="Upgrade the package that holds that keyring, or name the keyring of"
+                " your mirror in /etc/provision/provision.toml. Don't go on without: the index"
+                " may have been altered.",
+                details=done.stderr.strip() or None,
+            )
+        return payload.read_bytes()
+
+
+def _gpgv(signed: Path, payload: Path, keyrings: Sequence[Path]) -> tuple[bool, Completed]:
+    """Check with GnuPG, whose exit status also complains of a signature by an unknown key.
+
+    Source: GnuPG's doc/DETAILS, "General status codes".
+    """
+    options = [option for ring in keyrings for option in ("--keyring", ring)]
+    done = run(
+        ["gpgv", "--status-fd", "1", *options, "--output", payload, signed], why=_WHY, check=False
+    )
+    codes = set(re.findall(r"^\[GNUPG:\] ([A-Z]+)", done.stdout, re.MULTILINE))
+    return "GOODSIG" in codes and "BADSIG" not in codes, done
+
+
+def _sqv(signed: Path, payload: Path, keyrings: Sequence[Path]) -> tuple[bool, Completed]:
+    """Check with Sequoia: sqv(1)."""
+    options = [option for ring in keyrings for option in ("--keyring", ring)]
+    done = run(["sqv", *options, "--cleartext", "--output", payload, signed], why=_WHY, check=False)
+    return done.returncode == 0, done
