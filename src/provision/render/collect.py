@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 # Runs a program and returns its standard output.
@@ -137,6 +137,9 @@ def _files(
 ) -> list[dict[str, Any]]:
     entries: dict[str, dict[str, Any]] = {}
     for rule in wanted:
+        if mistake := _mistake(rule):
+            problems.append(mistake)
+            continue
         matches = _matches(source, rule["from"])
         if not matches:
             problems.append(f"there is no file {rule['from']} ({rule['kind']})")
@@ -147,6 +150,17 @@ def _files(
             if entries.setdefault(entry["path"], entry) != entry
         ]
     return list(entries.values())
+
+
+def _mistake(rule: dict[str, Any]) -> str | None:
+    """Return what is wrong with a rule's paths: files stay below the source and below the root."""
+    origin, target = PurePosixPath(rule["from"]), PurePosixPath(rule["to"])
+    if origin.is_absolute() or ".." in origin.parts:
+        return f"{origin} must be a path in the source, without '..'"
+    if not target.is_absolute() or ".." in target.parts:
+        return f"{target} must be an absolute path in a container, without '..'"
+    wrong = [name for name in rule["links"] if name in {"", ".", ".."} or "/" in name]
+    return f"the link {wrong[0]} of {target} must be a name alone" if wrong else None
 
 
 def _matches(source: Path, pattern: str) -> list[Path]:

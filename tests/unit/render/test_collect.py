@@ -179,6 +179,25 @@ def test_all_problems_are_told_together(source: Path, tmp_path: Path) -> None:
     assert not any(call[0] == "depmod" for call in tools.calls)
 
 
+@pytest.mark.parametrize(
+    ("mistaken", "problem"),
+    [
+        (rule("binary", "/usr/bin/toy", "/usr/bin/toy"), "/usr/bin/toy must be a path in the"),
+        (rule("binary", "../x", "/usr/bin/toy"), "../x must be a path in the source"),
+        (rule("binary", "usr/bin/toy", "usr/bin/toy"), "usr/bin/toy must be an absolute path"),
+        (rule("binary", "usr/bin/toy", "/../toy"), "/../toy must be an absolute path"),
+        (rule("binary", "usr/bin/toy", "/toy", "../x"), "the link ../x of /toy must be a name"),
+        (rule("binary", "usr/bin/toy", "/toy", ".."), "the link .. of /toy must be a name"),
+    ],
+)
+def test_nothing_is_placed_outside(
+    source: Path, tmp_path: Path, mistaken: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(CollectError, match=problem):
+        collect(plan(mistaken), source, tmp_path / "out", Tools())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "source"]
+
+
 def test_one_file_may_serve_two_rules(source: Path, tmp_path: Path) -> None:
     same = rule("binary", "usr/bin/toy", "/usr/bin/toy")
     assert len(collect(plan(same, same), source, tmp_path / "out", Tools())["files"]) == 1
