@@ -32,16 +32,23 @@ def _specifiers(text: str) -> str:
     return text
 
 
-def _placeholders(text: str) -> str:
-    unknown = sorted(set(_PLACEHOLDER.findall(text)) - PLACEHOLDERS)
+def _placeholders(text: str, *, known: frozenset[str] = PLACEHOLDERS) -> str:
+    unknown = sorted(set(_PLACEHOLDER.findall(text)) - known)
     if unknown:
-        known = ", ".join(sorted(PLACEHOLDERS))
-        raise ValueError(f"unknown placeholder '{{{unknown[0]}}}'; there are {known}")
+        names = ", ".join(sorted(known))
+        raise ValueError(f"unknown placeholder '{{{unknown[0]}}}'; there are {names}")
     return text
 
 
+def _fixed_placeholders(text: str) -> str:
+    # The number of jobs may differ from build to build, so nothing that is shipped may depend on it.
+    return _placeholders(text, known=PLACEHOLDERS - {"jobs"})
+
+
 Specifiers = Annotated[str, AfterValidator(_specifiers)]
-Template = Annotated[str, AfterValidator(_placeholders)]
+Argument = Annotated[str, AfterValidator(_placeholders)]
+Template = Annotated[str, AfterValidator(_fixed_placeholders)]
+SourcePath = Annotated[RelativePath, AfterValidator(_fixed_placeholders)]
 PciId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{4}$")]
 
 
@@ -148,11 +155,11 @@ class Build(Frozen):
         modules: The built files, relative to ``directory``.
     """
 
-    archive: Annotated[RelativePath, AfterValidator(_placeholders)] | None = None
-    directory: Annotated[RelativePath, AfterValidator(_placeholders)] = "."
+    archive: SourcePath | None = None
+    directory: SourcePath = "."
     packages: tuple[PackageName, ...] = ()
-    command: tuple[Template, ...] = Field(min_length=1)
-    modules: tuple[RelativePath, ...] = Field(min_length=1)
+    command: tuple[Argument, ...] = Field(min_length=1)
+    modules: tuple[SourcePath, ...] = Field(min_length=1)
 
 
 class Flavour(Frozen):

@@ -93,6 +93,18 @@ def test_an_unknown_placeholder_is_named() -> None:
     assert "flavours.plain.build.command.1: unknown placeholder '{kernal}'; there are" in found
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("directory", "{jobs}"), ("archive", "{jobs}.tar"), ("modules", ["{jobs}.ko", "{kernal}.ko"])],
+)
+def test_nothing_but_the_command_depends_on_the_number_of_jobs(key: str, value: object) -> None:
+    flavours = {
+        "plain": {"licences": ["MIT"], "package": "tool-source", "build": {**BUILD, key: value}}
+    }
+    found = mistakes(flavours=flavours)
+    assert "unknown placeholder '{jobs}'; there are arch, kernel, kernel_build," in found
+
+
 @pytest.mark.parametrize("directory", ["/abs", "../up", "a/../b", "a//b"])
 def test_paths_stay_inside_the_source(directory: str) -> None:
     flavours = {
