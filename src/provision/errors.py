@@ -6,7 +6,7 @@ Lower layers raise these; only the outermost layer (``provision.cli``) turns the
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import IntEnum
 
 
@@ -39,6 +39,10 @@ class ProvisionError(Exception):
         self.message = message
         self.resolution = resolution
         self.details = details
+
+    def members(self) -> dict[str, object]:
+        """Return what programs want to know besides the text, as what ``json.dumps`` takes."""
+        return {}
 
 
 class UsageError(ProvisionError):
@@ -98,3 +102,7 @@ class ConfigError(ProvisionError):
             resolution=resolution,
             details="\n".join(str(mistake) for mistake in self.mistakes),
         )
+
+    def members(self) -> dict[str, object]:
+        """Return the file and each mistake."""
+        return {"file": self.file, "mistakes": [asdict(mistake) for mistake in self.mistakes]}
