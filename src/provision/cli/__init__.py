@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from provision.cli.main import main
+from provision.cli.entry import main
 
 __all__ = ["main"]

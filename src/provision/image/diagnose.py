@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from provision.errors import ProvisionError
@@ -63,6 +63,13 @@ class BuildError(ProvisionError):
         super().__init__(message, resolution=resolution, details=details)
         self.step = step
         self.source_errors = tuple(source_errors)
+
+    def members(self) -> dict[str, object]:
+        """Return the instruction that failed, and each complaint of the compiler."""
+        return {
+            "instruction": self.step.instruction if self.step else None,
+            "source_errors": [asdict(error) for error in self.source_errors],
+        }
 
 
 @dataclass(frozen=True, slots=True)

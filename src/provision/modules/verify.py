@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 
 from provision.documents import load_json
@@ -59,17 +59,34 @@ class Report:
         """Return the manifest of a whole artifact.
 
         Raises:
-            ProvisionError: Something is wrong; names all of it.
+            DamagedError: Something is wrong; names all of it.
         """
         if self.findings or self.manifest is None:
-            count = len(self.findings)
-            raise ProvisionError(
-                f"{what} is damaged: {count} finding{'' if count == 1 else 's'}.",
-                resolution="Install it anew (provision install --replace); if the image itself is "
-                "damaged, build it anew first (provision build --rebuild).",
-                details="\n".join(str(finding) for finding in self.findings),
-            )
+            raise DamagedError(what, self.findings)
         return self.manifest
+
+
+class DamagedError(ProvisionError):
+    """An artifact that is not what its manifest says.
+
+    Args:
+        what: The artifact, as its user would name it.
+        findings: Everything that is wrong with it.
+    """
+
+    def __init__(self, what: str, findings: Sequence[Finding]) -> None:
+        count = "1 finding" if len(findings) == 1 else f"{len(findings)} findings"
+        super().__init__(
+            f"{what} is damaged: {count}.",
+            resolution="Install it anew (provision install --replace); if the image itself is "
+            "damaged, build it anew first (provision build --rebuild).",
+            details="\n".join(str(finding) for finding in findings),
+        )
+        self.findings = tuple(findings)
+
+    def members(self) -> dict[str, object]:
+        """Return each finding."""
+        return {"findings": [asdict(finding) for finding in self.findings]}
 
 
 def verify(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from provision.cli.output import megabytes, print_fields, print_json
 from provision.cli.progress import shown
 from provision.cli.table import print_table
 from provision.cli.target import job
+from provision.manifest import Manifest
 from provision.modules.verify import Report
 from provision.pipeline.artifacts import verify_current, verify_image, verify_path
 from provision.pipeline.settings import load_settings
@@ -30,7 +30,7 @@ def command(*, what: str, root: Path, as_json: bool) -> None:
     report = _report(what, root)
     manifest = report.require_whole(f"'{what}'")
     if as_json:
-        print_json(_document(what, report))
+        print_json(_document(what, report, manifest))
         return
     rows = [(m.name, m.vermagic, megabytes(m.size)) for m in manifest.modules]
     print_table(("module", "vermagic", "size>"), rows)
@@ -59,10 +59,7 @@ def _report(what: str, root: Path) -> Report:
         return verify_current(load_settings(root), what, progress=progress)
 
 
-def _document(what: str, report: Report) -> dict[str, Any]:
-    manifest = report.manifest
-    if manifest is None:
-        return {"target": what, "findings": [asdict(finding) for finding in report.findings]}
+def _document(what: str, report: Report, manifest: Manifest) -> dict[str, Any]:
     return {
         "target": what,
         "digest": manifest.pin.digest,
@@ -72,5 +69,5 @@ def _document(what: str, report: Report) -> dict[str, Any]:
         "modules": [module.model_dump(mode="json") for module in manifest.modules],
         "files": len(manifest.files),
         "compared": report.size,
-        "findings": [asdict(finding) for finding in report.findings],
+        "findings": [],
     }

@@ -99,6 +99,7 @@ def _fail(args: Sequence[str], error: ProvisionError) -> int:
             "resolution": error.resolution,
             "details": error.details,
             "exit_code": int(error.exit_code),
+            **error.members(),
         }
         click.echo(json.dumps({"error": document}, indent=2))
     else:

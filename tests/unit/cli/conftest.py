@@ -1,0 +1,52 @@
+"""An engine in memory, and a host tree, for commands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from provision.cli import target
+from provision.cli.entry import run
+from provision.image.build import DIGEST_LABEL, PIN_LABEL
+from provision.image.engine import Image
+from unit.cli.outcome import Outcome
+from unit.image.fake_engine import FakeEngine
+from unit.modules.artifact import make_artifact, make_pin
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
+    """Run a command line."""
+
+    def call(*words: object) -> Outcome:
+        code = run([str(word) for word in words])
+        captured = capsys.readouterr()
+        return Outcome(code, captured.out, captured.err)
+
+    return call
+
+
+@pytest.fixture
+def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
+    """An engine that has one artifact image, whose Pin is ``make_pin()``."""
+    engine = FakeEngine()
+    pin = make_pin()
+    make_artifact(tmp_path / "content", pin=pin)
+    labels = {DIGEST_LABEL: pin.digest, PIN_LABEL: pin.canonical_json()}
+    engine.have(Image("sha256:1", (pin.image,), labels=labels, size=7), tmp_path / "content")
+    monkeypatch.setattr(target, "open_engine", lambda _settings: engine)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return engine
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Path:
+    """A host's root."""
+    root = tmp_path / "host"
+    (root / "etc").mkdir(parents=True)
+    (root / "etc/os-release").write_text(
+        'ID=debian\nVERSION_ID="12"\nVERSION_CODENAME=bookworm\nPRETTY_NAME="Debian 12"\n'
+    )
+    return root

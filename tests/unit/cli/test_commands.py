@@ -1,0 +1,322 @@
+"""Each command on fake layers: what it prints, as tables and as JSON."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from provision.catalogue import load_entry
+from provision.cli import target
+from provision.cli.commands import base, build, install, kernels, render
+from provision.image.build import Built
+from provision.image.stream import StepRecord
+from provision.pin import BasePin, DistroPin
+from provision.pipeline.images import BuildSettings
+from provision.pipeline.resolution import KernelRow, Resolved, Wanted
+from provision.progress import Note
+from provision.render import RenderedContext, Templates
+from unit.cli.outcome import Outcome
+from unit.image.fake_engine import FakeEngine
+from unit.modules.artifact import KERNEL, make_artifact, make_pin
+
+Call = Callable[..., Outcome]
+_RECIPE = """
+schema = 1
+name = "demo"
+summary = "A driver for tests"
+vendor = "Nobody"
+homepage = "https://example.org"
+
+[[hardware.pci]]
+vendor = "1234"
+
+[source]
+kind = "deb"
+
+[[kernels]]
+kernels = ">=6.1"
+
+[flavours.open]
+licences = ["GPL-2.0-only"]
+package = "demo-dkms"
+
+[flavours.open.build]
+command = ["make"]
+modules = ["demo.ko"]
+
+[container]
+activation_flag = "OCI_DEMO"
+driver_feature = ["compute"]
+
+[container.features.compute]
+"""
+
+
+@pytest.fixture
+def catalogue(tmp_path: Path) -> Path:
+    folder = tmp_path / "catalogue"
+    (folder / "demo").mkdir(parents=True)
+    (folder / "demo/driver.toml").write_text(_RECIPE)
+    return folder
+
+
+@pytest.fixture
+def wanted(catalogue: Path, monkeypatch: pytest.MonkeyPatch) -> list[Wanted]:
+    """Have every driver resolved to ``make_pin()``; gives what was wanted."""
+    asked: list[Wanted] = []
+    resolved = Resolved(
+        make_pin(),
+        load_entry(catalogue / "demo"),
+        Templates("debian", "Dockerfile.debian.j2", {}, {}),
+        "http://mirror",
+        None,
+    )
+
+    def resolve(*arguments: object, progress: Callable[[Note], None]) -> Resolved:
+        assert isinstance(arguments[-1], Wanted)
+        asked.append(arguments[-1])
+        progress(Note("resolving"))
+        return resolved
+
+    monkeypatch.setattr(target, "resolve_pin", resolve)
+    return asked
+
+
+def test_facts(call: Call, host: Path, catalogue: Path) -> None:
+    device = host / "sys/bus/pci/devices/0000:01:00.0"
+    device.mkdir(parents=True)
+    for name, value in (("vendor", "0x1234"), ("device", "0x0001"), ("class", "0x030000")):
+        (device / name).write_text(f"{value}\n")
+    words = ("facts", "--root", host, "--catalogue", catalogue)
+    document = call(*words, "--json").document
+    assert document["distro"]["id"] == "debian"
+    assert document["distro"]["version"] == "12"
+    assert document["pci"][0]["catalogue"] == ["demo"]
+    assert {"kernel", "arch", "engines", "secure_boot", "selinux", "immutable"} <= set(document)
+    text = call(*words).out
+    assert "debian 12 (Debian 12)" in text
+    assert "1, 1 known to the catalogue" in text
+    assert "1234:0001 demo" in text
+
+
+def test_facts_of_no_host(call: Call, tmp_path: Path) -> None:
+    assert call("facts", "--root", tmp_path, "--json").document["error"]["exit_code"] == 3
+
+
+def test_drivers(call: Call, host: Path, catalogue: Path) -> None:
+    (catalogue / "broken").mkdir()
+    (catalogue / "broken/driver.toml").write_text('schema = 2\nname = "other"\n')
+    words = ("drivers", "--root", host, "--catalogue", catalogue)
+    document = call(*words, "--json").document
+    names = [driver["name"] for driver in document["drivers"]]
+    assert "demo" in names
+    (problem,) = document["problems"]
+    assert problem["file"] == str(catalogue / "broken/driver.toml")
+    assert len(problem["mistakes"]) > 3
+    outcome = call(*words)
+    assert "A driver for tests" in outcome.out
+    assert "Left out" in outcome.err
+
+
+def test_one_driver(call: Call, host: Path, catalogue: Path) -> None:
+    words = ("drivers", "demo", "--root", host, "--catalogue", catalogue)
+    assert call(*words, "--json").document["default_flavour"] == "open"
+    assert "OCI_DEMO" in call(*words).out
+
+
+def test_an_unknown_driver_is_answered_with_the_nearest(
+    call: Call, host: Path, catalogue: Path
+) -> None:
+    outcome = call("drivers", "deno", "--root", host, "--catalogue", catalogue, "--json")
+    assert outcome.code == 3
+    assert "'demo'" in outcome.document["error"]["resolution"]
+
+
+def test_kernels(call: Call, host: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [KernelRow("6.1.0-48-amd64", None), KernelRow(KERNEL, "1.2")]
+    distro = DistroPin(id="debian", version="12", codename="bookworm")
+    monkeypatch.setattr(kernels, "list_kernels", lambda *_a, **_k: (distro, rows))
+    assert call("kernels", "demo", "--root", host, "--json").document == {
+        "driver": "demo",
+        "distro": "debian:12",
+        "kernels": [
+            {"release": "6.1.0-48-amd64", "builds": False, "version": None},
+            {"release": KERNEL, "builds": True, "version": "1.2"},
+        ],
+    }
+    assert "6.1.0-48-amd64   no" in call("kernels", "demo", "--root", host).out
+
+
+@pytest.mark.usefixtures("engine")
+def test_resolve(call: Call, host: Path, wanted: list[Wanted]) -> None:
+    words = ("resolve", "demo", "--kernel", KERNEL, "--distro", "debian:12", "--root", host)
+    outcome = call(*words, "--version", "1.2", "--flavour", "open", "--base", "b", "--json")
+    pin = make_pin()
+    assert outcome.document["digest"] == pin.digest
+    assert outcome.document["image"] == pin.image
+    assert outcome.document["compiler"] == {"name": "gcc-12", "version": "12.2.0-14"}
+    assert outcome.err == "resolving\n"
+    assert wanted == [Wanted("demo", KERNEL, "debian:12", "1.2", "open", "b")]
+    assert pin.image in call(*words).out
+
+
+@pytest.mark.usefixtures("engine", "wanted")
+def test_render(call: Call, host: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    context = RenderedContext({"Dockerfile": b"FROM scratch\n"})
+    monkeypatch.setattr(render, "render_context", lambda _resolved: context)
+    output = tmp_path / "out"
+    words = ("render", "demo", "--root", host, "--output", output)
+    assert "would write" in call(*words, "--dry-run").out
+    assert not output.exists()
+    assert call(*words, "--json").document["files"] == ["Dockerfile"]
+    assert (output / "Dockerfile").read_text() == "FROM scratch\n"
+    outcome = call("render", "demo", "--root", host, "--output", host)
+    assert outcome.code == 2
+    assert "holds something else" in outcome.err
+
+
+@pytest.mark.usefixtures("engine")
+def test_base(call: Call, host: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pin = BasePin(image="debian:bookworm", digest="sha256:" + "1" * 64)
+    monkeypatch.setattr(base, "ensure_base_image", lambda *_a, **_k: (pin, True))
+    document = call("base", "debian:12", "--root", host, "--json").document
+    assert document == {"image": pin.image, "digest": pin.digest, "made": True}
+    assert call("base", "--root", host).out == f"debian:bookworm {pin.digest} made\n"
+
+
+@pytest.mark.usefixtures("wanted")
+def test_build(call: Call, host: Path, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    how: list[BuildSettings] = []
+    pin = make_pin()
+    steps = (StepRecord(1, "ARG JOBS=1", 0.5), StepRecord(2, "RUN make", 3.25))
+    built = Built(
+        pin.image, "sha256:1", 7, built=True, seconds=4.0, steps=steps, log=Path("/log/demo.log")
+    )
+
+    def fake(*arguments: object, **_more: object) -> Built:
+        assert isinstance(arguments[-1], BuildSettings)
+        how.append(arguments[-1])
+        return built
+
+    monkeypatch.setattr(build, "build_image", fake)
+    engine.conversation = [{"aux": {"Digest": "sha256:9"}}]
+    words = ("build", "demo", "--root", host, "--jobs", "3", "--network", "host", "--push", "r/d:1")
+    document = call(*words, "--json").document
+    assert how == [BuildSettings(jobs=3, network="host")]
+    assert document["image"] == pin.image
+    assert document["digest"] == pin.digest
+    assert document["built"] is True
+    assert document["seconds"] == {"engine": 0.75, "modules": 3.25, "total": 4.0}
+    assert document["steps"][1]["instruction"] == "RUN make"
+    assert document["log"] == "/log/demo.log"
+    assert document["pushed"] == {"reference": "r/d:1", "digest": "sha256:9"}
+    text = call(*words).out
+    assert "modules" in text
+    assert "r/d:1@sha256:9" in text
+
+
+@pytest.mark.usefixtures("engine", "wanted")
+def test_build_says_what_it_would_do(call: Call, host: Path) -> None:
+    words = ("build", "demo", "--root", host, "--dry-run")
+    assert call(*words, "--json").document["would_build"] is False
+    assert call(*words).out.endswith("exists\n")
+    assert call(*words, "--rebuild").out.endswith("would be built\n")
+
+
+def test_verify_of_a_folder(call: Call, tmp_path: Path) -> None:
+    entry = tmp_path / "entry"
+    make_artifact(entry)
+    document = call("verify", entry, "--json").document
+    assert document["findings"] == []
+    assert document["modules"][0]["name"] == "demo"
+    assert "whole" in call("verify", entry).out
+
+
+def test_verify_of_a_damaged_folder_names_the_file(call: Call, tmp_path: Path) -> None:
+    entry = tmp_path / "entry"
+    make_artifact(entry)
+    shutil.rmtree(entry / "driver/usr/bin")
+    outcome = call("verify", entry, "--json")
+    assert outcome.code == 1
+    assert "driver/usr/bin/democtl: is missing" in outcome.document["error"]["details"]
+    assert outcome.document["error"]["findings"][0]["kind"] == "missing"
+    assert "democtl" in call("verify", entry).err
+
+
+@pytest.mark.usefixtures("engine")
+def test_verify_of_an_image(call: Call, host: Path) -> None:
+    outcome = call("verify", make_pin().image, "--root", host, "--json")
+    assert outcome.document["digest"] == make_pin().digest
+
+
+@pytest.mark.usefixtures("engine")
+def test_verify_of_what_is_not_there(call: Call, host: Path, tmp_path: Path) -> None:
+    for what in ("nobody/nothing:1", tmp_path / "missing", "demo"):
+        assert call("verify", what, "--root", host).code == 3
+
+
+@pytest.mark.usefixtures("engine")
+def test_install(call: Call, tmp_path: Path) -> None:
+    root = tmp_path / "new-host"
+    image = make_pin().image
+    dry = call("install", image, "--root", root, "--dry-run", "--json").document
+    assert [change["kind"] for change in dry["changes"]] == ["unpack", "switch", "write", "write"]
+    assert not dry["changed"]
+    assert not root.exists()
+    assert "would unpack" in call("install", image, "--root", root, "--dry-run").out
+    first = call("install", image, "--root", root, "--json").document
+    assert first["changed"]
+    assert first["changes"] == dry["changes"]
+    assert (root / "var/lib/provision/demo/current/driver/manifest.json").is_file()
+    again = call("install", image, "--root", root)
+    assert "nothing changed" in again.out
+    assert not call("install", image, "--root", root, "--json").document["changed"]
+    assert "whole" in call("verify", "demo", "--root", root).out
+
+
+@pytest.mark.usefixtures("engine", "wanted")
+def test_install_of_a_driver_builds_it_first(
+    call: Call, host: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = Built(make_pin().image, "sha256:1", 7, built=False)
+    monkeypatch.setattr(install, "build_image", lambda *_a, **_k: built)
+    assert "is installed in" in call("install", "demo", "--root", host).out
+    assert call("install", "demo", "--root", host, "--dry-run", "--json").document["changes"] == []
+
+
+@pytest.mark.usefixtures("engine")
+def test_install_over_a_damaged_entry(call: Call, tmp_path: Path) -> None:
+    root = tmp_path / "new-host"
+    image = make_pin().image
+    entry = Path(call("install", image, "--root", root, "--json").document["entry"])
+    (entry / "driver/usr/bin/democtl").unlink()
+    outcome = call("install", image, "--root", root)
+    assert outcome.code == 1
+    assert "--replace" in outcome.err
+    assert call("install", image, "--root", root, "--replace").code == 0
+    assert call("verify", entry).code == 0
+
+
+def test_install_of_an_image_that_is_no_artifact(
+    call: Call, tmp_path: Path, engine: FakeEngine
+) -> None:
+    shutil.rmtree(tmp_path / "content")
+    (tmp_path / "content").mkdir()
+    assert engine.images
+    outcome = call("install", make_pin().image, "--root", tmp_path / "new-host")
+    assert outcome.code == 1
+    assert "is no artifact image" in outcome.err
+
+
+@pytest.mark.usefixtures("engine")
+def test_install_of_a_damaged_image_leaves_nothing(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "content/driver/usr/bin/democtl").write_bytes(b"alterd")
+    root = tmp_path / "new-host"
+    outcome = call("install", make_pin().image, "--root", root)
+    assert outcome.code == 1
+    assert "driver/usr/bin/democtl" in outcome.err
+    files = [path for path in root.rglob("*") if path.is_file() and path.name != ".lock"]
+    assert files == []

@@ -1,0 +1,113 @@
+"""The command line as a whole: overview, errors, exit codes."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+
+import pytest
+
+from provision.cli import entry as module
+from provision.cli.group import COMMANDS
+from provision.errors import InUseError, ProvisionError
+from unit.cli.outcome import Outcome
+
+Call = Callable[..., Outcome]
+
+
+def test_the_overview_names_every_command(call: Call) -> None:
+    outcome = call("--help")
+    assert outcome.code == 0
+    assert all(name in outcome.out for name in COMMANDS)
+    assert "Exit codes" in outcome.out
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_explains_itself(call: Call, name: str) -> None:
+    outcome = call(name, "--help")
+    assert outcome.code == 0
+    assert "--json" in outcome.out
+
+
+def test_the_version_is_told(call: Call) -> None:
+    assert call("--version").out.startswith("provision 0.")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["instal"], "Did you mean 'install'?"),
+        (["frobnicate"], "There is no command 'frobnicate'"),
+        (["build"], "Missing argument 'DRIVER'"),
+        (["build", "x", "--jobs", "0"], "--jobs"),
+        (["build", "x", "--kernle", "6.1"], "--kernel"),
+    ],
+)
+def test_wrong_usage_is_explained(call: Call, words: list[str], said: str) -> None:
+    outcome = call(*words)
+    assert outcome.code == 2
+    assert outcome.out == ""
+    assert said in outcome.err
+    assert "--help" in outcome.err
+    error = call(*words, "--json").document["error"]
+    assert said in error["message"]
+    assert error["exit_code"] == 2
+
+
+def _raising(error: BaseException) -> Callable[..., None]:
+    def main(**_given: object) -> None:
+        raise error
+
+    return main
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (ProvisionError("It broke.", resolution="Mend it.", details="a\nb"), 1, "It broke."),
+        (InUseError("In use."), 4, "In use."),
+        (KeyboardInterrupt(), 130, "Interrupted."),
+        (PermissionError(13, "Permission denied", "/var/lib/x"), 1, "'/var/lib/x': Permission"),
+        (OSError(28, "No space left on device"), 1, "No space left"),
+        (ZeroDivisionError("oops"), 1, "provision itself failed: ZeroDivisionError: oops"),
+    ],
+)
+def test_whatever_happens_has_a_code_and_a_document(
+    call: Call, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, said: str
+) -> None:
+    monkeypatch.setattr(module.group, "main", _raising(error))
+    outcome = call("facts", "--json")
+    assert outcome.code == code
+    assert said in outcome.document["error"]["message"]
+    assert outcome.document["error"]["exit_code"] == code
+    plain = call("facts")
+    assert plain.code == code
+    assert plain.out == ""
+    assert said in plain.err
+
+
+def test_an_error_has_message_details_and_way_out(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = ProvisionError("It broke.", resolution="Mend it.", details="a\nb")
+    monkeypatch.setattr(module.group, "main", _raising(error))
+    assert call("facts").err == "Error: It broke.\n  a\n  b\nWhat to do: Mend it.\n"
+
+
+def test_a_closed_pipe_is_no_news(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module.group, "main", _raising(BrokenPipeError()))
+    monkeypatch.setattr("sys.stderr.close", lambda: None)
+    assert call("facts").err == ""
+
+
+def test_a_termination_is_an_interruption(monkeypatch: pytest.MonkeyPatch) -> None:
+    handlers: dict[int, Callable[[int, None], None]] = {}
+    monkeypatch.setattr("signal.signal", handlers.__setitem__)
+
+    def killed(**_given: object) -> None:
+        handlers[signal.SIGTERM](signal.SIGTERM, None)
+
+    monkeypatch.setattr(module.group, "main", killed)
+    with pytest.raises(SystemExit) as caught:
+        module.main(["facts"])
+    assert caught.value.code == 130
