@@ -41,7 +41,7 @@ def _placeholders(text: str, *, known: frozenset[str] = PLACEHOLDERS) -> str:
 
 
 def _fixed_placeholders(text: str) -> str:
-    # The number of jobs may differ from build to build, so nothing that is shipped may depend on it.
+    # The number of jobs differs from build to build: nothing that is shipped may depend on it.
     return _placeholders(text, known=PLACEHOLDERS - {"jobs"})
 
 

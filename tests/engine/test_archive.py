@@ -1,0 +1,72 @@
+"""The real archive that this machine's apt is set up with, checked by real programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import requests
+
+from kit.probe import need
+from provision.archive import find_distro, open_index
+from provision.archive.places import Place, find_places
+from provision.config import ArchiveConfig
+from provision.fetch import SignatureError, verify_signed
+from provision.headers import find_headers, packaged_kernels
+from provision.progress import Event
+from provision.run import find_program
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    checker = find_program("gpgv") or find_program("sqv")
+    need(checker, "a program that checks signatures", "apt-get install gpgv")
+    places = find_places(
+        find_distro("debian:12"),
+        config=ArchiveConfig(),
+        root=Path("/"),
+        key_folder=tmp_path_factory.mktemp("keys"),
+    )
+    return places[0]
+
+
+@pytest.fixture(scope="module")
+def signed(place: Place) -> bytes:
+    answer = requests.get(f"{place.uri}/dists/{place.suite}/InRelease", timeout=60)
+    answer.raise_for_status()
+    return answer.content
+
+
+def test_what_the_archive_signed_is_believed(place: Place, signed: bytes) -> None:
+    payload = verify_signed(signed, keyrings=place.keyrings, name="it")
+    assert b"\nCodename: bookworm\n" in payload
+    assert b"PGP" not in payload
+
+
+def test_one_changed_character_is_noticed(place: Place, signed: bytes) -> None:
+    altered = signed.replace(b"Codename: bookworm", b"Codename: bookwarm", 1)
+    with pytest.raises(SignatureError, match="no valid signature"):
+        verify_signed(altered, keyrings=place.keyrings, name="it")
+
+
+def test_another_keyring_is_no_reason_to_believe(signed: bytes, tmp_path: Path) -> None:
+    (tmp_path / "empty.gpg").write_bytes(b"")
+    with pytest.raises(SignatureError, match=r"empty\.gpg"):
+        verify_signed(signed, keyrings=[tmp_path / "empty.gpg"], name="it")
+
+
+@pytest.mark.parametrize("distro", ["debian:12", "debian:13"])
+def test_every_packaged_kernel_has_all_of_its_headers(distro: str, tmp_path: Path) -> None:
+    index = open_index(find_distro(distro), architecture="x86_64", cache_dir=tmp_path)
+    kernels = packaged_kernels(index)
+    assert kernels
+    for kernel in kernels:
+        found = find_headers(index, kernel)
+        assert found.packages[0].name == f"linux-headers-{kernel}"
+        assert found.compiler.name.startswith("gcc-")
+    index.close()
+    events: list[Event] = []
+    open_index(
+        find_distro(distro), architecture="x86_64", cache_dir=tmp_path, progress=events.append
+    ).close()
+    assert events == [], "the second time everything is cached"
