@@ -18,7 +18,7 @@ from pathlib import Path
 from provision.archive.packages import PackageTable, parse_packages, write_table
 from provision.archive.places import Place
 from provision.archive.release_file import IndexFile, ReleaseFile, parse_release
-from provision.errors import ProvisionError
+from provision.errors import NotFoundError, ProvisionError
 from provision.fetch import Signed, UnreachableError, download, get_signed
 from provision.files import write_atomic
 from provision.progress import Note, Progress
@@ -117,19 +117,29 @@ class SuiteCache:
         self, release: ReleaseFile, index: IndexFile, path: Path, progress: Progress
     ) -> None:
         folder, _, name = index.path.rpartition("/")
-        hashed = f"{folder}/by-hash/SHA256/{index.sha256}"
         packed = path.with_name(f".{path.name}.{name}")
         try:
-            download(
-                f"{self.url}/{hashed if release.has_by_hash else index.path}",
-                sha256=index.sha256,
-                destination=packed,
-                progress=progress,
-            )
+            self._download(release, index, packed, progress)
             progress(Note(f"reading the index {self.place} {folder}"))
             write_table(path, parse_packages(_unpack(packed)))
         finally:
             packed.unlink(missing_ok=True)
+
+    def _download(
+        self, release: ReleaseFile, index: IndexFile, packed: Path, progress: Progress
+    ) -> None:
+        folder = index.path.rpartition("/")[0]
+        url = f"{self.url}/{index.path}"
+        if release.has_by_hash:
+            hashed = f"{self.url}/{folder}/by-hash/SHA256/{index.sha256}"
+            try:
+                download(hashed, sha256=index.sha256, destination=packed, progress=progress)
+            except NotFoundError:
+                # A copy of an archive may have left these files out.
+                log.debug("%s: no such file; taking %s", hashed, url)
+            else:
+                return
+        download(url, sha256=index.sha256, destination=packed, progress=progress)
 
     def _accept(self, signed: Signed, known: Known | None, now: float) -> ReleaseFile:
         release = self._parse(signed)

@@ -49,7 +49,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             ),
             components=("main", "contrib", "non-free", "non-free-firmware"),
             # https://www.debian.org/releases/
-            codenames=MappingProxyType({"12": "bookworm", "13": "trixie", "14": "forky"}),
+            codenames=MappingProxyType({"12": "bookworm", "13": "trixie"}),
         )
     }
 )

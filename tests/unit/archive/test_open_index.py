@@ -12,6 +12,7 @@ from provision.archive import ArchiveIndex, cache, default_cache, find_distro, o
 from provision.config import Config
 from provision.errors import NotFoundError, ProvisionError
 from provision.fetch import SignatureError, UnreachableError
+from provision.files import sha256_file
 from provision.progress import Event, Progress, silent
 from unit.fake_archive import Mirror, fake_gpgv, stanza
 
@@ -216,8 +217,23 @@ def test_an_older_index_does_not_replace_a_newer_one(
 
 def test_indexes_are_asked_for_by_their_checksum_where_that_is_offered(host: Host) -> None:
     host.mirror.fields["Acquire-By-Hash"] = "yes"
-    host.publish("1.0-1")
-    with pytest.raises(NotFoundError, match="by-hash/SHA256"):
+    host.publish("1.2-1")
+    plain = host.mirror.folder / "dists/bookworm/main/binary-amd64/Packages.xz"
+    hashed = plain.parent / "by-hash/SHA256" / sha256_file(plain)
+    hashed.parent.mkdir(parents=True)
+    plain.rename(hashed)
+    assert host.newest() == "1.2-1"
+
+
+def test_a_copy_without_those_names_will_do(host: Host) -> None:
+    host.mirror.fields["Acquire-By-Hash"] = "yes"
+    host.publish("1.2-1")
+    assert host.newest() == "1.2-1"
+
+
+def test_an_index_that_is_listed_and_missing_is_an_error(host: Host) -> None:
+    (host.mirror.folder / "dists/bookworm/main/binary-amd64/Packages.xz").unlink()
+    with pytest.raises(NotFoundError, match=r"Packages\.xz' does not exist"):
         host.open()
 
 
