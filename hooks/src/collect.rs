@@ -175,16 +175,16 @@ impl Collector<'_> {
         ) {
             return Err("neither a file, a folder nor a socket".to_owned());
         }
-        let source = self
-            .tree
-            .source(&found.fd)
+        let source = found
+            .source
             .ok_or("the path that it leads to is not UTF-8, or outside the root")?;
         self.edits.mounts.push(Mount {
             source: source.clone(),
             target: path.to_owned(),
         });
         if kind == FileType::RegularFile && is_library(path) {
-            self.edits.libraries.extend(library(self.tree, path));
+            let library = library(self.tree, path, found.linked);
+            self.edits.libraries.extend(library);
         }
         Ok(source)
     }
@@ -198,13 +198,13 @@ fn is_library(path: &str) -> bool {
 }
 
 /// What the loader needs to know of a library. `None`: it isn't one.
-fn library(tree: &Tree, path: &str) -> Option<Library> {
+fn library(tree: &Tree, path: &str, linked: bool) -> Option<Library> {
     let elf = elf::read(&File::from(tree.open_file(path).ok()?))?;
     let (_, name) = split(path)?;
     Some(Library {
         soname: elf.soname.unwrap_or_else(|| name.to_owned()),
         flags: elf.flags,
-        is_link: tree.is_link(path),
+        is_link: linked && tree.is_link(path),
         path: path.to_owned(),
     })
 }

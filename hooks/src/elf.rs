@@ -104,7 +104,11 @@ impl<'a> Reader<'a> {
         if count > MAX_HEADERS || size < if self.wide { 56 } else { 32 } || size > 256 {
             return None;
         }
-        let table = self.bytes(offset, count * size)?;
+        let start = usize::try_from(offset).ok()?;
+        let table = match head.get(start..start.checked_add(count * size)?) {
+            Some(near) => near.to_vec(),
+            None => self.bytes(offset, count * size)?,
+        };
         table.chunks_exact(size).map(|s| self.segment(s)).collect()
     }
 

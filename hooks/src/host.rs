@@ -24,8 +24,12 @@ pub struct Host {
 /// What lies at a path of the host.
 #[derive(Debug)]
 pub struct Found {
-    pub fd: OwnedFd,
-    pub stat: Stat,
+    stat: Stat,
+    /// The path to mount it from: free of links, beginning with the host's
+    /// root as the caller wrote it. `None` when it isn't valid UTF-8.
+    pub source: Option<String>,
+    /// A link was followed on the way to it.
+    pub linked: bool,
 }
 
 impl Found {
@@ -59,6 +63,7 @@ impl Host {
             return Ok(Tree {
                 host: self,
                 sub: None,
+                written: self.written.clone(),
             });
         };
         let sub = self.root.sub(folder).map_err(|error| {
@@ -68,10 +73,21 @@ impl Host {
             ))
             .resolve("install it, or mend \"root\" in the vendor file")
         })?;
+        let written = self.source(&sub).ok_or_else(|| {
+            Error::failed(format!("can't tell where {}{folder} lies", self.written))
+        })?;
         Ok(Tree {
             host: self,
             sub: Some(sub),
+            written,
         })
+    }
+
+    /// Where an open file lies, the root as the caller wrote it.
+    fn source(&self, fd: impl AsFd) -> Option<String> {
+        let path = path_of(fd)?;
+        let rest = path.strip_prefix(&self.real)?;
+        Some(format!("{}{rest}", self.written))
     }
 
     /// The nodes that a device name, path or pattern stands for, by container path.
@@ -171,6 +187,8 @@ pub enum DeviceFound {
 pub struct Tree<'a> {
     host: &'a Host,
     sub: Option<Root>,
+    /// Its folder, free of links below the host's root as the caller wrote it.
+    written: String,
 }
 
 impl Tree<'_> {
@@ -180,9 +198,24 @@ impl Tree<'_> {
 
     /// Looks a path up without opening what lies there.
     pub fn find(&self, path: &str) -> rustix::io::Result<Found> {
-        let fd = self.root().open_in(path, OFlags::PATH)?;
-        let stat = rustix::fs::fstat(&fd)?;
-        Ok(Found { fd, stat })
+        // Asking /proc where a file lies costs more than a second lookup, and
+        // most paths have no link in them.
+        match self.root().open_plain(path, OFlags::PATH) {
+            Ok(fd) => Ok(Found {
+                stat: rustix::fs::fstat(fd)?,
+                source: Some(format!("{}{path}", self.written)),
+                linked: false,
+            }),
+            Err(Errno::LOOP) => {
+                let fd = self.root().open_in(path, OFlags::PATH)?;
+                Ok(Found {
+                    stat: rustix::fs::fstat(&fd)?,
+                    source: self.host.source(&fd),
+                    linked: true,
+                })
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// Opens a regular file of the tree for reading.
@@ -197,14 +230,6 @@ impl Tree<'_> {
             .open_in(path, OFlags::PATH | OFlags::NOFOLLOW)
             .and_then(rustix::fs::fstat)
             .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Symlink)
-    }
-
-    /// The path to mount an open file from: free of links, beginning with the
-    /// host's root as the caller wrote it. `None` when it isn't valid UTF-8.
-    pub fn source(&self, fd: impl AsFd) -> Option<String> {
-        let path = path_of(fd)?;
-        let rest = path.strip_prefix(&self.host.real)?;
-        Some(format!("{}{rest}", self.host.written))
     }
 }
 
@@ -275,7 +300,8 @@ mod tests {
         for name in ["libx.so", "libx.so.1", "libx.so.1.2"] {
             let path = format!("/usr/lib/{name}");
             let found = tree.find(&path).unwrap();
-            assert_eq!(tree.source(&found.fd), Some(expected.clone()));
+            assert_eq!(found.source, Some(expected.clone()));
+            assert_eq!(found.linked, name != "libx.so.1.2");
             assert_eq!(tree.is_link(&path), name != "libx.so.1.2");
         }
         let error = host.tree(Some("/store/none")).unwrap_err();

@@ -35,7 +35,28 @@ impl Root {
 
     /// Opens a path of the tree. Links are followed within the tree only.
     pub fn open_in(&self, path: &str, flags: OFlags) -> rustix::io::Result<OwnedFd> {
-        let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+        self.resolve(
+            path,
+            flags,
+            ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS,
+        )
+    }
+
+    /// The same for a path that must have no link in it (`ELOOP` if it has).
+    pub fn open_plain(&self, path: &str, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+        self.resolve(
+            path,
+            flags,
+            ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS,
+        )
+    }
+
+    fn resolve(
+        &self,
+        path: &str,
+        flags: OFlags,
+        resolve: ResolveFlags,
+    ) -> rustix::io::Result<OwnedFd> {
         let flags = flags | OFlags::CLOEXEC;
         for _ in 0..RETRIES {
             match rustix::fs::openat2(&self.fd, path, flags, Mode::empty(), resolve) {

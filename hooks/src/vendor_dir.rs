@@ -1,5 +1,7 @@
 //! Reads the folder of vendor files: `*.json`, in the order of their names.
 
+use std::fs::File;
+use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
@@ -70,10 +72,7 @@ fn read_one(
     name: &str,
     distrust: Option<&Mistake>,
 ) -> std::result::Result<Vendor, Broken> {
-    let (bytes, stat) = read_bytes(folder, name).map_err(|problem| Broken {
-        mistakes: vec![Mistake::new("", problem)],
-        flags: Vec::new(),
-    })?;
+    let (bytes, stat) = read_bytes(folder, name)?;
     let own =
         untrusted(&stat).map(|problem| Mistake::new("", format!("{problem}; {TRUST_RESOLUTION}")));
     let mut mistakes: Vec<_> = distrust.cloned().into_iter().chain(own).collect();
@@ -91,15 +90,36 @@ fn read_one(
     }
 }
 
-fn read_bytes(folder: &OwnedFd, name: &str) -> std::result::Result<(Vec<u8>, Stat), String> {
+fn open(folder: &OwnedFd, name: &str) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     rustix::fs::openat(folder, name, flags, Mode::empty())
-        .and_then(|fd| read_regular(fd, MAX_SIZE))
-        .map_err(|error| match error {
-            Errno::INVAL | Errno::NXIO | Errno::NODEV => "not a regular file".to_owned(),
-            Errno::FBIG => format!("larger than {MAX_SIZE} bytes"),
-            other => format!("can't be read: {other}"),
-        })
+}
+
+fn read_bytes(folder: &OwnedFd, name: &str) -> std::result::Result<(Vec<u8>, Stat), Broken> {
+    let read = open(folder, name).and_then(|fd| read_regular(fd, MAX_SIZE));
+    read.map_err(|error| {
+        let (problem, text) = match error {
+            Errno::INVAL | Errno::NXIO | Errno::NODEV => {
+                ("not a regular file".to_owned(), String::new())
+            }
+            Errno::FBIG => (
+                format!("larger than {MAX_SIZE} bytes"),
+                beginning(folder, name),
+            ),
+            other => (format!("can't be read: {other}"), String::new()),
+        };
+        broken(vec![Mistake::new("", problem)], &text)
+    })
+}
+
+/// As much of a file that is too large as is looked at for its flag.
+fn beginning(folder: &OwnedFd, name: &str) -> String {
+    let mut bytes = Vec::new();
+    if let Ok(fd) = open(folder, name) {
+        // What could be read before an error is as good as the whole.
+        let _ = File::from(fd).take(MAX_SIZE).read_to_end(&mut bytes);
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 /// Why this file or folder must not steer a root program, if so.
@@ -207,8 +227,9 @@ mod tests {
             b"{\"activation_flag\": \"X\", \"version\": \"\xfc\"}",
         )
         .unwrap();
-        let sparse = std::fs::File::create(path("huge.json")).unwrap();
-        sparse.set_len(100 << 20).unwrap();
+        std::fs::write(path("huge.json"), GOOD).unwrap();
+        let huge = std::fs::File::options().write(true).open(path("huge.json"));
+        huge.unwrap().set_len(100 << 20).unwrap();
         std::fs::write(path("open.json"), GOOD).unwrap();
         let mode = std::fs::Permissions::from_mode(0o666);
         std::fs::set_permissions(path("open.json"), mode).unwrap();
@@ -218,6 +239,7 @@ mod tests {
         assert_eq!(problems[1], "larger than 1048576 bytes");
         assert_eq!(problems[2], "not valid UTF-8");
         assert!(problems[3].starts_with("is writable by everyone"));
+        assert_eq!(files[1].content.as_ref().unwrap_err().flags, ["X"]);
         assert_eq!(files[2].content.as_ref().unwrap_err().flags, ["X"]);
         assert_eq!(files[3].content.as_ref().unwrap_err().flags, ["X"]);
     }

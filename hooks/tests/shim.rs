@@ -295,10 +295,10 @@ fn no_path_of_the_image_leads_to_the_host() {
     type Trap = fn(&Tree, &str);
     let traps: [(&str, Trap); 14] = [
         ("etc is an absolute link", |t, canary| {
-            relink(t, "etc", canary)
+            relink(t, "etc", canary);
         }),
         ("etc is a relative link", |t, _| {
-            relink(t, "etc", "../../canary")
+            relink(t, "etc", "../../canary");
         }),
         ("etc leads through proc", |t, canary| {
             relink(t, "etc", &format!("/proc/self/root{canary}"));
@@ -319,7 +319,7 @@ fn no_path_of_the_image_leads_to_the_host() {
             t.folder("bundle/rootfs/etc/ld.so.cache/x");
         }),
         ("cache is a fifo", |t, _| {
-            fifo(t, "bundle/rootfs/etc/ld.so.cache")
+            fifo(t, "bundle/rootfs/etc/ld.so.cache");
         }),
         ("cache is huge", |t, _| {
             let file = t.file("bundle/rootfs/etc/ld.so.cache", "");
@@ -352,7 +352,7 @@ fn no_path_of_the_image_leads_to_the_host() {
             t.folder("bundle/rootfs/etc/.oci-decorator.tmp/x");
         }),
         ("a bare folder leads out", |t, canary| {
-            t.link("bundle/rootfs/opt", canary)
+            t.link("bundle/rootfs/opt", canary);
         }),
     ];
     for (name, trap) in traps {

@@ -12,6 +12,7 @@ mod strings;
 mod write;
 
 pub use merge::{merge, Addition};
+pub use order::compare_names;
 pub use parse::{parse, Unreadable};
 pub use write::write;
 

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use crate::edits::Library;
 use crate::inroot::split;
-use crate::ldcache::Addition;
+use crate::ldcache::{compare_names, Addition};
 
 /// What `ldconfig` would record for these libraries (glibc `elf/ldconfig.c`,
 /// `search_dir`): each soname once a folder, and unversioned links by their name.
@@ -34,7 +34,7 @@ pub fn additions(libraries: &[Library]) -> Vec<Addition> {
             flags: library.flags,
         };
         match places.get(&(folder, soname, library.flags)) {
-            Some(&place) if additions[place].path < addition.path => additions[place] = addition,
+            Some(&place) if is_newer(&addition, &additions[place]) => additions[place] = addition,
             Some(_) => {}
             None => {
                 places.insert((folder, soname, library.flags), additions.len());
@@ -43,6 +43,10 @@ pub fn additions(libraries: &[Library]) -> Vec<Addition> {
         }
     }
     additions
+}
+
+fn is_newer(one: &Addition, other: &Addition) -> bool {
+    compare_names(one.path.as_bytes(), other.path.as_bytes()).is_gt()
 }
 
 /// `libcuda.so` beside the soname `libcuda.so.1`.
@@ -75,6 +79,13 @@ mod tests {
     fn a_file_alone_is_named_itself() {
         let file = library("/d/libcuda.so.396.26", "libcuda.so.1", false);
         assert_eq!(listed(&[file]), ["libcuda.so.1 /d/libcuda.so.396.26"]);
+    }
+
+    #[test]
+    fn the_newest_of_several_files_is_named() {
+        let file = |version: &str| library(&format!("/d/libx.so.1.{version}"), "libx.so.1", false);
+        let listed = listed(&[file("9"), file("10"), file("2")]);
+        assert_eq!(listed, ["libx.so.1 /d/libx.so.1.10"]);
     }
 
     #[test]
