@@ -242,7 +242,8 @@ def _receive(url: str, handle: int, progress: Progress) -> str:
 def _wrong_content(url: str, *, expected: str, got: str) -> ProvisionError:
     return ProvisionError(
         f"'{url}' is not the file that was expected: its sha256 is wrong.",
-        resolution="If the file was replaced on purpose, check it and write its new sha256 where"
-        " the old one stands. Otherwise try another mirror: it was altered or damaged.",
+        resolution="Try again later or from another mirror: it may be damaged, altered, or in the"
+        " middle of an update. If its publisher has replaced it on purpose, check it and write the"
+        " new sha256 where the old one stands.",
         details=f"expected {expected}\ngot      {got}",
     )
