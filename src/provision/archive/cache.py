@@ -75,7 +75,7 @@ class SuiteCache:
         known = self._load()
         if known and 0 <= now - known.checked < MAX_AGE:
             return self._parse(known.signed)
-        if known and known.tried > known.checked and now - known.tried < _RETRY_AFTER:
+        if known and known.tried > known.checked and 0 <= now - known.tried < _RETRY_AFTER:
             return self._outdated(known)
         try:
             signed = get_signed(
@@ -174,8 +174,9 @@ class SuiteCache:
             state = json.loads((self.folder / "state.json").read_bytes())
             payload = (self.folder / "Release").read_bytes()
             signed = Signed(payload, state["etag"], state["last_modified"])
-            return Known(signed, state["checked"], state["tried"])
-        except (FileNotFoundError, ValueError, KeyError):
+            return Known(signed, float(state["checked"]), float(state["tried"]))
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            # Never written, or damaged: read anew.
             return None
 
     def _store(self, known: Known) -> None:

@@ -122,6 +122,7 @@ class PackageTable:
     def __init__(self, path: Path, *, suite: str, component: str) -> None:
         self.suite = suite
         self.component = component
+        self._path = path
         # Immutable: no lock files beside it, so that a read-only cache works too.
         uri = f"{path.resolve().as_uri()}?mode=ro&immutable=1"
         self._connection = sqlite3.connect(uri, uri=True, check_same_thread=False)
@@ -141,7 +142,13 @@ class PackageTable:
         self._connection.close()
 
     def _between(self, first: str, end: str) -> list[IndexedPackage]:
-        rows: Iterable[Row] = self._connection.execute(_SELECT, (first, end))
+        try:
+            rows: list[Row] = self._connection.execute(_SELECT, (first, end)).fetchall()
+        except sqlite3.DatabaseError as error:
+            raise ProvisionError(
+                f"The cached package index '{self._path}' is damaged: {error}.",
+                resolution="Delete that file; it is made again.",
+            ) from error
         return [
             IndexedPackage(
                 name,

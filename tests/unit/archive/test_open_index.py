@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 
@@ -60,9 +61,8 @@ class Host:
         )
 
     def newest(self) -> str:
-        index = self.open()
-        package = index.package("tool")
-        index.close()
+        with closing(self.open()) as index:
+            package = index.package("tool")
         assert package is not None
         return package.version
 
@@ -297,11 +297,21 @@ def test_two_at_once_read_the_index_once(host: Host) -> None:
     assert len(read) == 1
 
 
-@pytest.mark.parametrize("damage", ["", "{}", '{"etag": null}', "not json"])
+@pytest.mark.parametrize("damage", ["", "{}", "[]", '{"etag": null}', "not json"])
 def test_a_damaged_cache_is_read_anew(host: Host, damage: str) -> None:
     host.newest()
     for state in host.cache.glob("archive/*/state.json"):
         state.write_text(damage)
+    assert host.newest() == "1.1-1"
+
+
+def test_a_damaged_table_says_which_file_to_delete(host: Host) -> None:
+    host.newest()
+    (table,) = host.cache.glob("archive/*/*.sqlite")
+    table.write_bytes(b"no table" * 1000)
+    with pytest.raises(ProvisionError, match=f"{table.name}' is damaged"):
+        host.newest()
+    table.unlink()
     assert host.newest() == "1.1-1"
 
 
