@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import click
 
 from provision import __version__
-from provision.cli.group import LazyGroup
+from provision.cli.group import COMMANDS, LazyGroup
 from provision.errors import ExitCode, ProvisionError, UsageError
 
 _INDENT = "  "
@@ -65,17 +65,17 @@ def run(args: Sequence[str]) -> int:
         sys.stderr.close()
         return ExitCode.FAILED
     except (Exception, KeyboardInterrupt) as error:
-        return _fail(args, _explained(error))
+        return _fail(args, _explained(args, error))
     return result if isinstance(result, int) else ExitCode.DONE
 
 
-def _explained(error: BaseException) -> ProvisionError:
+def _explained(args: Sequence[str], error: BaseException) -> ProvisionError:
     """Return what to tell about anything that a command raised."""
     match error:
         case ProvisionError():
             return error
         case click.UsageError():
-            return _usage_error(error)
+            return _usage_error(args, error)
         case KeyboardInterrupt() | click.Abort():
             return InterruptedByUserError(
                 "Interrupted.", resolution="Run the command again: it goes on where it can."
@@ -120,10 +120,12 @@ def _wants_json(args: Sequence[str]) -> bool:
     return "--json" in args
 
 
-def _usage_error(error: click.UsageError) -> UsageError:
-    command = error.ctx.command_path if error.ctx else "provision"
+def _usage_error(args: Sequence[str], error: click.UsageError) -> UsageError:
+    # Mistakes in options are found before click knows which command it is about.
+    command = next((word for word in args if word in COMMANDS), None)
+    program = f"provision {command}" if command else "provision"
     return UsageError(
-        error.format_message(), resolution=f"'{command} --help' shows what can be given."
+        error.format_message(), resolution=f"'{program} --help' shows what can be given."
     )
 
 

@@ -20,6 +20,7 @@ _EXCERPT = re.compile(r"^\s*(\d+ )?\s*\|")
 _EXCERPT_LINES = 4
 _ERRORS_SHOWN = 5
 _LAST_LINES = 20
+_INSTRUCTION_WIDTH = 160
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,17 +97,17 @@ _CAUSES = (
         "Compare with the vendor's own checksum, then correct driver.toml or the mirror.",
     ),
     _Cause(
+        re.compile(r"Temporary failure resolving|Could not resolve|^[EW]: Failed to fetch|"
+            r"^[EW]: Some index files failed to download|^E: Unable to fetch|Could not connect to"),
+        lambda _pin, line: f"The build container could not download: {line}",
+        "Look whether the build container reaches the archive: --network host, a proxy in the "
+        "environment, or a mirror in provision.toml.",
+    ),
+    _Cause(
         re.compile(r"^E: Version '.*' for '.*' was not found|^E: Unable to locate package"),
         lambda _pin, line: f"The archive no longer has a package that the Pin names: {line[3:]}.",
         "Resolve again, so that the versions come from the archive's present index; for an old "
         "kernel, name a mirror that keeps old packages.",
-    ),
-    _Cause(
-        re.compile(r"Temporary failure resolving|Could not resolve|^E: Failed to fetch|"
-                   r"^E: Unable to fetch|Could not connect to"),
-        lambda _pin, line: f"The build container could not download: {line}",
-        "Look whether the build container reaches the archive: --network host, a proxy in the "
-        "environment, or a mirror in provision.toml.",
     ),
     _Cause(
         re.compile(r"^collect: (?!\d+ modules)"),
@@ -133,8 +134,8 @@ def build_error(pin: Pin, stream: BuildStream, log: Path) -> BuildError:
     step = stream.steps[-1] if stream.steps else None
     lines = list(step.lines) if step else []
     found = source_errors(lines)
-    where = f"Step {step.number}/{stream.total}: {step.instruction}" if step else ""
-    ending = [*lines[-_LAST_LINES:], stream.error or "", f"Whole output: {log}"]
+    where = f"Step {step.number}/{stream.total}: {_short(step.instruction)}" if step else ""
+    ending = [*lines[-_LAST_LINES:], _reason(stream), f"Whole output: {log}"]
     if found:
         message, resolution = _compile_failure(pin, found)
         shown = [str(error) for error in found[:_ERRORS_SHOWN]]
@@ -145,6 +146,18 @@ def build_error(pin: Pin, stream: BuildStream, log: Path) -> BuildError:
     return BuildError(
         message, resolution=resolution, details=details, step=step, source_errors=found
     )
+
+
+def _short(instruction: str) -> str:
+    words = " ".join(instruction.split())
+    return words if len(words) <= _INSTRUCTION_WIDTH else f"{words[:_INSTRUCTION_WIDTH]}…"
+
+
+def _reason(stream: BuildStream) -> str:
+    """Return what the engine says, without the whole instruction that it repeats."""
+    if stream.exit_status is not None:
+        return f"The step ended with exit status {stream.exit_status}."
+    return stream.error or ""
 
 
 def source_errors(lines: Sequence[str]) -> list[SourceError]:
