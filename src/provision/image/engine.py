@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -164,7 +165,12 @@ class Engine:
             )
             try:
                 stream, _status = self._client.get_archive(container["Id"], path, _CHUNK)
-                yield stream
+                try:
+                    yield stream
+                finally:
+                    # The engine keeps the container busy until all of it is sent, and the SDK has
+                    # no way to hang up.
+                    deque(stream, maxlen=0)
             finally:
                 self._remove_containers(label)
 
