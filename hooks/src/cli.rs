@@ -150,11 +150,7 @@ fn precreate(parser: lexopt::Parser) -> Result<ExitCode> {
         return Err(problem);
     }
     let text = read_input()?;
-    let log = Log {
-        level: settings.log_level,
-        file: settings.log_file,
-        container: String::new(),
-    };
+    let log = Log::new(settings.log_level, settings.log_file, "");
     let spec = Spec::parse(&text)?;
     let door = Door {
         config_dir: &settings.config_dir,

@@ -1,6 +1,7 @@
 //! From a choice to edits: looks every device and file up on the host.
 
 use std::fs::File;
+use std::os::fd::OwnedFd;
 
 use rustix::fs::FileType;
 use rustix::io::Errno;
@@ -164,7 +165,13 @@ impl Collector<'_> {
 
     /// Adds a mount; gives the path that it comes from.
     fn file(&mut self, path: &str) -> std::result::Result<String, String> {
-        let found = self.tree.find(path).map_err(|error| match error {
+        let library = is_library(path);
+        let found = if library {
+            self.tree.open(path)
+        } else {
+            self.tree.find(path)
+        };
+        let found = found.map_err(|error| match error {
             Errno::NOENT => "the host has no such file".to_owned(),
             other => other.to_string(),
         })?;
@@ -182,9 +189,10 @@ impl Collector<'_> {
             source: source.clone(),
             target: path.to_owned(),
         });
-        if kind == FileType::RegularFile && is_library(path) {
-            let library = library(self.tree, path, found.linked);
-            self.edits.libraries.extend(library);
+        if library && kind == FileType::RegularFile {
+            let is_link = found.linked && self.tree.is_link(path);
+            let read = read_library(found.fd, path, is_link);
+            self.edits.libraries.extend(read);
         }
         Ok(source)
     }
@@ -198,13 +206,13 @@ fn is_library(path: &str) -> bool {
 }
 
 /// What the loader needs to know of a library. `None`: it isn't one.
-fn library(tree: &Tree, path: &str, linked: bool) -> Option<Library> {
-    let elf = elf::read(&File::from(tree.open_file(path).ok()?))?;
+fn read_library(fd: OwnedFd, path: &str, is_link: bool) -> Option<Library> {
+    let elf = elf::read(&File::from(fd))?;
     let (_, name) = split(path)?;
     Some(Library {
         soname: elf.soname.unwrap_or_else(|| name.to_owned()),
         flags: elf.flags,
-        is_link: linked && tree.is_link(path),
+        is_link,
         path: path.to_owned(),
     })
 }

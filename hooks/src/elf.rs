@@ -31,7 +31,8 @@ const DT_SONAME: u64 = 14;
 
 /// Reads an open file. `None`: not an ELF file, or one that doesn't hold together.
 pub fn read(file: &File) -> Option<Elf> {
-    let mut head = [0; 4096];
+    // Enough for the program headers of any usual library.
+    let mut head = [0; 1024];
     let length = fill(file, &mut head, 0)?;
     let reader = Reader::new(file, &head[..length])?;
     let segments = reader.segments(&head[..length])?;

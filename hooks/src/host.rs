@@ -24,6 +24,7 @@ pub struct Host {
 /// What lies at a path of the host.
 #[derive(Debug)]
 pub struct Found {
+    pub fd: OwnedFd,
     stat: Stat,
     /// The path to mount it from: free of links, beginning with the host's
     /// root as the caller wrote it. `None` when it isn't valid UTF-8.
@@ -198,30 +199,32 @@ impl Tree<'_> {
 
     /// Looks a path up without opening what lies there.
     pub fn find(&self, path: &str) -> rustix::io::Result<Found> {
-        // Asking /proc where a file lies costs more than a second lookup, and
-        // most paths have no link in them.
-        match self.root().open_plain(path, OFlags::PATH) {
-            Ok(fd) => Ok(Found {
-                stat: rustix::fs::fstat(fd)?,
-                source: Some(format!("{}{path}", self.written)),
-                linked: false,
-            }),
-            Err(Errno::LOOP) => {
-                let fd = self.root().open_in(path, OFlags::PATH)?;
-                Ok(Found {
-                    stat: rustix::fs::fstat(&fd)?,
-                    source: self.host.source(&fd),
-                    linked: true,
-                })
-            }
-            Err(error) => Err(error),
-        }
+        self.look_up(path, OFlags::PATH)
     }
 
-    /// Opens a regular file of the tree for reading.
-    pub fn open_file(&self, path: &str) -> rustix::io::Result<OwnedFd> {
-        self.root()
-            .open_in(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY)
+    /// Looks a path up and opens what lies there for reading.
+    pub fn open(&self, path: &str) -> rustix::io::Result<Found> {
+        self.look_up(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY)
+    }
+
+    fn look_up(&self, path: &str, flags: OFlags) -> rustix::io::Result<Found> {
+        // Asking /proc where a file lies costs more than a second lookup, and
+        // most paths have no link in them.
+        let (fd, source, linked) = match self.root().open_plain(path, flags) {
+            Ok(fd) => (fd, Some(format!("{}{path}", self.written)), false),
+            Err(Errno::LOOP) => {
+                let fd = self.root().open_in(path, flags)?;
+                let source = self.host.source(&fd);
+                (fd, source, true)
+            }
+            Err(error) => return Err(error),
+        };
+        Ok(Found {
+            stat: rustix::fs::fstat(&fd)?,
+            fd,
+            source,
+            linked,
+        })
     }
 
     /// True when the path itself is a symbolic link.

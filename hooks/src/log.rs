@@ -3,6 +3,7 @@
 //! Best effort throughout. A log that can't be written never stops a container,
 //! and a daemon that doesn't read never holds one up.
 
+use std::cell::OnceCell;
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::net::UnixDatagram;
@@ -62,15 +63,26 @@ impl Note {
 }
 
 /// Where lines go. Nothing is opened before the first line.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Log {
-    pub level: Level,
-    pub file: Option<PathBuf>,
-    /// Id of the container that the lines are about.
-    pub container: String,
+    level: Level,
+    file: Option<PathBuf>,
+    container: String,
+    /// A socket to a daemon, and whether that is journald.
+    daemon: OnceCell<Option<(UnixDatagram, bool)>>,
 }
 
 impl Log {
+    /// A log of lines up to this level, about this container (its id, or nothing).
+    pub fn new(level: Level, file: Option<PathBuf>, container: &str) -> Self {
+        Self {
+            level,
+            file,
+            container: container.to_owned(),
+            daemon: OnceCell::new(),
+        }
+    }
+
     pub fn write_all(&self, notes: &[Note]) {
         for note in notes {
             self.write(note);
@@ -81,9 +93,7 @@ impl Log {
         if note.level > note.limit.unwrap_or(self.level) {
             return;
         }
-        if !send(JOURNAL, self.journal_datagram(note).as_bytes()) {
-            send(SYSLOG, self.syslog_datagram(note).as_bytes());
-        }
+        self.send(note);
         if let Some(file) = &self.file {
             let line = format!(
                 "{} {} {}\n",
@@ -92,6 +102,26 @@ impl Log {
                 self.line(note)
             );
             append(file, &line);
+        }
+    }
+
+    /// Sends the line to the first daemon that is there; none is asked again
+    /// once it wasn't.
+    fn send(&self, note: &Note) {
+        let daemon = self.daemon.get_or_init(|| {
+            let socket = UnixDatagram::unbound().ok()?;
+            socket.set_nonblocking(true).ok()?;
+            let journal = socket.connect(JOURNAL).is_ok();
+            (journal || socket.connect(SYSLOG).is_ok()).then_some((socket, journal))
+        });
+        if let Some((socket, journal)) = daemon {
+            let datagram = if *journal {
+                self.journal_datagram(note)
+            } else {
+                self.syslog_datagram(note)
+            };
+            // A full queue loses the line; waiting would hold the start up.
+            let _ = socket.send(datagram.as_bytes());
         }
     }
 
@@ -159,13 +189,6 @@ pub fn printable(text: &str) -> String {
     }
 }
 
-fn send(socket: &str, datagram: &[u8]) -> bool {
-    let Ok(sender) = UnixDatagram::unbound() else {
-        return false;
-    };
-    sender.set_nonblocking(true).is_ok() && sender.send_to(datagram, socket).is_ok()
-}
-
 /// Adds a line to a file. A link in its place is not followed.
 pub fn append(file: &Path, line: &str) {
     let flags = OFlags::WRONLY
@@ -184,11 +207,7 @@ mod tests {
     use super::*;
 
     fn log() -> Log {
-        Log {
-            level: Level::Info,
-            file: None,
-            container: "c1".to_owned(),
-        }
+        Log::new(Level::Info, None, "c1")
     }
 
     #[test]

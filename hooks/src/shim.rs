@@ -57,11 +57,11 @@ fn start(arguments: &Arguments, words: &[OsString]) -> Result<std::convert::Infa
 
 /// Edits what the container is made from.
 fn decorate(settings: &Settings, create: &Create) -> Result<()> {
-    let log = Log {
-        level: settings.log_level,
-        file: settings.log_file.clone(),
-        container: create.container.clone(),
-    };
+    let log = Log::new(
+        settings.log_level,
+        settings.log_file.clone(),
+        &create.container,
+    );
     let edited = edit_bundle(settings, create, &log);
     if let Err(error) = &edited {
         log.write(&Note::new(Level::Error, format!("start refused: {error}")));
