@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 import shlex
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from demo.screen import Screen
     from kit.process import Completed
@@ -23,10 +24,20 @@ _SHOWN = 240
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A program of a driver's user space, and what it says on a machine without the hardware."""
+    """A program of a driver's user space, and what it says on a machine without the hardware.
+
+    Attributes:
+        argv: how it is started.
+        says: what it says when it may not make device nodes by itself.
+        denied: what it says when it may, and the engine then denies it the node that it made.
+        library: the library that it opens.
+        folder: where the container has that library.
+        device: the node that exists where the driver is loaded.
+    """
 
     argv: tuple[str, ...]
     says: str
+    denied: str
     library: str
     folder: str
     device: Path
@@ -42,6 +53,7 @@ PROGRAMS = {
     "nvidia": Program(
         argv=("nvidia-smi",),
         says="couldn't communicate with the NVIDIA driver",
+        denied="Failed to initialize NVML",
         library="libnvidia-ml.so.1",
         folder="/usr/lib64/nvidia",
         device=Path("/dev/nvidiactl"),
@@ -57,7 +69,14 @@ class Door:
     argv: tuple[str | Path, ...]
     env: dict[str, str]
 
-    def run(self, screen: Screen, flags: Sequence[str], image: str, *words: str) -> Completed:
+    def run(
+        self,
+        screen: Screen,
+        flags: Sequence[str],
+        image: str,
+        *words: str,
+        excerpt: Callable[[str], str] = str,
+    ) -> Completed:
         """Start a container with the runtime `oci-decorator`."""
         rest = ["run", "--rm", "--runtime", "oci-decorator", *flags, image, *words]
         # podman takes --runtime before its subcommand.
@@ -66,7 +85,7 @@ class Door:
         shown = shlex.join([self.name, *rest])
         if len(shown) > _SHOWN:
             shown = f"{shown[:_SHOWN]}…"
-        return screen.run([*self.argv, *rest], env=self.env, shown=shown, lines=12)
+        return screen.run([*self.argv, *rest], env=self.env, shown=shown, lines=12, excerpt=excerpt)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,27 +141,45 @@ def _program(screen: Screen, door: Door, image: str, flag: str, program: Program
     missing = plain.returncode == 127 and "not found" in plain.output
     screen.check(missing, f"without {flag}, {name} is not found", plain.output)
 
+    _says(screen, door, image, flag, program)
+
+    # The program may look in its folder by itself: only the loader's own words are a proof.
+    about = partial(_about, program.library)
+    debug_flags = [*flags, "-e", "LD_DEBUG=libs"]
+    debug = door.run(screen, debug_flags, image, *program.argv, excerpt=about)
+    found = rf"search cache={_CACHE}\s+\d+:\s+trying file={re.escape(program.library_path)}\b"
+    message = f"the loader finds {program.library} through {_CACHE}"
+    screen.check(re.search(found, debug.output), message, about(debug.output))
+    listing = door.run(screen, flags, image, "ldconfig", "-p", excerpt=about)
+    line = rf"{re.escape(program.library)} .*=> {re.escape(program.library_path)}\b"
+    message = f"ldconfig -p lists {program.library_path}"
+    screen.check(re.search(line, listing.output), message, about(listing.output))
+
+
+def _says(screen: Screen, door: Door, image: str, flag: str, program: Program) -> None:
+    name = program.argv[0]
+    flags = ["-e", f"{flag}=all"]
     real = door.run(screen, flags, image, *program.argv)
     if program.device.exists():
         screen.check(real.returncode != 127, f"with {flag}=all, {name} runs", real.output)
-    else:
-        message = f"with {flag}=all, the real {name} runs, and says that it {program.says}"
-        screen.check(program.says in real.output, message, real.output)
-
-    # The program may look in its folder by itself: only the loader's own words are a proof.
-    debug = door.run(screen, [*flags, "-e", "LD_DEBUG=libs"], image, *program.argv)
-    found = rf"search cache={_CACHE}\s+\d+:\s+trying file={re.escape(program.library_path)}\b"
-    screen.check(
-        re.search(found, debug.output),
-        f"the loader finds {program.library} through {_CACHE}",
-        _about(program.library, debug.output),
-    )
-    listing = door.run(screen, flags, image, "ldconfig", "-p")
-    line = rf"{re.escape(program.library)} .*=> {re.escape(program.library_path)}\b"
-    message = f"ldconfig -p lists {program.library_path}"
-    screen.check(re.search(line, listing.output), message, _about(program.library, listing.output))
+        return
+    if program.denied in real.output:
+        screen.say(
+            f"The real {name} ran. As root it made itself a device node, which {door.name}'s"
+        )
+        screen.say("device rules then deny; without the capability MKNOD it says what is wrong:")
+        real = door.run(screen, [*flags, "--cap-drop", "MKNOD"], image, *program.argv)
+    message = f"with {flag}=all, the real {name} runs, and says that it {program.says}"
+    screen.check(program.says in real.output, message, real.output)
 
 
 def _about(library: str, output: str) -> str:
-    lines = [line for line in output.splitlines() if library in line or "search " in line]
-    return "\n".join(lines) or "(nothing about it)"
+    """The lines that name a library, and what the loader says below such a line."""
+    lines = output.splitlines()
+    named = [number for number, line in enumerate(lines) if library in line]
+    below = [
+        number + 1
+        for number in named
+        if "find library=" in lines[number] and number + 1 < len(lines)
+    ]
+    return "\n".join(lines[number] for number in sorted({*named, *below})) or f"no {library}"

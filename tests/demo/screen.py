@@ -16,7 +16,7 @@ from rich.text import Text
 from kit.process import Completed, run
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 __all__ = ["DemoError", "Screen"]
 
@@ -67,16 +67,18 @@ class Screen:
         shown: str | None = None,
         live: bool = False,
         lines: int = _LINES,
+        excerpt: Callable[[str], str] = str,
     ) -> Completed:
         """Echo a command, run it, show what it said; its status is the caller's to judge.
 
-        `shown` replaces the echoed command line, where that has flags of the private engine in it.
+        `shown` replaces the echoed command line, where that has flags of the private engine in it;
+        `excerpt` picks what is worth showing.
         """
         words = [Path(argv[0]).name, *map(str, argv[1:])]
         self.console.print(Text(f"$ {shown or shlex.join(words)}", style="bold cyan"))
         sys.stdout.flush()
         done = run(argv, env=env, check=False, live=live)
-        self._show(done.output, lines)
+        self._show(excerpt(done.output), lines)
         return done
 
     def check(self, holds: object, what: str, seen: object) -> None:

@@ -116,7 +116,7 @@ class Demo:
         )
         self.entry = current.resolve()
         self.screen.run(["find", self.root / "etc", "-type", "f"])
-        configs = self.screen.run([DECORATOR, "check", *self._decorator_flags()])
+        configs = self.screen.run([DECORATOR, "check", *self._decorator_flags()], lines=12)
         self.screen.check(
             configs.returncode == 0, "oci-decorator accepts the vendor config", configs
         )

@@ -27,7 +27,7 @@ def print_summary(
     screen.console.print(_modules(manifest))
     got = Table(title="What the container got", title_justify="left")
     for kind in ("what", "how many", "for example"):
-        got.add_column(kind)
+        got.add_column(kind, overflow="fold")
     for kind, paths in (
         ("binaries", received.binaries),
         ("libraries, found through the library cache", received.libraries),

@@ -34,7 +34,7 @@ def test_the_image_holds_modules_where_kubernetes_kmm_looks_for_them(
     engine.docker("rm", name)
     modules = tmp_path / "lib/modules" / OLD_KERNEL
     assert list(modules.rglob("v4l2loopback.ko*"))
-    assert (modules / "modules.dep").read_text().startswith(("extra/", "updates/", "kernel/"))
+    assert "v4l2loopback.ko" in (modules / "modules.dep").read_text()
     assert (tmp_path / "driver/manifest.json").is_file()
 
 
