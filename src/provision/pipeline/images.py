@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 
 from provision.errors import NotFoundError
-from provision.image.base import find_base, make_base
+from provision.image.base import BaseRequest, find_base, make_base
 from provision.image.build import BuildRequest, Built, build
 from provision.image.engine import Engine, connect
 from provision.pin import BasePin
@@ -75,6 +75,15 @@ def build_image(
     return build(engine, request, progress=progress)
 
 
+def wanted_base(settings: Settings, distro: str | None) -> BaseRequest:
+    """Return which base image a distro, or the host's, is built on here.
+
+    Raises:
+        NotFoundError: The distro is not supported.
+    """
+    return base_request(settings, choose_distro(settings, distro))
+
+
 def ensure_base_image(
     settings: Settings,
     engine: Engine,
@@ -100,7 +109,7 @@ def ensure_base_image(
         ProvisionError: It could not be made.
     """
     chosen = choose_distro(settings, distro)
-    request = base_request(settings, chosen)
+    request = wanted_base(settings, distro)
     if not replace:
         try:
             return find_base(engine, request, progress=progress), False

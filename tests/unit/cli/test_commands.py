@@ -185,6 +185,9 @@ def test_base(call: Call, host: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     document = call("base", "debian:12", "--root", host, "--json").document
     assert document == {"image": pin.image, "digest": pin.digest, "made": True}
     assert call("base", "--root", host).out == f"debian:bookworm {pin.digest} made\n"
+    dry = call("base", "--root", host, "--dry-run", "--json").document
+    assert dry["would_make"]
+    assert "would be pulled or made" in call("base", "--root", host, "--dry-run").out
 
 
 @pytest.mark.usefixtures("wanted")

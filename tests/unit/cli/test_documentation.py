@@ -1,0 +1,30 @@
+"""The reference names every command, option and exit code."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+import click
+import pytest
+
+from provision.cli.group import COMMANDS
+from provision.errors import ExitCode
+
+_REFERENCE = Path(__file__).parents[3] / "docs/reference"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_reference_names_every_command_with_its_options(name: str) -> None:
+    text = (_REFERENCE / "provision.md").read_text()
+    assert f"## `provision {name}" in text
+    command = importlib.import_module(f"provision.cli.commands.{name}").command
+    options = [param for param in command.params if isinstance(param, click.Option)]
+    for option in options:
+        assert f"`{option.opts[0]}" in text, option.opts
+
+
+def test_the_reference_names_every_exit_code() -> None:
+    text = (_REFERENCE / "status-and-exit-codes.md").read_text()
+    for code in ExitCode:
+        assert f"| {int(code)} |" in text
