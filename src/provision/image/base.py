@@ -27,6 +27,8 @@ ARCHITECTURES = {
     "s390x": "s390x",
     "riscv64": "riscv64",
 }
+# Copies of the making machine's own, which the engine replaces in every container.
+_FOREIGN = ("etc/hostname", "etc/resolv.conf")
 # What apt and the installation left behind, of no use in a base image.
 _UNTIDY = ("var/cache/apt", "var/lib/apt/lists", "var/log", "tmp", "run")
 
@@ -199,6 +201,8 @@ def _debootstrap(
         why="make a base image",
         on_line=lambda line: progress(Output(line)),
     )
+    for foreign in _FOREIGN:
+        (tree / foreign).unlink(missing_ok=True)
     for untidy in _UNTIDY:
         _empty(tree / untidy)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -122,7 +123,9 @@ def _build(engine: Engine, request: BuildRequest, progress: Progress) -> Built:
     with request.log.open("w", encoding="utf-8") as log:
         _run(engine, request, BuildOptions(args, request.network), stream, log, progress)
     image = _checked(engine, request, stream, base)
+    before = engine.image(request.pin.image)
     engine.tag(image.id, request.pin.image)
+    _remove_replaced(engine, before, image)
     _remove_build_stage(engine, stream)
     return Built(
         image=request.pin.image,
@@ -197,6 +200,13 @@ def _checked(engine: Engine, request: BuildRequest, stream: BuildStream, base: I
     return image
 
 
+def _remove_replaced(engine: Engine, before: Image | None, image: Image) -> None:
+    """Remove the image that had the name, unless it has another too or a container uses it."""
+    if before is not None and before.id != image.id and len(before.tags) == 1:
+        with suppress(ProvisionError):
+            engine.remove(before.id, with_parents=True)
+
+
 def _is_from(step: StepRecord) -> bool:
     return step.instruction.upper().startswith("FROM ")
 
@@ -218,7 +228,7 @@ def _remove_build_stage(engine: Engine, stream: BuildStream) -> None:
             layers.append(step.layer)
     for layer in reversed(layers):
         try:
-            engine.remove_layer(layer)
+            engine.remove(layer, with_parents=False)
         except ProvisionError:
             # Another build grew out of it: it is that build's now.
             return

@@ -120,10 +120,10 @@ class Engine:
         with self._translated(f"tag '{reference}'"):
             self._client.tag(image_id, name, tag, force=True)
 
-    def remove_layer(self, image_id: str) -> None:
-        """Remove one unnamed image, not those that it was made from."""
-        with self._translated(f"remove the layer {image_id}"):
-            self._client.remove_image(image_id, noprune=True)
+    def remove(self, image_id: str, *, with_parents: bool) -> None:
+        """Remove an unnamed image, and if wanted those that it alone was made from."""
+        with self._translated(f"remove the image {image_id}"):
+            self._client.remove_image(image_id, noprune=not with_parents)
 
     def pull(self, reference: str, *, platform: str | None = None) -> Iterator[Message]:
         """Fetch an image from its registry; yields what the engine says."""

@@ -74,8 +74,8 @@ class FakeEngine(Engine):
             Image(old.id, (*old.tags, reference), old.digests, old.labels, old.size),
         )
 
-    def remove_layer(self, image_id: str) -> None:
-        self.calls.append(f"remove {image_id}")
+    def remove(self, image_id: str, *, with_parents: bool) -> None:
+        self.calls.append(f"remove {image_id}{' with parents' if with_parents else ''}")
 
     def pull(self, reference: str, *, platform: str | None = None) -> Iterator[Message]:
         self.calls.append(f"pull {reference} {platform}")

@@ -97,6 +97,7 @@ def debootstrap(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         (tree / "var/cache/apt/archives/some.deb").write_bytes(b"x")
         (tree / "etc").mkdir()
         (tree / "etc/os-release").write_text("ID=debian\n")
+        (tree / "etc/hostname").write_text("this-machine\n")
 
     monkeypatch.setattr(module, "stream", run)
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
@@ -115,6 +116,7 @@ def test_a_base_image_is_made_from_the_archive_and_tidy(debootstrap: list[str]) 
     with tarfile.open(fileobj=io.BytesIO(engine.imported)) as archive:
         names = archive.getnames()
     assert "./etc/os-release" in names
+    assert "./etc/hostname" not in names
     assert "./var/cache/apt/archives" in names
     assert "./var/cache/apt/archives/some.deb" not in names
 

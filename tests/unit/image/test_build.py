@@ -94,11 +94,13 @@ def test_an_image_of_that_name_with_another_pin_is_replaced(
 ) -> None:
     engine.have(Image("sha256:9", (request_.pin.image,), labels={DIGEST_LABEL: "sha256:other"}))
     assert build(engine, request_).built
+    assert "remove sha256:9 with parents" in engine.calls
 
 
 def test_rebuild_builds_what_exists(engine: FakeEngine, request_: BuildRequest) -> None:
-    engine.have(replace(_result(_pin()), tags=(request_.pin.image,)))
+    engine.have(replace(_result(_pin()), id="sha256:9", tags=(request_.pin.image, "other:1")))
     assert build(engine, replace(request_, rebuild=True)).built
+    assert not any("sha256:9" in call for call in engine.calls)
 
 
 def test_a_failed_step_names_nothing_and_keeps_the_layers(
