@@ -3,14 +3,13 @@
 use std::ffi::OsString;
 use std::io::{Read, Write};
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use lexopt::Arg::{Long, Short, Value};
 use lexopt::ValueExt;
 
 use crate::check::{self, Question};
 use crate::engine::{self, Door};
-use crate::error::{Error, Result};
+use crate::error::{exit, Error, Result};
 use crate::level::Level;
 use crate::libcache;
 use crate::log::{printable, Log, Note};
@@ -20,18 +19,18 @@ use crate::spec::{Spec, MAX_SIZE};
 const HELP: &str = include_str!("help.txt");
 
 /// Runs a command line, without the program's name.
-pub fn run(words: Vec<OsString>) -> ExitCode {
+pub fn run(words: Vec<OsString>) -> u8 {
     match dispatch(words) {
         Ok(code) => code,
         Err(error) => {
             let line = printable(&error.to_string());
             let _ = writeln!(std::io::stderr(), "oci-decorator: {line}");
-            ExitCode::from(error.code)
+            error.code
         }
     }
 }
 
-fn dispatch(words: Vec<OsString>) -> Result<ExitCode> {
+fn dispatch(words: Vec<OsString>) -> Result<u8> {
     let mut parser = lexopt::Parser::from_args(words);
     match parser.next().map_err(|e| usage(&e))? {
         Some(Short('h') | Long("help")) => print(HELP),
@@ -57,11 +56,13 @@ fn usage(problem: &dyn std::fmt::Display) -> Error {
     Error::usage(problem.to_string()).resolve("`oci-decorator --help` shows how it is used")
 }
 
-fn print(text: &str) -> Result<ExitCode> {
-    std::io::stdout()
-        .write_all(text.as_bytes())
+fn print(text: &str) -> Result<u8> {
+    let mut out = std::io::stdout().lock();
+    // Flushed here: nothing does it at the end of the program.
+    out.write_all(text.as_bytes())
+        .and_then(|()| out.flush())
         .map_err(|e| Error::failed(format!("can't write to standard output: {e}")))?;
-    Ok(ExitCode::SUCCESS)
+    Ok(exit::DONE)
 }
 
 /// The options that the verbs share.
@@ -115,7 +116,7 @@ impl Options {
     }
 }
 
-fn check(parser: lexopt::Parser) -> Result<ExitCode> {
+fn check(parser: lexopt::Parser) -> Result<u8> {
     let options = Options::parse(parser, "check")?;
     if options.help {
         return print(HELP);
@@ -137,10 +138,10 @@ fn check(parser: lexopt::Parser) -> Result<ExitCode> {
     } else {
         print(&answer.text())?;
     }
-    Ok(ExitCode::from(answer.code()))
+    Ok(answer.code())
 }
 
-fn precreate(parser: lexopt::Parser) -> Result<ExitCode> {
+fn precreate(parser: lexopt::Parser) -> Result<u8> {
     let options = Options::parse(parser, "precreate")?;
     if options.help {
         return print(HELP);
@@ -185,12 +186,12 @@ fn read_input() -> Result<String> {
 }
 
 /// The hidden verb of `libcache`.
-fn rebuild(mut parser: lexopt::Parser) -> Result<ExitCode> {
+fn rebuild(mut parser: lexopt::Parser) -> Result<u8> {
     let root = parser
         .value()
         .and_then(ValueExt::string)
         .map_err(|e| usage(&e))?;
     libcache::run_in_namespaces(&root)
         .map_err(|e| Error::failed(format!("can't rebuild the library cache of {root}: {e}")))?;
-    Ok(ExitCode::SUCCESS)
+    Ok(exit::DONE)
 }

@@ -4,6 +4,8 @@ use std::fmt;
 
 /// Exit codes of the program; `docs/reference/oci-decorator.md` explains each.
 pub mod exit {
+    /// Done, or nothing to do.
+    pub const DONE: u8 = 0;
     /// Something failed.
     pub const FAILED: u8 = 1;
     /// Wrong usage or configuration.

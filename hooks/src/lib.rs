@@ -27,5 +27,6 @@ mod namespaces;
 pub mod settings;
 pub mod shim;
 pub mod spec;
+pub mod stdio;
 pub mod vendor;
 pub mod vendor_dir;

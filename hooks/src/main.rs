@@ -1,21 +1,32 @@
 //! One binary, two names: see `oci-decorator --help`.
+//!
+//! The entry is the C library's, without the set-up that Rust's runtime does before
+//! its `main`: that took a tenth of a start (it reads `/proc/self/maps` and installs
+//! handlers for a stack overflow). `docs/decisions/0017` has the figures.
+#![no_main]
+// A symbol that the linker looks for by name counts as unsafe: two of one name would clash.
+#![allow(unsafe_code)]
 
-use std::ffi::OsString;
+use std::ffi::{c_char, c_int, OsString};
 use std::path::Path;
-use std::process::ExitCode;
 
-use oci_decorator::{cli, shim};
+use oci_decorator::{cli, shim, stdio};
 
-fn main() -> ExitCode {
+/// Called by the C library, which has given the words to `std` before.
+#[no_mangle]
+pub extern "C" fn main(_count: c_int, _words: *const *const c_char) -> c_int {
+    if stdio::ensure_open().is_err() {
+        return c_int::from(oci_decorator::error::exit::FAILED);
+    }
     let mut words = std::env::args_os();
     let name = words.next().unwrap_or_default();
     let words: Vec<OsString> = words.collect();
-    if Path::new(&name)
+    let is_runtime = Path::new(&name)
         .file_name()
-        .is_some_and(|n| n == shim::NAME)
-    {
+        .is_some_and(|n| n == shim::NAME);
+    c_int::from(if is_runtime {
         shim::run(&words)
     } else {
         cli::run(words)
-    }
+    })
 }

@@ -7,7 +7,7 @@ use std::io::Write;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::Command;
 
 use rustix::fs::{Access, Mode, OFlags};
 
@@ -31,14 +31,14 @@ const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/s
 const TEMPORARY: &str = ".config.json.oci-decorator";
 
 /// Runs the command line of a runtime. Comes back only when that failed.
-pub fn run(words: &[OsString]) -> ExitCode {
+pub fn run(words: &[OsString]) -> u8 {
     let arguments = Arguments::parse(words);
     let error = match start(&arguments, words) {
         Ok(never) => match never {},
         Err(error) => error,
     };
     report(&arguments, &printable(&error.to_string()));
-    ExitCode::from(exit::FAILED)
+    exit::FAILED
 }
 
 fn start(arguments: &Arguments, words: &[OsString]) -> Result<std::convert::Infallible> {
@@ -118,15 +118,18 @@ fn read_config(path: &Path) -> Result<Option<String>> {
 fn write_config(path: &Path, text: &str) -> std::io::Result<()> {
     let old = std::fs::metadata(path)?;
     let temporary = path.with_file_name(TEMPORARY);
-    match std::fs::remove_file(&temporary) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let mut file = File::options()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(&temporary)?;
+    let create = || {
+        let mut options = File::options();
+        options.write(true).create_new(true).mode(0o600);
+        options.open(&temporary)
+    };
+    let mut file = match create() {
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+            std::fs::remove_file(&temporary)?;
+            create()?
+        }
+        other => other?,
+    };
     let new = file.metadata()?;
     let written = file
         .write_all(text.as_bytes())
@@ -200,16 +203,20 @@ fn find(runtimes: &[String], path: &OsStr) -> Option<PathBuf> {
 /// for the runtime's log, in the runtime's own format, so that it is shown.
 fn report(arguments: &Arguments, message: &str) {
     let message = format!("oci-decorator: {message}");
+    // First, as a closed pipe at standard error ends the program.
+    if let Some(log) = &arguments.log {
+        append(log, &entry(&message, arguments.log_format));
+    }
     let _ = writeln!(std::io::stderr(), "{message}");
-    let Some(log) = &arguments.log else {
-        return;
-    };
-    let (time, text) = (clock::now(), quote(&message));
-    let line = match arguments.log_format {
+}
+
+/// A line as runc logs it.
+fn entry(message: &str, format: LogFormat) -> String {
+    let (time, text) = (clock::now(), quote(message));
+    match format {
         LogFormat::Json => format!("{{\"level\":\"error\",\"msg\":{text},\"time\":\"{time}\"}}\n"),
         LogFormat::Text => format!("time=\"{time}\" level=error msg={text}\n"),
-    };
-    append(log, &line);
+    }
 }
 
 #[cfg(test)]

@@ -13,15 +13,21 @@ const TEMPORARY: &str = ".oci-decorator.tmp";
 /// Writes the bytes under the name, with the owner and mode of `like`.
 /// Not synced: `docs/decisions/0014` says why.
 pub fn publish(folder: &OwnedFd, name: &str, bytes: &[u8], like: &Stat) -> rustix::io::Result<()> {
-    match rustix::fs::unlinkat(folder, TEMPORARY, AtFlags::empty()) {
-        Ok(()) | Err(Errno::NOENT) => {}
-        Err(error) => return Err(error),
-    }
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let fd = rustix::fs::openat(folder, TEMPORARY, flags, Mode::from_raw_mode(0o600))?;
+    let fd = match create(folder) {
+        Err(Errno::EXIST) => {
+            rustix::fs::unlinkat(folder, TEMPORARY, AtFlags::empty())?;
+            create(folder)?
+        }
+        other => other?,
+    };
     fill(fd, bytes, like)
         .and_then(|()| rustix::fs::renameat(folder, TEMPORARY, folder, name))
         .inspect_err(|_| _ = rustix::fs::unlinkat(folder, TEMPORARY, AtFlags::empty()))
+}
+
+fn create(folder: &OwnedFd) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::openat(folder, TEMPORARY, flags, Mode::from_raw_mode(0o600))
 }
 
 fn fill(fd: OwnedFd, bytes: &[u8], like: &Stat) -> rustix::io::Result<()> {

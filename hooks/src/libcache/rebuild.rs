@@ -68,7 +68,9 @@ pub fn run_in_namespaces(root: &str) -> std::io::Result<()> {
     File::open(format!("{scratch}/cache"))?
         .take(MAX_CACHE)
         .read_to_end(&mut cache)?;
-    std::io::stdout().write_all(&cache)
+    let mut out = std::io::stdout().lock();
+    out.write_all(&cache)?;
+    out.flush()
 }
 
 /// The host's `ldconfig`; a dynamic one would load the image's libraries.
