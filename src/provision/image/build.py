@@ -179,7 +179,7 @@ def _checked(engine: Engine, request: BuildRequest, stream: BuildStream, base: I
     Raises:
         ProvisionError: It was built on another base, or does not carry the Pin.
     """
-    began_with = next((s.layer for s in stream.steps if _is_from(s) and s.layer), None)
+    began_with = next((step.layer for step in stream.steps if _is_from(step)), None)
     if began_with is not None and not base.id.removeprefix("sha256:").startswith(began_with):
         raise ProvisionError(
             f"The engine built on the image {began_with}, not on the base image that the Pin "

@@ -11,12 +11,16 @@ from typing import Any
 
 from provision.progress import Event, Output, Step, Transfer
 
-# "Step 3/12 : RUN make" (Docker's classic builder), "STEP 3/12: RUN make" (podman).
-_STEP = re.compile(r"^step (\d+)/(\d+) ?: (.*)$", re.IGNORECASE)
-# " ---> 4632e85b82c4" (Docker), "--> 4632e85b82c4" (podman): the image after a step.
-_LAYER = re.compile(r"^ ?--?-> ([0-9a-f]{12,64})$")
+# "Step 3/12 : RUN make" (Docker's classic builder, counted over all stages), "[1/3] STEP 3/5: RUN
+# make" (podman, counted within the stage).
+_STEP = re.compile(r"^(?:\[\d+/\d+\] )?step (\d+)/(\d+) ?: (.*)$", re.IGNORECASE)
+# " ---> 4632e85b82c4" (Docker), "--> 4632e85b82c" (podman): the image after a step.
+_LAYER = re.compile(r"^ ?--?-> ([0-9a-f]{11,64})$")
 _CACHED = re.compile(r"^ ?--?-> Using cache", re.IGNORECASE)
-_CHATTER = re.compile(r"^( ?--?->|Removing intermediate container|Successfully (built|tagged)|$)")
+_BUILT = re.compile(r"^Successfully built [0-9a-f]{12,64}$")
+_CHATTER = re.compile(
+    r"^( ?--?->|Removing intermediate container|Successfully (built|tagged)|\[\d+/\d+\] COMMIT|$)"
+)
 # Colours that the engine wraps around stderr, and others that programs print.
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _REMOVING = re.compile(r"^Removing intermediate container")
@@ -28,7 +32,7 @@ class StepRecord:
     """One instruction of the Dockerfile, as it went.
 
     Attributes:
-        number: Counted from one, over all stages.
+        number: Counted from one, over all stages (podman: within the stage).
         instruction: As the Dockerfile has it, on one line.
         seconds: Wall-clock time that it took.
         cached: Whether the engine had its result already.
@@ -65,12 +69,12 @@ class BuildStream:
         self._clock = clock
         self._begun = clock()
         self._partial = ""
+        self._is_built = False
 
     @property
     def image_id(self) -> str | None:
         """The image of the last stage, once every instruction is done."""
-        complete = self.error is None and self.total > 0 and len(self.steps) == self.total
-        return self.stage_ids[-1] if complete and self.stage_ids and self._last_is_done() else None
+        return self.stage_ids[-1] if self._is_built and self.stage_ids else None
 
     def feed(self, message: Mapping[str, Any]) -> list[Event]:
         """Take one message of the engine; returns what is worth showing."""
@@ -112,7 +116,9 @@ class BuildStream:
         if not self.steps:
             return []
         step = self.steps[-1]
-        if match := _LAYER.match(line):
+        if _BUILT.match(line):
+            self._is_built = True
+        elif match := _LAYER.match(line):
             step.layer = match[1]
         elif _CACHED.match(line):
             step.cached = True
@@ -132,9 +138,6 @@ class BuildStream:
         if self.steps:
             self.steps[-1].seconds = now - self._begun
         self._begun = now
-
-    def _last_is_done(self) -> bool:
-        return self.steps[-1].layer is not None or self.steps[-1].cached
 
 
 def transfer(message: Mapping[str, Any]) -> list[Event]:

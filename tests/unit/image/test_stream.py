@@ -62,11 +62,17 @@ def test_a_last_line_without_its_end_is_kept_apart_from_the_engines_own() -> Non
 
 
 def test_podmans_words_are_understood() -> None:
-    stream = BuildStream()
-    for text in ("STEP 1/2: FROM scratch\n", "STEP 2/2: LABEL a=b\n", "--> 0123456789ab\n"):
-        stream.feed({"stream": text})
-    assert [step.instruction for step in stream.steps] == ["FROM scratch", "LABEL a=b"]
-    assert stream.steps[1].layer == "0123456789ab"
+    stream, _events = _read("built-by-podman")
+    assert stream.image_id is not None
+    assert stream.image_id.startswith("sha256:0ab4b8aedd75")
+    instructions = [step.instruction for step in stream.steps]
+    assert instructions[0].startswith("FROM sha256:4632e85b82c4")
+    assert instructions[-1].startswith("LABEL")
+    assert stream.steps[1].cached
+    assert stream.steps[1].layer == "7ab0ad0023d"
+    assert {"modules", "collect", "export"} <= set(
+        phases(Built("i", "sha256:1", 1, built=True, seconds=99.0, steps=tuple(stream.steps)))
+    )
 
 
 def test_a_pulls_progress_is_a_transfer() -> None:
