@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 import tarfile
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import IO
 
 from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.image.engine import Engine, Image, Message, split_reference
+from provision.image.scratch import scratch
 from provision.image.stream import transfer
 from provision.pin import BasePin
 from provision.progress import Note, Output, Progress, silent
@@ -105,6 +105,7 @@ def make_base(
     request: BaseRequest,
     *,
     mirror: str,
+    state: Path,
     keyring: Path | None = None,
     progress: Progress = silent,
 ) -> BasePin:
@@ -114,6 +115,7 @@ def make_base(
         engine: Where it goes.
         request: Which one.
         mirror: Address of the distro's archive.
+        state: Folder for work in progress.
         keyring: The keys that sign it; None: those that debootstrap knows.
         progress: Told each of debootstrap's lines.
 
@@ -127,12 +129,18 @@ def make_base(
             f"A base image for {request.architecture} can't be made on {platform.machine()}.",
             resolution="Make it on such a machine, or pull one and name it with --base.",
         )
-    with tempfile.TemporaryDirectory(prefix="provision-base-") as folder:
-        tree = Path(folder, "root")
+    before = engine.image(request.name)
+    # Not in /tmp, which may forbid programs and device nodes.
+    with scratch(state, "base", progress=progress) as folder:
+        made = engine.image(request.name)
+        if made is not None and (before is None or made.id != before.id):
+            # By the process that this one waited for.
+            return BasePin(image=request.name, digest=made.id)
+        tree = folder / "root"
         progress(Note(f"Making {request.name} with debootstrap from {mirror}"))
         _debootstrap(tree, request, mirror=mirror, keyring=keyring, progress=progress)
         progress(Note(f"Importing {request.name}"))
-        with _packed(tree, Path(folder)) as tar:
+        with _packed(tree, folder) as tar:
             engine.import_tree(tar, request.name, _changes(request))
     image = engine.image(request.name)
     if image is None:

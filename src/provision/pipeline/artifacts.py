@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from provision.files import lock
 from provision.image.build import DIGEST_LABEL
 from provision.image.engine import Engine, Image
 from provision.image.extract import extract, find_image, read_file
+from provision.image.scratch import scratch
 from provision.install.activate import Change, apply, plan
 from provision.install.layout import Layout
 from provision.install.store import add, current_entry, remove_leftovers
@@ -65,9 +65,8 @@ def verify_image(
         ProvisionError: Its content can't be unpacked safely.
     """
     image = find_image(engine, reference, progress=progress)
-    settings.state.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="verify-", dir=settings.state) as folder:
-        artifact = Path(folder, "artifact")
+    with scratch(settings.state, "verify", progress=progress) as folder:
+        artifact = folder / "artifact"
         extract(engine, image, artifact, state=settings.state, progress=progress)
         return _verified(artifact, image, progress)
 

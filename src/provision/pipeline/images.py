@@ -122,6 +122,7 @@ def ensure_base_image(
         engine,
         request,
         mirror=index.mirror,
+        state=settings.state,
         keyring=settings.root / keyring.lstrip("/") if keyring else None,
         progress=progress,
     )

@@ -104,10 +104,14 @@ def debootstrap(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return arguments
 
 
-def test_a_base_image_is_made_from_the_archive_and_tidy(debootstrap: list[str]) -> None:
+def test_a_base_image_is_made_from_the_archive_and_tidy(
+    debootstrap: list[str], tmp_path: Path
+) -> None:
     engine = FakeEngine()
     engine.result = _LOCAL
-    pin = make_base(engine, _REQUEST, mirror="http://mirror/debian", keyring=Path("/keys.gpg"))
+    pin = make_base(
+        engine, _REQUEST, mirror="http://mirror/debian", state=tmp_path, keyring=Path("/keys.gpg")
+    )
     assert pin == BasePin(image="debian:bookworm", digest=_ID)
     assert debootstrap[0] == "debootstrap"
     assert "--keyring=/keys.gpg" in debootstrap
@@ -121,15 +125,17 @@ def test_a_base_image_is_made_from_the_archive_and_tidy(debootstrap: list[str]) 
     assert "./var/cache/apt/archives/some.deb" not in names
 
 
-def test_https_mirrors_need_certificates_in_the_image(debootstrap: list[str]) -> None:
+def test_https_mirrors_need_certificates_in_the_image(
+    debootstrap: list[str], tmp_path: Path
+) -> None:
     engine = FakeEngine()
     engine.result = _LOCAL
-    make_base(engine, _REQUEST, mirror="https://mirror/debian")
+    make_base(engine, _REQUEST, mirror="https://mirror/debian", state=tmp_path)
     assert "--include=ca-certificates" in debootstrap
 
 
 def test_a_failure_leaves_no_tree_behind(
-    debootstrap: list[str], monkeypatch: pytest.MonkeyPatch
+    debootstrap: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_args: object) -> None:
         raise ProvisionError("import failed")
@@ -137,14 +143,14 @@ def test_a_failure_leaves_no_tree_behind(
     engine = FakeEngine()
     monkeypatch.setattr(engine, "import_tree", fail)
     with pytest.raises(ProvisionError, match="import failed"):
-        make_base(engine, _REQUEST, mirror="http://mirror/debian")
+        make_base(engine, _REQUEST, mirror="http://mirror/debian", state=tmp_path)
     assert not Path(debootstrap[-2]).parent.exists()
 
 
-def test_a_base_image_of_another_architecture_is_not_made() -> None:
+def test_a_base_image_of_another_architecture_is_not_made(tmp_path: Path) -> None:
     request = BaseRequest("debian", "12", "bookworm", "s390x")
     with pytest.raises(UsageError, match="can't be made"):
-        make_base(FakeEngine(), request, mirror="http://mirror/debian")
+        make_base(FakeEngine(), request, mirror="http://mirror/debian", state=tmp_path)
 
 
 def test_a_push_gives_the_registrys_digest() -> None:
