@@ -34,6 +34,9 @@ _INHERITED = (
     "SSL_CERT_FILE",
 )
 _STDERR_LINES = 20
+# setpriv(1), unshare(1): killed with this process, and with them everything that they started.
+_WITH_PARENT = ("--pdeathsig", "KILL")
+_OWN_NAMESPACES = ("--mount", "--pid", "--fork", "--kill-child")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +109,10 @@ def run(
 
 
 def stream(argv: Sequence[str | Path], *, why: str, on_line: Callable[[str], None]) -> None:
-    """Run a long program to its end, handing on each line that it prints as it comes.
+    """Run a long program as root, handing on each line that it prints as it comes.
+
+    It gets namespaces of its own for processes and mounts, so that nothing of it outlives this
+    process however that ends: not its children, nor what it mounted.
 
     Args:
         argv: Program and arguments.
@@ -119,9 +125,11 @@ def stream(argv: Sequence[str | Path], *, why: str, on_line: Callable[[str], Non
     """
     args = tuple(str(arg) for arg in argv)
     program = _needed_program(args, why)
+    container = [_needed_program(("setpriv",), why), *_WITH_PARENT]
+    container += [_needed_program(("unshare",), why), *_OWN_NAMESPACES]
     last: deque[str] = deque(maxlen=_STDERR_LINES)
     with subprocess.Popen(
-        [program, *args[1:]],
+        [*container, program, *args[1:]],
         env=_environment(None),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -134,8 +142,7 @@ def stream(argv: Sequence[str | Path], *, why: str, on_line: Callable[[str], Non
                 last.append(line.rstrip("\n"))
                 on_line(last[-1])
         except BaseException:
-            # Terminated, not killed: it may have mounts of its own to undo.
-            child.terminate()
+            child.kill()
             raise
     if child.returncode != 0:
         raise ProvisionError(
