@@ -24,7 +24,7 @@ from kit.process import Completed, Daemon, end_tree_of, run
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Engine", "answers", "remove_tree"]
+__all__ = ["Engine", "answers", "remove_tree", "unmount_all"]
 
 _CONTAINERD = """\
 version = 2
@@ -72,6 +72,8 @@ class Engine:
         with suppress(AssertionError):
             self.remove_containers()
         self._daemons.close()
+        if self.data_root is not None:
+            unmount_all(self.data_root)
         remove_tree(self.folder)
 
     @property
@@ -156,12 +158,17 @@ def answers() -> bool:
 
 def remove_tree(folder: Path) -> None:
     """Remove `folder` with everything in it, unmounting first what a killed engine left mounted."""
-    mounts = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
-    for mount in sorted(mounts, reverse=True):
-        if mount.startswith(f"{folder}/"):
-            run(["umount", "--lazy", mount], check=False)
+    unmount_all(folder)
     # Some 100,000 files of kernel headers: rm takes half of shutil.rmtree's time.
     run(["rm", "-rf", "--one-file-system", folder], check=False)
+
+
+def unmount_all(folder: Path) -> None:
+    """Unmount `folder` and everything below it, the deepest first."""
+    mounts = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    for mount in sorted(mounts, reverse=True):
+        if mount == str(folder) or mount.startswith(f"{folder}/"):
+            run(["umount", "--lazy", mount], check=False)
 
 
 def _program(name: str) -> Path:

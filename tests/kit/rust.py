@@ -29,6 +29,12 @@ _SUITE = "trixie"
 _PACKAGES = ("cargo", "rustc", "rustfmt", "rust-clippy", "gcc", "libc6-dev", "ca-certificates")
 # How this machine reaches the network; a container has to be told.
 _NETWORK = re.compile(r"(?i)(https?|all|no)_proxy|SSL_CERT_FILE|CARGO_(HTTP|NET|REGISTR)\w*")
+# The crate's tests make namespaces and mounts of their own, as the hook does on a host.
+_RIGHTS = (
+    "--cap-add=SYS_ADMIN",
+    "--security-opt=seccomp=unconfined",
+    "--security-opt=apparmor=unconfined",
+)
 _CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
 
 Version = tuple[int, ...]
@@ -101,7 +107,7 @@ class Container:
             volumes.append(f"{settings}:{home}/config.toml:ro")
         env = {name: value for name, value in os.environ.items() if _NETWORK.fullmatch(name)}
         env |= {"CARGO_HOME": str(home), "CARGO_TARGET_DIR": str(self.target)}
-        flags = ["--network=host", f"--workdir={HOOKS}"]
+        flags = ["--network=host", f"--workdir={HOOKS}", *_RIGHTS]
         flags += [f"--volume={volume}" for volume in volumes]
         flags += [f"--env={name}={value}" for name, value in env.items()]
         with Podman() as podman:
