@@ -11,7 +11,7 @@ use crate::edits::{Edits, Library, Mount};
 use crate::elf;
 use crate::error::{Error, Result};
 use crate::host::{DeviceFound, Host, Tree};
-use crate::inroot::split;
+use crate::inroot::{open_regular, split};
 use crate::level::Level;
 use crate::log::Note;
 use crate::vendor::Inventory;
@@ -165,13 +165,7 @@ impl Collector<'_> {
 
     /// Adds a mount; gives the path that it comes from.
     fn file(&mut self, path: &str) -> std::result::Result<String, String> {
-        let library = is_library(path);
-        let found = if library {
-            self.tree.open(path)
-        } else {
-            self.tree.find(path)
-        };
-        let found = found.map_err(|error| match error {
+        let found = self.tree.find(path).map_err(|error| match error {
             Errno::NOENT => "the host has no such file".to_owned(),
             other => other.to_string(),
         })?;
@@ -189,9 +183,9 @@ impl Collector<'_> {
             source: source.clone(),
             target: path.to_owned(),
         });
-        if library && kind == FileType::RegularFile {
+        if kind == FileType::RegularFile && is_library(path) {
             let is_link = found.linked && self.tree.is_link(path);
-            let read = read_library(found.fd, path, is_link);
+            let read = read_library(&found.fd, path, is_link);
             self.edits.libraries.extend(read);
         }
         Ok(source)
@@ -206,7 +200,8 @@ fn is_library(path: &str) -> bool {
 }
 
 /// What the loader needs to know of a library. `None`: it isn't one.
-fn read_library(fd: OwnedFd, path: &str, is_link: bool) -> Option<Library> {
+fn read_library(found: &OwnedFd, path: &str, is_link: bool) -> Option<Library> {
+    let (fd, _) = open_regular(found).ok()?;
     let elf = elf::read(&File::from(fd))?;
     let (_, name) = split(path)?;
     Some(Library {

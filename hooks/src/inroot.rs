@@ -2,8 +2,6 @@
 //! by the kernel as if the tree were `/` (openat2, `RESOLVE_IN_ROOT`), and what
 //! comes out is a descriptor, never a path to be resolved again.
 
-use std::fs::File;
-use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 
@@ -68,11 +66,9 @@ impl Root {
     }
 
     /// Reads a regular file of at most `limit` bytes.
-    /// Errors: `ISDIR`-like kinds as `INVAL`, a larger file as `FBIG`.
+    /// Errors: `INVAL` for what is no regular file, `FBIG` for a larger one.
     pub fn read(&self, path: &str, limit: u64) -> rustix::io::Result<(Vec<u8>, Stat)> {
-        // Without NONBLOCK a FIFO of the image would hold the start up for ever.
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-        read_regular(self.open_in(path, flags)?, limit)
+        read_regular(&self.open_in(path, OFlags::PATH)?, limit)
     }
 
     /// Makes a folder and its parents, mode 0755. What exists stays as it is.
@@ -97,31 +93,49 @@ impl AsFd for Root {
     }
 }
 
-/// Reads an open file that must be regular and at most `limit` bytes long.
-pub fn read_regular(fd: OwnedFd, limit: u64) -> rustix::io::Result<(Vec<u8>, Stat)> {
-    let stat = rustix::fs::fstat(&fd)?;
-    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-        return Err(Errno::INVAL);
-    }
+/// Reads what a descriptor of `O_PATH` stands for: a regular file of at most `limit` bytes.
+///
+/// It is opened only after it is known to be one. To open a device can be an act
+/// by itself (a watchdog starts, a tape rewinds), and a FIFO would hold us up.
+/// Errors: `INVAL` for what is no regular file, `FBIG` for a larger one.
+pub fn read_regular(found: impl AsFd, limit: u64) -> rustix::io::Result<(Vec<u8>, Stat)> {
+    let (fd, stat) = open_regular(found)?;
     let size = u64::try_from(stat.st_size).unwrap_or(u64::MAX);
     if size > limit {
         return Err(Errno::FBIG);
     }
-    let mut bytes = Vec::with_capacity(usize::try_from(size).unwrap_or(0) + 1);
-    File::from(fd)
-        .take(limit + 1)
-        .read_to_end(&mut bytes)
-        .map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
-    if bytes.len() as u64 > limit {
-        return Err(Errno::FBIG);
+    let size = usize::try_from(size).map_err(|_| Errno::FBIG)?;
+    let mut bytes = Vec::with_capacity(size);
+    while bytes.len() < size {
+        match rustix::io::read(&fd, rustix::buffer::spare_capacity(&mut bytes)) {
+            Ok(0) => break, // It was cut since.
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
+        }
     }
     Ok((bytes, stat))
 }
 
+/// Opens what a descriptor of `O_PATH` stands for, for reading.
+/// Errors: `INVAL` for what is no regular file.
+pub fn open_regular(found: impl AsFd) -> rustix::io::Result<(OwnedFd, Stat)> {
+    let stat = rustix::fs::fstat(&found)?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Err(Errno::INVAL);
+    }
+    let flags = OFlags::RDONLY | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let fd = rustix::fs::open(own_link(&found), flags, Mode::empty())?;
+    Ok((fd, stat))
+}
+
+/// The path by which this process can name what a descriptor stands for.
+fn own_link(fd: &impl AsFd) -> String {
+    format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd())
+}
+
 /// Where the kernel says that an open file lies.
 pub fn path_of(fd: impl AsFd) -> Option<String> {
-    let link = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
-    rustix::fs::readlink(link, Vec::new())
+    rustix::fs::readlink(own_link(&fd), Vec::new())
         .ok()
         .and_then(|path| path.into_string().ok())
 }
@@ -164,19 +178,29 @@ mod tests {
         std::fs::write(tree.path().join("file"), "12345").unwrap();
         std::fs::create_dir(tree.path().join("folder")).unwrap();
         let mode = Mode::from_raw_mode(0o600);
-        rustix::fs::mknodat(
-            rustix::fs::CWD,
-            tree.path().join("fifo"),
-            FileType::Fifo,
-            mode,
-            0,
-        )
-        .unwrap();
+        let fifo = tree.path().join("fifo");
+        rustix::fs::mknodat(rustix::fs::CWD, fifo, FileType::Fifo, mode, 0).unwrap();
         let root = Root::open(tree.path()).unwrap();
         assert_eq!(root.read("/file", 5).unwrap().0, b"12345");
         assert_eq!(root.read("/file", 4).unwrap_err(), Errno::FBIG);
         assert_eq!(root.read("folder", 9).unwrap_err(), Errno::INVAL);
         assert_eq!(root.read("fifo", 9).unwrap_err(), Errno::INVAL);
+    }
+
+    #[test]
+    fn a_device_is_never_opened() {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("left out, as it needs root: mknod");
+            return;
+        }
+        let tree = tempfile::tempdir().unwrap();
+        let node = tree.path().join("node");
+        // No driver has this number: to open it would be ENXIO.
+        let numbers = rustix::fs::makedev(240, 77);
+        let (kind, mode) = (FileType::CharacterDevice, Mode::from_raw_mode(0o600));
+        rustix::fs::mknodat(rustix::fs::CWD, node, kind, mode, numbers).unwrap();
+        let root = Root::open(tree.path()).unwrap();
+        assert_eq!(root.read("node", 9).unwrap_err(), Errno::INVAL);
     }
 
     #[test]

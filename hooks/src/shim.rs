@@ -99,7 +99,7 @@ fn edit_bundle(settings: &Settings, create: &Create, log: &Log) -> Result<()> {
 
 /// The text of a bundle's config. `None`: there is none.
 fn read_config(path: &Path) -> Result<Option<String>> {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
     let fail = |problem: &dyn std::fmt::Display| {
         Error::failed(format!("can't read {}: {problem}", path.display()))
     };

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use crate::decide::{Broken, VendorFile};
 use crate::error::{Error, Result};
-use crate::inroot::read_regular;
+use crate::inroot::{open_regular, read_regular};
 use crate::json::Json;
 use crate::vendor::{is_flag, parse, Mistake, Vendor};
 
@@ -91,17 +91,14 @@ fn read_one(
 }
 
 fn open(folder: &OwnedFd, name: &str) -> rustix::io::Result<OwnedFd> {
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    rustix::fs::openat(folder, name, flags, Mode::empty())
+    rustix::fs::openat(folder, name, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
 }
 
 fn read_bytes(folder: &OwnedFd, name: &str) -> std::result::Result<(Vec<u8>, Stat), Broken> {
     let read = open(folder, name).and_then(|fd| read_regular(fd, MAX_SIZE));
     read.map_err(|error| {
         let (problem, text) = match error {
-            Errno::INVAL | Errno::NXIO | Errno::NODEV => {
-                ("not a regular file".to_owned(), String::new())
-            }
+            Errno::INVAL => ("not a regular file".to_owned(), String::new()),
             Errno::FBIG => (
                 format!("larger than {MAX_SIZE} bytes"),
                 beginning(folder, name),
@@ -115,7 +112,7 @@ fn read_bytes(folder: &OwnedFd, name: &str) -> std::result::Result<(Vec<u8>, Sta
 /// As much of a file that is too large as is looked at for its flag.
 fn beginning(folder: &OwnedFd, name: &str) -> String {
     let mut bytes = Vec::new();
-    if let Ok(fd) = open(folder, name) {
+    if let Ok((fd, _)) = open(folder, name).and_then(open_regular) {
         // What could be read before an error is as good as the whole.
         let _ = File::from(fd).take(MAX_SIZE).read_to_end(&mut bytes);
     }

@@ -379,3 +379,44 @@ fn fifo(tree: &Tree, path: &str) {
     let path = tree.path(path);
     mknodat(CWD, path, FileType::Fifo, Mode::from_raw_mode(0o644), 0).unwrap();
 }
+
+/// To open a device can be an act by itself (a watchdog starts, a tape rewinds), and a
+/// FIFO holds its reader up. Every file of the image that is read is tried as either.
+#[test]
+fn no_device_and_no_fifo_of_the_image_is_ever_opened() {
+    use rustix::fs::{inotify, makedev, mknodat, FileType, Mode, CWD};
+    if !support::is_root("mknod") {
+        return;
+    }
+    let files = [
+        "etc/ld.so.cache",
+        "etc/ld.so.conf",
+        "etc/ld.so.conf.d/00-oci-decorator.conf",
+        "etc/ld.so.conf.d/x.conf",
+        "etc/ld-musl-x86_64.path",
+        "etc/.oci-decorator.tmp",
+    ];
+    for (file, kind) in files
+        .iter()
+        .flat_map(|f| [(f, FileType::CharacterDevice), (f, FileType::Fifo)])
+    {
+        let tree = setup();
+        tree.file("bundle/rootfs/lib/ld-musl-x86_64.so.1", "");
+        let path = tree.path(&format!("bundle/rootfs/{file}"));
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let _ = fs::remove_file(&path);
+        // What /dev/null is: to open it succeeds, and so would be noticed.
+        mknodat(CWD, &path, kind, Mode::from_raw_mode(0o666), makedev(1, 3)).unwrap();
+        let watch = inotify::init(inotify::CreateFlags::NONBLOCK).unwrap();
+        inotify::add_watch(&watch, &path, inotify::WatchFlags::OPEN).unwrap();
+        let output = shim(&tree, &["create", "c1"]);
+        assert_eq!(code(&output), 0, "{file}: {}", stderr(&output));
+        let mut buffer = [std::mem::MaybeUninit::uninit(); 512];
+        let mut events = inotify::Reader::new(&watch, &mut buffer);
+        while let Ok(event) = events.next() {
+            // Others say that the file was replaced.
+            let opened = event.events().contains(inotify::ReadFlags::OPEN);
+            assert!(!opened, "{file} was opened");
+        }
+    }
+}

@@ -1,0 +1,71 @@
+use super::*;
+use std::os::unix::fs::symlink;
+
+fn tree() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir_all(dir.path().join("dev/dri")).unwrap();
+    for name in ["nvidia0", "nvidia10", "nvidiactl", "dri/card0", "dri/card1"] {
+        std::fs::write(dir.path().join("dev").join(name), "").unwrap();
+    }
+    dir
+}
+
+#[test]
+fn patterns_find_names_in_order() {
+    let dir = tree();
+    let host = Host::open(dir.path()).unwrap();
+    let names =
+        |wanted: &str| -> Vec<String> { host.devices(wanted).into_iter().map(|d| d.0).collect() };
+    assert_eq!(names("nvidia[0-9]*"), ["/dev/nvidia0", "/dev/nvidia10"]);
+    assert_eq!(
+        names("/dev/dri/card?"),
+        ["/dev/dri/card0", "/dev/dri/card1"]
+    );
+    assert_eq!(names("d*/c*0"), ["/dev/dri/card0"]);
+    assert_eq!(names("x*"), Vec::<String>::new());
+    assert_eq!(names("exact"), ["/dev/exact"]);
+}
+
+#[test]
+fn what_is_no_node_is_told_apart() {
+    let dir = tree();
+    let host = Host::open(dir.path()).unwrap();
+    assert_eq!(host.devices("gone")[0].1, DeviceFound::Missing);
+    assert!(matches!(
+        host.devices("nvidia0")[0].1,
+        DeviceFound::Unusable(_)
+    ));
+    assert!(matches!(host.devices("dri")[0].1, DeviceFound::Unusable(_)));
+}
+
+#[test]
+fn a_real_node_keeps_its_numbers() {
+    let host = Host::open(Path::new("/")).unwrap();
+    let DeviceFound::Node(null) = &host.devices("null")[0].1 else {
+        panic!("/dev/null is a node");
+    };
+    assert_eq!((null.kind, null.major, null.minor), ('c', 1, 3));
+}
+
+#[test]
+fn sources_begin_with_the_root_and_have_no_links() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store/one/usr/lib");
+    std::fs::create_dir_all(&store).unwrap();
+    std::fs::write(store.join("libx.so.1.2"), "").unwrap();
+    symlink("libx.so.1.2", store.join("libx.so.1")).unwrap();
+    symlink("/usr/lib/libx.so.1", store.join("libx.so")).unwrap();
+    symlink("one", dir.path().join("store/current")).unwrap();
+    let host = Host::open(dir.path()).unwrap();
+    let tree = host.tree(Some("/store/current")).unwrap();
+    let expected = format!("{}/store/one/usr/lib/libx.so.1.2", dir.path().display());
+    for name in ["libx.so", "libx.so.1", "libx.so.1.2"] {
+        let path = format!("/usr/lib/{name}");
+        let found = tree.find(&path).unwrap();
+        assert_eq!(found.source, Some(expected.clone()));
+        assert_eq!(found.linked, name != "libx.so.1.2");
+        assert_eq!(tree.is_link(&path), name != "libx.so.1.2");
+    }
+    let error = host.tree(Some("/store/none")).unwrap_err();
+    assert_eq!(error.code, crate::error::exit::NOT_FOUND);
+}

@@ -1,0 +1,67 @@
+//! What the words of a vendor file may be. `None`: nothing is wrong.
+
+use super::RESERVED_FEATURES;
+
+/// True for what can be the name of an environment variable.
+pub fn is_flag(text: &str) -> bool {
+    !text.is_empty()
+        && !text.starts_with(|c: char| c.is_ascii_digit())
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+}
+
+pub(super) fn check_feature(name: &str) -> Option<String> {
+    let wellformed = name.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && name
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || "._-".contains(c));
+    if !wellformed {
+        Some(format!(
+            "{name:?} is not a feature name: letters, digits, '.', '_' and '-'"
+        ))
+    } else if RESERVED_FEATURES.contains(&name) {
+        Some(format!(
+            "{name:?} has a meaning of its own as a value of the flag"
+        ))
+    } else {
+        None
+    }
+}
+
+/// What is wrong with the parts of a path, leading slash aside.
+fn check_parts(path: &str) -> Option<String> {
+    if path.chars().any(|c| c.is_ascii_control()) {
+        Some(format!("{path:?} has a control character in it"))
+    } else if path.split('/').any(|part| matches!(part, "" | "." | "..")) {
+        Some(format!("{path:?} has an empty part, '.' or '..' in it"))
+    } else {
+        None
+    }
+}
+
+pub(super) fn check_path(path: &str) -> Option<String> {
+    match path.strip_prefix('/') {
+        None => Some(format!("{path:?} is not an absolute path")),
+        Some(rest) => check_parts(rest),
+    }
+}
+
+/// A path that may be mounted over or created in a container.
+pub(super) fn check_target(path: &str) -> Option<String> {
+    check_path(path).or_else(|| {
+        ["/dev", "/proc", "/sys"]
+            .iter()
+            .find(|folder| crate::edits::lies_in(path, folder))
+            .map(|folder| format!("{path:?} lies in {folder}, which the runtime makes"))
+    })
+}
+
+pub(super) fn check_device(device: &str) -> Option<String> {
+    let name = device.strip_prefix("/dev/").unwrap_or(device);
+    if name.starts_with('/') {
+        Some(format!(
+            "{device:?} is neither a name under /dev nor a path that begins with /dev/"
+        ))
+    } else {
+        check_parts(name)
+    }
+}
