@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kit.cache import REPOSITORY
-from kit.hosts import DISTRO, NEW_KERNEL, OLD_KERNEL
-from kit.product import BUILD_NETWORK
+from kit.hosts import DISTRO, NEW_KERNEL, OLD_KERNEL, Host
+from kit.product import BUILD_NETWORK, write_runtime_config
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from kit.hosts import Containers, Host
+    from kit.hosts import Containers
     from kit.process import Completed
     from kit.product import Provision
 
@@ -24,11 +24,22 @@ _ML = "/usr/lib64/nvidia/libnvidia-ml.so.1"
 _ALL = ("--env=OCI_NVIDIA=all",)
 
 
-@pytest.fixture
-def installed(provision: Provision, nvidia_build: dict[str, Any], host: Host) -> Host:
-    """A host with NVIDIA's driver."""
+@pytest.fixture(scope="module")
+def nvidia_root(
+    provision: Provision, nvidia_build: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """The root of a host with NVIDIA's driver, installed once."""
+    root = tmp_path_factory.mktemp("nvidia")
     provision("verify", nvidia_build["image"])
-    provision("install", nvidia_build["image"], "--root", host.root)
+    provision("install", nvidia_build["image"], "--root", root)
+    return root
+
+
+@pytest.fixture
+def installed(nvidia_root: Path, shim_config: Path) -> Host:
+    """The host with NVIDIA's driver, which the shim reads from now on."""
+    host = Host(nvidia_root, shim_config)
+    write_runtime_config(shim_config, host.config_dir, root=host.root)
     return host
 
 
