@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, fields
-from functools import wraps
+from functools import cached_property, wraps
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +20,30 @@ from provision.pipeline.settings import Settings, load_settings
 from provision.progress import Progress
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass
 class Job:
-    """One run of a command that needs an engine."""
+    """One run of a command that may need an engine, which is asked for only when it does."""
 
     settings: Settings
-    engine: Engine
     progress: Progress
+
+    @cached_property
+    def engine(self) -> Engine:
+        """The container engine.
+
+        Raises:
+            NotFoundError: None answers.
+        """
+        return open_engine(self.settings)
 
     def resolve(self, wanted: Wanted) -> Resolved:
         """Return the Pin of what is wanted."""
-        return resolve_pin(self.settings, self.engine, wanted, progress=self.progress)
+        return resolve_pin(self.settings, lambda: self.engine, wanted, progress=self.progress)
+
+    def close(self) -> None:
+        """Give the engine's connections back, if there are any."""
+        if "engine" in vars(self):
+            self.engine.close()
 
 
 @contextmanager
@@ -38,12 +51,8 @@ def job(root: Path, catalogues: tuple[Path, ...] = ()) -> Iterator[Job]:
     """Open what a command works with; progress is shown until the block ends."""
     settings = load_settings(root, catalogues=catalogues)
     verbose = click.get_current_context().find_root().params["verbose"]
-    engine = open_engine(settings)
-    try:
-        with shown(verbose=verbose) as progress:
-            yield Job(settings, engine, progress)
-    finally:
-        engine.close()
+    with shown(verbose=verbose) as progress, closing(Job(settings, progress)) as work:
+        yield work
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,16 +57,25 @@ class BaseRequest:
         return self.reference or f"{self.distro}:{self.codename}"
 
 
+def named_base(request: BaseRequest) -> BasePin | None:
+    """Return the base image of a request that names it by its digest; no engine is needed."""
+    name, digest = split_reference(request.name)
+    if "@" not in request.name or digest is None:
+        return None
+    return _pinned(request.name.split("@", 1)[0] or name, digest)
+
+
 def find_base(engine: Engine, request: BaseRequest, *, progress: Progress = silent) -> BasePin:
-    """Return the base image with its digest: chosen with one, or local, or pulled.
+    """Return the base image with its digest: named by it, or local, or pulled.
 
     Raises:
         NotFoundError: It is neither here nor in its registry.
         ProvisionError: It is of another architecture.
     """
-    name, digest = split_reference(request.name)
-    if "@" in request.name and digest is not None:
-        return _pinned(request.name.split("@", 1)[0] or name, digest)
+    named = named_base(request)
+    if named is not None:
+        return named
+    name, _tag = split_reference(request.name)
     image = engine.image(request.name) or _pulled(engine, request, progress)
     if image is None:
         raise NotFoundError(

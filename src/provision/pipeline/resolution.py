@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from provision.archive import ArchiveIndex, find_distro, open_index
@@ -9,7 +10,7 @@ from provision.catalogue import Entry, templates_dir
 from provision.errors import NotFoundError
 from provision.headers import packaged_kernels
 from provision.host import Facts, read_facts
-from provision.image.base import BaseRequest, find_base
+from provision.image.base import BaseRequest, find_base, named_base
 from provision.image.engine import Engine
 from provision.pin import DistroPin, Pin
 from provision.pipeline.settings import Settings
@@ -21,7 +22,7 @@ from provision.render import (
     render,
     required_packages,
 )
-from provision.resolve import Request, components_of, resolve
+from provision.resolve import Request, components_of, decide
 from provision.versions import offered_versions
 
 
@@ -81,9 +82,20 @@ class KernelRow:
 
 
 def resolve_pin(
-    settings: Settings, engine: Engine, wanted: Wanted, *, progress: Progress = silent
+    settings: Settings,
+    engine: Callable[[], Engine],
+    wanted: Wanted,
+    *,
+    progress: Progress = silent,
 ) -> Resolved:
     """Decide every input of a build.
+
+    Args:
+        settings: The host.
+        engine: Connects to the engine; called last, and not at all where the base image is named
+            by its digest.
+        wanted: What is asked for.
+        progress: Told what goes on.
 
     Raises:
         NotFoundError: Driver, version, flavour, kernel, distro, headers or base image are unknown.
@@ -103,18 +115,18 @@ def resolve_pin(
             flavour=wanted.flavour,
             force=wanted.force,
         )
-        base = base_request(settings, distro, reference=wanted.base)
-        pin = resolve(
+        pin_on = decide(
             request,
             entry=entry,
             index=index,
-            base=find_base(engine, base, progress=progress),
             template=templates.digest,
             packages=required_packages(entry.recipe, flavour),
         )
-        return Resolved(pin, entry, templates, index.mirror, index.security_mirror)
     finally:
         index.close()
+    asked = base_request(settings, distro, reference=wanted.base)
+    base = named_base(asked) or find_base(engine(), asked, progress=progress)
+    return Resolved(pin_on(base), entry, templates, index.mirror, index.security_mirror)
 
 
 def _own_kernel(settings: Settings, facts: Facts) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from pydantic import ValidationError
 
@@ -41,15 +41,31 @@ def resolve(
     template: str,
     packages: Iterable[str],
 ) -> Pin:
-    """Return the Pin of a request.
+    """Return the Pin of a request; arguments and errors as ``decide``, and the base image."""
+    return decide(request, entry=entry, index=index, template=template, packages=packages)(base)
+
+
+def decide(
+    request: Request,
+    *,
+    entry: Entry,
+    index: ArchiveIndex,
+    template: str,
+    packages: Iterable[str],
+) -> Callable[[BasePin], Pin]:
+    """Decide everything but the base image, which takes an engine to know.
+
+    So whoever asks for something that does not exist is told so, with or without an engine.
 
     Args:
         request: What is wanted.
         entry: The driver.
         index: The archive of the distro, with the sections that the recipe names.
-        base: The base image of the build.
         template: Digest of the templates.
         packages: Names of the tools that the build needs, besides compiler and headers.
+
+    Returns:
+        What makes a Pin from the base image of the build.
 
     Raises:
         NotFoundError: An unknown version, flavour or kernel, or one that the driver is not known
@@ -62,24 +78,26 @@ def resolve(
     headers = find_headers(index, request.kernel)
     version = _version(recipe, flavour, request, index)
     _check_kernel(recipe, version, request, index)
-    return Pin(
-        driver=DriverPin(name=recipe.name, version=version, flavour=flavour),
-        kernel=kernel,
-        distro=index.distro,
-        base=base,
-        compiler=headers.compiler,
-        headers=headers.packages,
-        packages=_tools(packages, index),
-        components=components_of(recipe),
-        sources=_sources(recipe, flavour, version, index),
-        patches=tuple(
-            FilePin(name=patch.file, sha256=entry.patch_sha256(patch.file))
-            for patch in recipe.patches
-            if patch.applies_to(version=version, flavour=flavour)
-        ),
-        recipe=recipe_digest(recipe, flavour),
-        template=template,
-    )
+    tools = _tools(packages, index)
+    sources = _sources(recipe, flavour, version, index)
+
+    def on(base: BasePin) -> Pin:
+        return Pin(
+            driver=DriverPin(name=recipe.name, version=version, flavour=flavour),
+            kernel=kernel,
+            distro=index.distro,
+            base=base,
+            compiler=headers.compiler,
+            headers=headers.packages,
+            packages=tools,
+            components=components_of(recipe),
+            sources=sources,
+            patches=_patches(entry, version=version, flavour=flavour),
+            recipe=recipe_digest(recipe, flavour),
+            template=template,
+        )
+
+    return on
 
 
 def components_of(recipe: Recipe) -> tuple[str, ...]:
@@ -87,6 +105,14 @@ def components_of(recipe: Recipe) -> tuple[str, ...]:
     if not isinstance(recipe.source, DebSource):
         return ()
     return tuple(sorted(set(recipe.source.components) - {"main"}))
+
+
+def _patches(entry: Entry, *, version: str, flavour: str) -> tuple[FilePin, ...]:
+    return tuple(
+        FilePin(name=patch.file, sha256=entry.patch_sha256(patch.file))
+        for patch in entry.recipe.patches
+        if patch.applies_to(version=version, flavour=flavour)
+    )
 
 
 def _flavour(recipe: Recipe, name: str | None) -> str:

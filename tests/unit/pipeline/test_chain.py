@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -70,7 +71,7 @@ def engine() -> FakeEngine:
 def test_the_same_wish_gives_the_same_pin_and_context(
     settings: Settings, engine: FakeEngine
 ) -> None:
-    one, other = (resolve_pin(settings, engine, _WANTED) for _ in range(2))
+    one, other = (resolve_pin(settings, lambda: engine, _WANTED) for _ in range(2))
     assert one.pin == other.pin
     assert one.pin.base == BasePin(image="debian:bookworm", digest=_BASE.id)
     assert render_context(one).files == render_context(other).files
@@ -93,9 +94,20 @@ def test_wrong_names_are_not_found(settings: Settings, engine: FakeEngine) -> No
         Wanted("v4l2loopback", kernel="6.1.0-1-amd64"),
     ):
         with pytest.raises(NotFoundError):
-            resolve_pin(settings, engine, wanted)
+            resolve_pin(settings, lambda: engine, wanted)
     with pytest.raises(NotFoundError):
         list_kernels(settings, "v4l2loopback", flavour="none")
+
+
+def test_what_does_not_exist_is_said_without_an_engine(settings: Settings) -> None:
+    def no_engine() -> Engine:
+        raise AssertionError("the engine was asked for")
+
+    with pytest.raises(NotFoundError, match=r"6\.1\.0-1-amd64"):
+        resolve_pin(settings, no_engine, Wanted("v4l2loopback", kernel="6.1.0-1-amd64"))
+    named = f"debian:bookworm@sha256:{'0' * 64}"
+    pin = resolve_pin(settings, no_engine, replace(_WANTED, base=named)).pin
+    assert f"{pin.base.image}@{pin.base.digest}" == named
 
 
 def test_what_cannot_change_the_result_goes_beside_the_pin(
@@ -110,7 +122,7 @@ def test_what_cannot_change_the_result_goes_beside_the_pin(
 
     monkeypatch.setattr(images, "build", build)
     monkeypatch.setenv("https_proxy", "http://proxy:3128")
-    resolved = resolve_pin(settings, engine, _WANTED)
+    resolved = resolve_pin(settings, lambda: engine, _WANTED)
     build_image(settings, engine, resolved, BuildSettings())
     build_image(settings, engine, resolved, BuildSettings(jobs=1, network="none", rebuild=True))
     first, second = asked
