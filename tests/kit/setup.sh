@@ -26,6 +26,7 @@ readonly NEEDED=(
     "crun crun"
     "podman podman"
     "debootstrap debootstrap"
+    "docker-registry docker-registry"
     "modinfo kmod"
     "patch patch"
     "xz xz-utils"

@@ -1,0 +1,86 @@
+"""Built once, pulled everywhere: a real registry between two hosts."""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import requests
+
+from kit.hosts import DISTRO, OLD_KERNEL, SMALL_DRIVER
+from kit.probe import need_programs
+from kit.process import Daemon
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kit.engine import Engine
+    from kit.hosts import Host
+    from kit.product import Provision
+
+_CONFIG = """\
+version: 0.1
+storage: {{filesystem: {{rootdirectory: {folder}}}}}
+http: {{addr: "{address}"}}
+"""
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of an empty registry on the loopback interface."""
+    need_programs("docker-registry")
+    folder = tmp_path_factory.mktemp("registry")
+    address = f"127.0.0.1:{_free_port()}"
+    config = folder / "config.yml"
+    config.write_text(_CONFIG.format(folder=folder / "data", address=address))
+    argv = ("docker-registry", "serve", str(config))
+    with Daemon(argv, log=folder / "log", ready=lambda: _answers(address)):
+        yield address
+
+
+def test_an_artifact_goes_through_a_registry(
+    engine: Engine,
+    provision: Provision,
+    small_build: dict[str, Any],
+    registry: str,
+    host: Host,
+) -> None:
+    reference = f"{registry}/provision/{SMALL_DRIVER}:pushed"
+    target = (SMALL_DRIVER, "--kernel", OLD_KERNEL, "--distro", DISTRO)
+    pushed = provision.build(*target, "--push", reference)
+    assert pushed["built"] is False
+    assert pushed["pushed"]["reference"] == reference
+
+    by_digest = f"{reference.rsplit(':', 1)[0]}@{pushed['pushed']['digest']}"
+    engine.docker("image", "rm", reference)
+    provision("install", by_digest, "--root", host.root)
+    digest12 = small_build["digest"].removeprefix("sha256:")[:12]
+    assert host.entry(SMALL_DRIVER).name == digest12
+    provision("verify", host.entry(SMALL_DRIVER))
+
+
+def test_a_registry_that_does_not_answer_is_named(
+    provision: Provision, small_build: dict[str, Any]
+) -> None:
+    reference = f"127.0.0.1:{_free_port()}/provision/{SMALL_DRIVER}:pushed"
+    target = (SMALL_DRIVER, "--kernel", OLD_KERNEL, "--distro", DISTRO)
+    status, error = provision.failure("build", *target, "--network", "host", "--push", reference)
+    assert status == 1
+    assert reference in error["message"]
+    assert "connection refused" in error["details"]
+    assert provision("verify", small_build["image"]).returncode == 0
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _answers(address: str) -> bool:
+    try:
+        return requests.get(f"http://{address}/v2/", timeout=5).ok
+    except requests.ConnectionError:
+        return False
