@@ -1,0 +1,17 @@
+"""Packs the catalogue and the templates with the program: pyproject.toml can't name trees."""
+
+from pathlib import Path
+
+from setuptools import setup
+
+
+def trees(*names: str) -> list[tuple[str, list[str]]]:
+    """Return the files of whole folders, by the folder that they are installed into."""
+    found: dict[str, list[str]] = {}
+    for name in names:
+        for file in sorted(path for path in Path(name).rglob("*") if path.is_file()):
+            found.setdefault(f"share/provision/{file.parent}", []).append(str(file))
+    return list(found.items())
+
+
+setup(data_files=trees("driver_images", "templates"))
