@@ -1,17 +1,17 @@
 //! From a choice to edits: looks every device and file up on the host.
 
+use std::collections::HashMap;
 use std::fs::File;
-use std::os::fd::OwnedFd;
 
 use rustix::fs::FileType;
 use rustix::io::Errno;
 
 use crate::decide::Choice;
 use crate::edits::{Edits, Library, Mount};
-use crate::elf;
+use crate::elf::{self, Elf};
 use crate::error::{Error, Result};
-use crate::host::{DeviceFound, Host, Tree};
-use crate::inroot::{open_regular, split};
+use crate::host::{DeviceFound, Found, Host, Tree};
+use crate::inroot::split;
 use crate::level::Level;
 use crate::log::Note;
 use crate::vendor::Inventory;
@@ -76,6 +76,7 @@ pub fn collect_one(host: &Host, choice: &Choice) -> Result<(Edits, Vec<Item>)> {
         feature: "",
         edits: Edits::default(),
         items: Vec::new(),
+        read: HashMap::new(),
     };
     for feature in &choice.features {
         if let Some(inventory) = choice.vendor.feature(feature) {
@@ -117,6 +118,8 @@ struct Collector<'a> {
     feature: &'a str,
     edits: Edits,
     items: Vec<Item>,
+    /// Libraries by the device and inode of their files.
+    read: HashMap<(u64, u64), Option<Elf>>,
 }
 
 impl Collector<'_> {
@@ -178,17 +181,32 @@ impl Collector<'_> {
         }
         let source = found
             .source
+            .clone()
             .ok_or("the path that it leads to is not UTF-8, or outside the root")?;
         self.edits.mounts.push(Mount {
             source: source.clone(),
             target: path.to_owned(),
         });
         if kind == FileType::RegularFile && is_library(path) {
-            let is_link = found.linked && self.tree.is_link(path);
-            let read = read_library(&found.fd, path, is_link);
-            self.edits.libraries.extend(read);
+            let library = self.library(&found, path);
+            self.edits.libraries.extend(library);
         }
         Ok(source)
+    }
+
+    /// What the loader needs to know of a library. `None`: it isn't one.
+    fn library(&mut self, found: &Found, path: &str) -> Option<Library> {
+        let identity = (found.stat.st_dev, found.stat.st_ino);
+        // Several names lead to one file; it is read once.
+        let read = || elf::read(&File::from(found.open().ok()?));
+        let elf = self.read.entry(identity).or_insert_with(read).as_ref()?;
+        let (_, name) = split(path)?;
+        Some(Library {
+            soname: elf.soname.as_deref().unwrap_or(name).to_owned(),
+            flags: elf.flags,
+            is_link: found.is_link,
+            path: path.to_owned(),
+        })
     }
 }
 
@@ -196,18 +214,5 @@ impl Collector<'_> {
 fn is_library(path: &str) -> bool {
     split(path).is_some_and(|(_, name)| {
         (name.starts_with("lib") || name.starts_with("ld-")) && name.contains(".so")
-    })
-}
-
-/// What the loader needs to know of a library. `None`: it isn't one.
-fn read_library(found: &OwnedFd, path: &str, is_link: bool) -> Option<Library> {
-    let (fd, _) = open_regular(found).ok()?;
-    let elf = elf::read(&File::from(fd))?;
-    let (_, name) = split(path)?;
-    Some(Library {
-        soname: elf.soname.unwrap_or_else(|| name.to_owned()),
-        flags: elf.flags,
-        is_link,
-        path: path.to_owned(),
     })
 }

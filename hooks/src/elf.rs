@@ -149,10 +149,11 @@ impl<'a> Reader<'a> {
             .collect();
         let value = |tag| entries.iter().find(|e| e.0 == tag).map(|e| e.1);
         let strings = file_offset(segments, value(DT_STRTAB)?)?;
-        let needs_libc6 = entries
-            .iter()
-            .filter(|e| e.0 == DT_NEEDED)
-            .any(|e| self.name(strings, e.1).as_deref() == Some("libc.so.6"));
+        let needs_libc6 = self.machine_flags().is_none()
+            && entries
+                .iter()
+                .filter(|e| e.0 == DT_NEEDED)
+                .any(|e| self.name(strings, e.1).as_deref() == Some("libc.so.6"));
         Some(Names {
             soname: value(DT_SONAME).and_then(|at| self.name(strings, at)),
             needs_libc6,
@@ -169,27 +170,32 @@ impl<'a> Reader<'a> {
         plain.then(|| name.to_owned())
     }
 
-    /// What `ldconfig` writes for this machine. Libraries of 32-bit x86 and of
+    /// What `ldconfig` writes for this library. Those of 32-bit x86 and of
     /// MIPS say by what they need whether they are glibc 2's; others always are.
     fn flags(&self, names: &Names) -> u32 {
+        let by_need = if names.needs_libc6 { FLAG_LIBC6 } else { 0x1 };
+        self.machine_flags().unwrap_or(by_need)
+    }
+
+    fn machine_flags(&self) -> Option<u32> {
         const HARD_FLOAT: u32 = 0x400;
         const RISCV_DOUBLE: u32 = 0x4;
         const LOONGARCH_DOUBLE: u32 = 0x3;
-        match (self.machine, self.wide) {
-            (62, true) => 0x0300 | FLAG_LIBC6,  // x86-64
-            (62, false) => 0x0800 | FLAG_LIBC6, // x32
-            (183, true) => 0x0a00 | FLAG_LIBC6, // aarch64
-            (21, true) => 0x0500 | FLAG_LIBC6,  // ppc64
-            (22, true) => 0x0400 | FLAG_LIBC6,  // s390x
-            (40, false) if self.processor_flags & HARD_FLOAT != 0 => 0x0900 | FLAG_LIBC6, // arm
-            (40, false) => 0x0b00 | FLAG_LIBC6,
-            (243, true) if self.processor_flags & 0x6 == RISCV_DOUBLE => 0x1000 | FLAG_LIBC6,
-            (243, true) => 0x0f00 | FLAG_LIBC6,
-            (258, true) if self.processor_flags & 0x7 == LOONGARCH_DOUBLE => 0x1200 | FLAG_LIBC6,
-            (258, true) => 0x1100 | FLAG_LIBC6,
-            _ if names.needs_libc6 => FLAG_LIBC6,
-            _ => 0x1,
-        }
+        let required = match (self.machine, self.wide) {
+            (62, true) => 0x0300,                                            // x86-64
+            (62, false) => 0x0800,                                           // x32
+            (183, true) => 0x0a00,                                           // aarch64
+            (21, true) => 0x0500,                                            // ppc64
+            (22, true) => 0x0400,                                            // s390x
+            (40, false) if self.processor_flags & HARD_FLOAT != 0 => 0x0900, // arm
+            (40, false) => 0x0b00,
+            (243, true) if self.processor_flags & 0x6 == RISCV_DOUBLE => 0x1000,
+            (243, true) => 0x0f00,
+            (258, true) if self.processor_flags & 0x7 == LOONGARCH_DOUBLE => 0x1200,
+            (258, true) => 0x1100,
+            _ => return None,
+        };
+        Some(required | FLAG_LIBC6)
     }
 }
 

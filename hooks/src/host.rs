@@ -1,15 +1,19 @@
 //! Looks up devices and files on the host, under the folder that is its root.
 
+mod tree;
+
+use std::cell::OnceCell;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{FileType, OFlags, Stat};
+use rustix::fs::{AtFlags, FileType, OFlags, RawDir, Stat};
 use rustix::io::Errno;
 
 use crate::edits::Device;
 use crate::error::{Error, Result};
 use crate::glob;
 use crate::inroot::{path_of, Root};
+pub use tree::{Found, Tree};
 
 /// The host's file tree.
 #[derive(Debug)]
@@ -19,24 +23,8 @@ pub struct Host {
     written: String,
     /// The root as the kernel names it, likewise.
     real: String,
-}
-
-/// What lies at a path of the host.
-#[derive(Debug)]
-pub struct Found {
-    pub fd: OwnedFd,
-    stat: Stat,
-    /// The path to mount it from: free of links, beginning with the host's
-    /// root as the caller wrote it. `None` when it isn't valid UTF-8.
-    pub source: Option<String>,
-    /// A link was followed on the way to it.
-    pub linked: bool,
-}
-
-impl Found {
-    pub fn kind(&self) -> FileType {
-        FileType::from_raw_mode(self.stat.st_mode)
-    }
+    /// Its `/dev`, opened for the first device.
+    dev: OnceCell<Option<OwnedFd>>,
 }
 
 impl Host {
@@ -54,6 +42,7 @@ impl Host {
             root: opened,
             written: root.to_string_lossy().trim_end_matches('/').to_owned(),
             real: real.trim_end_matches('/').to_owned(),
+            dev: OnceCell::new(),
         })
     }
 
@@ -61,11 +50,7 @@ impl Host {
     /// Errors: the driver isn't installed.
     pub fn tree(&self, folder: Option<&str>) -> Result<Tree<'_>> {
         let Some(folder) = folder else {
-            return Ok(Tree {
-                host: self,
-                sub: None,
-                written: self.written.clone(),
-            });
+            return Ok(Tree::new(self, None, self.written.clone()));
         };
         let sub = self.root.sub(folder).map_err(|error| {
             Error::not_found(format!(
@@ -77,11 +62,7 @@ impl Host {
         let written = self.source(&sub).ok_or_else(|| {
             Error::failed(format!("can't tell where {}{folder} lies", self.written))
         })?;
-        Ok(Tree {
-            host: self,
-            sub: Some(sub),
-            written,
-        })
+        Ok(Tree::new(self, Some(sub), written))
     }
 
     /// Where an open file lies, the root as the caller wrote it.
@@ -110,11 +91,7 @@ impl Host {
     }
 
     fn device(&self, path: &str) -> DeviceFound {
-        let stat = match self
-            .root
-            .open_in(path, OFlags::PATH)
-            .and_then(rustix::fs::fstat)
-        {
+        let stat = match self.stat_device(path) {
             Ok(stat) => stat,
             Err(Errno::NOENT) => return DeviceFound::Missing,
             Err(error) => return DeviceFound::Unusable(error.to_string()),
@@ -138,6 +115,24 @@ impl Host {
         })
     }
 
+    fn stat_device(&self, path: &str) -> rustix::io::Result<Stat> {
+        let name = path.trim_start_matches("/dev/");
+        if let (Some(dev), false) = (self.dev(), name.contains('/')) {
+            let stat = rustix::fs::statat(dev, name, AtFlags::SYMLINK_NOFOLLOW)?;
+            if FileType::from_raw_mode(stat.st_mode) != FileType::Symlink {
+                return Ok(stat);
+            }
+        }
+        let fd = self.root.open_in(path, OFlags::PATH)?;
+        rustix::fs::fstat(fd)
+    }
+
+    fn dev(&self) -> Option<&OwnedFd> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY;
+        let open = || self.root.open_in("dev", flags).ok();
+        self.dev.get_or_init(open).as_ref()
+    }
+
     /// Names under `/dev` that match a pattern, part by part, in order.
     fn expand(&self, pattern: &str) -> Vec<String> {
         let mut names = vec![String::new()];
@@ -157,16 +152,12 @@ impl Host {
             return vec![join(part)];
         }
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-        let entries = self
-            .root
-            .open_in(&format!("dev/{folder}"), flags)
-            .and_then(rustix::fs::Dir::new);
-        let Ok(entries) = entries else {
+        let Ok(opened) = self.root.open_in(&format!("dev/{folder}"), flags) else {
             return Vec::new();
         };
-        let mut names: Vec<String> = entries
-            .flatten()
-            .filter_map(|entry| entry.file_name().to_str().map(str::to_owned).ok())
+        let mut names: Vec<String> = names_in(&opened)
+            .unwrap_or_default()
+            .into_iter()
             .filter(|name| !name.starts_with('.') && glob::matches(part, name))
             .map(|name| join(&name))
             .collect();
@@ -175,57 +166,23 @@ impl Host {
     }
 }
 
+/// The names in an open folder that are UTF-8, in no order.
+pub fn names_in(folder: impl AsFd) -> rustix::io::Result<Vec<String>> {
+    let mut buffer = Vec::with_capacity(4096);
+    let mut entries = RawDir::new(folder, buffer.spare_capacity_mut());
+    let mut names = Vec::new();
+    while let Some(entry) = entries.next() {
+        names.extend(entry?.file_name().to_str().ok().map(str::to_owned));
+    }
+    Ok(names)
+}
+
 /// What a device path turned out to be.
 #[derive(Debug, PartialEq, Eq)]
 pub enum DeviceFound {
     Node(Device),
     Missing,
     Unusable(String),
-}
-
-/// Where one vendor's files are looked up.
-#[derive(Debug)]
-pub struct Tree<'a> {
-    host: &'a Host,
-    sub: Option<Root>,
-    /// Its folder, free of links below the host's root as the caller wrote it.
-    written: String,
-}
-
-impl Tree<'_> {
-    fn root(&self) -> &Root {
-        self.sub.as_ref().unwrap_or(&self.host.root)
-    }
-
-    /// Looks a path up without opening what lies there.
-    pub fn find(&self, path: &str) -> rustix::io::Result<Found> {
-        let flags = OFlags::PATH;
-        // Asking /proc where a file lies costs more than a second lookup, and
-        // most paths have no link in them.
-        let (fd, source, linked) = match self.root().open_plain(path, flags) {
-            Ok(fd) => (fd, Some(format!("{}{path}", self.written)), false),
-            Err(Errno::LOOP) => {
-                let fd = self.root().open_in(path, flags)?;
-                let source = self.host.source(&fd);
-                (fd, source, true)
-            }
-            Err(error) => return Err(error),
-        };
-        Ok(Found {
-            stat: rustix::fs::fstat(&fd)?,
-            fd,
-            source,
-            linked,
-        })
-    }
-
-    /// True when the path itself is a symbolic link.
-    pub fn is_link(&self, path: &str) -> bool {
-        self.root()
-            .open_in(path, OFlags::PATH | OFlags::NOFOLLOW)
-            .and_then(rustix::fs::fstat)
-            .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Symlink)
-    }
 }
 
 #[cfg(test)]

@@ -100,6 +100,11 @@ impl AsFd for Root {
 /// Errors: `INVAL` for what is no regular file, `FBIG` for a larger one.
 pub fn read_regular(found: impl AsFd, limit: u64) -> rustix::io::Result<(Vec<u8>, Stat)> {
     let (fd, stat) = open_regular(found)?;
+    read_whole(&fd, &stat, limit).map(|bytes| (bytes, stat))
+}
+
+/// Reads an open regular file of at most `limit` bytes. Errors: `FBIG` for a larger one.
+pub fn read_whole(fd: &OwnedFd, stat: &Stat, limit: u64) -> rustix::io::Result<Vec<u8>> {
     let size = u64::try_from(stat.st_size).unwrap_or(u64::MAX);
     if size > limit {
         return Err(Errno::FBIG);
@@ -107,13 +112,13 @@ pub fn read_regular(found: impl AsFd, limit: u64) -> rustix::io::Result<(Vec<u8>
     let size = usize::try_from(size).map_err(|_| Errno::FBIG)?;
     let mut bytes = Vec::with_capacity(size);
     while bytes.len() < size {
-        match rustix::io::read(&fd, rustix::buffer::spare_capacity(&mut bytes)) {
+        match rustix::io::read(fd, rustix::buffer::spare_capacity(&mut bytes)) {
             Ok(0) => break, // It was cut since.
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error),
         }
     }
-    Ok((bytes, stat))
+    Ok(bytes)
 }
 
 /// Opens what a descriptor of `O_PATH` stands for, for reading.

@@ -24,6 +24,7 @@ pub mod level;
 pub mod libcache;
 pub mod log;
 mod namespaces;
+mod publish;
 pub mod settings;
 pub mod shim;
 pub mod spec;

@@ -2,25 +2,26 @@
 //! then becomes the low-level runtime. Every other command passes through.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
 use std::io::Write;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use rustix::fs::{Access, Mode, OFlags};
+use rustix::fs::{Access, FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
 
 use crate::arguments::{Arguments, Create, LogFormat};
 use crate::clock;
 use crate::edits::Edits;
 use crate::engine::{self, Door};
 use crate::error::{exit, Error, Result};
-use crate::inroot::{read_regular, Root};
+use crate::inroot::{read_whole, Root};
 use crate::json::quote;
 use crate::level::Level;
 use crate::libcache;
 use crate::log::{append, printable, Log, Note};
+use crate::publish::publish;
 use crate::settings::{self, Settings};
 use crate::spec::{Spec, MAX_SIZE};
 
@@ -72,7 +73,7 @@ fn decorate(settings: &Settings, create: &Create) -> Result<()> {
 fn edit_bundle(settings: &Settings, create: &Create, log: &Log) -> Result<()> {
     let name = create.config.as_deref().unwrap_or(Path::new("config.json"));
     let path = create.bundle.join(name);
-    let Some(text) = read_config(&path)? else {
+    let Some((text, stat)) = read_config(&path)? else {
         return Ok(()); // The runtime says what is missing in its own words.
     };
     let spec = Spec::parse(&text)?;
@@ -86,7 +87,7 @@ fn edit_bundle(settings: &Settings, create: &Create, log: &Log) -> Result<()> {
     };
     let edited = spec.edited(&edits)?;
     if edited != text {
-        write_config(&path, &edited).map_err(|e| {
+        write_config(&path, &edited, &stat).map_err(|e| {
             Error::failed(format!("can't write {}: {e}", path.display()))
                 .resolve("the bundle must be writable for what its environment asks for")
         })?;
@@ -97,52 +98,37 @@ fn edit_bundle(settings: &Settings, create: &Create, log: &Log) -> Result<()> {
     }
 }
 
-/// The text of a bundle's config. `None`: there is none.
-fn read_config(path: &Path) -> Result<Option<String>> {
-    let flags = OFlags::PATH | OFlags::CLOEXEC;
+/// The text of a bundle's config, and what the file is like. `None`: there is none.
+fn read_config(path: &Path) -> Result<Option<(String, Stat)>> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let fail = |problem: &dyn std::fmt::Display| {
         Error::failed(format!("can't read {}: {problem}", path.display()))
     };
     let fd = match rustix::fs::open(path, flags, Mode::empty()) {
-        Err(rustix::io::Errno::NOENT) => return Ok(None),
+        Err(Errno::NOENT) => return Ok(None),
         other => other.map_err(|e| fail(&e))?,
     };
-    let (bytes, _) = read_regular(fd, MAX_SIZE).map_err(|e| fail(&e))?;
-    String::from_utf8(bytes)
-        .map(Some)
-        .map_err(|_| fail(&"it is not UTF-8"))
+    let stat = rustix::fs::fstat(&fd).map_err(|e| fail(&e))?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Err(fail(&"it is not a regular file"));
+    }
+    let bytes = read_whole(&fd, &stat, MAX_SIZE).map_err(|e| fail(&e))?;
+    match String::from_utf8(bytes) {
+        Ok(text) => Ok(Some((text, stat))),
+        Err(_) => Err(fail(&"it is not UTF-8")),
+    }
 }
 
-/// Replaces the file by one rename, with its owner and mode.
-/// Not synced: `docs/decisions/0014` says why.
-fn write_config(path: &Path, text: &str) -> std::io::Result<()> {
-    let old = std::fs::metadata(path)?;
-    let temporary = path.with_file_name(TEMPORARY);
-    let create = || {
-        let mut options = File::options();
-        options.write(true).create_new(true).mode(0o600);
-        options.open(&temporary)
+/// Replaces the file, whole or not at all, by one with its owner and mode.
+fn write_config(path: &Path, text: &str, like: &Stat) -> rustix::io::Result<()> {
+    let folder = match path.parent() {
+        Some(folder) if folder != Path::new("") => folder,
+        _ => Path::new("."),
     };
-    let mut file = match create() {
-        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
-            std::fs::remove_file(&temporary)?;
-            create()?
-        }
-        other => other?,
-    };
-    let new = file.metadata()?;
-    let written = file
-        .write_all(text.as_bytes())
-        .and_then(|()| {
-            if (new.uid(), new.gid()) == (old.uid(), old.gid()) {
-                Ok(())
-            } else {
-                std::os::unix::fs::fchown(&file, Some(old.uid()), Some(old.gid()))
-            }
-        })
-        .and_then(|()| file.set_permissions(PermissionsExt::from_mode(old.mode() & 0o777)))
-        .and_then(|()| std::fs::rename(&temporary, path));
-    written.inspect_err(|_| _ = std::fs::remove_file(&temporary))
+    let name = path.file_name().ok_or(Errno::INVAL)?;
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let folder = rustix::fs::open(folder, flags, Mode::empty())?;
+    publish(&folder, TEMPORARY, name, text.as_bytes(), like)
 }
 
 /// What no line of the spec can do: bare folders, and the library caches.
@@ -222,6 +208,7 @@ fn entry(message: &str, format: LogFormat) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt;
 
     #[test]
     fn runtimes_are_tried_in_order() {
@@ -253,7 +240,9 @@ mod tests {
         std::fs::write(&path, "old").unwrap();
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o640)).unwrap();
         std::fs::write(dir.path().join(TEMPORARY), "left by a killed start").unwrap();
-        write_config(&path, "new").unwrap();
+        let (text, stat) = read_config(&path).unwrap().unwrap();
+        assert_eq!(text, "old");
+        write_config(&path, "new", &stat).unwrap();
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "new");
         assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o640);
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);

@@ -21,16 +21,14 @@ pub const MAX_SIZE: u64 = 64 << 20;
 #[derive(Debug)]
 pub struct Spec<'a> {
     text: &'a str,
-    top: &'a RawValue,
     members: RawObject<'a>,
 }
 
 impl<'a> Spec<'a> {
     /// Errors: not a JSON object, or one that names something twice.
     pub fn parse(text: &'a str) -> Result<Self> {
-        let top: &RawValue = serde_json::from_str(text).map_err(|e| invalid("", &e))?;
-        let members = object("", top)?;
-        Ok(Self { text, top, members })
+        let members = object("", text)?;
+        Ok(Self { text, members })
     }
 
     /// What `process.env` lists.
@@ -52,7 +50,7 @@ impl<'a> Spec<'a> {
 
     fn within(&self, outer: &str, inner: &str) -> Result<Option<&'a RawValue>> {
         match present(self.members.get(outer)) {
-            Some(value) => Ok(present(object(outer, value)?.get(inner))),
+            Some(value) => Ok(present(object(outer, value.get())?.get(inner))),
             None => Ok(None),
         }
     }
@@ -61,7 +59,7 @@ impl<'a> Spec<'a> {
     /// mount stays: the engine's word, and the user's, comes before ours.
     pub fn edited(&self, edits: &Edits) -> Result<String> {
         let mut splices = Vec::new();
-        let mut top = Additions::new(self.top, &self.members);
+        let mut top = Additions::new(self.text.trim_ascii_end(), &self.members);
         self.add_mounts(&edits.mounts, &mut top, &mut splices)?;
         self.add_devices(&edits.devices, &mut top, &mut splices)?;
         splices.extend(top.splice());
@@ -92,7 +90,8 @@ impl<'a> Spec<'a> {
         splices: &mut Vec<Splice<'a>>,
     ) -> Result<()> {
         let linux = present(self.members.get("linux"));
-        let linux_members = linux.map_or(Ok(RawObject(Vec::new())), |v| object("linux", v))?;
+        let linux_members =
+            linux.map_or(Ok(RawObject(Vec::new())), |v| object("linux", v.get()))?;
         let taken = values("linux.devices", linux_members.get("devices"), "path")?;
         let taken: HashSet<&str> = taken.iter().map(|path| tidy(path)).collect();
         let new: Vec<&Device> = devices
@@ -114,7 +113,7 @@ impl<'a> Spec<'a> {
             top.set("linux", &value);
             return Ok(());
         };
-        let mut inner = Additions::new(linux, &linux_members);
+        let mut inner = Additions::new(linux.get(), &linux_members);
         extend(
             "devices",
             linux_members.get("devices"),
@@ -141,8 +140,8 @@ fn add_rules<'a>(
         );
         return Ok(());
     };
-    let members = object("linux.resources", resources)?;
-    let mut added = Additions::new(resources, &members);
+    let members = object("linux.resources", resources.get())?;
+    let mut added = Additions::new(resources.get(), &members);
     extend(
         "devices",
         members.get("devices"),
@@ -203,7 +202,7 @@ fn values<'a>(
     };
     let mut found = Vec::new();
     for item in list(key, value)? {
-        if let Some(value) = object(key, item)?.get(member) {
+        if let Some(value) = object(key, item.get())?.get(member) {
             found.push(text(key, value)?);
         }
     }
@@ -214,8 +213,8 @@ fn present(value: Option<&RawValue>) -> Option<&RawValue> {
     value.filter(|v| v.get() != "null")
 }
 
-fn object<'a>(key: &str, value: &'a RawValue) -> Result<RawObject<'a>> {
-    let members: RawObject = serde_json::from_str(value.get()).map_err(|e| invalid(key, &e))?;
+fn object<'a>(key: &str, text: &'a str) -> Result<RawObject<'a>> {
+    let members: RawObject = serde_json::from_str(text).map_err(|e| invalid(key, &e))?;
     match members.duplicate() {
         Some(name) => Err(invalid(key, &format!("{name:?} is given twice"))),
         None => Ok(members),

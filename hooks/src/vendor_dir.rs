@@ -5,12 +5,13 @@ use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use rustix::fs::{FileType, Mode, OFlags, Stat};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use crate::decide::{Broken, VendorFile};
 use crate::error::{Error, Result};
-use crate::inroot::{open_regular, read_regular};
+use crate::host::names_in;
+use crate::inroot::read_whole;
 use crate::json::Json;
 use crate::vendor::{is_flag, parse, Mistake, Vendor};
 
@@ -50,14 +51,8 @@ pub fn read(folder: &Path) -> Result<Vec<VendorFile>> {
 const TRUST_RESOLUTION: &str = "chown root it and chmod go-w it";
 
 fn names(folder: &OwnedFd) -> rustix::io::Result<Vec<String>> {
-    let mut names = Vec::new();
-    for entry in rustix::fs::Dir::read_from(folder)? {
-        if let Ok(name) = entry?.file_name().to_str() {
-            if is_vendor_file(name) {
-                names.push(name.to_owned());
-            }
-        }
-    }
+    let mut names = names_in(folder)?;
+    names.retain(|name| is_vendor_file(name));
     names.sort();
     Ok(names)
 }
@@ -91,11 +86,20 @@ fn read_one(
 }
 
 fn open(folder: &OwnedFd, name: &str) -> rustix::io::Result<OwnedFd> {
-    rustix::fs::openat(folder, name, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    // What is no regular file may be a device, and isn't opened.
+    let stat = rustix::fs::statat(folder, name, AtFlags::empty())?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Err(Errno::INVAL);
+    }
+    rustix::fs::openat(folder, name, flags, Mode::empty())
 }
 
 fn read_bytes(folder: &OwnedFd, name: &str) -> std::result::Result<(Vec<u8>, Stat), Broken> {
-    let read = open(folder, name).and_then(|fd| read_regular(fd, MAX_SIZE));
+    let read = open(folder, name).and_then(|fd| {
+        let stat = rustix::fs::fstat(&fd)?;
+        read_whole(&fd, &stat, MAX_SIZE).map(|bytes| (bytes, stat))
+    });
     read.map_err(|error| {
         let (problem, text) = match error {
             Errno::INVAL => ("not a regular file".to_owned(), String::new()),
@@ -112,7 +116,7 @@ fn read_bytes(folder: &OwnedFd, name: &str) -> std::result::Result<(Vec<u8>, Sta
 /// As much of a file that is too large as is looked at for its flag.
 fn beginning(folder: &OwnedFd, name: &str) -> String {
     let mut bytes = Vec::new();
-    if let Ok((fd, _)) = open(folder, name).and_then(open_regular) {
+    if let Ok(fd) = open(folder, name) {
         // What could be read before an error is as good as the whole.
         let _ = File::from(fd).take(MAX_SIZE).read_to_end(&mut bytes);
     }

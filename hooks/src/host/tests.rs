@@ -63,8 +63,7 @@ fn sources_begin_with_the_root_and_have_no_links() {
         let path = format!("/usr/lib/{name}");
         let found = tree.find(&path).unwrap();
         assert_eq!(found.source, Some(expected.clone()));
-        assert_eq!(found.linked, name != "libx.so.1.2");
-        assert_eq!(tree.is_link(&path), name != "libx.so.1.2");
+        assert_eq!(found.is_link, name != "libx.so.1.2");
     }
     let error = host.tree(Some("/store/none")).unwrap_err();
     assert_eq!(error.code, crate::error::exit::NOT_FOUND);

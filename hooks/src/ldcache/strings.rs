@@ -2,36 +2,39 @@
 //! every string once, and strings that end alike share their tails.
 
 use std::cmp::Ordering;
-use std::collections::HashMap;
 
 /// Offsets of strings in the table, and its bytes.
 pub struct Table<'a> {
-    offsets: HashMap<&'a [u8], usize>,
+    /// In the order of the table.
+    strings: Vec<(&'a [u8], usize)>,
     pub bytes: Vec<u8>,
 }
 
 impl<'a> Table<'a> {
     pub fn new(strings: impl Iterator<Item = &'a [u8]>) -> Self {
-        let mut offsets: HashMap<&[u8], usize> = strings.map(|s| (s, 0)).collect();
-        let mut sorted: Vec<&[u8]> = offsets.keys().copied().collect();
-        sorted.sort_unstable_by(|a, b| compare_ends(a, b));
-        let mut bytes = Vec::new();
+        let mut strings: Vec<(&[u8], usize)> = strings.map(|s| (s, 0)).collect();
+        strings.sort_unstable_by(|a, b| compare_ends(a.0, b.0));
+        strings.dedup();
+        let mut bytes = Vec::with_capacity(strings.iter().map(|(s, _)| s.len() + 1).sum());
         let mut previous: &[u8] = b"";
-        for string in sorted {
+        for (string, offset) in &mut strings {
             // Whatever shares a tail with an earlier string ends where that one does.
             if bytes.is_empty() || !previous.ends_with(string) {
                 bytes.extend_from_slice(string);
                 bytes.push(0);
             }
-            offsets.insert(string, bytes.len() - string.len() - 1);
+            *offset = bytes.len() - string.len() - 1;
             previous = string;
         }
-        Self { offsets, bytes }
+        Self { strings, bytes }
     }
 
     /// Offset of a string that the table was made from.
     pub fn offset(&self, string: &[u8]) -> usize {
-        self.offsets.get(string).copied().unwrap_or_default()
+        let place = self
+            .strings
+            .binary_search_by(|(s, _)| compare_ends(s, string));
+        place.map_or(0, |at| self.strings[at].1)
     }
 }
 

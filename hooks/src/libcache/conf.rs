@@ -2,7 +2,7 @@
 
 use rustix::io::Errno;
 
-use super::publish::publish;
+use super::put;
 use crate::glob;
 use crate::inroot::Root;
 
@@ -29,7 +29,7 @@ pub fn update(root: &Root, folders: &[&str]) -> rustix::io::Result<()> {
     let folder = root.make_folder(FOLDER)?;
     let mut like = rustix::fs::fstat(&folder)?;
     like.st_mode = 0o644;
-    publish(&folder, NAME, new.as_bytes(), &like)
+    put(&folder, NAME, new.as_bytes(), &like)
 }
 
 fn content(old: &str, folders: &[&str]) -> String {

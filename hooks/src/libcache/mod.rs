@@ -8,10 +8,10 @@
 mod additions;
 mod conf;
 mod musl;
-mod publish;
 mod rebuild;
 
 use std::collections::HashSet;
+use std::os::fd::OwnedFd;
 
 use rustix::fs::{OFlags, Stat};
 use rustix::io::Errno;
@@ -21,11 +21,14 @@ use crate::inroot::{split, Root};
 use crate::ldcache::{merge, parse, write, Addition, Cache};
 use crate::level::Level;
 use crate::log::Note;
+use crate::publish::publish;
 
 pub use rebuild::{run_in_namespaces, VERB};
 
 /// Largest cache that is read; a full desktop's is a twentieth of this.
 pub const MAX_CACHE: u64 = 4 << 20;
+/// Always the same, so that what a killed start left is found by the next one.
+const TEMPORARY: &str = ".oci-decorator.tmp";
 const CACHE: &str = "etc/ld.so.cache";
 /// Loaders of glibc; an image with none of them and no cache isn't glibc's.
 const GLIBC_LOADERS: [&str; 8] = [
@@ -63,6 +66,14 @@ pub fn update(root: &Root, libraries: &[Library]) -> Vec<Note> {
         warn("can't update musl's path file", &error);
     }
     notes
+}
+
+/// Puts a file into a folder of the image.
+fn put(folder: &OwnedFd, name: &str, bytes: &[u8], like: &Stat) -> rustix::io::Result<()> {
+    let mut like = *like;
+    // Never more than a data file needs, whatever the image's file had.
+    like.st_mode &= 0o644;
+    publish(folder, TEMPORARY, name, bytes, &like)
 }
 
 /// Folders of the additions, in the order of their first library.
@@ -104,7 +115,7 @@ fn glibc(
     let new = write(&merge(cache, additions)).ok_or(Errno::FBIG)?;
     if new != old {
         let stat = owner(root, stat)?;
-        publish::publish(&etc, "ld.so.cache", &new, &stat)?;
+        put(&etc, "ld.so.cache", &new, &stat)?;
     }
     drop(rebuilt);
     Ok(lost)
@@ -132,21 +143,24 @@ fn owner(root: &Root, stat: Option<Stat>) -> rustix::io::Result<Stat> {
 /// cache's other entries lies there. Naming one that it does would change the
 /// order in which it finds the image's libraries.
 fn unlisted<'a>(cache: &Cache, additions: &[Addition], folders: &[&'a str]) -> Vec<&'a str> {
-    let ours: HashSet<&[u8]> = additions.iter().map(|a| a.path.as_bytes()).collect();
-    let known: HashSet<&[u8]> = cache
+    let mut ours: Vec<&[u8]> = additions.iter().map(|a| a.path.as_bytes()).collect();
+    ours.sort_unstable();
+    let mut known: Vec<&[u8]> = cache
         .entries
         .iter()
-        .filter(|e| !ours.contains(e.path))
+        .filter(|e| ours.binary_search(&e.path).is_err())
         .filter_map(|e| {
-            e.path
-                .iter()
-                .rposition(|&b| b == b'/')
-                .map(|at| &e.path[..at])
+            let end = e.path.iter().rposition(|&b| b == b'/')?;
+            Some(&e.path[..end])
         })
         .collect();
+    known.sort_unstable();
+    known.dedup();
     folders
         .iter()
         .copied()
-        .filter(|f| !known.contains(f.as_bytes()) && !matches!(*f, "/lib" | "/usr/lib"))
+        .filter(|f| {
+            known.binary_search(&f.as_bytes()).is_err() && !matches!(*f, "/lib" | "/usr/lib")
+        })
         .collect()
 }

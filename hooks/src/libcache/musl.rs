@@ -4,7 +4,7 @@
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use super::publish::publish;
+use super::put;
 use crate::inroot::Root;
 
 /// musl's names for the architectures that drivers exist for.
@@ -44,7 +44,7 @@ fn extend(root: &Root, name: &str, folders: &[&str]) -> rustix::io::Result<()> {
         Err(error) => return Err(error),
     };
     match extended(&old, folders) {
-        Some(new) => publish(&etc, name, new.as_bytes(), &like),
+        Some(new) => put(&etc, name, new.as_bytes(), &like),
         None => Ok(()),
     }
 }

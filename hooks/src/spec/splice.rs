@@ -22,10 +22,10 @@ pub(super) struct Additions<'a> {
 }
 
 impl<'a> Additions<'a> {
-    pub fn new(object: &'a RawValue, members: &RawObject<'a>) -> Self {
+    pub fn new(object: &'a str, members: &RawObject<'a>) -> Self {
         let nulls = members.0.iter().filter(|(_, v)| v.get() == "null");
         Self {
-            object: object.get(),
+            object,
             empty: members.0.is_empty(),
             nulls: nulls.map(|(k, v)| (k.clone(), v.get())).collect(),
             new: Vec::new(),
