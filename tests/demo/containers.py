@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import stat
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
     from demo.screen import Screen
     from kit.process import Completed
 
-__all__ = ["PROGRAMS", "Door", "Program", "Received", "show"]
+__all__ = ["PROGRAMS", "Door", "Program", "Received", "make_nodes", "show"]
 
 _CACHE = "/etc/ld.so.cache"
 # Characters of an echoed command line: a list of some dozen files isn't for the eye.
@@ -28,19 +30,17 @@ class Program:
 
     Attributes:
         argv: how it is started.
-        says: what it says when it may not make device nodes by itself.
-        denied: what it says when it may, and the engine then denies it the node that it made.
+        says: what it says where the nodes are there and no driver behind them.
         library: the library that it opens.
         folder: where the container has that library.
-        device: the node that exists where the driver is loaded.
+        nodes: device nodes of a host with one such device, by name below /dev: major and minor.
     """
 
     argv: tuple[str, ...]
     says: str
-    denied: str
     library: str
     folder: str
-    device: Path
+    nodes: dict[str, tuple[int, int]]
 
     @property
     def library_path(self) -> str:
@@ -53,10 +53,10 @@ PROGRAMS = {
     "nvidia": Program(
         argv=("nvidia-smi",),
         says="couldn't communicate with the NVIDIA driver",
-        denied="Failed to initialize NVML",
         library="libnvidia-ml.so.1",
         folder="/usr/lib64/nvidia",
-        device=Path("/dev/nvidiactl"),
+        # The numbers are fixed: https://docs.kernel.org/admin-guide/devices.html
+        nodes={"nvidiactl": (195, 255), "nvidia0": (195, 0)},
     )
 }
 
@@ -105,6 +105,24 @@ class Received:
             return sorted({path for feature in features for path in feature.get(kind, [])})
 
         return cls(listed("binaries"), listed("libraries"), listed("devices"))
+
+
+def make_nodes(screen: Screen, driver: str, root: Path) -> None:
+    """Give the host below `root` the device nodes of a machine that has the driver's hardware.
+
+    Without them nvidia-smi would make nodes of its own, which an engine's device rules then deny,
+    and it would complain of that and not of the driver.
+    """
+    program = PROGRAMS.get(driver)
+    if program is None:
+        return
+    (root / "dev").mkdir(exist_ok=True)
+    for name, numbers in program.nodes.items():
+        real = Path("/dev", name)
+        device = real.stat().st_rdev if real.exists() else os.makedev(*numbers)
+        os.mknod(root / "dev" / name, 0o666 | stat.S_IFCHR, device)
+        kind = "this machine's own" if real.exists() else "with no driver behind it"
+        screen.say(f"device node dev/{name}, {kind}: {os.major(device)}:{os.minor(device)}")
 
 
 def show(screen: Screen, door: Door, image: str, flag: str, driver: str, got: Received) -> None:
@@ -158,19 +176,20 @@ def _program(screen: Screen, door: Door, image: str, flag: str, program: Program
 
 def _says(screen: Screen, door: Door, image: str, flag: str, program: Program) -> None:
     name = program.argv[0]
+    nodes = sorted(f"/dev/{node}" for node in program.nodes)
     flags = ["-e", f"{flag}=all"]
+    got = door.run(screen, flags, image, "ls", *nodes).stdout.split()
+    screen.check(got == nodes, f"with {flag}=all the container has {' and '.join(nodes)}", got)
     real = door.run(screen, flags, image, *program.argv)
-    if program.device.exists():
+    if _has_driver(program):
         screen.check(real.returncode != 127, f"with {flag}=all, {name} runs", real.output)
         return
-    if program.denied in real.output:
-        screen.say(
-            f"The real {name} ran. As root it made itself a device node, which {door.name}'s"
-        )
-        screen.say("device rules then deny; without the capability MKNOD it says what is wrong:")
-        real = door.run(screen, [*flags, "--cap-drop", "MKNOD"], image, *program.argv)
     message = f"with {flag}=all, the real {name} runs, and says that it {program.says}"
     screen.check(program.says in real.output, message, real.output)
+
+
+def _has_driver(program: Program) -> bool:
+    return any(Path("/dev", node).exists() for node in program.nodes)
 
 
 def _about(library: str, output: str) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from demo.choice import Choice, choose
-from demo.containers import Door, Received, show
+from demo.containers import Door, Received, make_nodes, show
 from demo.engines import Engines, open_engines
 from demo.screen import DemoError
 from demo.summary import print_summary
@@ -126,6 +126,7 @@ class Demo:
         config = json.loads(self._vendor_config().read_text())
         self.received = Received.from_config(config)
         flag = config["activation_flag"]
+        make_nodes(self.screen, self.choice.driver, self.root)
         archive = self.engines.share_base(self.base, self.root / "base.tar")
         for door in self._doors(archive):
             self.screen.say("")
