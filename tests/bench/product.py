@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sys
@@ -23,6 +22,8 @@ __all__ = ["build_rows", "rows"]
 
 _ROUNDS = 15
 _MAKE = "make "
+# In a rendered Dockerfile, what the modules' make follows.
+_JOBS = "ARG JOBS=1\nRUN "
 
 
 def rows(scene: Scene) -> list[Row]:
@@ -39,9 +40,9 @@ def _answers(scene: Scene) -> list[Row]:
         Timed("facts", [program, "facts"], env=env),
         Timed("build", [program, "build", *TARGET], env=env),
     ]
-    before = scene.engine.docker("images", "--all", "--quiet").stdout
+    before = scene.engine.layers()
     ms = scene.timer.medians_ms(programs, _ROUNDS)
-    started = scene.engine.docker("images", "--all", "--quiet").stdout != before
+    started = scene.engine.layers() != before
     floor = f"python itself {ms['python'] / 1e3:.2f} s; median of {_ROUNDS} each, in turns"
     built = "a build was started!" if started else "no build started"
     return [
@@ -84,22 +85,21 @@ def build_rows(scene: Scene) -> list[Row]:
 
 def _make_outside(scene: Scene) -> float:
     """Seconds of the recipe's make, in a plain folder with the same tools and sources."""
-    tree = _tree_before_make(scene)
-    plan = json.loads((scene.folder / "context/build.json").read_text())
-    argv = [word.replace("{jobs}", str(os.cpu_count() or 1)) for word in plan["command"]]
+    tree, command = _before_make(scene)
     begin = time.monotonic()
-    run(["chroot", tree, "env", "-C", f"/source/{plan['directory']}", *argv])
+    run(["chroot", tree, "env", f"JOBS={os.cpu_count() or 1}", "sh", "-c", command])
     taken = time.monotonic() - begin
     shutil.rmtree(tree, ignore_errors=True)
     return taken
 
 
-def _tree_before_make(scene: Scene) -> Path:
-    """The build stage's file system as it is when make starts."""
+def _before_make(scene: Scene) -> tuple[Path, str]:
+    """The build stage's file system as it is when make starts, and the command that starts it."""
     context = scene.folder / "context"
     scene.provision("render", *TARGET, "--output", context)
     dockerfile = (context / "Dockerfile").read_text()
-    (context / "Dockerfile").write_text(dockerfile[: dockerfile.index("# The build itself")])
+    before, build = dockerfile.split(_JOBS, 1)
+    (context / "Dockerfile").write_text(before)
     image = "provision-bench:before-make"
     base = scene.provision.json("resolve", *TARGET)["base"]["image"]
     arguments = ("--build-arg", f"BASE_IMAGE={base}", "--network", "host")
@@ -111,4 +111,4 @@ def _tree_before_make(scene: Scene) -> Path:
     run(["tar", "-C", tree, "-xf", scene.folder / "outside.tar"])
     scene.engine.docker("rm", name)
     scene.engine.docker("image", "rm", image)
-    return tree
+    return tree, build[: build.index("\n\n")].replace("\\\n", " ")

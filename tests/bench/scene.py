@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from bench.timing import Timer
-from kit.cache import cache_dir
+from kit.cache import REPOSITORY, cache_dir
 from kit.engine import Engine
 from kit.hosts import DISTRO, IMAGE, OLD_KERNEL, load_base
 from kit.process import run
@@ -73,8 +73,12 @@ class Scene:
         self._opened.close()
 
     def _prepare(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="provision-bench-"))
-        self._opened.callback(shutil.rmtree, self.folder, ignore_errors=True)
+        # In build/, which a container with the crate's toolchain sees too.
+        (REPOSITORY / "build").mkdir(exist_ok=True)
+        self.folder = self._scratch(REPOSITORY / "build")
+        # Engines keep bundles on a tmpfs.
+        shared_memory = Path("/dev/shm")  # noqa: S108 - a folder of our own is made in it
+        self._bundles = self._scratch(shared_memory if shared_memory.is_dir() else self.folder)
         self.timer = Timer(self.folder)
         # The demo's engine: what it built needn't be built again.
         lock = self._opened.enter_context((cache_dir() / ".demo-engine.lock").open("w"))
@@ -86,7 +90,7 @@ class Scene:
         self.root = self.folder / "host"
         self.root.mkdir()
         self.provision("install", self.built["image"], "--root", self.root)
-        self.rootfs_archive = self._export_base()
+        self.base_tree = self._export_base()
         self._add_second_vendor()
         self.shim_config = write_runtime_config(
             self.folder / "shim.toml", self.config_dir, root=self.root, runtime="/bin/true"
@@ -104,10 +108,10 @@ class Scene:
 
     def bundle(self, name: str, *environment: str) -> Bundle:
         """A bundle of the base image whose process has `environment`."""
-        folder = self.folder / name
+        folder = self._bundles / name
+        folder.mkdir()
         rootfs = folder / "rootfs"
-        rootfs.mkdir(parents=True)
-        run(["tar", "-C", rootfs, "-xf", self.rootfs_archive])
+        run(["cp", "-a", self.base_tree, rootfs])
         run(["runc", "spec"], cwd=folder)
         config = folder / "config.json"
         spec = json.loads(config.read_text())
@@ -122,12 +126,20 @@ class Scene:
             restore.append((saved, original))
         return Bundle(folder, restore)
 
+    def _scratch(self, parent: Path) -> Path:
+        folder = Path(tempfile.mkdtemp(prefix="bench-", dir=parent))
+        self._opened.callback(shutil.rmtree, folder, ignore_errors=True)
+        return folder
+
     def _export_base(self) -> Path:
         archive = self.folder / "base.tar"
+        tree = self.folder / "base"
+        tree.mkdir()
         name = self.engine.docker("create", IMAGE, "none").stdout.strip()
         self.engine.docker("export", "--output", archive, name)
         self.engine.docker("rm", name)
-        return archive
+        run(["tar", "-C", tree, "-xf", archive])
+        return tree
 
     def _add_second_vendor(self) -> None:
         (self.config_dir / "onload.json").write_text(json.dumps(_SECOND))

@@ -41,11 +41,11 @@ def test_the_image_holds_modules_where_kubernetes_kmm_looks_for_them(
 def test_building_again_builds_nothing(
     engine: Engine, provision: Provision, small_build: dict[str, Any]
 ) -> None:
-    before = engine.docker("images", "--all", "--quiet").stdout
+    before = engine.layers()
     again = provision.build(*_TARGET)
     assert again["built"] is False
     assert again["image"] == small_build["image"]
-    assert engine.docker("images", "--all", "--quiet").stdout == before
+    assert engine.layers() == before
 
 
 def test_an_image_is_verified_installed_and_used_by_a_container(

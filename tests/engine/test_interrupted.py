@@ -45,17 +45,13 @@ def _wait(until: Callable[[], object], process: subprocess.Popen[bytes]) -> None
         time.sleep(0.02)
 
 
-def _layers(engine: Engine) -> int:
-    return len(engine.docker("images", "--all", "--quiet").stdout.split())
-
-
 @pytest.mark.parametrize("layers", [0, 1, 3, 5])
 def test_a_build_that_is_killed_is_finished_by_the_next(
     engine: Engine, provision: Provision, unbuilt: str, tmp_path: Path, layers: int
 ) -> None:
-    before = _layers(engine)
+    before = len(engine.layers())
     process = _background(provision, tmp_path / "log", *_BUILD)
-    _wait(lambda: _layers(engine) >= before + layers and engine.containers(), process)
+    _wait(lambda: len(engine.layers()) >= before + layers and engine.containers(), process)
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert unbuilt not in engine.images()

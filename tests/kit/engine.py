@@ -90,6 +90,10 @@ class Engine:
         """All images, as `repository:tag`."""
         return self.docker("images", "--format", "{{.Repository}}:{{.Tag}}").stdout.split()
 
+    def layers(self) -> set[str]:
+        """The ids of all images and of the steps of their builds."""
+        return set(self.docker("images", "--all", "--quiet", "--no-trunc").stdout.split())
+
     def containers(self) -> list[str]:
         """The ids of all containers, running or not."""
         return self.docker("ps", "--all", "--quiet").stdout.split()

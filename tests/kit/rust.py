@@ -69,13 +69,20 @@ class Machine:
 
     def cargo_run(self, *words: str) -> int:
         """Run cargo in hooks/, its output on ours; the exit status."""
-        path = f"{self.cargo.parent}:{os.environ.get('PATH', '')}"
-        return stream([self.cargo, *words], cwd=HOOKS, env={"PATH": path})
+        return stream([self.cargo, *words], cwd=HOOKS, env=self._path())
+
+    def cargo_output(self, *words: str) -> str:
+        """Run cargo in hooks/; what it prints on standard output."""
+        return run([self.cargo, *words], cwd=HOOKS, env=self._path(), live=True).stdout
 
     def has(self, subcommand: str) -> bool:
         """Whether `cargo SUBCOMMAND` is there (rustup's minimal profile lacks fmt and clippy)."""
         done = run([self.cargo, subcommand, "--version"], cwd=HOOKS, check=False)
         return done.returncode == 0
+
+    def _path(self) -> dict[str, str]:
+        # cargo finds rustc on PATH, and rustup's is not always there.
+        return {"PATH": f"{self.cargo.parent}:{os.environ.get('PATH', '')}"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +103,20 @@ class Container:
 
     def cargo_run(self, *words: str) -> int:
         """Run cargo in hooks/, its output on ours; the exit status."""
+        with Podman() as podman:
+            return stream(self._command(podman, *words), env=podman.variables())
+
+    def cargo_output(self, *words: str) -> str:
+        """Run cargo in hooks/; what it prints on standard output."""
+        with Podman() as podman:
+            argv = self._command(podman, *words)
+            return run(argv, env=podman.variables(), live=True).stdout
+
+    def has(self, _subcommand: str) -> bool:
+        """Everything is installed in the tree."""
+        return True
+
+    def _command(self, podman: Podman, *words: str) -> list[str | Path]:
         home = cache_dir() / "cargo-home"
         for folder in (home, self.target):
             folder.mkdir(parents=True, exist_ok=True)
@@ -110,14 +131,8 @@ class Container:
         flags = ["--network=host", f"--workdir={HOOKS}", *_RIGHTS]
         flags += [f"--volume={volume}" for volume in volumes]
         flags += [f"--env={name}={value}" for name, value in env.items()]
-        with Podman() as podman:
-            tree = ["--rootfs", f"{self.tree}:O"]
-            argv = [*podman.command(), "run", "--rm", *flags, *tree, "cargo", *words]
-            return stream(argv, env=podman.variables())
-
-    def has(self, _subcommand: str) -> bool:
-        """Everything is installed in the tree."""
-        return True
+        tree = ["--rootfs", f"{self.tree}:O"]
+        return [*podman.command(), "run", "--rm", *flags, *tree, "cargo", *words]
 
 
 Toolchain = Machine | Container
