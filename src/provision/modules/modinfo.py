@@ -76,6 +76,8 @@ def _section(data: bytes) -> bytes:
     entry_size, count, names_index = struct.unpack_from(f"{order}3H", data, _SHENTSIZE)
     if entry_size < _SECTION_SIZE:
         raise ValueError("its section headers are too small")
+    if table + count * entry_size > len(data):
+        raise ValueError("its section headers lie behind the file's end")
     headers = [
         struct.unpack_from(f"{order}IIQQQQ", data, table + index * entry_size)
         for index in range(count)
