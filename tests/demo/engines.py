@@ -7,11 +7,13 @@ somebody is not reconfigured by a demo.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from fcntl import LOCK_EX, flock
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from demo.screen import DemoError
 from kit.cache import cache_dir
 from kit.engine import Engine, answers
 from kit.podman import Podman
@@ -42,17 +44,24 @@ class Engines:
     @property
     def build_flags(self) -> tuple[str, ...]:
         """What `provision build` has to be told about the builder."""
-        return BUILD_NETWORK if self.builder else ()
+        bridges = self._builder_docker("network", "ls", "--quiet", "--filter", "driver=bridge")
+        return () if bridges else BUILD_NETWORK
 
-    def ensure_base(self, screen: Screen, provision: Provision, distro: str) -> str:
+    def ensure_base(
+        self, screen: Screen, opened: ExitStack, provision: Provision, distro: str
+    ) -> str:
         """Have the base image of `distro` in the builder; its name."""
         if self.builder is not None:
             archive = base_archive(self.runner, distro)
             self.runner.docker("load", "--quiet", "--input", archive)
-        screen.run(
-            [provision.program, "base", distro], env=provision.variables(), live=True, lines=6
-        )
-        return str(provision.json("base", distro)["image"])
+        argv: list[str | Path] = [provision.program, "base", distro, "--json"]
+        done = screen.run(argv, env=provision.variables(), live=True, lines=6)
+        base = json.loads(done.stdout)
+        if done.returncode != 0:
+            raise DemoError(f"there is no base image: {base['error']['message']}")
+        if base["made"]:
+            self.forget_image_at_end(opened, base["image"])
+        return str(base["image"])
 
     def share_base(self, image: str, archive: Path) -> Path:
         """The base image as an archive, and in the runner too."""

@@ -85,7 +85,7 @@ class Demo:
         self.choice = choose(self.provision, self.facts)
         pick = self.choice
         self.screen.say(f"{pick.driver} for {pick.kernel} of {pick.distro}: {pick.why}")
-        self.base = self.engines.ensure_base(self.screen, self.provision, pick.distro)
+        self.base = self.engines.ensure_base(self.screen, self.opened, self.provision, pick.distro)
         self._provision("resolve", *self._target(), lines=60)
         pin = self.provision.json("resolve", *self._target())
         self.screen.check(pin["digest"], "the Pin has a digest, which names the image", pin)

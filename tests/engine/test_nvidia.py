@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import stat
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,14 +24,23 @@ if TYPE_CHECKING:
 
 _ML = "/usr/lib64/nvidia/libnvidia-ml.so.1"
 _ALL = ("--env=OCI_NVIDIA=all",)
+# https://docs.kernel.org/admin-guide/devices.html: 195 is NVIDIA's.
+_NODES = {"nvidia0": 0, "nvidiactl": 255}
 
 
 @pytest.fixture(scope="module")
 def nvidia_root(
     provision: Provision, nvidia_build: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
-    """The root of a host with NVIDIA's driver, installed once."""
+    """The root of a host with NVIDIA's driver and the nodes of one GPU, installed once.
+
+    Without nodes nvidia-smi would make its own, as root with MKNOD; the engine's device rules deny
+    them, and it would say "Failed to initialize NVML: Unknown Error".
+    """
     root = tmp_path_factory.mktemp("nvidia")
+    (root / "dev").mkdir()
+    for name, minor in _NODES.items():
+        os.mknod(root / "dev" / name, 0o666 | stat.S_IFCHR, os.makedev(195, minor))
     provision("verify", nvidia_build["image"])
     provision("install", nvidia_build["image"], "--root", root)
     return root
@@ -57,10 +68,17 @@ def test_nvidia_smi_is_there_with_the_flag_alone(run_container: Callable[..., Co
     plain = run_container("nvidia-smi", check=False)
     assert plain.returncode == 127
     assert "not found" in plain.output
-    # As root with MKNOD it would make itself a node that the engine's device rules deny, and
-    # say "Failed to initialize NVML: Unknown Error".
-    real = run_container("nvidia-smi", flags=(*_ALL, "--cap-drop=MKNOD"), check=False)
+    real = run_container("nvidia-smi", flags=_ALL, check=False)
     assert "couldn't communicate with the NVIDIA driver" in real.output
+
+
+def test_device_nodes_of_the_host_are_in_the_container_with_the_flag_alone(
+    run_container: Callable[..., Completed],
+) -> None:
+    listing = ("sh", "-c", "cd /dev && ls -l nvidia*")
+    assert run_container(*listing, check=False).returncode != 0
+    lines = run_container(*listing, flags=_ALL).stdout.splitlines()
+    assert [(line[0], line.split()[-1]) for line in lines] == [("c", name) for name in _NODES]
 
 
 def test_libraries_are_found_through_the_images_own_cache(
