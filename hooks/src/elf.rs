@@ -25,7 +25,6 @@ const MAX_NAME: usize = 255;
 const PT_LOAD: u32 = 1;
 const PT_DYNAMIC: u32 = 2;
 const PT_INTERP: u32 = 3;
-const DT_NEEDED: u64 = 1;
 const DT_STRTAB: u64 = 5;
 const DT_SONAME: u64 = 14;
 
@@ -37,18 +36,11 @@ pub fn read(file: &File) -> Option<Elf> {
     let reader = Reader::new(file, &head[..length])?;
     let segments = reader.segments(&head[..length])?;
     let interpreted = segments.iter().any(|s| s.kind == PT_INTERP);
-    let names = reader.names(&segments).unwrap_or_default();
     Some(Elf {
-        flags: reader.flags(&names),
-        soname: names.soname,
+        flags: reader.flags(),
+        soname: reader.soname(&segments),
         interpreted,
     })
-}
-
-#[derive(Default)]
-struct Names {
-    soname: Option<String>,
-    needs_libc6: bool,
 }
 
 struct Segment {
@@ -137,7 +129,7 @@ impl<'a> Reader<'a> {
         (fill(self.file, &mut bytes, offset)? == length).then_some(bytes)
     }
 
-    fn names(&self, segments: &[Segment]) -> Option<Names> {
+    fn soname(&self, segments: &[Segment]) -> Option<String> {
         let dynamic = segments.iter().find(|s| s.kind == PT_DYNAMIC)?;
         let size = usize::try_from(dynamic.size.min(MAX_DYNAMIC)).ok()?;
         let table = self.bytes(dynamic.offset, size)?;
@@ -149,15 +141,7 @@ impl<'a> Reader<'a> {
             .collect();
         let value = |tag| entries.iter().find(|e| e.0 == tag).map(|e| e.1);
         let strings = file_offset(segments, value(DT_STRTAB)?)?;
-        let needs_libc6 = self.machine_flags().is_none()
-            && entries
-                .iter()
-                .filter(|e| e.0 == DT_NEEDED)
-                .any(|e| self.name(strings, e.1).as_deref() == Some("libc.so.6"));
-        Some(Names {
-            soname: value(DT_SONAME).and_then(|at| self.name(strings, at)),
-            needs_libc6,
-        })
+        self.name(strings, value(DT_SONAME)?)
     }
 
     /// A string of the table: plain text without a slash, or nothing.
@@ -170,14 +154,9 @@ impl<'a> Reader<'a> {
         plain.then(|| name.to_owned())
     }
 
-    /// What `ldconfig` writes for this library. Those of 32-bit x86 and of
-    /// MIPS say by what they need whether they are glibc 2's; others always are.
-    fn flags(&self, names: &Names) -> u32 {
-        let by_need = if names.needs_libc6 { FLAG_LIBC6 } else { 0x1 };
-        self.machine_flags().unwrap_or(by_need)
-    }
-
-    fn machine_flags(&self) -> Option<u32> {
+    /// What `ldconfig` writes for this library. glibc 2.36 gives 0x1 to one of 32-bit x86 that
+    /// doesn't need libc.so.6; 2.41 knows that value no more, and both loaders take 0x3.
+    fn flags(&self) -> u32 {
         const HARD_FLOAT: u32 = 0x400;
         const RISCV_DOUBLE: u32 = 0x4;
         const LOONGARCH_DOUBLE: u32 = 0x3;
@@ -193,9 +172,9 @@ impl<'a> Reader<'a> {
             (243, true) => 0x0f00,
             (258, true) if self.processor_flags & 0x7 == LOONGARCH_DOUBLE => 0x1200,
             (258, true) => 0x1100,
-            _ => return None,
+            _ => 0,
         };
-        Some(required | FLAG_LIBC6)
+        required | FLAG_LIBC6
     }
 }
 

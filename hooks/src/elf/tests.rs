@@ -58,7 +58,7 @@ fn soname_and_flags_by_machine() {
     for (machine, wide, needed, flags) in [
         (62, true, "libm.so.6", 0x303),
         (3, false, "libc.so.6", 0x3),
-        (3, false, "libm.so.6", 0x1),
+        (3, false, "libm.so.6", 0x3),
         (183, true, "libc.so.6", 0xa03),
     ] {
         let elf = from_bytes(&sample(machine, wide, needed)).unwrap();
