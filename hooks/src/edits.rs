@@ -3,6 +3,8 @@
 /// A device node, as the runtime makes it in the container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Device {
+    /// Path on the host.
+    pub source: String,
     /// Path in the container.
     pub path: String,
     /// `c` or `b`.

@@ -6,10 +6,10 @@ use std::path::Path;
 use crate::collect::collect;
 use crate::decide::decide;
 use crate::edits::Edits;
+use crate::environment::Environment;
 use crate::error::Result;
 use crate::host::Host;
 use crate::log::Log;
-use crate::spec::Spec;
 use crate::vendor_dir;
 
 /// Where a door looks, and where it logs.
@@ -20,12 +20,11 @@ pub struct Door<'a> {
     pub log: &'a Log,
 }
 
-/// What the container of this spec is to get. `None`: nothing applies.
+/// What a container with this environment is to get. `None`: nothing applies.
 /// Errors: the start is to be refused.
-pub fn edits(door: &Door, spec: &Spec) -> Result<Option<Edits>> {
+pub fn edits(door: &Door, environment: &Environment) -> Result<Option<Edits>> {
     let files = vendor_dir::read(door.config_dir)?;
-    let environment = spec.environment()?;
-    let (choices, notes) = decide(&files, &environment)?;
+    let (choices, notes) = decide(&files, environment)?;
     door.log.write_all(&notes);
     if choices.is_empty() {
         return Ok(None);

@@ -105,6 +105,7 @@ impl Host {
             _ => return DeviceFound::Unusable("is not a device node".to_owned()),
         };
         DeviceFound::Node(Device {
+            source: format!("{}{path}", self.written),
             path: path.to_owned(),
             kind,
             major: rustix::fs::major(stat.st_rdev),

@@ -5,10 +5,13 @@
 //! applied to the container's [`spec`] and, by the [`shim`], to its root.
 
 pub mod arguments;
+mod bundle;
+pub mod cdi;
 pub mod check;
 pub mod cli;
 pub mod clock;
 pub mod collect;
+mod container;
 pub mod decide;
 pub mod edits;
 pub mod elf;
@@ -16,6 +19,7 @@ pub mod engine;
 pub mod environment;
 pub mod error;
 pub mod glob;
+pub mod hook;
 pub mod host;
 pub mod inroot;
 pub mod json;
@@ -23,11 +27,12 @@ pub mod ldcache;
 pub mod level;
 pub mod libcache;
 pub mod log;
-mod namespaces;
 mod publish;
 pub mod settings;
 pub mod shim;
 pub mod spec;
 pub mod stdio;
+mod syscalls;
+mod trust;
 pub mod vendor;
 pub mod vendor_dir;

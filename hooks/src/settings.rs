@@ -1,13 +1,15 @@
 //! The program's own settings, `config.toml`.
 
-use std::ffi::OsStr;
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use toml::Value;
 
 use crate::error::{Error, Result};
+use crate::inroot::read_regular;
 use crate::level::Level;
+use crate::trust::{self, untrusted};
 
 /// Where the settings are when nothing else is said.
 pub const DEFAULT_PATH: &str = "/etc/oci-decorator/config.toml";
@@ -17,6 +19,8 @@ pub const DEFAULT_CONFIG_DIR: &str = "/etc/oci-decorator/oci-decorator.d";
 pub const VARIABLE: &str = "OCI_DECORATOR_CONFIG";
 /// Every key of the file.
 pub const KEYS: [&str; 5] = ["config-dir", "root", "runtimes", "log-level", "log-file"];
+
+const MAX_SIZE: u64 = 1 << 20;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
@@ -40,26 +44,45 @@ impl Default for Settings {
     }
 }
 
-/// Reads the file that the variable names, else the usual one if it is there.
+/// Reads the file that is named, else the usual one if it is there.
 /// Errors: every mistake of the file; a file that is named but missing.
-pub fn load(variable: Option<&OsStr>) -> Result<Settings> {
-    let named = variable.filter(|v| !v.is_empty());
-    let path = Path::new(named.unwrap_or(OsStr::new(DEFAULT_PATH)));
-    match std::fs::read_to_string(path) {
-        Ok(text) => parse(&text).map_err(|mistakes| {
-            Error::usage(format!("{}: {}", path.display(), mistakes.join("; ")))
-        }),
-        Err(error) if named.is_none() && error.kind() == ErrorKind::NotFound => {
-            Ok(Settings::default())
+pub fn load(named: Option<&Path>) -> Result<Settings> {
+    let path = named.unwrap_or(Path::new(DEFAULT_PATH));
+    let shown = path.display();
+    let text = match read(path) {
+        Ok(text) => text,
+        Err(Errno::NOENT) if named.is_none() => return Ok(Settings::default()),
+        Err(Errno::INVAL) => return Err(Error::usage(format!("{shown} is not a regular file"))),
+        Err(Errno::FBIG) => {
+            return Err(Error::usage(format!(
+                "{shown} is larger than {MAX_SIZE} bytes"
+            )));
         }
-        Err(error) => {
-            let error = Error::usage(format!("can't read {}: {error}", path.display()));
-            Err(match named {
-                Some(_) => error.resolve(format!("mend or unset {VARIABLE}")),
-                None => error,
-            })
+        Err(Errno::ILSEQ) => return Err(Error::usage(format!("{shown} is not valid UTF-8"))),
+        Err(Errno::PERM) => {
+            let problem = format!("{shown} must belong to root, and nobody else may write to it");
+            return Err(Error::usage(problem).resolve(trust::RESOLUTION));
         }
+        Err(error) => return Err(Error::usage(format!("can't read {shown}: {error}"))),
+    };
+    parse(&text).map_err(|mistakes| Error::usage(format!("{shown}: {}", mistakes.join("; "))))
+}
+
+/// The runtime's own variable, where it is set to something.
+pub fn named_by_environment() -> Option<PathBuf> {
+    std::env::var_os(VARIABLE)
+        .filter(|v| !v.is_empty())
+        .map(PathBuf::from)
+}
+
+/// Errors: `PERM` for a file that others than root may change, `ILSEQ` for one that is no text.
+fn read(path: &Path) -> rustix::io::Result<String> {
+    let found = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    let (bytes, stat) = read_regular(found, MAX_SIZE)?;
+    if untrusted(&stat).is_some() {
+        return Err(Errno::PERM);
     }
+    String::from_utf8(bytes).map_err(|_| Errno::ILSEQ)
 }
 
 fn parse(text: &str) -> std::result::Result<Settings, Vec<String>> {
@@ -191,8 +214,26 @@ mod tests {
     }
 
     #[test]
-    fn a_named_file_must_be_there() {
-        let error = load(Some(OsStr::new("/nowhere/x.toml"))).unwrap_err();
-        assert!(error.to_string().contains(VARIABLE));
+    fn files_that_are_refused() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("config.toml");
+        let problem = || load(Some(&path)).unwrap_err().to_string();
+        assert!(problem().contains("No such file"));
+        std::fs::create_dir(&path).unwrap();
+        assert!(problem().ends_with("is not a regular file"));
+        std::fs::remove_dir(&path).unwrap();
+        std::fs::write(&path, b"log-level = \"\xff\"").unwrap();
+        assert!(problem().ends_with("is not valid UTF-8"));
+        let file = std::fs::File::options().write(true).open(&path).unwrap();
+        file.set_len(100 << 20).unwrap();
+        assert!(problem().ends_with("is larger than 1048576 bytes"));
+        std::fs::write(&path, "").unwrap();
+        assert!(load(Some(&path)).is_ok());
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o666)).unwrap();
+        assert!(problem().contains("must belong to root"));
+        std::fs::write(&path, "x=[".repeat(100_000)).unwrap();
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
+        assert!(problem().contains("not valid TOML"));
     }
 }

@@ -8,28 +8,24 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use rustix::fs::{Access, FileType, Mode, OFlags, Stat};
-use rustix::io::Errno;
+use rustix::fs::Access;
 
 use crate::arguments::{Arguments, Create, LogFormat};
+use crate::bundle;
 use crate::clock;
-use crate::edits::Edits;
+use crate::container;
 use crate::engine::{self, Door};
 use crate::error::{exit, Error, Result};
-use crate::inroot::{read_whole, Root};
 use crate::json::quote;
 use crate::level::Level;
-use crate::libcache;
 use crate::log::{append, printable, Log, Note};
-use crate::publish::publish;
 use crate::settings::{self, Settings};
-use crate::spec::{Spec, MAX_SIZE};
+use crate::spec::Spec;
 
 /// The name under which the program is a runtime.
 pub const NAME: &str = "oci-decorator-runtime";
 /// Where commands are looked up when there is no `PATH`.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-const TEMPORARY: &str = ".config.json.oci-decorator";
 
 /// Runs the command line of a runtime. Comes back only when that failed.
 pub fn run(words: &[OsString]) -> u8 {
@@ -43,7 +39,7 @@ pub fn run(words: &[OsString]) -> u8 {
 }
 
 fn start(arguments: &Arguments, words: &[OsString]) -> Result<std::convert::Infallible> {
-    let loaded = settings::load(std::env::var_os(settings::VARIABLE).as_deref());
+    let loaded = settings::load(settings::named_by_environment().as_deref());
     let settings = match &arguments.create {
         Some(create) => {
             let settings = loaded?;
@@ -73,7 +69,7 @@ fn decorate(settings: &Settings, create: &Create) -> Result<()> {
 fn edit_bundle(settings: &Settings, create: &Create, log: &Log) -> Result<()> {
     let name = create.config.as_deref().unwrap_or(Path::new("config.json"));
     let path = create.bundle.join(name);
-    let Some((text, stat)) = read_config(&path)? else {
+    let Some((text, stat)) = bundle::read_config(&path)? else {
         return Ok(()); // The runtime says what is missing in its own words.
     };
     let spec = Spec::parse(&text)?;
@@ -82,71 +78,24 @@ fn edit_bundle(settings: &Settings, create: &Create, log: &Log) -> Result<()> {
         root: &settings.root,
         log,
     };
-    let Some(edits) = engine::edits(&door, &spec)? else {
+    let Some(edits) = engine::edits(&door, &spec.environment()?)? else {
         return Ok(());
     };
     let edited = spec.edited(&edits)?;
     if edited != text {
-        write_config(&path, &edited, &stat).map_err(|e| {
+        bundle::write_config(&path, &edited, &stat).map_err(|e| {
             Error::failed(format!("can't write {}: {e}", path.display()))
                 .resolve("the bundle must be writable for what its environment asks for")
         })?;
     }
     match spec.root_path()? {
-        Some(root) => prepare_root(&create.bundle.join(&*root), &edits, log),
+        Some(root) => {
+            let root = container::open_root(&create.bundle.join(&*root))?;
+            container::prepare(&root, &edits, log);
+            Ok(())
+        }
         None => Ok(()),
     }
-}
-
-/// The text of a bundle's config, and what the file is like. `None`: there is none.
-fn read_config(path: &Path) -> Result<Option<(String, Stat)>> {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-    let fail = |problem: &dyn std::fmt::Display| {
-        Error::failed(format!("can't read {}: {problem}", path.display()))
-    };
-    let fd = match rustix::fs::open(path, flags, Mode::empty()) {
-        Err(Errno::NOENT) => return Ok(None),
-        other => other.map_err(|e| fail(&e))?,
-    };
-    let stat = rustix::fs::fstat(&fd).map_err(|e| fail(&e))?;
-    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-        return Err(fail(&"it is not a regular file"));
-    }
-    let bytes = read_whole(&fd, &stat, MAX_SIZE).map_err(|e| fail(&e))?;
-    match String::from_utf8(bytes) {
-        Ok(text) => Ok(Some((text, stat))),
-        Err(_) => Err(fail(&"it is not UTF-8")),
-    }
-}
-
-/// Replaces the file, whole or not at all, by one with its owner and mode.
-fn write_config(path: &Path, text: &str, like: &Stat) -> rustix::io::Result<()> {
-    let folder = match path.parent() {
-        Some(folder) if folder != Path::new("") => folder,
-        _ => Path::new("."),
-    };
-    let name = path.file_name().ok_or(Errno::INVAL)?;
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let folder = rustix::fs::open(folder, flags, Mode::empty())?;
-    publish(&folder, TEMPORARY, name, text.as_bytes(), like)
-}
-
-/// What no line of the spec can do: bare folders, and the library caches.
-fn prepare_root(path: &Path, edits: &Edits, log: &Log) -> Result<()> {
-    let root = Root::open(path).map_err(|e| {
-        Error::failed(format!(
-            "can't open the container's root {}: {e}",
-            path.display()
-        ))
-    })?;
-    for directory in edits.bare_directories() {
-        if let Err(error) = root.make_folder(directory) {
-            let message = format!("can't make {directory} in the container: {error}");
-            log.write(&Note::new(Level::Warning, message));
-        }
-    }
-    log.write_all(&libcache::update(&root, &edits.libraries));
-    Ok(())
 }
 
 fn become_runtime(runtimes: &[String], words: &[OsString]) -> Result<std::convert::Infallible> {
@@ -231,20 +180,5 @@ mod tests {
         let absolute = second.display().to_string();
         assert_eq!(find(&list(&[&absolute]), OsStr::new("")), Some(second));
         assert_eq!(find(&list(&["absent"]), path), None);
-    }
-
-    #[test]
-    fn a_config_is_replaced_whole_and_keeps_its_mode() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("config.json");
-        std::fs::write(&path, "old").unwrap();
-        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o640)).unwrap();
-        std::fs::write(dir.path().join(TEMPORARY), "left by a killed start").unwrap();
-        let (text, stat) = read_config(&path).unwrap().unwrap();
-        assert_eq!(text, "old");
-        write_config(&path, "new", &stat).unwrap();
-        assert_eq!(std::fs::read_to_string(&path).unwrap(), "new");
-        assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o640);
-        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 }

@@ -9,11 +9,11 @@ mod reader;
 use crate::json::Json;
 use crate::level::Level;
 
-pub use check::is_flag;
+pub use check::{check_kind, is_flag};
 use reader::Reader;
 
 /// Names at the top of a vendor file.
-pub const FIELDS: [&str; 7] = [
+pub const FIELDS: [&str; 8] = [
     "$schema",
     "version",
     "log_level",
@@ -21,6 +21,7 @@ pub const FIELDS: [&str; 7] = [
     "driver_feature",
     "inventory",
     "root",
+    "cdi_kind",
 ];
 /// Those that must be there.
 pub const REQUIRED: [&str; 3] = ["activation_flag", "driver_feature", "inventory"];
@@ -66,6 +67,8 @@ pub struct Vendor {
     pub inventory: Vec<(String, Inventory)>,
     /// Host folder under which the inventory's files lie.
     pub root: Option<String>,
+    /// What the vendor's devices are called in CDI, before the `=`.
+    pub cdi_kind: Option<String>,
 }
 
 impl Vendor {

@@ -13,6 +13,7 @@ use crate::error::{Error, Result};
 use crate::host::names_in;
 use crate::inroot::read_whole;
 use crate::json::Json;
+use crate::trust::{self, untrusted};
 use crate::vendor::{is_flag, parse, Mistake, Vendor};
 
 /// Largest vendor file that is read, in bytes.
@@ -34,7 +35,7 @@ pub fn read(folder: &Path) -> Result<Vec<VendorFile>> {
     let distrust = untrusted(&stat).map(|problem| {
         Mistake::new(
             "",
-            format!("the folder {shown} {problem}; {TRUST_RESOLUTION}"),
+            format!("the folder {shown} {problem}; {}", trust::RESOLUTION),
         )
     });
     let names = names(&fd).map_err(|e| Error::failed(format!("can't list {shown}: {e}")))?;
@@ -47,8 +48,6 @@ pub fn read(folder: &Path) -> Result<Vec<VendorFile>> {
         })
         .collect())
 }
-
-const TRUST_RESOLUTION: &str = "chown root it and chmod go-w it";
 
 fn names(folder: &OwnedFd) -> rustix::io::Result<Vec<String>> {
     let mut names = names_in(folder)?;
@@ -68,8 +67,8 @@ fn read_one(
     distrust: Option<&Mistake>,
 ) -> std::result::Result<Vendor, Broken> {
     let (bytes, stat) = read_bytes(folder, name)?;
-    let own =
-        untrusted(&stat).map(|problem| Mistake::new("", format!("{problem}; {TRUST_RESOLUTION}")));
+    let own = untrusted(&stat)
+        .map(|problem| Mistake::new("", format!("{problem}; {}", trust::RESOLUTION)));
     let mut mistakes: Vec<_> = distrust.cloned().into_iter().chain(own).collect();
     let Ok(text) = std::str::from_utf8(&bytes) else {
         mistakes.push(Mistake::new("", "not valid UTF-8"));
@@ -121,36 +120,6 @@ fn beginning(folder: &OwnedFd, name: &str) -> String {
         let _ = File::from(fd).take(MAX_SIZE).read_to_end(&mut bytes);
     }
     String::from_utf8_lossy(&bytes).into_owned()
-}
-
-/// Why this file or folder must not steer a root program, if so.
-fn untrusted(stat: &Stat) -> Option<&'static str> {
-    let mode = stat.st_mode;
-    let sticky_folder = FileType::from_raw_mode(mode) == FileType::Directory && mode & 0o1000 != 0;
-    if !owner_is_trusted(stat.st_uid) {
-        Some("is not owned by root")
-    } else if mode & 0o002 != 0 && !sticky_folder {
-        Some("is writable by everyone")
-    } else if mode & 0o020 != 0 && stat.st_gid != 0 {
-        Some("is writable by a group")
-    } else {
-        None
-    }
-}
-
-fn owner_is_trusted(uid: u32) -> bool {
-    uid == 0 || uid == rustix::process::geteuid().as_raw() || is_unmapped_root(uid)
-}
-
-/// In a rootless engine's user namespace the host's root shows as the overflow
-/// user. Nothing there runs with more rights than the user has anyway.
-fn is_unmapped_root(uid: u32) -> bool {
-    let read = |path| std::fs::read_to_string(path).unwrap_or_default();
-    let overflow = read("/proc/sys/kernel/overflowuid");
-    let initial = read("/proc/self/uid_map")
-        .split_whitespace()
-        .eq(["0", "0", "4294967295"]);
-    !initial && overflow.trim().parse() == Ok(uid)
 }
 
 fn broken(mistakes: Vec<Mistake>, text: &str) -> Broken {

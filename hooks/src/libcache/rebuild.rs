@@ -17,7 +17,7 @@ use rustix::process::{Resource, Rlimit};
 use super::MAX_CACHE;
 use crate::elf;
 use crate::inroot::{path_of, Root};
-use crate::namespaces;
+use crate::syscalls;
 
 /// The hidden verb under which this program calls itself.
 pub const VERB: &str = "rebuild-library-cache";
@@ -49,7 +49,7 @@ pub fn run_in_namespaces(root: &str) -> std::io::Result<()> {
     let ldconfig = static_ldconfig().ok_or(std::io::ErrorKind::NotFound)?;
     // The image may have no /dev/null, and its nodes can't be opened.
     let null = File::options().read(true).write(true).open("/dev/null")?;
-    namespaces::leave_the_hosts()?;
+    syscalls::leave_the_hosts()?;
     rustix::mount::mount_change(
         "/",
         MountPropagationFlags::PRIVATE | MountPropagationFlags::REC,

@@ -3,6 +3,7 @@ use proptest::prelude::*;
 
 fn edits() -> Edits {
     let device = |path: &str, minor| Device {
+        source: path.to_owned(),
         path: path.to_owned(),
         kind: 'c',
         major: 195,

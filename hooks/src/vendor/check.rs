@@ -27,6 +27,23 @@ pub(super) fn check_feature(name: &str) -> Option<String> {
     }
 }
 
+/// CDI's names (<https://github.com/cncf-tags/container-device-interface/blob/main/SPEC.md#kind>).
+/// Of one letter they make some of its readers panic, and a dot in the class is new.
+pub fn check_kind(kind: &str) -> Option<String> {
+    let is_name = |name: &str, others: &str| {
+        name.len() > 1
+            && name.starts_with(|c: char| c.is_ascii_alphabetic())
+            && name.ends_with(|c: char| c.is_ascii_alphanumeric())
+            && name
+                .chars()
+                .all(|c| c.is_ascii_alphanumeric() || others.contains(c))
+    };
+    let parts = kind.split_once('/');
+    let wellformed =
+        parts.is_some_and(|(vendor, class)| is_name(vendor, "._-") && is_name(class, "_-"));
+    (!wellformed).then(|| format!("{kind:?} is not a kind of CDI, like vendor.com/class"))
+}
+
 /// What is wrong with the parts of a path, leading slash aside.
 fn check_parts(path: &str) -> Option<String> {
     if path.chars().any(|c| c.is_ascii_control()) {

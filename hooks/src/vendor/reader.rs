@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::check::{check_device, check_feature, check_path, check_target, is_flag};
+use super::check::{check_device, check_feature, check_kind, check_path, check_target, is_flag};
 use super::{Inventory, Mistake, Vendor, FIELDS, INVENTORY_FIELDS, REQUIRED};
 use crate::json::Json;
 use crate::level::Level;
@@ -26,6 +26,7 @@ impl Reader {
             driver_feature: Vec::new(),
             inventory: Vec::new(),
             root: None,
+            cdi_kind: None,
         };
         let members = self.members("", value, &FIELDS);
         for (key, value) in &members {
@@ -38,6 +39,7 @@ impl Reader {
                 }
                 "inventory" => vendor.inventory = self.inventory(key, value),
                 "root" => vendor.root = self.root(key, value),
+                "cdi_kind" => vendor.cdi_kind = self.kind(key, value),
                 "$schema" => _ = self.string(key, value),
                 _ => {}
             }
@@ -121,6 +123,14 @@ impl Reader {
             self.note(key, problem);
         }
         Some(root)
+    }
+
+    fn kind(&mut self, key: &str, value: &Json) -> Option<String> {
+        let kind = self.string(key, value)?;
+        if let Some(problem) = check_kind(&kind) {
+            self.note(key, problem);
+        }
+        Some(kind)
     }
 
     fn strings(

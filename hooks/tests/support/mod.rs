@@ -1,6 +1,8 @@
 //! What the tests share: trees, stand-in libraries, and the program itself.
 #![allow(dead_code)] // Each test file uses a part of it.
 
+pub mod runtime;
+
 use std::fs;
 use std::os::unix::fs::{symlink, PermissionsExt};
 use std::path::{Path, PathBuf};

@@ -1,0 +1,190 @@
+//! The mount-namespace hook: its input, and what a real runtime's container gets by it.
+
+mod support;
+
+use std::process::{Command, Output};
+
+use rustix::fs::{makedev, mknodat, FileType, Mode, CWD};
+use serde_json::{json, Value};
+
+use support::{code, run, runtime, stderr, stdout, Tree};
+
+const INVENTORY: &str = r#""inventory": {"run": {
+    "devices": ["xnull"],
+    "libraries": ["/opt/x/lib/libx.so.1", "/opt/x/lib/libx.so.1.2"],
+    "miscellaneous": ["/opt/x/data"],
+    "directories": ["/opt/x/empty"]
+}}"#;
+
+fn setup() -> Tree {
+    let tree = Tree::new();
+    let vendor = |root: &str| {
+        format!(r#"{{"activation_flag": "OCI_X", "driver_feature": ["run"], {root} {INVENTORY}}}"#)
+    };
+    tree.file(
+        "host/etc/oci-decorator/oci-decorator.d/x.json",
+        vendor("\"root\": \"/store\","),
+    );
+    // The program in the container checks the same inventory there.
+    tree.file("bundle/rootfs/vendors/x.json", vendor(""));
+    tree.library("host/store/opt/x/lib/libx.so.1.2", "libx.so.1", &[]);
+    tree.link("host/store/opt/x/lib/libx.so.1", "libx.so.1.2");
+    tree.file("host/store/opt/x/data/a", "");
+    tree.folder("host/dev");
+    tree.file("bundle/rootfs/lib64/ld-linux-x86-64.so.2", "");
+    tree.file(
+        "bundle/rootfs/etc/ld.so.conf",
+        "include ld.so.conf.d/*.conf\n",
+    );
+    let root = tree.path("host").display().to_string();
+    tree.file("config.toml", format!("root = {root:?}\n"));
+    tree
+}
+
+/// Starts a container whose program says what it finds.
+fn start(tree: &Tree, stage: &str, absolute: bool, environment: &[&str], hooks: usize) -> Output {
+    let mode = Mode::from_raw_mode(0o666);
+    let node = tree.path("host/dev/xnull");
+    let result = mknodat(CWD, node, FileType::CharacterDevice, mode, makedev(1, 3));
+    assert!(matches!(result, Ok(()) | Err(rustix::io::Errno::EXIST)));
+    let mut spec = runtime::bundle(tree, environment);
+    let words = ["/bin/probe", "check", "--config-dir", "/vendors", "--json"];
+    spec["process"]["args"] = json!(words);
+    if absolute {
+        spec["root"]["path"] = json!(tree.path("bundle/rootfs"));
+    }
+    let config = format!("-config={}", tree.path("config.toml").display());
+    let hook = json!({
+        "path": env!("CARGO_BIN_EXE_oci-decorator"),
+        "args": ["oci-decorator", config, stage],
+        "env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"],
+    });
+    spec["hooks"] = json!({stage: vec![hook; hooks]});
+    tree.file("bundle/config.json", spec.to_string());
+    runtime::run(&mut Command::new("runc"), tree)
+}
+
+fn present(output: &Output) -> Vec<String> {
+    let report: Value = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|e| panic!("{e}\n{}{}", stdout(output), stderr(output)));
+    let items = report["vendors"][0]["items"].as_array().unwrap().iter();
+    items
+        .filter(|item| item["present"] == true && item["kind"] != "directory")
+        .map(|item| format!("{} {}", item["path"].as_str().unwrap(), item["detail"]))
+        .collect()
+}
+
+#[test]
+fn a_container_gets_everything_at_both_stages() {
+    if runtime::find("runc").is_none() {
+        return;
+    }
+    for stage in ["prestart", "createRuntime"] {
+        for absolute in [false, true] {
+            let tree = setup();
+            let output = start(&tree, stage, absolute, &["OCI_X="], 1);
+            let expected = [
+                "/dev/xnull \"c 1:3\"",
+                "/opt/x/lib/libx.so.1 \"/opt/x/lib/libx.so.1\"",
+                "/opt/x/lib/libx.so.1.2 \"/opt/x/lib/libx.so.1.2\"",
+                "/opt/x/data \"/opt/x/data\"",
+            ];
+            assert_eq!(present(&output), expected, "{stage} {absolute}");
+            assert!(tree.path("bundle/rootfs/opt/x/empty").is_dir());
+            let cache = tree.text("bundle/rootfs/etc/ld.so.cache");
+            assert!(cache.contains("/opt/x/lib/libx.so.1\0"), "{stage}");
+        }
+    }
+}
+
+#[test]
+fn twice_is_once_and_nothing_is_left_on_the_host() {
+    if runtime::find("runc").is_none() {
+        return;
+    }
+    let tree = setup();
+    let once = start(&tree, "createRuntime", false, &["OCI_X=all"], 1);
+    let listing = tree.listing();
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    for _ in 0..10 {
+        let twice = start(&tree, "createRuntime", false, &["OCI_X=all"], 2);
+        assert_eq!(stdout(&twice), stdout(&once), "{}", stderr(&twice));
+    }
+    assert_eq!(tree.listing(), listing);
+    let after = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    assert!(!after.contains(&tree.shown()), "{after}");
+    assert_eq!(after.lines().count(), mounts.lines().count());
+}
+
+#[test]
+fn nothing_is_given_to_those_who_do_not_ask() {
+    if runtime::find("runc").is_none() {
+        return;
+    }
+    let tree = setup();
+    let output = start(&tree, "prestart", false, &["OCI_X=none"], 1);
+    assert!(present(&output).is_empty());
+    assert!(!tree.path("bundle/rootfs/opt").exists());
+}
+
+#[test]
+fn a_refusal_is_shown_by_the_runtime() {
+    if runtime::find("runc").is_none() {
+        return;
+    }
+    let tree = setup();
+    let output = start(&tree, "prestart", false, &["OCI_X=fly"], 1);
+    assert_ne!(code(&output), 0);
+    assert!(stderr(&output).contains("OCI_X asks for the unknown feature"));
+}
+
+#[test]
+fn a_state_that_can_not_be_used_is_one_line() {
+    let tree = setup();
+    let config = tree.path("config.toml").display().to_string();
+    let spec = json!({"process": {"env": ["OCI_X="]}, "root": {"path": "rootfs"}});
+    tree.file("bundle/config.json", spec.to_string());
+    let bundle = tree.path("bundle").display().to_string();
+    let state = |pid: Value| json!({"id": "c", "bundle": bundle, "pid": pid}).to_string();
+    let cases = [
+        (String::new(), "not valid JSON"),
+        (json!({"id": "c", "pid": 5}).to_string(), "\"bundle\""),
+        (
+            json!({"bundle": "/nowhere", "pid": 5}).to_string(),
+            "/nowhere/config.json",
+        ),
+        (state(Value::Null), "\"pid\": expected a number, found null"),
+        (state(json!(0)), "0 is not the container's process"),
+        (state(json!(i32::MAX)), "is gone"),
+        (
+            state(json!(std::process::id())),
+            "no mount namespace of its own",
+        ),
+        ("x".repeat(2 << 20), "larger than 1048576 bytes"),
+    ];
+    for (input, reason) in cases {
+        let output = run(&["--config", &config, "prestart"], &input);
+        let message = stderr(&output);
+        assert_eq!(code(&output), 1, "{message}");
+        assert_eq!(message.lines().count(), 1, "{message}");
+        assert!(message.contains(reason), "{reason}\n{message}");
+    }
+    // Whoever asks for nothing gets nothing, whatever process it is.
+    let spec = json!({"process": {"env": ["A=1"]}, "root": {"path": "rootfs"}});
+    tree.file("bundle/config.json", spec.to_string());
+    let output = run(&["--config", &config, "prestart"], &state(json!(i32::MAX)));
+    assert_eq!((code(&output), stderr(&output)), (0, String::new()));
+}
+
+#[test]
+fn other_stages_do_nothing() {
+    for stage in ["createContainer", "startContainer", "poststart", "poststop"] {
+        let output = run(&["-config=/nowhere", stage], "");
+        assert_eq!(
+            (code(&output), stderr(&output)),
+            (0, String::new()),
+            "{stage}"
+        );
+    }
+    assert_eq!(code(&run(&["prestart", "--json"], "")), 2);
+}
