@@ -204,3 +204,49 @@ fn check_of_a_folder_that_is_not_there() {
     assert_eq!(code(&output), 0);
     assert!(stdout(&output).contains("no vendor files"));
 }
+
+#[test]
+fn odd_environments_are_decided_too() {
+    let tree = host();
+    let words = ["precreate", "--root", &tree.shown()];
+    let spec = |entries: &[String]| serde_json::json!({"process": {"env": entries}}).to_string();
+    let mut many: Vec<String> = (0..100_000).map(|i| format!("V{i}=value of {i}")).collect();
+    many.extend([
+        "NOEQUALS".to_owned(),
+        String::new(),
+        "=".to_owned(),
+        "=x".to_owned(),
+    ]);
+    let without = spec(&many);
+    assert_eq!(stdout(&run(&words, &without)), without);
+    many.push("OCI_X".to_owned());
+    let edited = stdout(&run(&words, &spec(&many)));
+    assert!(edited.contains("/lib/libx.so"));
+    // What no feature is called refuses the start, on one line.
+    for value in ["a\0b", "a\nb", "\u{1b}[2J", "a,\u{202e}b"] {
+        let output = run(&words, &spec(&[format!("OCI_X={value}")]));
+        assert_eq!(code(&output), 2, "{value:?}");
+        let message = stderr(&output);
+        assert_eq!(message.lines().count(), 1, "{message}");
+        assert!(
+            !message.trim_end().contains(char::is_control),
+            "{message:?}"
+        );
+    }
+}
+
+#[test]
+fn what_is_no_spec_is_refused_by_its_place() {
+    let tree = host();
+    let words = ["precreate", "--root", &tree.shown()];
+    for (spec, reason) in [
+        (r#"{"process":{"env":["OCI_X=a"]},"mounts":{}}"#, "mounts"),
+        (r#"{"process":{"env":["OCI_X=a"],"env":[]}}"#, "given twice"),
+        (r#"{"process":{"env":"OCI_X=a"}}"#, "process.env"),
+        (&"[".repeat(100_000), "not a valid spec"),
+    ] {
+        let output = run(&words, spec);
+        assert_eq!(code(&output), 1);
+        assert!(stderr(&output).contains(reason), "{}", stderr(&output));
+    }
+}

@@ -9,7 +9,7 @@ mod cgroup;
 mod device_filter;
 mod nodes;
 mod process;
-mod state;
+pub mod state;
 mod targets;
 
 use std::path::Path;
