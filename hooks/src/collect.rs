@@ -10,6 +10,7 @@ use crate::decide::Choice;
 use crate::edits::{Edits, Library, Mount};
 use crate::elf::{self, Elf};
 use crate::error::{Error, Result};
+use crate::fold::whole_folders;
 use crate::host::{DeviceFound, Found, Host, Tree};
 use crate::inroot::split;
 use crate::level::Level;
@@ -86,6 +87,10 @@ pub fn collect_one(host: &Host, choice: &Choice) -> Result<(Edits, Vec<Item>)> {
     }
     let mut edits = Edits::default();
     edits.append(collector.edits);
+    // Elsewhere than in a store, the files of a folder come and go.
+    if choice.vendor.root.is_some() {
+        edits.folders = whole_folders(&tree, &edits.mounts);
+    }
     Ok((edits, collector.items))
 }
 

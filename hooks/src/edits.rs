@@ -43,6 +43,8 @@ pub struct Library {
 pub struct Edits {
     pub devices: Vec<Device>,
     pub mounts: Vec<Mount>,
+    /// Folders that could be mounted whole, in place of the mounts that lie in them.
+    pub folders: Vec<Mount>,
     /// Folders that must exist in the container.
     pub directories: Vec<String>,
     pub libraries: Vec<Library>,
@@ -57,6 +59,7 @@ impl Edits {
     pub fn append(&mut self, other: Self) {
         merge(&mut self.devices, other.devices, |d| &d.path);
         merge(&mut self.mounts, other.mounts, |m| &m.target);
+        merge(&mut self.folders, other.folders, |m| &m.target);
         merge(&mut self.directories, other.directories, |d| d);
         merge(&mut self.libraries, other.libraries, |l| &l.path);
     }

@@ -18,6 +18,7 @@ pub mod elf;
 pub mod engine;
 pub mod environment;
 pub mod error;
+pub mod fold;
 pub mod glob;
 pub mod hook;
 pub mod host;

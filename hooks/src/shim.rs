@@ -16,6 +16,7 @@ use crate::clock;
 use crate::container;
 use crate::engine::{self, Door};
 use crate::error::{exit, Error, Result};
+use crate::fold::fold;
 use crate::json::quote;
 use crate::level::Level;
 use crate::log::{append, printable, Log, Note};
@@ -78,9 +79,14 @@ fn edit_bundle(settings: &Settings, create: &Create, log: &Log) -> Result<()> {
         root: &settings.root,
         log,
     };
-    let Some(edits) = engine::edits(&door, &spec.environment()?)? else {
+    let Some(mut edits) = engine::edits(&door, &spec.environment()?)? else {
         return Ok(());
     };
+    let root = spec.root_path()?.map(|root| create.bundle.join(&*root));
+    let root = root.map(|path| container::open_root(&path)).transpose()?;
+    if let Some(root) = &root {
+        fold(&mut edits, root, &spec.mounts()?);
+    }
     let edited = spec.edited(&edits)?;
     if edited != text {
         bundle::write_config(&path, &edited, &stat).map_err(|e| {
@@ -88,14 +94,10 @@ fn edit_bundle(settings: &Settings, create: &Create, log: &Log) -> Result<()> {
                 .resolve("the bundle must be writable for what its environment asks for")
         })?;
     }
-    match spec.root_path()? {
-        Some(root) => {
-            let root = container::open_root(&create.bundle.join(&*root))?;
-            container::prepare(&root, &edits, log);
-            Ok(())
-        }
-        None => Ok(()),
+    if let Some(root) = &root {
+        container::prepare(root, &edits, log);
     }
+    Ok(())
 }
 
 fn become_runtime(runtimes: &[String], words: &[OsString]) -> Result<std::convert::Infallible> {

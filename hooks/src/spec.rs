@@ -48,6 +48,28 @@ impl<'a> Spec<'a> {
             .transpose()
     }
 
+    /// Destination and source of every mount.
+    pub fn mounts(&self) -> Result<Vec<(Cow<'a, str>, Cow<'a, str>)>> {
+        let Some(mounts) = present(self.members.get("mounts")) else {
+            return Ok(Vec::new());
+        };
+        let mut found = Vec::new();
+        for item in list("mounts", mounts)? {
+            let members = object("mounts", item.get())?;
+            let get = |key| {
+                members
+                    .get(key)
+                    .map_or(Ok(Cow::Borrowed("")), |v| text("mounts", v))
+            };
+            let destination = match get("destination")? {
+                Cow::Borrowed(path) => Cow::Borrowed(tidy(path)),
+                Cow::Owned(path) => Cow::Owned(tidy(&path).to_owned()),
+            };
+            found.push((destination, get("source")?));
+        }
+        Ok(found)
+    }
+
     fn within(&self, outer: &str, inner: &str) -> Result<Option<&'a RawValue>> {
         match present(self.members.get(outer)) {
             Some(value) => Ok(present(object(outer, value.get())?.get(inner))),

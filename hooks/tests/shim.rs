@@ -262,6 +262,30 @@ fn odd_bundles() {
     assert!(stderr(&output).contains("no low-level runtime found: absent"));
 }
 
+/// A container that was committed to an image keeps what the runtime left in place of
+/// mounted files: empty ones. The loader must not find those of a driver that is gone.
+#[test]
+fn an_image_made_of_a_decorated_container_takes_another_driver() {
+    let tree = setup();
+    assert_eq!(code(&shim(&tree, &["create", "c1"])), 0);
+    for stub in ["libx.so.1", "libx.so.1.2"] {
+        tree.file(&format!("bundle/rootfs/opt/x/lib/{stub}"), "");
+    }
+    tree.library("bundle/rootfs/opt/x/lib/libown.so.1", "libown.so.1", &[]);
+    tree.library("host/store/v2/opt/x/lib/liby.so.7", "liby.so.7", &[]);
+    fs::remove_file(tree.path("host/store/current")).unwrap();
+    tree.link("host/store/current", "v2");
+    let other = VENDOR.replace("libgone.so", "liby.so.7");
+    tree.file(&format!("{CONFIG_DIR}/x.json"), other);
+    tree.file("bundle/config.json", SPEC);
+    assert_eq!(code(&shim(&tree, &["create", "c2"])), 0);
+    let cache = tree.text("bundle/rootfs/etc/ld.so.cache");
+    assert!(cache.contains("/opt/x/lib/liby.so.7\0"));
+    assert!(!cache.contains("libx.so.1"), "{cache}");
+    let drop_in = tree.text("bundle/rootfs/etc/ld.so.conf.d/00-oci-decorator.conf");
+    assert_eq!(drop_in.matches("/opt/x/lib\n").count(), 1);
+}
+
 #[test]
 fn musl_images_get_their_path_file() {
     let tree = setup();

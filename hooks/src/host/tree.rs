@@ -92,6 +92,19 @@ impl<'a> Tree<'a> {
         }
     }
 
+    /// Where a folder of the tree lies, if no link leads to it.
+    pub fn source_of(&self, folder: &str) -> String {
+        format!("{}{folder}", self.written)
+    }
+
+    /// The names in a folder. Errors: `LOOP` if a link leads to it.
+    pub fn names(&self, folder: &str) -> rustix::io::Result<Vec<String>> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        let mut names = super::names_in(self.root().open_plain(folder, flags)?)?;
+        names.retain(|name| name != "." && name != "..");
+        Ok(names)
+    }
+
     /// The short way. `None`, or `LOOP`: it doesn't lead there.
     fn find_in_folder(&self, path: &str) -> rustix::io::Result<Option<Found>> {
         let Some((folder, name)) = split(path) else {

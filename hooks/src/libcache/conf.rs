@@ -14,15 +14,25 @@ const HEADER: &str =
     "# Written by oci-decorator: folders of the drivers that this container was given.\n";
 const MAX_CONF: u64 = 1 << 16;
 
-/// Writes the drop-in where `ld.so.conf` includes it. Folders that an earlier
-/// one lists stay in it, as the cache alone no longer tells that they are ours.
-pub fn update(root: &Root, folders: &[&str]) -> rustix::io::Result<()> {
-    let path = format!("{FOLDER}/{NAME}");
-    let old = match root.read(&path, MAX_CONF) {
+/// The drop-in of an earlier start; empty where there is none.
+pub fn read(root: &Root) -> String {
+    match root.read(&format!("{FOLDER}/{NAME}"), MAX_CONF) {
         Ok((bytes, _)) => String::from_utf8_lossy(&bytes).into_owned(),
         Err(_) => String::new(),
-    };
-    let new = content(&old, folders);
+    }
+}
+
+/// The folders that a drop-in lists.
+pub fn folders(text: &str) -> impl Iterator<Item = &str> {
+    text.lines()
+        .map(str::trim)
+        .filter(|line| line.starts_with('/'))
+}
+
+/// Writes the drop-in where `ld.so.conf` includes it. Folders that the `old` one
+/// lists stay in it, as the cache alone no longer tells that they are ours.
+pub fn update(root: &Root, old: &str, folders: &[&str]) -> rustix::io::Result<()> {
+    let new = content(old, folders);
     if new == old || new == HEADER || !included(root)? {
         return Ok(());
     }
@@ -32,10 +42,10 @@ pub fn update(root: &Root, folders: &[&str]) -> rustix::io::Result<()> {
     put(&folder, NAME, new.as_bytes(), &like)
 }
 
-fn content(old: &str, folders: &[&str]) -> String {
-    let mut listed: Vec<&str> = folders.to_vec();
-    for line in old.lines().map(str::trim) {
-        if line.starts_with('/') && !listed.contains(&line) {
+fn content(old: &str, new: &[&str]) -> String {
+    let mut listed: Vec<&str> = new.to_vec();
+    for line in folders(old) {
+        if !listed.contains(&line) {
             listed.push(line);
         }
     }

@@ -13,7 +13,7 @@ mod rebuild;
 use std::collections::HashSet;
 use std::os::fd::OwnedFd;
 
-use rustix::fs::{OFlags, Stat};
+use rustix::fs::{FileType, OFlags, Stat};
 use rustix::io::Errno;
 
 use crate::edits::Library;
@@ -29,6 +29,7 @@ pub use rebuild::{run_in_namespaces, VERB};
 pub const MAX_CACHE: u64 = 4 << 20;
 /// Always the same, so that what a killed start left is found by the next one.
 const TEMPORARY: &str = ".oci-decorator.tmp";
+const MAX_STUBS: u32 = 1024;
 const CACHE: &str = "etc/ld.so.cache";
 /// Loaders of glibc; an image with none of them and no cache isn't glibc's.
 const GLIBC_LOADERS: [&str; 8] = [
@@ -111,7 +112,10 @@ fn glibc(
             }
         }
     };
-    conf::update(root, &unlisted(&cache, additions, folders))?;
+    let drop_in = conf::read(root);
+    let mut cache = cache;
+    drop_stubs(root, &mut cache, additions, &drop_in);
+    conf::update(root, &drop_in, &unlisted(&cache, additions, folders))?;
     let new = write(&merge(cache, additions)).ok_or(Errno::FBIG)?;
     if new != old {
         let stat = owner(root, stat)?;
@@ -119,6 +123,46 @@ fn glibc(
     }
     drop(rebuilt);
     Ok(lost)
+}
+
+/// Takes out entries of an earlier driver, whose files are gone. What runtimes leave in an
+/// image in place of a mounted file is an empty one, which the loader would take for
+/// the library and fail. Only folders that an earlier start has listed are looked at.
+fn drop_stubs(root: &Root, cache: &mut Cache, additions: &[Addition], drop_in: &str) {
+    let listed: Vec<&str> = conf::folders(drop_in).collect();
+    if listed.is_empty() {
+        return;
+    }
+    let mut ours: Vec<&[u8]> = additions.iter().map(|a| a.path.as_bytes()).collect();
+    ours.sort_unstable();
+    // A driver has some dozens of libraries; a hostile cache may claim any number.
+    let mut looks_left = MAX_STUBS;
+    cache.entries.retain(|entry| {
+        let Some((folder, _)) = std::str::from_utf8(entry.path).ok().and_then(split) else {
+            return true;
+        };
+        let suspect = listed.contains(&folder.trim_end_matches('/'))
+            && ours.binary_search(&entry.path).is_err()
+            && looks_left > 0;
+        if !suspect {
+            return true;
+        }
+        looks_left -= 1;
+        !is_stub(root, entry.path)
+    });
+}
+
+fn is_stub(root: &Root, path: &[u8]) -> bool {
+    let Ok(path) = std::str::from_utf8(path) else {
+        return false;
+    };
+    let stat = root.open_in(path, OFlags::PATH).and_then(rustix::fs::fstat);
+    match stat {
+        Ok(stat) => {
+            FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile && stat.st_size == 0
+        }
+        Err(error) => error == Errno::NOENT,
+    }
 }
 
 fn has_loader(root: &Root) -> bool {
