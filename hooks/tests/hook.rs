@@ -188,3 +188,57 @@ fn other_stages_do_nothing() {
     }
     assert_eq!(code(&run(&["prestart", "--json"], "")), 2);
 }
+
+/// At some stages runc hands the container's environment to a hook that has none of its
+/// own, with the image as working folder. Ours have one, and need none: they are static.
+#[test]
+fn code_of_the_image_never_runs_on_the_host() {
+    if runtime::find("runc").is_none() {
+        return;
+    }
+    let tree = setup();
+    let owned = tree.path("owned").display().to_string();
+    let source = format!(
+        "#include <fcntl.h>\n__attribute__((constructor)) static void evil(void) {{ open(\"{owned}\", O_CREAT | O_WRONLY, 0600); }}\n"
+    );
+    let source = tree.file("evil.c", source);
+    let library = tree.path("bundle/rootfs/evil.so");
+    let mut compiler = Command::new("cc");
+    compiler
+        .args(["-shared", "-fPIC", "-o"])
+        .args([&library, &source]);
+    assert!(compiler.status().unwrap().success());
+    let mut spec = runtime::bundle(
+        &tree,
+        &[
+            "OCI_X=",
+            "LD_PRELOAD=/proc/self/cwd/evil.so",
+            "LD_LIBRARY_PATH=/",
+        ],
+    );
+    let config = format!("-config={}", tree.path("config.toml").display());
+    let program = env!("CARGO_BIN_EXE_oci-decorator");
+    let stages = [
+        "prestart",
+        "createRuntime",
+        "createContainer",
+        "poststart",
+        "poststop",
+    ];
+    for stage in stages {
+        let words = ["oci-decorator", &config, stage];
+        let with = json!({"path": program, "args": words, "env": ["PATH=/bin"]});
+        let without = json!({"path": program, "args": words});
+        spec["hooks"][stage] = json!([with, without]);
+    }
+    tree.file("bundle/config.json", spec.to_string());
+    let output = runtime::run(&mut Command::new("runc"), &tree);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert!(!tree.path("owned").exists());
+    // The trap works: a dynamic program falls into it.
+    let mut dynamic = Command::new("/bin/true");
+    dynamic.current_dir(tree.path("bundle/rootfs"));
+    dynamic.env("LD_PRELOAD", "/proc/self/cwd/evil.so");
+    assert!(dynamic.status().unwrap().success());
+    assert!(tree.path("owned").exists());
+}
