@@ -250,3 +250,22 @@ fn what_is_no_spec_is_refused_by_its_place() {
         assert!(stderr(&output).contains(reason), "{}", stderr(&output));
     }
 }
+
+#[test]
+fn the_manual_has_every_option_and_command_of_the_help() {
+    let help = stdout(&run(&["--help"], ""));
+    let manual = include_str!("../man/oci-decorator.8").replace('\\', "");
+    let words = help.split(|c: char| c.is_whitespace() || "[],|:".contains(c));
+    let mut options: Vec<&str> = words.filter(|word| word.starts_with("--")).collect();
+    options.extend([
+        "check",
+        "precreate",
+        "cdi generate",
+        "prestart",
+        "createRuntime",
+    ]);
+    assert!(options.len() > 12);
+    for option in options {
+        assert!(manual.contains(option), "{option}");
+    }
+}

@@ -2,6 +2,7 @@
 #![allow(dead_code)] // Each test file uses a part of it.
 
 pub mod runtime;
+pub mod scene;
 
 use std::fs;
 use std::os::unix::fs::{symlink, PermissionsExt};

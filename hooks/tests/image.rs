@@ -1,0 +1,191 @@
+//! What the runtime shim writes into a container's root, and what it leaves alone there.
+
+mod support;
+
+use std::fs;
+
+use support::scene::{setup, shim, CONFIG_DIR, SPEC, VENDOR};
+use support::{code, stderr, Tree};
+
+/// A container that was committed to an image keeps what the runtime left in place of
+/// mounted files: empty ones. The loader must not find those of a driver that is gone.
+#[test]
+fn an_image_made_of_a_decorated_container_takes_another_driver() {
+    let tree = setup();
+    assert_eq!(code(&shim(&tree, &["create", "c1"])), 0);
+    for stub in ["libx.so.1", "libx.so.1.2"] {
+        tree.file(&format!("bundle/rootfs/opt/x/lib/{stub}"), "");
+    }
+    tree.library("bundle/rootfs/opt/x/lib/libown.so.1", "libown.so.1", &[]);
+    tree.library("host/store/v2/opt/x/lib/liby.so.7", "liby.so.7", &[]);
+    fs::remove_file(tree.path("host/store/current")).unwrap();
+    tree.link("host/store/current", "v2");
+    let other = VENDOR.replace("libgone.so", "liby.so.7");
+    tree.file(&format!("{CONFIG_DIR}/x.json"), other);
+    tree.file("bundle/config.json", SPEC);
+    assert_eq!(code(&shim(&tree, &["create", "c2"])), 0);
+    let cache = tree.text("bundle/rootfs/etc/ld.so.cache");
+    assert!(cache.contains("/opt/x/lib/liby.so.7\0"));
+    assert!(!cache.contains("libx.so.1"), "{cache}");
+    let drop_in = tree.text("bundle/rootfs/etc/ld.so.conf.d/00-oci-decorator.conf");
+    assert_eq!(drop_in.matches("/opt/x/lib\n").count(), 1);
+}
+
+#[test]
+fn musl_images_get_their_path_file() {
+    let tree = setup();
+    tree.file("bundle/rootfs/lib/ld-musl-x86_64.so.1", "");
+    shim(&tree, &["create", "c1"]);
+    let path = "bundle/rootfs/etc/ld-musl-x86_64.path";
+    let expected = "/lib\n/usr/local/lib\n/usr/lib\n/opt/x/lib\n";
+    assert_eq!(tree.text(path), expected);
+    shim(&tree, &["create", "c1"]);
+    assert_eq!(tree.text(path), expected);
+}
+
+#[test]
+fn an_unreadable_cache_is_replaced() {
+    if !support::is_root("namespaces") {
+        return;
+    }
+    let tree = setup();
+    tree.folder("bundle/rootfs/proc");
+    tree.file("bundle/rootfs/etc/ld.so.cache", "garbage");
+    assert_eq!(code(&shim(&tree, &["create", "c1"])), 0);
+    assert!(tree
+        .text("bundle/rootfs/etc/ld.so.cache")
+        .contains("/opt/x/lib/libx.so.1\0"));
+}
+
+/// Makes the image hostile in one way; the host's canary must stay untouched
+/// and the container must start or fail with one line.
+#[test]
+fn no_path_of_the_image_leads_to_the_host() {
+    type Trap = fn(&Tree, &str);
+    let traps: [(&str, Trap); 14] = [
+        ("etc is an absolute link", |t, canary| {
+            relink(t, "etc", canary);
+        }),
+        ("etc is a relative link", |t, _| {
+            relink(t, "etc", "../../canary");
+        }),
+        ("etc leads through proc", |t, canary| {
+            relink(t, "etc", &format!("/proc/self/root{canary}"));
+        }),
+        ("cache is an absolute link", |t, canary| {
+            t.link(
+                "bundle/rootfs/etc/ld.so.cache",
+                &format!("{canary}/ld.so.cache"),
+            );
+        }),
+        ("cache is a relative link", |t, _| {
+            t.link(
+                "bundle/rootfs/etc/ld.so.cache",
+                "../../../canary/ld.so.cache",
+            );
+        }),
+        ("cache is a folder", |t, _| {
+            t.folder("bundle/rootfs/etc/ld.so.cache/x");
+        }),
+        ("cache is a fifo", |t, _| {
+            fifo(t, "bundle/rootfs/etc/ld.so.cache");
+        }),
+        ("cache is huge", |t, _| {
+            let file = t.file("bundle/rootfs/etc/ld.so.cache", "");
+            fs::File::options()
+                .write(true)
+                .open(file)
+                .unwrap()
+                .set_len(1 << 40)
+                .unwrap();
+        }),
+        ("drop-in folder is a link", |t, canary| {
+            t.link("bundle/rootfs/etc/ld.so.conf.d", canary);
+        }),
+        ("drop-in is a link", |t, canary| {
+            let target = format!("{canary}/ld.so.cache");
+            t.link(
+                "bundle/rootfs/etc/ld.so.conf.d/00-oci-decorator.conf",
+                &target,
+            );
+        }),
+        ("conf is a fifo", |t, _| {
+            fs::remove_file(t.path("bundle/rootfs/etc/ld.so.conf")).unwrap();
+            fifo(t, "bundle/rootfs/etc/ld.so.conf");
+        }),
+        ("the temporary is a link", |t, canary| {
+            let target = format!("{canary}/ld.so.cache");
+            t.link("bundle/rootfs/etc/.oci-decorator.tmp", &target);
+        }),
+        ("the temporary is a folder", |t, _| {
+            t.folder("bundle/rootfs/etc/.oci-decorator.tmp/x");
+        }),
+        ("a bare folder leads out", |t, canary| {
+            t.link("bundle/rootfs/opt", canary);
+        }),
+    ];
+    for (name, trap) in traps {
+        let tree = setup();
+        tree.file("canary/ld.so.cache", "host");
+        let canary = tree.path("canary").display().to_string();
+        trap(&tree, &canary);
+        let output = shim(&tree, &["create", "c1"]);
+        assert_eq!(code(&output), 0, "{name}: {}", stderr(&output));
+        assert_eq!(tree.text("canary/ld.so.cache"), "host", "{name}");
+        let entries = fs::read_dir(tree.path("canary")).unwrap().count();
+        assert_eq!(entries, 1, "{name}");
+    }
+}
+
+fn relink(tree: &Tree, name: &str, target: &str) {
+    let path = format!("bundle/rootfs/{name}");
+    fs::remove_dir_all(tree.path(&path)).unwrap();
+    tree.link(&path, target);
+}
+
+fn fifo(tree: &Tree, path: &str) {
+    use rustix::fs::{mknodat, FileType, Mode, CWD};
+    let path = tree.path(path);
+    mknodat(CWD, path, FileType::Fifo, Mode::from_raw_mode(0o644), 0).unwrap();
+}
+
+/// To open a device can be an act by itself (a watchdog starts, a tape rewinds), and a
+/// FIFO holds its reader up. Every file of the image that is read is tried as either.
+#[test]
+fn no_device_and_no_fifo_of_the_image_is_ever_opened() {
+    use rustix::fs::{inotify, makedev, mknodat, FileType, Mode, CWD};
+    if !support::is_root("mknod") {
+        return;
+    }
+    let files = [
+        "etc/ld.so.cache",
+        "etc/ld.so.conf",
+        "etc/ld.so.conf.d/00-oci-decorator.conf",
+        "etc/ld.so.conf.d/x.conf",
+        "etc/ld-musl-x86_64.path",
+        "etc/.oci-decorator.tmp",
+    ];
+    for (file, kind) in files
+        .iter()
+        .flat_map(|f| [(f, FileType::CharacterDevice), (f, FileType::Fifo)])
+    {
+        let tree = setup();
+        tree.file("bundle/rootfs/lib/ld-musl-x86_64.so.1", "");
+        let path = tree.path(&format!("bundle/rootfs/{file}"));
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let _ = fs::remove_file(&path);
+        // What /dev/null is: to open it succeeds, and so would be noticed.
+        mknodat(CWD, &path, kind, Mode::from_raw_mode(0o666), makedev(1, 3)).unwrap();
+        let watch = inotify::init(inotify::CreateFlags::NONBLOCK).unwrap();
+        inotify::add_watch(&watch, &path, inotify::WatchFlags::OPEN).unwrap();
+        let output = shim(&tree, &["create", "c1"]);
+        assert_eq!(code(&output), 0, "{file}: {}", stderr(&output));
+        let mut buffer = [std::mem::MaybeUninit::uninit(); 512];
+        let mut events = inotify::Reader::new(&watch, &mut buffer);
+        while let Ok(event) = events.next() {
+            // Others say that the file was replaced.
+            let opened = event.events().contains(inotify::ReadFlags::OPEN);
+            assert!(!opened, "{file} was opened");
+        }
+    }
+}
