@@ -242,3 +242,34 @@ fn code_of_the_image_never_runs_on_the_host() {
     assert!(dynamic.status().unwrap().success());
     assert!(tree.path("owned").exists());
 }
+
+/// The host's root is nobody to the file systems of such a container, and a device node
+/// that was made there would open nothing.
+#[test]
+fn a_container_with_users_of_its_own_gets_everything() {
+    if runtime::find("runc").is_none() {
+        return;
+    }
+    let tree = setup();
+    start(&tree, "prestart", false, &["OCI_X=none"], 1);
+    let mut spec: Value = serde_json::from_str(&tree.text("bundle/config.json")).unwrap();
+    let namespaces = spec["linux"]["namespaces"].as_array_mut().unwrap();
+    namespaces.push(json!({"type": "user"}));
+    for map in ["uidMappings", "gidMappings"] {
+        spec["linux"][map] = json!([{"containerID": 0, "hostID": 100_000, "size": 65_536}]);
+    }
+    let config = spec.to_string().replace("OCI_X=none", "OCI_X=all");
+    tree.file("bundle/config.json", config);
+    let mut owner = Command::new("chown");
+    owner
+        .args(["-R", "100000:100000"])
+        .arg(tree.path("bundle/rootfs"));
+    assert!(owner.status().unwrap().success());
+    // Such a root has to reach its own files.
+    let open: std::fs::Permissions = std::os::unix::fs::PermissionsExt::from_mode(0o711);
+    std::fs::set_permissions(tree.0.path(), open).unwrap();
+    let output = runtime::run(&mut Command::new("runc"), &tree);
+    assert_eq!(present(&output).len(), 4, "{}", stdout(&output));
+    let made = std::fs::metadata(tree.path("bundle/rootfs/opt/x/lib/libx.so.1")).unwrap();
+    assert_eq!(std::os::unix::fs::MetadataExt::uid(&made), 100_000);
+}
