@@ -185,7 +185,7 @@ prop_compose! {
         features in list(),
         inventory in prop::collection::btree_map("[a-z.]{1,4}|all|a b", feature(), 0..3),
         others in prop::collection::btree_map(
-            prop::sample::select(vec!["version", "log_level", "root", "$schema", "colour"]).prop_map(str::to_owned),
+            prop::sample::select(vec!["version", "log_level", "root", "cdi_kind", "$schema", "colour"]).prop_map(str::to_owned),
             prop_oneof![5 => text(), 1 => Just(Value::Null)], 0..3),
         without in prop::option::weighted(0.1, prop::sample::select(REQUIRED.to_vec())),
     ) -> Value {
@@ -222,6 +222,31 @@ fn odd_documents_get_one_verdict() {
         document["inventory"] = serde_json::json!({"f": {"libraries": [path]}});
         agree(&document);
         document["root"] = Value::from(path);
+        agree(&document);
+    }
+    for kind in [
+        "nvidia.com/gpu",
+        "oci-decorator/xpu",
+        "ab/cd",
+        "a/gpu",
+        "ab/c",
+        "ab",
+        "ab/",
+        "/cd",
+        "1b/cd",
+        "ab/cd-",
+        "ab/c.d",
+        "a.b-/cd",
+        "ab/cd/ef",
+        "ab/cd\n",
+        "a b/cd",
+        "",
+        "a_b-c.d/e_f-g",
+        "äb/cd",
+    ] {
+        let mut document =
+            serde_json::json!({"activation_flag": "X", "driver_feature": [], "inventory": {}});
+        document["cdi_kind"] = Value::from(kind);
         agree(&document);
     }
 }

@@ -47,9 +47,8 @@ impl Process {
             Some((root_of(pid, "uid_map")?, root_of(pid, "gid_map")?))
         };
         if let Ok(handle) = handle {
-            let alive = rustix::process::test_kill_process(pid);
-            // The handle, not the number, says whether it is still the same one.
-            ended(&handle).and(alive).map_err(|e| gone(pid, e))?;
+            // The handle, not the number, says whether all of that was one process.
+            ended(&handle).map_err(|e| gone(pid, e))?;
         }
         Ok(Self {
             pid,
