@@ -66,7 +66,7 @@ def _starts(scene: Scene) -> list[Row]:
             ms["both"] / floor,
             round(_CREATE, 2),
             "x",
-            note.format(ms["both"]),
+            note.format(ms["both"]) + f"; {scene.wanted()}",
         ),
     ]
 

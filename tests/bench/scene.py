@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import stat
 import tempfile
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -32,13 +34,23 @@ _SECOND: dict[str, Any] = {
     "driver_feature": ["onload"],
     "inventory": {
         "onload": {
-            "devices": ["null"],
+            "devices": ["onload", "onload_epoll", "sfc_char"],
             "binaries": ["/usr/bin/onload", "/usr/bin/sfnt-pingpong", "/usr/sbin/onload_tool"],
             "libraries": ["/usr/lib64/libonload_ext.so.1.1.0", "/usr/lib64/libonload_zf.so.1.1.1"],
             "directories": ["/usr/libexec/onload", "/usr/libexec/onload/profiles"],
             "miscellaneous": ["/usr/libexec/onload/profiles/latency.opf"],
         }
     },
+}
+# uvm's major is dynamic on a real host; any number will do, as nothing opens the nodes.
+_NODES = {
+    "nvidia0": (195, 0),
+    "nvidiactl": (195, 255),
+    "nvidia-uvm": (511, 0),
+    "nvidia-uvm-tools": (511, 1),
+    "onload": (510, 0),
+    "onload_epoll": (509, 0),
+    "sfc_char": (508, 0),
 }
 
 
@@ -92,6 +104,7 @@ class Scene:
         self.provision("install", self.built["image"], "--root", self.root)
         self.base_tree = self._export_base()
         self._add_second_vendor()
+        self._make_nodes()
         self.shim_config = write_runtime_config(
             self.folder / "shim.toml", self.config_dir, root=self.root, runtime="/bin/true"
         )
@@ -105,6 +118,14 @@ class Scene:
     def entry(self) -> Path:
         """NVIDIA's store entry."""
         return (self.root / "var/lib/provision/nvidia/current").resolve()
+
+    def wanted(self) -> str:
+        """How much the two vendors list, for a row's note."""
+        configs = [json.loads(path.read_text()) for path in self.config_dir.glob("*.json")]
+        features = [feature for config in configs for feature in config["inventory"].values()]
+        kinds = ("binaries", "libraries", "miscellaneous")
+        files = {path for feature in features for kind in kinds for path in feature.get(kind, [])}
+        return f"{len(files)} files and {len(_NODES)} devices"
 
     def bundle(self, name: str, *environment: str) -> Bundle:
         """A bundle of the base image whose process has `environment`."""
@@ -149,8 +170,12 @@ class Scene:
             shutil.copy(library, self._made(path))
         for path in (*onload["binaries"], *onload["miscellaneous"]):
             self._made(path).write_text("#!/bin/sh\n")
+
+    def _make_nodes(self) -> None:
+        """The nodes of a host with one GPU; without them no device would be measured."""
         (self.root / "dev").mkdir(exist_ok=True)
-        run(["mknod", self.root / "dev/null", "c", "1", "3"])
+        for name, numbers in _NODES.items():
+            os.mknod(self.root / "dev" / name, 0o666 | stat.S_IFCHR, os.makedev(*numbers))
 
     def _made(self, path: str) -> Path:
         made = self.root / path.lstrip("/")
