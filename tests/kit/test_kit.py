@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from urllib.request import urlopen
 
 import pytest
+import requests
 
 from kit.cache import cached
 from kit.engine import remove_tree
@@ -89,8 +89,8 @@ def test_a_tree_of_processes_is_ended_by_a_word_that_only_it_has(tmp_path: Path)
 
 def test_files_are_served_on_the_loopback_interface(tmp_path: Path) -> None:
     (tmp_path / "source.tar").write_bytes(b"content")
-    with served(tmp_path) as url, urlopen(f"{url}/source.tar") as answer:  # noqa: S310 - our own URL
-        assert answer.read() == b"content"
+    with served(tmp_path) as url:
+        assert requests.get(f"{url}/source.tar", timeout=10).content == b"content"
 
 
 def test_remove_tree_removes_and_does_not_mind_a_missing_folder(tmp_path: Path) -> None:

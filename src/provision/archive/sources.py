@@ -15,7 +15,9 @@ from debian.deb822 import Deb822
 
 log = logging.getLogger(__name__)
 
-_ONE_LINE = re.compile(r"deb\s+(?:\[(?P<options>[^\]]*)\]\s*)?(?P<rest>\S.*)")
+_ONE_LINE = re.compile(
+    r"deb\s+(?:\[(?P<options>[^\]]*)\]\s*)?(?P<address>\S+)\s+(?P<suite>\S+)(?P<components>.*)"
+)
 # What the one-line format calls its options, by their names in the other format.
 _OPTION_NAMES = {"signed-by": "Signed-By", "enabled": "Enabled"}
 _ARMOR = "-----BEGIN PGP PUBLIC KEY BLOCK-----"
@@ -65,15 +67,16 @@ def parse_list(text: str, *, origin: str) -> Iterator[AptSource]:
         if not re.match(r"deb\s", entry):
             continue
         match = _ONE_LINE.fullmatch(entry)
-        words = match["rest"].split() if match else []
-        if match is None or len(words) < 2:  # noqa: PLR2004 - address and suite
+        if match is None:
             log.warning("%s:%d: not a source that apt would understand", origin, number)
             continue
         options = dict(
             option.split("=", 1) for option in (match["options"] or "").split() if "=" in option
         )
         named = {_OPTION_NAMES.get(key, key): value for key, value in options.items()}
-        yield from _sources([words[0]], [words[1]], words[2:], named, origin)
+        yield from _sources(
+            [match["address"]], [match["suite"]], match["components"].split(), named, origin
+        )
 
 
 def parse_deb822(text: str, *, origin: str) -> Iterator[AptSource]:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -133,7 +134,7 @@ def get_signed(
     for last in _attempts(_ATTEMPTS if patient else 1):
         try:
             with _request(url, headers) as response:
-                if known is not None and response.status_code == 304:  # noqa: PLR2004 - HTTP's number is its name
+                if known is not None and response.status_code == HTTPStatus.NOT_MODIFIED:
                     return known
                 text = b"".join(_content(response, limit=_MAX_SIGNED))
                 found = response.headers

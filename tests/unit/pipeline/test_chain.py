@@ -148,7 +148,8 @@ def test_a_base_image_that_is_there_stays(settings: Settings, engine: FakeEngine
 def test_a_base_image_is_made_where_it_is_wanted(
     settings: Settings,
     monkeypatch: pytest.MonkeyPatch,
-    replace: bool,  # noqa: FBT001 - pytest's parameter
+    *,
+    replace: bool,
 ) -> None:
     mirrors: list[object] = []
 

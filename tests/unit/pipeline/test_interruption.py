@@ -134,7 +134,8 @@ def _operations(tmp_path: Path, *, update: bool) -> int:
 @pytest.mark.parametrize("update", [False, True])
 def test_every_single_operation_may_be_the_last(
     tmp_path: Path,
-    update: bool,  # noqa: FBT001 - pytest's parameter
+    *,
+    update: bool,
 ) -> None:
     count = _operations(tmp_path / "count", update=update)
     assert count > 20
