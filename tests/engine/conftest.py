@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from kit.bundles import overlaid, unpack_base
 from kit.engine import Engine
 from kit.hosts import DISTRO, OLD_KERNEL, SMALL_DRIVER, Containers, Host, load_base
 from kit.podman import Podman
-from kit.probe import is_root, need, need_programs
+from kit.probe import can_mount, is_root, need, need_programs
 from kit.product import DECORATOR, RUNTIME, Provision, base_archive, write_runtime_config
 
 if TYPE_CHECKING:
@@ -70,6 +71,20 @@ def host(tmp_path: Path, shim_config: Path) -> Host:
     host.config_dir.mkdir(parents=True)
     write_runtime_config(shim_config, host.config_dir, root=root)
     return host
+
+
+@pytest.fixture(scope="session")
+def base_root(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files of the base image, to be copied and not written to."""
+    return unpack_base(engine, tmp_path_factory.mktemp("base") / "root")
+
+
+@pytest.fixture
+def fresh_root(base_root: Path, tmp_path: Path) -> Iterator[Path]:
+    """A container's root for a bundle: the base image with a layer of its own on top."""
+    need(can_mount(), "the right to mount", "run as root with CAP_SYS_ADMIN")
+    with overlaid(base_root, tmp_path / "layer") as root:
+        yield root
 
 
 @pytest.fixture(scope="session")

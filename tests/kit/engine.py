@@ -12,11 +12,12 @@ Why each flag (found on machines with hybrid cgroups, without CAP_SYS_RESOURCE, 
 
 from __future__ import annotations
 
+import json
 import tempfile
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from kit.probe import find_program
 from kit.process import Completed, Daemon, end_tree_of, run
@@ -45,11 +46,13 @@ class Engine:
         data_root: images and layers; kept when given, else removed with everything else.
         runtimes: name → program of further OCI runtimes (`docker run --runtime NAME`).
         environment: what the runtimes find in their environment (the shims inherit it).
+        settings: what daemon.json says; what is there can't be an argument of ours too.
     """
 
     data_root: Path | None = None
     runtimes: Mapping[str, Path] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
     def __enter__(self) -> Self:
         """Start the engine.
@@ -108,6 +111,24 @@ class Engine:
         """SIGKILL for dockerd, as when it crashes. What it left is cleaned up at the end."""
         self._dockerd.kill()
 
+    def restart(self, *, crash: bool = False, settings: Mapping[str, Any] | None = None) -> None:
+        """End dockerd, politely or as a crash does, and start it again; containerd goes on.
+
+        With `settings`, daemon.json says those from now on.
+
+        Raises:
+            RuntimeError: it did not come up again.
+        """
+        if crash:
+            self._dockerd.kill()
+        else:
+            self._dockerd.stop()
+        if settings is not None:
+            self.settings = settings
+        # A killed one leaves this, and its number may be another process's by now.
+        (self.folder / "docker.pid").unlink(missing_ok=True)
+        self._start_dockerd()
+
     def _start(self) -> None:
         config = self.folder / "containerd.toml"
         config.write_text(_CONTAINERD.format(folder=self.folder))
@@ -121,13 +142,19 @@ class Engine:
         # outlive us too.
         self._daemons.callback(end_tree_of, f"{self.folder}/containerd.sock")
         self._daemons.callback(containerd.stop)
+        self._start_dockerd()
+        self._daemons.callback(self._stop_dockerd)
+
+    def _stop_dockerd(self) -> None:
+        self._dockerd.stop()  # whichever it is by then
+
+    def _start_dockerd(self) -> None:
         self._dockerd = Daemon(
             [_program("dockerd"), *self._flags()],
             log=self.folder / "dockerd.log",
             ready=lambda: self.docker("version", check=False).returncode == 0,
             env=self.environment,
         )
-        self._daemons.callback(self._dockerd.stop)
 
     def _flags(self) -> list[str]:
         runtimes = [f"--add-runtime={name}={path}" for name, path in self.runtimes.items()]
@@ -137,7 +164,7 @@ class Engine:
             f"--exec-root={self.folder}/exec",
             f"--pidfile={self.folder}/docker.pid",
             f"--containerd={self.folder}/containerd.sock",
-            # A file that isn't there: the machine's own daemon.json is for its own engine.
+            # One of our own: the machine's daemon.json is for its own engine.
             f"--config-file={self._config()}",
             "--bridge=none",
             "--iptables=false",
@@ -148,7 +175,7 @@ class Engine:
 
     def _config(self) -> Path:
         config = self.folder / "daemon.json"
-        config.write_text("{}\n")
+        config.write_text(json.dumps(dict(self.settings)))
         return config
 
 
