@@ -1,5 +1,7 @@
 """provision.toml."""
 
+import json
+import re
 from pathlib import Path
 
 import pytest
@@ -7,6 +9,9 @@ import pytest
 from provision.config import PATH, ArchiveConfig, Config, DistroConfig, load
 from provision.errors import ConfigError
 
+REPOSITORY = Path(__file__).parents[2]
+EXAMPLE = REPOSITORY / "templates/config/provision.toml"
+SCHEMA = REPOSITORY / "docs/reference/provision-toml.schema.json"
 FULL = """
 catalogue = ["/srv/drivers"]
 
@@ -65,3 +70,80 @@ def test_all_mistakes_are_named(tmp_path: Path) -> None:
         "distros.debian.archive.mirror",
         "distros.debian.archive.miror",
     }
+
+
+def test_a_host_says_which_drivers_it_should_have(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        """
+[drivers.nvidia]
+version = "535"
+flavour = "open"
+[drivers.nvidia.options]
+nvidia = { NVreg_DeviceFileMode = 432, NVreg_EnableMSI = true, NVreg_Names = "a;b" }
+[drivers.v4l2loopback]
+
+[registry]
+address = "registry.example:5000/drivers/debian"
+push = true
+
+[signing]
+key = "pkcs11:token=mok;object=key"
+certificate = "/etc/mok.der"
+""",
+    )
+    config = load(tmp_path)
+    assert list(config.drivers) == ["nvidia", "v4l2loopback"]
+    assert config.drivers["nvidia"].options["nvidia"] == {
+        "NVreg_DeviceFileMode": 432,
+        "NVreg_EnableMSI": True,
+        "NVreg_Names": "a;b",
+    }
+    assert config.drivers["v4l2loopback"].version == "latest"
+    assert config.policy.unload == "idle"
+    assert config.registry.push
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ('[drivers."No Name"]', "drivers.No Name.[key]"),
+        ('[drivers.x]\nversion = "1 2"', "drivers.x.version"),
+        ('[drivers.x.options]\nm = { "a b" = 1 }', "drivers.x.options.m.a b.[key]"),
+        ('[drivers.x.options]\nm = { a = "b c" }', "drivers.x.options.m.a"),
+        ('[registry]\naddress = "http://x"', "registry.address"),
+        ("[registry]\npush = true", "registry"),
+        ('[policy]\nunload = "force"', "policy.unload"),
+        ("[policy]\nkeep = -1", "policy.keep"),
+        ('[signing]\nkey = "/etc/mok.key"', "signing"),
+        ('[signing]\nkey = "mok.key"\ncertificate = "/c"', "signing.key"),
+        ('[metrics]\ntextfile = "provision.prom"', "metrics.textfile"),
+    ],
+)
+def test_a_mistake_is_named_by_its_key(text: str, path: str, tmp_path: Path) -> None:
+    write(tmp_path, text)
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path)
+    assert any(mistake.path.startswith(path) for mistake in caught.value.mistakes), caught.value
+
+
+def test_the_example_that_is_shipped_has_the_defaults(tmp_path: Path) -> None:
+    write(tmp_path, EXAMPLE.read_text())
+    assert load(tmp_path) == Config()
+
+
+def test_the_example_names_every_key(tmp_path: Path) -> None:
+    # A line of it that begins with '#' and no blank is a setting that somebody may want.
+    write(tmp_path, re.sub(r"^#(?=\S)", "", EXAMPLE.read_text(), flags=re.MULTILINE))
+    config = load(tmp_path)
+    for table in (config, *(getattr(config, name) for name in ("policy", "registry", "signing"))):
+        assert table.model_fields_set == set(type(table).model_fields)
+    for table in (config.engine, config.metrics, *config.drivers.values()):
+        assert table.model_fields_set == set(type(table).model_fields)
+    for distro in config.distros.values():
+        assert distro.archive.model_fields_set == set(type(distro.archive).model_fields)
+        assert distro.base_images
+
+
+def test_the_schema_in_the_documentation_is_the_codes() -> None:
+    assert json.loads(SCHEMA.read_text()) == Config.model_json_schema()

@@ -1,19 +1,12 @@
-"""``/etc/provision/provision.toml``: what this host should have, and with what it is built.
-
-Every key is optional; a host without the file gets the defaults.
-"""
+"""With what artifacts are built: the engine and the distros' archives."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
-from provision.documents import Frozen, load_toml
-from provision.pin import Name
-
-PATH = Path("etc/provision/provision.toml")
+from provision.documents import Frozen
 
 Url = Annotated[str, StringConstraints(pattern=r"^https?://[^\s\"'\\$`]+$")]
 
@@ -58,25 +51,3 @@ class DistroConfig(Frozen):
 
     archive: ArchiveConfig = ArchiveConfig()
     base_images: dict[str, str] = Field(default_factory=dict)
-
-
-class Config(Frozen):
-    """A provision.toml."""
-
-    engine: EngineConfig = EngineConfig()
-    distros: dict[Name, DistroConfig] = Field(default_factory=dict)
-    catalogue: tuple[str, ...] = ()
-
-    def distro(self, distro_id: str) -> DistroConfig:
-        """Return the settings of a distro, defaults where the file has none."""
-        return self.distros.get(distro_id, DistroConfig())
-
-
-def load(root: Path = Path("/")) -> Config:
-    """Read the configuration of the host under ``root``.
-
-    Raises:
-        ConfigError: The file has mistakes; all of them are named.
-    """
-    path = root / PATH
-    return load_toml(path, Config) if path.exists() else Config()

@@ -1,0 +1,92 @@
+"""Which drivers a host should have, and what may be done to get there."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, StringConstraints, model_validator
+
+from provision.documents import Frozen
+from provision.pin import Name, Version
+
+# What the kernel takes as names: C identifiers; modprobe takes '-' for '_' in a module's.
+ModuleName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_-]*$")]
+ParameterName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+# Source: https://docs.kernel.org/admin-guide/kernel-parameters.html: values end at a blank.
+ParameterText = Annotated[str, StringConstraints(pattern=r"^[^\s\"]*$")]
+# https://github.com/opencontainers/distribution-spec/blob/v1.1.0/spec.md#pulling-manifests
+RegistryAddress = Annotated[
+    str, StringConstraints(pattern=r"^[A-Za-z0-9.-]+(:[0-9]+)?(/[a-z0-9]+([._-]+[a-z0-9]+)*)*$")
+]
+AbsolutePath = Annotated[str, StringConstraints(pattern=r"^/[^\x00\n]*$")]
+KeyAddress = Annotated[str, StringConstraints(pattern=r"^(/[^\x00\n]*|pkcs11:[^\s]+)$")]
+
+
+class DriverConfig(Frozen):
+    """One driver that the host should have, such as ``[drivers.nvidia]``.
+
+    Attributes:
+        version: ``latest``, a branch (``535``, ``0.12``: its newest version), or one version.
+        flavour: One of the driver's flavours; None: its default.
+        options: Parameters of its modules: ``{ module = { name = value } }``.
+    """
+
+    version: Version = "latest"
+    flavour: Name | None = None
+    options: dict[ModuleName, dict[ParameterName, ParameterText | int | bool]] = Field(
+        default_factory=dict
+    )
+
+
+class RegistryConfig(Frozen):
+    """Where artifact images are pulled from before they are built.
+
+    Attributes:
+        address: ``host[:port][/prefix]``; None: nothing is pulled.
+        push: Whether what was built here is pushed there.
+    """
+
+    address: RegistryAddress | None = None
+    push: bool = False
+
+    @model_validator(mode="after")
+    def _push_needs_address(self) -> Self:
+        if self.push and self.address is None:
+            raise ValueError("'push' needs an 'address'")
+        return self
+
+
+class PolicyConfig(Frozen):
+    """What may be done without asking.
+
+    Attributes:
+        unload: Whether a module that is not in use may be unloaded for a newer one.
+        prebuild: Whether modules are built for kernels that may boot next.
+        keep: How many artifacts are kept of each kernel beyond those that are needed.
+        update: Whether the timer may move ``latest`` and branches forward.
+    """
+
+    unload: Literal["idle", "never"] = "idle"
+    prebuild: bool = True
+    keep: int = Field(default=1, ge=0)
+    update: Literal["never", "timer"] = "never"
+
+
+class SigningConfig(Frozen):
+    """The key that kernel modules are signed with.
+
+    Attributes:
+        key: File of the private key, or a PKCS#11 URI; None: modules are not signed.
+        certificate: File of its certificate.
+        hash: Digest of the signature, as the kernel's sign-file calls it.
+    """
+
+    key: KeyAddress | None = None
+    certificate: AbsolutePath | None = None
+    hash: Literal["sha256", "sha384", "sha512"] = "sha256"
+
+    @model_validator(mode="after")
+    def _both_or_none(self) -> Self:
+        if (self.key is None) != (self.certificate is None):
+            raise ValueError("'key' and 'certificate' go together")
+        return self

@@ -1,0 +1,58 @@
+"""The file as a whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field
+
+from provision.config.build import DistroConfig, EngineConfig
+from provision.config.drivers import (
+    AbsolutePath,
+    DriverConfig,
+    PolicyConfig,
+    RegistryConfig,
+    SigningConfig,
+)
+from provision.documents import Frozen, load_toml
+from provision.pin import Name
+
+PATH = Path("etc/provision/provision.toml")
+
+
+class MetricsConfig(Frozen):
+    """Where metrics are written.
+
+    Attributes:
+        textfile: A file that the Prometheus node exporter collects; None: in the exporter's
+            folder, if the host has it.
+    """
+
+    textfile: AbsolutePath | None = None
+
+
+class Config(Frozen):
+    """A provision.toml."""
+
+    drivers: dict[Name, DriverConfig] = Field(default_factory=dict)
+    policy: PolicyConfig = PolicyConfig()
+    registry: RegistryConfig = RegistryConfig()
+    signing: SigningConfig = SigningConfig()
+    metrics: MetricsConfig = MetricsConfig()
+    engine: EngineConfig = EngineConfig()
+    distros: dict[Name, DistroConfig] = Field(default_factory=dict)
+    catalogue: tuple[str, ...] = ()
+
+    def distro(self, distro_id: str) -> DistroConfig:
+        """Return the settings of a distro, defaults where the file has none."""
+        return self.distros.get(distro_id, DistroConfig())
+
+
+def load(root: Path = Path("/")) -> Config:
+    """Read the configuration of the host under ``root``.
+
+    Raises:
+        ConfigError: The file has mistakes; all of them are named.
+    """
+    path = root / PATH
+    return load_toml(path, Config) if path.exists() else Config()
