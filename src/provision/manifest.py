@@ -7,9 +7,9 @@ The vendor config and the ld.so.conf.d file are made from it, not from the recip
 from __future__ import annotations
 
 from pathlib import PurePosixPath
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, model_validator
 
 from provision.documents import Frozen
 from provision.pin import Pin, Sha256
@@ -36,6 +36,13 @@ ContainerPath = Annotated[str, AfterValidator(_absolute)]
 FeatureName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")]
 # https://pubs.opengroup.org/onlinepubs/9799919799/basedefs/V1_chap08.html
 VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+# A module as /proc/modules names it: with '_', whatever its file's name has.
+ModuleName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_]+$", max_length=64)]
+# Below /dev; {minor} stands for the number that a node of several has.
+NodeName = Annotated[
+    str,
+    StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*(/?[A-Za-z0-9_-]|\{minor\})*$"),
+]
 LogLevel = Literal[
     "LOG_EMERG",
     "LOG_ALERT",
@@ -101,6 +108,59 @@ class Container(Frozen):
     features: dict[FeatureName, ContainerFeature]
 
 
+class MinorsFrom(Frozen):
+    """Where the minor numbers of several like nodes stand: in a line ``FIELD: NUMBER`` each.
+
+    Attributes:
+        files: Files of the host, as a glob relative to its root.
+        field: What the line begins with.
+    """
+
+    files: RelativePath
+    field: Annotated[str, StringConstraints(min_length=1)]
+
+
+class DeviceNode(Frozen):
+    """A device node that neither the kernel nor udev makes.
+
+    Attributes:
+        name: Below ``/dev``; with ``each`` it holds ``{minor}``.
+        major: Its number, or the name under which /proc/devices has it.
+        minor: Its number.
+        each: One node for each number that is found there, instead of ``minor``.
+        mode: Permission bits, as octal text.
+    """
+
+    name: NodeName
+    major: Annotated[int, Field(ge=0)] | Annotated[str, StringConstraints(min_length=1)]
+    minor: Annotated[int, Field(ge=0)] | None = None
+    each: MinorsFrom | None = None
+    mode: Annotated[str, StringConstraints(pattern=r"^0[0-7]{3}$")] = "0660"
+
+    @model_validator(mode="after")
+    def _one_or_each(self) -> Self:
+        if (self.minor is None) == (self.each is None):
+            raise ValueError("give either 'minor' or 'each'")
+        if (self.each is not None) != ("{minor}" in self.name):
+            raise ValueError("the name must hold '{minor}' exactly when 'each' is given")
+        return self
+
+
+class HostNeeds(Frozen):
+    """What a driver needs of the host besides its modules being loaded.
+
+    Attributes:
+        conflicts: Modules of the kernel's own that would hold the same hardware.
+        optional: Modules of the driver that some hosts have no use for, and which then refuse to
+            load; that is no failure.
+        nodes: Device nodes that the driver doesn't make itself.
+    """
+
+    conflicts: tuple[ModuleName, ...] = ()
+    optional: tuple[ModuleName, ...] = ()
+    nodes: tuple[DeviceNode, ...] = ()
+
+
 class Manifest(Frozen):
     """Everything that an artifact holds."""
 
@@ -111,5 +171,6 @@ class Manifest(Frozen):
     modules: tuple[Module, ...]
     files: tuple[DriverFile, ...] = ()
     container: Container
+    host: HostNeeds = HostNeeds()
 
     model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)

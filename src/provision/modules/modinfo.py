@@ -1,7 +1,7 @@
 """Reads what a kernel module says about itself, without running ``modinfo``.
 
 A module is a relocatable ELF file; its ``.modinfo`` section holds ``key=value`` strings, each
-ended by a zero byte. Sources: https://refspecs.linuxfoundation.org/elf/gabi4+/ch4.sheader.html,
+ended by a zero byte, and a note holds the identity of the build. Sources: https://refspecs.linuxfoundation.org/elf/gabi4+/ch4.sheader.html,
 include/linux/moduleparam.h of the kernel.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import gzip
 import lzma
 import struct
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
 from provision.errors import ProvisionError
@@ -18,7 +19,8 @@ from provision.errors import ProvisionError
 UNREADABLE = (struct.error, IndexError, ValueError, EOFError, gzip.BadGzipFile, lzma.LZMAError)
 _MAGIC = b"\x7fELF"
 _CLASS_64 = 2
-_SECTION = b".modinfo"
+_MODINFO = b".modinfo"
+_BUILD_ID = b".note.gnu.build-id"
 # Offset of e_shoff, and of e_shentsize, e_shnum, e_shstrndx, in a 64-bit header.
 _SHOFF = 40
 _SHENTSIZE = 58
@@ -39,20 +41,40 @@ def read_modinfo(path: Path) -> dict[str, list[str]]:
         raise ProvisionError(f"'{path}' is no kernel module: {error}") from error
 
 
-def parse_modinfo(data: bytes) -> dict[str, list[str]]:
+def parse_modinfo(data: bytes | mmap) -> dict[str, list[str]]:
     """Return the values of each key of a module's bytes.
 
     Raises:
         UNREADABLE: They are none of a 64-bit ELF file with a ``.modinfo`` section.
     """
     values: dict[str, list[str]] = {}
-    for entry in _section(data).split(b"\0"):
+    for entry in _section(data, _MODINFO).split(b"\0"):
         key, separator, value = entry.partition(b"=")
         if separator:
             values.setdefault(key.decode("ascii", "replace"), []).append(
                 value.decode("utf-8", "replace")
             )
     return values
+
+
+def read_identity(path: Path) -> tuple[bytes | None, dict[str, list[str]]]:
+    """Return the build-id note of an uncompressed module file, if it has one, and its modinfo.
+
+    Only the parts that hold them are read: modules of 60 MB are not rare.
+
+    Raises:
+        ProvisionError: It is no kernel module.
+        OSError: It can't be read.
+    """
+    try:
+        with path.open("rb") as stream, mmap(stream.fileno(), 0, access=ACCESS_READ) as data:
+            info = parse_modinfo(data)
+            try:
+                return _section(data, _BUILD_ID), info
+            except ValueError:
+                return None, info
+    except UNREADABLE as error:
+        raise ProvisionError(f"'{path}' is no kernel module: {error}") from error
 
 
 def _content(path: Path) -> bytes:
@@ -66,7 +88,7 @@ def _content(path: Path) -> bytes:
     return data
 
 
-def _section(data: bytes) -> bytes:
+def _section(data: bytes | mmap, wanted: bytes) -> bytes:
     if data[:4] != _MAGIC:
         raise ValueError("not an ELF file")
     if data[4] != _CLASS_64:
@@ -85,8 +107,8 @@ def _section(data: bytes) -> bytes:
     names_at = headers[names_index][4]
     for name, _kind, _flags, _address, offset, size in headers:
         start = names_at + name
-        if data[start : start + len(_SECTION) + 1] == _SECTION + b"\0":
+        if data[start : start + len(wanted) + 1] == wanted + b"\0":
             if offset + size > len(data):
-                raise ValueError("its .modinfo section lies behind the file's end")
+                raise ValueError(f"its {wanted.decode()} section lies behind the file's end")
             return data[offset : offset + size]
-    raise ValueError("it has no .modinfo section")
+    raise ValueError(f"it has no {wanted.decode()} section")

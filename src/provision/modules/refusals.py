@@ -1,0 +1,176 @@
+"""Why the kernel refused a module, in words: from modprobe's one line and the kernel's log."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from provision.errors import NotFoundError, ProvisionError
+
+# Of the kernel's log: kernel/module/main.c, version.c and signing.c, security/lockdown/lockdown.c.
+_UNKNOWN_SYMBOL = re.compile(r"Unknown symbol (\S+)")
+_OTHER_SYMBOL = re.compile(r"disagrees about version of symbol (\S+)")
+_VERMAGIC = re.compile(r"version magic '(?P<is>[^']*)' should be '(?P<should>[^']*)'")
+_PARAMETER = re.compile(r"(?P<value>`.*' invalid for parameter|unknown parameter) .?(?P<name>\w+)")
+_SIGNATURE = ("Key was rejected by service", "Required key not available", "Bad message")
+_LOG_LINES = 8
+
+SECURE_BOOT_HOW_TO = "docs/how-to/secure-boot.md"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """What is known of a refusal.
+
+    Attributes:
+        module: Its name.
+        kernel: Release of the running kernel.
+        said: What modprobe said.
+        log: What the kernel logged meanwhile.
+    """
+
+    module: str
+    kernel: str
+    said: str
+    log: Sequence[str]
+
+    def has(self, *texts: str) -> bool:
+        """Return whether modprobe said one of these."""
+        return any(text in self.said for text in texts)
+
+    def found(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
+        """Return where a pattern first matches in the log."""
+        return next((match for line in self.log if (match := pattern.search(line))), None)
+
+
+class _Reason(NamedTuple):
+    """What happened, completing "could not be loaded: ", and what to do."""
+
+    what: str
+    resolution: str
+
+
+def explain(refusal: Refusal) -> ProvisionError:
+    """Return the error to raise for a module that could not be loaded."""
+    reasons = (reason for find in _REASONS if (reason := find(refusal)))
+    reason = next(reasons, None) or _unknown(refusal)
+    kind = NotFoundError if refusal.has("No such device") else ProvisionError
+    details = [*refusal.said.splitlines(), *refusal.log[-_LOG_LINES:]]
+    return kind(
+        f"The module '{refusal.module}' could not be loaded: {reason.what}.",
+        resolution=reason.resolution,
+        details="\n".join(line for line in details if line.strip()) or None,
+    )
+
+
+def _signature(refusal: Refusal) -> _Reason | None:
+    if not refusal.has(*_SIGNATURE):
+        return None
+    is_signed = not any("unsigned module" in line for line in refusal.log)
+    what = "is signed with a key that it does not know" if is_signed else "is not signed"
+    return _Reason(
+        f"this kernel accepts only modules signed with a key that it knows, and this one {what}",
+        "Sign modules with a key of yours ([signing] in /etc/provision/provision.toml) and enrol"
+        f" its certificate with 'mokutil --import': {SECURE_BOOT_HOW_TO}.",
+    )
+
+
+def _lockdown(refusal: Refusal) -> _Reason | None:
+    locked = any(line.startswith("Lockdown:") or "Lockdown" in line for line in refusal.log)
+    if not (locked and refusal.has("Operation not permitted", "Permission denied")):
+        return None
+    return _Reason(
+        "the kernel is locked down (Secure Boot) and the module is not signed with a key that it"
+        " knows",
+        "Sign modules with a key of yours ([signing] in /etc/provision/provision.toml) and enrol"
+        f" its certificate with 'mokutil --import': {SECURE_BOOT_HOW_TO}.",
+    )
+
+
+def _permission(refusal: Refusal) -> _Reason | None:
+    if refusal.has("Operation not permitted"):
+        return _Reason(
+            "the kernel does not permit it",
+            "Run this as root on the host itself (not in a container without CAP_SYS_MODULE); see"
+            " 'provision doctor' for lockdown and kernel.modules_disabled.",
+        )
+    if refusal.has("Permission denied"):
+        return _Reason(
+            "a security module (SELinux) does not permit it",
+            "The store's modules need the type modules_object_t: 'chcon -R -t modules_object_t"
+            " /var/lib/provision/DRIVER/current/lib/modules'; 'ausearch -m avc' shows the denial.",
+        )
+    return None
+
+
+def _other_kernel(refusal: Refusal) -> _Reason | None:
+    magic = refusal.found(_VERMAGIC)
+    symbol = refusal.found(_OTHER_SYMBOL)
+    if not (magic or symbol or refusal.has("Exec format error", "Invalid module format")):
+        return None
+    rebuild = "Build it for this kernel: provision apply (or provision install --replace DRIVER)."
+    if magic:
+        return _Reason(
+            f"it was built for another kernel ('{magic['is'].strip()}', and this one is"
+            f" '{magic['should'].strip()}')",
+            rebuild,
+        )
+    if symbol:
+        return _Reason(
+            f"it was built with other headers: the symbol '{symbol[1]}' has another version in the"
+            f" running kernel {refusal.kernel}",
+            rebuild,
+        )
+    return _Reason("its format is not this kernel's", rebuild)
+
+
+def _symbols(refusal: Refusal) -> _Reason | None:
+    names = {match[1] for line in refusal.log if (match := _UNKNOWN_SYMBOL.search(line))}
+    if not names and not refusal.has("Unknown symbol"):
+        return None
+    which = f" ({', '.join(sorted(names))})" if names else ""
+    return _Reason(
+        f"it needs symbols that the kernel {refusal.kernel} and its loaded modules don't have"
+        f"{which}",
+        "A module that it depends on is missing or of another build: 'provision verify DRIVER', and"
+        " see that the kernel's own modules are all installed (linux-modules-extra and the like).",
+    )
+
+
+def _parameter(refusal: Refusal) -> _Reason | None:
+    match = refusal.found(_PARAMETER)
+    if not match:
+        return None
+    return _Reason(
+        f"its parameter '{match['name']}' has a value that it does not take",
+        "Correct the options of this driver in /etc/provision/provision.toml, or in"
+        f" /etc/modprobe.d; 'modinfo -p {refusal.module}' lists what there is.",
+    )
+
+
+def _hardware(refusal: Refusal) -> _Reason | None:
+    if not refusal.has("No such device"):
+        return None
+    return _Reason(
+        "no hardware that it drives was found, or another driver holds it",
+        "'provision facts' shows the devices and what drives each; 'provision doctor' looks for"
+        " modules that are in the way.",
+    )
+
+
+def _unknown(refusal: Refusal) -> _Reason:
+    last = (refusal.said.strip().splitlines() or ["modprobe gave no reason"])[-1]
+    return _Reason(last.rpartition(": ")[2], "See the kernel's log: journalctl -k, or dmesg.")
+
+
+_REASONS: tuple[Callable[[Refusal], _Reason | None], ...] = (
+    _signature,
+    _lockdown,
+    _permission,
+    _other_kernel,
+    _symbols,
+    _parameter,
+    _hardware,
+)
