@@ -37,6 +37,20 @@ class Layout:
         return self.folder / "previous"
 
     @property
+    def kernels(self) -> Path:
+        """Folder of links: which artifact is for which kernel."""
+        return self.folder / "kernels"
+
+    def kernel_link(self, release: str) -> Path:
+        """Return the link to the artifact that is used when a kernel runs."""
+        return self.kernels / release
+
+    @property
+    def state(self) -> Path:
+        """What the agent remembers; losing it costs time, nothing else."""
+        return self.folder / "state.json"
+
+    @property
     def record(self) -> Path:
         """What was written outside of the store."""
         return self.folder / "written.json"

@@ -6,11 +6,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from provision.errors import ProvisionError
-from provision.manifest import Manifest, Module
 from provision.modules.modinfo import read_identity
+
+if TYPE_CHECKING:
+    # The agent looks at every boot, and these take longer to load than all else that it does.
+    from provision.manifest import Manifest
 
 _PERMANENT = "[permanent]"
 _FIELDS = 4
@@ -91,7 +94,25 @@ def other_builds(
 ) -> tuple[str, ...]:
     """Return the modules of an artifact that are loaded from another build."""
     there = [module for module in manifest.modules if module.name in loaded]
-    return tuple(m.name for m in there if not _is_same_build(entry, m, loaded[m.name]))
+    return tuple(m.name for m in there if not is_same_build(entry / m.path, loaded[m.name]))
+
+
+def is_same_build(module: Path, loaded: LoadedModule) -> bool:
+    """Return whether a loaded module is the one of a file.
+
+    They are compared by what identifies the build best of what both sides have.
+    """
+    try:
+        build_id, info = read_identity(module)
+    except (ProvisionError, OSError):
+        # What can't be read is for verification to report; it surely isn't what was loaded.
+        return False
+    if build_id is not None and loaded.build_id is not None:
+        return build_id == loaded.build_id
+    srcversion = next(iter(info.get("srcversion", [])), None)
+    if srcversion is not None and loaded.srcversion is not None:
+        return srcversion == loaded.srcversion
+    return next(iter(info.get("version", [])), None) == loaded.version
 
 
 def users_of(
@@ -139,21 +160,6 @@ def _loaded(line: str, modules: Path) -> LoadedModule:
         build_id=_bytes(folder / "notes/.note.gnu.build-id"),
         is_permanent=_PERMANENT in holders or references == "-",
     )
-
-
-def _is_same_build(entry: Path, module: Module, loaded: LoadedModule) -> bool:
-    """Compare by what identifies the build best of what both sides have."""
-    try:
-        build_id, info = read_identity(entry / module.path)
-    except (ProvisionError, OSError):
-        # What can't be read is for verification to report; it surely isn't what was loaded.
-        return False
-    if build_id is not None and loaded.build_id is not None:
-        return build_id == loaded.build_id
-    srcversion = next(iter(info.get("srcversion", [])), None)
-    if srcversion is not None and loaded.srcversion is not None:
-        return srcversion == loaded.srcversion
-    return next(iter(info.get("version", [])), None) == loaded.version
 
 
 def _up(root: Path, module: str) -> list[str]:

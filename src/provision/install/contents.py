@@ -1,0 +1,128 @@
+"""What is in a store entry, read in a moment: for decisions that are made at every boot.
+
+The manifest was validated when the entry was made; here it is only read, without the models that
+take longer to load than everything else. What can't be read is a damaged entry.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from provision.files import sha256_file
+
+MANIFEST = "driver/manifest.json"
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A regular file of an entry: path relative to it, bytes, and sha256."""
+
+    path: str
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleFile(File):
+    """A kernel module, by the name under which the kernel lists it."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What an entry holds, as its manifest says.
+
+    Attributes:
+        driver: The driver's name.
+        version: Its version.
+        flavour: Its flavour.
+        kernel: Release of the kernel that the modules are for.
+        modules: The modules.
+        files: The regular files of the user space.
+        optional: Names of modules that need not be loaded.
+    """
+
+    driver: str
+    version: str
+    flavour: str
+    kernel: str
+    modules: tuple[ModuleFile, ...]
+    files: tuple[File, ...]
+    optional: frozenset[str] = frozenset()
+
+
+def read_contents(entry: Path) -> Contents | None:
+    """Return what an entry holds; None if it is missing or its manifest can't be understood."""
+    try:
+        manifest = json.loads((entry / MANIFEST).read_bytes())
+        pin = manifest["pin"]
+        return Contents(
+            driver=pin["driver"]["name"],
+            version=pin["driver"]["version"],
+            flavour=pin["driver"]["flavour"],
+            kernel=pin["kernel"]["release"],
+            modules=tuple(
+                ModuleFile(m["path"], m["size"], m["sha256"], m["name"])
+                for m in manifest["modules"]
+            ),
+            files=tuple(
+                File(f"driver{f['path']}", f["size"], f["sha256"])
+                for f in manifest["files"]
+                if f.get("sha256") is not None
+            ),
+            optional=frozenset(manifest.get("host", {}).get("optional", ())),
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def stamp(entry: Path, contents: Contents) -> str:
+    """Return a fingerprint of the files' sizes, modes and times.
+
+    As long as it stays the same, nobody has written to them, and comparing checksums again can
+    only find a defective disk.
+    """
+    total = hashlib.sha256()
+    for path in [MANIFEST, *(file.path for file in (*contents.modules, *contents.files))]:
+        try:
+            status = (entry / path).lstat()
+        except OSError:
+            total.update(b"missing\n")
+            continue
+        facts = (status.st_mode, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+        total.update(f"{facts}\n".encode())
+    return total.hexdigest()
+
+
+def damages(entry: Path, contents: Contents, *, all_checksums: bool) -> Iterator[str]:
+    """Yield what is wrong with an entry: missing files, wrong sizes, wrong checksums.
+
+    Args:
+        entry: Its folder.
+        contents: What it should hold.
+        all_checksums: Whether to read the user space too, or only the modules.
+    """
+    for module in contents.modules:
+        yield from _damage(entry, module, checksum=True)
+    for file in contents.files:
+        yield from _damage(entry, file, checksum=all_checksums)
+    listed = entry / f"lib/modules/{contents.kernel}/modules.dep"
+    if not listed.is_file():
+        yield f"{listed.relative_to(entry)} is missing"
+
+
+def _damage(entry: Path, file: File, *, checksum: bool) -> Iterator[str]:
+    path = entry / file.path
+    try:
+        size = path.stat().st_size
+        if size != file.size:
+            yield f"{file.path} has {size} bytes, not {file.size}"
+        elif checksum and sha256_file(path) != file.sha256:
+            yield f"{file.path} has another sha256"
+    except OSError:
+        yield f"{file.path} is missing"
