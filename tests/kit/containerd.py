@@ -1,0 +1,108 @@
+"""A containerd of our own, without Docker: for `ctr`, and for Kubernetes' interface (`kit.cri`)."""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from kit.engine import remove_tree
+from kit.probe import find_program
+from kit.process import Completed, Daemon, end_tree_of, run
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["Containerd"]
+
+# Of Kubernetes' part: the pause image is one that is there already; lowering an OOM score needs
+# CAP_SYS_RESOURCE; and nothing outside the folder is read.
+_CONFIG = """\
+version = 2
+root = "{folder}/root"
+state = "{folder}/state"
+[grpc]
+address = "{folder}/containerd.sock"
+[plugins."io.containerd.internal.v1.opt"]
+path = "{folder}/opt"
+[plugins."io.containerd.grpc.v1.cri"]
+sandbox_image = "{pause}"
+restrict_oom_score_adj = true
+stream_server_address = "127.0.0.1"
+[plugins."io.containerd.grpc.v1.cri".cni]
+bin_dir = "{folder}/cni/bin"
+conf_dir = "{folder}/cni/conf"
+"""
+
+
+@dataclass
+class Containerd:
+    """A private containerd; `with Containerd(...) as containerd:` cleans up behind it.
+
+    Attributes:
+        settings: what is added to its config.toml, without `version`.
+        environment: what OCI runtimes find in their environment.
+        pause: the image that holds a pod's namespaces open.
+    """
+
+    settings: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    pause: str = "docker.io/library/pause:latest"
+
+    def __enter__(self) -> Self:
+        """Start it.
+
+        Raises:
+            RuntimeError: it did not come up; the message has the end of its log.
+        """
+        self.folder = Path(tempfile.mkdtemp(prefix="provision-containerd-"))
+        self._stack = ExitStack()
+        self._stack.callback(remove_tree, self.folder)
+        # The shims, and with them the containers, outlive the daemon by design.
+        self._stack.callback(end_tree_of, str(self.socket))
+        with self._stack:
+            self._start()
+            self._stack = self._stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Remove the containers, stop the daemon, remove the folder."""
+        with suppress(AssertionError):
+            for namespace in self("namespaces", "list", "--quiet").stdout.split():
+                for task in self.tasks(namespace):
+                    self("--namespace", namespace, "task", "delete", "--force", task, check=False)
+        self._stack.close()
+
+    @property
+    def socket(self) -> Path:
+        """Where it listens."""
+        return self.folder / "containerd.sock"
+
+    def __call__(self, *words: str | Path, check: bool = True) -> Completed:
+        """Run `ctr WORDS`."""
+        return run(["ctr", "--address", self.socket, *words], check=check)
+
+    def tasks(self, namespace: str) -> list[str]:
+        """The containers with a process, by name."""
+        return self("--namespace", namespace, "task", "list", "--quiet").stdout.split()
+
+    def load(self, archive: Path, namespace: str) -> None:
+        """Load the images of a `docker save` archive."""
+        self("--namespace", namespace, "images", "import", archive)
+
+    def _start(self) -> None:
+        program = find_program("containerd")
+        if program is None:
+            raise RuntimeError("containerd is not installed; tests/kit/setup.sh packages")
+        config = self.folder / "config.toml"
+        own = _CONFIG.format(folder=self.folder, pause=self.pause)
+        config.write_text(own + self.settings)
+        daemon = Daemon(
+            [program, "--config", config],
+            log=self.folder / "log",
+            ready=lambda: self("version", check=False).returncode == 0,
+            env=self.environment,
+        )
+        self._stack.callback(daemon.stop)
