@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from provision.files import write_atomic
@@ -84,10 +84,9 @@ class DriverState:
         """Return what is known about one kernel; nothing, if nothing is."""
         return self.kernels.get(release, KernelState())
 
-    def with_kernel(self, release: str, **changes: Any) -> DriverState:
-        """Return the same with some values of one kernel changed."""
-        changed = replace(self.of(release), **changes)
-        return DriverState({**self.kernels, release: changed})
+    def updated(self, release: str, kernel: KernelState) -> DriverState:
+        """Return the same with what is known about one kernel replaced."""
+        return DriverState({**self.kernels, release: kernel})
 
     def without(self, release: str) -> DriverState:
         """Return the same with one kernel forgotten."""

@@ -1,0 +1,118 @@
+"""Which kernels a host has, and which of them may run after the next boot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from provision.errors import ProvisionError
+from provision.host.kernel import kernel_order, kernel_release
+from provision.host.slots import PendingKernels, next_of_flatcar, next_of_ostree
+from provision.run import find_program, run
+
+_FOLDERS = ("usr/lib/modules", "lib/modules")
+_ASK_SECONDS = 60.0
+
+# Runs a program and returns what it prints; None where it isn't installed or fails.
+Ask = Callable[[Sequence[str]], str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """The kernels of a host, by release.
+
+    Attributes:
+        running: The one that runs; None: the root holds none.
+        pending: Those that may run after the next boot, besides the running one.
+        installed: All that are complete, the newest first.
+        incomplete: Those whose files are not all there (yet).
+        notes: What could not be found out, for people.
+    """
+
+    running: str | None
+    pending: tuple[str, ...] = ()
+    installed: tuple[str, ...] = ()
+    incomplete: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def relevant(self) -> tuple[str, ...]:
+        """The kernels that need their modules: the running one first."""
+        running = (self.running,) if self.running else ()
+        return tuple(dict.fromkeys([*running, *self.pending]))
+
+    @property
+    def bootable(self) -> tuple[str, ...]:
+        """Every kernel that could be chosen at a boot, the relevant ones first."""
+        return tuple(dict.fromkeys([*self.relevant, *self.installed]))
+
+
+def find_kernels(root: Path = Path("/"), *, ask: Ask | None = None) -> Kernels:
+    """Return the kernels of the host whose root is given.
+
+    Args:
+        root: Root of the host.
+        ask: Runs a program of the host; by default programs are run for the running host alone,
+            because those of this machine know nothing about another root.
+    """
+    ask = ask or (_ask if root == Path("/") else _ask_nobody)
+    running = kernel_release(root)
+    complete, incomplete = _installed(root)
+    newest = complete[:1]
+    special = _pending_elsewhere(root, ask)
+    # A host that switches between whole systems boots what its updater says, whatever else lies
+    # in /lib/modules of the one that runs.
+    found = PendingKernels(tuple(newest)) if special is None else special
+    return Kernels(
+        running=running,
+        pending=tuple(release for release in found.releases if release != running),
+        installed=tuple(complete),
+        incomplete=tuple(incomplete),
+        notes=found.notes,
+    )
+
+
+def _pending_elsewhere(root: Path, ask: Ask) -> PendingKernels | None:
+    """Return what an image-based host boots next; None for a host of packages."""
+    if (root / "run/ostree-booted").exists():
+        return next_of_ostree(root, ask(("rpm-ostree", "status", "--json")))
+    if (root / "boot/flatcar").is_dir():
+        return next_of_flatcar(root, ask(("update_engine_client", "-status")))
+    return None
+
+
+def _installed(root: Path) -> tuple[list[str], list[str]]:
+    """Return the complete and the incomplete kernels of lib/modules, the newest first.
+
+    Package managers unpack files one by one; depmod writes modules.dep when all are there. Without
+    an image a kernel can't boot: its package is gone, or not unpacked yet.
+    """
+    folders = {
+        path.name: path
+        for name in _FOLDERS
+        for path in (root / name).glob("*")
+        if path.is_dir() and path.name[:1].isdigit()
+    }
+    images = {path.name.removeprefix("vmlinuz-") for path in (root / "boot").glob("vmlinuz-*")}
+    complete: list[str] = []
+    incomplete: list[str] = []
+    for release in sorted(folders, key=kernel_order, reverse=True):
+        has_image = not images or release in images or (folders[release] / "vmlinuz").exists()
+        is_complete = has_image and (folders[release] / "modules.dep").is_file()
+        (complete if is_complete else incomplete).append(release)
+    return complete, incomplete
+
+
+def _ask(argv: Sequence[str]) -> str | None:
+    if find_program(argv[0]) is None:
+        return None
+    try:
+        return run(argv, why="learn which kernel boots next", timeout=_ASK_SECONDS).stdout
+    except ProvisionError:
+        return None
+
+
+def _ask_nobody(argv: Sequence[str]) -> str | None:
+    del argv
+    return None

@@ -1,0 +1,106 @@
+"""The next kernel of hosts that are updated as a whole: ostree's deployments, Flatcar's slots."""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+# "CURRENT_OP=UPDATE_STATUS_UPDATED_NEED_REBOOT": the update is complete and boots next.
+_COMPLETE = "UPDATE_STATUS_UPDATED_NEED_REBOOT"
+# A kernel image on x86: "HdrS" at 0x202; at 0x20e the version's address, counted from 0x200.
+# Source: https://docs.kernel.org/arch/x86/boot.html
+_SETUP = 0x200
+_MAGIC = (0x202, b"HdrS")
+_VERSION = 0x20E
+_HEADER_BYTES = 0x8000
+
+
+@dataclass(frozen=True, slots=True)
+class PendingKernels:
+    """The kernels that may run after the next boot, and what could not be found out."""
+
+    releases: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def next_of_ostree(root: Path, status: str | None) -> PendingKernels:
+    """Return the kernel of the deployment that boots next.
+
+    Args:
+        root: Root of the host.
+        status: What ``rpm-ostree status --json`` prints; its deployments are in the order in which
+            the boot loader has them, so those before the booted one have been made since.
+    """
+    try:
+        deployments = json.loads(status or "")["deployments"]
+        newer = _before_booted(deployments)
+        folders = [_deployment(root, deployment) for deployment in newer]
+    except (ValueError, KeyError, TypeError):
+        return PendingKernels(notes=("'rpm-ostree status --json' does not say what boots next",))
+    releases, notes = [], []
+    for folder in folders:
+        modules = folder / "usr/lib/modules"
+        found = sorted(path.parent.name for path in modules.glob("*/vmlinuz"))
+        releases += found
+        if not found:
+            notes.append(f"there is no kernel in {modules}")
+    return PendingKernels(tuple(dict.fromkeys(releases)), tuple(notes))
+
+
+def next_of_flatcar(root: Path, status: str | None) -> PendingKernels:
+    """Return the kernel of the slot that boots next, if an update waits for its reboot.
+
+    Its updater copies the kernel to the boot partition, as ``vmlinuz-a`` or ``vmlinuz-b``.
+    Source: flatcar-postinst in https://github.com/flatcar/update_engine.
+
+    Args:
+        root: Root of the host.
+        status: What ``update_engine_client -status`` prints.
+    """
+    fields = dict(re.findall(r"^([A-Z_]+)=(.*)$", status or "", re.MULTILINE))
+    if not fields.get("CURRENT_OP", "").startswith("UPDATE_STATUS_"):
+        return PendingKernels(notes=("'update_engine_client -status' does not say what is next",))
+    if fields["CURRENT_OP"] != _COMPLETE:
+        return PendingKernels()
+    version = fields.get("NEW_VERSION", "?")
+    try:
+        booted = (root / "proc/cmdline").read_text()
+        other = "a" if re.search(r"BOOT_IMAGE=\S*vmlinuz-b\b", booted) else "b"
+        return PendingKernels((image_release(root / f"boot/flatcar/vmlinuz-{other}"),))
+    except (OSError, ValueError) as error:
+        return PendingKernels(notes=(f"the kernel of the update {version} can't be read: {error}",))
+
+
+def image_release(path: Path) -> str:
+    """Return the release that a kernel image for x86 says it has.
+
+    Raises:
+        ValueError: It is no such image.
+        OSError: It can't be read.
+    """
+    with path.open("rb") as stream:
+        head = stream.read(_HEADER_BYTES)
+    at, magic = _MAGIC
+    if head[at : at + len(magic)] != magic:
+        raise ValueError(f"'{path}' is no kernel image for x86")
+    (offset,) = struct.unpack_from("<H", head, _VERSION)
+    text = head[_SETUP + offset :].split(b"\0", 1)[0].decode("ascii", "replace")
+    if not offset or not text:
+        raise ValueError(f"'{path}' does not say its version")
+    return text.split(" ", 1)[0]
+
+
+def _before_booted(deployments: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the deployments that the boot loader prefers to the booted one: only the first."""
+    first = deployments[:1]
+    return [deployment for deployment in first if not deployment["booted"]]
+
+
+def _deployment(root: Path, deployment: Mapping[str, Any]) -> Path:
+    name = f"{deployment['checksum']}.{deployment['serial']}"
+    return Path(root, "ostree/deploy", deployment["osname"], "deploy", name)

@@ -1,0 +1,160 @@
+"""Which kernels a host has, and which of them boots next."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from provision.host.kernels import Kernels, find_kernels
+from provision.host.slots import image_release
+
+DATA = Path(__file__).parents[2] / "data/updaters"
+OLD, NEW = "6.1.0-47-amd64", "6.1.0-56-amd64"
+
+
+def _kernel(root: Path, release: str, *, done: bool = True, image: bool = True) -> None:
+    folder = root / "lib/modules" / release
+    folder.mkdir(parents=True)
+    if done:
+        (folder / "modules.dep").write_text("")
+    if image:
+        (root / "boot").mkdir(exist_ok=True)
+        (root / f"boot/vmlinuz-{release}").write_text("")
+
+
+def _runs(root: Path, release: str) -> None:
+    path = root / "proc/sys/kernel/osrelease"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"{release}\n")
+
+
+def _says(text: str | None) -> Callable[[Sequence[str]], str | None]:
+    return lambda _argv: text
+
+
+def test_the_newest_complete_kernel_boots_next(tmp_path: Path) -> None:
+    _runs(tmp_path, OLD)
+    for release in ("6.1.0-9-amd64", OLD, NEW):
+        _kernel(tmp_path, release)
+    kernels = find_kernels(tmp_path)
+    assert (kernels.running, kernels.pending) == (OLD, (NEW,))
+    assert kernels.installed == (NEW, OLD, "6.1.0-9-amd64")
+    assert kernels.relevant == (OLD, NEW)
+    assert kernels.bootable == (OLD, NEW, "6.1.0-9-amd64")
+
+
+def test_a_kernel_that_is_being_unpacked_does_not(tmp_path: Path) -> None:
+    _runs(tmp_path, OLD)
+    _kernel(tmp_path, OLD)
+    _kernel(tmp_path, "6.1.0-57-amd64", image=False)
+    _kernel(tmp_path, NEW, done=False)
+    kernels = find_kernels(tmp_path)
+    assert kernels.pending == ()
+    assert kernels.incomplete == ("6.1.0-57-amd64", NEW)
+
+
+def test_the_running_kernel_counts_although_its_package_is_gone(tmp_path: Path) -> None:
+    _runs(tmp_path, OLD)
+    _kernel(tmp_path, NEW)
+    assert find_kernels(tmp_path).relevant == (OLD, NEW)
+
+
+def test_a_root_without_kernels(tmp_path: Path) -> None:
+    assert find_kernels(tmp_path) == Kernels(None)
+    assert find_kernels(tmp_path).relevant == ()
+
+
+def test_a_staged_deployment_boots_next(tmp_path: Path) -> None:
+    text = (DATA / "rpm-ostree_staged.json").read_text()
+    _ostree(tmp_path, text, "5.14.0-999.el9.x86_64")
+    kernels = find_kernels(tmp_path, ask=_says(text))
+    assert kernels.pending == ("5.14.0-999.el9.x86_64",)
+    assert kernels.notes == ()
+
+
+def test_behind_the_booted_deployment_is_only_what_it_can_go_back_to(tmp_path: Path) -> None:
+    document = json.loads((DATA / "rpm-ostree_staged.json").read_text())
+    old = document["deployments"][0] | {"staged": False}
+    document["deployments"] = [old | {"booted": True, "serial": 1}, old]
+    _ostree(tmp_path, json.dumps(document), "5.14.0-1.el9.x86_64")
+    kernels = find_kernels(tmp_path, ask=_says(json.dumps(document)))
+    assert (kernels.pending, kernels.notes) == ((), ())
+
+
+@pytest.mark.parametrize("text", [None, "", "{}", "[]", '{"deployments": [{}]}'])
+def test_an_ostree_host_that_does_not_say_is_noted(text: str | None, tmp_path: Path) -> None:
+    _ostree(tmp_path, "{}", "5.14.0-1.el9.x86_64")
+    kernels = find_kernels(tmp_path, ask=_says(text))
+    assert kernels.pending == ()
+    assert "rpm-ostree" in kernels.notes[0]
+
+
+def test_a_deployment_that_is_not_there_is_noted(tmp_path: Path) -> None:
+    text = (DATA / "rpm-ostree_staged.json").read_text()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/ostree-booted").touch()
+    assert "no kernel" in find_kernels(tmp_path, ask=_says(text)).notes[0]
+
+
+@pytest.mark.parametrize(("booted", "other"), [("a", "b"), ("b", "a")])
+def test_flatcars_other_slot_boots_next(booted: str, other: str, tmp_path: Path) -> None:
+    _flatcar(tmp_path, booted)
+    (tmp_path / f"boot/flatcar/vmlinuz-{other}").write_bytes(_image("6.6.95-flatcar (build@x) #1"))
+    text = (DATA / "update-engine_need-reboot.txt").read_text()
+    assert find_kernels(tmp_path, ask=_says(text)).pending == ("6.6.95-flatcar",)
+
+
+def test_an_update_that_is_not_complete_boots_nothing(tmp_path: Path) -> None:
+    _flatcar(tmp_path, "a")
+    text = (DATA / "update-engine_downloading.txt").read_text()
+    kernels = find_kernels(tmp_path, ask=_says(text))
+    assert (kernels.pending, kernels.notes) == ((), ())
+
+
+def test_an_updater_that_does_not_answer_is_noted(tmp_path: Path) -> None:
+    _flatcar(tmp_path, "a")
+    for text in (None, (DATA / "update-engine_refused.txt").read_text()):
+        kernels = find_kernels(tmp_path, ask=_says(text))
+        assert kernels.pending == ()
+        assert "update_engine_client" in kernels.notes[0]
+
+
+@pytest.mark.parametrize("content", [b"", b"MZ" * 0x4000, b"\0" * 0x202 + b"HdrS" + b"\0" * 64])
+def test_an_image_that_is_none_is_noted(content: bytes, tmp_path: Path) -> None:
+    _flatcar(tmp_path, "a")
+    path = tmp_path / "boot/flatcar/vmlinuz-b"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="vmlinuz-b"):
+        image_release(path)
+    text = (DATA / "update-engine_need-reboot.txt").read_text()
+    kernels = find_kernels(tmp_path, ask=_says(text))
+    assert kernels.pending == ()
+    assert "2079.3.2" in kernels.notes[0]
+
+
+def _ostree(root: Path, text: str, release: str) -> None:
+    (root / "run").mkdir()
+    (root / "run/ostree-booted").touch()
+    for deployment in json.loads(text).get("deployments", []):
+        name = f"{deployment['checksum']}.{deployment['serial']}"
+        folder = root / f"ostree/deploy/default/deploy/{name}/usr/lib/modules/{release}"
+        folder.mkdir(parents=True)
+        (folder / "vmlinuz").touch()
+
+
+def _flatcar(root: Path, slot: str) -> None:
+    (root / "boot/flatcar").mkdir(parents=True)
+    (root / "proc").mkdir()
+    (root / "proc/cmdline").write_text(f"BOOT_IMAGE=/flatcar/vmlinuz-{slot} mount.usr=/dev/x\n")
+
+
+def _image(version: str) -> bytes:
+    """The beginning of a kernel image for x86, as the boot protocol lays it out."""
+    head = bytearray(0x400)
+    head[0x202:0x206] = b"HdrS"
+    struct.pack_into("<H", head, 0x20E, 0x100)
+    return bytes(head[:0x300]) + version.encode() + b"\0" * 16
