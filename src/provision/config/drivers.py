@@ -79,11 +79,14 @@ class SigningConfig(Frozen):
         key: File of the private key, or a PKCS#11 URI; None: modules are not signed.
         certificate: File of its certificate.
         hash: Digest of the signature, as the kernel's sign-file calls it.
+        pin_file: File with the key's passphrase or the token's PIN; None: the variable
+            ``KBUILD_SIGN_PIN`` has it, or there is none.
     """
 
     key: KeyAddress | None = None
     certificate: AbsolutePath | None = None
     hash: Literal["sha256", "sha384", "sha512"] = "sha256"
+    pin_file: AbsolutePath | None = None
 
     @model_validator(mode="after")
     def _both_or_none(self) -> Self:

@@ -23,7 +23,8 @@ from provision.progress import Note, Progress, silent
 from provision.run import run
 
 # Module parameters: by module, then by name.
-Options = Mapping[str, Mapping[str, str]]
+Parameter = str | int | bool
+Options = Mapping[str, Mapping[str, Parameter]]
 
 
 def load(
@@ -146,14 +147,15 @@ def _parameters(manifest: Manifest, options: Options) -> dict[str, list[str]]:
             resolution=f"Its modules are {', '.join(sorted(known))}.",
         )
     return {
-        module: [f"{name}={_quoted(value)}" for name, value in values.items()]
+        module: [f"{name}={_text(value)}" for name, value in values.items()]
         for module, values in given.items()
     }
 
 
-def _quoted(value: str) -> str:
+def _text(value: Parameter) -> str:
+    text = str(int(value)) if isinstance(value, bool) else str(value)
     # The kernel splits parameters at blanks outside of quotes: kernel/params.c, lib/cmdline.c.
-    return f'"{value}"' if any(character.isspace() for character in value) else value
+    return f'"{text}"' if any(character.isspace() for character in text) else text
 
 
 def _not_loaded(entry: Path, manifest: Manifest, root: Path) -> list[Module]:

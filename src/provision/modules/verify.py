@@ -14,6 +14,7 @@ from provision.errors import ConfigError, NotFoundError, ProvisionError
 from provision.files import sha256_file
 from provision.manifest import DriverFile, Manifest, Module
 from provision.modules.modinfo import read_modinfo
+from provision.modules.signature import content_digest, read_signature
 
 MANIFEST = PurePosixPath("driver/manifest.json")
 _MODULE_MODE = "0644"
@@ -29,7 +30,7 @@ class Finding:
     Attributes:
         path: The file, relative to the artifact.
         kind: ``missing``, ``altered``, ``mode``, ``link``, ``extra``, ``vermagic``,
-            ``modules.dep``, ``pin`` or ``manifest``.
+            ``modules.dep``, ``signature``, ``pin`` or ``manifest``.
         message: What is wrong, completing the path.
     """
 
@@ -156,7 +157,7 @@ class _Check:
         for module in self._manifest.modules:
             path = PurePosixPath(module.path)
             self._known.add(path)
-            if not self._content(path, sha256=module.sha256, size=module.size, mode=_MODULE_MODE):
+            if not self._module(path, module):
                 continue
             self._vermagic(path, module)
             if listed is not None and path not in listed:
@@ -186,6 +187,23 @@ class _Check:
             self._found(MANIFEST, "manifest", f"{file.path}: lacks sha256, size or mode")
             return
         self._content(path, sha256=file.sha256, size=file.size, mode=file.mode)
+
+    def _module(self, path: PurePosixPath, module: Module) -> bool:
+        """Check a module; a signature at its end is no part of what was built."""
+        size, sha256 = module.size, module.sha256
+        full = self._artifact / path
+        if self._manifest.pin.signing_key is not None and full.is_file():
+            try:
+                appended = read_signature(full)
+            except ValueError as error:
+                self._found(path, "signature", str(error))
+                return False
+            if appended is not None and appended.content_size == size:
+                if content_digest(full, appended) != sha256:
+                    self._found(path, "altered", f"has not the sha256 {sha256} below its signature")
+                    return False
+                size, sha256 = full.stat().st_size, sha256_file(full)
+        return self._content(path, sha256=sha256, size=size, mode=_MODULE_MODE)
 
     def _content(self, path: PurePosixPath, *, sha256: str, size: int, mode: str) -> bool:
         """Check a regular file; returns whether its content is right."""
