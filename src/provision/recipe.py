@@ -14,7 +14,7 @@ from packaging.version import Version as PepVersion
 from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, model_validator
 
 from provision.documents import Frozen
-from provision.manifest import Container, FeatureName, FileKind, RelativePath
+from provision.manifest import Container, FeatureName, FileKind, HostNeeds, RelativePath
 from provision.pin import ArchiveSource, GitSource, Name, PackageName, Sha256, Version
 
 # What a recipe's texts may refer to; resolve and render fill them in.
@@ -220,6 +220,7 @@ class Recipe(Frozen):
     patches: tuple[Patch, ...] = ()
     container: Container
     files: tuple[UserFile, ...] = ()
+    host: HostNeeds = HostNeeds()
 
     model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
 

@@ -18,7 +18,7 @@ from provision.documents import Frozen, load_json
 from provision.errors import ProvisionError
 from provision.files import switch_symlink, sync_directory, write_atomic
 from provision.install.layout import Layout
-from provision.install.vendor import loader_config, vendor_config
+from provision.install.vendor import loader_config, modprobe_config, vendor_config
 from provision.manifest import Manifest
 from provision.pin import Sha256
 from provision.run import run
@@ -83,6 +83,7 @@ def plan(layout: Layout, manifest: Manifest, *, replace: bool = False) -> list[C
     wanted = {
         layout.vendor_config: vendor_config(layout, manifest),
         layout.loader_config: loader_config(layout, manifest),
+        layout.modprobe_config: modprobe_config(layout, manifest),
     }
     files = [c for path, text in wanted.items() for c in _file_changes(layout, record, path, text)]
     strangers = [change.path for change in files if change.kind == "save"]

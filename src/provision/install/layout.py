@@ -8,6 +8,7 @@ from pathlib import Path, PurePosixPath
 STORE = PurePosixPath("var/lib/provision")
 VENDOR_CONFIGS = PurePosixPath("etc/oci-decorator/oci-decorator.d")
 LOADER_CONFIGS = PurePosixPath("etc/ld.so.conf.d")
+MODPROBE_CONFIGS = PurePosixPath("etc/modprobe.d")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,11 @@ class Layout:
     def loader_config(self) -> Path:
         """What the host's dynamic loader learns from."""
         return self.root / LOADER_CONFIGS / f"provision-{self.driver}.conf"
+
+    @property
+    def modprobe_config(self) -> Path:
+        """What keeps modules that are in the driver's way from being loaded."""
+        return self.root / MODPROBE_CONFIGS / f"provision-{self.driver}.conf"
 
     @property
     def driver_root(self) -> PurePosixPath:

@@ -69,6 +69,7 @@ def remove_leftovers(layout: Layout) -> list[Path]:
         (layout.folder, f".{layout.record.name}.*"),
         (layout.vendor_config.parent, f".{layout.vendor_config.name}.*"),
         (layout.loader_config.parent, f".{layout.loader_config.name}.*"),
+        (layout.modprobe_config.parent, f".{layout.modprobe_config.name}.*"),
     ]
     leftovers = [path for folder, pattern in patterns for path in sorted(folder.glob(pattern))]
     for path in leftovers:

@@ -1,4 +1,4 @@
-"""The configuration that is made from a manifest: oci-decorator's, and the host's loader's."""
+"""The configuration made from a manifest: oci-decorator's, the host's loader's, modprobe's."""
 
 from __future__ import annotations
 
@@ -42,6 +42,18 @@ def loader_config(layout: Layout, manifest: Manifest) -> str | None:
         return None
     lines = [str(layout.driver_root / folder.relative_to("/")) for folder in folders]
     return "\n".join([f"# Libraries of {layout.driver}, written by provision.", *lines, ""])
+
+
+def modprobe_config(layout: Layout, manifest: Manifest) -> str | None:
+    """Return the text of the host's modprobe.d file; None where nothing is in the driver's way.
+
+    Source: modprobe.d(5); a blacklisted module is not loaded for a device, only by its name.
+    """
+    conflicts = manifest.host.conflicts
+    if not conflicts:
+        return None
+    head = f"# They hold the hardware of {layout.driver}. Written by provision."
+    return "\n".join([head, *(f"blacklist {name}" for name in conflicts), ""])
 
 
 def _feature(manifest: Manifest, name: str) -> dict[str, list[str]]:

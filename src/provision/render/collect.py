@@ -63,6 +63,7 @@ def collect(plan: dict[str, Any], source: Path, out: Path, tool: Tool) -> dict[s
         "modules": modules,
         "files": sorted(files, key=lambda file: str(file["path"])),
         "container": plan["container"],
+        "host": plan["host"],
     }
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+from typing import Any
 
+from provision.manifest import HostNeeds
 from provision.recipe import Recipe
 
 
@@ -15,12 +17,15 @@ def recipe_digest(recipe: Recipe, flavour: str) -> str:
     modules and files: the summary, the known kernels, the other flavours.
     """
     chosen = recipe.flavours[flavour]
-    parts = {
+    parts: dict[str, Any] = {
         "build": chosen.build.model_dump(mode="json"),
         "licences": list(chosen.licences),
         "package": chosen.package,
         "files": [file.model_dump(mode="json", by_alias=True) for file in recipe.files],
         "container": recipe.container.model_dump(mode="json"),
     }
+    # Said only where there is something to say: the Pins of drivers without it stay as they were.
+    if recipe.host != HostNeeds():
+        parts["host"] = recipe.host.model_dump(mode="json")
     text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()

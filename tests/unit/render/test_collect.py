@@ -72,6 +72,7 @@ def plan(*files: dict[str, Any], modules: Sequence[str] = ("toy.ko",)) -> dict[s
         "modules": list(modules),
         "files": list(files),
         "container": {},
+        "host": {},
     }
 
 
