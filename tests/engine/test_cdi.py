@@ -1,0 +1,160 @@
+"""CDI in the two engines that read it: podman, and a Docker that is newer than Debian 12's."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kit.docker_in_tree import DockerInTree
+from kit.hosts import DISTRO, IMAGE
+from kit.manual import snippet
+from kit.probe import can_mount, need
+from kit.process import run
+from kit.product import DECORATOR, RUNTIME, base_archive
+from kit.standins import ALLOWED, OPEN_NODES, stand_in
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from kit.engine import Engine
+    from kit.hosts import Host
+    from kit.podman import Podman
+    from kit.process import Completed
+
+    # Flags of `run`, whether to fail the test when it fails.
+    Start = Callable[..., Completed]
+
+_PAGE = "how-to/configure-an-engine.md"
+_VENDOR: dict[str, Any] = {
+    "activation_flag": "OCI_GPU",
+    "driver_feature": ["compute"],
+    "cdi_kind": "example.com/gpu",
+    "inventory": {
+        "compute": {"devices": ["gpu0", "gpu1"], "libraries": ["/opt/gpu/lib/libgpu.so.1"]},
+        "tools": {"devices": ["gpuctl"], "binaries": ["/usr/bin/gpu-tool"]},
+    },
+}
+_REPORT = f"""
+set --
+for name in gpu0 gpu1 gpuctl; do [ ! -e /dev/$name ] || set -- "$@" /dev/$name; done
+{OPEN_NODES}
+ldconfig -p | grep -o '/opt/.*'
+cat /usr/bin/gpu-tool 2>/dev/null
+true
+"""
+_LIBRARY = "/opt/gpu/lib/libgpu.so.1"
+_TOOL = "/usr/bin/gpu-tool"
+
+
+@pytest.fixture(scope="module")
+def newer_docker(
+    engine: Engine, shim_config: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[DockerInTree]:
+    """A Docker with CDI switched on as the manual says, and with our runtime."""
+    need(can_mount(), "the right to mount", "run as root with CAP_SYS_ADMIN")
+    archive = base_archive(engine, DISTRO)
+    # Hosts lie below pytest's folder, which has to look the same from in there.
+    shown = (RUNTIME.parent, archive.parent, tmp_path_factory.getbasetemp())
+    settings = json.loads(snippet(_PAGE, "podman reads `/etc/cdi` by itself"))
+    settings |= json.loads(snippet(_PAGE, "`/etc/docker/daemon.json`, then"))
+    environment = {"OCI_DECORATOR_CONFIG": str(shim_config)}
+    with DockerInTree(settings, shown, environment) as docker:
+        docker("load", "--quiet", "--input", archive)
+        yield docker
+
+
+@pytest.fixture
+def gpus(host: Host) -> Host:
+    """A host with one vendor: two GPUs, a library, a tool with a node of its own."""
+    stand_in(host, _VENDOR)
+    host.write_vendor("gpu", _VENDOR)
+    return host
+
+
+def _generate(host: Host, output: Path) -> None:
+    """The manual's command, for this host's root and vendor."""
+    words = {"--vendor nvidia": "--vendor gpu", "/etc/cdi/nvidia.json": str(output)}
+    argv = shlex.split(snippet(_PAGE, "Write the inventory", words))
+    run([DECORATOR, *argv[1:], "--root", host.root])
+
+
+@pytest.fixture(params=["docker", "podman"])
+def start(request: pytest.FixtureRequest, podman: Podman, gpus: Host, tmp_path: Path) -> Start:
+    """How an engine that has our specification, and no other part of us, starts a container."""
+
+    def in_docker(*flags: str, check: bool = True) -> Completed:
+        docker: DockerInTree = request.getfixturevalue("newer_docker")
+        _generate(gpus, docker.cdi_dir / "gpu.json")
+        return docker("run", "--rm", *flags, IMAGE, "sh", "-c", _REPORT, check=check)
+
+    def in_podman(*flags: str, check: bool = True) -> Completed:
+        layer = tmp_path / "etc"
+        (layer / "upper/cdi").mkdir(parents=True, exist_ok=True)
+        (layer / "work").mkdir(exist_ok=True)
+        _generate(gpus, layer / "upper/cdi/gpu.json")
+        words = [*podman.command(), "run", "--rm", *flags, IMAGE, "sh", "-c", _REPORT]
+        # This podman reads /etc/cdi and nothing else; the machine's own stays as it is.
+        options = f"lowerdir=/etc,upperdir={layer}/upper,workdir={layer}/work"
+        script = f'mount -t overlay -o {options} overlay /etc && exec "$@"'
+        enter = ["unshare", "--mount", "--propagation=private", "sh", "-c", script, "sh"]
+        return run([*enter, *words], env=podman.variables(), check=check)
+
+    return in_docker if request.param == "docker" else in_podman
+
+
+def _opened(*names: str) -> list[str]:
+    return [f"/dev/{name}: {ALLOWED}" for name in names]
+
+
+def test_a_device_is_had_by_its_name(start: Start) -> None:
+    assert start().stdout == ""
+    one = start("--device", "example.com/gpu=gpu1")
+    assert one.stdout.splitlines() == [*_opened("gpu1"), _LIBRARY]
+    everything = start("--device", "example.com/gpu=all")
+    assert everything.stdout.splitlines() == [
+        *_opened("gpu0", "gpu1", "gpuctl"),
+        _LIBRARY,
+        _TOOL,
+    ]
+
+
+def test_devices_add_up(start: Start) -> None:
+    both = ("--device", "example.com/gpu=gpu0", "--device", "example.com/gpu=feature-tools")
+    assert start(*both).stdout.splitlines() == [*_opened("gpu0", "gpuctl"), _LIBRARY, _TOOL]
+
+
+def test_an_unknown_device_refuses_the_start(start: Start) -> None:
+    refused = start("--device", "example.com/gpu=gpu9", check=False)
+    assert refused.returncode != 0
+    assert "gpu9" in refused.stderr
+
+
+def test_the_runtime_works_in_the_newer_docker_too(newer_docker: DockerInTree, gpus: Host) -> None:
+    del gpus
+
+    def start(*flags: str, check: bool = True) -> Completed:
+        words = ("run", "--rm", "--runtime=oci-decorator", *flags, IMAGE, "sh", "-c", _REPORT)
+        return newer_docker(*words, check=check)
+
+    assert start().stdout == ""
+    decorated = start("--env=OCI_GPU=")
+    assert decorated.stdout.splitlines() == [*_opened("gpu0", "gpu1"), _LIBRARY]
+    refused = start("--env=OCI_GPU=fly", check=False)
+    assert refused.returncode != 0
+    assert 'OCI_GPU asks for the unknown feature "fly"' in refused.stderr
+
+
+def test_runtime_and_specification_together_give_the_same_once(
+    newer_docker: DockerInTree, gpus: Host
+) -> None:
+    _generate(gpus, newer_docker.cdi_dir / "gpu.json")
+    flags = ("--runtime=oci-decorator", "--env=OCI_GPU=all", "--device", "example.com/gpu=all")
+    both = newer_docker(
+        "run", "--rm", *flags, IMAGE, "sh", "-c", f"{_REPORT}\nmount | grep -c /opt/gpu"
+    )
+    expected = [*_opened("gpu0", "gpu1", "gpuctl"), _LIBRARY, _TOOL, "1"]
+    assert both.stdout.splitlines() == expected

@@ -1,0 +1,136 @@
+"""Docker from another Debian than this machine's, on the same kernel and without a guest.
+
+Its programs run in a mount namespace whose root is that Debian's tree with a layer on top, so
+that they find their own libraries and an /etc of their own. The kernel's file systems, a folder for
+sockets and images, and what the caller names are the machine's. dockerd starts its own containerd:
+both, and all runtimes, have to be in that one namespace.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from kit.cache import cached
+from kit.debian import debootstrap
+from kit.engine import remove_tree
+from kit.process import Completed, Daemon, end_tree_of, run
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["DockerInTree"]
+
+_SUITE = "trixie"
+_PACKAGES = ("docker.io", "docker-cli", "containerd", "runc", "iptables", "ca-certificates")
+
+# Its own root; the first words are the tree, the folder, and how many folders to bind.
+_ENTER = """\
+set -e
+tree=$1 folder=$2 binds=$3; shift 3
+root=$folder/root
+mkdir -p "$root" "$folder/upper" "$folder/work"
+mount -t overlay -o "lowerdir=$tree,upperdir=$folder/upper,workdir=$folder/work" overlay "$root"
+for kernel in proc sys dev; do mount --rbind "/$kernel" "$root/$kernel"; done
+mount -t tmpfs tmpfs "$root/run"
+while [ "$binds" -gt 0 ]; do
+    mkdir -p "$root$1"; mount --bind "$1" "$root$1"; shift; binds=$((binds - 1))
+done
+# Not chroot: whoever joins a container's namespace, as our hook does, is at the namespace's root.
+cd "$root"
+mkdir -p .machine
+pivot_root . .machine
+umount -l /.machine
+exec chroot . "$@"
+"""
+
+
+@dataclass
+class DockerInTree:
+    """A private Docker of Debian 13; `with DockerInTree(...) as docker:` cleans up behind it.
+
+    Attributes:
+        settings: what daemon.json says.
+        binds: folders of the machine that are at the same path for Docker.
+        environment: what OCI runtimes find in their environment.
+    """
+
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    binds: tuple[Path, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    def __enter__(self) -> Self:
+        """Make the tree where the cache hasn't got it, and start Docker in it.
+
+        Raises:
+            RuntimeError: it did not come up; the message has the end of its log.
+        """
+        tree = cached(
+            f"docker-{_SUITE}", lambda draft: debootstrap(_SUITE, draft, include=_PACKAGES)
+        )
+        self.folder = Path(tempfile.mkdtemp(prefix="provision-docker-"))
+        with ExitStack() as stack:
+            stack.callback(remove_tree, self.folder)
+            stack.callback(end_tree_of, str(self._containerd / "containerd.toml"))
+            stack.callback(end_tree_of, str(self._containerd / "containerd.sock"))
+            etc = self.folder / "upper/etc"
+            (etc / "docker").mkdir(parents=True)
+            (etc / "cdi").mkdir()
+            (etc / "docker/daemon.json").write_text(json.dumps(self.settings))
+            self._dockerd = self._start(tree)
+            stack.callback(self._dockerd.stop)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Remove the containers, stop the daemons, remove the folder."""
+        with suppress(AssertionError):
+            names = self("ps", "--all", "--quiet").stdout.split()
+            if names:
+                self("rm", "--force", *names)
+        self._stack.close()
+
+    def __call__(self, *words: str | Path, check: bool = True) -> Completed:
+        """Run its own docker client."""
+        return self._enter(
+            "docker", "--host", f"unix://{self.folder}/docker.sock", *words, check=check
+        )
+
+    @property
+    def cdi_dir(self) -> Path:
+        """Its /etc/cdi, while it runs."""
+        return Path(f"/proc/{self._dockerd.pid}/root/etc/cdi")
+
+    @property
+    def _containerd(self) -> Path:
+        return self.folder / "exec/containerd"
+
+    def _enter(self, *words: str | Path, check: bool) -> Completed:
+        enter = ["nsenter", f"--target={self._dockerd.pid}", "--mount", "--root", "--wd=/"]
+        return run([*enter, "--", *words], check=check)
+
+    def _start(self, tree: Path) -> Daemon:
+        binds = (self.folder, *self.binds)
+        namespace = ["unshare", "--mount", "--propagation=private", "sh", "-c", _ENTER, "sh"]
+        socket = self.folder / "docker.sock"
+        dockerd = [
+            "dockerd",
+            f"--host=unix://{socket}",
+            f"--data-root={self.folder}/data",
+            f"--exec-root={self.folder}/exec",
+            f"--pidfile={self.folder}/docker.pid",
+            "--bridge=none",
+            "--iptables=false",
+            "--ip6tables=false",
+            "--exec-opt=native.cgroupdriver=cgroupfs",
+        ]
+        return Daemon(
+            [*namespace, tree, self.folder, str(len(binds)), *binds, *dockerd],
+            log=self.folder / "log",
+            ready=lambda: "API listen on" in (self.folder / "log").read_text(),
+            env=self.environment,
+        )
