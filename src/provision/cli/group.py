@@ -19,6 +19,8 @@ COMMANDS: Mapping[str, str] = {
     "build": "Build a driver's modules and user space into an image.",
     "verify": "Compare an image or a store entry with its manifest.",
     "install": "Put an artifact into the host's store and switch to it.",
+    "load": "Load drivers' modules from the store into the running kernel.",
+    "unload": "Unload drivers' modules from the running kernel.",
 }
 
 

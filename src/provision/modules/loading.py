@@ -57,9 +57,8 @@ def load(
         InUseError: A module is loaded from another build, or one that is in the way is in use.
         ProvisionError: The kernel refused a module; says why.
     """
-    _require_kernel(manifest, root)
+    wanted = loadable(entry, manifest, root=root)
     parameters = _parameters(manifest, options or {})
-    wanted = _not_loaded(entry, manifest, root)
     unload_conflicts(manifest, root=root, progress=progress)
     if wanted:
         offer_firmware(entry, manifest, root=root)
@@ -81,6 +80,15 @@ def load(
         raise
     make_nodes(manifest, root=root, progress=progress)
     return tuple(done)
+
+
+def loadable(entry: Path, manifest: Manifest, *, root: Path = Path("/")) -> list[Module]:
+    """Return the modules of a store entry that are not loaded, in the order of loading.
+
+    Arguments and errors as ``load``, which this is the first half of.
+    """
+    _require_kernel(manifest, root)
+    return _not_loaded(entry, manifest, root)
 
 
 def unload(

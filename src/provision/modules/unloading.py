@@ -63,13 +63,24 @@ def unload_modules(
         ModuleInUseError: Somebody uses one of them.
         ProvisionError: The kernel refused for another reason.
     """
+    wanted = removable(names, devices=devices, root=root)
+    for name in wanted:
+        progress(Note(f"unload {name}"))
+        _remove(name)
+    return wanted
+
+
+def removable(
+    names: Iterable[str], *, devices: Iterable[str] = (), root: Path = Path("/")
+) -> tuple[str, ...]:
+    """Return those of some modules that are loaded, in the order in which they can go.
+
+    Arguments and errors as ``unload_modules``, which this is the first half of.
+    """
     loaded = loaded_modules(root)
     wanted = unload_order(names, loaded)
     if users := users_of(wanted, loaded, devices=devices, root=root):
         raise ModuleInUseError(f"{_listed(users)} can't be unloaded: in use.", users)
-    for name in wanted:
-        progress(Note(f"unload {name}"))
-        _remove(name)
     return wanted
 
 
