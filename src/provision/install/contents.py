@@ -44,6 +44,7 @@ class Contents:
         kernel: Release of the kernel that the modules are for.
         modules: The modules.
         files: The regular files of the user space.
+        devices: Globs below ``/dev`` of what the modules serve.
         optional: Names of modules that need not be loaded.
     """
 
@@ -53,6 +54,7 @@ class Contents:
     kernel: str
     modules: tuple[ModuleFile, ...]
     files: tuple[File, ...]
+    devices: tuple[str, ...] = ()
     optional: frozenset[str] = frozenset()
 
 
@@ -74,6 +76,11 @@ def read_contents(entry: Path) -> Contents | None:
                 File(f"driver{f['path']}", f["size"], f["sha256"])
                 for f in manifest["files"]
                 if f.get("sha256") is not None
+            ),
+            devices=tuple(
+                device
+                for feature in manifest["container"]["features"].values()
+                for device in feature.get("devices", ())
             ),
             optional=frozenset(manifest.get("host", {}).get("optional", ())),
         )

@@ -60,6 +60,7 @@ class KernelState:
         seconds: How long that took, by part.
         rejected: Artifacts that somebody rolled back from.
         failure: Why the wanted artifact is not there; None: it is.
+        load_failure: Why its modules could not be loaded, or unloaded for it; None: they could.
     """
 
     inputs: str | None = None
@@ -72,6 +73,7 @@ class KernelState:
     seconds: Mapping[str, float] = field(default_factory=dict)
     rejected: tuple[str, ...] = ()
     failure: Failure | None = None
+    load_failure: Failure | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +118,6 @@ def store_state(layout: Layout, state: DriverState) -> bool:
 
 
 def _kernel(data: Mapping[str, Any]) -> KernelState:
-    failure = data.get("failure")
-    return KernelState(
-        **{
-            **data,
-            "rejected": tuple(data.get("rejected", ())),
-            "failure": Failure(**failure) if failure else None,
-        }
-    )
+    known = {name: data.get(name) for name in ("failure", "load_failure")}
+    failures = {name: Failure(**failure) if failure else None for name, failure in known.items()}
+    return KernelState(**{**data, "rejected": tuple(data["rejected"]), **failures})

@@ -1,0 +1,134 @@
+"""What a host should have, and what it has, as far as a plan depends on it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from provision.host.kernels import Kernels
+from provision.install.state import Failure
+
+# Whether the modules of the artifact for the running kernel are loaded: all; none; some are
+# missing; or one of that name is there from another build.
+Loaded = Literal["yes", "no", "partly", "other"]
+
+
+@dataclass(frozen=True, slots=True)
+class DesiredDriver:
+    """A driver that the host should have.
+
+    Attributes:
+        name: Its name in the catalogue.
+        version: ``latest``, a branch or a version.
+        flavour: One of its flavours; None: its default.
+        options: Parameters of its modules: module, name, value.
+    """
+
+    name: str
+    version: str = "latest"
+    flavour: str | None = None
+    options: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Desired:
+    """What a host should have.
+
+    Attributes:
+        drivers: The drivers.
+        unload: ``idle`` or ``never``: whether modules that nobody uses are unloaded for newer ones.
+        prebuild: Whether artifacts are made for kernels that may boot next.
+        keep: Artifacts to keep of each kernel beyond those that are needed.
+        update: ``never`` or ``timer``: whether the timer may move versions forward.
+        textfile: Where metrics go; None: to the exporter's own folder, if the host has it.
+        basis: Fingerprint of all else in provision.toml that can change an artifact.
+        certificate: File of the certificate that modules are signed with; None: they are not.
+        catalogue: The catalogue's folders; a driver in a later one masks one of an earlier one.
+        templates: Folder of the Dockerfiles' templates.
+    """
+
+    drivers: tuple[DesiredDriver, ...] = ()
+    unload: str = "idle"
+    prebuild: bool = True
+    keep: int = 1
+    update: str = "never"
+    textfile: str | None = None
+    basis: str = ""
+    certificate: str | None = None
+    catalogue: tuple[str, ...] = ()
+    templates: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """What there is of a driver for one kernel.
+
+    Attributes:
+        inputs: Fingerprint of what its artifact would be decided from now.
+        made_from: The same of the artifact that is there; None: nobody knows.
+        digest: Short digest of the artifact that the kernel uses; None: it has none.
+        is_whole: Whether that artifact is in the store, undamaged.
+        damage: What is wrong with it.
+        version: The driver's version in it.
+        previous: The artifact that the kernel used before.
+        rejected: Artifacts that somebody rolled back from.
+        failure: Why the wanted artifact is not there.
+        load_failure: Why its modules could not be loaded.
+        prepared: Unix time when the artifact was there.
+        seconds: How long that took, by part.
+    """
+
+    inputs: str
+    made_from: str | None = None
+    digest: str | None = None
+    is_whole: bool = False
+    damage: str | None = None
+    version: str | None = None
+    previous: str | None = None
+    rejected: tuple[str, ...] = ()
+    failure: Failure | None = None
+    load_failure: Failure | None = None
+    prepared: int | None = None
+    seconds: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the artifact is there and made from what it would be made from now."""
+        return self.is_whole and self.made_from == self.inputs
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedDriver:
+    """What there is of a driver.
+
+    Attributes:
+        name: Its name.
+        slots: By release of the kernels that matter.
+        current: Short digest of the artifact in use; None: none.
+        is_active: Whether the vendor config that belongs to it is in place.
+        loaded: Whether the modules of the running kernel's artifact are loaded.
+        users: Who keeps them from being unloaded.
+    """
+
+    name: str
+    slots: Mapping[str, Slot]
+    current: str | None = None
+    is_active: bool = False
+    loaded: Loaded = "no"
+    users: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What a host has.
+
+    Attributes:
+        kernels: Its kernels.
+        is_live: Whether its kernel runs here, so that modules can be loaded.
+        drivers: Every driver that it should have, by name.
+    """
+
+    kernels: Kernels
+    is_live: bool
+    drivers: Mapping[str, ObservedDriver]

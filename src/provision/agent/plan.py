@@ -1,0 +1,236 @@
+"""From what a host has to what it should have: what has to be done, and why. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from provision.agent.model import Desired, DesiredDriver, Observed, ObservedDriver, Slot
+
+Kind = Literal["prepare", "unload", "activate", "load"]
+Obstacle = Literal["failed", "missing", "rejected", "reboot-required"]
+# Kind, driver and kernel: what tells an action from the others of a plan.
+Key = tuple[str, str, str]
+
+_WORDS: dict[Kind, str] = {
+    "prepare": "make the artifact of {driver} for {kernel}",
+    "unload": "unload the modules of {driver}",
+    "activate": "switch to the artifact of {driver} for {kernel}",
+    "load": "load the modules of {driver}",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One thing to do.
+
+    Attributes:
+        kind: ``prepare`` an artifact (find, pull or build it, and put it into the store),
+            ``unload`` modules, ``activate`` the artifact (user space and vendor config), ``load``
+            modules.
+        driver: Of which driver.
+        kernel: For which kernel.
+        reason: Why.
+    """
+
+    kind: Kind
+    driver: str
+    kernel: str
+    reason: str
+
+    @property
+    def key(self) -> Key:
+        """What tells it from the other actions of a plan."""
+        return (self.kind, self.driver, self.kernel)
+
+    def __str__(self) -> str:
+        text = _WORDS[self.kind].format(driver=self.driver, kernel=self.kernel)
+        return f"{text}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """Something that should be and can't be brought about now.
+
+    Attributes:
+        driver: Of which driver.
+        kernel: For which kernel.
+        obstacle: What is in the way.
+        reason: The same, for people.
+        resolution: What to do.
+    """
+
+    driver: str
+    kernel: str
+    obstacle: Obstacle
+    reason: str
+    resolution: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """How to go about it.
+
+    Attributes:
+        may_prepare: Whether artifacts may be made; not at boot, where there may be no network.
+        retry: Whether to try again what failed or was rejected.
+        update: Whether versions that are not fixed may move forward.
+    """
+
+    may_prepare: bool = True
+    retry: bool = False
+    update: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What has to be done, in this order, and what can't be done; both empty: all is well."""
+
+    actions: tuple[Action, ...] = ()
+    blocked: tuple[Blocked, ...] = ()
+
+
+def plan(
+    desired: Desired,
+    observed: Observed,
+    mode: Mode | None = None,
+    *,
+    tried: frozenset[Key] = frozenset(),
+) -> Plan:
+    """Return what has to be done.
+
+    What serves now comes first, then what is missing for the running kernel, then the kernels
+    that may boot next: nothing waits for somebody else's build.
+
+    Args:
+        desired: What the host should have.
+        observed: What it has.
+        mode: How to go about it.
+        tried: What this run did already, with or without success: it is not done again.
+    """
+    mode = mode or Mode()
+    running = observed.kernels.running
+    first: list[Action] = []
+    second: list[Action] = []
+    third: list[Action] = []
+    blocked: list[Blocked] = []
+    for driver in desired.drivers:
+        there = observed.drivers[driver.name]
+        for release in observed.kernels.relevant:
+            is_running = release == running
+            if not is_running and not (desired.prebuild and mode.may_prepare):
+                continue
+            step = _prepare(driver, release, there.slots[release], mode)
+            if isinstance(step, Action) and step.key in tried:
+                step = None
+            if isinstance(step, Blocked):
+                blocked.append(step)
+            elif step is not None:
+                (second if is_running else third).append(step)
+            if is_running:
+                steps = list(_serve(desired, observed, there, prepares=isinstance(step, Action)))
+                (second if isinstance(step, Action) else first).extend(
+                    found for found in steps if isinstance(found, Action)
+                )
+                blocked += [found for found in steps if isinstance(found, Blocked)]
+    actions = [action for action in (*first, *second, *third) if action.key not in tried]
+    return Plan(tuple(actions), tuple(blocked))
+
+
+def _prepare(
+    driver: DesiredDriver, release: str, slot: Slot, mode: Mode
+) -> Action | Blocked | None:
+    """Return how the artifact for a kernel comes to be; None if it is there."""
+    reason = _need(driver, slot, mode)
+    if reason is None:
+        return None
+    failure = slot.failure
+    has_failed = failure is not None and failure.final and failure.inputs == slot.inputs
+    if failure is not None and has_failed and not mode.retry:
+        obstacle: Obstacle = "rejected" if failure.reason == "rejected" else "failed"
+        return Blocked(driver.name, release, obstacle, failure.message, failure.resolution)
+    if not mode.may_prepare:
+        return Blocked(
+            driver.name,
+            release,
+            "missing",
+            reason,
+            "It is made when the network is there: provision apply.",
+        )
+    return Action("prepare", driver.name, release, reason)
+
+
+def _need(driver: DesiredDriver, slot: Slot, mode: Mode) -> str | None:
+    """Return why an artifact has to be made; None if it need not."""
+    if slot.digest is None:
+        return "there is none"
+    if not slot.is_whole:
+        return slot.damage or "it is missing in the store"
+    if not mode.may_prepare:
+        # What is there serves; a newer one is a later run's business.
+        return None
+    if mode.retry and (slot.rejected or slot.failure is not None):
+        return "it is to be tried again"
+    if slot.made_from != slot.inputs:
+        return "what it is made from has changed" if slot.made_from else "its origin is not known"
+    return "there may be a newer version" if mode.update and _may_move(driver, slot) else None
+
+
+def _may_move(driver: DesiredDriver, slot: Slot) -> bool:
+    """Whether another version may be what is asked for some day."""
+    return slot.version != driver.version
+
+
+def _serve(
+    desired: Desired, observed: Observed, driver: ObservedDriver, *, prepares: bool
+) -> Iterator[Action | Blocked]:
+    """Yield how the running kernel gets to use its artifact, which may have to be made first."""
+    release = observed.kernels.running or ""
+    slot = driver.slots[release]
+    if not slot.is_whole and not prepares:
+        return
+    reason = "its artifact is a new one" if prepares else _difference(observed, driver, slot)
+    if reason is None:
+        return
+    is_loaded = observed.is_live and driver.loaded != "no"
+    has_others = is_loaded and (prepares or driver.loaded == "other")
+    if has_others:
+        if hindrance := _hindrance(desired, driver):
+            yield Blocked(
+                driver.name,
+                release,
+                "reboot-required",
+                hindrance,
+                "Stop what uses it and run 'provision apply' again, or reboot.",
+            )
+            return
+        yield Action("unload", driver.name, release, "another build of them is loaded")
+    if prepares or driver.current != slot.digest or not driver.is_active:
+        yield Action("activate", driver.name, release, reason)
+    if observed.is_live and (has_others or driver.loaded != "yes"):
+        yield Action("load", driver.name, release, reason)
+
+
+def _difference(observed: Observed, driver: ObservedDriver, slot: Slot) -> str | None:
+    """Return in what an artifact that is there is not in use; None if it is."""
+    if driver.current != slot.digest:
+        return "another artifact is in use" if driver.current else "no artifact is in use"
+    if not driver.is_active:
+        return "its vendor config is missing"
+    if observed.is_live and driver.loaded != "yes":
+        return {
+            "no": "they are not loaded",
+            "partly": "some of them are not loaded",
+            "other": "another build of them is loaded",
+        }[driver.loaded]
+    return None
+
+
+def _hindrance(desired: Desired, driver: ObservedDriver) -> str | None:
+    """Return why loaded modules can't give way; None if they can."""
+    if desired.unload == "never":
+        return "another build is loaded, and the policy is to leave that to a reboot"
+    if driver.users:
+        return f"another build is loaded and in use: {'; '.join(driver.users)}"
+    return None

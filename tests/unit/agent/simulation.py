@@ -1,0 +1,112 @@
+"""Carries plans out in memory, with builds that fail and modules that are in use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from provision.agent.model import Desired, Observed, ObservedDriver, Slot
+from provision.agent.plan import Action, Mode, Plan, plan
+from provision.install.state import Failure
+
+Target = tuple[str, str]
+
+
+@dataclass
+class Simulation:
+    """A host that does what is asked of it.
+
+    Attributes:
+        desired: What it should have.
+        observed: What it has.
+        failing: Driver and kernel of the builds that fail.
+        done: The actions in their order.
+    """
+
+    desired: Desired
+    observed: Observed
+    failing: frozenset[Target] = frozenset()
+    done: list[Action] = field(default_factory=list)
+
+    def apply(self, mode: Mode | None = None) -> Plan:
+        """Do what the plan says, planning anew after each action; returns the last plan."""
+        mode = mode or Mode()
+        while True:
+            tried = frozenset(action.key for action in self.done)
+            left = plan(self.desired, self.observed, mode, tried=tried).actions
+            if not left:
+                return plan(self.desired, self.observed)
+            self.done.append(left[0])
+            self._do(left[0])
+
+    def _do(self, action: Action) -> None:
+        doing: dict[str, Callable[[Action, ObservedDriver], ObservedDriver]] = {
+            "prepare": self._prepare,
+            "unload": self._unload,
+            "activate": self._activate,
+            "load": self._load,
+        }
+        driver = self.observed.drivers[action.driver]
+        changed = doing[action.kind](action, driver)
+        drivers = {**self.observed.drivers, action.driver: changed}
+        self.observed = replace(self.observed, drivers=drivers)
+
+    def _prepare(self, action: Action, driver: ObservedDriver) -> ObservedDriver:
+        slot = driver.slots[action.kernel]
+        if (action.driver, action.kernel) in self.failing:
+            failure = Failure("compile", "it does not compile", None, None, slot.inputs, 0)
+            changed = replace(slot, failure=replace(failure, final=True), rejected=())
+            return _with(driver, action.kernel, changed)
+        digest = f"{action.driver} {action.kernel} {slot.inputs}"
+        changed = Slot(
+            inputs=slot.inputs,
+            made_from=slot.inputs,
+            digest=digest,
+            is_whole=True,
+            version="1",
+            previous=slot.digest,
+        )
+        driver = _with(driver, action.kernel, changed)
+        is_new = action.kernel == self.observed.kernels.running and digest != slot.digest
+        return replace(driver, loaded="other") if is_new and driver.loaded != "no" else driver
+
+    def _unload(self, action: Action, driver: ObservedDriver) -> ObservedDriver:
+        del action
+        assert self.observed.is_live
+        assert not driver.users, "a module in use was unloaded"
+        assert self.desired.unload != "never"
+        return replace(driver, loaded="no")
+
+    def _activate(self, action: Action, driver: ObservedDriver) -> ObservedDriver:
+        slot = driver.slots[action.kernel]
+        assert slot.is_whole, "a damaged artifact was put to use"
+        assert driver.loaded != "other", "user space would not match the loaded modules"
+        return replace(driver, current=slot.digest, is_active=True)
+
+    def _load(self, action: Action, driver: ObservedDriver) -> ObservedDriver:
+        assert driver.current == driver.slots[action.kernel].digest
+        assert driver.loaded in {"no", "partly"}
+        return replace(driver, loaded="yes")
+
+
+def unmet(desired: Desired, observed: Observed) -> set[Target]:
+    """Return for which drivers and kernels the host is not as it should be."""
+    running = observed.kernels.running
+    wrong = set()
+    for wanted in desired.drivers:
+        driver = observed.drivers[wanted.name]
+        for release in observed.kernels.relevant:
+            slot = driver.slots[release]
+            is_served = (
+                driver.current == slot.digest
+                and driver.is_active
+                and (driver.loaded == "yes" or not observed.is_live)
+            )
+            matters = release == running or desired.prebuild
+            if matters and not (slot.is_current and (is_served or release != running)):
+                wrong.add((wanted.name, release))
+    return wrong
+
+
+def _with(driver: ObservedDriver, release: str, slot: Slot) -> ObservedDriver:
+    return replace(driver, slots={**driver.slots, release: slot})
