@@ -4,6 +4,7 @@ import pytest
 
 from provision.errors import ConfigError
 from provision.recipe import ArchiveRelease, GitRelease, PciMatch, version_matches
+from provision.resolve.recipe_digest import recipe_digest
 from unit.recipes import recipe
 
 BUILD = {"command": ["make"], "modules": ["tool.ko"]}
@@ -154,3 +155,9 @@ def test_patches_are_plain_names(file: str) -> None:
 
 def test_a_source_is_of_a_known_kind() -> None:
     assert mistakes(source={"kind": "svn"}).startswith("source:")
+
+
+def test_what_a_recipe_says_of_the_host_is_in_the_pin_only_if_it_says_something() -> None:
+    plain = recipe_digest(recipe(), "plain")
+    assert recipe_digest(recipe(host={"conflicts": ["nouveau"]}), "plain") != plain
+    assert recipe_digest(recipe(host={}), "plain") == plain

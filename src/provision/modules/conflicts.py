@@ -42,5 +42,9 @@ def unload_conflicts(
     except ModuleInUseError as error:
         names = ", ".join(dict.fromkeys(user.module for user in error.users))
         raise ConflictError(
-            f"{names} is in the way of {driver} and in use.", error.users
+            f"{names} is in the way of {driver} and in use.",
+            error.users,
+            resolution=f"Reboot: /etc/modprobe.d/provision-{driver}.conf then keeps it from being"
+            " loaded. Should it come back, it is in the initramfs: make that anew"
+            " (update-initramfs -u, dracut -f).",
         ) from error

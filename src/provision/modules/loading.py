@@ -87,7 +87,7 @@ def loadable(entry: Path, manifest: Manifest, *, root: Path = Path("/")) -> list
 
     Arguments and errors as ``load``, which this is the first half of.
     """
-    _require_kernel(manifest, root)
+    require_kernel(manifest, root)
     return _not_loaded(entry, manifest, root)
 
 
@@ -127,7 +127,12 @@ def devices_of(manifest: Manifest) -> tuple[str, ...]:
     return tuple(dict.fromkeys(device for feature in features for device in feature.devices))
 
 
-def _require_kernel(manifest: Manifest, root: Path) -> None:
+def require_kernel(manifest: Manifest, root: Path = Path("/")) -> None:
+    """Do nothing if an artifact is for the running kernel.
+
+    Raises:
+        NotFoundError: It is for another, or none runs under the root.
+    """
     release = manifest.pin.kernel.release
     try:
         running = (root / "proc/sys/kernel/osrelease").read_text().strip()

@@ -12,7 +12,7 @@ from provision.install.layout import STORE, Layout
 from provision.manifest import Manifest
 from provision.modules.conflicts import loaded_conflicts
 from provision.modules.loaded import loaded_modules
-from provision.modules.loading import devices_of, load, loadable, unload
+from provision.modules.loading import devices_of, load, loadable, require_kernel, unload
 from provision.modules.unloading import removable
 from provision.modules.verify import MANIFEST, verify_modules
 from provision.pipeline.settings import Settings
@@ -38,7 +38,8 @@ class Moved:
 
 def stored_drivers(root: Path) -> list[str]:
     """Return the drivers that have an artifact in use in a host's store."""
-    return sorted(link.parent.name for link in (root / STORE).glob("*/current"))
+    folders = sorted((root / STORE).glob("*"))
+    return [folder.name for folder in folders if (folder / "current").is_symlink()]
 
 
 def load_driver(
@@ -59,13 +60,14 @@ def load_driver(
     """
     layout = Layout(settings.root, driver)
     entry = _entry(layout)
+    manifest = load_json(entry / MANIFEST, Manifest)
+    require_kernel(manifest, settings.root)
     if dry_run:
-        manifest = load_json(entry / MANIFEST, Manifest)
         wanted = loadable(entry, manifest, root=settings.root)
         conflicts = loaded_conflicts(manifest, loaded_modules(settings.root))
         return Moved(manifest, entry, tuple(module.name for module in wanted), conflicts)
     with lock(layout.lock, on_wait=lambda: progress(Note(f"waiting for who works on {driver}"))):
-        manifest = verify_modules(entry).require_whole(f"The store entry '{entry}'")
+        verify_modules(entry).require_whole(f"The store entry '{entry}'")
         conflicts = loaded_conflicts(manifest, loaded_modules(settings.root))
         configured = settings.config.drivers.get(driver)
         loaded = load(
