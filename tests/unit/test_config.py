@@ -95,8 +95,8 @@ certificate = "/etc/mok.der"
     config = load(tmp_path)
     assert list(config.drivers) == ["nvidia", "v4l2loopback"]
     assert config.drivers["nvidia"].options["nvidia"] == {
-        "NVreg_DeviceFileMode": 432,
-        "NVreg_EnableMSI": True,
+        "NVreg_DeviceFileMode": "432",
+        "NVreg_EnableMSI": "Y",
         "NVreg_Names": "a;b",
     }
     assert config.drivers["v4l2loopback"].version == "latest"

@@ -70,6 +70,7 @@ class Slot:
         digest: Short digest of the artifact that the kernel uses; None: it has none.
         is_whole: Whether that artifact is in the store, undamaged.
         damage: What is wrong with it.
+        stamp: Fingerprint of its files' sizes and times, if it is whole.
         version: The driver's version in it.
         previous: The artifact that the kernel used before.
         rejected: Artifacts that somebody rolled back from.
@@ -84,6 +85,7 @@ class Slot:
     digest: str | None = None
     is_whole: bool = False
     damage: str | None = None
+    stamp: str | None = None
     version: str | None = None
     previous: str | None = None
     rejected: tuple[str, ...] = ()

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+from provision.agent.contents import Contents, damages, read_contents, stamp
 from provision.agent.inputs import Inputs, read_inputs
 from provision.agent.model import Desired, DesiredDriver, Loaded, Observed, ObservedDriver, Slot
 from provision.host.kernels import Ask, find_kernels
-from provision.install.contents import Contents, damages, read_contents, stamp
 from provision.install.kernels import linked_kernels
 from provision.install.layout import Layout
-from provision.install.state import DriverState, KernelState, load_state
+from provision.install.state import KernelState, load_state
 from provision.modules.loaded import LoadedModule, is_same_build, loaded_modules, users_of
 
 # How closely artifacts are looked at: by their files' sizes and times, unless those changed; or by
@@ -76,26 +77,20 @@ def _slots(
         contents = read_contents(layout.entry(digest)) if digest else None
         if contents is not None:
             found[release] = contents
-        damage = _damage(layout, digest, contents, state.of(release), look) if digest else None
-        slots[release] = _slot(inputs.of(driver, release), state, release, digest, damage, contents)
+        known = state.of(release)
+        damage = _damage(layout, digest, contents, known, look) if digest else None
+        slot = _slot(inputs.of(driver, release), known, digest, contents)
+        if digest and contents and damage is None:
+            slot = replace(slot, is_whole=True, stamp=stamp(layout.entry(digest), contents))
+        slots[release] = replace(slot, damage=damage)
     return slots, found
 
 
-def _slot(
-    inputs: str,
-    state: DriverState,
-    release: str,
-    digest: str | None,
-    damage: str | None,
-    contents: Contents | None,
-) -> Slot:
-    known = state.of(release)
+def _slot(inputs: str, known: KernelState, digest: str | None, contents: Contents | None) -> Slot:
     return Slot(
         inputs=inputs,
         made_from=known.inputs,
         digest=digest,
-        is_whole=digest is not None and damage is None,
-        damage=damage,
         version=contents.version if contents else None,
         previous=known.previous,
         rejected=known.rejected,

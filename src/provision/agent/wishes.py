@@ -9,7 +9,7 @@ from pathlib import Path
 
 from provision.agent.model import Desired, DesiredDriver
 from provision.catalogue import catalogue_folders, templates_dir
-from provision.config import Config, DriverConfig, load
+from provision.config import Config, load
 
 
 def read(root: Path, catalogues: Sequence[Path] = ()) -> Desired:
@@ -22,7 +22,10 @@ def read(root: Path, catalogues: Sequence[Path] = ()) -> Desired:
     config = load(root)
     folders = [*catalogue_folders(config.catalogue, root=root), *catalogues]
     return Desired(
-        drivers=tuple(_driver(name, wanted) for name, wanted in config.drivers.items()),
+        drivers=tuple(
+            DesiredDriver(name, wanted.version, wanted.flavour, wanted.options)
+            for name, wanted in config.drivers.items()
+        ),
         unload=config.policy.unload,
         prebuild=config.policy.prebuild,
         keep=config.policy.keep,
@@ -33,21 +36,6 @@ def read(root: Path, catalogues: Sequence[Path] = ()) -> Desired:
         catalogue=tuple(map(str, folders)),
         templates=str(templates_dir()),
     )
-
-
-def _driver(name: str, wanted: DriverConfig) -> DesiredDriver:
-    options = {
-        module: {key: _parameter(value) for key, value in parameters.items()}
-        for module, parameters in wanted.options.items()
-    }
-    return DesiredDriver(name, wanted.version, wanted.flavour, options)
-
-
-def _parameter(value: str | int | bool) -> str:  # noqa: FBT001 - a value of the file, not a flag
-    """Return a module's parameter as the kernel takes it: booleans are Y and N."""
-    if isinstance(value, bool):
-        return "Y" if value else "N"
-    return str(value)
 
 
 def _basis(config: Config) -> str:

@@ -4,16 +4,37 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import BeforeValidator, Field, StringConstraints, WithJsonSchema, model_validator
 
 from provision.documents import Frozen
 from provision.pin import Name, Version
+
+
+def _parameter(value: object) -> object:
+    if isinstance(value, bool):
+        return "Y" if value else "N"
+    return str(value) if isinstance(value, int) else value
+
 
 # What the kernel takes as names: C identifiers; modprobe takes '-' for '_' in a module's.
 ModuleName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_-]*$")]
 ParameterName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 # Source: https://docs.kernel.org/admin-guide/kernel-parameters.html: values end at a blank.
-ParameterText = Annotated[str, StringConstraints(pattern=r"^[^\s\"]*$")]
+# Booleans are Y and N there.
+Parameter = Annotated[
+    str,
+    StringConstraints(pattern=r"^[^\s\"]*$"),
+    BeforeValidator(_parameter),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string", "pattern": r"^[^\s\"]*$"},
+                {"type": "integer"},
+                {"type": "boolean"},
+            ]
+        }
+    ),
+]
 # https://github.com/opencontainers/distribution-spec/blob/v1.1.0/spec.md#pulling-manifests
 RegistryAddress = Annotated[
     str, StringConstraints(pattern=r"^[A-Za-z0-9.-]+(:[0-9]+)?(/[a-z0-9]+([._-]+[a-z0-9]+)*)*$")
@@ -33,9 +54,7 @@ class DriverConfig(Frozen):
 
     version: Version = "latest"
     flavour: Name | None = None
-    options: dict[ModuleName, dict[ParameterName, ParameterText | int | bool]] = Field(
-        default_factory=dict
-    )
+    options: dict[ModuleName, dict[ParameterName, Parameter]] = Field(default_factory=dict)
 
 
 class RegistryConfig(Frozen):

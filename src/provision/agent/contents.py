@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from provision.files import sha256_file
+from provision.modules.signature import content_digest, read_signature
 
 MANIFEST = "driver/manifest.json"
 
@@ -46,6 +47,7 @@ class Contents:
         files: The regular files of the user space.
         devices: Globs below ``/dev`` of what the modules serve.
         optional: Names of modules that need not be loaded.
+        may_be_signed: Whether the modules may carry a signature besides what was built.
     """
 
     driver: str
@@ -56,6 +58,7 @@ class Contents:
     files: tuple[File, ...]
     devices: tuple[str, ...] = ()
     optional: frozenset[str] = frozenset()
+    may_be_signed: bool = False
 
 
 def read_contents(entry: Path) -> Contents | None:
@@ -82,6 +85,7 @@ def read_contents(entry: Path) -> Contents | None:
                 for feature in manifest["container"]["features"].values()
                 for device in feature.get("devices", ())
             ),
+            may_be_signed=pin.get("signing_key") is not None,
             optional=frozenset(manifest.get("host", {}).get("optional", ())),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -115,12 +119,27 @@ def damages(entry: Path, contents: Contents, *, all_checksums: bool) -> Iterator
         all_checksums: Whether to read the user space too, or only the modules.
     """
     for module in contents.modules:
-        yield from _damage(entry, module, checksum=True)
+        path = entry / module.path
+        if not (contents.may_be_signed and _is_signed(path, module)):
+            yield from _damage(entry, module, checksum=True)
     for file in contents.files:
         yield from _damage(entry, file, checksum=all_checksums)
     listed = entry / f"lib/modules/{contents.kernel}/modules.dep"
     if not listed.is_file():
         yield f"{listed.relative_to(entry)} is missing"
+
+
+def _is_signed(path: Path, module: ModuleFile) -> bool:
+    """Return whether a file is the module with a signature behind it."""
+    try:
+        appended = read_signature(path)
+    except (OSError, ValueError):
+        return False
+    return (
+        appended is not None
+        and appended.content_size == module.size
+        and content_digest(path, appended) == module.sha256
+    )
 
 
 def _damage(entry: Path, file: File, *, checksum: bool) -> Iterator[str]:
