@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from provision.documents import parse_json
+from provision.documents import load_json, parse_json
 from provision.errors import ProvisionError
 from provision.files import lock
 from provision.image.build import DIGEST_LABEL
@@ -19,6 +20,7 @@ from provision.install.store import add, current_entry, remove_leftovers
 from provision.manifest import Manifest
 from provision.modules.verify import MANIFEST, Report, verify
 from provision.pipeline.settings import Settings
+from provision.pipeline.signing import sign_entry
 from provision.progress import Note, Progress, Transfer, silent
 
 
@@ -71,6 +73,21 @@ def verify_image(
         return _verified(artifact, image, progress)
 
 
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """An artifact in a host's store.
+
+    Attributes:
+        manifest: What it holds.
+        entry: Its folder.
+        added: Whether it was put there now.
+    """
+
+    manifest: Manifest
+    entry: Path
+    added: bool
+
+
 def install_image(
     settings: Settings,
     engine: Engine,
@@ -101,27 +118,106 @@ def install_image(
     entry = layout.entry(manifest.pin.short_digest)
     if dry_run:
         return Installed(manifest, entry, tuple(plan(layout, manifest, replace=replace)))
+    with _locked(layout, progress):
+        # Before anything is unpacked: whether somebody else's file is in the way.
+        changes = plan(layout, manifest, replace=replace)
+        added = _add(settings, engine, _Source(image, reference, manifest), replace, progress)
+        if added and not any(change.kind == "unpack" for change in changes):
+            changes.insert(0, Change("unpack", entry))
+        apply(layout, changes, on_change=lambda change: progress(Note(str(change))))
+    return Installed(manifest, entry, tuple(changes))
+
+
+def store_image(
+    settings: Settings,
+    engine: Engine,
+    reference: str,
+    *,
+    replace: bool = False,
+    progress: Progress = silent,
+) -> Stored:
+    """Put an image's artifact into the store of a host, beside the one that is in use.
+
+    Arguments and errors as ``install_image``.
+    """
+    image = find_image(engine, reference, progress=progress)
+    manifest = _manifest_of(settings, engine, image, reference)
+    layout = Layout(settings.root, manifest.pin.driver.name)
+    with _locked(layout, progress):
+        added = _add(settings, engine, _Source(image, reference, manifest), replace, progress)
+    return Stored(manifest, layout.entry(manifest.pin.short_digest), added)
+
+
+def activate_entry(
+    layout: Layout, entry: Path, *, replace: bool = False, progress: Progress = silent
+) -> Installed:
+    """Make an artifact of the store the one in use: links, vendor config, loader configuration.
+
+    Args:
+        layout: The driver's places.
+        entry: The artifact's folder.
+        replace: Replace files that somebody else wrote.
+        progress: Told what is done.
+
+    Raises:
+        ConfigError: Its manifest is none.
+        ProvisionError: Somebody else's file is in the way.
+    """
+    manifest = load_json(entry / MANIFEST, Manifest)
+    with _locked(layout, progress):
+        changes = plan(layout, manifest, replace=replace)
+        apply(layout, changes, on_change=lambda change: progress(Note(str(change))))
+    return Installed(manifest, entry, tuple(changes))
+
+
+@contextmanager
+def _locked(layout: Layout, progress: Progress) -> Iterator[None]:
+    """Hold a driver's lock, with what killed runs left behind removed."""
 
     def waiting() -> None:
         progress(Note(f"Another process is installing {layout.driver}; waiting for it"))
 
-    def fill(partial: Path) -> None:
-        progress(Note(f"unpack {entry}"))
-        extract(engine, image, partial, state=settings.state, progress=progress)
-        _verified(partial, image, progress).require_whole(f"The image '{reference}'")
-
     with lock(layout.lock, on_wait=waiting):
         for path in remove_leftovers(layout):
             progress(Note(f"Removed what an interrupted run left behind: {path}"))
-        # Before anything is unpacked: whether somebody else's file is in the way.
-        changes = plan(layout, manifest, replace=replace)
-        added = add(layout, manifest.pin.short_digest, fill, replace=replace)
-        if not added:
-            verify_path(entry, progress=progress).require_whole(f"The store entry '{entry}'")
-        elif not any(change.kind == "unpack" for change in changes):
-            changes.insert(0, Change("unpack", entry))
-        apply(layout, changes, on_change=lambda change: progress(Note(str(change))))
-    return Installed(manifest, entry, tuple(changes))
+        yield
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """An image with its name and the manifest in it."""
+
+    image: Image
+    reference: str
+    manifest: Manifest
+
+
+def _add(
+    settings: Settings,
+    engine: Engine,
+    source: _Source,
+    replace: bool,  # noqa: FBT001 - handed on
+    progress: Progress,
+) -> bool:
+    """Unpack an image into the store, verify and sign it; the caller holds the driver's lock.
+
+    Returns:
+        Whether it was added; an entry that was there is verified instead.
+    """
+    pin = source.manifest.pin
+    layout = Layout(settings.root, pin.driver.name)
+    entry = layout.entry(pin.short_digest)
+
+    def fill(partial: Path) -> None:
+        progress(Note(f"unpack {entry}"))
+        extract(engine, source.image, partial, state=settings.state, progress=progress)
+        _verified(partial, source.image, progress).require_whole(f"The image '{source.reference}'")
+        sign_entry(settings, partial, source.manifest, progress=progress)
+
+    added = add(layout, pin.short_digest, fill, replace=replace)
+    if not added:
+        verify_path(entry, progress=progress).require_whole(f"The store entry '{entry}'")
+    return added
 
 
 def _manifest_of(settings: Settings, engine: Engine, image: Image, reference: str) -> Manifest:

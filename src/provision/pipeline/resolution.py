@@ -12,6 +12,7 @@ from provision.headers import packaged_kernels
 from provision.host import Facts, read_facts
 from provision.image.base import BaseRequest, find_base, named_base
 from provision.image.engine import Engine
+from provision.modules.signing import fingerprint
 from provision.pin import DistroPin, Pin
 from provision.pipeline.settings import Settings
 from provision.progress import Progress, silent
@@ -34,9 +35,10 @@ class Wanted:
         driver: Its name in the catalogue.
         kernel: The kernel's release; None: the one that runs.
         distro: ``debian:12``; None: the host's.
-        version: The driver's version; None: the newest that suits the kernel.
+        version: The driver's version, or a branch of it; None: the newest that suits the kernel.
         flavour: One of the driver's flavours; None: its default.
         base: Base image; None: what provision.toml names, or the distro's own.
+        prefer: A version to stay with as long as that is possible; None: the newest is wanted.
         force: Whether to try a kernel that the driver is not known to build on.
     """
 
@@ -46,6 +48,7 @@ class Wanted:
     version: str | None = None
     flavour: str | None = None
     base: str | None = None
+    prefer: str | None = None
     force: bool = False
 
 
@@ -98,7 +101,8 @@ def resolve_pin(
         progress: Told what goes on.
 
     Raises:
-        NotFoundError: Driver, version, flavour, kernel, distro, headers or base image are unknown.
+        NotFoundError: Driver, version, flavour, kernel, distro, headers, base image or the
+            certificate for signatures are unknown.
         ProvisionError: The archive or the engine failed.
     """
     entry = settings.catalogue.entry(wanted.driver)
@@ -113,6 +117,7 @@ def resolve_pin(
             architecture=facts.arch,
             version=wanted.version,
             flavour=wanted.flavour,
+            prefer=wanted.prefer,
             force=wanted.force,
         )
         pin_on = decide(
@@ -126,7 +131,20 @@ def resolve_pin(
         index.close()
     asked = base_request(settings, distro, reference=wanted.base)
     base = named_base(asked) or find_base(engine(), asked, progress=progress)
-    return Resolved(pin_on(base), entry, templates, index.mirror, index.security_mirror)
+    pin = pin_on(base).model_copy(update={"signing_key": signing_key(settings)})
+    return Resolved(pin, entry, templates, index.mirror, index.security_mirror)
+
+
+def signing_key(settings: Settings) -> str | None:
+    """Return the fingerprint of the key that modules are signed with; None: they are not.
+
+    Raises:
+        NotFoundError: provision.toml names a certificate that is not there.
+    """
+    certificate = settings.config.signing.certificate
+    if certificate is None:
+        return None
+    return fingerprint(settings.root / certificate.lstrip("/"))
 
 
 def _own_kernel(settings: Settings, facts: Facts) -> str:

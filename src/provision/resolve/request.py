@@ -12,8 +12,10 @@ class Request:
     Attributes:
         kernel: The kernel's release, as ``uname -r`` prints it.
         architecture: The kernel's architecture, as ``uname -m`` prints it.
-        version: The driver's version; None: the newest that is offered and fits the kernel.
+        version: The driver's version, or a branch of it (``535``, ``0.12``), which stands for its
+            newest version that fits the kernel; None: the newest of all that fits.
         flavour: One of the recipe's flavours; None: its default.
+        prefer: A version to stay with, as long as it is offered, asked for and fits the kernel.
         force: Whether to go on where the recipe doesn't know the kernel.
     """
 
@@ -21,4 +23,5 @@ class Request:
     architecture: str
     version: str | None = None
     flavour: str | None = None
+    prefer: str | None = None
     force: bool = False

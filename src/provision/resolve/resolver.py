@@ -139,22 +139,28 @@ def _kernel(request: Request) -> KernelPin:
 
 
 def _version(recipe: Recipe, flavour: str, request: Request, index: ArchiveIndex) -> str:
-    """Return the version asked for, or the newest that fits the kernel, or the newest."""
+    """Return the version asked for, or the newest of those that fits the kernel, or the newest."""
     offered = offered_versions(recipe, flavour, index)
-    if request.version is None:
-        fitting = [v for v in offered if recipe.builds_on(version=v, kernel_release=request.kernel)]
-        if not offered:
-            raise _nothing_offered(recipe, flavour, index)
-        return (fitting or offered)[0]
-    if request.version not in offered:
+    if request.version is None and not offered:
+        raise _nothing_offered(recipe, flavour, index)
+    if request.version in offered:
+        return request.version
+    candidates = [v for v in offered if request.version is None or _is_of(v, request.version)]
+    if not candidates:
         raise NotFoundError(
             f"'{recipe.name}' ({flavour}) has no version {request.version} for {_distro(index)}.",
-            resolution=_choices(request.version, offered),
+            resolution=_choices(request.version or "", offered),
             details="\n".join(["looked in:", *(f"  {place}" for place in index.places)])
             if isinstance(recipe.source, DebSource)
             else None,
         )
-    return request.version
+    fitting = [v for v in candidates if recipe.builds_on(version=v, kernel_release=request.kernel)]
+    return request.prefer if request.prefer in fitting else (fitting or candidates)[0]
+
+
+def _is_of(version: str, branch: str) -> bool:
+    """Whether a version belongs to a branch: ``535.261.03`` to ``535`` and to ``535.261``."""
+    return version.startswith(f"{branch}.")
 
 
 def _nothing_offered(recipe: Recipe, flavour: str, index: ArchiveIndex) -> NotFoundError:

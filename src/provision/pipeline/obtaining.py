@@ -1,0 +1,129 @@
+"""Gets the artifact of a Pin into a host's store: from there, the engine, a registry or a build."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from provision.errors import ProvisionError
+from provision.image.build import DIGEST_LABEL, find
+from provision.image.engine import Engine
+from provision.image.phases import phases
+from provision.image.push import push
+from provision.image.stream import transfer
+from provision.install.layout import Layout
+from provision.manifest import Manifest
+from provision.pin import Pin
+from provision.pipeline.artifacts import store_image, verify_path
+from provision.pipeline.images import BuildSettings, build_image
+from provision.pipeline.resolution import Resolved
+from provision.pipeline.settings import Settings
+from provision.progress import Note, Progress, silent
+
+Origin = Literal["store", "engine", "registry", "build"]
+
+
+@dataclass(frozen=True, slots=True)
+class Obtained:
+    """An artifact that is in the store, whole.
+
+    Attributes:
+        manifest: What it holds.
+        entry: Its folder.
+        origin: Where it was found.
+        seconds: How long it took, by part; ``total`` among them.
+    """
+
+    manifest: Manifest
+    entry: Path
+    origin: Origin
+    seconds: Mapping[str, float] = field(default_factory=dict)
+
+
+def obtain(
+    settings: Settings,
+    engine: Callable[[], Engine],
+    resolved: Resolved,
+    *,
+    replace: bool = False,
+    progress: Progress = silent,
+) -> Obtained:
+    """Have the artifact of a Pin in the store.
+
+    Args:
+        settings: The host.
+        engine: Connects to the engine; not called if the store has the artifact.
+        resolved: The Pin.
+        replace: Unpack the artifact anew although the store has one of that name.
+        progress: Told what goes on.
+
+    Raises:
+        BuildError: It can't be built; says why.
+        NotFoundError: No engine answers.
+        ProvisionError: The engine failed, the artifact is damaged or the disk is full.
+    """
+    begun = time.monotonic()
+    entry = Layout(settings.root, resolved.pin.driver.name).entry(resolved.pin.short_digest)
+    if entry.is_dir() and not replace:
+        report = verify_path(entry, progress=progress)
+        if report.manifest is not None and not report.findings:
+            return Obtained(report.manifest, entry, "store", _total(begun))
+        progress(Note(f"{entry} is damaged; making it anew"))
+    origin, seconds = _have_image(settings, engine(), resolved, progress)
+    stored = store_image(settings, engine(), resolved.pin.image, replace=True, progress=progress)
+    return Obtained(stored.manifest, entry, origin, {**seconds, **_total(begun)})
+
+
+def registry_reference(settings: Settings, pin: Pin) -> str | None:
+    """Return what the image of a Pin is called in the host's registry; None: it has none."""
+    address = settings.config.registry.address
+    return None if address is None else f"{address}/{pin.image.removeprefix('provision/')}"
+
+
+def _have_image(
+    settings: Settings, engine: Engine, resolved: Resolved, progress: Progress
+) -> tuple[Origin, Mapping[str, float]]:
+    """Have the image in the engine."""
+    origin: Origin = "engine" if find(engine, resolved.pin) else "build"
+    reference = registry_reference(settings, resolved.pin)
+    if origin == "build" and reference and _pull(engine, resolved.pin, reference, progress):
+        origin = "registry"
+    # Gives an image that is there its name, and builds one that isn't.
+    built = build_image(settings, engine, resolved, BuildSettings(), progress=progress)
+    if built.built and reference and settings.config.registry.push:
+        _push(engine, built.image_id, reference, progress)
+    return origin, phases(built)
+
+
+def _pull(engine: Engine, pin: Pin, reference: str, progress: Progress) -> bool:
+    """Pull an image; returns whether it is there now. Whatever fails, it can still be built."""
+    progress(Note(f"Looking for {reference}"))
+    reason = None
+    try:
+        for message in engine.pull(reference):
+            reason = message.get("error", reason)
+            for event in transfer(message):
+                progress(event)
+        image = engine.image(reference)
+    except ProvisionError as error:
+        progress(Note(f"{reference} can't be pulled: {error.details or error.message}"))
+        return False
+    if image is None or image.labels.get(DIGEST_LABEL) != pin.digest:
+        progress(Note(f"{reference} can't be pulled: {reason or 'it is the image of another Pin'}"))
+        return False
+    return True
+
+
+def _push(engine: Engine, image_id: str, reference: str, progress: Progress) -> None:
+    try:
+        push(engine, image_id, reference, progress=progress)
+    except ProvisionError as error:
+        # The host has what it needs; others build it themselves.
+        progress(Note(f"{error.message} {error.details or ''}".strip()))
+
+
+def _total(begun: float) -> dict[str, float]:
+    return {"total": time.monotonic() - begun}
