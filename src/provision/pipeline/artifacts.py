@@ -14,8 +14,9 @@ from provision.image.build import DIGEST_LABEL
 from provision.image.engine import Engine, Image
 from provision.image.extract import extract, find_image, read_file
 from provision.image.scratch import scratch
-from provision.install.activate import Change, apply, plan
+from provision.install.activate import apply, plan
 from provision.install.layout import Layout
+from provision.install.ledger import Change
 from provision.install.store import add, current_entry, remove_leftovers
 from provision.manifest import Manifest
 from provision.modules.verify import MANIFEST, Report, verify

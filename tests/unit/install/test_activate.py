@@ -9,8 +9,9 @@ import pytest
 
 from provision.errors import NotFoundError, ProvisionError
 from provision.install import activate
-from provision.install.activate import Change, apply, plan
+from provision.install.activate import apply, plan
 from provision.install.layout import Layout
+from provision.install.ledger import Change, Ledger
 from provision.install.store import add, current_entry, remove_leftovers
 from provision.install.vendor import loader_config, vendor_config
 from provision.manifest import Manifest
@@ -106,7 +107,8 @@ def test_a_config_of_an_interrupted_run_is_known_as_ours(layout: Layout) -> None
     _install(layout)
     manifest = make_artifact(layout.root / "other", pin=make_pin(version="1.3"))
     text = vendor_config(layout, manifest)
-    activate._write(layout, layout.vendor_config, text)  # noqa: SLF001 - the step to be killed in
+    # The step to be killed in.
+    Ledger(layout.root, layout.record, layout.saved).write(layout.vendor_config, text)
     assert [change.kind for change in _install(layout)] == ["write"]
 
 
