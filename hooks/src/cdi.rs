@@ -6,7 +6,7 @@ use std::path::Path;
 use rustix::fs::{Mode, OFlags};
 use serde_json::{json, Value};
 
-use crate::collect::collect_one;
+use crate::collect::{collect_one, Report};
 use crate::decide::{Choice, VendorFile};
 use crate::edits::{Device, Edits, Mount};
 use crate::error::{Error, Result};
@@ -144,7 +144,7 @@ impl Devices<'_> {
                 vendor,
                 features,
             };
-            collect_one(self.host, &choice).map(|(mut edits, _)| {
+            collect_one(self.host, &choice, Report::Missing).map(|(mut edits, _)| {
                 edits.sort();
                 edits
             })

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use serde_json::json;
 
-use crate::collect::{collect_one, Item};
+use crate::collect::{collect_one, Item, Report};
 use crate::decide::{decide, Choice, VendorFile};
 use crate::environment::Environment;
 use crate::error::{exit, Error, Result};
@@ -132,7 +132,7 @@ fn file_reports(files: &[VendorFile]) -> Vec<FileReport> {
 }
 
 fn vendor_report(host: &Host, choice: &Choice) -> VendorReport {
-    let (items, problem) = match collect_one(host, choice) {
+    let (items, problem) = match collect_one(host, choice, Report::All) {
         Ok((_, items)) => (items, None),
         Err(error) => (Vec::new(), Some(error)),
     };

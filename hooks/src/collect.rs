@@ -1,8 +1,8 @@
 //! From a choice to edits: looks every device and file up on the host.
 
-use std::collections::HashMap;
 use std::fs::File;
 
+use rustc_hash::FxHashMap;
 use rustix::fs::FileType;
 use rustix::io::Errno;
 
@@ -51,7 +51,7 @@ pub fn collect(host: &Host, choices: &[Choice]) -> Result<(Edits, Vec<Note>)> {
     let mut edits = Edits::default();
     let mut notes = Vec::new();
     for choice in choices {
-        let (own, items) = collect_one(host, choice)?;
+        let (own, items) = collect_one(host, choice, Report::Missing)?;
         let missing = items.iter().filter_map(|item| missing(choice, item));
         notes.extend(missing.chain([summary(choice, &own)]));
         edits.append(own);
@@ -60,8 +60,16 @@ pub fn collect(host: &Host, choices: &[Choice]) -> Result<(Edits, Vec<Note>)> {
     Ok((edits, notes))
 }
 
-/// Collects what one choice asks for, and every line of its inventory with it.
-pub fn collect_one(host: &Host, choice: &Choice) -> Result<(Edits, Vec<Item>)> {
+/// Which lines of an inventory are reported.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Report {
+    Missing,
+    /// Every one, and what the vendor file says of libraries is held to the files.
+    All,
+}
+
+/// Collects what one choice asks for, and reports on the lines of its inventory.
+pub fn collect_one(host: &Host, choice: &Choice, report: Report) -> Result<(Edits, Vec<Item>)> {
     let tree = host
         .tree(choice.vendor.root.as_deref())
         .map_err(|error| Error {
@@ -74,10 +82,14 @@ pub fn collect_one(host: &Host, choice: &Choice) -> Result<(Edits, Vec<Item>)> {
     let mut collector = Collector {
         host,
         tree: &tree,
+        sonames: &choice.vendor.sonames,
+        report,
         feature: "",
         edits: Edits::default(),
         items: Vec::new(),
-        read: HashMap::new(),
+        devices: FxHashMap::default(),
+        files: FxHashMap::default(),
+        read: FxHashMap::default(),
     };
     for feature in &choice.features {
         if let Some(inventory) = choice.vendor.feature(feature) {
@@ -117,48 +129,70 @@ fn summary(choice: &Choice, edits: &Edits) -> Note {
     note.limit(choice.vendor.log_level)
 }
 
+/// The host is asked once for each line, however many features have it.
 struct Collector<'a> {
     host: &'a Host,
     tree: &'a Tree<'a>,
+    sonames: &'a FxHashMap<String, String>,
+    report: Report,
     feature: &'a str,
     edits: Edits,
     items: Vec<Item>,
-    /// Libraries by the device and inode of their files.
-    read: HashMap<(u64, u64), Option<Elf>>,
+    devices: FxHashMap<&'a str, Vec<(String, Outcome)>>,
+    files: FxHashMap<&'a str, Outcome>,
+    /// Libraries by where they lie: several names lead to one file.
+    read: FxHashMap<String, Option<Elf>>,
 }
 
-impl Collector<'_> {
-    fn inventory(&mut self, inventory: &Inventory) {
+/// What a line gave, or why it gave nothing.
+type Outcome = std::result::Result<String, String>;
+
+impl<'a> Collector<'a> {
+    fn inventory(&mut self, inventory: &'a Inventory) {
         for device in &inventory.devices {
-            self.device(device);
+            if !self.devices.contains_key(device.as_str()) {
+                let outcomes = self.device(device);
+                self.devices.insert(device, outcomes);
+            }
+            for (path, found) in &self.devices[device.as_str()] {
+                self.items.extend(self.item(Kind::Device, path, found));
+            }
         }
         for path in &inventory.directories {
             self.edits.directories.push(path.clone());
-            self.item(Kind::Directory, path, Ok(String::new()));
+            let item = self.item(Kind::Directory, path, &Ok(String::new()));
+            self.items.extend(item);
         }
         for path in inventory.files() {
-            let found = self.file(path);
-            self.item(Kind::File, path, found);
+            if !self.files.contains_key(path) {
+                let outcome = self.file(path);
+                self.files.insert(path, outcome);
+            }
+            let item = self.item(Kind::File, path, &self.files[path]);
+            self.items.extend(item);
         }
     }
 
-    fn item(&mut self, kind: Kind, path: &str, found: std::result::Result<String, String>) {
-        self.items.push(Item {
+    /// `None`: nobody wants to know.
+    fn item(&self, kind: Kind, path: &str, found: &Outcome) -> Option<Item> {
+        (self.report == Report::All || found.is_err()).then(|| Item {
             feature: self.feature.to_owned(),
             kind,
             path: path.to_owned(),
-            found,
-        });
+            found: found.clone(),
+        })
     }
 
-    fn device(&mut self, wanted: &str) {
+    /// Adds the nodes that a device's line stands for.
+    fn device(&mut self, wanted: &str) -> Vec<(String, Outcome)> {
         let nodes = self.host.devices(wanted);
         if nodes.is_empty() {
             let problem = "no device of this host matches".to_owned();
-            self.item(Kind::Device, wanted, Err(problem));
+            return vec![(wanted.to_owned(), Err(problem))];
         }
+        let mut outcomes = Vec::with_capacity(nodes.len());
         for (path, node) in nodes {
-            let found = match node {
+            let outcome = match node {
                 DeviceFound::Node(device) => {
                     let shown = format!("{} {}:{}", device.kind, device.major, device.minor);
                     self.edits.devices.push(device);
@@ -167,19 +201,19 @@ impl Collector<'_> {
                 DeviceFound::Missing => Err("the host has no such device".to_owned()),
                 DeviceFound::Unusable(problem) => Err(problem),
             };
-            self.item(Kind::Device, &path, found);
+            outcomes.push((path, outcome));
         }
+        outcomes
     }
 
     /// Adds a mount; gives the path that it comes from.
-    fn file(&mut self, path: &str) -> std::result::Result<String, String> {
+    fn file(&mut self, path: &str) -> Outcome {
         let found = self.tree.find(path).map_err(|error| match error {
             Errno::NOENT => "the host has no such file".to_owned(),
             other => other.to_string(),
         })?;
-        let kind = found.kind();
         if !matches!(
-            kind,
+            found.kind,
             FileType::RegularFile | FileType::Directory | FileType::Socket
         ) {
             return Err("neither a file, a folder nor a socket".to_owned());
@@ -192,26 +226,48 @@ impl Collector<'_> {
             source: source.clone(),
             target: path.to_owned(),
         });
-        if kind == FileType::RegularFile && is_library(path) {
-            let library = self.library(&found, path);
+        if found.kind == FileType::RegularFile && is_library(path) {
+            let library = self.library(&found, &source, path)?;
             self.edits.libraries.extend(library);
         }
         Ok(source)
     }
 
     /// What the loader needs to know of a library. `None`: it isn't one.
-    fn library(&mut self, found: &Found, path: &str) -> Option<Library> {
-        let identity = (found.stat.st_dev, found.stat.st_ino);
-        // Several names lead to one file; it is read once.
-        let read = || elf::read(&File::from(found.open().ok()?));
-        let elf = self.read.entry(identity).or_insert_with(read).as_ref()?;
-        let (_, name) = split(path)?;
-        Some(Library {
-            soname: elf.soname.as_deref().unwrap_or(name).to_owned(),
-            flags: elf.flags,
+    /// Errors: it isn't what the vendor file says.
+    fn library(
+        &mut self,
+        found: &Found,
+        source: &str,
+        path: &str,
+    ) -> std::result::Result<Option<Library>, String> {
+        let library = |soname: &str, flags| Library {
+            soname: soname.to_owned(),
+            flags,
             is_link: found.is_link,
             path: path.to_owned(),
-        })
+        };
+        let own_path = self.tree.path_of(source).unwrap_or(path);
+        let stated = self.sonames.get(own_path);
+        if let (Some(soname), Report::Missing) = (stated, self.report) {
+            return Ok(Some(library(soname, elf::NATIVE_FLAGS)));
+        }
+        if !self.read.contains_key(source) {
+            let elf = found.open().ok().and_then(|fd| elf::read(&File::from(fd)));
+            self.read.insert(source.to_owned(), elf);
+        }
+        let (_, name) = split(path).unwrap_or_default();
+        let read = self.read[source].as_ref();
+        let read = read.map(|elf| (elf.soname.as_deref().unwrap_or(name), elf.flags));
+        match (stated, read) {
+            (Some(soname), read) if read != Some((soname, elf::NATIVE_FLAGS)) => Err(format!(
+                "\"sonames\" calls it {soname}, and the file is {}",
+                read.map_or("no library".to_owned(), |(name, flags)| format!(
+                    "{name} with the flags {flags:#x}"
+                ))
+            )),
+            _ => Ok(read.map(|(name, flags)| library(name, flags))),
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Which features a container gets: a pure function of vendor files and environment.
 
-use std::collections::HashMap;
+use rustc_hash::FxHashMap;
 
 use crate::environment::Environment;
 use crate::error::{Error, Result};
@@ -70,7 +70,7 @@ pub fn decide<'a>(
 ) -> Result<(Vec<Choice<'a>>, Vec<Note>)> {
     let mut choices = Vec::new();
     let mut notes = Vec::new();
-    let mut claimed: HashMap<&str, &VendorFile> = HashMap::new();
+    let mut claimed: FxHashMap<&str, &VendorFile> = FxHashMap::default();
     for file in files {
         let asked_by = file
             .flags()

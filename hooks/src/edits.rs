@@ -1,5 +1,7 @@
 //! What a container is to get. Plain data: every door produces and consumes this.
 
+use rustc_hash::FxHashSet;
+
 /// A device node, as the runtime makes it in the container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Device {
@@ -86,13 +88,10 @@ pub fn lies_in(path: &str, folder: &str) -> bool {
 }
 
 fn merge<T>(into: &mut Vec<T>, from: Vec<T>, key: impl Fn(&T) -> &String) {
-    let known: std::collections::HashSet<String> = into.iter().map(|t| key(t).clone()).collect();
-    let mut seen = known;
-    for item in from {
-        if seen.insert(key(&item).clone()) {
-            into.push(item);
-        }
-    }
+    let mut seen: FxHashSet<&String> = into.iter().map(&key).collect();
+    let new: Vec<bool> = from.iter().map(|item| seen.insert(key(item))).collect();
+    let new = from.into_iter().zip(new).filter(|(_, new)| *new);
+    into.extend(new.map(|(item, _)| item));
 }
 
 #[cfg(test)]

@@ -18,6 +18,23 @@ pub struct Elf {
 }
 
 const FLAG_LIBC6: u32 = 0x3;
+/// The flags of libraries for the architecture that this program is built for.
+pub const NATIVE_FLAGS: u32 = FLAG_LIBC6
+    | if cfg!(target_arch = "x86_64") {
+        0x0300
+    } else if cfg!(target_arch = "aarch64") {
+        0x0a00
+    } else if cfg!(target_arch = "powerpc64") {
+        0x0500
+    } else if cfg!(target_arch = "s390x") {
+        0x0400
+    } else if cfg!(target_arch = "riscv64") {
+        0x1000
+    } else if cfg!(target_arch = "loongarch64") {
+        0x1200
+    } else {
+        0
+    };
 const MAX_HEADERS: usize = 512;
 const MAX_DYNAMIC: u64 = 1 << 16;
 const MAX_NAME: usize = 255;

@@ -36,9 +36,9 @@ pub fn whole_folders(tree: &Tree, mounts: &[Mount]) -> Vec<Mount> {
                 split(&m.source).is_some_and(|(f, _)| f.trim_end_matches('/') == source)
             };
             files.sort_unstable_by_key(|(name, _)| *name);
-            let known = |name: &String| files.binary_search_by_key(&name.as_str(), |f| f.0).is_ok();
+            let known = |name: &str| files.binary_search_by_key(&name, |f| f.0).is_ok();
             let whole = files.iter().all(|(_, m)| from_here(m))
-                && tree.names(folder).ok()?.iter().all(known);
+                && tree.holds_only(folder, known).is_ok_and(|only| only);
             whole.then(|| Mount {
                 source: source.clone(),
                 target: folder.to_owned(),
@@ -69,9 +69,7 @@ pub fn fold(edits: &mut Edits, root: &Root, present: &[(Cow<str>, Cow<str>)]) {
 /// True where the image has no such folder, or an empty one.
 fn is_free(root: &Root, path: &str) -> bool {
     match root.open_in(path, OFlags::RDONLY | OFlags::DIRECTORY) {
-        Ok(folder) => {
-            names_in(&folder).is_ok_and(|names| names.iter().all(|n| n == "." || n == ".."))
-        }
+        Ok(folder) => names_in(&folder).is_ok_and(|names| names.is_empty()),
         Err(error) => error == Errno::NOENT,
     }
 }
@@ -140,13 +138,16 @@ mod tests {
             std::fs::write(store.join(name), "").unwrap();
         }
         let host = Host::open(tree.path()).unwrap();
-        let vendor = host.tree(Some("/store")).unwrap();
-        let found = whole_folders(&vendor, &mounts());
+        let whole = |mounts: &[Mount]| {
+            let vendor = host.tree(Some("/store")).unwrap();
+            whole_folders(&vendor, mounts)
+        };
+        let found = whole(&mounts());
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].source, store.display().to_string());
         assert_eq!(found[0].target, "/lib");
-        assert!(whole_folders(&vendor, &mounts()[1..]).is_empty());
+        assert!(whole(&mounts()[1..]).is_empty());
         std::fs::write(store.join("more"), "").unwrap();
-        assert!(whole_folders(&vendor, &mounts()).is_empty());
+        assert!(whole(&mounts()).is_empty());
     }
 }

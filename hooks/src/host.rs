@@ -15,6 +15,11 @@ use crate::glob;
 use crate::inroot::{path_of, Root};
 pub use tree::{Found, Tree};
 
+/// Bytes that the kernel is asked for at a time when it lists a folder.
+const LISTING_BUFFER: usize = 8192;
+/// What an entry takes besides its name: getdents64(2), `struct linux_dirent64`.
+const ENTRY_SIZE: usize = 19;
+
 /// The host's file tree.
 #[derive(Debug)]
 pub struct Host {
@@ -167,15 +172,36 @@ impl Host {
     }
 }
 
-/// The names in an open folder that are UTF-8, in no order.
-pub fn names_in(folder: impl AsFd) -> rustix::io::Result<Vec<String>> {
-    let mut buffer = Vec::with_capacity(4096);
+/// The names in an open folder that are UTF-8, in no order, and what each is (where the
+/// file system says so). `None`: more bytes of entries than `limit`.
+pub fn entries_in(
+    folder: impl AsFd,
+    limit: usize,
+) -> rustix::io::Result<Option<Vec<(String, FileType)>>> {
+    let mut buffer = Vec::with_capacity(LISTING_BUFFER.min(limit));
     let mut entries = RawDir::new(folder, buffer.spare_capacity_mut());
     let mut names = Vec::new();
+    let mut size = 0;
     while let Some(entry) = entries.next() {
-        names.extend(entry?.file_name().to_str().ok().map(str::to_owned));
+        let entry = entry?;
+        let Ok(name) = entry.file_name().to_str() else {
+            continue;
+        };
+        size += ENTRY_SIZE + name.len();
+        if size > limit {
+            return Ok(None);
+        }
+        if !matches!(name, "." | "..") {
+            names.push((name.to_owned(), entry.file_type()));
+        }
     }
-    Ok(names)
+    Ok(Some(names))
+}
+
+/// The names in an open folder that are UTF-8, in no order.
+pub fn names_in(folder: impl AsFd) -> rustix::io::Result<Vec<String>> {
+    let entries = entries_in(folder, usize::MAX)?.unwrap_or_default();
+    Ok(entries.into_iter().map(|(name, _)| name).collect())
 }
 
 /// What a device path turned out to be.

@@ -2,26 +2,28 @@
 //! remembers duplicate keys (for files that people write), and objects whose
 //! values stay untouched slices of the text (for files that we edit).
 
+use std::borrow::Cow;
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-/// A JSON value whose objects keep the order and the duplicates of their keys.
+/// A JSON value whose objects keep the order and the duplicates of their keys. Strings are
+/// borrowed from the text where they have no escapes.
 ///
 /// Nesting deeper than 127 is an error of the parser, so neither parsing nor
 /// dropping one can run out of stack.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Json {
+pub enum Json<'a> {
     Null,
     Bool(bool),
     Number(f64),
-    Text(String),
-    Array(Vec<Json>),
-    Object(Vec<(String, Json)>),
+    Text(Cow<'a, str>),
+    Array(Vec<Json<'a>>),
+    Object(Vec<(Cow<'a, str>, Json<'a>)>),
 }
 
-impl Json {
+impl Json<'_> {
     /// What a person would call this kind of value.
     pub fn kind(&self) -> &'static str {
         match self {
@@ -45,40 +47,44 @@ impl Json {
 struct JsonVisitor;
 
 impl<'de> Visitor<'de> for JsonVisitor {
-    type Value = Json;
+    type Value = Json<'de>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a JSON value")
     }
 
-    fn visit_unit<E>(self) -> Result<Json, E> {
+    fn visit_unit<E>(self) -> Result<Json<'de>, E> {
         Ok(Json::Null)
     }
 
-    fn visit_bool<E>(self, value: bool) -> Result<Json, E> {
+    fn visit_bool<E>(self, value: bool) -> Result<Json<'de>, E> {
         Ok(Json::Bool(value))
     }
 
     // Nothing that we read is a number; which one it was doesn't matter.
     #[allow(clippy::cast_precision_loss)]
-    fn visit_i64<E>(self, value: i64) -> Result<Json, E> {
+    fn visit_i64<E>(self, value: i64) -> Result<Json<'de>, E> {
         Ok(Json::Number(value as f64))
     }
 
     #[allow(clippy::cast_precision_loss)]
-    fn visit_u64<E>(self, value: u64) -> Result<Json, E> {
+    fn visit_u64<E>(self, value: u64) -> Result<Json<'de>, E> {
         Ok(Json::Number(value as f64))
     }
 
-    fn visit_f64<E>(self, value: f64) -> Result<Json, E> {
+    fn visit_f64<E>(self, value: f64) -> Result<Json<'de>, E> {
         Ok(Json::Number(value))
     }
 
-    fn visit_str<E>(self, value: &str) -> Result<Json, E> {
-        Ok(Json::Text(value.to_owned()))
+    fn visit_borrowed_str<E>(self, value: &'de str) -> Result<Json<'de>, E> {
+        Ok(Json::Text(Cow::Borrowed(value)))
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Json, A::Error> {
+    fn visit_str<E>(self, value: &str) -> Result<Json<'de>, E> {
+        Ok(Json::Text(Cow::Owned(value.to_owned())))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Json<'de>, A::Error> {
         let mut items = Vec::new();
         while let Some(item) = seq.next_element()? {
             items.push(item);
@@ -86,37 +92,63 @@ impl<'de> Visitor<'de> for JsonVisitor {
         Ok(Json::Array(items))
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Json, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Json<'de>, A::Error> {
         let mut members = Vec::new();
-        while let Some(member) = map.next_entry()? {
-            members.push(member);
+        while let Some((Key(key), value)) = map.next_entry()? {
+            members.push((key, value));
         }
         Ok(Json::Object(members))
     }
 }
 
-impl<'de> Deserialize<'de> for Json {
+impl<'de> Deserialize<'de> for Json<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(JsonVisitor)
     }
 }
 
+/// A key, borrowed where it can be (serde's own `Cow` never is).
+struct Key<'a>(Cow<'a, str>);
+
+struct KeyVisitor;
+
+impl<'de> Visitor<'de> for KeyVisitor {
+    type Value = Key<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a string")
+    }
+
+    fn visit_borrowed_str<E>(self, key: &'de str) -> Result<Key<'de>, E> {
+        Ok(Key(Cow::Borrowed(key)))
+    }
+
+    fn visit_str<E>(self, key: &str) -> Result<Key<'de>, E> {
+        Ok(Key(Cow::Owned(key.to_owned())))
+    }
+}
+
+impl<'de> Deserialize<'de> for Key<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_str(KeyVisitor)
+    }
+}
+
 /// The members of one object, each value an untouched slice of the text.
 #[derive(Debug)]
-pub struct RawObject<'a>(pub Vec<(String, &'a RawValue)>);
+pub struct RawObject<'a>(pub Vec<(Cow<'a, str>, &'a RawValue)>);
 
 impl<'a> RawObject<'a> {
     pub fn get(&self, key: &str) -> Option<&'a RawValue> {
         self.0.iter().find(|(k, _)| k == key).map(|(_, v)| *v)
     }
 
-    /// The first key that occurs twice.
+    /// A key that occurs twice.
     pub fn duplicate(&self) -> Option<&str> {
-        let mut seen = std::collections::HashSet::new();
-        self.0
-            .iter()
-            .map(|(key, _)| key.as_str())
-            .find(|key| !seen.insert(*key))
+        let mut keys: Vec<&str> = self.0.iter().map(|(key, _)| &**key).collect();
+        keys.sort_unstable();
+        let twice = keys.windows(2).find(|pair| pair[0] == pair[1])?;
+        Some(twice[0])
     }
 }
 
@@ -131,8 +163,8 @@ impl<'de> Visitor<'de> for RawObjectVisitor {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let mut members = Vec::new();
-        while let Some(member) = map.next_entry()? {
-            members.push(member);
+        while let Some((Key(key), value)) = map.next_entry()? {
+            members.push((key, value));
         }
         Ok(RawObject(members))
     }
@@ -173,10 +205,7 @@ mod tests {
     #[test]
     fn duplicates_stay_visible() {
         let value: Json = serde_json::from_str(r#"{"a":1,"a":null}"#).unwrap();
-        let expected = vec![
-            ("a".to_owned(), Json::Number(1.0)),
-            ("a".to_owned(), Json::Null),
-        ];
+        let expected = vec![("a".into(), Json::Number(1.0)), ("a".into(), Json::Null)];
         assert_eq!(value, Json::Object(expected));
     }
 

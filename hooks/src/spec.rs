@@ -4,8 +4,8 @@
 mod splice;
 
 use std::borrow::Cow;
-use std::collections::HashSet;
 
+use rustc_hash::FxHashSet;
 use serde_json::value::RawValue;
 
 use crate::edits::{Device, Edits, Mount};
@@ -96,7 +96,7 @@ impl<'a> Spec<'a> {
     ) -> Result<()> {
         let present = self.members.get("mounts");
         let taken = values("mounts", present, "destination")?;
-        let taken: HashSet<&str> = taken.iter().map(|path| tidy(path)).collect();
+        let taken: FxHashSet<&str> = taken.iter().map(|path| tidy(path)).collect();
         let items: Vec<String> = mounts
             .iter()
             .filter(|m| !taken.contains(m.target.as_str()))
@@ -115,7 +115,7 @@ impl<'a> Spec<'a> {
         let linux_members =
             linux.map_or(Ok(RawObject(Vec::new())), |v| object("linux", v.get()))?;
         let taken = values("linux.devices", linux_members.get("devices"), "path")?;
-        let taken: HashSet<&str> = taken.iter().map(|path| tidy(path)).collect();
+        let taken: FxHashSet<&str> = taken.iter().map(|path| tidy(path)).collect();
         let new: Vec<&Device> = devices
             .iter()
             .filter(|d| !taken.contains(d.path.as_str()))

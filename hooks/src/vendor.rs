@@ -6,6 +6,8 @@
 mod check;
 mod reader;
 
+use rustc_hash::FxHashMap;
+
 use crate::json::Json;
 use crate::level::Level;
 
@@ -13,7 +15,7 @@ pub use check::{check_kind, is_flag};
 use reader::Reader;
 
 /// Names at the top of a vendor file.
-pub const FIELDS: [&str; 8] = [
+pub const FIELDS: [&str; 9] = [
     "$schema",
     "version",
     "log_level",
@@ -21,6 +23,7 @@ pub const FIELDS: [&str; 8] = [
     "driver_feature",
     "inventory",
     "root",
+    "sonames",
     "cdi_kind",
 ];
 /// Those that must be there.
@@ -67,6 +70,9 @@ pub struct Vendor {
     pub inventory: Vec<(String, Inventory)>,
     /// Host folder under which the inventory's files lie.
     pub root: Option<String>,
+    /// Names by which the loader is to find libraries of the host's own architecture, by
+    /// their paths: what their headers say, so that a start needn't read them.
+    pub sonames: FxHashMap<String, String>,
     /// What the vendor's devices are called in CDI, before the `=`.
     pub cdi_kind: Option<String>,
 }

@@ -147,6 +147,34 @@ fn check_says_what_an_environment_would_get() {
 }
 
 #[test]
+fn check_holds_sonames_to_the_files() {
+    let tree = host();
+    tree.library("lib/libx.so", "libx.so.1", &[]);
+    let told = |path: &str, soname: &str| {
+        let stated = format!(r#""sonames":{{"{path}":"{soname}"}},"inventory""#);
+        let text = GOOD.replace("\"inventory\"", &stated);
+        tree.file("etc/oci-decorator/oci-decorator.d/x.json", text);
+        let output = run(&["check", "--root", &tree.shown()], "");
+        assert_eq!(code(&output), 0, "{}", stderr(&output));
+        let lines = stdout(&output);
+        lines
+            .lines()
+            .find(|line| line.contains("/lib/libx.so"))
+            .unwrap()
+            .to_owned()
+    };
+    let right = told("/lib/libx.so", "libx.so.1");
+    assert!(!right.contains("sonames"), "{right}");
+    let wrong = told("/lib/libx.so", "liby.so.1");
+    let expected = "\"sonames\" calls it liby.so.1, and the file is libx.so.1";
+    assert!(wrong.contains(expected), "{wrong}");
+    assert!(!told("/lib/other.so", "liby.so.1").contains("sonames"));
+    tree.file("lib/libx.so", "not a library");
+    let wrong = told("/lib/libx.so", "libx.so.1");
+    assert!(wrong.contains("the file is no library"), "{wrong}");
+}
+
+#[test]
 fn check_says_why_a_start_would_be_refused() {
     let tree = host();
     let root = tree.shown();

@@ -187,12 +187,17 @@ prop_compose! {
         others in prop::collection::btree_map(
             prop::sample::select(vec!["version", "log_level", "root", "cdi_kind", "$schema", "colour"]).prop_map(str::to_owned),
             prop_oneof![5 => text(), 1 => Just(Value::Null)], 0..3),
+        sonames in prop::option::weighted(0.3, prop::collection::btree_map(
+            "(/[a-z.]{1,3}){1,3}/?|[a-z]{1,2}", prop_oneof![5 => text(), 1 => Just(Value::Null)], 0..3)),
         without in prop::option::weighted(0.1, prop::sample::select(REQUIRED.to_vec())),
     ) -> Value {
         let mut members: serde_json::Map<String, Value> = others.into_iter().collect();
         members.insert("activation_flag".into(), flag);
         members.insert("driver_feature".into(), features);
         members.insert("inventory".into(), Value::Object(inventory.into_iter().collect()));
+        if let Some(sonames) = sonames {
+            members.insert("sonames".into(), Value::Object(sonames.into_iter().collect()));
+        }
         if let Some(name) = without {
             members.remove(name);
         }
@@ -222,6 +227,22 @@ fn odd_documents_get_one_verdict() {
         document["inventory"] = serde_json::json!({"f": {"libraries": [path]}});
         agree(&document);
         document["root"] = Value::from(path);
+        agree(&document);
+    }
+    for name in [
+        "libx.so.1",
+        "libx.so/1",
+        "/libx.so",
+        ".",
+        "..",
+        "...",
+        "",
+        "a\nb",
+        "é",
+    ] {
+        let mut document =
+            serde_json::json!({"activation_flag": "X", "driver_feature": [], "inventory": {}});
+        document["sonames"] = serde_json::json!({"/lib/libx.so": name});
         agree(&document);
     }
     for kind in [

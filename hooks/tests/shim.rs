@@ -5,7 +5,7 @@ mod support;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
-use support::scene::{setup, shim, CONFIG_DIR, SPEC};
+use support::scene::{setup, shim, CONFIG_DIR, SPEC, VENDOR};
 use support::{code, stderr, stdout, Tree};
 
 #[test]
@@ -37,6 +37,18 @@ fn create_edits_the_bundle_and_becomes_the_runtime() {
     assert!(log.contains("absent[0-9] is left out: no device of this host matches"));
     assert!(log.contains("/opt/x/lib/libgone.so is left out: the host has no such file"));
     assert!(log.contains("[vendor=x feature=run container=c1]"), "{log}");
+}
+
+#[test]
+fn a_library_whose_soname_is_stated_is_not_read() {
+    let tree = setup();
+    tree.file("host/store/v1/opt/x/lib/libx.so.1.2", "unreadable");
+    let stated = r#""sonames":{"/opt/x/lib/libx.so.1.2":"libx.so.1"},"root""#;
+    let vendor = VENDOR.replace("\"root\"", stated);
+    tree.file(&format!("{CONFIG_DIR}/x.json"), vendor);
+    assert_eq!(code(&shim(&tree, &["create", "c1"])), 0);
+    let cache = tree.text("bundle/rootfs/etc/ld.so.cache");
+    assert!(cache.contains("/opt/x/lib/libx.so.1\0"), "{cache}");
 }
 
 #[test]

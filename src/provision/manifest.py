@@ -79,6 +79,8 @@ class DriverFile(Frozen):
         size: Bytes; None for a link.
         mode: Permission bits, as octal text; None for a link.
         soname: ELF SONAME of a library; None if it has none.
+        elf_class: 64, or 32 for a library of the architecture's smaller sibling; None if it is no
+            ELF file.
         link: Target of a symbolic link, relative to its folder; None for a file.
     """
 
@@ -89,6 +91,7 @@ class DriverFile(Frozen):
     size: int | None = Field(default=None, ge=0)
     mode: Annotated[str, StringConstraints(pattern=r"^[0-7]{4}$")] | None = None
     soname: str | None = None
+    elf_class: Literal[32, 64] | None = None
     link: str | None = None
 
 

@@ -68,3 +68,38 @@ fn sources_begin_with_the_root_and_have_no_links() {
     let error = host.tree(Some("/store/none")).unwrap_err();
     assert_eq!(error.code, crate::error::exit::NOT_FOUND);
 }
+
+#[test]
+fn a_folder_with_many_files_is_read_like_one_with_few() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store/usr/lib");
+    std::fs::create_dir_all(store.join("folder")).unwrap();
+    for i in 0..30 {
+        std::fs::write(store.join(format!("lib{i}.so.1")), "").unwrap();
+        symlink(format!("lib{i}.so.1"), store.join(format!("lib{i}.so"))).unwrap();
+    }
+    symlink("gone.so.1", store.join("gone.so")).unwrap();
+    let host = Host::open(dir.path()).unwrap();
+    // The own tree of a vendor is listed after some lookups, the host's isn't.
+    for (tree, prefix) in [
+        (host.tree(Some("/store")).unwrap(), ""),
+        (host.tree(None).unwrap(), "/store"),
+    ] {
+        for i in 0..30 {
+            let path = |name: String| format!("{prefix}/usr/lib/{name}");
+            let file = tree.find(&path(format!("lib{i}.so.1"))).unwrap();
+            let link = tree.find(&path(format!("lib{i}.so"))).unwrap();
+            assert_eq!((file.is_link, link.is_link), (false, true));
+            assert_eq!(file.source, link.source);
+            let own = tree.path_of(link.source.as_deref().unwrap());
+            assert_eq!(own, Some(&*path(format!("lib{i}.so.1"))));
+        }
+        let kind = |name: &str| {
+            tree.find(&format!("{prefix}/usr/lib/{name}"))
+                .map(|f| f.kind)
+        };
+        assert_eq!(kind("folder").unwrap(), FileType::Directory);
+        assert_eq!(kind("gone.so").unwrap_err(), Errno::NOENT);
+        assert_eq!(kind("none.so").unwrap_err(), Errno::NOENT);
+    }
+}

@@ -1,22 +1,28 @@
 //! One vendor's files, looked up on the host.
 //!
 //! Most of them are a file, or a link to another name, in a folder that can be reached
-//! without links. There, one look at the folder serves them all, and a file costs
-//! one system call. Everything else takes the long way: openat2 for the path as it
-//! stands, and /proc to say where that led.
+//! without links. There, one look at the folder serves them all: a file costs one system
+//! call, and none once the folder was listed, as one with many files of a vendor's own tree
+//! is. Everything else takes the long way: openat2 for the path as it stands, and /proc
+//! to say where that led.
 
-use std::cell::RefCell;
+use std::cell::{Cell, OnceCell, RefCell};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
+use rustc_hash::FxHashMap;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::Host;
+use super::{entries_in, Host};
 use crate::inroot::{open_regular, split, Root};
 
 /// Links from name to name within a folder that are followed the short way.
 const MAX_LINKS: u32 = 8;
+/// Lookups in a folder after which it is listed: to list one takes as long as five of them.
+const PATIENCE: u32 = 5;
+/// Bytes of names up to which a listing is kept: some 150 names.
+const MAX_LISTING: usize = 8192;
 
 /// Where one vendor's files are looked up.
 #[derive(Debug)]
@@ -25,14 +31,57 @@ pub struct Tree<'a> {
     sub: Option<Root>,
     /// Its folder, free of links below the host's root as the caller wrote it.
     written: String,
-    /// The folder of the latest file, and what it is called.
-    folder: RefCell<Option<(String, Rc<OwnedFd>)>>,
+    /// Folders that were opened already, as the inventory calls them.
+    folders: RefCell<Vec<(String, Rc<Folder>)>>,
+}
+
+#[derive(Debug)]
+struct Folder {
+    fd: OwnedFd,
+    lookups: Cell<u32>,
+    /// It is of a vendor's own tree: small, and nothing in it comes or goes.
+    is_own: bool,
+    /// Everything in it, unless that is too much.
+    names: OnceCell<Option<FxHashMap<String, FileType>>>,
+}
+
+impl Folder {
+    fn names(&self) -> Option<&FxHashMap<String, FileType>> {
+        let list = || {
+            let entries = entries_in(&self.fd, MAX_LISTING).ok()??;
+            Some(entries.into_iter().collect())
+        };
+        let names = if self.is_own {
+            self.names.get_or_init(list)
+        } else {
+            &None
+        };
+        names.as_ref()
+    }
+
+    /// What a name is, links not followed.
+    fn kind(&self, name: &str) -> rustix::io::Result<FileType> {
+        self.lookups.set(self.lookups.get() + 1);
+        let names = if self.lookups.get() > PATIENCE {
+            self.names()
+        } else {
+            None
+        };
+        match names.map(|names| names.get(name)) {
+            Some(None) => Err(Errno::NOENT),
+            Some(Some(kind)) if *kind != FileType::Unknown => Ok(*kind),
+            _ => {
+                let stat = rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW)?;
+                Ok(FileType::from_raw_mode(stat.st_mode))
+            }
+        }
+    }
 }
 
 /// What lies at a path of the host.
 #[derive(Debug)]
 pub struct Found {
-    pub stat: Stat,
+    pub kind: FileType,
     /// The path to mount it from: free of links, beginning with the host's
     /// root as the caller wrote it. `None` when it isn't valid UTF-8.
     pub source: Option<String>,
@@ -44,25 +93,21 @@ pub struct Found {
 #[derive(Debug)]
 enum Place {
     /// A name in a folder.
-    Named(Rc<OwnedFd>, String),
+    Named(Rc<Folder>, String),
     /// A descriptor of `O_PATH`.
     Open(OwnedFd),
 }
 
 impl Found {
-    pub fn kind(&self) -> FileType {
-        FileType::from_raw_mode(self.stat.st_mode)
-    }
-
     /// Opens it for reading. Errors: `INVAL` for what is no regular file.
     pub fn open(&self) -> rustix::io::Result<OwnedFd> {
         match &self.place {
             Place::Open(fd) => open_regular(fd).map(|(fd, _)| fd),
-            Place::Named(..) if self.kind() != FileType::RegularFile => Err(Errno::INVAL),
+            Place::Named(..) if self.kind != FileType::RegularFile => Err(Errno::INVAL),
             Place::Named(folder, name) => {
                 let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
                 rustix::fs::openat(
-                    folder,
+                    &folder.fd,
                     name.as_str(),
                     flags | OFlags::CLOEXEC,
                     Mode::empty(),
@@ -74,12 +119,11 @@ impl Found {
 
 impl<'a> Tree<'a> {
     pub(super) fn new(host: &'a Host, sub: Option<Root>, written: String) -> Self {
-        let folder = RefCell::new(None);
         Self {
             host,
             sub,
             written,
-            folder,
+            folders: RefCell::default(),
         }
     }
 
@@ -97,12 +141,25 @@ impl<'a> Tree<'a> {
         format!("{}{folder}", self.written)
     }
 
-    /// The names in a folder. Errors: `LOOP` if a link leads to it.
-    pub fn names(&self, folder: &str) -> rustix::io::Result<Vec<String>> {
+    /// What the vendor calls a file that lies there.
+    pub fn path_of<'p>(&self, source: &'p str) -> Option<&'p str> {
+        source.strip_prefix(&self.written)
+    }
+
+    /// Whether a folder holds nothing but what `known` says yes to.
+    /// Errors: `LOOP` if a link leads to it.
+    pub fn holds_only(
+        &self,
+        folder: &str,
+        known: impl Fn(&str) -> bool,
+    ) -> rustix::io::Result<bool> {
+        let opened = self.folder(&format!("{folder}/"))?;
+        if let Some(names) = opened.names() {
+            return Ok(names.keys().all(|name| known(name)));
+        }
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-        let mut names = super::names_in(self.root().open_plain(folder, flags)?)?;
-        names.retain(|name| name != "." && name != "..");
-        Ok(names)
+        let entries = entries_in(self.root().open_plain(folder, flags)?, usize::MAX)?;
+        Ok(entries.is_some_and(|entries| entries.iter().all(|(name, _)| known(name))))
     }
 
     /// The short way. `None`, or `LOOP`: it doesn't lead there.
@@ -110,19 +167,19 @@ impl<'a> Tree<'a> {
         let Some((folder, name)) = split(path) else {
             return Ok(None);
         };
-        let fd = self.folder(folder)?;
+        let opened = self.folder(folder)?;
         let mut name = name.to_owned();
         for links in 0..MAX_LINKS {
-            let stat = rustix::fs::statat(&*fd, name.as_str(), AtFlags::SYMLINK_NOFOLLOW)?;
-            if FileType::from_raw_mode(stat.st_mode) != FileType::Symlink {
+            let kind = opened.kind(&name)?;
+            if kind != FileType::Symlink {
                 return Ok(Some(Found {
-                    stat,
+                    kind,
                     source: Some(format!("{}{folder}{name}", self.written)),
                     is_link: links > 0,
-                    place: Place::Named(fd, name),
+                    place: Place::Named(opened, name),
                 }));
             }
-            let target = rustix::fs::readlinkat(&*fd, name.as_str(), Vec::new())?;
+            let target = rustix::fs::readlinkat(&opened.fd, name.as_str(), Vec::new())?;
             match target.into_string() {
                 Ok(target) if !target.contains('/') && !matches!(&*target, "." | "..") => {
                     name = target;
@@ -134,22 +191,32 @@ impl<'a> Tree<'a> {
     }
 
     /// A folder that no link leads to; `LOOP` if one does.
-    fn folder(&self, path: &str) -> rustix::io::Result<Rc<OwnedFd>> {
-        let mut latest = self.folder.borrow_mut();
-        if let Some((_, fd)) = latest.as_ref().filter(|(known, _)| known == path) {
-            return Ok(Rc::clone(fd));
+    fn folder(&self, path: &str) -> rustix::io::Result<Rc<Folder>> {
+        let mut known = self.folders.borrow_mut();
+        if let Some((_, folder)) = known.iter().find(|(name, _)| name == path) {
+            return Ok(Rc::clone(folder));
         }
-        let flags = OFlags::PATH | OFlags::DIRECTORY;
-        let fd = Rc::new(self.root().open_plain(path, flags)?);
-        *latest = Some((path.to_owned(), Rc::clone(&fd)));
-        Ok(fd)
+        let folder = Rc::new(self.open_folder(path)?);
+        known.push((path.to_owned(), Rc::clone(&folder)));
+        Ok(folder)
+    }
+
+    fn open_folder(&self, path: &str) -> rustix::io::Result<Folder> {
+        let is_own = self.sub.is_some();
+        let access = if is_own { OFlags::RDONLY } else { OFlags::PATH };
+        Ok(Folder {
+            fd: self.root().open_plain(path, access | OFlags::DIRECTORY)?,
+            lookups: Cell::new(0),
+            is_own,
+            names: OnceCell::new(),
+        })
     }
 
     fn find_through_links(&self, path: &str) -> rustix::io::Result<Found> {
         let fd = self.root().open_in(path, OFlags::PATH)?;
         let stat = rustix::fs::fstat(&fd)?;
         Ok(Found {
-            stat,
+            kind: FileType::from_raw_mode(stat.st_mode),
             source: self.host.source(&fd),
             is_link: self.is_link(path),
             place: Place::Open(fd),

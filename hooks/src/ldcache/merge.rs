@@ -1,7 +1,6 @@
 //! Adds libraries to a cache so that the loader finds them before all others.
 
 use std::cmp::Ordering;
-use std::collections::HashSet;
 
 use super::order::compare_entries;
 use super::{Cache, Entry};
@@ -30,15 +29,22 @@ impl Addition {
 /// that don't belong to a glibc-hwcaps folder. What is already there is moved,
 /// not doubled: merging twice is merging once.
 pub fn merge<'a>(cache: Cache<'a>, additions: &'a [Addition]) -> Cache<'a> {
-    let mut seen = HashSet::new();
+    let identity = |e: &Entry<'a>| (e.path, e.soname, e.flags);
+    let mut known: Vec<_> = additions.iter().map(|a| identity(&a.entry())).collect();
+    known.sort_unstable();
+    known.dedup();
+    let mut taken = vec![false; known.len()];
     let mut ours: Vec<Entry> = additions
         .iter()
         .map(Addition::entry)
-        .filter(|e| seen.insert((e.soname, e.path, e.flags)))
+        .filter(|e| {
+            let place = known.binary_search(&identity(e));
+            place.is_ok_and(|at| !std::mem::replace(&mut taken[at], true))
+        })
         .collect();
     ours.sort_by(compare_entries);
     let kept = cache.entries.into_iter().filter(|e| {
-        e.hwcap != 0 || e.os_version != 0 || !seen.contains(&(e.soname, e.path, e.flags))
+        e.hwcap != 0 || e.os_version != 0 || known.binary_search(&identity(e)).is_err()
     });
     let mut entries = Vec::new();
     let mut ours = ours.into_iter().peekable();

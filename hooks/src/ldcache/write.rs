@@ -20,23 +20,24 @@ pub fn write(cache: &Cache) -> Option<Vec<u8>> {
     out.extend_from_slice(&[NATIVE_ENDIAN, 0, 0, 0]);
     put(&mut out, extension_at)?;
     out.resize(HEADER_SIZE, 0);
-    for entry in &cache.entries {
+    let (of_entries, of_names) = table.offsets.split_at(cache.entries.len() * 2);
+    for (entry, offsets) in cache.entries.iter().zip(of_entries.chunks_exact(2)) {
         out.extend_from_slice(&entry.flags.to_ne_bytes());
-        put(&mut out, strings_at + table.offset(entry.soname))?;
-        put(&mut out, strings_at + table.offset(entry.path))?;
+        put(&mut out, strings_at + offsets[0])?;
+        put(&mut out, strings_at + offsets[1])?;
         out.extend_from_slice(&entry.os_version.to_ne_bytes());
         out.extend_from_slice(&entry.hwcap.to_ne_bytes());
     }
     out.extend_from_slice(&table.bytes);
     if extension_at > 0 {
         out.resize(extension_at, 0);
-        write_sections(&mut out, &cache.sections, |name| {
-            strings_at + table.offset(name)
-        })?;
+        let names = of_names.iter().map(|offset| strings_at + offset);
+        write_sections(&mut out, &cache.sections, names)?;
     }
     Some(out)
 }
 
+/// Two for each entry, then those of the sections.
 fn all_strings<'a>(cache: &'a Cache) -> impl Iterator<Item = &'a [u8]> {
     let names = cache.sections.iter().flat_map(|s| match &s.data {
         Data::Names(names) => names.as_slice(),
@@ -57,7 +58,7 @@ fn put(out: &mut Vec<u8>, number: usize) -> Option<()> {
 fn write_sections(
     out: &mut Vec<u8>,
     sections: &[Section],
-    offset_of: impl Fn(&[u8]) -> usize,
+    mut offsets: impl Iterator<Item = usize>,
 ) -> Option<()> {
     out.extend_from_slice(&EXTENSION_MAGIC.to_ne_bytes());
     put(out, sections.len())?;
@@ -82,8 +83,8 @@ fn write_sections(
         match &section.data {
             Data::Bytes(bytes) => out.extend_from_slice(bytes),
             Data::Names(names) => {
-                for name in names {
-                    put(out, offset_of(name))?;
+                for offset in offsets.by_ref().take(names.len()) {
+                    put(out, offset)?;
                 }
             }
         }

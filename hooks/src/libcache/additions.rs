@@ -1,6 +1,6 @@
 //! Which names the loader is to find, and at which paths.
 
-use std::collections::{HashMap, HashSet};
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::edits::Library;
 use crate::inroot::split;
@@ -10,8 +10,8 @@ use crate::ldcache::{compare_names, Addition};
 /// `search_dir`): each soname once a folder, and unversioned links by their name.
 /// Where nothing lies at the soname's own path, the entry names the file itself.
 pub fn additions(libraries: &[Library]) -> Vec<Addition> {
-    let paths: HashSet<&str> = libraries.iter().map(|l| l.path.as_str()).collect();
-    let mut places: HashMap<(&str, &str, u32), usize> = HashMap::new();
+    let paths: FxHashSet<&str> = libraries.iter().map(|l| l.path.as_str()).collect();
+    let mut places: FxHashMap<(&str, &str, u32), usize> = FxHashMap::default();
     let mut additions: Vec<Addition> = Vec::new();
     for library in libraries {
         let Some((folder, name)) = split(&library.path) else {

@@ -10,9 +10,9 @@ mod conf;
 mod musl;
 mod rebuild;
 
-use std::collections::HashSet;
 use std::os::fd::OwnedFd;
 
+use rustc_hash::FxHashSet;
 use rustix::fs::{FileType, OFlags, Stat};
 use rustix::io::Errno;
 
@@ -63,7 +63,7 @@ pub fn update(root: &Root, libraries: &[Library]) -> Vec<Note> {
         Ok(None) => {}
         Err(error) => warn("can't update the image's library cache", &error),
     }
-    if let Err(error) = musl::update(root, &folders) {
+    if let Err(error) = musl::update(root, &additions, &folders) {
         warn("can't update musl's path file", &error);
     }
     notes
@@ -79,7 +79,7 @@ fn put(folder: &OwnedFd, name: &str, bytes: &[u8], like: &Stat) -> rustix::io::R
 
 /// Folders of the additions, in the order of their first library.
 fn folders(additions: &[Addition]) -> Vec<&str> {
-    let mut seen = HashSet::new();
+    let mut seen = FxHashSet::default();
     additions
         .iter()
         .filter_map(|a| split(&a.path))

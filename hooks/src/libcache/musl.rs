@@ -6,23 +6,26 @@ use rustix::io::Errno;
 
 use super::put;
 use crate::inroot::Root;
+use crate::ldcache::Addition;
 
-/// musl's names for the architectures that drivers exist for.
-const ARCHITECTURES: [&str; 6] = [
-    "x86_64",
-    "aarch64",
-    "i386",
-    "armhf",
-    "powerpc64le",
-    "riscv64",
+/// musl's names for the architectures that drivers exist for, by glibc's cache flags.
+const ARCHITECTURES: [(u32, &str); 6] = [
+    (0x0303, "x86_64"),
+    (0x0a03, "aarch64"),
+    (0x0003, "i386"),
+    (0x0903, "armhf"),
+    (0x0503, "powerpc64le"),
+    (0x1003, "riscv64"),
 ];
 /// What the loader searches when there is no file.
 const DEFAULT: &str = "/lib:/usr/local/lib:/usr/lib";
 const MAX_SIZE: u64 = 1 << 16;
 
-/// Adds the folders at the end of the list of every musl loader in the root.
-pub fn update(root: &Root, folders: &[&str]) -> rustix::io::Result<()> {
-    for architecture in ARCHITECTURES {
+/// Adds the folders at the end of the list of every musl loader in the root for which
+/// there is a library.
+pub fn update(root: &Root, additions: &[Addition], folders: &[&str]) -> rustix::io::Result<()> {
+    let served = |flags| additions.iter().any(|a| a.flags == flags);
+    for (_, architecture) in ARCHITECTURES.iter().filter(|(flags, _)| served(*flags)) {
         let loader = format!("lib/ld-musl-{architecture}.so.1");
         if root.open_in(&loader, OFlags::PATH).is_ok() {
             extend(root, &format!("ld-musl-{architecture}.path"), folders)?;

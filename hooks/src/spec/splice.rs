@@ -1,5 +1,7 @@
 //! Splices: what is put into the text of a spec, and where.
 
+use std::borrow::Cow;
+
 use serde_json::value::RawValue;
 
 use super::list;
@@ -16,7 +18,7 @@ pub(super) struct Splice<'a> {
 pub(super) struct Additions<'a> {
     object: &'a str,
     empty: bool,
-    nulls: Vec<(String, &'a str)>,
+    nulls: Vec<(Cow<'a, str>, &'a str)>,
     new: Vec<String>,
     replaced: Vec<Splice<'a>>,
 }

@@ -26,7 +26,7 @@ fn edited(text: &str) -> String {
     Spec::parse(text).unwrap().edited(&edits()).unwrap()
 }
 
-fn tree(text: &str) -> crate::json::Json {
+fn tree(text: &str) -> crate::json::Json<'_> {
     serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"))
 }
 

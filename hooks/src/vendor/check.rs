@@ -72,6 +72,12 @@ pub(super) fn check_target(path: &str) -> Option<String> {
     })
 }
 
+/// A file's name alone.
+pub(super) fn check_soname(name: &str) -> Option<String> {
+    let plain = !name.contains('/') && check_parts(name).is_none();
+    (!plain).then(|| format!("{name:?} is not the name of a library, like libcuda.so.1"))
+}
+
 pub(super) fn check_device(device: &str) -> Option<String> {
     let name = device.strip_prefix("/dev/").unwrap_or(device);
     if name.starts_with('/') {

@@ -1,8 +1,10 @@
 //! Turns a vendor file's tree into a [`Vendor`], noting every mistake on the way.
 
-use std::collections::HashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::check::{check_device, check_feature, check_kind, check_path, check_target, is_flag};
+use super::check::{
+    check_device, check_feature, check_kind, check_path, check_soname, check_target, is_flag,
+};
 use super::{Inventory, Mistake, Vendor, FIELDS, INVENTORY_FIELDS, REQUIRED};
 use crate::json::Json;
 use crate::level::Level;
@@ -26,6 +28,7 @@ impl Reader {
             driver_feature: Vec::new(),
             inventory: Vec::new(),
             root: None,
+            sonames: FxHashMap::default(),
             cdi_kind: None,
         };
         let members = self.members("", value, &FIELDS);
@@ -39,6 +42,7 @@ impl Reader {
                 }
                 "inventory" => vendor.inventory = self.inventory(key, value),
                 "root" => vendor.root = self.root(key, value),
+                "sonames" => vendor.sonames = self.sonames(key, value),
                 "cdi_kind" => vendor.cdi_kind = self.kind(key, value),
                 "$schema" => _ = self.string(key, value),
                 _ => {}
@@ -59,26 +63,24 @@ impl Reader {
     fn members<'a>(
         &mut self,
         key: &str,
-        value: &'a Json,
+        value: &'a Json<'_>,
         known: &[&str],
-    ) -> Vec<(&'a str, &'a Json)> {
+    ) -> Vec<(&'a str, &'a Json<'a>)> {
         let Json::Object(members) = value else {
             self.expected(key, "an object", value);
             return Vec::new();
         };
-        let mut seen = HashSet::new();
+        let mut seen = FxHashSet::default();
         let mut kept = Vec::new();
         for (name, value) in members {
-            let place = join(key, name);
-            if !seen.insert(name.as_str()) {
-                self.note(place, "given twice");
-            } else if !known.is_empty() && !known.contains(&name.as_str()) {
-                self.note(
-                    place,
-                    format!("unknown field; known are {}", known.join(", ")),
-                );
+            let name = &**name;
+            if !seen.insert(name) {
+                self.note(join(key, name), "given twice");
+            } else if !known.is_empty() && !known.contains(&name) {
+                let problem = format!("unknown field; known are {}", known.join(", "));
+                self.note(join(key, name), problem);
             } else {
-                kept.push((name.as_str(), value));
+                kept.push((name, value));
             }
         }
         kept
@@ -145,15 +147,32 @@ impl Reader {
         };
         let mut strings = Vec::new();
         for (i, item) in items.iter().enumerate() {
-            let place = format!("{key}[{i}]");
-            if let Some(text) = self.string(&place, item) {
-                if let Some(problem) = check(&text) {
-                    self.note(place, problem);
-                }
-                strings.push(text);
+            let place = || format!("{key}[{i}]");
+            let Some(text) = item.text() else {
+                self.expected(&place(), "a string", item);
+                continue;
+            };
+            if let Some(problem) = check(text) {
+                self.note(place(), problem);
             }
+            strings.push(text.to_owned());
         }
         strings
+    }
+
+    fn sonames(&mut self, key: &str, value: &Json) -> FxHashMap<String, String> {
+        let mut sonames = FxHashMap::default();
+        for (path, value) in self.members(key, value, &[]) {
+            let Some(name) = value.text() else {
+                self.expected(&join(key, path), "a string", value);
+                continue;
+            };
+            for problem in check_target(path).into_iter().chain(check_soname(name)) {
+                self.note(join(key, path), problem);
+            }
+            sonames.insert(path.to_owned(), name.to_owned());
+        }
+        sonames
     }
 
     fn inventory(&mut self, key: &str, value: &Json) -> Vec<(String, Inventory)> {

@@ -14,6 +14,8 @@ _LISTS: dict[str, FileKind] = {
     "libraries": "library",
     "miscellaneous": "miscellaneous",
 }
+# Of all architectures that a Pin may name.
+_NATIVE_CLASS = 64
 
 
 def vendor_config(layout: Layout, manifest: Manifest) -> str:
@@ -26,6 +28,7 @@ def vendor_config(layout: Layout, manifest: Manifest) -> str:
         "driver_feature": list(container.driver_feature),
         "root": str(layout.driver_root),
         "inventory": {name: _feature(manifest, name) for name in container.features},
+        "sonames": _sonames(manifest),
     }
     return json.dumps(document, indent=2) + "\n"
 
@@ -54,6 +57,12 @@ def modprobe_config(layout: Layout, manifest: Manifest) -> str | None:
         return None
     head = f"# They hold the hardware of {layout.driver}. Written by provision."
     return "\n".join([head, *(f"blacklist {name}" for name in conflicts), ""])
+
+
+def _sonames(manifest: Manifest) -> dict[str, str]:
+    """Return the sonames of the architecture's own libraries, which a start needn't read then."""
+    named = [file for file in manifest.files if file.features and file.elf_class == _NATIVE_CLASS]
+    return {file.path: file.soname for file in named if file.soname is not None}
 
 
 def _feature(manifest: Manifest, name: str) -> dict[str, list[str]]:

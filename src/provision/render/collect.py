@@ -196,6 +196,7 @@ def _place(match: Path, rule: dict[str, Any], out: Path, tool: Tool) -> list[dic
         "size": match.stat().st_size,
         "mode": f"{target.stat().st_mode & 0o7777:04o}",
         "soname": soname,
+        "elf_class": _elf_class(target) if kind == "library" else None,
         "link": None,
     }
     names = {*rule["links"], *([soname] if soname else [])} - {target.name}
@@ -212,6 +213,7 @@ def _link(target: Path, name: str, path: str, common: dict[str, Any]) -> dict[st
         "size": None,
         "mode": None,
         "soname": None,
+        "elf_class": None,
         "link": target.name,
     }
 
@@ -223,10 +225,19 @@ def _copy(source: Path, target: Path, mode: int) -> None:
     target.chmod(mode)
 
 
-def _soname(path: Path, tool: Tool) -> str | None:
+def _elf_class(path: Path) -> int | None:
+    """Return 32 or 64; None for what is no ELF file.
+
+    Source: System V ABI, chapter 4, e_ident[EI_CLASS].
+    """
     with path.open("rb") as stream:
-        if stream.read(4) != b"\x7fELF":
-            return None
+        magic, kind = stream.read(4), stream.read(1)
+    return {b"\1": 32, b"\2": 64}.get(kind) if magic == b"\x7fELF" else None
+
+
+def _soname(path: Path, tool: Tool) -> str | None:
+    if _elf_class(path) is None:
+        return None
     return parse_soname(tool(["readelf", "--dynamic", "--wide", str(path)]))
 
 

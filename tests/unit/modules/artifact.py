@@ -132,6 +132,7 @@ def _library(folder: Path, content: bytes) -> tuple[DriverFile, ...]:
             size=len(content),
             mode="0644",
             soname="libdemo.so.1",
+            elf_class=64,
         ),
         DriverFile(
             path="/usr/lib64/demo/libdemo.so.1",

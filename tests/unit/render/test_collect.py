@@ -47,7 +47,7 @@ def source(tmp_path: Path) -> Path:
     tree = tmp_path / "source"
     for name, content in {
         "tree/toy.ko": b"\x7fELF module",
-        "usr/lib/libtoy.so.2.0": b"\x7fELF library",
+        "usr/lib/libtoy.so.2.0": b"\x7fELF\2library",
         "usr/lib/plain.so": b"no elf",
         "usr/bin/toy": b"#!/bin/sh\n",
         "usr/lib/firmware/toy/a.bin": b"a",
@@ -112,7 +112,19 @@ def test_library_gets_its_soname_and_links(source: Path, tmp_path: Path) -> None
         ("/usr/lib64/t/libtoy.so.1", "libtoy.so.2.0", None),
         ("/usr/lib64/t/libtoy.so.2.0", None, "libtoy.so.1"),
     ]
-    assert (out / "driver/usr/lib64/t/libtoy.so.1").resolve().read_bytes() == b"\x7fELF library"
+    assert (out / "driver/usr/lib64/t/libtoy.so.1").resolve().read_bytes() == b"\x7fELF\2library"
+
+
+@pytest.mark.parametrize(("kind", "elf_class"), [(b"\1", 32), (b"\2", 64), (b" ", None)])
+def test_library_tells_its_class(
+    source: Path, tmp_path: Path, kind: bytes, elf_class: int | None
+) -> None:
+    (source / "usr/lib/libtoy.so.2.0").write_bytes(b"\x7fELF" + kind)
+    library = rule("library", "usr/lib/libtoy.so.2.0", "/usr/lib64/t/libtoy.so.2.0")
+    files = collect(plan(library), source, tmp_path / "out", Tools())["files"]
+    assert {file["path"]: file["elf_class"] for file in files if file["link"] is None} == {
+        "/usr/lib64/t/libtoy.so.2.0": elf_class
+    }
 
 
 def test_source_may_be_a_link_whose_target_names_the_file(source: Path, tmp_path: Path) -> None:
