@@ -1,0 +1,206 @@
+"""Many starts: nothing stays behind on the host or in an image, and none is in another's way."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kit.bundles import Bundle
+from kit.hosts import IMAGE, Host
+from kit.probe import can_mount, need, need_programs
+from kit.process import run
+from kit.product import DECORATOR, RUNTIME
+from kit.standins import ALLOWED, OPEN_NODES, stand_in
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kit.engine import Engine
+    from kit.hosts import Containers
+
+_LIBRARY = "/opt/gpu/lib/libgpu.so.1"
+_REPORT = f"set -- /dev/gpu0; {OPEN_NODES}; ldconfig -p | grep -o '/opt/.*'; cat /opt/gpu/version"
+
+# A host of its own, as systemd sets them up: what is mounted anywhere shows everywhere else.
+# Nobody else's mounts and files are in sight, so that all that is new is ours.
+_ON_A_SHARED_HOST = """
+set -eu
+times=$1 bundle=$2 root=$3 upper=$4; shift 4
+mount --make-rshared /
+mount -t tmpfs tmpfs /run
+everything() {
+    cut -d' ' -f 4- /proc/self/mountinfo | sort
+    find /run "$upper" -printf '%p %y %s\\n' | sort
+    find "$root" -maxdepth 3 | sort
+    ls -A "$bundle" | grep -v '^after$'
+}
+start() {
+    cp "$bundle/saved.json" "$bundle/config.json"
+    if [ -e "$bundle/cache" ]; then cp "$bundle/cache" "$root/etc/ld.so.cache"; fi
+    "$@" >"$bundle/said" 2>&1 || { cat "$bundle/said" >&2; exit 1; }
+}
+start "$@"
+: >"$bundle/before"
+everything >"$bundle/before"
+while [ "$times" -gt 0 ]; do times=$((times - 1)); start "$@"; done
+everything >"$bundle/after"
+"""
+
+
+def _vendor(*libraries: str) -> dict[str, Any]:
+    inventory = {
+        "devices": ["gpu0"],
+        "libraries": list(libraries),
+        "directories": ["/opt/gpu/empty"],
+        "miscellaneous": ["/opt/gpu/version"],
+    }
+    return {
+        "activation_flag": "OCI_GPU",
+        "driver_feature": ["run"],
+        "root": "/var/lib/provision/gpu/current",
+        "inventory": {"run": inventory},
+    }
+
+
+def _install(host: Host, version: str, *libraries: str) -> None:
+    """A version of the driver in the host's store, in use by one rename, with its vendor file."""
+    document = _vendor(*libraries)
+    entry = Host(host.store("gpu") / version, host.config)
+    stand_in(entry, document, content=f"{version} ")
+    if not (host.root / "dev").exists():
+        (entry.root / "dev").rename(host.root / "dev")
+    link = host.store("gpu") / ".current"
+    link.symlink_to(version)
+    link.rename(host.store("gpu") / "current")
+    host.write_vendor("gpu", document)
+
+
+@pytest.fixture
+def gpu(host: Host) -> Host:
+    """A host with a driver of one node, one library, one file and an empty folder."""
+    _install(host, "v1", _LIBRARY)
+    return host
+
+
+def _by_the_runtime(_host: Host, _spec: dict[str, Any]) -> Path | str:
+    return RUNTIME
+
+
+def _by_the_hook(host: Host, spec: dict[str, Any]) -> Path | str:
+    words = ["oci-decorator", "--config", str(host.config), "createRuntime"]
+    spec["hooks"] = {"createRuntime": [{"path": str(DECORATOR), "args": words, "env": []}]}
+    return "runc"
+
+
+@pytest.mark.parametrize(
+    ("times", "door", "cache"),
+    [
+        (1000, _by_the_runtime, None),
+        (100, _by_the_hook, None),
+        # One that can't be read is made anew by ldconfig, in namespaces with mounts of their own.
+        (50, _by_the_runtime, "garbage"),
+        (50, _by_the_hook, "garbage"),
+    ],
+)
+def test_starts_leave_nothing_behind(
+    times: int,
+    door: Callable[[Host, dict[str, Any]], Path | str],
+    cache: str | None,
+    *,
+    gpu: Host,
+    fresh_root: Path,
+    tmp_path: Path,
+) -> None:
+    need_programs("runc")
+    need(can_mount(), "the right to mount", "run as root with CAP_SYS_ADMIN")
+    bundle = Bundle(tmp_path / "bundle")
+    bundle.write("sh", "-c", _REPORT, env=("OCI_GPU=all",), root=fresh_root)
+    spec = bundle.spec()
+    program = door(gpu, spec)
+    (bundle.folder / "saved.json").write_text(json.dumps(spec))
+    if cache is not None:
+        (bundle.folder / "cache").write_text(cache)
+    script = ["unshare", "--mount", "--propagation=private", "sh", "-c", _ON_A_SHARED_HOST, "sh"]
+    places = [bundle.folder, fresh_root, fresh_root.parent / "upper"]
+    start = [program, "--root", bundle.state, "run", "--bundle", bundle.folder, "again"]
+    run([*script, str(times), *places, *start], env={"OCI_DECORATOR_CONFIG": str(gpu.config)})
+
+    before = (bundle.folder / "before").read_text()
+    assert (bundle.folder / "after").read_text() == before
+    assert f"{fresh_root}" in before
+    said = (bundle.folder / "said").read_text()
+    assert said == f"/dev/gpu0: {ALLOWED}\n{_LIBRARY}\nv1 /opt/gpu/version\n"
+
+
+def _mounts_and_files(engine: Engine) -> list[str]:
+    """What of the engine and the hosts of these tests the machine has mounted, and /run has."""
+    # Without the numbers in front, which are others after each unmounting.
+    mounts = [
+        line.split(" ", 3)[3]
+        for line in Path("/proc/self/mountinfo").read_text().split("\n")
+        if line
+    ]
+    ours = [mount for mount in mounts if str(engine.folder) in mount or "oci-decorator" in mount]
+    files = [str(path) for path in Path("/run").rglob("*") if "oci-decorator" in path.name]
+    return sorted(ours + files)
+
+
+@pytest.mark.usefixtures("gpu")
+def test_starts_in_docker_leave_nothing_behind(engine: Engine, containers: Containers) -> None:
+    def start() -> str:
+        return containers.docker("sh", "-c", _REPORT, flags=("--env=OCI_GPU=all",)).stdout
+
+    first = start()
+    before = _mounts_and_files(engine)
+    assert {start() for _ in range(50)} == {first}
+    assert _mounts_and_files(engine) == before
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_hundred_containers_at_once(engine: Engine, containers: Containers) -> None:
+    before = _mounts_and_files(engine)
+
+    def start(number: int) -> str:
+        flags = (f"--env=OCI_GPU={'all' if number % 2 else 'none'}",)
+        return containers.docker("sh", "-c", _REPORT, flags=flags, check=False).stdout
+
+    with ThreadPoolExecutor(100) as pool:
+        said = list(pool.map(start, range(100)))
+    decorated = f"/dev/gpu0: {ALLOWED}\n{_LIBRARY}\nv1 /opt/gpu/version\n"
+    assert set(said[1::2]) == {decorated}
+    assert not any("opt" in plain for plain in said[::2])
+    assert _mounts_and_files(engine) == before
+
+
+@pytest.fixture
+def committed(engine: Engine, gpu: Host) -> str:
+    """An image made of a container that had the driver `gpu` brought."""
+    del gpu
+    flags = ("--runtime=oci-decorator", "--env=OCI_GPU=all", "--name=decorated")
+    engine.docker("run", *flags, IMAGE, "true")
+    engine.docker("commit", "decorated", "committed:1")
+    engine.docker("rm", "decorated")
+    return "committed:1"
+
+
+def test_an_image_made_of_a_decorated_container_takes_another_driver(
+    engine: Engine, gpu: Host, committed: str
+) -> None:
+    def start(*flags: str, script: str) -> str:
+        words = ("--rm", "--runtime=oci-decorator", *flags, committed, "sh", "-c", script)
+        return engine.docker("run", *words).stdout
+
+    # Mount points are all that is left of the first driver, and they are empty.
+    found = "cat /opt/gpu/version; find /opt/gpu -type f -size +0"
+    assert start("--env=OCI_GPU=none", script=found) == ""
+    newer = "/opt/gpu/lib/libgpu.so.2"
+    _install(gpu, "v2", newer)
+    # The loader finds the new library by its name, and not the empty one of the driver before.
+    load = f"{_REPORT}; LD_PRELOAD=libgpu.so.2 true 2>&1; ldconfig; ldconfig -p | grep -c libgpu"
+    said = start("--env=OCI_GPU=all", script=load)
+    assert said == f"/dev/gpu0: {ALLOWED}\n{newer}\nv2 /opt/gpu/version\n1\n"
+    engine.docker("image", "rm", committed)
