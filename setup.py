@@ -1,4 +1,4 @@
-"""Packs the catalogue and the templates with the program: pyproject.toml can't name trees."""
+"""Packs catalogue, templates and documentation with the program: pyproject.toml names no trees."""
 
 from pathlib import Path
 
@@ -14,4 +14,4 @@ def trees(*names: str) -> list[tuple[str, list[str]]]:
     return list(found.items())
 
 
-setup(data_files=trees("driver_images", "templates"))
+setup(data_files=trees("docs", "driver_images", "templates"))

@@ -30,6 +30,11 @@ readonly NEEDED=(
     "modinfo kmod"
     "patch patch"
     "xz xz-utils"
+    "openssl openssl"
+    "systemd-analyze systemd"
+    "shellcheck shellcheck"
+    "softhsm2-util softhsm2"
+    "/usr/share/doc/libengine-pkcs11-openssl libengine-pkcs11-openssl"
 )
 readonly PYTHON_MIN="3.11"
 

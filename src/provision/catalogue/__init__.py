@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from provision.catalogue.entry import Entry, load_entry
 from provision.catalogue.folders import Catalogue
-from provision.catalogue.places import catalogue_folders, templates_dir
+from provision.catalogue.places import catalogue_folders, documentation_url, templates_dir
 
-__all__ = ["Catalogue", "Entry", "catalogue_folders", "load_entry", "templates_dir"]
+__all__ = [
+    "Catalogue",
+    "Entry",
+    "catalogue_folders",
+    "documentation_url",
+    "load_entry",
+    "templates_dir",
+]

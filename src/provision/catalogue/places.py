@@ -36,6 +36,15 @@ def templates_dir() -> Path:
     return _shipped("templates")
 
 
+def documentation_url(page: str) -> str:
+    """Return the address of a page of the documentation, such as ``how-to/add-a-driver.md``.
+
+    Raises:
+        NotFoundError: The documentation is missing.
+    """
+    return (_shipped("docs") / page).as_uri()
+
+
 def _shipped(name: str) -> Path:
     # Both must be there: any project may have a folder of this name above some site-packages.
     if (_CHECKOUT / "pyproject.toml").is_file() and (_CHECKOUT / name).is_dir():

@@ -21,6 +21,7 @@ COMMANDS: Mapping[str, str] = {
     "install": "Put an artifact into the host's store and switch to it.",
     "load": "Load drivers' modules from the store into the running kernel.",
     "unload": "Unload drivers' modules from the running kernel.",
+    "units": "Install or remove the systemd units and kernel hooks.",
 }
 
 

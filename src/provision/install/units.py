@@ -1,0 +1,210 @@
+"""The systemd units that run the agent, and the hooks of Debian's kernel packages.
+
+They lie in /etc, where a host's own units belong, and are enabled by the links that
+``systemctl enable`` would make, so that an image's root is prepared in the same way as a host.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from provision.errors import UsageError
+from provision.files import switch_symlink
+from provision.install.layout import STORE
+from provision.install.ledger import Change, Ledger, Record, refuse_strangers
+from provision.run import find_program, run
+
+UNITS = PurePosixPath("etc/systemd/system")
+KERNEL_HOOKS = PurePosixPath("etc/kernel")
+# What runs at once, without waiting for a boot.
+_WATCHERS = ("provision-kernel.path", "provision-apply.timer")
+_UNIT_SUFFIXES = (".service.j2", ".path.j2", ".timer.j2")
+# systemd.service(5), COMMAND LINES: blanks, quotes, '%' and '$' mean something there.
+_PROGRAM = re.compile(r"/[A-Za-z0-9._+/-]+")
+_WANTED_BY = re.compile(r"^WantedBy=(\S+)$", re.MULTILINE)
+_STRANGERS = (
+    "Put your changes into a drop-in (systemctl edit UNIT), or run the command with --replace,"
+    " which keeps a copy in /var/lib/provision/.units."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class UnitFile:
+    """A unit or a hook: its path on the host, its text, and its permission bits."""
+
+    path: PurePosixPath
+    text: str
+    mode: int
+
+
+def unit_files(
+    templates: Path, *, program: str, documentation: str, with_hooks: bool
+) -> list[UnitFile]:
+    """Render all units, and the kernel hooks.
+
+    Args:
+        templates: The folder of templates.
+        program: Absolute path of ``provision`` on the host.
+        documentation: Address for ``Documentation=``.
+        with_hooks: Whether the host's kernel packages run hooks in /etc/kernel.
+
+    Raises:
+        UsageError: The path can't stand in a unit.
+    """
+    if not _PROGRAM.fullmatch(program):
+        raise UsageError(
+            f"'{program}' can't be run by a unit.",
+            resolution="Give an absolute path without blanks and special characters (--program).",
+        )
+    environment = Environment(
+        loader=FileSystemLoader(templates),
+        undefined=StrictUndefined,
+        keep_trailing_newline=True,
+        # What is rendered are units and scripts, not web pages.
+        autoescape=False,  # noqa: S701
+    )
+    values = {"program": program, "documentation": documentation}
+
+    def rendered(template: Path, folder: PurePosixPath, mode: int) -> UnitFile:
+        name = template.relative_to(templates).as_posix()
+        text = environment.get_template(name).render(values)
+        return UnitFile(folder / template.stem, text, mode)
+
+    units = [
+        p for p in sorted((templates / "systemd").iterdir()) if p.name.endswith(_UNIT_SUFFIXES)
+    ]
+    files = [rendered(path, UNITS, 0o644) for path in units]
+    if with_hooks:
+        hooks = sorted((templates / "kernel").glob("*/provision.j2"))
+        files += [rendered(path, KERNEL_HOOKS / path.parent.name, 0o755) for path in hooks]
+    return files
+
+
+def enabling_links(files: Iterable[UnitFile]) -> dict[PurePosixPath, str]:
+    """Return the links that enable units, as their ``[Install]`` sections ask for them."""
+    return {
+        UNITS / f"{target}.wants" / file.path.name: f"/{file.path}"
+        for file in files
+        if file.path.parent == UNITS
+        for target in _WANTED_BY.findall(file.text)
+    }
+
+
+def has_kernel_hooks(root: Path) -> bool:
+    """Return whether a host's kernel packages run hooks in /etc/kernel: Debian and its kin.
+
+    Source: https://kernel-team.pages.debian.net/kernel-handbook/ch-update-hooks.html
+    """
+    return (root / "var/lib/dpkg").is_dir()
+
+
+def plan_units(root: Path, files: Iterable[UnitFile], *, replace: bool = False) -> list[Change]:
+    """Return what must change so that a host has exactly these units, enabled; maybe nothing.
+
+    Args:
+        root: Root of the host.
+        files: What it shall have; none: everything of ours goes.
+        replace: Replace files that somebody else wrote, keeping a copy.
+
+    Raises:
+        ProvisionError: Somebody else wrote or changed a file that has to be replaced or removed.
+    """
+    ledger = _ledger(root)
+    record = ledger.load()
+    wanted = {root / file.path: file for file in files}
+    ours = [root / name.lstrip("/") for name in record.files]
+    changes: list[Change] = []
+    for path in dict.fromkeys([*wanted, *ours]):
+        file = wanted.get(path)
+        text, mode = (file.text, file.mode) if file else (None, 0)
+        changes += ledger.file_changes(record, path, text, mode=mode)
+    if not replace:
+        refuse_strangers(changes, _STRANGERS)
+    links = {root / path: target for path, target in enabling_links(wanted.values()).items()}
+    gone = _own_links(root, record) - set(links)
+    changes += [Change("remove", path) for path in sorted(gone)]
+    changes += [
+        Change("switch", path, target)
+        for path, target in links.items()
+        if not (path.is_symlink() and str(path.readlink()) == target)
+    ]
+    return changes
+
+
+def apply_units(root: Path, changes: list[Change], *, on_change: Callable[[Change], None]) -> None:
+    """Make changes, and tell a running systemd.
+
+    Args:
+        root: Root of the host.
+        changes: From ``plan_units``; with none, nothing is done.
+        on_change: Called before each.
+
+    Raises:
+        OSError: A file can't be written.
+        ProvisionError: systemd refused.
+    """
+    if not changes:
+        return
+    ledger = _ledger(root)
+    is_running = root.resolve() == Path("/") and Path("/run/systemd/system").is_dir()
+    removed = [change.path.name for change in changes if change.kind == "remove"]
+    if is_running and (stopping := [name for name in _WATCHERS if name in removed]):
+        _systemctl("stop", *stopping)
+    for change in changes:
+        on_change(change)
+        if change.kind == "switch":
+            switch_symlink(change.path, change.value)
+        else:
+            ledger.make(change)
+    _forget_removed(ledger)
+    if is_running:
+        _systemctl("daemon-reload")
+        if starting := [name for name in _WATCHERS if name not in removed]:
+            _systemctl("start", *starting)
+
+
+def own_program(root: Path, started_as: str) -> str:
+    """Return the path by which a host's units run ``provision``.
+
+    Args:
+        root: Root of the host; another than the running one has its own, where DESIGN puts it.
+        started_as: How this process was started.
+    """
+    found = find_program(started_as) if root.resolve() == Path("/") else None
+    return str(Path(found).absolute()) if found else "/opt/provision/bin/provision"
+
+
+def _own_links(root: Path, record: Record) -> set[Path]:
+    """Return the links that enable a unit which we wrote."""
+    names = set(record.files)
+    folders = (root / UNITS).glob("*.wants")
+    links = [path for folder in folders for path in folder.iterdir() if path.is_symlink()]
+    return {path for path in links if str(path.readlink()) in names}
+
+
+def _forget_removed(ledger: Ledger) -> None:
+    record = ledger.load()
+    left = {name: sums for name, sums in record.files.items() if _exists(ledger.root, name)}
+    if left:
+        ledger.store(record.model_copy(update={"files": left}))
+    else:
+        ledger.path.unlink(missing_ok=True)
+
+
+def _exists(root: Path, name: str) -> bool:
+    return (root / name.lstrip("/")).exists()
+
+
+def _ledger(root: Path) -> Ledger:
+    # Below a name that no driver can have.
+    folder = root / STORE / ".units"
+    return Ledger(root, folder / "written.json", folder)
+
+
+def _systemctl(*words: str) -> None:
+    run(["systemctl", *words], why="let systemd know of provision's units")

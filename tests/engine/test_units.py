@@ -1,0 +1,64 @@
+"""Units as systemd reads them, and hooks as a shell does."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from kit.probe import need_programs
+from kit.process import run
+from provision.catalogue import templates_dir
+from provision.install.units import apply_units, plan_units, unit_files
+
+# What docs/how-to/keep-drivers-loaded.md says: 0 is best, 10 is an unconfined service.
+EXPOSURE = {
+    "provision-boot.service": 3.9,
+    "provision-kernel.service": 6.0,
+    "provision-apply.service": 6.0,
+}
+_OVERALL = re.compile(r"Overall exposure level for \S+: ([\d.]+)")
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A root with the units; their program is one that exists everywhere."""
+    files = unit_files(
+        templates_dir(), program="/bin/true", documentation="file:///", with_hooks=True
+    )
+    apply_units(tmp_path, plan_units(tmp_path, files), on_change=lambda _change: None)
+    return tmp_path
+
+
+def test_systemd_finds_nothing_to_complain_about(root: Path) -> None:
+    need_programs("systemd-analyze")
+    units = sorted((root / "etc/systemd/system").glob("provision-*"))
+    assert len(units) == 5
+    done = run(["systemd-analyze", "verify", *map(str, units)])
+    assert done.stdout + done.stderr == ""
+
+
+@pytest.mark.parametrize("unit", EXPOSURE)
+def test_units_are_as_confined_as_documented(root: Path, unit: str) -> None:
+    need_programs("systemd-analyze")
+    path = root / "etc/systemd/system" / unit
+    done = run(["systemd-analyze", "security", "--offline=true", "--no-pager", str(path)])
+    found = _OVERALL.search(done.stdout)
+    assert found is not None, done.stdout
+    assert float(found[1]) <= EXPOSURE[unit]
+    page = Path(__file__).parents[2] / "docs/how-to/keep-drivers-loaded.md"
+    assert str(EXPOSURE[unit]) in page.read_text()
+
+
+def test_hooks_are_good_shell(root: Path) -> None:
+    need_programs("shellcheck")
+    hooks = sorted((root / "etc/kernel").glob("*/provision"))
+    assert len(hooks) == 3
+    run(["shellcheck", *map(str, hooks)])
+
+
+def test_hooks_never_fail_whatever_becomes_of_systemctl(root: Path) -> None:
+    for hook in sorted((root / "etc/kernel").glob("*/provision")):
+        # As dpkg calls it in a chroot: an empty environment, and no systemd.
+        assert run(["env", "-i", str(hook), "6.1.0-50-amd64", "/boot/vmlinuz"]).returncode == 0

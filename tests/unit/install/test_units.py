@@ -1,0 +1,164 @@
+"""Units and kernel hooks on a host's root."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from provision.catalogue import templates_dir
+from provision.errors import ProvisionError, UsageError
+from provision.install.ledger import Change
+from provision.install.units import (
+    UnitFile,
+    apply_units,
+    enabling_links,
+    has_kernel_hooks,
+    own_program,
+    plan_units,
+    unit_files,
+)
+
+PROGRAM = "/opt/provision/bin/provision"
+
+
+def _files(*, program: str = PROGRAM, with_hooks: bool = True) -> list[UnitFile]:
+    return unit_files(
+        templates_dir(), program=program, documentation="file:///docs", with_hooks=with_hooks
+    )
+
+
+def _install(root: Path, files: list[UnitFile], *, replace: bool = False) -> list[Change]:
+    changes = plan_units(root, files, replace=replace)
+    apply_units(root, changes, on_change=lambda _change: None)
+    return changes
+
+
+def test_units_run_the_program_that_is_given() -> None:
+    texts = {file.path.name: file.text for file in _files(program="/usr/bin/provision")}
+    assert "ExecStart=/usr/bin/provision apply --boot\n" in texts["provision-boot.service"]
+    assert "ExecStart=/usr/bin/provision apply --wait-kernel\n" in texts["provision-kernel.service"]
+    assert "ExecStart=/usr/bin/provision apply\n" in texts["provision-apply.service"]
+    for name, text in texts.items():
+        assert ("Documentation=file:///docs\n" in text) == name.startswith("provision-")
+        assert "{" not in text.replace("${", "")
+
+
+def test_a_program_that_systemd_would_misread_is_refused() -> None:
+    for program in ("provision", "/opt/my programs/provision", "/opt/%i/provision"):
+        with pytest.raises(UsageError, match="can't be run by a unit"):
+            _files(program=program)
+
+
+def test_units_are_enabled_by_the_links_that_systemctl_makes(tmp_path: Path) -> None:
+    _install(tmp_path, _files())
+    folder = tmp_path / "etc/systemd/system"
+    links = {
+        str(path.relative_to(folder)): str(path.readlink())
+        for path in folder.rglob("*")
+        if path.is_symlink()
+    }
+    assert links == {
+        f"{wants}/{name}": f"/etc/systemd/system/{name}"
+        for wants, name in [
+            ("multi-user.target.wants", "provision-boot.service"),
+            ("paths.target.wants", "provision-kernel.path"),
+            ("timers.target.wants", "provision-apply.timer"),
+        ]
+    }
+
+
+def test_engines_wait_for_the_boot_unit_and_it_waits_for_no_network() -> None:
+    (boot,) = [f.text for f in _files() if f.path.name == "provision-boot.service"]
+    before = {
+        name
+        for line in boot.splitlines()
+        if line.startswith("Before=")
+        for name in line.removeprefix("Before=").split()
+    }
+    assert {"docker.service", "containerd.service", "crio.service", "kubelet.service"} <= before
+    # A socket is started earlier than any ordinary service: that would be a cycle.
+    assert not [name for name in before if name.endswith(".socket")]
+    assert "network-online" not in boot
+
+
+def test_hooks_are_executable_and_only_where_dpkg_is(tmp_path: Path) -> None:
+    assert not has_kernel_hooks(tmp_path)
+    (tmp_path / "var/lib/dpkg").mkdir(parents=True)
+    assert has_kernel_hooks(tmp_path)
+    _install(tmp_path, _files())
+    for folder in ("postinst.d", "postrm.d", "header_postinst.d"):
+        hook = tmp_path / "etc/kernel" / folder / "provision"
+        assert hook.stat().st_mode & 0o777 == 0o755
+        assert hook.read_text().endswith("exit 0\n")
+    assert not any(f.path.parts[1] == "kernel" for f in _files(with_hooks=False))
+
+
+def test_the_second_time_nothing_changes(tmp_path: Path) -> None:
+    assert _install(tmp_path, _files())
+    assert _install(tmp_path, _files()) == []
+
+
+def test_a_newer_provision_replaces_its_own_units(tmp_path: Path) -> None:
+    _install(tmp_path, _files(program="/old/provision"))
+    changes = _install(tmp_path, _files(with_hooks=False))
+    assert {change.kind for change in changes} == {"write", "remove"}
+    assert not (tmp_path / "etc/kernel/postinst.d/provision").exists()
+    unit = (tmp_path / "etc/systemd/system/provision-apply.service").read_text()
+    assert f"ExecStart={PROGRAM} apply" in unit
+
+
+def test_a_unit_that_somebody_changed_stays(tmp_path: Path) -> None:
+    _install(tmp_path, _files())
+    unit = tmp_path / "etc/systemd/system/provision-boot.service"
+    unit.write_text("mine")
+    for files in (_files(), []):
+        with pytest.raises(ProvisionError, match="written or changed by somebody else") as error:
+            _install(tmp_path, files)
+        assert str(unit) in str(error.value.details)
+    assert unit.read_text() == "mine"
+    _install(tmp_path, _files(), replace=True)
+    (copy,) = (tmp_path / "var/lib/provision/.units").glob("provision-boot.service.*")
+    assert copy.read_text() == "mine"
+    assert "ExecStart" in unit.read_text()
+
+
+def test_a_masked_unit_stays_masked(tmp_path: Path) -> None:
+    unit = tmp_path / "etc/systemd/system/provision-apply.timer"
+    unit.parent.mkdir(parents=True)
+    unit.symlink_to("/dev/null")
+    with pytest.raises(ProvisionError, match="somebody else"):
+        _install(tmp_path, _files())
+
+
+def test_removing_leaves_nothing_but_what_others_wrote(tmp_path: Path) -> None:
+    _install(tmp_path, _files())
+    other = tmp_path / "etc/systemd/system/multi-user.target.wants/ssh.service"
+    other.symlink_to("/lib/systemd/system/ssh.service")
+    drop_in = tmp_path / "etc/systemd/system/provision-boot.service.d/override.conf"
+    drop_in.parent.mkdir()
+    drop_in.write_text("[Unit]\n")
+    _install(tmp_path, [])
+    left = {path for path in tmp_path.rglob("*") if path.is_file() or path.is_symlink()}
+    assert left == {other, drop_in}
+    assert _install(tmp_path, []) == []
+
+
+def test_a_run_that_was_killed_is_finished_by_the_next(tmp_path: Path) -> None:
+    changes = plan_units(tmp_path, _files())
+    apply_units(tmp_path, changes[:3], on_change=lambda _change: None)
+    rest = _install(tmp_path, _files())
+    assert [change.path for change in rest] == [change.path for change in changes[3:]]
+
+
+def test_links_come_from_the_install_sections() -> None:
+    assert {link.name for link in enabling_links(_files())} == {
+        "provision-boot.service",
+        "provision-kernel.path",
+        "provision-apply.timer",
+    }
+
+
+def test_another_root_has_its_own_program(tmp_path: Path) -> None:
+    assert own_program(tmp_path, "/usr/bin/env") == "/opt/provision/bin/provision"
+    assert own_program(Path("/"), "/usr/bin/env") == "/usr/bin/env"
