@@ -12,7 +12,8 @@ import shlex
 import shutil
 import subprocess
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -150,6 +151,34 @@ def stream(argv: Sequence[str | Path], *, why: str, on_line: Callable[[str], Non
             f" while it had to {why}.",
             details="\n".join(last) or None,
         )
+
+
+@contextmanager
+def beside(argv: Sequence[str | Path], *, why: str) -> Iterator[None]:
+    """Have a program run until the block ends, or this process does, however that happens.
+
+    Args:
+        argv: Program and arguments; it has to end when its standard input does, which is a pipe
+            that nobody writes to. What it prints is dropped, and so is how it ends.
+        why: What the program is for, as it completes "which is needed to …".
+
+    Raises:
+        NotFoundError: The program is not installed.
+    """
+    args = tuple(str(arg) for arg in argv)
+    program = _needed_program(args, why)
+    with subprocess.Popen(
+        [program, *args[1:]],
+        env=_environment(None),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as child:
+        try:
+            yield
+        finally:
+            # Popen closes the pipe and waits.
+            log.debug("end of '%s' (process %d)", shlex.join(args), child.pid)
 
 
 def _needed_program(args: Sequence[str], why: str) -> str:

@@ -75,6 +75,7 @@ class Slot:
         previous: The artifact that the kernel used before.
         rejected: Artifacts that somebody rolled back from.
         failure: Why the wanted artifact is not there.
+        holds_off: Whether it is too early, or makes no sense, to try that again.
         load_failure: Why its modules could not be loaded.
         prepared: Unix time when the artifact was there.
         seconds: How long that took, by part.
@@ -90,6 +91,7 @@ class Slot:
     previous: str | None = None
     rejected: tuple[str, ...] = ()
     failure: Failure | None = None
+    holds_off: bool = False
     load_failure: Failure | None = None
     prepared: int | None = None
     seconds: Mapping[str, float] = field(default_factory=dict)
@@ -110,6 +112,8 @@ class ObservedDriver:
         current: Short digest of the artifact in use; None: none.
         is_active: Whether the vendor config that belongs to it is in place.
         loaded: Whether the modules of the running kernel's artifact are loaded.
+        serves: Whether the artifact in use works: its modules are loaded, where there is a kernel
+            that runs.
         users: Who keeps them from being unloaded.
     """
 
@@ -118,6 +122,7 @@ class ObservedDriver:
     current: str | None = None
     is_active: bool = False
     loaded: Loaded = "no"
+    serves: bool = False
     users: tuple[str, ...] = ()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -35,23 +36,13 @@ def observe(
     kernels = find_kernels(root, ask=ask)
     is_live = is_running_host(root)
     inputs = read_inputs(root, desired)
-    loaded = loaded_modules(root) if is_live else {}
+    loaded = loaded_modules(root) if is_live else None
     drivers = {}
     for driver in desired.drivers:
         layout = Layout(root, driver.name)
-        slots, contents = _slots(layout, driver, inputs, kernels.relevant, look)
-        mine = contents.get(kernels.running or "")
-        current = layout.current.readlink().name if layout.current.is_symlink() else None
-        drivers[driver.name] = ObservedDriver(
-            name=driver.name,
-            slots=slots,
-            current=current,
-            is_active=layout.vendor_config.is_file(),
-            loaded=_how_loaded(layout, slots[kernels.running or ""].digest, mine, loaded)
-            if mine
-            else "no",
-            users=_users(layout, current, mine, loaded, root),
-        )
+        slots = _slots(layout, driver, inputs, kernels.relevant, look)
+        mine = slots[kernels.running].digest if kernels.running else None
+        drivers[driver.name] = _driver(layout, slots, mine, loaded)
     return Observed(kernels, is_live, drivers)
 
 
@@ -60,33 +51,60 @@ def is_running_host(root: Path) -> bool:
     return root.resolve() == Path("/")
 
 
-def _slots(
+def _driver(
     layout: Layout,
-    driver: DesiredDriver,
-    inputs: Inputs,
-    releases: Iterable[str],
-    look: Look,
-) -> tuple[dict[str, Slot], dict[str, Contents]]:
-    """Return what there is for each kernel, and what is in those artifacts."""
+    slots: Mapping[str, Slot],
+    mine: str | None,
+    loaded: Mapping[str, LoadedModule] | None,
+) -> ObservedDriver:
+    """Return what there is of a driver.
+
+    Args:
+        layout: Its places.
+        slots: What there is for each kernel.
+        mine: Short digest of the running kernel's artifact.
+        loaded: What the kernel has loaded; None: no kernel runs there.
+    """
+    current = layout.current.readlink().name if layout.current.is_symlink() else None
+    is_active = current is not None and layout.vendor_config.is_file()
+    driver = ObservedDriver(layout.driver, slots, current, is_active, serves=is_active)
+    if loaded is None:
+        return driver
+    contents = {digest: read_contents(layout.entry(digest)) for digest in (mine, current) if digest}
+    how = {
+        digest: _how_loaded(layout.entry(digest), known, loaded)
+        for digest, known in contents.items()
+        if known is not None
+    }
+    return replace(
+        driver,
+        loaded=how.get(mine or "", "no"),
+        serves=is_active and how.get(current or "") == "yes",
+        users=_users([known for known in contents.values() if known], loaded, layout.root),
+    )
+
+
+def _slots(
+    layout: Layout, driver: DesiredDriver, inputs: Inputs, releases: Iterable[str], look: Look
+) -> dict[str, Slot]:
+    """Return what there is for each kernel."""
     state = load_state(layout)
     links = linked_kernels(layout)
     slots: dict[str, Slot] = {}
-    found: dict[str, Contents] = {}
     for release in releases:
         digest = links.get(release)
         contents = read_contents(layout.entry(digest)) if digest else None
-        if contents is not None:
-            found[release] = contents
         known = state.of(release)
         damage = _damage(layout, digest, contents, known, look) if digest else None
         slot = _slot(inputs.of(driver, release), known, digest, contents)
         if digest and contents and damage is None:
             slot = replace(slot, is_whole=True, stamp=stamp(layout.entry(digest), contents))
         slots[release] = replace(slot, damage=damage)
-    return slots, found
+    return slots
 
 
 def _slot(inputs: str, known: KernelState, digest: str | None, contents: Contents | None) -> Slot:
+    failure = known.failure
     return Slot(
         inputs=inputs,
         made_from=known.inputs,
@@ -94,7 +112,10 @@ def _slot(inputs: str, known: KernelState, digest: str | None, contents: Content
         version=contents.version if contents else None,
         previous=known.previous,
         rejected=known.rejected,
-        failure=known.failure,
+        failure=failure,
+        holds_off=failure is not None
+        and failure.inputs == inputs
+        and failure.holds(now=time.time()),
         load_failure=known.load_failure,
         prepared=known.prepared,
         seconds=known.seconds,
@@ -117,16 +138,10 @@ def _damage(
     return next(found, None)
 
 
-def _how_loaded(
-    layout: Layout,
-    digest: str | None,
-    contents: Contents,
-    loaded: Mapping[str, LoadedModule],
-) -> Loaded:
+def _how_loaded(entry: Path, contents: Contents, loaded: Mapping[str, LoadedModule]) -> Loaded:
     there = [module for module in contents.modules if module.name in loaded]
-    if not there or digest is None:
+    if not there:
         return "no"
-    entry = layout.entry(digest)
     if not all(is_same_build(entry / module.path, loaded[module.name]) for module in there):
         return "other"
     names = {module.name for module in there}
@@ -135,17 +150,10 @@ def _how_loaded(
 
 
 def _users(
-    layout: Layout,
-    current: str | None,
-    mine: Contents | None,
-    loaded: Mapping[str, LoadedModule],
-    root: Path,
+    artifacts: Iterable[Contents], loaded: Mapping[str, LoadedModule], root: Path
 ) -> tuple[str, ...]:
-    """Return who uses the driver's modules, those of the artifact in use among them."""
-    if not loaded:
-        return ()
-    before = read_contents(layout.entry(current)) if current else None
-    known = [contents for contents in (mine, before) if contents is not None]
+    """Return who uses the modules of a driver's artifacts."""
+    known = list(artifacts)
     names = dict.fromkeys(module.name for contents in known for module in contents.modules)
     devices = dict.fromkeys(device for contents in known for device in contents.devices)
     return tuple(str(user) for user in users_of(names, loaded, devices=devices, root=root))

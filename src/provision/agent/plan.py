@@ -146,8 +146,7 @@ def _prepare(
     if reason is None:
         return None
     failure = slot.failure
-    has_failed = failure is not None and failure.final and failure.inputs == slot.inputs
-    if failure is not None and has_failed and not mode.retry:
+    if failure is not None and slot.holds_off and not mode.retry:
         obstacle: Obstacle = "rejected" if failure.reason == "rejected" else "failed"
         return Blocked(driver.name, release, obstacle, failure.message, failure.resolution)
     if not mode.may_prepare:

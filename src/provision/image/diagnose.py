@@ -50,6 +50,7 @@ class BuildError(ProvisionError):
     Attributes:
         source_errors: What the compiler complained about, if it did.
         step: The instruction that failed, if one did.
+        log: The file with the whole output.
     """
 
     def __init__(
@@ -60,9 +61,11 @@ class BuildError(ProvisionError):
         details: str,
         step: StepRecord | None = None,
         source_errors: Sequence[SourceError] = (),
+        log: Path | None = None,
     ) -> None:
         super().__init__(message, resolution=resolution, details=details)
         self.step = step
+        self.log = log
         self.source_errors = tuple(source_errors)
 
     def members(self) -> dict[str, object]:
@@ -144,7 +147,7 @@ def build_error(pin: Pin, stream: BuildStream, log: Path) -> BuildError:
         message, resolution = _other_failure(pin, [*lines, stream.error or ""])
         details = "\n".join(line for line in [where, *ending] if line)
     return BuildError(
-        message, resolution=resolution, details=details, step=step, source_errors=found
+        message, resolution=resolution, details=details, step=step, source_errors=found, log=log
     )
 
 

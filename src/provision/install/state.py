@@ -15,6 +15,9 @@ from provision.files import write_atomic
 from provision.install.layout import Layout
 
 _SCHEMA = 1
+# Seconds before a failed build is tried again, doubled each time; and the longest pause.
+_PAUSE = 60
+_LONGEST_PAUSE = 6 * 3600
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,14 @@ class Failure:
     attempts: int = 1
     final: bool = False
     log: str | None = None
+
+    def holds(self, *, now: float) -> bool:
+        """Return whether it is too early to try the same again.
+
+        A clock that was set back makes nobody wait.
+        """
+        pause = min(_PAUSE * 2**self.attempts, _LONGEST_PAUSE)
+        return self.final or (self.reason == "build" and 0 <= now - self.time < pause)
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,6 +67,8 @@ def remove_leftovers(layout: Layout) -> list[Path]:
         (layout.folder, f".{layout.current.name}.*"),
         (layout.folder, f".{layout.previous.name}.*"),
         (layout.folder, f".{layout.record.name}.*"),
+        (layout.folder, f".{layout.state.name}.*"),
+        (layout.kernels, ".*"),
         (layout.vendor_config.parent, f".{layout.vendor_config.name}.*"),
         (layout.loader_config.parent, f".{layout.loader_config.name}.*"),
         (layout.modprobe_config.parent, f".{layout.modprobe_config.name}.*"),

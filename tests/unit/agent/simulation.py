@@ -55,7 +55,7 @@ class Simulation:
         slot = driver.slots[action.kernel]
         if (action.driver, action.kernel) in self.failing:
             failure = Failure("compile", "it does not compile", None, None, slot.inputs, 0)
-            changed = replace(slot, failure=replace(failure, final=True), rejected=())
+            changed = replace(slot, failure=failure, holds_off=True, rejected=())
             return _with(driver, action.kernel, changed)
         digest = f"{action.driver} {action.kernel} {slot.inputs}"
         changed = Slot(

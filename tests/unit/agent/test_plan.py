@@ -33,7 +33,7 @@ def _observed(
     users: tuple[str, ...] = (),
 ) -> Observed:
     slots = {RUNNING: running, NEXT: following}
-    driver = ObservedDriver("demo", slots, current, is_active, loaded, users)
+    driver = ObservedDriver("demo", slots, current, is_active, loaded, users=users)
     kernels = Kernels(RUNNING, (NEXT,), (NEXT, RUNNING))
     return Observed(kernels, is_live, {"demo": driver})
 
@@ -101,18 +101,17 @@ def test_what_serves_comes_before_every_build() -> None:
 
 
 def test_a_build_that_failed_is_not_tried_again_before_its_inputs_change() -> None:
-    failed = replace(EMPTY, failure=BROKEN)
+    failed = replace(EMPTY, failure=BROKEN, holds_off=True)
     found = plan(WANTED, _observed(following=failed))
     assert found.actions == ()
     assert (found.blocked[0].obstacle, found.blocked[0].resolution) == ("failed", "patch it")
-    assert _kinds(_observed(following=replace(failed, inputs="others"))) == [f"prepare {NEXT}"]
     assert _kinds(_observed(following=failed), mode=Mode(retry=True)) == [f"prepare {NEXT}"]
-    passing = replace(failed, failure=replace(BROKEN, final=False))
+    passing = replace(failed, holds_off=False)
     assert _kinds(_observed(following=passing)) == [f"prepare {NEXT}"]
 
 
 def test_an_old_artifact_serves_on_when_its_successor_fails() -> None:
-    old = replace(WHOLE, made_from="others", failure=BROKEN)
+    old = replace(WHOLE, made_from="others", failure=BROKEN, holds_off=True)
     found = plan(WANTED, _observed(old, loaded="no"))
     assert [action.kind for action in found.actions] == ["load"]
     assert [blocked.obstacle for blocked in found.blocked] == ["failed"]
@@ -181,6 +180,7 @@ _slots = st.builds(
     version=st.sampled_from([None, "1", "1.2"]),
     rejected=st.sampled_from([(), ("c",)]),
     failure=_failures,
+    holds_off=st.booleans(),
 ).map(lambda slot: slot if slot.digest else replace(slot, is_whole=False))
 
 

@@ -1,0 +1,52 @@
+"""What to remember of an error, and whether trying again makes sense."""
+
+from __future__ import annotations
+
+from provision.errors import NotFoundError, ProvisionError
+from provision.image.diagnose import BuildError
+from provision.install.state import Failure
+
+
+class RejectedError(ProvisionError):
+    """What would be made is what somebody rolled back from."""
+
+
+def failure_of(error: ProvisionError, inputs: str, *, before: Failure | None, time: int) -> Failure:
+    """Return what to remember of an artifact that could not be had.
+
+    A compiler that refused a source will do so again, until one of the inputs changes. Everything
+    else may pass: it is tried again by every run, a build after a pause that grows.
+
+    Args:
+        error: What happened.
+        inputs: Fingerprint of what was tried.
+        before: The failure before this one.
+        time: Unix time.
+    """
+    is_same = before is not None and before.inputs == inputs
+    attempts = before.attempts + 1 if before is not None and is_same else 1
+    reason = reason_of(error)
+    return Failure(
+        reason=reason,
+        message=error.message,
+        resolution=error.resolution,
+        details=error.details,
+        inputs=inputs,
+        time=time,
+        attempts=attempts,
+        final=reason in {"compile", "rejected"},
+        log=str(error.log) if isinstance(error, BuildError) and error.log else None,
+    )
+
+
+def reason_of(error: ProvisionError) -> str:
+    """Return the kind of an error, as status and metrics name it."""
+    match error:
+        case BuildError():
+            return "compile" if error.source_errors else "build"
+        case RejectedError():
+            return "rejected"
+        case NotFoundError():
+            return "missing"
+        case _:
+            return "failed"

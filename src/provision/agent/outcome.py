@@ -1,0 +1,25 @@
+"""What became of an action."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from provision.agent.plan import Action
+from provision.errors import ProvisionError
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of an action.
+
+    Attributes:
+        action: The action.
+        result: In one line.
+        seconds: How long it took.
+        error: Why it failed; None: it didn't.
+    """
+
+    action: Action
+    result: str
+    seconds: float
+    error: ProvisionError | None = None

@@ -1,0 +1,20 @@
+"""Where the agent keeps and writes what is about the whole host."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from provision.install.layout import STORE
+
+STATUS = Path("run/provision/status.json")
+# The exporter's folder where a distro's package has one: Debian, Fedora.
+EXPORTER_FOLDERS = (
+    Path("var/lib/prometheus/node-exporter"),
+    Path("var/lib/node_exporter/textfile_collector"),
+)
+METRICS = "provision.prom"
+
+
+def host_lock(root: Path) -> Path:
+    """Return the file that is locked by whoever changes a host."""
+    return root / STORE / ".lock"

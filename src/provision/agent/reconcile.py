@@ -1,0 +1,167 @@
+"""One run of the agent: observe → plan → apply, and say how the host is then."""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from provision.agent.model import Desired, Observed
+from provision.agent.observe import Look, observe
+from provision.agent.outcome import Outcome
+from provision.agent.places import host_lock
+from provision.agent.plan import Key, Mode, Plan, plan
+from provision.agent.publish import publish
+from provision.agent.status import Status, status_of
+from provision.files import lock
+from provision.install.layout import Layout
+from provision.install.state import load_state, store_state
+from provision.install.store import remove_leftovers
+from provision.progress import Note, Progress, silent
+
+if TYPE_CHECKING:
+    from provision.agent.execute import Executor
+
+_WAITING = "Another provision is at work on this host; waiting for it"
+Observing = Callable[[], Observed]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a run did.
+
+    Attributes:
+        outcomes: What was done, in its order.
+        status: How the host is now.
+        problems: What could not be written down.
+    """
+
+    outcomes: tuple[Outcome, ...]
+    status: Status
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What a run works on.
+
+    Attributes:
+        root: Root of the host.
+        desired: What it should have.
+        mode: How to go about it.
+        catalogues: Further folders of drivers.
+        look: How closely artifacts are looked at.
+        progress: Told what goes on.
+    """
+
+    root: Path
+    desired: Desired
+    mode: Mode = field(default_factory=Mode)
+    catalogues: Sequence[Path] = ()
+    look: Look = "stamp"
+    progress: Progress = silent
+
+
+def look_at(root: Path, desired: Desired, mode: Mode | None = None) -> tuple[Plan, Status]:
+    """Return what an apply would do on a host, and how the host is, without changing it."""
+    observed = observe(root, desired)
+    planned = plan(desired, observed, mode)
+    return planned, status_of(desired, observed, planned, time=int(time.time()))
+
+
+def apply(run: Run) -> Result:
+    """Do what has to be done on a host.
+
+    Every failure is remembered and part of the result; others' work goes on.
+
+    Raises:
+        OSError: The store can't be written.
+    """
+    with held(run.root, run.progress):
+        for driver in run.desired.drivers:
+            _clean(Layout(run.root, driver.name), run.progress)
+        outcomes = tuple(_carry_out(run))
+        return finish(run, outcomes)
+
+
+@contextmanager
+def held(root: Path, progress: Progress) -> Iterator[None]:
+    """Hold the host's lock: two agents never work at once; the second waits and says so."""
+    with lock(host_lock(root), on_wait=lambda: progress(Note(_WAITING))):
+        yield
+
+
+def finish(run: Run, outcomes: tuple[Outcome, ...]) -> Result:
+    """Look at the host once more, and publish how it is; the caller holds the host's lock."""
+    observed = observe(run.root, run.desired)
+    _remember_stamps(run, observed)
+    planned = plan(run.desired, observed)
+    status = status_of(run.desired, observed, planned, time=int(time.time()))
+    problems = publish(run.root, status, outcomes, textfile=run.desired.textfile)
+    for problem in problems:
+        run.progress(Note(problem))
+    return Result(outcomes, status, tuple(problems))
+
+
+def _carry_out(run: Run) -> Iterator[Outcome]:
+    """Yield what becomes of each action; after each, the host is looked at and planned anew."""
+    tried: frozenset[Key] = frozenset()
+    executor: Executor | None = None
+    look = run.look
+    try:
+        while True:
+            observed = observe(run.root, run.desired, look=look)
+            # Once is enough: what this run makes itself has been verified.
+            look = "stamp"
+            left = plan(run.desired, observed, run.mode, tried=tried).actions
+            if not left:
+                return
+            if executor is None:
+                # Loads the engine's SDK, the archive and the models of manifests.
+                execute = importlib.import_module("provision.agent.execute")
+                executor = execute.Executor(
+                    run.root, run.desired, run.mode, run.catalogues, run.progress
+                )
+            tried |= {left[0].key}
+            outcome = executor.do(left[0], observed)
+            run.progress(Note(outcome.result))
+            yield outcome
+    finally:
+        if executor is not None:
+            executor.close()
+
+
+def _clean(layout: Layout, progress: Progress) -> None:
+    """Remove what killed runs left behind."""
+    folders = [layout.folder, layout.kernels]
+    if not any(
+        path.name.startswith(".") and path != layout.lock for f in folders for path in _in(f)
+    ):
+        return
+    with lock(layout.lock):
+        for path in remove_leftovers(layout):
+            progress(Note(f"Removed what an interrupted run left behind: {path}"))
+
+
+def _in(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError:
+        return []
+
+
+def _remember_stamps(run: Run, observed: Observed) -> None:
+    """Note that artifacts were compared with their manifests, so that this isn't done again."""
+    for driver in observed.drivers.values():
+        layout = Layout(run.root, driver.name)
+        state = changed = load_state(layout)
+        for release, slot in driver.slots.items():
+            if slot.stamp is not None and state.of(release).stamp != slot.stamp:
+                changed = changed.updated(release, replace(changed.of(release), stamp=slot.stamp))
+        if changed != state:
+            with suppress(OSError):
+                store_state(layout, changed)

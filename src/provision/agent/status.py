@@ -1,0 +1,227 @@
+"""How a host is, for people, for programs (``status.json``) and as an exit code. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from provision.agent.model import Desired, DesiredDriver, Observed, ObservedDriver, Slot
+from provision.agent.plan import Blocked, Plan
+from provision.errors import ExitCode
+from provision.host.kernels import Kernels
+from provision.install.state import Failure
+
+SCHEMA = 1
+# From the worst to the best; a host is as its worst kernel and driver.
+State = Literal["failed", "missing", "next-kernel-not-ready", "reboot-required", "pending", "ready"]
+_ORDER: tuple[State, ...] = (
+    "failed",
+    "missing",
+    "next-kernel-not-ready",
+    "reboot-required",
+    "pending",
+    "ready",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SlotStatus:
+    """How a driver is for one kernel.
+
+    Attributes:
+        release: The kernel.
+        role: ``running``, or ``next``: it may run after the next boot.
+        state: ``ready``; ``pending``: an apply would change something; ``failed``; ``missing``:
+            the kernel, its headers or the driver can't be had; ``reboot-required``.
+        is_ready: Whether the driver works with this kernel, be it with an older artifact.
+        version: The driver's version in its artifact.
+        digest: Short digest of that artifact.
+        previous: The artifact before.
+        rejected: Artifacts that somebody rolled back from.
+        prepared: Unix time when the artifact was there.
+        seconds: How long it took, by part.
+        reason: Why it is not ``ready``.
+        resolution: What to do about that.
+        failure: What failed, in full.
+    """
+
+    release: str
+    role: Literal["running", "next"]
+    state: State
+    is_ready: bool
+    version: str | None
+    digest: str | None
+    previous: str | None
+    rejected: tuple[str, ...]
+    prepared: int | None
+    seconds: Mapping[str, float]
+    reason: str | None = None
+    resolution: str | None = None
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DriverStatus:
+    """How a driver is.
+
+    Attributes:
+        name: Its name.
+        wanted: The version that is asked for.
+        flavour: The flavour that is asked for; None: the default.
+        state: The worst of its kernels'.
+        is_ready: Whether it works now.
+        current: Short digest of the artifact in use.
+        version: The driver's version in the running kernel's artifact.
+        loaded: ``yes``, ``no``, ``partly``, ``other``; None: no kernel runs there.
+        users: Who uses its modules.
+        kernels: By kernel.
+    """
+
+    name: str
+    wanted: str
+    flavour: str | None
+    state: State
+    is_ready: bool
+    current: str | None
+    version: str | None
+    loaded: str | None
+    users: tuple[str, ...]
+    kernels: tuple[SlotStatus, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """How a host is.
+
+    Attributes:
+        time: Unix time of the observation.
+        state: The worst of its drivers'.
+        is_ready: Whether all drivers work now.
+        exit_code: What ``provision apply`` ends with in this state.
+        kernels: The host's kernels.
+        drivers: The drivers.
+        planned: What an apply would do.
+    """
+
+    time: int
+    state: State
+    is_ready: bool
+    exit_code: int
+    kernels: Kernels
+    drivers: tuple[DriverStatus, ...]
+    planned: tuple[str, ...]
+
+    def document(self) -> dict[str, Any]:
+        """Return what ``status.json`` holds; ``docs/reference/status.schema.json`` describes it."""
+        document = asdict(self)
+        return {"schema": SCHEMA, **document}
+
+
+def status_of(desired: Desired, observed: Observed, plan: Plan, *, time: int) -> Status:
+    """Return how a host is.
+
+    Args:
+        desired: What it should have.
+        observed: What it has.
+        plan: What would be done.
+        time: Unix time of the observation.
+    """
+    drivers = tuple(_driver(wanted, observed, desired, plan) for wanted in desired.drivers)
+    return Status(
+        time=time,
+        state=_worst(driver.state for driver in drivers),
+        is_ready=all(driver.is_ready for driver in drivers),
+        exit_code=int(_exit_code(drivers)),
+        kernels=observed.kernels,
+        drivers=drivers,
+        planned=tuple(map(str, plan.actions)),
+    )
+
+
+def _driver(
+    wanted: DesiredDriver, observed: Observed, desired: Desired, plan: Plan
+) -> DriverStatus:
+    driver = observed.drivers[wanted.name]
+    running = observed.kernels.running
+    slots = tuple(
+        _slot(driver, release, observed, plan)
+        for release in observed.kernels.relevant
+        if release == running or desired.prebuild
+    )
+    return DriverStatus(
+        name=wanted.name,
+        wanted=wanted.version,
+        flavour=wanted.flavour,
+        state=_worst(
+            "next-kernel-not-ready"
+            if slot.role == "next" and slot.state in {"failed", "missing"}
+            else slot.state
+            for slot in slots
+        ),
+        is_ready=driver.serves,
+        current=driver.current,
+        version=next((slot.version for slot in slots if slot.role == "running"), None),
+        loaded=driver.loaded if observed.is_live else None,
+        users=driver.users,
+        kernels=slots,
+    )
+
+
+def _slot(driver: ObservedDriver, release: str, observed: Observed, plan: Plan) -> SlotStatus:
+    slot = driver.slots[release]
+    is_running = release == observed.kernels.running
+    failure = _failure(slot)
+    blocked = _about(plan.blocked, driver.name, release)
+    planned = [a for a in plan.actions if (a.driver, a.kernel) == (driver.name, release)]
+    state: State = "ready"
+    reason = resolution = None
+    if failure is not None:
+        state = "missing" if failure.reason == "missing" else "failed"
+        reason, resolution = failure.message, failure.resolution
+    elif blocked is not None:
+        state = "reboot-required" if blocked.obstacle == "reboot-required" else "pending"
+        reason, resolution = blocked.reason, blocked.resolution
+    elif planned:
+        state, reason, resolution = "pending", planned[0].reason, "Run 'provision apply'."
+    return SlotStatus(
+        release=release,
+        role="running" if is_running else "next",
+        state=state,
+        is_ready=driver.serves if is_running else slot.is_whole,
+        version=slot.version,
+        digest=slot.digest,
+        previous=slot.previous,
+        rejected=slot.rejected,
+        prepared=slot.prepared,
+        seconds=slot.seconds,
+        reason=reason,
+        resolution=resolution,
+        failure=failure,
+    )
+
+
+def _failure(slot: Slot) -> Failure | None:
+    """Return what failed last, as long as it is still wanted."""
+    failure = slot.failure
+    if failure is not None and failure.inputs == slot.inputs:
+        return failure
+    return slot.load_failure
+
+
+def _about(blocked: Iterable[Blocked], driver: str, release: str) -> Blocked | None:
+    return next((b for b in blocked if (b.driver, b.kernel) == (driver, release)), None)
+
+
+def _worst(states: Iterable[State]) -> State:
+    return min(states, key=_ORDER.index, default="ready")
+
+
+def _exit_code(drivers: Iterable[DriverStatus]) -> ExitCode:
+    """Return the code of the worst: failed before not found before in use."""
+    states = {slot.state for driver in drivers for slot in driver.kernels}
+    if "failed" in states:
+        return ExitCode.FAILED
+    if "missing" in states:
+        return ExitCode.NOT_FOUND
+    return ExitCode.IN_USE if "reboot-required" in states else ExitCode.DONE

@@ -1,0 +1,174 @@
+"""``provision apply``."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import click
+
+from provision.agent.desired import load_desired
+from provision.agent.model import Desired
+from provision.agent.outcome import Outcome
+from provision.agent.plan import Mode
+from provision.agent.reconcile import Result, Run, apply
+from provision.cli import options
+from provision.cli.output import print_json
+from provision.cli.reconciling import coloured, lazily_shown
+from provision.errors import ExitCode
+from provision.progress import Progress
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """The ways to go about it, as they are given."""
+
+    boot: bool
+    retry: bool
+    update: bool
+    timer: bool
+    wait_kernel: bool
+
+
+def ways(command: Callable[..., int]) -> Callable[..., int]:
+    """Add the options that say how to go about it; they arrive as ``ways: Ways``."""
+
+    @wraps(command)
+    def gathered(**given: object) -> int:
+        values: dict[str, Any] = {field.name: given.pop(field.name) for field in fields(Ways)}
+        return command(**given, ways=Ways(**values))
+
+    told: Callable[..., int] = gathered
+    for name, text in reversed(_WAYS.items()):
+        told = click.option(f"--{name}", is_flag=True, help=text)(told)
+    return told
+
+
+_WAYS = {
+    "boot": "Take what the store has for the running kernel; no network, no engine, no build.",
+    "retry": "Try again what failed or was rolled back.",
+    "update": "Move versions that are not fixed forward.",
+    "timer": "As --update, if [policy] update = 'timer' allows it.",
+    "wait-kernel": "First wait until the package manager is done with a new kernel.",
+}
+
+
+@click.command("apply")
+@ways
+@options.catalogue
+@options.root
+@options.dry_run
+@options.as_json
+def command(
+    *, ways: Ways, catalogues: tuple[Path, ...], root: Path, dry_run: bool, as_json: bool
+) -> int:
+    """Bring this host to what provision.toml says: modules for the running and the next kernels.
+
+    Nothing is done that is done already, nothing in use is unloaded. The exit code says how the
+    host is afterwards.
+    """
+    context = click.get_current_context()
+    if dry_run:
+        planning = importlib.import_module("provision.cli.commands.plan")
+        code: int = context.invoke(
+            planning.command,
+            catalogues=catalogues,
+            root=root,
+            retry=ways.retry,
+            update=ways.update,
+            as_json=as_json,
+        )
+        return code
+    with lazily_shown(verbose=context.find_root().params["verbose"]) as progress:
+        result = _applied(root.resolve(), catalogues, ways, progress)
+    if as_json:
+        print_json(_document(result))
+    else:
+        _print(result)
+    return _exit_code(result, is_boot=ways.boot)
+
+
+def _applied(root: Path, catalogues: tuple[Path, ...], ways: Ways, progress: Progress) -> Result:
+    if ways.wait_kernel:
+        waiting = importlib.import_module("provision.agent.waiting")
+        waiting.wait_for_kernel(root, progress=progress)
+    if ways.boot:
+        return _boot(root, catalogues, progress)
+    desired = load_desired(root, catalogues=catalogues, keep=True)
+    update = ways.update or (ways.timer and _allows(desired))
+    mode = Mode(retry=ways.retry, update=update)
+    return apply(Run(root, desired, mode, catalogues, progress=progress))
+
+
+def _allows(desired: Desired) -> bool:
+    return desired.update == "timer"
+
+
+def _boot(root: Path, catalogues: tuple[Path, ...], progress: Progress) -> Result:
+    result: Result = importlib.import_module("provision.agent.boot").boot(
+        root, catalogues=catalogues, progress=progress
+    )
+    return result
+
+
+def _exit_code(result: Result, *, is_boot: bool) -> int:
+    """Return how the host is; at a boot, only whether what is there could be put to use."""
+    if not is_boot:
+        return result.status.exit_code
+    if any(outcome.error for outcome in result.outcomes):
+        return ExitCode.FAILED
+    is_waiting = result.status.exit_code == ExitCode.IN_USE
+    return ExitCode.IN_USE if is_waiting else ExitCode.DONE
+
+
+def _document(result: Result) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "changed": any(outcome.error is None for outcome in result.outcomes),
+        "actions": [_outcome(outcome) for outcome in result.outcomes],
+        "status": result.status.document(),
+        "problems": list(result.problems),
+    }
+    return document
+
+
+def _outcome(outcome: Outcome) -> dict[str, Any]:
+    error = outcome.error
+    return {
+        "kind": outcome.action.kind,
+        "driver": outcome.action.driver,
+        "kernel": outcome.action.kernel,
+        "reason": outcome.action.reason,
+        "result": outcome.result,
+        "seconds": round(outcome.seconds, 3),
+        "error": None
+        if error is None
+        else {
+            "message": error.message,
+            "resolution": error.resolution,
+            "details": error.details,
+            "exit_code": int(error.exit_code),
+        },
+    }
+
+
+def _print(result: Result) -> None:
+    status = result.status
+    if not result.outcomes and status.state == "ready":
+        click.echo("Nothing to do.")
+        return
+    for driver in status.drivers:
+        for slot in driver.kernels:
+            text = f"{driver.name} for {slot.release}: {coloured(slot.state)}"
+            click.echo(f"{text}, {slot.version}" if slot.version else text)
+            if slot.reason:
+                click.echo(f"  {slot.reason}")
+            for line in (slot.failure.details or "").splitlines() if slot.failure else ():
+                click.echo(f"  {line}")
+            if slot.resolution:
+                click.echo(f"  What to do: {slot.resolution}")
+    if not status.drivers:
+        click.echo("provision.toml names no driver: nothing to do.")

@@ -1,0 +1,48 @@
+"""``provision status``."""
+
+from __future__ import annotations
+
+import importlib
+import time
+from pathlib import Path
+
+import click
+
+from provision.agent.desired import load_desired
+from provision.agent.reconcile import look_at
+from provision.agent.status import Status
+from provision.cli import options
+from provision.cli.output import print_json
+from provision.errors import ExitCode
+
+_SECONDS = 2.0
+
+
+@click.command("status")
+@click.option("--watch", is_flag=True, help="Show it until interrupted.")
+@click.option("--check", is_flag=True, help="End with the exit code that 'apply' would end with.")
+@options.catalogue
+@options.root
+@options.as_json
+def command(
+    *, watch: bool, check: bool, catalogues: tuple[Path, ...], root: Path, as_json: bool
+) -> int:
+    """Show how this host is: each driver, for the running kernel and those that may boot next."""
+    root = root.resolve()
+    if as_json:
+        status = _look(root, catalogues)
+        print_json(status.document())
+        return status.exit_code if check else ExitCode.DONE
+    # Tables take a while to load.
+    tables = importlib.import_module("provision.cli.status_table")
+    if watch:
+        tables.watch(lambda: _look(root, catalogues), seconds=_SECONDS, sleep=time.sleep)
+        return ExitCode.DONE
+    status = _look(root, catalogues)
+    tables.show(status)
+    return status.exit_code if check else ExitCode.DONE
+
+
+def _look(root: Path, catalogues: tuple[Path, ...]) -> Status:
+    _planned, status = look_at(root, load_desired(root, catalogues=catalogues))
+    return status
