@@ -1,0 +1,102 @@
+"""A host's tree that `provision apply --root` keeps: os-release, kernels, provision.toml."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kit.debian import mirror, security_mirror
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["AgentHost"]
+
+_KEYRING = Path("usr/share/keyrings/debian-archive-keyring.gpg")
+_CONFIG = """\
+[engine]
+network = "host"
+
+[distros.debian.archive]
+mirror = "{mirror}"
+security_mirror = "{security}"
+
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentHost:
+    """A Debian 12 host below a folder, whose kernel does not run here."""
+
+    root: Path
+
+    @classmethod
+    def make(cls, root: Path, *, running: str, others: Sequence[str] = ()) -> AgentHost:
+        """Make the tree of a host that runs one kernel and has others installed."""
+        host = cls(root)
+        host.write("etc/os-release", 'ID=debian\nVERSION_ID="12"\nVERSION_CODENAME=bookworm\n')
+        (root / _KEYRING.parent).mkdir(parents=True)
+        shutil.copy(Path("/") / _KEYRING, root / _KEYRING)
+        for release in (running, *others):
+            host.add_kernel(release)
+        host.boot(running)
+        host.configure("")
+        return host
+
+    def write(self, name: str, text: str) -> Path:
+        """Write a file of the host."""
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    def add_kernel(self, release: str) -> None:
+        """Install a kernel: its modules.dep and its image."""
+        self.write(f"lib/modules/{release}/modules.dep", "")
+        self.write(f"boot/vmlinuz-{release}", "")
+
+    def remove_kernel(self, release: str) -> None:
+        """Remove a kernel, as its package does."""
+        shutil.rmtree(self.root / "lib/modules" / release)
+        (self.root / f"boot/vmlinuz-{release}").unlink()
+
+    def boot(self, release: str) -> None:
+        """Let another kernel run."""
+        self.write("proc/sys/kernel/osrelease", f"{release}\n")
+
+    def configure(self, drivers: str) -> None:
+        """Write provision.toml: where packages come from, and what is given."""
+        head = _CONFIG.format(mirror=mirror(), security=security_mirror())
+        self.write("etc/provision/provision.toml", head + drivers)
+
+    def store(self, driver: str) -> Path:
+        """A driver's part of the store."""
+        return self.root / "var/lib/provision" / driver
+
+    def entries(self, driver: str) -> list[str]:
+        """The short digests of a driver's artifacts."""
+        return sorted(p.name for p in self.store(driver).glob("????????????") if p.is_dir())
+
+    def link(self, driver: str, release: str) -> str:
+        """The short digest of a kernel's artifact."""
+        return (self.store(driver) / "kernels" / release).readlink().name
+
+    def current(self, driver: str) -> str:
+        """The short digest of the artifact in use."""
+        return (self.store(driver) / "current").readlink().name
+
+    def leftovers(self) -> list[Path]:
+        """What a run left behind that it should not have."""
+        store = self.root / "var/lib/provision"
+        kept = {".lock", ".desired.json"}
+        return [path for path in store.rglob(".*") if path.name not in kept]
+
+    @staticmethod
+    def slot(status: dict[str, Any], driver: str, release: str) -> dict[str, Any]:
+        """One kernel's part of a driver in a status document."""
+        (found,) = (d for d in status["drivers"] if d["name"] == driver)
+        slots: list[dict[str, Any]] = found["kernels"]
+        (slot,) = (slot for slot in slots if slot["release"] == release)
+        return slot
