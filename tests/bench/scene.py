@@ -18,7 +18,7 @@ from kit.cache import REPOSITORY, cache_dir
 from kit.engine import Engine
 from kit.hosts import DISTRO, IMAGE, OLD_KERNEL, load_base
 from kit.process import run
-from kit.product import Provision, write_runtime_config
+from kit.product import RUNTIME, Provision, write_runtime_config
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,21 +26,30 @@ if TYPE_CHECKING:
 __all__ = ["Bundle", "Scene"]
 
 TARGET = ("nvidia", "--kernel", OLD_KERNEL, "--distro", DISTRO)
-# What the second vendor puts into a container: the Onload of the first public description.
+_STORE = "var/lib/provision/onload"
+_SONAMES = {
+    "/usr/lib64/libonload_ext.so.1.1.0": "libonload_ext.so.1",
+    "/usr/lib64/libonload_zf.so.1.1.1": "libonload_zf.so.1",
+}
+# What the second vendor puts into a container: the Onload of the first public description,
+# in a store as `provision install` would have it.
 _SECOND: dict[str, Any] = {
     "version": "201805",
     "log_level": "LOG_INFO",
     "activation_flag": "OCI_SOLARFLARE",
     "driver_feature": ["onload"],
+    "root": f"/{_STORE}/current/driver",
     "inventory": {
         "onload": {
             "devices": ["onload", "onload_epoll", "sfc_char"],
             "binaries": ["/usr/bin/onload", "/usr/bin/sfnt-pingpong", "/usr/sbin/onload_tool"],
-            "libraries": ["/usr/lib64/libonload_ext.so.1.1.0", "/usr/lib64/libonload_zf.so.1.1.1"],
+            "libraries": list(_SONAMES),
             "directories": ["/usr/libexec/onload", "/usr/libexec/onload/profiles"],
-            "miscellaneous": ["/usr/libexec/onload/profiles/latency.opf"],
+            # With NVIDIA's files more than 60.
+            "miscellaneous": [f"/usr/libexec/onload/profiles/{i}.opf" for i in range(20)],
         }
     },
+    "sonames": _SONAMES,
 }
 # uvm's major is dynamic on a real host; any number will do, as nothing opens the nodes.
 _NODES = {
@@ -95,7 +104,12 @@ class Scene:
         # The demo's engine: what it built needn't be built again.
         lock = self._opened.enter_context((cache_dir() / ".demo-engine.lock").open("w"))
         flock(lock, LOCK_EX)
-        self.engine = self._opened.enter_context(Engine(cache_dir() / "demo-engine"))
+        engine = Engine(
+            cache_dir() / "demo-engine",
+            runtimes={"oci-decorator": RUNTIME},
+            environment={"OCI_DECORATOR_CONFIG": str(self.folder / "docker.toml")},
+        )
+        self.engine = self._opened.enter_context(engine)
         load_base(self.engine)
         self.provision = Provision(self.engine.host)
         self.built = self.provision.build(*TARGET)
@@ -105,6 +119,7 @@ class Scene:
         self.base_tree = self._export_base()
         self._add_second_vendor()
         self._make_nodes()
+        write_runtime_config(self.folder / "docker.toml", self.config_dir, root=self.root)
         self.shim_config = write_runtime_config(
             self.folder / "shim.toml", self.config_dir, root=self.root, runtime="/bin/true"
         )
@@ -137,7 +152,8 @@ class Scene:
         config = folder / "config.json"
         spec = json.loads(config.read_text())
         spec["process"]["env"] += environment
-        spec["process"]["terminal"] = False
+        spec["process"] |= {"terminal": False, "args": ["/bin/true"]}
+        spec["root"]["readonly"] = False
         config.write_text(json.dumps(spec))
         originals = [config, rootfs / "etc/ld.so.cache"]
         restore = []
@@ -164,6 +180,9 @@ class Scene:
 
     def _add_second_vendor(self) -> None:
         (self.config_dir / "onload.json").write_text(json.dumps(_SECOND))
+        store = self.root / _STORE
+        (store / "0123456789ab").mkdir(parents=True)
+        (store / "current").symlink_to("0123456789ab")
         onload = _SECOND["inventory"]["onload"]
         library = next(self.entry.rglob("libnvidia-cfg.so.*"))
         for path in onload["libraries"]:
@@ -178,6 +197,6 @@ class Scene:
             os.mknod(self.root / "dev" / name, 0o666 | stat.S_IFCHR, os.makedev(*numbers))
 
     def _made(self, path: str) -> Path:
-        made = self.root / path.lstrip("/")
+        made = self.root / _STORE / "current/driver" / path.lstrip("/")
         made.parent.mkdir(parents=True, exist_ok=True)
         return made
