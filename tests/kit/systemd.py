@@ -2,10 +2,15 @@
 
 Needs cgroups of version 1 for the devices, as machines with hybrid cgroups have them too: there a
 container sees the machine's hierarchy and may have a part of it. With version 2, take a guest.
+
+systemd believes that /sys/fs/cgroup is its own: it makes that file system read-only, and mounts
+every controller that is not. A hierarchy that it makes so is the machine's, and crun refuses to
+work where one is not mounted. It gets a file system of ours to do it to.
 """
 
 from __future__ import annotations
 
+import tempfile
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -14,7 +19,9 @@ from typing import TYPE_CHECKING, Self
 
 from kit.cache import REPOSITORY, cached
 from kit.debian import debootstrap
+from kit.engine import remove_tree
 from kit.podman import Podman
+from kit.process import run
 
 if TYPE_CHECKING:
     from kit.process import Completed
@@ -24,6 +31,7 @@ __all__ = ["SystemdContainer", "has_device_cgroups"]
 _SUITE = "bookworm"
 _PACKAGES = ("systemd", "dbus", "runc", "crun")
 _BOOT_S = 60
+_CGROUPS = Path("/sys/fs/cgroup")
 # What systemd itself, and containers within this one, need of a machine.
 _CAPABILITIES = (
     "AUDIT_WRITE",
@@ -38,7 +46,6 @@ _FLAGS = (
     # podman's own way would want a cgroup namespace, where version 1 hides what runc asks for.
     "--systemd=false",
     "--cgroupns=host",
-    "--volume=/sys/fs/cgroup:/sys/fs/cgroup",
     "--security-opt=seccomp=unconfined",
     "--security-opt=unmask=ALL",
     "--tmpfs=/run:mode=755",
@@ -52,7 +59,21 @@ _FLAGS = (
 
 def has_device_cgroups() -> bool:
     """Whether there is a hierarchy of version 1 with the devices controller."""
-    return Path("/sys/fs/cgroup/devices/devices.list").exists()
+    return (_CGROUPS / "devices/devices.list").exists()
+
+
+def _mount_cgroups(folder: Path) -> None:
+    """The machine's hierarchies in `folder`, and what keeps systemd from mounting others."""
+    run(["mount", "-t", "tmpfs", "tmpfs", folder])
+    hierarchies = [path.name for path in _CGROUPS.iterdir() if path.is_mount()]
+    for name in hierarchies:
+        (folder / name).mkdir()
+        run(["mount", "--bind", _CGROUPS / name, folder / name])
+    controllers = [line.split()[0] for line in Path("/proc/cgroups").read_text().splitlines()[1:]]
+    # These two it mounts together.
+    for name in {*controllers, "net_cls,net_prio"} - set(hierarchies):
+        (folder / name).mkdir()
+        run(["mount", "-t", "tmpfs", "tmpfs", folder / name])
 
 
 @dataclass
@@ -76,10 +97,14 @@ class SystemdContainer:
             f"systemd-{_SUITE}", lambda draft: debootstrap(_SUITE, draft, include=_PACKAGES)
         )
         with ExitStack() as stack:
-            self._podman = stack.enter_context(Podman())
+            cgroups = Path(tempfile.mkdtemp(prefix="provision-cgroups-"))
+            stack.callback(remove_tree, cgroups)
+            _mount_cgroups(cgroups)
             flags = [*_FLAGS, f"--volume={REPOSITORY}:{REPOSITORY}:ro"]
+            flags.append(f"--volume={cgroups}:{_CGROUPS}")
             flags += [f"--device-cgroup-rule={rule}" for rule in self.device_rules]
             root = ("--rootfs", f"{tree}:O")
+            self._podman = stack.enter_context(Podman())
             self._podman("run", "--detach", "--name=machine", *flags, *root, "/lib/systemd/systemd")
             self._wait()
             self._stack = stack.pop_all()

@@ -1,0 +1,286 @@
+"""Files and input that can't be trusted or read: one clear line from the engine, or a start."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kit.bundles import Bundle
+from kit.podman import without_hybrid_cgroups
+from kit.probe import can_mount, can_run_crun, need, need_programs
+from kit.process import run
+from kit.product import DECORATOR, RUNTIME, write_runtime_config
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from kit.engine import Engine
+    from kit.hosts import Containers, Host
+    from kit.process import Completed
+
+    # Breaks the file at a path, whose content was right.
+    Break = Callable[[Path], object]
+
+_FILE = "/opt/gpu/file"
+_SHOW = ("sh", "-c", f"cat {_FILE} 2>/dev/null; true")
+_NOBODY = 65534
+
+
+def _vendor(flag: str) -> dict[str, Any]:
+    inventory = {"run": {"miscellaneous": [_FILE]}}
+    return {"activation_flag": flag, "driver_feature": ["run"], "inventory": inventory}
+
+
+@pytest.fixture
+def gpu(host: Host) -> Host:
+    """A host with one vendor that has one file."""
+    source = host.root / _FILE.lstrip("/")
+    source.parent.mkdir(parents=True)
+    source.write_text("from the host\n")
+    host.write_vendor("gpu", _vendor("OCI_GPU"))
+    return host
+
+
+def _own(uid: int, gid: int, mode: int) -> Break:
+    def change(path: Path) -> None:
+        os.chown(path, uid, gid)
+        path.chmod(mode)
+
+    return change
+
+
+def _fill(path: Path) -> None:
+    # The flag comes first, as it is looked for in what is read of the file.
+    with path.open("r+b") as file:
+        file.truncate(100 << 20)
+
+
+def _insert(text: bytes) -> Break:
+    """`text` before the last brace of a JSON object."""
+    return lambda path: path.write_bytes(path.read_bytes().rstrip()[:-1] + text + b"}")
+
+
+def _replace_by(make: Break) -> Break:
+    def replace(path: Path) -> None:
+        path.unlink()
+        make(path)
+
+    return replace
+
+
+_FIFO = _replace_by(os.mkfifo)
+_FOLDER = _replace_by(os.mkdir)
+_BROKEN_VENDORS = [
+    pytest.param(_own(_NOBODY, 0, 0o644), "not owned by root", id="owned by nobody"),
+    pytest.param(_own(0, 0, 0o646), "writable by everyone", id="writable by everyone"),
+    pytest.param(_own(0, _NOBODY, 0o664), "writable by a group", id="writable by a group"),
+    pytest.param(_fill, "larger than 1048576 bytes", id="of 100 MB"),
+    pytest.param(_insert(b',"version":"\xfc"'), "not valid UTF-8", id="not UTF-8"),
+    pytest.param(_insert(b',"x":' + b"[" * 100_000), "not valid JSON", id="deeply nested"),
+    pytest.param(_insert(b',"root":"/a","root":"/b"'), "root: given twice", id="duplicate key"),
+    pytest.param(_insert(b',"colour":"red"'), "colour: unknown field", id="unknown field"),
+    pytest.param(_insert(b","), "not valid JSON", id="cut"),
+]
+
+
+@pytest.mark.parametrize(("damage", "reason"), _BROKEN_VENDORS)
+def test_a_vendor_file_that_is_broken_stops_only_who_asks_for_it(
+    containers: Containers, gpu: Host, damage: Break, reason: str
+) -> None:
+    path = gpu.write_vendor("broken", _vendor("OCI_BROKEN"))
+    damage(path)
+    fine = containers.docker(*_SHOW, flags=("--env=OCI_GPU=",))
+    assert fine.stdout == "from the host\n"
+    refused = containers.docker("true", flags=("--env=OCI_BROKEN=",), check=False)
+    assert refused.returncode != 0
+    line = _only_line(refused, "oci-decorator")
+    assert str(path) in line
+    assert reason in line
+    # It may be a long way to the message, and the container's own words never get there.
+    assert len(line) < 1000
+
+
+@pytest.mark.parametrize("damage", [_FIFO, _FOLDER], ids=["fifo", "folder"])
+def test_a_vendor_file_without_any_text_is_reported_by_check(
+    containers: Containers, gpu: Host, damage: Break
+) -> None:
+    path = gpu.write_vendor("broken", _vendor("OCI_BROKEN"))
+    damage(path)
+    assert containers.docker(*_SHOW, flags=("--env=OCI_GPU=",)).stdout == "from the host\n"
+    report = run([DECORATOR, "check", "--root", gpu.root], check=False)
+    assert report.returncode == 2
+    assert f"{path}: not a regular file" in report.output
+
+
+@contextmanager
+def _damaged(config: Path, damage: Break) -> Iterator[None]:
+    damage(config)
+    try:
+        yield
+    finally:
+        if config.is_dir():
+            config.rmdir()
+        config.unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        pytest.param(_FIFO, "not a regular file", id="fifo"),
+        pytest.param(_FOLDER, "not a regular file", id="folder"),
+        pytest.param(_own(_NOBODY, 0, 0o644), "must belong to root", id="owned by nobody"),
+        pytest.param(_own(0, 0, 0o646), "must belong to root", id="writable by everyone"),
+        pytest.param(_fill, "larger than 1048576 bytes", id="of 100 MB"),
+        pytest.param(lambda p: p.write_bytes(b'root = "\xfc"'), "not valid UTF-8", id="not UTF-8"),
+        pytest.param(lambda p: p.write_text("x=[" * 9000), "not valid TOML", id="deeply nested"),
+        pytest.param(
+            lambda p: p.write_text('root = "/a"\nroot = "/b"\n'), "duplicate key", id="duplicate"
+        ),
+    ],
+)
+def test_broken_settings_stop_starts_and_nothing_else(
+    engine: Engine, containers: Containers, gpu: Host, damage: Break, reason: str
+) -> None:
+    running = containers.docker("sleep", "infinity", flags=("--detach",)).stdout.strip()
+    with _damaged(gpu.config, damage):
+        refused = containers.docker("true", check=False)
+        assert engine.docker("exec", running, "echo", "alive").stdout == "alive\n"
+        engine.docker("rm", "--force", running)
+    assert refused.returncode != 0
+    line = _only_line(refused, "oci-decorator")
+    assert str(gpu.config) in line
+    assert reason in line
+
+
+def _only_line(refused: Completed, word: str) -> str:
+    """The one line of the engine's message that has our word."""
+    lines = [line for line in refused.stderr.splitlines() if word in line]
+    assert len(lines) == 1, refused.stderr
+    return lines[0]
+
+
+@pytest.fixture(params=["runc", "crun"])
+def runtime(request: pytest.FixtureRequest, gpu: Host) -> str:
+    """A low-level runtime, which the shim uses from now on."""
+    name: str = request.param
+    need_programs(name)
+    need(name != "crun" or can_run_crun(), "cgroups that crun accepts", "use a newer machine")
+    write_runtime_config(gpu.config, gpu.config_dir, root=gpu.root, runtime=name)
+    return name
+
+
+@pytest.fixture
+def bundle(runtime: str, gpu: Host, fresh_root: Path, tmp_path: Path) -> Bundle:
+    """A bundle that shows the file."""
+    del runtime, gpu
+    bundle = Bundle(tmp_path / "bundle")
+    bundle.write(*_SHOW, root=fresh_root)
+    return bundle
+
+
+def _start(bundle: Bundle, runtime: str, gpu: Host) -> Completed:
+    config = {"OCI_DECORATOR_CONFIG": str(gpu.config)}
+    return bundle.start(RUNTIME, env=config, low_level=runtime, check=False)
+
+
+def _with_environment(bundle: Bundle, *entries: str) -> None:
+    spec = bundle.spec()
+    spec["process"]["env"] += entries
+    bundle.config.write_text(json.dumps(spec))
+
+
+# One of the two is enough: the time that each takes for so many grows as their square.
+@pytest.mark.parametrize("runtime", ["runc"], indirect=True)
+def test_a_hundred_thousand_variables(bundle: Bundle, runtime: str, gpu: Host) -> None:
+    many = [f"V{number}=" for number in range(100_000)]
+    _with_environment(bundle, *many, "OCI_GPU=all", "X=OCI_GPU", "LAST=1\n2")
+    done = _start(bundle, runtime, gpu)
+    assert (done.returncode, done.stdout) == (0, "from the host\n"), done.stderr[:2000]
+
+
+@pytest.mark.parametrize("value", ["run\0", "run\nrun", "run,\x1b[2J", "\0"])
+def test_control_characters_in_a_value_are_one_line(
+    bundle: Bundle, runtime: str, gpu: Host, value: str
+) -> None:
+    _with_environment(bundle, f"OCI_GPU={value}")
+    before = bundle.config.read_bytes()
+    refused = _start(bundle, runtime, gpu)
+    assert refused.returncode != 0
+    assert len(refused.stderr.splitlines()) == 1
+    assert "OCI_GPU asks for the unknown feature" in refused.stderr
+    assert bundle.config.read_bytes() == before
+
+
+def test_entries_without_a_value_are_the_runtimes_business(
+    bundle: Bundle, runtime: str, gpu: Host
+) -> None:
+    _with_environment(bundle, "NOT_OCI_GPU", "=", "OCI_GPU=none")
+    before = bundle.config.read_bytes()
+    ours = _start(bundle, runtime, gpu)
+    assert bundle.config.read_bytes() == before
+    argv: list[str | Path] = [
+        runtime,
+        "--root",
+        bundle.state,
+        "run",
+        "--bundle",
+        bundle.folder,
+        "x",
+    ]
+    plain = run(without_hybrid_cgroups(argv) if runtime == "crun" else argv, check=False)
+    assert (ours.returncode, ours.stdout) == (plain.returncode, plain.stdout)
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (_replace_by(lambda _: None), "config.json"),
+        (_FIFO, "not a regular file"),
+        (_FOLDER, "not a regular file"),
+        (lambda path: path.write_text("{"), "not a valid spec"),
+        (lambda path: path.write_text("[]"), "not a valid spec"),
+        (lambda path: path.write_bytes(b'{"x": "\xfc"}'), "not UTF-8"),
+        (lambda path: path.write_text('{"process": {"env": 3}}'), "process.env"),
+    ],
+    ids=["none", "fifo", "folder", "cut", "list", "not UTF-8", "env"],
+)
+def test_a_bundle_that_can_not_be_read(
+    bundle: Bundle, runtime: str, gpu: Host, damage: Break, reason: str
+) -> None:
+    damage(bundle.config)
+    refused = _start(bundle, runtime, gpu)
+    assert refused.returncode != 0
+    assert reason in refused.stderr
+    assert len(refused.stderr.splitlines()) <= 2
+
+
+@pytest.fixture
+def read_only(bundle: Bundle) -> Iterator[Bundle]:
+    """That bundle, in a folder that is mounted read-only."""
+    need(can_mount(), "the right to mount", "run as root with CAP_SYS_ADMIN")
+    bundle.state.mkdir()
+    run(["mount", "--bind", bundle.folder, bundle.folder])
+    run(["mount", "--bind", bundle.state, bundle.state])
+    run(["mount", "-o", "remount,bind,ro", bundle.folder])
+    yield bundle
+    run(["umount", "--lazy", bundle.state, bundle.folder])
+
+
+@pytest.mark.parametrize("flag", ["OCI_GPU=none", "OCI_GPU=all"])
+def test_a_read_only_bundle_stops_only_who_asks(
+    bundle: Bundle, runtime: str, gpu: Host, flag: str, request: pytest.FixtureRequest
+) -> None:
+    _with_environment(bundle, flag)
+    request.getfixturevalue("read_only")
+    done = _start(bundle, runtime, gpu)
+    if flag == "OCI_GPU=none":
+        assert (done.returncode, done.stdout) == (0, "")
+    else:
+        assert done.returncode != 0
+        assert len(done.stderr.splitlines()) == 1
+        assert "must be writable" in done.stderr
