@@ -24,6 +24,7 @@ COMMANDS: Mapping[str, str] = {
     "status": "Show how each driver is, for this kernel and the next.",
     "load": "Load drivers' modules from the store into the running kernel.",
     "unload": "Unload drivers' modules from the running kernel.",
+    "doctor": "Explain what is wrong with drivers on this host, and what to do.",
     "units": "Install or remove the systemd units and kernel hooks.",
 }
 

@@ -16,16 +16,18 @@ class KernelLog:
 
     Args:
         root: Root of the host. Where its log can't be read, there are no lines.
+        whole: Begin with the oldest line that the kernel still has instead.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, whole: bool = False) -> None:
         self._path = root / "dev/kmsg"
+        self._from = os.SEEK_SET if whole else os.SEEK_END
         self._handle: int | None = None
 
     def __enter__(self) -> Self:
         try:
             self._handle = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            os.lseek(self._handle, 0, os.SEEK_END)
+            os.lseek(self._handle, 0, self._from)
         except OSError:
             # Containers and unprivileged users have none; the reasons are then less exact.
             self.__exit__(None, None, None)
@@ -41,6 +43,11 @@ class KernelLog:
         if self._handle is not None:
             os.close(self._handle)
             self._handle = None
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether there is a log to read."""
+        return self._handle is not None
 
     def lines(self) -> list[str]:
         """Return what has been logged since, one message an item, without its head."""

@@ -33,6 +33,7 @@ class LoadedModule:
         srcversion: A checksum of its source.
         build_id: The note that identifies its build.
         is_permanent: It has no way to be unloaded.
+        is_in_tree: It was built with the kernel, not on its own; None: nobody says.
     """
 
     name: str
@@ -42,6 +43,7 @@ class LoadedModule:
     srcversion: str | None = None
     build_id: bytes | None = None
     is_permanent: bool = False
+    is_in_tree: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +161,14 @@ def _loaded(line: str, modules: Path) -> LoadedModule:
         srcversion=_text(folder / "srcversion"),
         build_id=_bytes(folder / "notes/.note.gnu.build-id"),
         is_permanent=_PERMANENT in holders or references == "-",
+        is_in_tree=_is_in_tree(folder),
     )
+
+
+def _is_in_tree(folder: Path) -> bool | None:
+    """Tell from a module's taints; ``O``: https://docs.kernel.org/admin-guide/tainted-kernels.html."""
+    taints = _text(folder / "taint")
+    return None if taints is None else "O" not in taints
 
 
 def _up(root: Path, module: str) -> list[str]:

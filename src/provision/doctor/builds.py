@@ -1,0 +1,170 @@
+"""Troubles on the way to an artifact: kernels, headers, compilers, distros."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from provision.doctor.finding import Finding
+from provision.doctor.scene import Driver, Scene
+from provision.errors import NotFoundError
+from provision.install.state import Failure
+from provision.render.templates import family_of
+
+# linux_banner of init/version.c: "(gcc-12 (Debian 12.2.0-14) 12.2.0, GNU ld …)".
+_GCC = re.compile(r"gcc\D*?(?:-\d+)?[^)]*\)\s+(\d+)\.")
+_MAJOR = re.compile(r"(\d+)")
+_MANY_ATTEMPTS = 3
+
+
+def running_kernel(scene: Scene) -> Iterator[Finding]:
+    """Each driver has an artifact for the kernel that runs."""
+    running = scene.kernels.running
+    for driver in scene.drivers:
+        if running is None or driver.entry is not None:
+            continue
+        failure = driver.state.of(running).failure
+        yield Finding(
+            "fail",
+            f"nothing in the store for the running kernel {running}",
+            failure.message if failure else "it was never built for this kernel",
+            _cure(failure) or f"provision apply (or provision install {driver.name})",
+            driver.name,
+        )
+
+
+def next_kernel(scene: Scene) -> Iterator[Finding]:
+    """Each driver is prepared for every kernel that may run after the next boot."""
+    for driver in scene.drivers:
+        for release in scene.kernels.pending:
+            if release in driver.kernels:
+                continue
+            failure = driver.state.of(release).failure
+            yield Finding(
+                "fail",
+                f"not ready for {release}, which may run after the next boot",
+                failure.message if failure else "it was not built for it yet",
+                _cure(failure) or "provision apply, before anybody reboots",
+                driver.name,
+            )
+    for note in scene.kernels.notes:
+        yield Finding(
+            "unknown",
+            note,
+            "the updater did not answer, or in a way that is not understood",
+            "run its status command by hand (rpm-ostree status, update_engine_client -status)",
+        )
+
+
+def headers(scene: Scene) -> Iterator[Finding]:
+    """The archive has what the kernels in question need."""
+    for driver, release, failure in _failures(scene):
+        if failure.reason == "missing":
+            yield Finding(
+                "fail",
+                f"{release}: {failure.message}",
+                "the headers came later than the kernel, or the distro has dropped this kernel",
+                failure.resolution or "boot a kernel that is packaged, or name a mirror with it",
+                driver.name,
+            )
+
+
+def build_failures(scene: Scene) -> Iterator[Finding]:
+    """No build failed, and none is tried again and again."""
+    for driver, release, failure in _failures(scene):
+        if failure.reason in {"missing", "load"}:
+            continue
+        again = f" ({failure.attempts} times)" if failure.attempts >= _MANY_ATTEMPTS else ""
+        log = f"; the whole output is in {failure.log}" if failure.log else ""
+        yield Finding(
+            "fail",
+            f"{release}: {failure.message}{again}",
+            (failure.details or "the build failed").splitlines()[0],
+            (failure.resolution or "provision apply") + log,
+            driver.name,
+        )
+
+
+def compiler(scene: Scene) -> Iterator[Finding]:
+    """The modules were built by the compiler that built the kernel."""
+    banner = _GCC.search(scene.text("proc/version") or "")
+    for driver, _entry, manifest in scene.installed():
+        used = _MAJOR.search(manifest.pin.compiler.name)
+        if banner and used and used[1] != banner[1]:
+            yield Finding(
+                "warn",
+                f"built by {manifest.pin.compiler.name}, and the running kernel by gcc {banner[1]}",
+                "another compiler lays out what kernel and module share in another way",
+                f"provision build --rebuild {driver.name}, then provision install {driver.name}",
+                driver.name,
+            )
+
+
+def kernel_range(scene: Scene) -> Iterator[Finding]:
+    """Each driver is known to build on the kernels in question."""
+    for driver in scene.drivers:
+        version = driver.manifest.pin.driver.version if driver.manifest else None
+        if driver.recipe is None or version is None:
+            continue
+        for release in scene.kernels.relevant:
+            if not driver.recipe.builds_on(version=version, kernel_release=release):
+                yield Finding(
+                    "warn",
+                    f"{version} is not known to build on {release}",
+                    "kernels change what modules build against",
+                    f"take a version that does ('provision kernels {driver.name}' lists them), or"
+                    " keep the older kernel",
+                    driver.name,
+                )
+
+
+def distro(scene: Scene) -> Iterator[Finding]:
+    """There is a template for this distro."""
+    try:
+        family_of(scene.facts.distro.id)
+    except NotFoundError as error:
+        yield Finding(
+            "warn",
+            error.message.rstrip("."),
+            "nothing can be built for this host's kernels",
+            error.resolution or "build on a host of a distro that is supported",
+        )
+
+
+def headers_source(scene: Scene) -> Iterator[Finding]:
+    """A host that has no package manager of its own says where headers come from."""
+    known = scene.config.distro(scene.facts.distro.id).archive.mirror
+    if scene.facts.immutable and known is None and scene.config.registry.address is None:
+        yield Finding(
+            "warn",
+            f"this host is immutable ({scene.facts.immutable}), and provision.toml names neither a"
+            " registry nor an archive",
+            "there are no package sources on the host that headers could come from",
+            f"[distros.{scene.facts.distro.id}.archive] mirror, or [registry] address, in"
+            " /etc/provision/provision.toml",
+        )
+
+
+def engine(scene: Scene) -> Iterator[Finding]:
+    """A container engine is there to build with."""
+    configured = scene.config.engine.host
+    if scene.drivers and not scene.facts.engines and configured is None:
+        yield Finding(
+            "warn",
+            "no container engine was found",
+            "modules are built in containers, also those of the next kernel",
+            "install Docker or podman, or name an engine: [engine] host in provision.toml",
+        )
+
+
+def _failures(scene: Scene) -> Iterator[tuple[Driver, str, Failure]]:
+    """Yield what failed for kernels that matter."""
+    for driver in scene.drivers:
+        for release in scene.kernels.relevant:
+            failure = driver.state.of(release).failure
+            if failure is not None:
+                yield driver, release, failure
+
+
+def _cure(failure: Failure | None) -> str | None:
+    return failure.resolution if failure else None

@@ -1,0 +1,224 @@
+"""Troubles around the kernel: other copies, old files in use, units, reboots, the store."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from provision.doctor.finding import Finding
+from provision.doctor.scene import Scene
+from provision.install.layout import STORE
+from provision.install.units import UNITS, has_kernel_hooks
+from provision.modules.verify import verify_modules
+
+_ENABLED = {
+    "provision-boot.service": "nothing loads the drivers at boot",
+    "provision-kernel.path": "nothing prepares drivers for a kernel that is installed",
+    "provision-apply.timer": "nothing heals what is missing",
+}
+_HOOK = "etc/kernel/postinst.d/provision"
+# Where distros keep libraries.
+_LIBRARIES = ("usr/lib", "usr/lib64", "usr/lib/*-linux-gnu", "usr/local/lib")
+# Tools that build or bring modules of their own: what they leave in /lib/modules/KERNEL.
+_MODULE_FOLDERS = (
+    "updates",
+    "extra",
+    "weak-updates",
+    "kernel/drivers/video",
+    "kernel/drivers/extra",
+)
+_FREE = 2 << 30
+_AUTOMATIC_REBOOT = re.compile(
+    r'^\s*Unattended-Upgrade::Automatic-Reboot\s+"true"|^\s*reboot\s*=\s*when-(?:needed|changed)',
+    re.MULTILINE,
+)
+
+
+def other_copies(scene: Scene) -> Iterator[Finding]:
+    """No second copy of a module lies where modprobe takes it by name."""
+    for driver, _entry, manifest in scene.installed():
+        folder = scene.root / "lib/modules" / manifest.pin.kernel.release
+        wanted = {module.name for module in manifest.modules}
+        found = [
+            path
+            for name in _MODULE_FOLDERS
+            for path in sorted((folder / name).rglob("*.ko*"))
+            if path.name.partition(".")[0].replace("-", "_") in wanted
+        ]
+        if found:
+            yield Finding(
+                "warn",
+                f"another copy: /{found[0].relative_to(scene.root)}"
+                + (f" and {len(found) - 1} more" if len(found) > 1 else ""),
+                "DKMS, akmods, a package or a vendor's installer brought it; what loads modules by"
+                " their name, udev among them, takes that one",
+                "remove it (apt purge, dnf remove, dkms remove, the vendor's uninstaller)",
+                driver.name,
+            )
+
+
+def dkms(scene: Scene) -> Iterator[Finding]:
+    """DKMS has not left out the running kernel silently."""
+    running = scene.kernels.running
+    for driver in scene.drivers:
+        for folder in sorted((scene.root / "var/lib/dkms").glob(f"{driver.name}*/*")):
+            is_built = running is not None and (folder / running).is_dir()
+            if folder.is_dir() and (folder / "source").exists() and not is_built:
+                yield Finding(
+                    "warn",
+                    f"DKMS has {folder.parent.name} {folder.name}, and not for {running}",
+                    "it leaves out a kernel whose headers are missing, and reports success",
+                    f"let provision look after it alone: dkms remove {folder.parent.name}/"
+                    f"{folder.name} --all",
+                    driver.name,
+                )
+
+
+def host_libraries(scene: Scene) -> Iterator[Finding]:
+    """The host's own libraries of a driver are of the version of its modules."""
+    folders = [path for pattern in _LIBRARIES for path in scene.root.glob(pattern)]
+    for driver, _entry, manifest in scene.installed():
+        version = manifest.pin.driver.version
+        stems = {name for f in manifest.files if (name := _stem(f.path, version))}
+        other = [
+            path
+            for folder in folders
+            for stem in sorted(stems)
+            for path in sorted(folder.glob(f"{stem}[0-9]*.[0-9]*"))
+            if not path.is_symlink() and path.name != f"{stem}{version}"
+        ]
+        if other:
+            yield Finding(
+                "warn",
+                f"/{other[0].relative_to(scene.root)} is not of version {version}",
+                "a package or a vendor's installer brought another user space; programs that take"
+                " it fail with 'driver/library version mismatch'",
+                "remove that package; the driver's own libraries are in"
+                f" /etc/ld.so.conf.d/provision-{driver.name}.conf",
+                driver.name,
+            )
+
+
+def old_files(scene: Scene) -> Iterator[Finding]:
+    """No process still runs with files of an artifact that is not in use any more."""
+    store = f"/{STORE}/"
+    current = {entry.name for _driver, entry, _manifest in scene.installed()}
+    for process in sorted((scene.root / "proc").glob("[0-9]*")):
+        used = {
+            (parts[0], parts[1])
+            for path in _mapped(process)
+            if path.startswith(store)
+            and len(parts := path.removeprefix(store).split("/")) > 1
+            and parts[1] not in current
+        }
+        for driver, digest in sorted(used):
+            name = scene.text(f"proc/{process.name}/comm") or "?"
+            yield Finding(
+                "warn",
+                f"{name} (process {process.name}) still uses {digest}",
+                "it was started before the driver changed; with new modules it fails with 'version"
+                " mismatch'",
+                "restart it",
+                driver,
+            )
+
+
+def units(scene: Scene) -> Iterator[Finding]:
+    """The units are installed and enabled."""
+    folder = scene.root / UNITS
+    enabled = {path.name for path in folder.glob("*.wants/provision-*") if path.is_symlink()}
+    if not scene.drivers:
+        return
+    for name, consequence in _ENABLED.items():
+        if name not in enabled:
+            yield Finding(
+                "warn", f"{name} is not enabled", consequence, "provision units installs them"
+            )
+    if enabled and has_kernel_hooks(scene.root) and not (scene.root / _HOOK).is_file():
+        yield Finding(
+            "warn",
+            f"/{_HOOK} is missing",
+            "a new kernel is noticed by its folder alone, before its packages are complete",
+            "provision units installs it",
+        )
+
+
+def automatic_reboot(scene: Scene) -> Iterator[Finding]:
+    """No updater reboots into a kernel that was not prepared."""
+    reboots = [
+        path
+        for pattern in ("etc/apt/apt.conf.d/*", "etc/dnf/automatic.conf")
+        for path in sorted(scene.root.glob(pattern))
+        if path.is_file() and _AUTOMATIC_REBOOT.search(path.read_text(errors="replace"))
+    ]
+    enabled = (scene.root / UNITS).glob("*.wants/provision-kernel.path")
+    if reboots and not any(path.is_symlink() for path in enabled):
+        yield Finding(
+            "warn",
+            f"/{reboots[0].relative_to(scene.root)} lets the host reboot by itself",
+            "kernel upgrades come unattended, and nothing prepares the drivers before",
+            "provision units; while a build runs, a reboot is delayed",
+        )
+
+
+def policy(scene: Scene) -> Iterator[Finding]:
+    """provision.toml does not leave the work to the boot."""
+    if scene.drivers and not scene.config.policy.prebuild:
+        yield Finding(
+            "warn",
+            "[policy] prebuild is false",
+            "a host that boots a new kernel has no drivers until they are built then: minutes",
+            "prebuild = true in /etc/provision/provision.toml",
+        )
+
+
+def store(scene: Scene) -> Iterator[Finding]:
+    """The artifacts in use are whole, and there is room for the next."""
+    for driver, entry, _manifest in scene.installed():
+        findings = verify_modules(entry).findings
+        if findings:
+            yield Finding(
+                "fail",
+                f"{entry.name} is damaged: {findings[0]}",
+                "something wrote to the store, or the disk is defective",
+                f"provision apply, or provision install --replace {driver.name}",
+                driver.name,
+            )
+    for driver in scene.drivers:
+        if driver.entry is not None and driver.manifest is None:
+            yield Finding(
+                "fail",
+                f"{driver.entry.name} has no manifest that can be read",
+                "something wrote to the store, or the disk is defective",
+                f"provision apply, or provision install --replace {driver.name}",
+                driver.name,
+            )
+    folder = scene.root / STORE
+    if folder.is_dir() and (free := shutil.disk_usage(folder).free) < _FREE:
+        yield Finding(
+            "warn",
+            f"{free >> 20} MiB are left on the disk of /{STORE}",
+            "an artifact takes up to 1 GiB while it is unpacked, and builds more in the engine",
+            "provision gc; docker image prune",
+        )
+
+
+def _stem(path: str, version: str) -> str | None:
+    name = path.rpartition("/")[2]
+    return name.removesuffix(version) if ".so." in name and name.endswith(version) else None
+
+
+def _mapped(process: Path) -> Iterator[str]:
+    """Yield the files that a process has mapped: proc(5), the last column of maps."""
+    try:
+        lines = (process / "maps").read_text(errors="replace").splitlines()
+    except OSError:
+        # It has ended meanwhile, or isn't ours to look at.
+        return
+    for line in lines:
+        path = line.partition("/")
+        if path[1]:
+            yield os.path.normpath("/" + path[2].removesuffix(" (deleted)"))

@@ -1,0 +1,141 @@
+"""Everything that checks look at, observed once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from provision.catalogue import Catalogue, catalogue_folders
+from provision.config import Config, load
+from provision.documents import load_json
+from provision.errors import ProvisionError
+from provision.host import Facts, read_facts
+from provision.host.kernels import Kernels, find_kernels
+from provision.install.kernels import linked_kernels
+from provision.install.layout import STORE, Layout
+from provision.install.state import DriverState, load_state
+from provision.manifest import Manifest
+from provision.modules.kernel_log import KernelLog
+from provision.modules.loaded import LoadedModule, loaded_modules
+from provision.modules.verify import MANIFEST
+from provision.recipe import Recipe
+
+
+@dataclass(frozen=True, slots=True)
+class Driver:
+    """A driver that a host has or should have.
+
+    Attributes:
+        name: Its name.
+        layout: Its places.
+        kernels: Short digest of the artifact of each kernel, by release.
+        state: What the agent remembers.
+        entry: Folder of the artifact for the running kernel; None: there is none.
+        manifest: That artifact's; None: there is none that can be read.
+        recipe: From the catalogue; None: it has none that can be read.
+    """
+
+    name: str
+    layout: Layout
+    kernels: Mapping[str, str]
+    state: DriverState
+    entry: Path | None
+    manifest: Manifest | None
+    recipe: Recipe | None
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """A host, as checks see it.
+
+    Attributes:
+        root: Its root.
+        facts: What it is.
+        kernels: Its kernels.
+        loaded: The modules that its kernel has loaded.
+        config: Its provision.toml.
+        drivers: The drivers that it has or should have.
+        log: The kernel's log; None: it can't be read.
+    """
+
+    root: Path
+    facts: Facts
+    kernels: Kernels
+    loaded: Mapping[str, LoadedModule]
+    config: Config
+    drivers: tuple[Driver, ...]
+    log: tuple[str, ...] | None
+
+    def installed(self) -> Iterator[tuple[Driver, Path, Manifest]]:
+        """Yield the drivers that have an artifact for the running kernel, with it."""
+        for driver in self.drivers:
+            if driver.entry is not None and driver.manifest is not None:
+                yield driver, driver.entry, driver.manifest
+
+    def text(self, name: str) -> str | None:
+        """Return the text of a file of the host, without blanks around it; None: there is none."""
+        try:
+            return (self.root / name).read_text(errors="replace").strip()
+        except OSError:
+            return None
+
+
+def observe(root: Path = Path("/")) -> Scene:
+    """Look at a host.
+
+    Raises:
+        NotFoundError: The root is no host's.
+        ConfigError: provision.toml has mistakes; all of them are named.
+    """
+    root = root.resolve()
+    config = load(root)
+    kernels = find_kernels(root)
+    catalogue = Catalogue(catalogue_folders(config.catalogue, root=root))
+    folders = (root / STORE).glob("[!.]*")
+    stored = {path.name for path in folders if _is_installed(Layout(root, path.name))}
+    names = sorted(stored | set(config.drivers))
+    with KernelLog(root, whole=True) as log:
+        messages = tuple(log.lines()) if log.is_readable else None
+    return Scene(
+        root=root,
+        facts=read_facts(root),
+        kernels=kernels,
+        loaded=loaded_modules(root),
+        config=config,
+        drivers=tuple(_driver(root, name, kernels.running, catalogue) for name in names),
+        log=messages,
+    )
+
+
+def _is_installed(layout: Layout) -> bool:
+    return layout.current.is_symlink() or bool(linked_kernels(layout))
+
+
+def _driver(root: Path, name: str, running: str | None, catalogue: Catalogue) -> Driver:
+    layout = Layout(root, name)
+    kernels = linked_kernels(layout)
+    entry, manifest = _artifact(layout, kernels, running)
+    try:
+        recipe = catalogue.entry(name).recipe
+    except ProvisionError:
+        # Installed from an image, or a catalogue that is gone: what is installed still counts.
+        recipe = None
+    return Driver(name, layout, kernels, load_state(layout), entry, manifest, recipe)
+
+
+def _artifact(
+    layout: Layout, kernels: Mapping[str, str], running: str | None
+) -> tuple[Path | None, Manifest | None]:
+    """Return the artifact for the running kernel: the one linked to it, else the current one."""
+    linked = layout.current
+    if running is not None and running in kernels:
+        linked = layout.entry(kernels[running])
+    if not linked.is_dir():
+        return None, None
+    entry = linked.resolve()
+    try:
+        manifest = load_json(entry / MANIFEST, Manifest)
+    except ProvisionError:
+        return entry, None
+    return (entry, manifest) if manifest.pin.kernel.release == running else (None, None)
