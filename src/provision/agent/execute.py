@@ -26,7 +26,7 @@ from provision.install.state import KernelState, load_state, store_state
 from provision.manifest import Manifest
 from provision.modules.loading import load, unload
 from provision.modules.verify import MANIFEST
-from provision.pipeline.artifacts import activate_entry
+from provision.pipeline.artifacts import activate_entry, retire
 from provision.pipeline.images import open_engine
 from provision.pipeline.obtaining import Obtained, obtain
 from provision.pipeline.resolution import Resolved, Wanted, resolve_pin
@@ -84,6 +84,7 @@ class Executor:
             "unload": self._unload,
             "activate": self._activate,
             "load": self._load,
+            "retire": self._retire,
         }
         try:
             result = steps[action.kind](action, observed)
@@ -164,7 +165,9 @@ class Executor:
     def _unload(self, action: Action, observed: Observed) -> str:
         """Unload the modules of the artifact in use, and those that the next one replaces."""
         layout = Layout(self.root, action.driver)
-        digests = [observed.drivers[action.driver].current, _slot(observed, action).digest]
+        driver = observed.drivers[action.driver]
+        slot = driver.slots.get(action.kernel)
+        digests = [driver.current, slot.digest if slot else None]
         done: list[str] = []
         for digest in dict.fromkeys(digests):
             if digest and (layout.entry(digest) / MANIFEST).is_file():
@@ -176,7 +179,13 @@ class Executor:
         layout = Layout(self.root, action.driver)
         entry = layout.entry(_slot(observed, action).digest or "")
         activate_entry(layout, entry, progress=self.progress)
+        store_state(layout, replace(load_state(layout), activated=entry.name))
         return f"{entry} is in use"
+
+    def _retire(self, action: Action, observed: Observed) -> str:
+        del observed
+        retire(Layout(self.root, action.driver), progress=self.progress)
+        return f"{action.driver} is out of use; 'provision gc' removes its artifacts"
 
     def _load(self, action: Action, observed: Observed) -> str:
         layout = Layout(self.root, action.driver)
@@ -188,7 +197,10 @@ class Executor:
         return f"loaded {', '.join(done) or 'nothing'}"
 
     def _remember_failure(self, action: Action, observed: Observed, error: ProvisionError) -> None:
-        slot = _slot(observed, action)
+        slot = observed.drivers[action.driver].slots.get(action.kernel)
+        if slot is None:
+            # Of a driver that is not wanted nothing is remembered.
+            return
         now = int(time.time())
         if action.kind == "prepare":
             failure = failure_of(error, slot.inputs, before=slot.failure, time=now)

@@ -37,6 +37,7 @@ class Desired:
 
     Attributes:
         drivers: The drivers.
+        is_configured: Whether there is a provision.toml; without one nothing is taken out of use.
         unload: ``idle`` or ``never``: whether modules that nobody uses are unloaded for newer ones.
         prebuild: Whether artifacts are made for kernels that may boot next.
         keep: Artifacts to keep of each kernel beyond those that are needed.
@@ -49,6 +50,7 @@ class Desired:
     """
 
     drivers: tuple[DesiredDriver, ...] = ()
+    is_configured: bool = True
     unload: str = "idle"
     prebuild: bool = True
     keep: int = 1
@@ -110,7 +112,7 @@ class ObservedDriver:
         name: Its name.
         slots: By release of the kernels that matter.
         current: Short digest of the artifact in use; None: none.
-        is_active: Whether the vendor config that belongs to it is in place.
+        is_active: Whether its activation was completed, and the vendor config is in place.
         loaded: Whether the modules of the running kernel's artifact are loaded.
         serves: Whether the artifact in use works: its modules are loaded, where there is a kernel
             that runs.
@@ -133,7 +135,7 @@ class Observed:
     Attributes:
         kernels: Its kernels.
         is_live: Whether its kernel runs here, so that modules can be loaded.
-        drivers: Every driver that it should have, by name.
+        drivers: Every driver that it should have, and those that an apply put there, by name.
     """
 
     kernels: Kernels

@@ -13,7 +13,7 @@ from provision.agent.inputs import Inputs, read_inputs
 from provision.agent.model import Desired, DesiredDriver, Loaded, Observed, ObservedDriver, Slot
 from provision.host.kernels import Ask, find_kernels
 from provision.install.kernels import linked_kernels
-from provision.install.layout import Layout
+from provision.install.layout import STORE, Layout
 from provision.install.state import KernelState, load_state
 from provision.modules.loaded import LoadedModule, is_same_build, loaded_modules, users_of
 
@@ -43,6 +43,9 @@ def observe(
         slots = _slots(layout, driver, inputs, kernels.relevant, look)
         mine = slots[kernels.running].digest if kernels.running else None
         drivers[driver.name] = _driver(layout, slots, mine, loaded)
+    for name in sorted(_stored(root) - drivers.keys()):
+        layout = Layout(root, name)
+        drivers[name] = _driver(layout, {}, _current(layout), loaded)
     return Observed(kernels, is_live, drivers)
 
 
@@ -65,8 +68,9 @@ def _driver(
         mine: Short digest of the running kernel's artifact.
         loaded: What the kernel has loaded; None: no kernel runs there.
     """
-    current = layout.current.readlink().name if layout.current.is_symlink() else None
-    is_active = current is not None and layout.vendor_config.is_file()
+    current = _current(layout)
+    is_complete = current is not None and load_state(layout).activated == current
+    is_active = is_complete and layout.vendor_config.is_file()
     driver = ObservedDriver(layout.driver, slots, current, is_active, serves=is_active)
     if loaded is None:
         return driver
@@ -82,6 +86,15 @@ def _driver(
         serves=is_active and how.get(current or "") == "yes",
         users=_users([known for known in contents.values() if known], loaded, layout.root),
     )
+
+
+def _current(layout: Layout) -> str | None:
+    return layout.current.readlink().name if layout.current.is_symlink() else None
+
+
+def _stored(root: Path) -> set[str]:
+    """Return the drivers that have an artifact for some kernel: those that an apply put there."""
+    return {link.parent.parent.name for link in (root / STORE).glob("*/kernels/*")}
 
 
 def _slots(

@@ -8,7 +8,7 @@ from typing import Literal
 
 from provision.agent.model import Desired, DesiredDriver, Observed, ObservedDriver, Slot
 
-Kind = Literal["prepare", "unload", "activate", "load"]
+Kind = Literal["prepare", "unload", "activate", "load", "retire"]
 Obstacle = Literal["failed", "missing", "rejected", "reboot-required"]
 # Kind, driver and kernel: what tells an action from the others of a plan.
 Key = tuple[str, str, str]
@@ -18,6 +18,7 @@ _WORDS: dict[Kind, str] = {
     "unload": "unload the modules of {driver}",
     "activate": "switch to the artifact of {driver} for {kernel}",
     "load": "load the modules of {driver}",
+    "retire": "take {driver} out of use",
 }
 
 
@@ -28,9 +29,9 @@ class Action:
     Attributes:
         kind: ``prepare`` an artifact (find, pull or build it, and put it into the store),
             ``unload`` modules, ``activate`` the artifact (user space and vendor config), ``load``
-            modules.
+            modules, ``retire`` a driver (its links and vendor config go).
         driver: Of which driver.
-        kernel: For which kernel.
+        kernel: For which kernel; the running one where it is not about any.
         reason: Why.
     """
 
@@ -66,6 +67,11 @@ class Blocked:
     obstacle: Obstacle
     reason: str
     resolution: str | None = None
+
+
+Step = Action | Blocked
+# When an action's turn comes: what serves now, the running kernel's builds, the next kernels'.
+_FIRST, _SECOND, _THIRD = range(3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,37 +116,46 @@ def plan(
         tried: What this run did already, with or without success: it is not done again.
     """
     mode = mode or Mode()
-    running = observed.kernels.running
-    first: list[Action] = []
-    second: list[Action] = []
-    third: list[Action] = []
-    blocked: list[Blocked] = []
+    steps: list[tuple[int, Step]] = []
     for driver in desired.drivers:
-        there = observed.drivers[driver.name]
         for release in observed.kernels.relevant:
-            is_running = release == running
-            if not is_running and not (desired.prebuild and mode.may_prepare):
-                continue
-            step = _prepare(driver, release, there.slots[release], mode)
-            if isinstance(step, Action) and step.key in tried:
-                step = None
-            if isinstance(step, Blocked):
-                blocked.append(step)
-            elif step is not None:
-                (second if is_running else third).append(step)
-            if is_running:
-                steps = list(_serve(desired, observed, there, prepares=isinstance(step, Action)))
-                (second if isinstance(step, Action) else first).extend(
-                    found for found in steps if isinstance(found, Action)
-                )
-                blocked += [found for found in steps if isinstance(found, Blocked)]
-    actions = [action for action in (*first, *second, *third) if action.key not in tried]
-    return Plan(tuple(actions), tuple(blocked))
+            steps += _for_kernel(desired, observed, driver, release, mode, tried)
+    strays = sorted(observed.drivers.keys() - {driver.name for driver in desired.drivers})
+    if desired.is_configured and mode.may_prepare:
+        for name in strays:
+            steps += [(_FIRST, step) for step in _retire(desired, observed, observed.drivers[name])]
+    actions = [s for _, s in sorted(steps, key=lambda x: x[0]) if isinstance(s, Action)]
+    return Plan(
+        tuple(action for action in actions if action.key not in tried),
+        tuple(step for _, step in steps if isinstance(step, Blocked)),
+    )
 
 
-def _prepare(
-    driver: DesiredDriver, release: str, slot: Slot, mode: Mode
-) -> Action | Blocked | None:
+def _for_kernel(
+    desired: Desired,
+    observed: Observed,
+    driver: DesiredDriver,
+    release: str,
+    mode: Mode,
+    tried: frozenset[Key],
+) -> Iterator[tuple[int, Step]]:
+    """Yield what a driver needs for a kernel, with when its turn comes."""
+    there = observed.drivers[driver.name]
+    is_running = release == observed.kernels.running
+    if not is_running and not (desired.prebuild and mode.may_prepare):
+        return
+    step = _prepare(driver, release, there.slots[release], mode)
+    if isinstance(step, Action) and step.key in tried:
+        step = None
+    prepares = isinstance(step, Action)
+    if step is not None:
+        yield (_SECOND if is_running else _THIRD), step
+    if is_running:
+        for serving in _serve(desired, observed, there, prepares=prepares):
+            yield (_SECOND if prepares else _FIRST), serving
+
+
+def _prepare(driver: DesiredDriver, release: str, slot: Slot, mode: Mode) -> Step | None:
     """Return how the artifact for a kernel comes to be; None if it is there."""
     reason = _need(driver, slot, mode)
     if reason is None:
@@ -183,7 +198,7 @@ def _may_move(driver: DesiredDriver, slot: Slot) -> bool:
 
 def _serve(
     desired: Desired, observed: Observed, driver: ObservedDriver, *, prepares: bool
-) -> Iterator[Action | Blocked]:
+) -> Iterator[Step]:
     """Yield how the running kernel gets to use its artifact, which may have to be made first."""
     release = observed.kernels.running or ""
     slot = driver.slots[release]
@@ -195,7 +210,7 @@ def _serve(
     is_loaded = observed.is_live and driver.loaded != "no"
     has_others = is_loaded and (prepares or driver.loaded == "other")
     if has_others:
-        if hindrance := _hindrance(desired, driver):
+        if hindrance := _hindrance(desired, driver, "another build is loaded"):
             yield Blocked(
                 driver.name,
                 release,
@@ -209,6 +224,19 @@ def _serve(
         yield Action("activate", driver.name, release, reason)
     if observed.is_live and (has_others or driver.loaded != "yes"):
         yield Action("load", driver.name, release, reason)
+
+
+def _retire(desired: Desired, observed: Observed, driver: ObservedDriver) -> Iterator[Step]:
+    """Yield how a driver goes that provision.toml no longer names."""
+    release = observed.kernels.running or ""
+    reason = "provision.toml does not name it any more"
+    if observed.is_live and driver.loaded != "no":
+        if hindrance := _hindrance(desired, driver, "it is still loaded"):
+            resolution = "Stop what uses it and run 'provision apply' again, or reboot."
+            yield Blocked(driver.name, release, "reboot-required", hindrance, resolution)
+            return
+        yield Action("unload", driver.name, release, reason)
+    yield Action("retire", driver.name, release, reason)
 
 
 def _difference(observed: Observed, driver: ObservedDriver, slot: Slot) -> str | None:
@@ -226,10 +254,8 @@ def _difference(observed: Observed, driver: ObservedDriver, slot: Slot) -> str |
     return None
 
 
-def _hindrance(desired: Desired, driver: ObservedDriver) -> str | None:
+def _hindrance(desired: Desired, driver: ObservedDriver, what: str) -> str | None:
     """Return why loaded modules can't give way; None if they can."""
     if desired.unload == "never":
-        return "another build is loaded, and the policy is to leave that to a reboot"
-    if driver.users:
-        return f"another build is loaded and in use: {'; '.join(driver.users)}"
-    return None
+        return f"{what}, and the policy is to leave that to a reboot"
+    return f"{what} and in use: {'; '.join(driver.users)}" if driver.users else None

@@ -128,11 +128,17 @@ def status_of(desired: Desired, observed: Observed, plan: Plan, *, time: int) ->
         time: Unix time of the observation.
     """
     drivers = tuple(_driver(wanted, observed, desired, plan) for wanted in desired.drivers)
+    names = {driver.name for driver in desired.drivers}
+    # A driver that provision.toml no longer names, and whose modules are still in use.
+    lingering: tuple[State, ...] = tuple(
+        "reboot-required" for blocked in plan.blocked if blocked.driver not in names
+    )
+    slots = (slot.state for driver in drivers for slot in driver.kernels)
     return Status(
         time=time,
-        state=_worst(driver.state for driver in drivers),
+        state=_worst((*lingering, *(driver.state for driver in drivers))),
         is_ready=all(driver.is_ready for driver in drivers),
-        exit_code=int(_exit_code(drivers)),
+        exit_code=int(_exit_code({*lingering, *slots})),
         kernels=observed.kernels,
         drivers=drivers,
         planned=tuple(map(str, plan.actions)),
@@ -217,9 +223,8 @@ def _worst(states: Iterable[State]) -> State:
     return min(states, key=_ORDER.index, default="ready")
 
 
-def _exit_code(drivers: Iterable[DriverStatus]) -> ExitCode:
+def _exit_code(states: set[State]) -> ExitCode:
     """Return the code of the worst: failed before not found before in use."""
-    states = {slot.state for driver in drivers for slot in driver.kernels}
     if "failed" in states:
         return ExitCode.FAILED
     if "missing" in states:

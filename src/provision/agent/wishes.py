@@ -9,7 +9,7 @@ from pathlib import Path
 
 from provision.agent.model import Desired, DesiredDriver
 from provision.catalogue import catalogue_folders, templates_dir
-from provision.config import Config, load
+from provision.config import PATH, Config, load
 
 
 def read(root: Path, catalogues: Sequence[Path] = ()) -> Desired:
@@ -26,6 +26,7 @@ def read(root: Path, catalogues: Sequence[Path] = ()) -> Desired:
             DesiredDriver(name, wanted.version, wanted.flavour, wanted.options)
             for name, wanted in config.drivers.items()
         ),
+        is_configured=(root / PATH).exists(),
         unload=config.policy.unload,
         prebuild=config.policy.prebuild,
         keep=config.policy.keep,

@@ -57,6 +57,24 @@ def plan(layout: Layout, manifest: Manifest, *, replace: bool = False) -> list[C
     return changes
 
 
+def plan_removal(layout: Layout) -> list[Change]:
+    """Return what must change so that no entry is in use: the files that we wrote go, and links.
+
+    What somebody else changed meanwhile stays: it is theirs.
+    """
+    ledger = _ledger(layout)
+    record = ledger.load()
+    changes: list[Change] = []
+    for path in (layout.vendor_config, layout.loader_config, layout.modprobe_config):
+        found = ledger.file_changes(record, path, None)
+        changes += found if all(change.kind == "remove" for change in found) else []
+    links = [link for link in (layout.current, layout.previous) if link.is_symlink()]
+    changes += [Change("remove", link) for link in links]
+    if record.library_cache is not None and _is_running_host(layout):
+        changes.append(Change("ldconfig", Path("/etc/ld.so.cache"), ""))
+    return changes
+
+
 def apply(
     layout: Layout, changes: Iterable[Change], *, on_change: Callable[[Change], None]
 ) -> None:
@@ -82,7 +100,7 @@ def apply(
             case "ldconfig":
                 run(["ldconfig"], why="let the host's programs find the driver's libraries")
                 record = ledger.load()
-                ledger.store(record.model_copy(update={"library_cache": change.value}))
+                ledger.store(record.model_copy(update={"library_cache": change.value or None}))
             case _:
                 ledger.make(change)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from provision.files import write_atomic
@@ -89,9 +89,15 @@ class KernelState:
 
 @dataclass(frozen=True, slots=True)
 class DriverState:
-    """A ``state.json``: what is known, by kernel."""
+    """A ``state.json``.
+
+    Attributes:
+        kernels: What is known, by kernel.
+        activated: The artifact whose activation was completed: links, vendor config and all.
+    """
 
     kernels: Mapping[str, KernelState] = field(default_factory=dict)
+    activated: str | None = None
 
     def of(self, release: str) -> KernelState:
         """Return what is known about one kernel; nothing, if nothing is."""
@@ -99,11 +105,12 @@ class DriverState:
 
     def updated(self, release: str, kernel: KernelState) -> DriverState:
         """Return the same with what is known about one kernel replaced."""
-        return DriverState({**self.kernels, release: kernel})
+        return replace(self, kernels={**self.kernels, release: kernel})
 
     def without(self, release: str) -> DriverState:
         """Return the same with one kernel forgotten."""
-        return DriverState({name: kept for name, kept in self.kernels.items() if name != release})
+        kept = {name: kernel for name, kernel in self.kernels.items() if name != release}
+        return replace(self, kernels=kept)
 
 
 def load_state(layout: Layout) -> DriverState:
@@ -112,7 +119,8 @@ def load_state(layout: Layout) -> DriverState:
         document = json.loads(layout.state.read_text())
         if document["schema"] != _SCHEMA:
             return DriverState()
-        return DriverState({name: _kernel(data) for name, data in document["kernels"].items()})
+        kernels = {name: _kernel(data) for name, data in document["kernels"].items()}
+        return DriverState(kernels, document.get("activated"))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return DriverState()
 
@@ -124,7 +132,7 @@ def store_state(layout: Layout, state: DriverState) -> bool:
         OSError: The store can't be written.
     """
     kernels = {name: asdict(kernel) for name, kernel in state.kernels.items()}
-    document = {"schema": _SCHEMA, "kernels": kernels}
+    document = {"schema": _SCHEMA, "activated": state.activated, "kernels": kernels}
     return write_atomic(layout.state, json.dumps(document, indent=2) + "\n")
 
 

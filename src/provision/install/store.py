@@ -55,6 +55,25 @@ def add(
     return True
 
 
+def remove(layout: Layout, short_digest: str) -> int:
+    """Remove an entry; the caller holds the driver's lock and knows that nobody needs it.
+
+    Returns:
+        How many bytes that freed.
+
+    Raises:
+        OSError: The store can't be written.
+    """
+    entry = layout.entry(short_digest)
+    size = sum(path.lstat().st_size for path in entry.rglob("*") if not path.is_dir())
+    # Under another name first: half of an entry must not be taken for one.
+    removed = layout.folder / f"{_REMOVED}{short_digest}"
+    entry.rename(removed)
+    sync_directory(layout.folder)
+    shutil.rmtree(removed)
+    return size
+
+
 def remove_leftovers(layout: Layout) -> list[Path]:
     """Remove what killed runs left behind; the caller holds the driver's lock.
 

@@ -14,7 +14,8 @@ from provision.image.build import DIGEST_LABEL
 from provision.image.engine import Engine, Image
 from provision.image.extract import extract, find_image, read_file
 from provision.image.scratch import scratch
-from provision.install.activate import apply, plan
+from provision.install.activate import apply, plan, plan_removal
+from provision.install.kernels import linked_kernels, unlink_kernel
 from provision.install.layout import Layout
 from provision.install.ledger import Change
 from provision.install.store import add, current_entry, remove_leftovers
@@ -169,6 +170,22 @@ def activate_entry(
         changes = plan(layout, manifest, replace=replace)
         apply(layout, changes, on_change=lambda change: progress(Note(str(change))))
     return Installed(manifest, entry, tuple(changes))
+
+
+def retire(layout: Layout, *, progress: Progress = silent) -> None:
+    """Take a driver out of use: its files outside of the store go, and the links in it.
+
+    The links of its kernels go last, so that a run that is killed is finished by the next.
+
+    Raises:
+        OSError: A file can't be removed.
+    """
+    with _locked(layout, progress):
+        changes = plan_removal(layout)
+        apply(layout, changes, on_change=lambda change: progress(Note(str(change))))
+        layout.state.unlink(missing_ok=True)
+        for release in linked_kernels(layout):
+            unlink_kernel(layout, release)
 
 
 @contextmanager

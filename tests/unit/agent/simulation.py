@@ -46,6 +46,12 @@ class Simulation:
             "activate": self._activate,
             "load": self._load,
         }
+        if action.kind == "retire":
+            assert action.driver not in {driver.name for driver in self.desired.drivers}
+            assert self.observed.drivers[action.driver].loaded == "no"
+            left = {n: d for n, d in self.observed.drivers.items() if n != action.driver}
+            self.observed = replace(self.observed, drivers=left)
+            return
         driver = self.observed.drivers[action.driver]
         changed = doing[action.kind](action, driver)
         drivers = {**self.observed.drivers, action.driver: changed}
@@ -105,6 +111,9 @@ def unmet(desired: Desired, observed: Observed) -> set[Target]:
             matters = release == running or desired.prebuild
             if matters and not (slot.is_current and (is_served or release != running)):
                 wrong.add((wanted.name, release))
+    if desired.is_configured:
+        strays = observed.drivers.keys() - {driver.name for driver in desired.drivers}
+        wrong |= {(name, running or "") for name in strays}
     return wrong
 
 

@@ -154,6 +154,20 @@ def test_a_vendor_config_that_is_gone_is_written_again() -> None:
     assert _kinds(_observed(is_active=False)) == [f"activate {RUNNING}"]
 
 
+def test_a_driver_that_is_not_named_any_more_goes() -> None:
+    nothing = Desired()
+    assert _kinds(_observed(), nothing) == [f"unload {RUNNING}", f"retire {RUNNING}"]
+    assert _kinds(_observed(is_live=False, loaded="no"), nothing) == [f"retire {RUNNING}"]
+    in_use = plan(nothing, _observed(users=("demo is used by ffmpeg",)))
+    assert in_use.actions == ()
+    assert [blocked.obstacle for blocked in in_use.blocked] == ["reboot-required"]
+
+
+def test_a_missing_file_costs_no_driver() -> None:
+    assert _kinds(_observed(), Desired(is_configured=False)) == []
+    assert _kinds(_observed(), Desired(), Mode(may_prepare=False)) == []
+
+
 def test_a_root_without_kernels_needs_nothing() -> None:
     driver = ObservedDriver("demo", {})
     found = plan(WANTED, Observed(Kernels(None), is_live=False, drivers={"demo": driver}))
@@ -218,6 +232,7 @@ _wishes = st.builds(
             )
         )
     ),
+    is_configured=st.booleans(),
     unload=st.sampled_from(["idle", "never"]),
     prebuild=st.booleans(),
 )
