@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-__all__ = ["debootstrap", "mirror"]
+__all__ = ["debootstrap", "mirror", "security_mirror"]
 
 # One line an index; Label is empty until apt has been updated once.
 _FIELDS = "$(LABEL)|$(RELEASE)|$(REPO_URI)"
@@ -23,12 +23,24 @@ def mirror() -> str:
     Raises:
         RuntimeError: apt knows no Debian archive.
     """
-    listed = run(["apt-get", "indextargets", "--format", _FIELDS, "Created-By: Packages"]).stdout
-    rows = [line.split("|") for line in listed.splitlines()]
-    for label, release, uri in rows:
+    for label, release, uri in _indexes():
         if label == "Debian" or (not label and "-" not in release):
             return uri.rstrip("/")
     raise RuntimeError("apt has no source of the Debian archive; see `apt-get indextargets`")
+
+
+def security_mirror() -> str:
+    """The URL of the machine's archive of security updates; Debian's own where it has none."""
+    for label, release, uri in _indexes():
+        if label == "Debian-Security" or (not label and release.endswith("-security")):
+            return uri.rstrip("/")
+    return "http://security.debian.org/debian-security"
+
+
+def _indexes() -> list[tuple[str, str, str]]:
+    listed = run(["apt-get", "indextargets", "--format", _FIELDS, "Created-By: Packages"]).stdout
+    rows = [line.split("|") for line in listed.splitlines()]
+    return [(label, release, uri) for label, release, uri in rows]
 
 
 def debootstrap(suite: str, folder: Path, *, include: Sequence[str] = ()) -> None:

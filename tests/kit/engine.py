@@ -47,12 +47,14 @@ class Engine:
         runtimes: name → program of further OCI runtimes (`docker run --runtime NAME`).
         environment: what the runtimes find in their environment (the shims inherit it).
         settings: what daemon.json says; what is there can't be an argument of ours too.
+        port: of the loopback interface, at which it listens too, without TLS (for guests).
     """
 
     data_root: Path | None = None
     runtimes: Mapping[str, Path] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
+    port: int | None = None
 
     def __enter__(self) -> Self:
         """Start the engine.
@@ -166,6 +168,7 @@ class Engine:
             f"--containerd={self.folder}/containerd.sock",
             # One of our own: the machine's daemon.json is for its own engine.
             f"--config-file={self._config()}",
+            *([f"--host=tcp://127.0.0.1:{self.port}", "--tls=false"] if self.port else []),
             "--bridge=none",
             "--iptables=false",
             "--ip6tables=false",

@@ -1,0 +1,60 @@
+"""The disk that a guest begins with, in the cache."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kit.cache import cache_dir, cached
+from kit.engine import remove_tree
+from kit.guest.disk import make_disk
+from kit.guest.tree import make_tree
+from kit.process import run
+
+if TYPE_CHECKING:
+    from kit.guest.recipe import Recipe
+
+__all__ = ["Base", "base_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """What guests of one recipe share.
+
+    Attributes:
+        folder: An entry of the cache.
+    """
+
+    folder: Path
+
+    @property
+    def disk(self) -> Path:
+        """The raw disk."""
+        return self.folder / "disk.raw"
+
+    @property
+    def key(self) -> Path:
+        """The private key that root's shell opens to."""
+        return self.folder / "key"
+
+
+def base_of(recipe: Recipe) -> Base:
+    """The base of a recipe; made where the cache hasn't got it, in place of its older ones."""
+    prefix = f"vm-{recipe.name}-"
+    name = prefix + recipe.digest()
+    if not (cache_dir() / name).exists():
+        for old in cache_dir().glob(f"{prefix}*"):
+            remove_tree(old)
+    return Base(cached(name, lambda draft: _make(recipe, draft)))
+
+
+def _make(recipe: Recipe, draft: Path) -> None:
+    draft.mkdir()
+    run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "guest", "-f", draft / "key"])
+    tree = draft / "tree"
+    try:
+        make_tree(recipe, tree, (draft / "key.pub").read_text())
+        make_disk(recipe, tree, draft / "disk.raw")
+    finally:
+        remove_tree(tree)

@@ -1,0 +1,186 @@
+"""A real Debian in QEMU: started from a snapshot in seconds, rebooted, cut off, removed."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from kit.engine import remove_tree
+from kit.guest.qemu import Machine
+from kit.guest.shell import NotReachableError, Shell
+from kit.process import run
+
+if TYPE_CHECKING:
+    from kit.guest.base import Base
+    from kit.process import Completed
+
+__all__ = ["BOOT_WITHIN_S", "SNAPSHOT", "Guest"]
+
+SNAPSHOT = "booted"
+# In emulation, with other tests at work on the same processors.
+BOOT_WITHIN_S = 420
+_SHOWN_LINES = 40
+
+
+@dataclass
+class Guest:
+    """A guest with a disk of its own. `with Guest(base) as guest:` ends it and removes its disk.
+
+    Attributes:
+        base: The disk that it begins with, and the key to it.
+        snapshot: A disk upon that one, with a machine that has booted; None: it boots.
+    """
+
+    base: Base
+    snapshot: Path | None = None
+    _shell: Shell | None = field(default=None, init=False)
+    _machine: Machine | None = field(default=None, init=False)
+
+    def __enter__(self) -> Self:
+        """Start it and wait until its shell answers.
+
+        Raises:
+            RuntimeError: It did not come up; the message has the end of its console.
+        """
+        # Short, and not below the cache: a socket's path may have 107 bytes.
+        self.folder = Path(tempfile.mkdtemp(prefix="provision-guest-"))
+        try:
+            self._make_disk()
+            self.start(snapshot=SNAPSHOT if self.snapshot else None)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End it and remove its disk."""
+        self.close()
+
+    def __call__(
+        self, script: str, *, check: bool = True, timeout_s: float = 600, stdin: str | None = None
+    ) -> Completed:
+        """Run a script as the guest's root.
+
+        Raises:
+            CommandFailedError: It failed and `check` is set.
+            NotReachableError: The guest went away.
+        """
+        return self._open_shell().run(script, check=check, timeout_s=timeout_s, stdin=stdin)
+
+    @property
+    def disk(self) -> Path:
+        """Its disk: what differs from the base."""
+        return self.folder / "disk.qcow2"
+
+    @property
+    def console(self) -> str:
+        """What its kernel and its services wrote to the serial line since the last start."""
+        log = self.folder / "console.log"
+        return log.read_text(errors="replace") if log.exists() else ""
+
+    @property
+    def machine(self) -> Machine:
+        """The running machine."""
+        if self._machine is None:
+            raise RuntimeError("the guest has no power: start() it first")
+        return self._machine
+
+    def start(self, *, snapshot: str | None = None, within_s: float = BOOT_WITHIN_S) -> None:
+        """Switch it on, and wait until its shell answers."""
+        self._machine = Machine.start(self.folder, self.disk, snapshot=snapshot)
+        self._connect(within_s)
+        if snapshot is not None:
+            # The clock stood still while the snapshot lay on the disk.
+            self(f"date -u -s @{int(time.time())}")
+
+    def kill(self) -> None:
+        """Cut its power: what it had not flushed to its disk is lost."""
+        if self._machine is not None:
+            self._machine.stop()
+            self._machine = None
+        self._close_shell()
+
+    def reboot(self, *, within_s: float = BOOT_WITHIN_S) -> None:
+        """Reboot as an admin does, and wait until the shell answers again."""
+        with suppress(NotReachableError):
+            self("systemctl reboot", check=False)
+        self._close_shell()
+        # A reset ends QEMU: going on in the same process after a snapshot was loaded into it, the
+        # next kernel's timers may never fire.
+        self.machine.wait(within_s)
+        self.kill()
+        self.start(within_s=within_s)
+
+    def boot_id(self) -> str:
+        """What tells one boot from another."""
+        done = self("cat /proc/sys/kernel/random/boot_id", check=False)
+        if done.returncode != 0:
+            raise NotReachableError(done.output.strip())
+        return done.stdout.strip()
+
+    def kernel(self) -> str:
+        """The release of the running kernel."""
+        return self("uname -r").stdout.strip()
+
+    def install(self, product: Path) -> None:
+        """Install the product: an archive of `kit.guest.product`."""
+        self.put(product, "/root/product.tar")
+        self("tar -C / -xf /root/product.tar && rm /root/product.tar")
+
+    def set_network(self, *, on: bool) -> None:
+        """Plug its network in or out; this shell stays."""
+        self.machine.set_network(on=on)
+
+    def put(self, source: Path, target: str) -> None:
+        """Copy a file or a folder into the guest."""
+        self._open_shell().copy(source, f"guest:{target}")
+
+    def get(self, source: str, target: Path) -> None:
+        """Copy a file or a folder out of the guest."""
+        self._open_shell().copy(f"guest:{source}", target)
+
+    def write(self, path: str, text: str) -> None:
+        """Write a file of the guest, and the folders above it."""
+        self(f"mkdir -p \"$(dirname '{path}')\" && cat >'{path}'", stdin=text)
+
+    def close(self) -> None:
+        """End it, and remove its disk."""
+        self.kill()
+        remove_tree(self.folder)
+
+    def _make_disk(self) -> None:
+        if self.snapshot is None:
+            formats = ["-f", "qcow2", "-F", "raw"]
+            run(["qemu-img", "create", "-q", *formats, "-b", self.base.disk, self.disk])
+        else:
+            # A copy, because a snapshot can be loaded only from a machine's own disk.
+            run(["cp", "--reflink=auto", "--sparse=always", self.snapshot, self.disk])
+
+    def _connect(self, within_s: float) -> None:
+        machine = self.machine
+        try:
+            self._shell = Shell.open(
+                self.folder,
+                self.base.key,
+                machine.ssh_port(),
+                within_s=within_s,
+                alive=lambda: machine.process.alive,
+            )
+        except NotReachableError as error:
+            tail = "\n".join(self.console.splitlines()[-_SHOWN_LINES:])
+            message = f"the guest does not answer: {error}\nthe end of its console:\n{tail}"
+            raise RuntimeError(message) from error
+
+    def _open_shell(self) -> Shell:
+        if self._shell is None:
+            raise RuntimeError("the guest has no power: start() it first")
+        return self._shell
+
+    def _close_shell(self) -> None:
+        if self._shell is not None:
+            self._shell.close()
+            self._shell = None

@@ -1,0 +1,62 @@
+"""The product as an archive of what it puts onto a host, below the host's root."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from typing import TYPE_CHECKING
+
+from kit.cache import REPOSITORY
+from kit.guest.tree import RUNTIME, VENV
+from kit.process import run
+from kit.product import DECORATOR
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kit.guest.recipe import Recipe
+
+__all__ = ["COMMAND", "pack_product"]
+
+COMMAND = "/usr/local/bin/provision"
+_PARTS = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "src", "driver_images")
+_PROGRAM = f"""\
+#!{VENV}/bin/python
+from provision.cli import main
+main()
+"""
+
+
+def pack_product(recipe: Recipe, folder: Path) -> Path:
+    """Build the wheel of this checkout and pack it as it lies in a guest of `recipe`.
+
+    Args:
+        recipe: The guest's.
+        folder: A fresh folder for this; the archive is in it.
+    """
+    source = folder / "source"
+    source.mkdir(parents=True)
+    # A copy, because setuptools builds beside what it reads.
+    for name in (*_PARTS, "templates"):
+        run(["cp", "-a", REPOSITORY / name, source])
+    installed = folder / "installed"
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile"]
+    run([*pip, "--python-version", recipe.python, "--target", installed, source])
+    root = folder / "root"
+    packages = root / VENV[1:] / f"lib/python{recipe.python}/site-packages"
+    packages.mkdir(parents=True)
+    shutil.move(installed / "provision", packages)
+    shutil.move(installed / "share", root / VENV[1:])
+    if recipe.python == ".".join(map(str, sys.version_info[:2])):
+        # Compiling in emulation takes long, and only this Python can do it for the guest's.
+        mode = ["-q", "--invalidation-mode", "unchecked-hash"]
+        run([sys.executable, "-m", "compileall", *mode, packages])
+    programs = root / "usr/local/bin"
+    programs.mkdir(parents=True)
+    (root / COMMAND[1:]).write_text(_PROGRAM)
+    (root / COMMAND[1:]).chmod(0o755)
+    shutil.copy2(DECORATOR, programs)
+    (root / RUNTIME[1:]).symlink_to(DECORATOR.name)
+    archive = folder / "product.tar"
+    run(["tar", "--owner=0", "--group=0", "-C", root, "-cf", archive, "."])
+    return archive

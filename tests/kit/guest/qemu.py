@@ -1,0 +1,173 @@
+"""One QEMU process: its arguments, its monitor (QMP), its end.
+
+Source of the protocol: QEMU's docs/interop/qmp-spec.rst.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kit.guest.recipe import CONTROL_MAC, WORLD_MAC
+from kit.process import Daemon
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["Machine", "Monitor", "accelerator"]
+
+PROGRAM = "qemu-system-x86_64"
+_PROCESSORS = 2
+_MEMORY_MB = 1280
+_CONTROL = "control"
+_WORLD = "world"
+# How long one command of the monitor may take: writing a snapshot is the longest.
+_ANSWER_WITHIN_S = 120
+_PAUSE_S = 0.1
+
+
+def accelerator() -> str:
+    """`$PROVISION_TEST_ACCELERATOR`, such as `kvm`; else `tcg`: emulation, which works anywhere.
+
+    That /dev/kvm can be opened says little: a machine that is itself a guest may have one in which
+    no BIOS runs.
+    """
+    return os.environ.get("PROVISION_TEST_ACCELERATOR", "tcg")
+
+
+class Monitor:
+    """QEMU's monitor, over a socket."""
+
+    def __init__(self, path: Path) -> None:
+        """Connect, and leave the mode in which only capabilities are negotiated."""
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.settimeout(_ANSWER_WITHIN_S)
+        self._socket.connect(str(path))
+        self._lines = self._socket.makefile("r")
+        self._lines.readline()
+        self.execute("qmp_capabilities")
+
+    def execute(self, command: str, arguments: Mapping[str, object] | None = None) -> object:
+        """Run a command; what it returns, in a form that is the command's own.
+
+        Raises:
+            RuntimeError: QEMU refused it.
+        """
+        request = {"execute": command, **({"arguments": arguments} if arguments else {})}
+        self._socket.sendall(json.dumps(request).encode() + b"\n")
+        while line := self._lines.readline():
+            answer = json.loads(line)
+            if "return" in answer:
+                return answer["return"]
+            if "error" in answer:
+                raise RuntimeError(f"QEMU refuses {command}: {answer['error']['desc']}")
+        raise RuntimeError(f"QEMU ended before it answered {command}")
+
+    def human(self, line: str) -> str:
+        """Run a command of the monitor for people (some exist only there); what it prints."""
+        return str(self.execute("human-monitor-command", {"command-line": line}))
+
+    def close(self) -> None:
+        """Give the socket back."""
+        self._lines.close()
+        self._socket.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A running QEMU.
+
+    Attributes:
+        process: To be stopped with `stop`.
+        monitor: Its monitor.
+    """
+
+    process: Daemon
+    monitor: Monitor
+
+    @classmethod
+    def start(cls, folder: Path, disk: Path, *, snapshot: str | None = None) -> Machine:
+        """Start a machine; its console goes to `folder/console.log`.
+
+        Args:
+            folder: For its socket and logs; short, as a socket's path may have 107 bytes.
+            disk: Its disk, qcow2.
+            snapshot: Go on from this snapshot instead of booting.
+
+        Raises:
+            RuntimeError: QEMU did not start; the message has what it printed.
+        """
+        door = folder / "qmp"
+        door.unlink(missing_ok=True)
+        argv = _arguments(folder, disk)
+        if snapshot is not None:
+            argv += ["-loadvm", snapshot]
+        process = Daemon(argv, log=folder / "qemu.log", ready=door.exists)
+        try:
+            return cls(process, Monitor(door))
+        except OSError as error:
+            process.stop()
+            printed = (folder / "qemu.log").read_text(errors="replace")
+            raise RuntimeError(f"QEMU ended at once: {printed}") from error
+
+    def ssh_port(self) -> int:
+        """The port of the loopback interface behind which the guest's sshd is."""
+        listed = self.monitor.human("info usernet")
+        found = re.search(r"TCP\[HOST_FORWARD\]\s+\d+\s+127\.0\.0\.1\s+(\d+)", listed)
+        if found is None:
+            raise RuntimeError(f"QEMU forwards no port:\n{listed}")
+        return int(found[1])
+
+    def set_network(self, *, on: bool) -> None:
+        """Plug the cable of the network with the world in or out; ssh has one of its own."""
+        self.monitor.execute("set_link", {"name": _WORLD, "up": on})
+
+    def save(self, snapshot: str) -> None:
+        """Write a snapshot of everything into the disk's file."""
+        printed = self.monitor.human(f"savevm {snapshot}")
+        if printed.strip():
+            raise RuntimeError(f"QEMU could not write a snapshot: {printed}")
+
+    def wait(self, within_s: float) -> None:
+        """Wait until the guest has switched itself off, or has reset.
+
+        Raises:
+            RuntimeError: It did not in time.
+        """
+        deadline = time.monotonic() + within_s
+        while self.process.alive:
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"the guest did not shut down within {within_s:.0f} s")
+            time.sleep(_PAUSE_S)
+
+    def stop(self) -> None:
+        """End it at once: for the guest that is a power cut."""
+        self.process.kill()
+        self.monitor.close()
+
+
+def _arguments(folder: Path, disk: Path) -> list[str]:
+    # writeback, not unsafe: what the guest has flushed shall be in the file when QEMU is killed.
+    drive = f"file={disk},format=qcow2,if=virtio,cache=writeback,discard=unmap"
+    return [
+        PROGRAM,
+        *("-accel", "tcg,thread=multi" if accelerator() == "tcg" else accelerator()),
+        *("-cpu", "max", "-smp", str(_PROCESSORS), "-m", str(_MEMORY_MB)),
+        *("-nodefaults", "-no-user-config", "-display", "none"),
+        *("-drive", drive),
+        *("-device", "virtio-rng-pci"),
+        # Nothing but ssh: what the guest does in the world shall be cut off with the other one.
+        *("-netdev", f"user,id={_CONTROL},net=10.0.9.0/24,restrict=on,hostfwd=tcp:127.0.0.1:0-:22"),
+        *("-device", f"virtio-net-pci,netdev={_CONTROL},mac={CONTROL_MAC},romfile="),
+        *("-netdev", f"user,id={_WORLD}"),
+        *("-device", f"virtio-net-pci,netdev={_WORLD},mac={WORLD_MAC},romfile="),
+        *("-serial", f"file:{folder}/console.log"),
+        *("-qmp", f"unix:{folder}/qmp,server=on,wait=off"),
+        *("-rtc", "base=utc", "-action", "reboot=shutdown"),
+    ]

@@ -1,0 +1,108 @@
+"""Commands and files in a guest, over one ssh connection that stays open."""
+
+from __future__ import annotations
+
+import socket
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kit.process import CommandFailedError, Completed, Daemon, run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+__all__ = ["NotReachableError", "Shell"]
+
+_USER = "root@guest"
+# ssh's own status when it, and not the command, failed.
+_SSH_FAILED = 255
+# How long sshd may take to begin with its banner before the connection is tried anew.
+_BANNER_S = 5.0
+_PAUSE_S = 0.3
+
+
+class NotReachableError(RuntimeError):
+    """The guest's sshd did not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shell:
+    """An open connection to a guest's root.
+
+    Attributes:
+        master: The ssh process that holds it.
+        options: The words that make another ssh use it.
+    """
+
+    master: Daemon
+    options: tuple[str, ...]
+
+    @classmethod
+    def open(
+        cls, folder: Path, key: Path, port: int, *, within_s: float, alive: Callable[[], bool]
+    ) -> Shell:
+        """Connect as soon as sshd answers.
+
+        Raises:
+            NotReachableError: It didn't in time, or the machine ended.
+        """
+        deadline = time.monotonic() + within_s
+        while not _has_banner(port):
+            if not alive() or time.monotonic() > deadline:
+                raise NotReachableError(f"no sshd at port {port} within {within_s:.0f} s")
+            time.sleep(_PAUSE_S)
+        control = folder / "ssh"
+        control.unlink(missing_ok=True)
+        # -F none: the developer's own configuration is for other machines.
+        common = ("-F", "none", "-o", f"ControlPath={control}", "-o", "LogLevel=ERROR")
+        login = (
+            *("-i", str(key), "-p", str(port), "-o", "IdentitiesOnly=yes", "-o", "BatchMode=yes"),
+            *("-o", "HostName=127.0.0.1", "-o", "StrictHostKeyChecking=no"),
+            *("-o", "UserKnownHostsFile=/dev/null", "-o", "ServerAliveInterval=5"),
+            *("-o", "ConnectTimeout=60"),
+        )
+        try:
+            master = Daemon(
+                ["ssh", *common, *login, "-M", "-N", _USER],
+                log=folder / "ssh.log",
+                ready=control.exists,
+                ready_within_s=max(deadline - time.monotonic(), 60),
+            )
+        except RuntimeError as error:
+            raise NotReachableError(str(error)) from error
+        return cls(master, common)
+
+    def run(self, script: str, *, check: bool, timeout_s: float, stdin: str | None) -> Completed:
+        """Run a script with the guest's login shell.
+
+        Raises:
+            CommandFailedError: It failed and `check` is set.
+            NotReachableError: The connection broke.
+        """
+        argv = ["ssh", *self.options, _USER, script]
+        done = run(argv, check=False, timeout_s=timeout_s, stdin=stdin)
+        if done.returncode == _SSH_FAILED and not self.master.alive:
+            raise NotReachableError(f"the connection broke: {done.stderr.strip()}")
+        if check and done.returncode != 0:
+            raise CommandFailedError(done)
+        return done
+
+    def copy(self, *words: str | Path) -> None:
+        """Copy with scp; a path in the guest begins with `guest:`."""
+        named = [str(word).replace("guest:", f"{_USER}:", 1) for word in words]
+        run(["scp", "-q", "-r", "-p", *self.options, *named])
+
+    def close(self) -> None:
+        """End the connection."""
+        self.master.stop()
+
+
+def _has_banner(port: int) -> bool:
+    """Whether sshd answers; slirp itself accepts connections as soon as QEMU runs."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=_BANNER_S) as connection:
+            return connection.recv(4) == b"SSH-"
+    except OSError:
+        return False

@@ -1,0 +1,67 @@
+"""Guests, and the engine on this machine that builds for them at native speed."""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kit.engine import Engine
+from kit.guest import DEBIAN_12, guest_of
+from kit.guest.product import pack_product
+from kit.hosts import DISTRO, OLD_KERNEL, SMALL_DRIVER, load_base
+from kit.probe import is_root, need, need_programs
+from kit.product import DECORATOR, Provision
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from kit.guest import Guest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _able() -> None:
+    need(is_root(), "root", "run as root: engines and debootstrap want it")
+    need_programs("qemu-system-x86_64", "qemu-img", "mke2fs", "ssh", "ssh-keygen", "debootstrap")
+
+
+@pytest.fixture(scope="session")
+def engine() -> Iterator[Engine]:
+    """A private Docker engine, which guests reach through `engine_address`."""
+    need_programs("dockerd", "containerd", "docker", "runc")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+    with Engine(port=port) as engine:
+        load_base(engine)
+        yield engine
+
+
+@pytest.fixture(scope="session")
+def engine_address(engine: Engine) -> str:
+    """The engine's address as a guest has to name it: slirp calls this machine 10.0.2.2."""
+    return f"tcp://10.0.2.2:{engine.port}"
+
+
+@pytest.fixture(scope="session")
+def small_build(engine: Engine) -> dict[str, Any]:
+    """What `provision build` says about the small driver on OLD_KERNEL: built in seconds."""
+    target = (SMALL_DRIVER, "--kernel", OLD_KERNEL, "--distro", DISTRO)
+    return Provision(engine.host).build(*target)
+
+
+@pytest.fixture(scope="session")
+def bookworm_product(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The product for a Debian 12 guest."""
+    need(DECORATOR.exists(), str(DECORATOR), "make build")
+    return pack_product(DEBIAN_12, tmp_path_factory.mktemp("product") / "12")
+
+
+@pytest.fixture
+def fresh_guest(bookworm_product: Path) -> Iterator[Guest]:
+    """A Debian 12 of this test's own, booted, with the product installed and no driver."""
+    with guest_of(DEBIAN_12) as guest:
+        guest.install(bookworm_product)
+        yield guest
