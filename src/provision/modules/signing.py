@@ -23,6 +23,8 @@ from provision.run import run
 
 # What sign-file and the kernel's own build read the key's passphrase or the token's PIN from.
 PIN_VARIABLE = "KBUILD_SIGN_PIN"
+# How OpenSSL's engine and tokens are told where they are: openssl-env(7), libp11's README.
+_TOKEN_VARIABLES = ("OPENSSL_CONF", "OPENSSL_ENGINES", "PKCS11_MODULE_PATH", "SOFTHSM2_CONF")
 _DER_BEGIN = b"\x30"
 _MODULE_MODE = 0o644
 
@@ -75,7 +77,7 @@ def sign(
         done = run(
             arguments,
             why=f"sign the module {module.name}",
-            env=_secrets(root, signing),
+            env=_environment(root, signing),
             check=False,
         )
         if done.returncode != 0:
@@ -184,11 +186,13 @@ def _key_file(root: Path, name: str) -> Path:
     return path
 
 
-def _secrets(root: Path, signing: SigningConfig) -> dict[str, str]:
-    """Return the variable with the passphrase or PIN, if there is one."""
-    if signing.pin_file is not None:
-        return {PIN_VARIABLE: _on_host(root, signing.pin_file).read_text().strip()}
-    return {PIN_VARIABLE: os.environ[PIN_VARIABLE]} if PIN_VARIABLE in os.environ else {}
+def _environment(root: Path, signing: SigningConfig) -> dict[str, str]:
+    """Return the variables with the passphrase or PIN, and those that lead to a token."""
+    names = (PIN_VARIABLE, *_TOKEN_VARIABLES)
+    inherited = {name: os.environ[name] for name in names if name in os.environ}
+    if signing.pin_file is None:
+        return inherited
+    return inherited | {PIN_VARIABLE: _on_host(root, signing.pin_file).read_text().strip()}
 
 
 def _on_host(root: Path, name: str) -> Path:

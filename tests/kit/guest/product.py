@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["COMMAND", "pack_product"]
 
 COMMAND = "/usr/local/bin/provision"
-_PARTS = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "src", "driver_images")
+_PARTS = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "docs", "src", "driver_images")
 _PROGRAM = f"""\
 #!{VENV}/bin/python
 from provision.cli import main

@@ -38,7 +38,7 @@ def test_units_run_the_program_that_is_given() -> None:
     texts = {file.path.name: file.text for file in _files(program="/usr/bin/provision")}
     assert "ExecStart=/usr/bin/provision apply --boot\n" in texts["provision-boot.service"]
     assert "ExecStart=/usr/bin/provision apply --wait-kernel\n" in texts["provision-kernel.service"]
-    assert "ExecStart=/usr/bin/provision apply\n" in texts["provision-apply.service"]
+    assert "ExecStart=/usr/bin/provision apply --timer\n" in texts["provision-apply.service"]
     for name, text in texts.items():
         assert ("Documentation=file:///docs\n" in text) == name.startswith("provision-")
         assert "{" not in text.replace("${", "")
