@@ -59,8 +59,8 @@ def load(
     """
     wanted = loadable(entry, manifest, root=root)
     parameters = _parameters(manifest, options or {})
-    unload_conflicts(manifest, root=root, progress=progress)
     if wanted:
+        unload_conflicts(manifest, root=root, progress=progress)
         offer_firmware(entry, manifest, root=root)
         _load_needed(manifest, wanted, root, progress)
     done: list[str] = []
@@ -181,7 +181,9 @@ def _not_loaded(entry: Path, manifest: Manifest, root: Path) -> list[Module]:
             users_of(others, loaded, devices=devices_of(manifest), root=root),
             resolution=f"Unload it first (provision unload {driver}), or reboot.",
         )
-    return [module for module in load_order(manifest) if module.name not in loaded]
+    missing = [module for module in load_order(manifest) if module.name not in loaded]
+    # Optional ones alone were refused when the others were loaded, and would be again.
+    return missing if any(m.name not in manifest.host.optional for m in missing) else []
 
 
 def _load_needed(manifest: Manifest, modules: list[Module], root: Path, progress: Progress) -> None:

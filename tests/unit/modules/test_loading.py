@@ -98,6 +98,9 @@ def test_an_optional_module_may_be_refused(kernel: Kernel, entry: Path) -> None:
     manifest = make_stack(entry, HostNeeds(optional=("extra",)))
     assert load(entry, manifest, root=kernel.root, progress=notes.append) == ("core", "net")
     assert any("left out extra" in note.text for note in notes if isinstance(note, Note))
+    kernel.calls.clear()
+    assert load(entry, manifest, root=kernel.root) == ()
+    assert kernel.calls == []
 
 
 def test_what_the_kernel_lacks_is_named(kernel: Kernel, entry: Path) -> None:
@@ -124,6 +127,14 @@ def test_what_is_in_the_way_and_in_use_needs_a_reboot(kernel: Kernel, entry: Pat
         load(entry, manifest, root=kernel.root)
     assert "/etc/modprobe.d/provision-demo.conf" in str(error.value.resolution)
     assert kernel.calls == []
+
+
+def test_what_came_in_the_way_later_does_not_matter(kernel: Kernel, entry: Path) -> None:
+    manifest = make_stack(entry, HostNeeds(conflicts=("nouveau",)))
+    load(entry, manifest, root=kernel.root)
+    kernel.references["nouveau"] = 1
+    kernel.have("nouveau")
+    assert load(entry, manifest, root=kernel.root) == ()
 
 
 def test_firmware_is_found_in_the_store(kernel: Kernel, entry: Path) -> None:
