@@ -139,7 +139,8 @@ struct Collector<'a> {
     edits: Edits,
     items: Vec<Item>,
     devices: FxHashMap<&'a str, Vec<(String, Outcome)>>,
-    files: FxHashMap<&'a str, Outcome>,
+    /// Places among the mounts.
+    files: FxHashMap<&'a str, std::result::Result<usize, String>>,
     /// Libraries by where they lie: several names lead to one file.
     read: FxHashMap<String, Option<Elf>>,
 }
@@ -168,8 +169,13 @@ impl<'a> Collector<'a> {
                 let outcome = self.file(path);
                 self.files.insert(path, outcome);
             }
-            let item = self.item(Kind::File, path, &self.files[path]);
-            self.items.extend(item);
+            let outcome = &self.files[path];
+            if self.report == Report::All || outcome.is_err() {
+                let found = outcome
+                    .clone()
+                    .map(|at| self.edits.mounts[at].source.clone());
+                self.items.extend(self.item(Kind::File, path, &found));
+            }
         }
     }
 
@@ -206,9 +212,9 @@ impl<'a> Collector<'a> {
         outcomes
     }
 
-    /// Adds a mount; gives the path that it comes from.
-    fn file(&mut self, path: &str) -> Outcome {
-        let found = self.tree.find(path).map_err(|error| match error {
+    /// Adds a mount; gives its place.
+    fn file(&mut self, path: &str) -> std::result::Result<usize, String> {
+        let mut found = self.tree.find(path).map_err(|error| match error {
             Errno::NOENT => "the host has no such file".to_owned(),
             other => other.to_string(),
         })?;
@@ -218,19 +224,16 @@ impl<'a> Collector<'a> {
         ) {
             return Err("neither a file, a folder nor a socket".to_owned());
         }
-        let source = found
-            .source
-            .clone()
-            .ok_or("the path that it leads to is not UTF-8, or outside the root")?;
-        self.edits.mounts.push(Mount {
-            source: source.clone(),
-            target: path.to_owned(),
-        });
         if found.kind == FileType::RegularFile && is_library(path) {
-            let library = self.library(&found, &source, path)?;
+            let library = self.library(&found, path)?;
             self.edits.libraries.extend(library);
         }
-        Ok(source)
+        let source = found.source.take();
+        self.edits.mounts.push(Mount {
+            source: source.ok_or("the path that it leads to is not UTF-8, or outside the root")?,
+            target: path.to_owned(),
+        });
+        Ok(self.edits.mounts.len() - 1)
     }
 
     /// What the loader needs to know of a library. `None`: it isn't one.
@@ -238,7 +241,6 @@ impl<'a> Collector<'a> {
     fn library(
         &mut self,
         found: &Found,
-        source: &str,
         path: &str,
     ) -> std::result::Result<Option<Library>, String> {
         let library = |soname: &str, flags| Library {
@@ -246,6 +248,9 @@ impl<'a> Collector<'a> {
             flags,
             is_link: found.is_link,
             path: path.to_owned(),
+        };
+        let Some(source) = found.source.as_deref() else {
+            return Ok(None); // It can't be mounted either.
         };
         let own_path = self.tree.path_of(source).unwrap_or(path);
         let stated = self.sonames.get(own_path);

@@ -3,6 +3,7 @@
 mod tree;
 
 use std::cell::OnceCell;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
@@ -16,7 +17,7 @@ use crate::inroot::{path_of, Root};
 pub use tree::{Found, Tree};
 
 /// Bytes that the kernel is asked for at a time when it lists a folder.
-const LISTING_BUFFER: usize = 8192;
+const LISTING_BUFFER: usize = 4096;
 /// What an entry takes besides its name: getdents64(2), `struct linux_dirent64`.
 const ENTRY_SIZE: usize = 19;
 
@@ -178,8 +179,8 @@ pub fn entries_in(
     folder: impl AsFd,
     limit: usize,
 ) -> rustix::io::Result<Option<Vec<(String, FileType)>>> {
-    let mut buffer = Vec::with_capacity(LISTING_BUFFER.min(limit));
-    let mut entries = RawDir::new(folder, buffer.spare_capacity_mut());
+    let mut buffer = [MaybeUninit::uninit(); LISTING_BUFFER];
+    let mut entries = RawDir::new(folder, &mut buffer);
     let mut names = Vec::new();
     let mut size = 0;
     while let Some(entry) = entries.next() {

@@ -129,10 +129,10 @@ fn find(runtimes: &[String], path: &OsStr) -> Option<PathBuf> {
                 std::env::split_paths(path).map(|d| d.join(name)).collect()
             }
         })
-        .filter(|candidate| rustix::fs::access(candidate, Access::EXEC_OK).is_ok())
         .find(|candidate| {
             std::fs::metadata(candidate)
                 .is_ok_and(|m| m.is_file() && Some((m.dev(), m.ino())) != own)
+                && rustix::fs::access(candidate, Access::EXEC_OK).is_ok()
         })
 }
 

@@ -6,7 +6,9 @@
 //! is. Everything else takes the long way: openat2 for the path as it stands, and /proc
 //! to say where that led.
 
+use std::borrow::Cow;
 use std::cell::{Cell, OnceCell, RefCell};
+use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
@@ -19,6 +21,8 @@ use crate::inroot::{open_regular, split, Root};
 
 /// Links from name to name within a folder that are followed the short way.
 const MAX_LINKS: u32 = 8;
+/// Longer than any name: limits.h, NAME_MAX.
+const MAX_NAME: usize = 256;
 /// Lookups in a folder after which it is listed: to list one takes as long as five of them.
 const PATIENCE: u32 = 5;
 /// Bytes of names up to which a listing is kept: some 150 names.
@@ -92,8 +96,8 @@ pub struct Found {
 
 #[derive(Debug)]
 enum Place {
-    /// A name in a folder.
-    Named(Rc<Folder>, String),
+    /// In a folder, by the last part of its source.
+    Named(Rc<Folder>),
     /// A descriptor of `O_PATH`.
     Open(OwnedFd),
 }
@@ -103,15 +107,11 @@ impl Found {
     pub fn open(&self) -> rustix::io::Result<OwnedFd> {
         match &self.place {
             Place::Open(fd) => open_regular(fd).map(|(fd, _)| fd),
-            Place::Named(..) if self.kind != FileType::RegularFile => Err(Errno::INVAL),
-            Place::Named(folder, name) => {
+            Place::Named(_) if self.kind != FileType::RegularFile => Err(Errno::INVAL),
+            Place::Named(folder) => {
+                let (_, name) = self.source.as_deref().and_then(split).ok_or(Errno::NOENT)?;
                 let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
-                rustix::fs::openat(
-                    &folder.fd,
-                    name.as_str(),
-                    flags | OFlags::CLOEXEC,
-                    Mode::empty(),
-                )
+                rustix::fs::openat(&folder.fd, name, flags | OFlags::CLOEXEC, Mode::empty())
             }
         }
     }
@@ -168,21 +168,27 @@ impl<'a> Tree<'a> {
             return Ok(None);
         };
         let opened = self.folder(folder)?;
-        let mut name = name.to_owned();
+        let mut name = Cow::Borrowed(name);
+        let mut buffer = [MaybeUninit::uninit(); MAX_NAME];
         for links in 0..MAX_LINKS {
             let kind = opened.kind(&name)?;
             if kind != FileType::Symlink {
                 return Ok(Some(Found {
                     kind,
-                    source: Some(format!("{}{folder}{name}", self.written)),
+                    source: Some([&*self.written, folder, &*name].concat()),
                     is_link: links > 0,
-                    place: Place::Named(opened, name),
+                    place: Place::Named(opened),
                 }));
             }
-            let target = rustix::fs::readlinkat(&opened.fd, name.as_str(), Vec::new())?;
-            match target.into_string() {
-                Ok(target) if !target.contains('/') && !matches!(&*target, "." | "..") => {
-                    name = target;
+            let (target, _) = rustix::fs::readlinkat_raw(&opened.fd, &*name, &mut buffer)?;
+            match std::str::from_utf8(target) {
+                // One that fills the buffer may go on.
+                Ok(target)
+                    if target.len() < MAX_NAME
+                        && !target.contains('/')
+                        && !matches!(target, "." | "..") =>
+                {
+                    name = Cow::Owned(target.to_owned());
                 }
                 _ => break,
             }

@@ -22,7 +22,7 @@ pub fn additions(libraries: &[Library]) -> Vec<Addition> {
         } else {
             library.soname.as_str()
         };
-        let named = format!("{folder}{soname}");
+        let named = [folder, soname].concat();
         let path = if paths.contains(named.as_str()) {
             named
         } else {
