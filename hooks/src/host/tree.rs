@@ -21,7 +21,7 @@ use crate::inroot::{open_regular, split, Root};
 
 /// Links from name to name within a folder that are followed the short way.
 const MAX_LINKS: u32 = 8;
-/// Longer than any name: limits.h, NAME_MAX.
+/// Longer than any name: limits.h, `NAME_MAX`.
 const MAX_NAME: usize = 256;
 /// Lookups in a folder after which it is listed: to list one takes as long as five of them.
 const PATIENCE: u32 = 5;
