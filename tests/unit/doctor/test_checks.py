@@ -119,6 +119,11 @@ def _log(line: str) -> Break:
     return lambda host: host.file("dev/kmsg", f"3,1,1,-;{line}\n4,2,2,-;{line}\n")
 
 
+def _no_firmware_at_boot(host: DoctorHost) -> None:
+    host.need(firmware=True)
+    _log("lab lab: Direct firmware load for demo/fw.bin failed with error -2")(host)
+
+
 def _no_log(host: DoctorHost) -> None:
     (host.root / "dev/kmsg").unlink()
 
@@ -222,7 +227,7 @@ CASES: list[tuple[str, Break, str, str]] = [
     ("firmware", _no_firmware, "fail", "can't find demo/fw.bin"),
     ("device-nodes", _missing_node, "fail", "missing: /dev/democtl"),
     ("kernel-log", _log("NVRM: API mismatch: the client has the version 550.1,"), "warn", "old"),
-    ("kernel-log", _log("x: Direct firmware load for a/b.bin failed"), "warn", "(2 times)"),
+    ("kernel-log", _no_firmware_at_boot, "warn", "(2 times)"),
     ("kernel-log", _log("audit: avc:  denied  { module_load } for"), "warn", "SELinux"),
     ("kernel-log", _log("Loading of unsigned module is rejected"), "warn", "secure-boot.md"),
     (
@@ -289,6 +294,11 @@ def test_firmware_that_was_offered_is_found(host: DoctorHost) -> None:
     host.file("sys/module/firmware_class/parameters/path", "\n")
     offer_firmware(host.entry, manifest, root=host.root)
     assert [result.state for result in host.results("firmware")] == ["ok"]
+
+
+def test_firmware_of_other_drivers_is_not_ours_to_find(host: DoctorHost) -> None:
+    _log("platform regulatory.0: Direct firmware load for regulatory.db failed")(host)
+    assert [result.state for result in host.results("kernel-log")] == ["ok"]
 
 
 def test_a_device_without_its_link_is_named(host: DoctorHost) -> None:
