@@ -1,22 +1,27 @@
-"""The agent with a real engine: `provision apply` keeps a host's tree as provision.toml wants it."""
+"""The agent with a real engine: `provision apply` keeps a host as provision.toml wants it."""
 
 from __future__ import annotations
 
 import json
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from kit.agent_host import AgentHost
+from kit.fileserver import served
 from kit.hosts import NEW_KERNEL, OLD_KERNEL, SMALL_DRIVER
+from kit.made_up import BROKEN_LINE, MADE_UP, made_up_source, write_made_up
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from kit.product import Provision
 
 _WANTED = f"[drivers.{SMALL_DRIVER}]\n"
+_BROKEN = "1.4"
 
 
 @pytest.fixture
@@ -27,12 +32,22 @@ def agent_host(tmp_path: Path) -> AgentHost:
     return host
 
 
-@pytest.fixture
-def applied(agent_host: AgentHost, provision: Provision) -> AgentHost:
-    """The same after an apply."""
-    document = _apply(provision, agent_host)
+@pytest.fixture(scope="module")
+def applied_once(provision: Provision, tmp_path_factory: pytest.TempPathFactory) -> AgentHost:
+    """Such a host after an apply; made once, and only to be copied."""
+    root = tmp_path_factory.mktemp("applied") / "host"
+    host = AgentHost.make(root, running=OLD_KERNEL, others=[NEW_KERNEL])
+    host.configure(_WANTED)
+    document = _apply(provision, host)
     assert document["status"]["state"] == "ready", document
-    return agent_host
+    return host
+
+
+@pytest.fixture
+def applied(applied_once: AgentHost, tmp_path: Path) -> AgentHost:
+    """A host after an apply."""
+    shutil.copytree(applied_once.root, tmp_path / "host", symlinks=True)
+    return AgentHost(tmp_path / "host")
 
 
 def _apply(provision: Provision, host: AgentHost, *words: str, code: int = 0) -> dict[str, Any]:
@@ -70,3 +85,210 @@ def test_the_second_time_nothing_is_done_and_no_engine_is_asked(
     document = _apply(without, applied)
     assert (document["actions"], document["changed"]) == ([], False)
     assert without.json("plan", "--root", applied.root)["actions"] == []
+
+
+def test_losing_what_is_remembered_costs_a_look_and_nothing_else(
+    provision: Provision, applied: AgentHost
+) -> None:
+    before = applied.entries(SMALL_DRIVER)
+    (applied.store(SMALL_DRIVER) / "state.json").unlink()
+    document = _apply(provision, applied)
+    assert all(
+        "(from: store)" in a["result"] for a in document["actions"] if a["kind"] == "prepare"
+    )
+    assert applied.entries(SMALL_DRIVER) == before
+    assert _apply(provision, applied)["actions"] == []
+
+
+def test_a_wiped_store_is_filled_again_from_the_images(
+    provision: Provision, applied: AgentHost
+) -> None:
+    before = applied.entries(SMALL_DRIVER)
+    shutil.rmtree(applied.root / "var/lib/provision")
+    document = _apply(provision, applied)
+    assert "(from: engine)" in document["actions"][0]["result"]
+    assert applied.entries(SMALL_DRIVER) == before
+
+
+@pytest.mark.parametrize("same_size", [True, False])
+def test_a_corrupted_artifact_is_made_anew(
+    provision: Provision, applied: AgentHost, *, same_size: bool
+) -> None:
+    entry = applied.store(SMALL_DRIVER) / applied.current(SMALL_DRIVER)
+    (module,) = entry.rglob("*.ko")
+    data = bytearray(module.read_bytes())
+    data[-1] ^= 0xFF
+    module.write_bytes(bytes(data) if same_size else bytes(data[:-100]))
+    document = _apply(provision, applied)
+    assert _kinds(document)[0] == f"prepare {OLD_KERNEL}"
+    assert module.name in document["actions"][0]["reason"]
+    provision("verify", entry)
+    assert applied.leftovers() == []
+
+
+def test_a_boot_into_the_next_kernel_needs_neither_engine_nor_network(
+    provision: Provision, applied: AgentHost
+) -> None:
+    applied.boot(NEW_KERNEL)
+    without = type(provision)("unix:///nonexistent/docker.sock")
+    document = _apply(without, applied, "--boot")
+    assert _kinds(document) == [f"activate {NEW_KERNEL}"]
+    assert applied.current(SMALL_DRIVER) == applied.link(SMALL_DRIVER, NEW_KERNEL)
+    assert _apply(without, applied, "--boot")["actions"] == []
+
+
+def test_a_boot_into_a_kernel_that_nobody_prepared_goes_on(
+    provision: Provision, agent_host: AgentHost
+) -> None:
+    document = _apply(provision, agent_host, "--boot")
+    assert document["actions"] == []
+    assert document["status"]["state"] == "pending"
+
+
+def test_a_boot_finds_a_corrupted_module_and_leaves_it_to_a_later_run(
+    provision: Provision, applied: AgentHost
+) -> None:
+    applied.boot(NEW_KERNEL)
+    digest = applied.link(SMALL_DRIVER, NEW_KERNEL)
+    (module,) = (applied.store(SMALL_DRIVER) / digest).rglob("*.ko")
+    status = module.stat()
+    data = bytearray(module.read_bytes())
+    data[-1] ^= 0xFF
+    module.write_bytes(bytes(data))
+    assert module.stat().st_size == status.st_size
+    assert _apply(provision, applied, "--boot")["actions"] == []
+    assert applied.current(SMALL_DRIVER) != digest
+    assert _kinds(_apply(provision, applied)) == [f"prepare {NEW_KERNEL}", f"activate {NEW_KERNEL}"]
+    provision("verify", applied.store(SMALL_DRIVER) / applied.current(SMALL_DRIVER))
+
+
+def test_two_agents_at_once_do_the_work_once(provision: Provision, agent_host: AgentHost) -> None:
+    words = ("apply", "--root", agent_host.root)
+    with ThreadPoolExecutor() as pool:
+        runs = list(pool.map(lambda _n: provision(*words, check=False), range(2)))
+    assert [run.returncode for run in runs] == [0, 0]
+    first, second = sorted(runs, key=lambda run: "waiting" in run.stderr)
+    assert "waiting" in second.stderr
+    assert "waiting" not in first.stderr
+    assert "Nothing to do" in second.stdout
+    assert agent_host.leftovers() == []
+
+
+def test_the_artifact_of_a_removed_kernel_goes_and_the_others_stay(
+    provision: Provision, applied: AgentHost
+) -> None:
+    old, new = (applied.link(SMALL_DRIVER, release) for release in (OLD_KERNEL, NEW_KERNEL))
+    assert provision.json("gc", "--root", applied.root)["artifacts"] == []
+    applied.boot(NEW_KERNEL)
+    _apply(provision, applied, "--boot")
+    assert provision.json("gc", "--root", applied.root)["artifacts"] == []
+    applied.remove_kernel(OLD_KERNEL)
+    # Only said: other tests of this session want their images.
+    planned = provision.json("gc", "--root", applied.root, "--images", "--dry-run")
+    assert any(old in image for image in planned["images"])
+    assert not any(new in image for image in planned["images"])
+    (removed,) = provision.json("gc", "--root", applied.root)["artifacts"]
+    assert (removed["digest"], removed["kernel"]) == (old, OLD_KERNEL)
+    assert removed["size"] > 0
+    assert applied.entries(SMALL_DRIVER) == [new]
+    assert _apply(provision, applied)["status"]["state"] == "ready"
+
+
+def test_a_driver_that_is_not_named_any_more_goes(provision: Provision, applied: AgentHost) -> None:
+    applied.configure("")
+    document = _apply(provision, applied)
+    assert _kinds(document) == [f"retire {OLD_KERNEL}"]
+    assert not (applied.root / f"etc/oci-decorator/oci-decorator.d/{SMALL_DRIVER}.json").exists()
+    assert _apply(provision, applied)["actions"] == []
+    provision("gc", "--root", applied.root)
+    assert applied.entries(SMALL_DRIVER) == []
+
+
+@pytest.fixture
+def made_up(agent_host: AgentHost, tmp_path: Path) -> Iterator[AgentHost]:
+    """A host with one kernel, and a driver of its own whose newest version is broken."""
+    agent_host.remove_kernel(NEW_KERNEL)
+    files = tmp_path / "files"
+    sources = {version: made_up_source(files, version) for version in ("1.2", "1.3")}
+    sources[_BROKEN] = made_up_source(files, _BROKEN, extra=BROKEN_LINE)
+    with served(files) as url:
+        write_made_up(agent_host.root / "srv/drivers", sources, url)
+        yield agent_host
+
+
+def _want(host: AgentHost, version: str) -> None:
+    host.configure(f'[drivers.{MADE_UP}]\nversion = "{version}"\n')
+    path = host.root / "etc/provision/provision.toml"
+    path.write_text('catalogue = ["/srv/drivers"]\n' + path.read_text())
+
+
+def _version(host: AgentHost) -> str:
+    tool = host.store(MADE_UP) / "current/driver/usr/bin/hello-tool"
+    return tool.read_text().split()[-1]
+
+
+def test_another_version_is_switched_to_and_rolled_back_from(
+    provision: Provision, made_up: AgentHost
+) -> None:
+    _want(made_up, "1.2")
+    _apply(provision, made_up)
+    first = made_up.current(MADE_UP)
+    _want(made_up, "1.3")
+    assert _kinds(_apply(provision, made_up)) == [f"prepare {OLD_KERNEL}", f"activate {OLD_KERNEL}"]
+    assert _version(made_up) == "1.3"
+    second = made_up.current(MADE_UP)
+    dry = provision.json("rollback", MADE_UP, "--root", made_up.root, "--dry-run")
+    assert (dry["from"], dry["to"]) == (second, first)
+    provision("rollback", MADE_UP, "--root", made_up.root)
+    assert _version(made_up) == "1.2"
+    assert made_up.link(MADE_UP, OLD_KERNEL) == made_up.current(MADE_UP) == first
+    # It stays so until somebody asks for something else, or for the same again.
+    assert _apply(provision, made_up)["actions"] == []
+    assert provision.json("gc", "--root", made_up.root)["artifacts"] == []
+    _apply(provision, made_up, "--retry")
+    assert _version(made_up) == "1.3"
+    status, error = provision.failure("rollback", "none", "--root", made_up.root)
+    assert (status, error["exit_code"]) == (3, 3)
+
+
+def test_a_version_that_does_not_compile_costs_nothing_and_is_not_tried_again(
+    provision: Provision, made_up: AgentHost
+) -> None:
+    _want(made_up, "1.3")
+    _apply(provision, made_up)
+    _want(made_up, _BROKEN)
+    document = _apply(provision, made_up, code=1)
+    slot = AgentHost.slot(document["status"], MADE_UP, OLD_KERNEL)
+    assert (slot["state"], slot["is_ready"], slot["version"]) == ("failed", True, "1.3")
+    assert slot["failure"]["reason"] == "compile"
+    assert "no_such_thing" in slot["failure"]["details"]
+    assert "no_such_thing" in document["error"]["details"]
+    assert _version(made_up) == "1.3"
+    again = _apply(provision, made_up, code=1)
+    assert again["actions"] == []
+    assert _kinds(_apply(provision, made_up, "--retry", code=1)) == [f"prepare {OLD_KERNEL}"]
+    _want(made_up, "1")
+    # The newest of the branch is broken too: a branch is what its newest version is.
+    _apply(provision, made_up, code=1)
+    _want(made_up, "1.2")
+    assert _apply(provision, made_up)["status"]["state"] == "ready"
+    assert _version(made_up) == "1.2"
+
+
+def test_a_driver_that_fails_for_the_next_kernel_leaves_the_running_one_alone(
+    provision: Provision, made_up: AgentHost
+) -> None:
+    _want(made_up, "1.3")
+    _apply(provision, made_up)
+    before = made_up.current(MADE_UP)
+    made_up.add_kernel("6.1.0-9999-amd64")
+    document = _apply(provision, made_up, code=3)
+    assert document["status"]["state"] == "next-kernel-not-ready"
+    assert document["status"]["is_ready"]
+    slot = AgentHost.slot(document["status"], MADE_UP, "6.1.0-9999-amd64")
+    assert slot["state"] == "missing"
+    assert "No headers" in slot["reason"]
+    assert slot["resolution"]
+    assert made_up.current(MADE_UP) == before
+    made_up.remove_kernel("6.1.0-9999-amd64")
+    assert _apply(provision, made_up)["status"]["state"] == "ready"

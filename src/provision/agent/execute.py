@@ -17,8 +17,9 @@ from provision.agent.inputs import wish
 from provision.agent.model import Desired, DesiredDriver, Observed, Slot
 from provision.agent.outcome import Outcome
 from provision.agent.plan import Action, Mode
+from provision.agent.previous import choose, reject
 from provision.documents import load_json
-from provision.errors import ProvisionError
+from provision.errors import NotFoundError, ProvisionError
 from provision.image.engine import Engine
 from provision.install.kernels import link_kernel
 from provision.install.layout import Layout
@@ -93,6 +94,31 @@ class Executor:
             self._remember_failure(action, observed, failure)
             return Outcome(action, failure.message, time.monotonic() - begun, failure)
         return Outcome(action, result, time.monotonic() - begun)
+
+    def fall_back(self, action: Action, observed: Observed, error: ProvisionError) -> bool:
+        """Return to the artifact before, because the modules of this one could not be loaded.
+
+        Args:
+            action: The loading that failed.
+            observed: What the host was like.
+            error: Why it failed; a missing device would be missed by any artifact.
+
+        Returns:
+            Whether there is one, which the kernel uses now.
+        """
+        slot = _slot(observed, action)
+        layout = Layout(self.root, action.driver)
+        if slot.previous is None or isinstance(error, NotFoundError):
+            return False
+        try:
+            _now, digest = choose(layout, action.kernel)
+        except NotFoundError:
+            return False
+        failure = failure_of(error, slot.inputs, before=slot.load_failure, time=int(time.time()))
+        failure = replace(failure, reason="load", final=True)
+        self.progress(Note(f"{action.driver} goes back to {digest}"))
+        reject(layout, action.kernel, digest, inputs=slot.inputs, failure=failure)
+        return True
 
     def _prepare(self, action: Action, observed: Observed) -> str:
         """Have the artifact for a kernel in the store, and the kernel's link point to it."""

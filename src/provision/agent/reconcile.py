@@ -82,10 +82,20 @@ def apply(run: Run) -> Result:
         OSError: The store can't be written.
     """
     with held(run.root, run.progress):
-        for driver in run.desired.drivers:
-            _clean(Layout(run.root, driver.name), run.progress)
-        outcomes = tuple(_carry_out(run))
-        return finish(run, outcomes)
+        return apply_held(run)
+
+
+def apply_held(run: Run, *, whole: Desired | None = None) -> Result:
+    """As ``apply``, for a caller that holds the host's lock.
+
+    Args:
+        run: What to work on.
+        whole: What the host should have, where the run is about a part of it.
+    """
+    for driver in run.desired.drivers:
+        _clean(Layout(run.root, driver.name), run.progress)
+    outcomes = tuple(_carry_out(run))
+    return _finish(replace(run, desired=whole or run.desired), outcomes)
 
 
 @contextmanager
@@ -95,8 +105,8 @@ def held(root: Path, progress: Progress) -> Iterator[None]:
         yield
 
 
-def finish(run: Run, outcomes: tuple[Outcome, ...]) -> Result:
-    """Look at the host once more, and publish how it is; the caller holds the host's lock."""
+def _finish(run: Run, outcomes: tuple[Outcome, ...]) -> Result:
+    """Look at the host once more, and publish how it is."""
     observed = observe(run.root, run.desired)
     _remember_stamps(run, observed)
     planned = plan(run.desired, observed)
@@ -130,9 +140,20 @@ def _carry_out(run: Run) -> Iterator[Outcome]:
             outcome = executor.do(left[0], observed)
             run.progress(Note(outcome.result))
             yield outcome
+            if _has_lost_driver(run, outcome, tried) and outcome.error is not None:
+                fell_back = executor.fall_back(left[0], observed, outcome.error)
+                again = {"activate", "load"} if fell_back else set()
+                tried -= {key for key in tried if key[0] in again and key[1] == left[0].driver}
     finally:
         if executor is not None:
             executor.close()
+
+
+def _has_lost_driver(run: Run, outcome: Outcome, tried: frozenset[Key]) -> bool:
+    """Whether modules could not be loaded that took the place of others, or at a boot."""
+    action = outcome.action
+    is_new = ("unload", action.driver, action.kernel) in tried or not run.mode.may_prepare
+    return action.kind == "load" and outcome.error is not None and is_new
 
 
 def _clean(layout: Layout, progress: Progress) -> None:

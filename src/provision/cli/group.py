@@ -22,6 +22,8 @@ COMMANDS: Mapping[str, str] = {
     "plan": "Say what 'apply' would do, and why.",
     "apply": "Bring this host to what provision.toml says.",
     "status": "Show how each driver is, for this kernel and the next.",
+    "rollback": "Go back to the artifact of a driver that was in use before.",
+    "gc": "Remove artifacts that no kernel needs.",
     "load": "Load drivers' modules from the store into the running kernel.",
     "unload": "Unload drivers' modules from the running kernel.",
     "doctor": "Explain what is wrong with drivers on this host, and what to do.",

@@ -10,6 +10,10 @@ from typing import Any
 
 import click
 
+from provision.agent.outcome import Outcome
+from provision.agent.reconcile import Result
+from provision.agent.status import Status
+from provision.errors import ExitCode
 from provision.progress import Event, Progress
 
 _COLOURS = {"ready": "green", "pending": "cyan", "reboot-required": "yellow"}
@@ -33,6 +37,74 @@ def lazily_shown(*, verbose: bool) -> Iterator[Progress]:
             opened[0].__exit__(*sys.exc_info())
 
 
-def coloured(state: str) -> str:
+def result_document(result: Result) -> dict[str, Any]:
+    """Return what 'provision apply --json' prints."""
+    return {
+        "changed": any(outcome.error is None for outcome in result.outcomes),
+        "actions": [_outcome(outcome) for outcome in result.outcomes],
+        "status": result.status.document(),
+        "problems": list(result.problems),
+        **_error(result.status),
+    }
+
+
+def _error(status: Status) -> dict[str, Any]:
+    """Return what every command says that did not end well; nothing if this one did."""
+    slots = [(driver.name, slot) for driver in status.drivers for slot in driver.kernels]
+    bad = [(name, slot) for name, slot in slots if slot.state not in {"ready", "pending"}]
+    if status.exit_code == ExitCode.DONE or not bad:
+        return {}
+    name, worst = bad[0]
+    return {
+        "error": {
+            "message": f"{name} for {worst.release} is {worst.state}: {worst.reason}",
+            "resolution": worst.resolution,
+            "details": worst.failure.details if worst.failure else None,
+            "exit_code": status.exit_code,
+        }
+    }
+
+
+def _outcome(outcome: Outcome) -> dict[str, Any]:
+    error = outcome.error
+    return {
+        "kind": outcome.action.kind,
+        "driver": outcome.action.driver,
+        "kernel": outcome.action.kernel,
+        "reason": outcome.action.reason,
+        "result": outcome.result,
+        "seconds": round(outcome.seconds, 3),
+        "error": None
+        if error is None
+        else {
+            "message": error.message,
+            "resolution": error.resolution,
+            "details": error.details,
+            "exit_code": int(error.exit_code),
+        },
+    }
+
+
+def print_result(result: Result) -> None:
+    """Print how the host is after a run, for people."""
+    status = result.status
+    if not result.outcomes and status.state == "ready":
+        click.echo("Nothing to do.")
+        return
+    for driver in status.drivers:
+        for slot in driver.kernels:
+            text = f"{driver.name} for {slot.release}: {_coloured(slot.state)}"
+            click.echo(f"{text}, {slot.version}" if slot.version else text)
+            if slot.reason:
+                click.echo(f"  {slot.reason}")
+            for line in (slot.failure.details or "").splitlines() if slot.failure else ():
+                click.echo(f"  {line}")
+            if slot.resolution:
+                click.echo(f"  What to do: {slot.resolution}")
+    if not status.drivers:
+        click.echo("provision.toml names no driver: nothing to do.")
+
+
+def _coloured(state: str) -> str:
     """Return a state in its colour, on a terminal."""
     return click.style(state, fg=_COLOURS.get(state, "red"), bold=True)

@@ -13,12 +13,11 @@ import click
 
 from provision.agent.desired import load_desired
 from provision.agent.model import Desired
-from provision.agent.outcome import Outcome
 from provision.agent.plan import Mode
 from provision.agent.reconcile import Result, Run, apply
 from provision.cli import options
 from provision.cli.output import print_json
-from provision.cli.reconciling import coloured, lazily_shown
+from provision.cli.reconciling import lazily_shown, print_result, result_document
 from provision.errors import ExitCode
 from provision.progress import Progress
 
@@ -52,7 +51,7 @@ _WAYS = {
     "boot": "Take what the store has for the running kernel; no network, no engine, no build.",
     "retry": "Try again what failed or was rolled back.",
     "update": "Move versions that are not fixed forward.",
-    "timer": "As --update, if [policy] update = 'timer' allows it.",
+    "timer": "What the timer runs: --update if [policy] update = 'timer' allows it, then 'gc'.",
     "wait-kernel": "First wait until the package manager is done with a new kernel.",
 }
 
@@ -86,9 +85,9 @@ def command(
     with lazily_shown(verbose=context.find_root().params["verbose"]) as progress:
         result = _applied(root.resolve(), catalogues, ways, progress)
     if as_json:
-        print_json(_document(result))
+        print_json(result_document(result))
     else:
-        _print(result)
+        print_result(result)
     return _exit_code(result, is_boot=ways.boot)
 
 
@@ -101,7 +100,11 @@ def _applied(root: Path, catalogues: tuple[Path, ...], ways: Ways, progress: Pro
     desired = load_desired(root, catalogues=catalogues, keep=True)
     update = ways.update or (ways.timer and _allows(desired))
     mode = Mode(retry=ways.retry, update=update)
-    return apply(Run(root, desired, mode, catalogues, progress=progress))
+    result = apply(Run(root, desired, mode, catalogues, progress=progress))
+    if ways.timer:
+        # Kernels come and go: nobody should have to remember to make room.
+        importlib.import_module("provision.agent.collect").collect(root, desired, progress=progress)
+    return result
 
 
 def _allows(desired: Desired) -> bool:
@@ -123,52 +126,3 @@ def _exit_code(result: Result, *, is_boot: bool) -> int:
         return ExitCode.FAILED
     is_waiting = result.status.exit_code == ExitCode.IN_USE
     return ExitCode.IN_USE if is_waiting else ExitCode.DONE
-
-
-def _document(result: Result) -> dict[str, Any]:
-    document: dict[str, Any] = {
-        "changed": any(outcome.error is None for outcome in result.outcomes),
-        "actions": [_outcome(outcome) for outcome in result.outcomes],
-        "status": result.status.document(),
-        "problems": list(result.problems),
-    }
-    return document
-
-
-def _outcome(outcome: Outcome) -> dict[str, Any]:
-    error = outcome.error
-    return {
-        "kind": outcome.action.kind,
-        "driver": outcome.action.driver,
-        "kernel": outcome.action.kernel,
-        "reason": outcome.action.reason,
-        "result": outcome.result,
-        "seconds": round(outcome.seconds, 3),
-        "error": None
-        if error is None
-        else {
-            "message": error.message,
-            "resolution": error.resolution,
-            "details": error.details,
-            "exit_code": int(error.exit_code),
-        },
-    }
-
-
-def _print(result: Result) -> None:
-    status = result.status
-    if not result.outcomes and status.state == "ready":
-        click.echo("Nothing to do.")
-        return
-    for driver in status.drivers:
-        for slot in driver.kernels:
-            text = f"{driver.name} for {slot.release}: {coloured(slot.state)}"
-            click.echo(f"{text}, {slot.version}" if slot.version else text)
-            if slot.reason:
-                click.echo(f"  {slot.reason}")
-            for line in (slot.failure.details or "").splitlines() if slot.failure else ():
-                click.echo(f"  {line}")
-            if slot.resolution:
-                click.echo(f"  What to do: {slot.resolution}")
-    if not status.drivers:
-        click.echo("provision.toml names no driver: nothing to do.")

@@ -1,0 +1,53 @@
+"""``provision gc``."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from provision.agent.collect import Removed, collect
+from provision.agent.desired import load_desired
+from provision.cli import options
+from provision.cli.output import megabytes, print_json
+from provision.cli.reconciling import lazily_shown
+
+
+@click.command("gc")
+@click.option(
+    "--images", is_flag=True, help="Remove provision's images too that the store has no use for."
+)
+@options.root
+@options.dry_run
+@options.as_json
+def command(*, images: bool, root: Path, dry_run: bool, as_json: bool) -> None:
+    """Remove artifacts that no kernel needs: what the running and other bootable ones use stays.
+
+    [policy] keep says how many more stay of each kernel, to roll back to.
+    """
+    root = root.resolve()
+    gone: list[str] = []
+    with lazily_shown(verbose=click.get_current_context().find_root().params["verbose"]) as shown:
+        removed = collect(root, load_desired(root), dry_run=dry_run, progress=shown)
+        if images:
+            # Loads the engine's SDK.
+            cleaning = importlib.import_module("provision.agent.clean_images")
+            gone = cleaning.remove_images(root, removed, dry_run=dry_run, progress=shown)
+    if as_json:
+        found = [asdict(one) for one in removed]
+        print_json({"artifacts": found, "images": gone, "dry_run": dry_run})
+    else:
+        _print(removed, gone, dry_run=dry_run)
+
+
+def _print(removed: list[Removed], images: list[str], *, dry_run: bool) -> None:
+    verb = "would remove" if dry_run else "removed"
+    for one in removed:
+        size = f" ({megabytes(one.size)})" if one.size is not None else ""
+        click.echo(f"{verb} {one.driver} {one.digest}{size}: {one.reason}")
+    for image in images:
+        click.echo(f"{verb} the image {image}")
+    if not removed and not images:
+        click.echo("Nothing to remove.")

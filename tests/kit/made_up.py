@@ -1,0 +1,102 @@
+"""A made-up driver with several versions, built in seconds from a source on a server of our own."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import tarfile
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+__all__ = ["BROKEN_LINE", "MADE_UP", "made_up_source", "write_made_up"]
+
+MADE_UP = "hello"
+# What the compiler says no to in a version that is made to be broken.
+BROKEN_LINE = "static int hello_broken(void) { return no_such_thing; }"
+
+_SOURCE = """\
+#include <linux/module.h>
+{extra}
+static int __init hello_init(void) {{ return 0; }}
+static void __exit hello_exit(void) {{ }}
+module_init(hello_init);
+module_exit(hello_exit);
+MODULE_LICENSE("GPL");
+MODULE_VERSION("{version}");
+"""
+_MAKEFILE = "obj-m := hello.o\nall:\n\t$(MAKE) -C $(KDIR) M=$(CURDIR) modules\n"
+_RECIPE = """\
+schema = 1
+name = "hello"
+summary = "A driver that exists in tests alone"
+vendor = "Example"
+homepage = "https://example.org"
+
+[source]
+kind = "archive"
+{releases}
+[[kernels]]
+kernels = ">=6.1"
+
+[flavours.only]
+licences = ["GPL-2.0-only"]
+[flavours.only.build]
+command = ["make", "-j{{jobs}}", "KDIR={{kernel_build}}"]
+modules = ["hello.ko"]
+
+[container]
+activation_flag = "OCI_HELLO"
+driver_feature = ["tool"]
+[container.features.tool]
+
+[[files]]
+kind = "binary"
+from = "hello-tool"
+to = "/usr/bin/hello-tool"
+features = ["tool"]
+"""
+_RELEASE = """\
+[[source.releases]]
+version = "{version}"
+url = "{url}/{file}"
+sha256 = "{sha256}"
+"""
+
+
+def made_up_source(folder: Path, version: str, *, extra: str = "") -> Path:
+    """Write the tarball of a version; `extra` is a line of C in its module."""
+    files = {
+        "hello.c": _SOURCE.format(extra=extra, version=version),
+        "Makefile": _MAKEFILE,
+        "hello-tool": f"#!/bin/sh\necho hello {version}\n",
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"hello-{version}.tar.gz"
+    with tarfile.open(path, "w:gz") as archive:
+        for name, text in files.items():
+            info = tarfile.TarInfo(f"hello-{version}/{name}")
+            info.size = len(text)
+            info.mode = 0o755
+            archive.addfile(info, io.BytesIO(text.encode()))
+    return path
+
+
+def write_made_up(catalogue: Path, sources: Mapping[str, Path], url: str) -> Path:
+    """Write the driver's folder into a catalogue: a release a version, served at `url`."""
+    releases = [
+        _RELEASE.format(
+            version=version,
+            url=url,
+            file=path.name,
+            sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
+        )
+        for version, path in sources.items()
+    ]
+    folder = catalogue / MADE_UP
+    folder.mkdir(parents=True, exist_ok=True)
+    recipe = folder / "driver.toml"
+    recipe.write_text(_RECIPE.format(releases="\n".join(releases)))
+    return recipe
