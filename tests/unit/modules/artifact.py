@@ -31,10 +31,11 @@ def make_pin(*, driver: str = "demo", version: str = "1.2", kernel: str = KERNEL
     )
 
 
-def make_module(vermagic: str = VERMAGIC, *, order: str = "<") -> bytes:
+def make_module(vermagic: str = VERMAGIC, *, order: str = "<", version: str | None = None) -> bytes:
     """A relocatable ELF file with a .modinfo section; the kernel's blank ends its vermagic."""
     names = b"\0.modinfo\0.shstrtab\0"
     modinfo = f"license=GPL\0depends=\0name=demo\0vermagic={vermagic} \0".encode()
+    modinfo += f"version={version}\0".encode() if version else b""
     header_size = 64
     table = header_size + len(modinfo) + len(names)
     header = b"\x7fELF" + bytes([2, 1 if order == "<" else 2, 1]) + bytes(9)
@@ -64,9 +65,10 @@ def make_artifact(
     """
     pin = pin or make_pin()
     module = make_module() if module is None else module
-    write(folder / MODULE, module)
-    write(folder / f"lib/modules/{KERNEL}/modules.dep", b"demo.ko:\n")
-    write(folder / f"lib/modules/{KERNEL}/modules.alias.bin", b"")
+    modules = f"lib/modules/{pin.kernel.release}"
+    write(folder / modules / "demo.ko", module)
+    write(folder / modules / "modules.dep", b"demo.ko:\n")
+    write(folder / modules / "modules.alias.bin", b"")
     files = () if library is None else _library(folder, library)
     manifest = Manifest(
         pin=pin,
@@ -75,7 +77,7 @@ def make_artifact(
         modules=(
             Module(
                 name="demo",
-                path=MODULE,
+                path=f"{modules}/demo.ko",
                 sha256=hashlib.sha256(module).hexdigest(),
                 size=len(module),
                 vermagic=VERMAGIC,

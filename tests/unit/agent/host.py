@@ -1,0 +1,161 @@
+"""A whole host in a folder: a kernel that loads modules, a store, and builds that are made up."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from provision.agent import execute, observe, reconcile
+from provision.agent.desired import load_desired
+from provision.agent.model import Desired
+from provision.agent.plan import Mode
+from provision.agent.reconcile import Result, Run
+from provision.errors import ProvisionError
+from provision.install.layout import Layout
+from provision.manifest import Manifest
+from provision.modules import loading, unloading
+from provision.pin import Pin
+from provision.pipeline.obtaining import Obtained
+from provision.pipeline.resolution import Wanted
+from provision.progress import Event, Note
+from provision.run import Completed
+from unit.modules import kernel as kernels
+from unit.modules.artifact import KERNEL, make_artifact, make_module, make_pin, write
+
+NEXT = "6.1.0-56-amd64"
+NEWEST = "2.0"
+DRIVER = "demo"
+
+
+@dataclass
+class Host:
+    """A host that should have the driver ``demo``.
+
+    Attributes:
+        root: Its root.
+        kernel: Its running kernel.
+        broken: What is raised instead of making an artifact, by kernel or driver.
+        newest: The version that ``latest`` is.
+        wanted: What was resolved.
+        notes: What was said.
+    """
+
+    root: Path
+    kernel: kernels.Kernel
+    broken: dict[str, ProvisionError] = field(default_factory=dict)
+    newest: str = NEWEST
+    wanted: list[Wanted] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def layout(self) -> Layout:
+        """The driver's places."""
+        return Layout(self.root, DRIVER)
+
+    def configure(self, text: str) -> None:
+        """Write provision.toml."""
+        write(self.root / "etc/provision/provision.toml", text.encode())
+
+    def desired(self) -> Desired:
+        """What provision.toml says."""
+        return load_desired(self.root)
+
+    def add_kernel(self, release: str) -> None:
+        """Install a kernel."""
+        write(self.root / f"lib/modules/{release}/modules.dep", b"")
+
+    def apply(self, **mode: bool) -> Result:
+        """Run the agent once."""
+        run = Run(self.root, self.desired(), Mode(**mode), progress=self.hear)
+        return reconcile.apply(run)
+
+    def kinds(self, **mode: bool) -> list[str]:
+        """Run the agent once; what it did."""
+        return [f"{o.action.kind} {o.action.kernel}" for o in self.apply(**mode).outcomes]
+
+    def reboot(self, release: str = KERNEL) -> None:
+        """Boot a kernel: nothing is loaded."""
+        self.kernel.references.clear()
+        self.kernel.loaded.clear()
+        self.kernel.publish()
+        write(self.root / "proc/sys/kernel/osrelease", f"{release}\n".encode())
+
+    def use(self) -> None:
+        """Let somebody have a device of the driver open."""
+        self.kernel.references[DRIVER] = 1
+        self.kernel.publish()
+
+    def run(self, argv: Sequence[str | Path], *, why: str, check: bool = True) -> Completed:
+        """Stand in for ``provision.run.run``: a loaded module has the version of its file."""
+        done = self.kernel.run(argv, why=why, check=check)
+        words = [str(word) for word in argv]
+        if "-d" in words and done.returncode == 0:
+            entry = Path(words[words.index("-d") + 1])
+            manifest = Manifest.model_validate_json((entry / "driver/manifest.json").read_text())
+            version = f"{manifest.pin.driver.version}\n".encode()
+            write(self.root / f"sys/module/{DRIVER}/version", version)
+        return done
+
+    def hear(self, event: Event) -> None:
+        """Note what is said."""
+        if isinstance(event, Note):
+            self.notes.append(event.text)
+
+    def current(self) -> str:
+        """Version of the driver in use."""
+        manifest = Manifest.model_validate_json(
+            (self.layout.current / "driver/manifest.json").read_text()
+        )
+        return manifest.pin.driver.version
+
+    def module(self, release: str = KERNEL) -> Path:
+        """The module file of a kernel's artifact."""
+        (path,) = self.layout.kernel_link(release).resolve().glob("lib/modules/*/demo.ko")
+        return path
+
+    def resolve(
+        self, _settings: object, _engine: object, wanted: Wanted, **_more: object
+    ) -> object:
+        """Stand in for ``resolve_pin``."""
+        self.wanted.append(wanted)
+        release = wanted.kernel or ""
+        for what in (release, wanted.driver):
+            if what in self.broken:
+                raise self.broken[what]
+        version = wanted.version or wanted.prefer or self.newest
+        return SimpleNamespace(pin=make_pin(version=version, kernel=release))
+
+    def obtain(
+        self, _settings: object, _engine: object, resolved: object, **more: bool
+    ) -> Obtained:
+        """Stand in for ``obtain``."""
+        pin: Pin = resolved.pin  # type: ignore[attr-defined] # from resolve above
+        entry = self.layout.entry(pin.short_digest)
+        del more
+        shutil.rmtree(entry, ignore_errors=True)
+        module = make_module(f"{pin.kernel.release} SMP", version=pin.driver.version)
+        manifest = make_artifact(entry, pin=pin, module=module)
+        return Obtained(manifest, entry, "build", {"total": 1.5})
+
+
+def make_host(
+    root: Path, monkeypatch: pytest.MonkeyPatch, *, releases: Sequence[str] = (KERNEL,)
+) -> Host:
+    """Make a host whose kernel runs."""
+    host = Host(root, kernels.start(root, monkeypatch))
+    write(root / "etc/os-release", b'ID=debian\nVERSION_ID="12"\n')
+    for release in releases:
+        host.add_kernel(release)
+    host.configure(f"[drivers.{DRIVER}]\n")
+    is_live: Callable[[Path], bool] = lambda _root: True  # noqa: E731 - one line says it all
+    monkeypatch.setattr(observe, "is_running_host", is_live)
+    monkeypatch.setattr(loading, "run", host.run)
+    monkeypatch.setattr(unloading, "run", host.run)
+    monkeypatch.setattr(execute, "resolve_pin", host.resolve)
+    monkeypatch.setattr(execute, "obtain", host.obtain)
+    return host
