@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from kit.agent_host import AgentHost
 from kit.fileserver import served
 from kit.hosts import NEW_KERNEL, OLD_KERNEL, SMALL_DRIVER
 from kit.made_up import BROKEN_LINE, MADE_UP, made_up_source, write_made_up
+from kit.process import run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
 _WANTED = f"[drivers.{SMALL_DRIVER}]\n"
 _BROKEN = "1.4"
+_HEAVY = ("pydantic", "docker", "requests", "rich", "jinja2", "debian")
 
 
 @pytest.fixture
@@ -85,6 +88,19 @@ def test_the_second_time_nothing_is_done_and_no_engine_is_asked(
     document = _apply(without, applied)
     assert (document["actions"], document["changed"]) == ([], False)
     assert without.json("plan", "--root", applied.root)["actions"] == []
+
+
+def test_it_takes_no_heavy_library_to_see_that_nothing_is_to_be_done(
+    applied: AgentHost, provision: Provision
+) -> None:
+    _apply(provision, applied)
+    program = (
+        "import sys; from provision.cli.entry import run;"
+        f"code = run(['apply', '--root', {str(applied.root)!r}]);"
+        f"print([name for name in {_HEAVY!r} if name in sys.modules], code)"
+    )
+    done = run([sys.executable, "-c", program], env=provision.variables())
+    assert done.stdout.splitlines()[-2:] == ["Nothing to do.", "[] 0"]
 
 
 def test_losing_what_is_remembered_costs_a_look_and_nothing_else(

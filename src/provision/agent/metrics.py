@@ -22,7 +22,8 @@ class _Metric:
         yield f"# TYPE {self.name} gauge"
         for labels, value in self.samples:
             text = ",".join(f'{name}="{_escaped(label)}"' for name, label in labels.items())
-            yield f"{self.name}{{{text}}} {value:g}" if text else f"{self.name} {value:.12g}"
+            # Unix times have ten digits; %g would round them.
+            yield f"{self.name}{f'{{{text}}}' if text else ''} {value:.12g}"
 
 
 def metrics_text(status: Status) -> str:

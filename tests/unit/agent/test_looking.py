@@ -1,0 +1,262 @@
+"""What is read of a host: its wishes, their fingerprints, and waiting for its package manager."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import struct
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from provision.agent import inhibit, waiting
+from provision.agent.desired import last_desired, load_desired
+from provision.agent.inhibit import shutdown_delayed
+from provision.agent.inputs import read_inputs
+from provision.agent.model import Desired, DesiredDriver
+from provision.agent.waiting import wait_for_kernel
+from provision.errors import ConfigError
+from provision.install.layout import Layout
+from provision.install.state import DriverState, Failure, KernelState, load_state, store_state
+from provision.progress import Event, Note
+from unit.modules.artifact import KERNEL, write
+
+TEXT = b"""
+catalogue = ["/srv/drivers"]
+[drivers.demo]
+version = "535"
+flavour = "open"
+options = { demo = { devices = 2 } }
+[policy]
+unload = "never"
+keep = 3
+"""
+
+
+def _configure(root: Path, text: bytes = TEXT) -> None:
+    write(root / "etc/provision/provision.toml", text)
+
+
+def test_wishes_are_kept_as_they_were_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _configure(tmp_path)
+    read = load_desired(tmp_path, keep=True)
+    assert read.drivers == (DesiredDriver("demo", "535", "open", {"demo": {"devices": "2"}}),)
+    assert (read.unload, read.keep, read.is_configured) == ("never", 3, True)
+    assert read.catalogue[-1] == str(tmp_path / "srv/drivers")
+
+    def import_module(name: str) -> None:
+        raise AssertionError(f"{name} was loaded")
+
+    monkeypatch.setattr("importlib.import_module", import_module)
+    assert load_desired(tmp_path) == read
+    _configure(tmp_path, TEXT + b"\n")
+    with pytest.raises(AssertionError, match="was loaded"):
+        load_desired(tmp_path)
+
+
+@pytest.mark.parametrize("text", [b"", b"[]", b'{"key": 1}', b'{"key": "", "desired": []}'])
+def test_what_was_kept_may_be_anything(text: bytes, tmp_path: Path) -> None:
+    _configure(tmp_path)
+    write(tmp_path / "var/lib/provision/.desired.json", text)
+    assert load_desired(tmp_path).keep == 3
+
+
+def test_the_last_wishes_outlive_a_mistake(tmp_path: Path) -> None:
+    assert last_desired(tmp_path) is None
+    assert not load_desired(tmp_path).is_configured
+    _configure(tmp_path)
+    before = load_desired(tmp_path, keep=True)
+    _configure(tmp_path, b"[drivers\n")
+    with pytest.raises(ConfigError):
+        load_desired(tmp_path)
+    assert last_desired(tmp_path) == before
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Desired:
+    """A host with a catalogue and templates of its own."""
+    write(tmp_path / "etc/os-release", b'ID=debian\nVERSION_ID="12"\nPRETTY_NAME="12.1"\n')
+    write(tmp_path / "t/Dockerfile.debian.j2", b"FROM")
+    write(tmp_path / "t/macros/apt.j2", b"apt")
+    write(tmp_path / "t/debian/apt.sh", b"apt")
+    write(tmp_path / "t/systemd/unit.j2", b"unit")
+    write(tmp_path / "c/demo/driver.toml", b"schema")
+    return Desired(
+        catalogue=(str(tmp_path / "c"), str(tmp_path / "d")), templates=str(tmp_path / "t")
+    )
+
+
+DEMO = DesiredDriver("demo")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda root: write(root / "t/Dockerfile.debian.j2", b"FROM other"),
+        lambda root: write(root / "t/macros/apt.j2", b"other"),
+        lambda root: write(root / "t/debian/apt.sh", b"other"),
+        lambda root: write(root / "c/demo/driver.toml", b"other"),
+        lambda root: write(root / "c/demo/patches/fix.patch", b"+"),
+        lambda root: write(root / "d/demo/driver.toml", b"masks"),
+        lambda root: write(root / "etc/os-release", b'ID=debian\nVERSION_ID="13"\n'),
+    ],
+)
+def test_whatever_may_change_an_artifact_changes_its_fingerprint(
+    change: Callable[[Path], None], places: Desired, tmp_path: Path
+) -> None:
+    before = read_inputs(tmp_path, places).of(DEMO, KERNEL)
+    assert read_inputs(tmp_path, places).of(DEMO, KERNEL) == before
+    change(tmp_path)
+    assert read_inputs(tmp_path, places).of(DEMO, KERNEL) != before
+
+
+def test_wishes_and_kernels_change_it_too(places: Desired, tmp_path: Path) -> None:
+    write(tmp_path / "etc/mok.der", b"certificate")
+    inputs = read_inputs(tmp_path, places)
+    signed = replace(places, certificate="/etc/mok.der")
+    write(tmp_path / "etc/other.der", b"another")
+    found = [
+        inputs.of(DEMO, KERNEL),
+        inputs.of(DEMO, "6.1.0-56-amd64"),
+        inputs.of(DesiredDriver("demo", "535"), KERNEL),
+        inputs.of(DesiredDriver("demo", flavour="open"), KERNEL),
+        inputs.of(DesiredDriver("other"), KERNEL),
+        read_inputs(tmp_path, replace(places, basis="b")).of(DEMO, KERNEL),
+        read_inputs(tmp_path, signed).of(DEMO, KERNEL),
+        read_inputs(tmp_path, replace(places, certificate="/etc/other.der")).of(DEMO, KERNEL),
+    ]
+    assert len(set(found)) == len(found)
+
+
+def test_what_changes_no_artifact_does_not(places: Desired, tmp_path: Path) -> None:
+    before = read_inputs(tmp_path, places).of(DEMO, KERNEL)
+    write(tmp_path / "t/systemd/unit.j2", b"other")
+    write(tmp_path / "etc/os-release", b'PRETTY_NAME="12.2"\nVERSION_ID=12\nID=debian\n')
+    options = DesiredDriver("demo", options={"demo": {"devices": "2"}})
+    assert read_inputs(tmp_path, places).of(options, KERNEL) == before
+
+
+def test_what_is_remembered_comes_back(tmp_path: Path) -> None:
+    layout = Layout(tmp_path, "demo")
+    failure = Failure("compile", "m", None, "d", "i", 5, attempts=2, final=True, log="/l")
+    known = KernelState(inputs="i", rejected=("a",), seconds={"total": 1.5}, failure=failure)
+    state = DriverState({KERNEL: known}, activated="b")
+    assert store_state(layout, state)
+    assert load_state(layout) == state
+    assert not store_state(layout, state)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", '{"schema": 2}', '{"schema": 1, "kernels": {"k": {"x": 1}}}']
+)
+def test_a_damaged_memory_is_none(text: str, tmp_path: Path) -> None:
+    layout = Layout(tmp_path, "demo")
+    write(layout.state, text.encode())
+    assert load_state(layout) == DriverState()
+
+
+class _Clock:
+    """Sleeps in no time, and does something after some seconds."""
+
+    def __init__(self, after: float = 0, then: Callable[[], object] = lambda: None) -> None:
+        self.slept = 0.0
+        self._after, self._then = after, then
+
+    def sleep(self, seconds: float) -> None:
+        self.slept += seconds
+        if self.slept == self._after:
+            self._then()
+
+
+def _kernel(root: Path, *, complete: bool) -> None:
+    folder = root / f"lib/modules/{KERNEL}"
+    folder.mkdir(parents=True, exist_ok=True)
+    if complete:
+        (folder / "modules.dep").touch()
+
+
+def test_a_host_that_is_calm_is_not_waited_for(tmp_path: Path) -> None:
+    _kernel(tmp_path, complete=True)
+    clock = _Clock()
+    assert wait_for_kernel(tmp_path, sleep=clock.sleep)
+    assert clock.slept == 0
+
+
+def test_a_package_manager_at_work_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _kernel(tmp_path, complete=False)
+    busy = [tmp_path / "var/lib/dpkg/lock"]
+    monkeypatch.setattr(waiting, "_busy", lambda _root: busy[0] if busy else None)
+    clock = _Clock(40, busy.clear)
+    notes: list[Event] = []
+    assert wait_for_kernel(tmp_path, sleep=clock.sleep, progress=notes.append)
+    assert clock.slept >= 42
+    assert len(notes) == 1
+
+
+def test_nobody_is_waited_for_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "_busy", lambda root: root / "var/lib/dpkg/lock")
+    clock = _Clock()
+    notes: list[Event] = []
+    assert not wait_for_kernel(tmp_path, limit=30, sleep=clock.sleep, progress=notes.append)
+    assert clock.slept == 30
+    assert isinstance(notes[-1], Note)
+    assert "dpkg/lock" in notes[-1].text
+
+
+def test_a_folder_that_stays_incomplete_is_given_up(tmp_path: Path) -> None:
+    _kernel(tmp_path, complete=False)
+    clock = _Clock()
+    assert wait_for_kernel(tmp_path, sleep=clock.sleep)
+    assert 0 < clock.slept < 10
+
+
+def test_a_lock_that_somebody_else_holds_is_seen(tmp_path: Path) -> None:
+    path = tmp_path / "var/lib/dpkg/lock"
+    write(path, b"")
+    clock = _Clock()
+    # A lock of an open file is nobody's of this process: fcntl(2), open file description locks.
+    lock = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+    with path.open("wb") as stream:
+        fcntl.fcntl(stream, fcntl.F_OFD_SETLK, lock)
+        assert not wait_for_kernel(tmp_path, limit=5, sleep=clock.sleep)
+    assert wait_for_kernel(tmp_path, sleep=clock.sleep)
+
+
+def test_a_shutdown_is_delayed_where_logind_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[list[str]] = []
+
+    class Beside:
+        def __init__(self, argv: list[str], *, why: str) -> None:
+            assert why
+            started.append(argv)
+
+        def __enter__(self) -> None:
+            pass
+
+        def __exit__(self, *_error: object) -> None:
+            started.append([])
+
+    monkeypatch.setattr(inhibit, "beside", Beside)
+    monkeypatch.setattr(inhibit, "find_program", lambda name: f"/usr/bin/{name}")
+    with shutdown_delayed(tmp_path, "building"):
+        assert started == []
+    (tmp_path / "run/systemd/seats").mkdir(parents=True)
+    with shutdown_delayed(tmp_path, "building"):
+        (argv,) = started
+        assert argv[0] == "systemd-inhibit"
+        assert {"--what=shutdown", "--mode=delay", "--why=building"} <= set(argv)
+    assert started[-1] == []
+
+
+def test_the_kept_file_is_plain_json(tmp_path: Path) -> None:
+    _configure(tmp_path)
+    load_desired(tmp_path, keep=True)
+    kept = json.loads((tmp_path / "var/lib/provision/.desired.json").read_text())
+    assert kept["desired"]["unload"] == "never"
