@@ -1,0 +1,73 @@
+"""Drivers that a guest finds in its store, installed here, where it takes seconds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kit.agent_host import AgentHost
+from kit.hosts import DISTRO
+from kit.process import run
+from kit.product import BUILD_NETWORK
+from provision.install.kernels import link_kernel
+from provision.install.layout import Layout
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kit.guest import Guest
+    from kit.product import Provision
+
+__all__ = ["Store"]
+
+# What an installation writes; the rest of the tree is the guest's own.
+_WRITTEN = (
+    "var/lib/provision",
+    "etc/ld.so.conf.d",
+    "etc/modprobe.d",
+    "etc/oci-decorator",
+    "etc/provision",
+)
+
+
+class Store:
+    """What lies below a guest's root once drivers are installed.
+
+    Args:
+        provision: The command, with an engine.
+        root: A new folder that stands for the guest's root.
+        kernel: The guest's kernel.
+    """
+
+    def __init__(self, provision: Provision, root: Path, kernel: str) -> None:
+        self.host = AgentHost.make(root, running=kernel)
+        self._provision = provision
+        self._kernel = kernel
+
+    @property
+    def root(self) -> Path:
+        """The folder that stands for the guest's root."""
+        return self.host.root
+
+    def install(self, driver: str, *words: str | Path) -> Path:
+        """Build and install a driver; returns its store entry."""
+        target = ("--kernel", self._kernel, "--distro", DISTRO, "--root", self.root)
+        self._provision("install", driver, *target, *BUILD_NETWORK, *words)
+        layout = Layout(self.root, driver)
+        entry = layout.current.resolve()
+        link_kernel(layout, self._kernel, entry.name)
+        return entry
+
+    def apply(self, drivers: str) -> None:
+        """Let `provision apply` install what `drivers`, a part of provision.toml, says."""
+        self.host.configure(drivers)
+        # The kernel's modules can't be loaded here, which is no matter.
+        self._provision("apply", "--root", self.root, "--json", check=False)
+
+    def put(self, guest: Guest) -> None:
+        """Put all of it into a guest, in place of what the guest has of it."""
+        archive = self.root.with_suffix(".tar")
+        there = [name for name in _WRITTEN if (self.root / name).exists()]
+        run(["tar", "-C", self.root, "-cf", archive, *there])
+        guest.put(archive, "/root/store.tar")
+        guest("rm -rf /var/lib/provision; tar -C / -xf /root/store.tar; rm /root/store.tar")
+        archive.unlink()

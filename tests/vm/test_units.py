@@ -1,0 +1,135 @@
+"""Units and kernel hooks under a real systemd: what starts them, and what they then do."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kit.guest import DEBIAN_12, guest_of
+from kit.hosts import OLD_KERNEL, SMALL_DRIVER
+from kit.product import Provision
+from vm.stored import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from kit.engine import Engine
+    from kit.guest import Guest
+
+_WAIT_S = 180
+_HOOKS = "/etc/kernel/postinst.d /etc/kernel/postrm.d /etc/kernel/header_postinst.d"
+
+
+@pytest.fixture(scope="module")
+def guest(
+    engine: Engine, bookworm_product: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Guest]:
+    """A guest with a driver in its store and the units, rebooted without a network."""
+    store = Store(Provision(engine.host), tmp_path_factory.mktemp("units") / "root", OLD_KERNEL)
+    store.apply(f"[drivers.{SMALL_DRIVER}]\n")
+    with guest_of(DEBIAN_12) as guest:
+        guest.install(bookworm_product)
+        store.put(guest)
+        guest("provision units")
+        guest("systemctl is-active provision-kernel.path provision-apply.timer")
+        guest.set_network(on=False)
+        guest.reboot()
+        yield guest
+
+
+def _property(guest: Guest, unit: str, name: str) -> str:
+    return guest(f"systemctl show --value -p {name} {unit}").stdout.strip()
+
+
+def _runs_again(guest: Guest, unit: str, since: str) -> None:
+    """Wait until a unit has been started after a moment that the kernel's clock names."""
+    end = time.monotonic() + _WAIT_S
+    while int(_property(guest, unit, "ExecMainStartTimestampMonotonic") or 0) <= int(since):
+        if time.monotonic() > end:
+            log = guest(f"systemctl status {unit}; journalctl -b --no-pager -u {unit}", check=False)
+            raise AssertionError(f"{unit} was not started:\n{log.output}")
+        time.sleep(1)
+
+
+def _settled(guest: Guest, unit: str) -> None:
+    """Wait until a oneshot unit has ended."""
+    end = time.monotonic() + _WAIT_S
+    while _property(guest, unit, "ActiveState") in {"activating", "deactivating"}:
+        assert time.monotonic() < end, f"{unit} does not end"
+        time.sleep(1)
+
+
+def _now(guest: Guest) -> str:
+    """The kernel's clock, in microseconds as systemd gives it."""
+    seconds = guest("cut -d' ' -f1 /proc/uptime").stdout
+    return str(int(float(seconds) * 1_000_000))
+
+
+def test_the_boot_unit_has_loaded_the_driver_without_a_network(guest: Guest) -> None:
+    unit = "provision-boot.service"
+    _settled(guest, unit)
+    log = guest(f"journalctl -b --no-pager -u {unit}").stdout
+    assert _property(guest, unit, "Result") == "success", log
+    assert _property(guest, unit, "ActiveState") == "active", log
+    assert "v4l2loopback" in guest("cat /proc/modules").stdout, log
+    guest("test -c /dev/video0")
+
+
+def test_engines_are_ordered_after_it(guest: Guest) -> None:
+    after = _property(guest, "docker.service", "After").split()
+    assert "provision-boot.service" in after
+    assert "provision-boot.service" in _property(guest, "containerd.service", "After").split()
+    # Nothing had to be left out because of a cycle.
+    assert "ordering cycle" not in guest("journalctl -b --no-pager").stdout
+
+
+def test_units_stay_as_they_are_the_second_time(guest: Guest) -> None:
+    assert json.loads(guest("provision units --json").stdout)["changed"] is False
+    states = guest(
+        "systemctl is-enabled provision-boot.service provision-kernel.path provision-apply.timer"
+    ).stdout.split()
+    assert states == ["enabled"] * 3
+
+
+def test_the_timer_sees_to_the_host_after_the_boot(guest: Guest) -> None:
+    _runs_again(guest, "provision-apply.service", "0")
+    _settled(guest, "provision-apply.service")
+    log = guest("journalctl -b --no-pager -u provision-apply").stdout
+    # The kernel that runs is prepared: nothing to do, and so no need of a network.
+    assert _property(guest, "provision-apply.service", "Result") == "success", log
+
+
+def test_a_new_kernels_folder_starts_the_service(guest: Guest) -> None:
+    _settled(guest, "provision-kernel.service")
+    since = _now(guest)
+    guest("mkdir /lib/modules/6.1.0-99-amd64")
+    _runs_again(guest, "provision-kernel.service", since)
+    guest("rmdir /lib/modules/6.1.0-99-amd64")
+
+
+def test_kernel_hooks_start_the_service_and_do_not_wait(guest: Guest) -> None:
+    guest("systemctl stop provision-kernel.service")
+    for hook in ("postinst.d", "postrm.d", "header_postinst.d"):
+        since = _now(guest)
+        # As the package manager runs them: with hardly an environment.
+        guest(f"env -i /bin/sh -c '/etc/kernel/{hook}/provision 6.1.0-99-amd64 /boot/vmlinuz-x'")
+        _runs_again(guest, "provision-kernel.service", since)
+        guest("systemctl stop provision-kernel.service")
+    # The package manager's own way: one that fails would stop it.
+    guest(
+        f"for folder in {_HOOKS}; do"
+        " run-parts --exit-on-error --arg=6.1.0-99-amd64 --regex='^provision$' $folder || exit 1;"
+        " done"
+    )
+
+
+def test_a_host_without_units_is_as_before(guest: Guest) -> None:
+    guest("provision units --remove")
+    units = guest("systemctl list-unit-files 'provision-*' --no-legend", check=False).stdout
+    assert units.strip() == ""
+    assert guest(f"find {_HOOKS} -name provision").stdout == ""
+    assert "v4l2loopback" in guest("cat /proc/modules").stdout
