@@ -8,7 +8,7 @@ import sys
 
 from rich.console import Console
 
-from bench import hook, product, starts
+from bench import agent, hook, product, starts
 from bench.rows import as_documents, as_table
 from bench.scene import Scene
 
@@ -22,7 +22,7 @@ def main() -> int:
     console = Console(stderr=True, highlight=False)
     console.print("NVIDIA's driver is built first where the cache lacks it: some minutes")
     with Scene() as scene:
-        rows = [*hook.rows(scene), *starts.rows(scene), *product.rows(scene)]
+        rows = [*hook.rows(scene), *starts.rows(scene), *product.rows(scene), *agent.rows(scene)]
         if not wanted.quick:
             console.print("building NVIDIA's modules twice: in a container and outside")
             rows += product.build_rows(scene)

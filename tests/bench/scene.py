@@ -116,7 +116,7 @@ class Scene:
         self.root = self.folder / "host"
         self.root.mkdir()
         self.provision("install", self.built["image"], "--root", self.root)
-        self.base_tree = self._export_base()
+        self.base_tree = self.exported(IMAGE, "base")
         self._add_second_vendor()
         self._make_nodes()
         write_runtime_config(self.folder / "docker.toml", self.config_dir, root=self.root)
@@ -141,6 +141,22 @@ class Scene:
         kinds = ("binaries", "libraries", "miscellaneous")
         files = {path for feature in features for kind in kinds for path in feature.get(kind, [])}
         return f"{len(files)} files and {len(_NODES)} devices"
+
+    def exported(self, image: str, name: str) -> Path:
+        """The file tree of an image, in a folder of that name."""
+        archive, tree = self.folder / f"{name}.tar", self.folder / name
+        tree.mkdir()
+        container = self.engine.docker("create", image, "none").stdout.strip()
+        self.engine.docker("export", "--output", archive, container)
+        self.engine.docker("rm", container)
+        run(["tar", "-C", tree, "-xf", archive])
+        archive.unlink()
+        return tree
+
+    def mount_proc(self, tree: Path) -> None:
+        """Let programs in `tree` see processes, until the scene ends."""
+        run(["mount", "--bind", "/proc", tree / "proc"])
+        self._opened.callback(run, ["umount", "--lazy", tree / "proc"])
 
     def bundle(self, name: str, *environment: str) -> Bundle:
         """A bundle of the base image whose process has `environment`."""
@@ -167,16 +183,6 @@ class Scene:
         folder = Path(tempfile.mkdtemp(prefix="bench-", dir=parent))
         self._opened.callback(shutil.rmtree, folder, ignore_errors=True)
         return folder
-
-    def _export_base(self) -> Path:
-        archive = self.folder / "base.tar"
-        tree = self.folder / "base"
-        tree.mkdir()
-        name = self.engine.docker("create", IMAGE, "none").stdout.strip()
-        self.engine.docker("export", "--output", archive, name)
-        self.engine.docker("rm", name)
-        run(["tar", "-C", tree, "-xf", archive])
-        return tree
 
     def _add_second_vendor(self) -> None:
         (self.config_dir / "onload.json").write_text(json.dumps(_SECOND))
