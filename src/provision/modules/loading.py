@@ -13,6 +13,7 @@ from pathlib import Path
 from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.manifest import Manifest, Module
 from provision.modules.conflicts import unload_conflicts
+from provision.modules.domain import in_own_domain
 from provision.modules.firmware import offer_firmware
 from provision.modules.kernel_log import KernelLog
 from provision.modules.loaded import loaded_modules, other_builds, users_of
@@ -215,7 +216,9 @@ def _insert(entry: Path, manifest: Manifest, name: str, parameters: list[str], r
     where: list[str | Path] = ["-i", "-d", entry.resolve(), "-S", manifest.pin.kernel.release]
     with KernelLog(root) as log:
         done = run(
-            ["modprobe", *where, name, *parameters], why=f"load the module {name}", check=False
+            in_own_domain(["modprobe", *where, name, *parameters], root),
+            why=f"load the module {name}",
+            check=False,
         )
         if done.returncode != 0:
             raise _explained(manifest, name, done.stderr, log)
