@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,10 +16,10 @@ from kit.probe import is_root, need, need_programs
 from kit.product import DECORATOR, Provision
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from kit.guest import Guest
+    from kit.guest import Guest, Recipe
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -53,10 +54,16 @@ def small_build(engine: Engine) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="session")
-def bookworm_product(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The product for a Debian 12 guest."""
+def product(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Recipe], Path]:
+    """The product for guests of a recipe, packed once each."""
     need(DECORATOR.exists(), str(DECORATOR), "make build")
-    return pack_product(DEBIAN_12, tmp_path_factory.mktemp("product") / "12")
+    return cache(lambda recipe: pack_product(recipe, tmp_path_factory.mktemp("product") / "new"))
+
+
+@pytest.fixture(scope="session")
+def bookworm_product(product: Callable[[Recipe], Path]) -> Path:
+    """The product for a Debian 12 guest."""
+    return product(DEBIAN_12)
 
 
 @pytest.fixture

@@ -39,6 +39,7 @@ class Guest:
     snapshot: Path | None = None
     _shell: Shell | None = field(default=None, init=False)
     _machine: Machine | None = field(default=None, init=False)
+    _network: bool = field(default=True, init=False)
 
     def __enter__(self) -> Self:
         """Start it and wait until its shell answers.
@@ -92,6 +93,7 @@ class Guest:
     def start(self, *, snapshot: str | None = None, within_s: float = BOOT_WITHIN_S) -> None:
         """Switch it on, and wait until its shell answers."""
         self._machine = Machine.start(self.folder, self.disk, snapshot=snapshot)
+        self._machine.set_network(on=self._network)
         self._connect(within_s)
         if snapshot is not None:
             # The clock stood still while the snapshot lay on the disk.
@@ -132,7 +134,8 @@ class Guest:
         self("tar -C / -xf /root/product.tar && rm /root/product.tar")
 
     def set_network(self, *, on: bool) -> None:
-        """Plug its network in or out; this shell stays."""
+        """Plug its network in or out, until the next call; this shell stays."""
+        self._network = on
         self.machine.set_network(on=on)
 
     def put(self, source: Path, target: str) -> None:

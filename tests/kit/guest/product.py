@@ -55,8 +55,9 @@ def pack_product(recipe: Recipe, folder: Path) -> Path:
     programs.mkdir(parents=True)
     (root / COMMAND[1:]).write_text(_PROGRAM)
     (root / COMMAND[1:]).chmod(0o755)
-    shutil.copy2(DECORATOR, programs)
-    (root / RUNTIME[1:]).symlink_to(DECORATOR.name)
+    (root / "usr/bin").mkdir()
+    shutil.copy2(DECORATOR, root / "usr/bin")
+    (root / RUNTIME[1:]).symlink_to(f"/usr/bin/{DECORATOR.name}")
     archive = folder / "product.tar"
     run(["tar", "--owner=0", "--group=0", "-C", root, "-cf", archive, "."])
     return archive

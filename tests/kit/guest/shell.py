@@ -60,7 +60,7 @@ class Shell:
         login = (
             *("-i", str(key), "-p", str(port), "-o", "IdentitiesOnly=yes", "-o", "BatchMode=yes"),
             *("-o", "HostName=127.0.0.1", "-o", "StrictHostKeyChecking=no"),
-            *("-o", "UserKnownHostsFile=/dev/null", "-o", "ServerAliveInterval=5"),
+            *("-o", "UserKnownHostsFile=/dev/null", "-o", "ServerAliveInterval=60"),
             *("-o", "ConnectTimeout=60"),
         )
         try:

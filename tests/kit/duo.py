@@ -1,0 +1,157 @@
+"""A made-up driver whose halves have to be of one version: a module with a device, and a library.
+
+Its program reads the module's version from `/dev/duo`, the library's from the library, and fails
+where they differ, as a GPU's user space does. The library lies in a folder that no loader knows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import tarfile
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from kit.fileserver import served
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+__all__ = ["DUO", "DUO_FLAG", "DUO_LIBRARY", "DUO_VERSIONS", "duo_catalogue"]
+
+DUO = "duo"
+DUO_FLAG = "OCI_DUO"
+DUO_LIBRARY = "/opt/duo/lib/libduo.so.1"
+DUO_VERSIONS = ("1.0", "2.0")
+
+_MODULE = """\
+#include <linux/fs.h>
+#include <linux/miscdevice.h>
+#include <linux/module.h>
+
+static ssize_t duo_read(struct file *file, char __user *to, size_t size, loff_t *at)
+{
+    static const char version[] = "@version@\\n";
+    return simple_read_from_buffer(to, size, at, version, sizeof version - 1);
+}
+
+static const struct file_operations operations = { .owner = THIS_MODULE, .read = duo_read };
+static struct miscdevice device = {
+    .minor = MISC_DYNAMIC_MINOR, .name = "duo", .fops = &operations, .mode = 0444,
+};
+
+module_misc_device(device);
+MODULE_LICENSE("GPL");
+MODULE_VERSION("@version@");
+"""
+_LIBRARY = 'const char *duo_version(void) { return "@version@"; }\n'
+_PROGRAM = """\
+#include <stdio.h>
+#include <string.h>
+
+const char *duo_version(void);
+
+int main(void)
+{
+    char module[16] = "";
+    FILE *device = fopen("/dev/duo", "r");
+    if (!device || !fgets(module, sizeof module, device)) {
+        perror("/dev/duo");
+        return 1;
+    }
+    module[strcspn(module, "\\n")] = 0;
+    printf("module %s library %s\\n", module, duo_version());
+    return strcmp(module, duo_version()) != 0;
+}
+"""
+_MAKEFILE = """\
+obj-m := duo.o
+all:
+\t$(MAKE) -C $(KDIR) M=$(CURDIR) modules
+\tgcc -shared -fPIC -Wl,-soname,libduo.so.1 -o libduo.so.@version@ libduo.c
+\tln -s libduo.so.@version@ libduo.so
+\tgcc -o duo-version duo-version.c -L. -lduo
+"""
+_SOURCE = {
+    "duo.c": _MODULE,
+    "libduo.c": _LIBRARY,
+    "duo-version.c": _PROGRAM,
+    "Makefile": _MAKEFILE,
+}
+_RECIPE = """\
+schema = 1
+name = "duo"
+summary = "A driver that exists in tests alone"
+vendor = "Example"
+homepage = "https://example.org"
+
+[source]
+kind = "archive"
+{releases}
+[[kernels]]
+kernels = ">=6.1"
+
+[flavours.only]
+licences = ["GPL-2.0-only"]
+[flavours.only.build]
+packages = ["gcc", "libc6-dev"]
+command = ["make", "KDIR={{kernel_build}}"]
+modules = ["duo.ko"]
+
+[container]
+activation_flag = "OCI_DUO"
+driver_feature = ["duo"]
+[container.features.duo]
+devices = ["duo"]
+
+[[files]]
+kind = "library"
+from = "libduo.so.{{version}}"
+to = "/opt/duo/lib/libduo.so.{{version}}"
+features = ["duo"]
+
+[[files]]
+kind = "binary"
+from = "duo-version"
+to = "/usr/bin/duo-version"
+features = ["duo"]
+"""
+_RELEASE = """\
+[[source.releases]]
+version = "{version}"
+url = "{url}/{file}"
+sha256 = "{sha256}"
+"""
+
+
+@contextmanager
+def duo_catalogue(folder: Path) -> Iterator[Path]:
+    """A catalogue below `folder` with every version of the driver, served meanwhile."""
+    tarballs = {version: _tarball(folder / "files", version) for version in DUO_VERSIONS}
+    recipe = folder / "drivers" / DUO / "driver.toml"
+    recipe.parent.mkdir(parents=True)
+    with served(folder / "files") as url:
+        releases = [
+            _RELEASE.format(
+                version=version,
+                url=url,
+                file=path.name,
+                sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
+            )
+            for version, path in tarballs.items()
+        ]
+        recipe.write_text(_RECIPE.format(releases="\n".join(releases)))
+        yield folder / "drivers"
+
+
+def _tarball(folder: Path, version: str) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"duo-{version}.tar.gz"
+    with tarfile.open(path, "w:gz") as archive:
+        for name, text in _SOURCE.items():
+            content = text.replace("@version@", version).encode()
+            info = tarfile.TarInfo(f"duo-{version}/{name}")
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    return path
