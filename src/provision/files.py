@@ -7,7 +7,7 @@ import hashlib
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _CHUNK = 1 << 20
@@ -45,6 +45,17 @@ def write_atomic(path: Path, content: bytes | str, *, mode: int = 0o644) -> bool
         raise
     sync_directory(path.parent)
     return True
+
+
+def remove_drafts(path: Path) -> None:
+    """Remove what runs that were killed left beside a file that is written atomically.
+
+    Args:
+        path: The file; nobody may be writing it.
+    """
+    for draft in path.parent.glob(f".{path.name}.*"):
+        with suppress(OSError):
+            draft.unlink()
 
 
 def switch_symlink(link: Path, target: str) -> bool:

@@ -72,8 +72,8 @@ def _replace_damaged(root: Path, desired: Desired, observed: Observed, progress:
     if running is None:
         return
     for driver in observed.drivers.values():
-        slot = driver.slots[running]
-        if slot.digest is None or slot.is_whole:
+        slot = driver.slots.get(running)
+        if slot is None or slot.digest is None or slot.is_whole:
             continue
         progress(Note(f"The artifact of {driver.name} for {running} is damaged: {slot.damage}"))
         layout = Layout(root, driver.name)

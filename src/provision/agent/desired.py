@@ -18,7 +18,7 @@ from typing import Any
 
 import provision
 from provision.agent.model import Desired, DesiredDriver
-from provision.files import write_atomic
+from provision.files import remove_drafts, write_atomic
 from provision.install.layout import STORE
 
 CONFIG = Path("etc/provision/provision.toml")
@@ -48,6 +48,7 @@ def load_desired(
     if keep:
         # A store that can't be written is the business of whoever writes more into it.
         with suppress(OSError):
+            remove_drafts(root / _KEPT)
             write_atomic(root / _KEPT, json.dumps({"key": key, "desired": asdict(desired)}) + "\n")
     return desired
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from provision.agent.metrics import metrics_text
 from provision.agent.outcome import Outcome
 from provision.agent.places import EXPORTER_FOLDERS, METRICS, STATUS
 from provision.agent.status import SlotStatus, Status
-from provision.files import write_atomic
+from provision.files import remove_drafts, write_atomic
 
 _BAD = {
     "failed": Priority.ERROR,
@@ -43,8 +42,8 @@ def publish(
     metrics = _metrics_file(root, textfile)
     if metrics is not None:
         files[metrics] = metrics_text(status)
-        _remove_leftovers(metrics)
     for path, text in files.items():
+        remove_drafts(path)
         try:
             write_atomic(path, text)
         except OSError as error:
@@ -66,13 +65,6 @@ def _metrics_file(root: Path, textfile: str | None) -> Path | None:
         return root / textfile.lstrip("/")
     folder = next((root / f for f in EXPORTER_FOLDERS if (root / f).is_dir()), None)
     return None if folder is None else folder / METRICS
-
-
-def _remove_leftovers(path: Path) -> None:
-    """Remove what killed runs left beside a file that is written atomically."""
-    for leftover in path.parent.glob(f".{path.name}.*"):
-        with suppress(OSError):
-            leftover.unlink()
 
 
 def _tell(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +16,7 @@ from provision.agent.plan import Mode
 from provision.agent.reconcile import Result, Run
 from provision.errors import ProvisionError
 from provision.install.layout import Layout
+from provision.install.store import add
 from provision.manifest import Manifest
 from provision.modules import loading, unloading
 from provision.pin import Pin
@@ -25,7 +25,7 @@ from provision.pipeline.resolution import Wanted
 from provision.progress import Event, Note
 from provision.run import Completed
 from unit.modules import kernel as kernels
-from unit.modules.artifact import KERNEL, make_artifact, make_module, make_pin, write
+from unit.modules.artifact import KERNEL, VERMAGIC, make_artifact, make_module, make_pin, write
 
 NEXT = "6.1.0-56-amd64"
 NEWEST = "2.0"
@@ -137,10 +137,15 @@ class Host:
         pin: Pin = resolved.pin  # type: ignore[attr-defined] # from resolve above
         entry = self.layout.entry(pin.short_digest)
         del more
-        shutil.rmtree(entry, ignore_errors=True)
-        module = make_module(f"{pin.kernel.release} SMP", version=pin.driver.version)
-        manifest = make_artifact(entry, pin=pin, module=module)
-        return Obtained(manifest, entry, "build", {"total": 1.5})
+        vermagic = VERMAGIC.replace(KERNEL, pin.kernel.release)
+        module = make_module(vermagic, version=pin.driver.version)
+        made: list[Manifest] = []
+
+        def fill(partial: Path) -> None:
+            made.append(make_artifact(partial, pin=pin, module=module))
+
+        add(self.layout, pin.short_digest, fill, replace=True)
+        return Obtained(made[0], entry, "build", {"total": 1.5})
 
 
 def make_host(

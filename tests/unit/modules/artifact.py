@@ -80,7 +80,7 @@ def make_artifact(
                 path=f"{modules}/demo.ko",
                 sha256=hashlib.sha256(module).hexdigest(),
                 size=len(module),
-                vermagic=VERMAGIC,
+                vermagic=VERMAGIC.replace(KERNEL, pin.kernel.release),
             ),
         ),
         files=files,

@@ -1,14 +1,8 @@
-"""An installation that is killed anywhere leaves nothing half-done, and the next run finishes it.
-
-A kill is played by an audit hook: from a chosen file-system operation on, every further one fails,
-so no cleanup of the dying run gets anywhere, as after SIGKILL.
-"""
+"""An installation that is killed leaves nothing half-done, and the next run finishes it."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -25,54 +19,8 @@ from provision.modules.verify import verify
 from provision.pipeline.artifacts import install_image
 from provision.pipeline.settings import Settings
 from unit.image.fake_engine import FakeEngine
+from unit.killing import KILLER
 from unit.modules.artifact import make_artifact, make_pin
-
-_CHANGES = ("os.", "shutil.")
-_READ_ONLY = ("os.listdir", "os.scandir", "os.walk", "os.getxattr", "os.listxattr", "os.fwalk")
-
-
-class KilledError(BaseException):
-    """Stands for SIGKILL."""
-
-
-class _Killer:
-    """Counts operations that change the file system, and lets none pass from a number on."""
-
-    def __init__(self) -> None:
-        self.counting = False
-        self.count = 0
-        self.after: int | None = None
-        sys.addaudithook(self._audit)
-
-    def _audit(self, event: str, arguments: tuple[object, ...]) -> None:
-        if not self.counting or not _is_change(event, arguments):
-            return
-        self.count += 1
-        if self.after is not None and self.count > self.after:
-            raise KilledError
-
-    @contextmanager
-    def at(self, number: int | None) -> Iterator[None]:
-        """Kill at an operation; None: only count."""
-        self.count, self.after, self.counting = 0, number, True
-        try:
-            yield
-        except KilledError:
-            pass
-        finally:
-            self.counting = False
-
-
-def _is_change(event: str, arguments: tuple[object, ...]) -> bool:
-    if event == "open":
-        # Mode, or flags where a file is opened by descriptor.
-        mode, flags = arguments[1], arguments[2]
-        assert isinstance(flags, int)
-        return (isinstance(mode, str) and mode[0] in "wax") or bool(flags & 0o103)
-    return event.startswith(_CHANGES) and event not in _READ_ONLY
-
-
-_killer = _Killer()
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -126,9 +74,9 @@ def _operations(tmp_path: Path, *, update: bool) -> int:
     world = _World(tmp_path)
     if update:
         world.install(0)
-    with _killer.at(None):
+    with KILLER.at(None):
         world.install(int(update))
-    return _killer.count
+    return KILLER.count
 
 
 @pytest.mark.parametrize("update", [False, True])
@@ -143,7 +91,7 @@ def test_every_single_operation_may_be_the_last(
         world = _World(tmp_path / str(number))
         if update:
             world.install(0)
-        with _killer.at(number):
+        with KILLER.at(number):
             world.install(int(update))
         world.check_consistent()
         world.install(int(update))
@@ -156,7 +104,7 @@ def test_any_series_of_killed_runs_is_finished_by_the_next(runs: list[tuple[int,
     with TemporaryDirectory() as folder:
         world = _World(Path(folder))
         for number, version in runs:
-            with _killer.at(number):
+            with KILLER.at(number):
                 world.install(version)
             world.check_consistent()
         world.install(1)

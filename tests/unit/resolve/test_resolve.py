@@ -57,6 +57,7 @@ class Options(TypedDict, total=False):
     of: Recipe
     version: str
     flavour: str
+    prefer: str
     force: bool
     architecture: str
     tools: tuple[str, ...]
@@ -69,6 +70,7 @@ def pin(index: ArchiveIndex, **options: Unpack[Options]) -> Pin:
             options.get("architecture", "x86_64"),
             version=options.get("version"),
             flavour=options.get("flavour"),
+            prefer=options.get("prefer"),
             force=options.get("force", False),
         ),
         entry=Entry(Path("/drivers/made-up"), options.get("of", recipe()), {"fix.patch": PATCH}),
@@ -126,6 +128,35 @@ def test_the_newest_version_that_fits_the_kernel_is_taken(tmp_path: Path) -> Non
     ]
     assert pin(index, of=recipe(kernels=kernels)).driver.version == "1.10"
     assert pin(index).driver.version == "3.0"
+    index.close()
+
+
+def test_a_branch_stands_for_its_newest_version_that_fits(tmp_path: Path) -> None:
+    more = [
+        stanza(name, f"{v}-1")
+        for v in ("3.1", "3.10", "3.2")
+        for name in ("tool-source", "tool-user")
+    ]
+    index = index_of(tmp_path / "i", {("bookworm", "main"): packages(*more)})
+    assert pin(index, version="3").driver.version == "3.10"
+    assert pin(index, version="1").driver.version == "1.10"
+    # 3.1 is a version, and no branch with 3.10 in it.
+    assert pin(index, version="3.1").driver.version == "3.1"
+    older = [{"versions": "<3.10", "kernels": ">=6.1"}]
+    assert pin(index, of=recipe(kernels=older), version="3").driver.version == "3.2"
+    assert refused(index, version="4").message.startswith("'made-up' (plain) has no version 4")
+    index.close()
+
+
+def test_a_version_stays_as_long_as_it_fits_what_is_asked(tmp_path: Path) -> None:
+    more = [stanza(name, f"{v}-1") for v in ("3.1", "3.2") for name in ("tool-source", "tool-user")]
+    index = index_of(tmp_path / "i", {("bookworm", "main"): packages(*more)})
+    assert pin(index, prefer="3.1").driver.version == "3.1"
+    assert pin(index, version="3", prefer="3.1").driver.version == "3.1"
+    assert pin(index, version="1", prefer="3.1").driver.version == "1.10"
+    assert pin(index, prefer="2.9").driver.version == "3.2"
+    newer = [{"versions": ">=3.2", "kernels": ">=6.1"}]
+    assert pin(index, of=recipe(kernels=newer), prefer="3.1").driver.version == "3.2"
     index.close()
 
 

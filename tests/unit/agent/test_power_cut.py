@@ -1,0 +1,156 @@
+"""The agent is killed anywhere: the next boot has a whole driver, the next run does the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from provision.agent.boot import boot
+from provision.agent.collect import collect
+from provision.agent.rollback import rollback
+from provision.manifest import Manifest
+from provision.modules.verify import verify
+from unit.agent.host import DRIVER, NEXT, Host, make_host
+from unit.killing import KILLER
+from unit.modules.artifact import KERNEL, write
+
+# Every how many operations a run is killed: all of them would take minutes.
+_STEP = 3
+
+
+@pytest.fixture(autouse=True)
+def _no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody pulls a plug here, and waiting for the disk is most of these tests' time."""
+    monkeypatch.setattr("os.fsync", lambda _descriptor: None)
+
+
+def _first(host: Host) -> None:
+    host.apply()
+
+
+def _new_kernel(host: Host) -> None:
+    host.add_kernel(NEXT)
+    host.apply()
+
+
+def _new_version(host: Host) -> None:
+    host.configure(f'[drivers.{DRIVER}]\nversion = "2.0"\n')
+    host.apply()
+
+
+def _back(host: Host) -> None:
+    rollback(host.root, host.desired(), DRIVER)
+
+
+def _retired(host: Host) -> None:
+    host.configure("[policy]\n")
+    host.apply()
+
+
+def _gone(host: Host) -> None:
+    collect(host.root, host.desired())
+
+
+def _prepare(host: Host, doing: Callable[[Host], None]) -> None:
+    """Bring a host to where something is about to be done."""
+    if doing is _first:
+        return
+    host.newest = "1.2"
+    host.apply()
+    host.newest = "2.0"
+    if doing is _back:
+        _new_version(host)
+    if doing is _gone:
+        _new_version(host)
+        host.configure(f'[drivers.{DRIVER}]\nversion = "3.0"\n')
+        host.apply()
+
+
+@pytest.mark.parametrize("doing", [_first, _new_kernel, _new_version, _back, _retired, _gone])
+def test_a_killed_run_costs_no_driver_and_leaves_nothing(
+    doing: Callable[[Host], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted = make_host(tmp_path / "count", monkeypatch)
+    _prepare(counted, doing)
+    with KILLER.at(None):
+        doing(counted)
+    assert KILLER.count > 5
+    for number in range(0, KILLER.count, _STEP):
+        host = make_host(tmp_path / str(number), monkeypatch)
+        _prepare(host, doing)
+        had = host.layout.current.is_symlink()
+        with KILLER.at(number):
+            doing(host)
+        host.reboot()
+        boot(host.root)
+        _check_whole(host, expected=had and doing is not _retired)
+        host.apply()
+        collect(host.root, host.desired())
+        _check_clean(host)
+        assert host.apply().outcomes == ()
+        if doing is not _retired:
+            _check_whole(host, expected=True)
+
+
+def _check_whole(host: Host, *, expected: bool) -> None:
+    """Modules, user space and vendor config are of one artifact, which is whole."""
+    current = host.layout.current
+    if not current.is_symlink():
+        assert not expected, "the driver is gone"
+        return
+    entry = current.resolve(strict=True)
+    assert verify(entry).findings == ()
+    for link in host.layout.kernels.glob("[!.]*"):
+        assert verify(link.resolve(strict=True)).findings == ()
+    if not expected:
+        return
+    manifest = Manifest.model_validate_json((entry / "driver/manifest.json").read_text())
+    version = manifest.pin.driver.version
+    assert host.kernel.loaded.keys() == {DRIVER}
+    assert (host.root / f"sys/module/{DRIVER}/version").read_text().strip() == version
+    assert f'"version": "{version}"' in host.layout.vendor_config.read_text()
+    assert current.readlink().name == host.layout.kernel_link(KERNEL).readlink().name
+
+
+def _check_clean(host: Host) -> None:
+    kept = {".lock", ".desired.json"}
+    hidden = [path for path in host.root.rglob(".*") if path.name not in kept]
+    assert hidden == []
+
+
+def test_a_boot_that_is_killed_is_finished_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def prepared(name: str) -> Host:
+        host = make_host(tmp_path / name, monkeypatch)
+        host.apply()
+        host.add_kernel(NEXT)
+        host.apply()
+        host.reboot(NEXT)
+        return host
+
+    counted = prepared("count")
+    with KILLER.at(None):
+        boot(counted.root)
+    for number in range(0, KILLER.count, _STEP):
+        host = prepared(str(number))
+        with KILLER.at(number):
+            boot(host.root)
+        host.reboot(NEXT)
+        boot(host.root)
+        assert host.kernel.loaded.keys() == {DRIVER}
+        assert host.layout.current.resolve() == host.layout.kernel_link(NEXT).resolve()
+        host.apply()
+        _check_clean(host)
+        assert host.apply().outcomes == ()
+
+
+def test_a_status_that_was_cut_off_is_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = make_host(tmp_path, monkeypatch)
+    write(tmp_path / "run/provision/status.json", b'{"schema": 1')
+    host.apply()
+    assert b'"state": "ready"' in (tmp_path / "run/provision/status.json").read_bytes()
