@@ -1,12 +1,13 @@
 """The door's way for long programs, without starting any."""
 
+import subprocess
 from pathlib import Path
 from typing import Self
 
 import pytest
 
 from provision.errors import NotFoundError, ProvisionError
-from provision.run import stream
+from provision.run import beside, stream
 
 
 class Child:
@@ -73,3 +74,35 @@ def test_whoever_stops_listening_ends_it(child: type[Child]) -> None:
 def test_a_missing_program_is_named() -> None:
     with pytest.raises(NotFoundError, match="'no-such-tool' was not found"):
         stream(["no-such-tool"], why="test it", on_line=lambda _line: None)
+
+
+class Companion:
+    """Stands in for ``subprocess.Popen`` of a program that ends with its standard input."""
+
+    started: list[str]
+    options: dict[str, object]
+    ended = False
+    pid = 1
+
+    def __init__(self, argv: list[str], **options: object) -> None:
+        type(self).started, type(self).options = argv, options
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        type(self).ended = True
+
+
+def test_a_companion_runs_as_long_as_the_block(
+    child: type[Child], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del child
+    monkeypatch.setattr("provision.run.subprocess.Popen", Companion)
+    with beside(["tool", "cat"], why="test it"):
+        assert Companion.started == [str(tmp_path / "tool"), "cat"]
+        assert Companion.options["stdin"] == subprocess.PIPE
+        assert not Companion.ended
+    assert Companion.ended
+    with pytest.raises(NotFoundError), beside(["none"], why="test it"):
+        pass

@@ -1,0 +1,197 @@
+"""The commands of the agent on a host that is all in a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from provision.agent import waiting
+from provision.agent.reconcile import look_at
+from provision.cli import status_table
+from provision.cli.status_table import rendered, watch
+from provision.errors import ProvisionError
+from provision.image.diagnose import BuildError, SourceError
+from unit.agent.host import DRIVER, NEXT, Host, make_host
+from unit.cli.outcome import Outcome
+from unit.modules.artifact import KERNEL
+
+Call = Callable[..., Outcome]
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
+    return make_host(tmp_path / "host", monkeypatch)
+
+
+def _broken() -> ProvisionError:
+    return BuildError(
+        "it does not compile",
+        resolution="patch it",
+        details="demo.c:1: error: no",
+        source_errors=[SourceError("demo.c", 1, "no")],
+    )
+
+
+def test_a_plan_says_what_and_why(host: Host, call: Call) -> None:
+    lines = call("plan", "--root", host.root).out.splitlines()
+    assert lines[0] == f"1. make the artifact of {DRIVER} for {KERNEL}: there is none"
+    assert len(lines) == 3
+    document = call("plan", "--root", host.root, "--json").document
+    assert [action["kind"] for action in document["actions"]] == ["prepare", "activate", "load"]
+    assert document["kernels"]["running"] == KERNEL
+    assert call("apply", "--dry-run", "--root", host.root, "--json").document == document
+    assert not host.layout.folder.exists()
+
+
+def test_an_apply_says_how_the_host_is_then(host: Host, call: Call) -> None:
+    done = call("apply", "--root", host.root)
+    assert (done.code, done.out) == (0, f"{DRIVER} for {KERNEL}: ready, 2.0\n")
+    assert "make the artifact" in done.err
+    again = call("apply", "--root", host.root)
+    assert (again.code, again.out, again.err) == (0, "Nothing to do.\n", "")
+    document = call("apply", "--root", host.root, "--json").document
+    assert (document["changed"], document["actions"]) == (False, [])
+    assert "error" not in document
+    assert call("plan", "--root", host.root).out == "Nothing to do.\n"
+
+
+def test_a_failure_is_told_with_its_reason_and_cure(host: Host, call: Call) -> None:
+    call("apply", "--root", host.root)
+    host.add_kernel(NEXT)
+    host.broken[NEXT] = _broken()
+    done = call("apply", "--root", host.root)
+    assert done.code == 1
+    assert "demo.c:1: error: no" in done.out
+    assert "What to do: patch it" in done.out
+    document = call("apply", "--root", host.root, "--json").document
+    assert document["error"]["exit_code"] == 1
+    assert "demo.c:1" in document["error"]["details"]
+    assert document["status"]["state"] == "next-kernel-not-ready"
+    blocked = call("plan", "--root", host.root).out
+    assert f"Not now: {DRIVER} for {NEXT}: it does not compile" in blocked
+    assert "What to do: patch it" in blocked
+
+
+def test_a_status_is_a_table_for_people(host: Host, call: Call) -> None:
+    call("apply", "--root", host.root)
+    done = call("status", "--root", host.root)
+    assert done.code == 0
+    assert "This host is ready" in done.out
+    assert "loaded" in done.out
+    host.add_kernel(NEXT)
+    host.broken[NEXT] = _broken()
+    call("apply", "--root", host.root)
+    done = call("status", "--root", host.root)
+    assert done.code == 0
+    assert f"next {NEXT}" in done.out
+    assert "demo.c:1: error: no" in done.out
+    assert call("status", "--check", "--root", host.root).code == 1
+    document = call("status", "--root", host.root, "--json").document
+    assert document["drivers"][0]["kernels"][1]["failure"]["reason"] == "compile"
+    assert call("status", "--check", "--json", "--root", host.root).code == 1
+
+
+def test_a_status_is_shown_again_and_again(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    console = Console(force_terminal=True, width=120, record=True)
+    monkeypatch.setattr(status_table, "_console", lambda: console)
+    sleeps: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        sleeps.append(seconds)
+        if len(sleeps) == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        watch(lambda: look_at(host.root, host.desired())[1], seconds=2, sleep=sleep)
+    assert sleeps == [2, 2, 2]
+    assert "pending" in console.export_text()
+
+
+def test_a_host_without_drivers_says_so(host: Host, call: Call) -> None:
+    host.configure("")
+    assert "names no driver" in call("status", "--root", host.root).out
+    assert call("apply", "--root", host.root).out == "Nothing to do.\n"
+    assert rendered(look_at(host.root, host.desired())[1])
+
+
+def test_a_rollback_goes_back(host: Host, call: Call) -> None:
+    host.newest = "1.2"
+    call("apply", "--root", host.root)
+    host.configure(f'[drivers.{DRIVER}]\nversion = "2.0"\n')
+    call("apply", "--root", host.root)
+    dry = call("rollback", DRIVER, "--dry-run", "--root", host.root)
+    assert "would go back" in dry.out
+    document = call("rollback", DRIVER, "--dry-run", "--root", host.root, "--json").document
+    assert document["from"] != document["to"]
+    done = call("rollback", DRIVER, "--root", host.root)
+    assert (done.code, host.current()) == (0, "1.2")
+    other = call("rollback", "other", "--root", host.root)
+    assert other.code == 3
+    document = call("rollback", DRIVER, "--root", host.root, "--json").document
+    assert document["error"]["exit_code"] == 3
+
+
+def test_gc_says_what_it_removes(host: Host, call: Call) -> None:
+    call("apply", "--root", host.root)
+    assert call("gc", "--root", host.root).out == "Nothing to remove.\n"
+    host.configure("[policy]\nkeep = 0\n")
+    call("apply", "--root", host.root)
+    assert "would remove" in call("gc", "--dry-run", "--root", host.root).out
+    done = call("gc", "--root", host.root)
+    assert f"removed {DRIVER}" in done.out
+    assert call("gc", "--root", host.root, "--json").document == {
+        "artifacts": [],
+        "images": [],
+        "dry_run": False,
+    }
+
+
+def test_the_timers_run_makes_room(host: Host, call: Call) -> None:
+    call("apply", "--root", host.root)
+    host.configure("[policy]\nkeep = 0\n")
+    call("apply", "--timer", "--root", host.root)
+    assert [path.name for path in host.layout.folder.glob("[0-9a-f]*")] == []
+
+
+@pytest.mark.parametrize(("policy", "moves"), [("never", False), ("timer", True)])
+def test_the_timer_moves_versions_forward_where_the_policy_allows(
+    policy: str, host: Host, call: Call, *, moves: bool
+) -> None:
+    host.newest = "1.2"
+    host.configure(f'[drivers.{DRIVER}]\n[policy]\nupdate = "{policy}"\n')
+    call("apply", "--root", host.root)
+    host.newest = "2.0"
+    call("apply", "--timer", "--root", host.root)
+    assert host.current() == ("2.0" if moves else "1.2")
+
+
+def test_a_boot_that_finds_nothing_is_no_failure(host: Host, call: Call) -> None:
+    done = call("apply", "--boot", "--root", host.root)
+    assert done.code == 0
+    assert "pending" in done.out
+    call("apply", "--root", host.root)
+    host.reboot()
+    host.kernel.refused[DRIVER] = ("Invalid argument", "demo: no")
+    assert call("apply", "--boot", "--root", host.root).code == 1
+
+
+def test_mistakes_in_the_configuration_are_all_named(host: Host, call: Call) -> None:
+    host.configure('[policy]\nunload = "force"\nkeep = -1\n')
+    for words in (("apply",), ("plan",), ("status",), ("gc",), ("apply", "--boot")):
+        document = call(*words, "--root", host.root, "--json")
+        assert document.code == 2
+        assert len(document.document["error"]["mistakes"]) == 2
+
+
+def test_a_kernel_is_waited_for_when_asked(
+    host: Host, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[Path] = []
+    monkeypatch.setattr(waiting, "wait_for_kernel", lambda root, **_more: waited.append(root))
+    call("apply", "--root", host.root)
+    assert waited == []
+    assert call("apply", "--wait-kernel", "--root", host.root).out == "Nothing to do.\n"
+    assert waited == [host.root]

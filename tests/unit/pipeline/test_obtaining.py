@@ -1,0 +1,180 @@
+"""Where an artifact comes from: the store, the engine, a registry, a build."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from provision.catalogue import Catalogue
+from provision.config import Config, RegistryConfig
+from provision.errors import ProvisionError
+from provision.image.build import DIGEST_LABEL, Built
+from provision.image.engine import Engine, Image, Message
+from provision.image.push import Pushed
+from provision.install.layout import Layout
+from provision.modules.verify import verify
+from provision.pipeline import obtaining
+from provision.pipeline.artifacts import activate_entry, retire
+from provision.pipeline.obtaining import obtain, registry_reference
+from provision.pipeline.resolution import Resolved
+from provision.pipeline.settings import Settings
+from provision.progress import Event, Note
+from unit.image.fake_engine import FakeEngine
+from unit.modules.artifact import KERNEL, make_artifact, make_pin
+
+PIN = make_pin()
+RESOLVED = cast("Resolved", SimpleNamespace(pin=PIN))
+ADDRESS = "registry.example:5000/drivers"
+
+
+class _Engine(FakeEngine):
+    """Has what is pulled or built only from then on."""
+
+    def __init__(self, image: Image, content: Path, *, in_registry: bool) -> None:
+        super().__init__()
+        self.artifact, self.content, self.in_registry = image, content, in_registry
+
+    def pull(self, reference: str, *, platform: str | None = None) -> Iterator[Message]:
+        self.calls.append(f"pull {reference}")
+        del platform
+        if not self.in_registry:
+            yield {"error": "manifest unknown"}
+            return
+        yield {"status": "done"}
+        self.images[reference] = self.artifact
+        self.have(self.artifact, self.content)
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    registry = RegistryConfig(address=ADDRESS, push=True)
+    config = Config(registry=registry)
+    return Settings(tmp_path / "host", config, Catalogue([]), tmp_path / "state")
+
+
+def _engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, in_registry: bool = False, digest: str = ""
+) -> _Engine:
+    labels = {DIGEST_LABEL: digest or PIN.digest}
+    image = Image("sha256:1", (f"{ADDRESS}/x:1",), labels=labels)
+    make_artifact(tmp_path / "content", pin=PIN)
+    engine = _Engine(image, tmp_path / "content", in_registry=in_registry)
+
+    def build_image(*_given: object, **_more: object) -> Built:
+        is_new = PIN.image not in engine.images and not engine.images_with_label(
+            f"{DIGEST_LABEL}={PIN.digest}"
+        )
+        engine.calls.append("build" if is_new else "name")
+        image = Image("sha256:1", (PIN.image,), labels={DIGEST_LABEL: PIN.digest})
+        engine.have(image, tmp_path / "content")
+        return Built(PIN.image, "sha256:1", 1, built=is_new, seconds=3.0)
+
+    def push(_engine: object, image_id: str, reference: str, **_more: object) -> Pushed:
+        engine.calls.append(f"push {image_id} {reference}")
+        return Pushed(reference, "sha256:2")
+
+    monkeypatch.setattr(obtaining, "build_image", build_image)
+    monkeypatch.setattr(obtaining, "push", push)
+    return engine
+
+
+def _no_engine() -> Engine:
+    raise AssertionError("the engine was asked for")
+
+
+def _reference() -> str:
+    return f"{ADDRESS}/{PIN.image.removeprefix('provision/')}"
+
+
+def test_what_is_nowhere_is_built_pushed_and_stored(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = _engine(tmp_path, monkeypatch)
+    found = obtain(settings, lambda: engine, RESOLVED)
+    assert found.origin == "build"
+    assert engine.calls == [f"pull {_reference()}", "build", f"push sha256:1 {_reference()}"]
+    assert verify(found.entry).findings == ()
+    assert found.seconds["total"] >= 0
+    # The store has it now.
+    assert obtain(settings, _no_engine, RESOLVED).origin == "store"
+
+
+def test_what_the_registry_has_is_not_built(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = _engine(tmp_path, monkeypatch, in_registry=True)
+    assert obtain(settings, lambda: engine, RESOLVED).origin == "registry"
+    assert engine.calls == [f"pull {_reference()}", "name"]
+
+
+def test_an_image_of_another_pin_is_not_taken(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = _engine(tmp_path, monkeypatch, in_registry=True, digest="sha256:" + "0" * 64)
+    notes: list[Event] = []
+    found = obtain(settings, lambda: engine, RESOLVED, progress=notes.append)
+    assert found.origin == "build"
+    assert any(isinstance(n, Note) and "another Pin" in n.text for n in notes)
+
+
+def test_a_registry_that_fails_stops_nobody(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = _engine(tmp_path, monkeypatch)
+
+    def push(*_given: object, **_more: object) -> Pushed:
+        raise ProvisionError("could not be pushed", details="denied")
+
+    def pull(*_given: object, **_more: object) -> Iterator[Message]:
+        raise ProvisionError("no", details="no route")
+
+    monkeypatch.setattr(obtaining, "push", push)
+    monkeypatch.setattr(engine, "pull", pull)
+    notes: list[Event] = []
+    assert obtain(settings, lambda: engine, RESOLVED, progress=notes.append).origin == "build"
+    said = " ".join(note.text for note in notes if isinstance(note, Note))
+    assert "no route" in said
+    assert "denied" in said
+
+
+def test_an_image_that_is_there_is_taken(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = _engine(tmp_path, monkeypatch)
+    image = Image("sha256:1", (PIN.image,), labels={DIGEST_LABEL: PIN.digest})
+    engine.have(image, tmp_path / "content")
+    assert obtain(settings, lambda: engine, RESOLVED).origin == "engine"
+    assert engine.calls == ["name"]
+
+
+def test_a_damaged_entry_is_made_anew(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = _engine(tmp_path, monkeypatch)
+    entry = obtain(settings, lambda: engine, RESOLVED).entry
+    (entry / f"lib/modules/{KERNEL}/demo.ko").write_bytes(b"broken")
+    found = obtain(settings, lambda: engine, RESOLVED)
+    assert found.origin == "engine"
+    assert verify(entry).findings == ()
+
+
+def test_without_an_address_there_is_no_registry(tmp_path: Path) -> None:
+    settings = Settings(tmp_path, Config(), Catalogue([]), tmp_path)
+    assert registry_reference(settings, PIN) is None
+
+
+def test_a_retired_driver_leaves_other_peoples_files(tmp_path: Path) -> None:
+    layout = Layout(tmp_path, "demo")
+    entry = layout.entry(PIN.short_digest)
+    make_artifact(entry, pin=PIN)
+    activate_entry(layout, entry)
+    layout.loader_config.write_text("mine")
+    retire(layout)
+    assert not layout.vendor_config.exists()
+    assert not layout.current.is_symlink()
+    assert layout.loader_config.read_text() == "mine"
+    assert entry.is_dir()
