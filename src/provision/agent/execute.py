@@ -23,7 +23,7 @@ from provision.errors import NotFoundError, ProvisionError
 from provision.image.engine import Engine
 from provision.install.kernels import link_kernel
 from provision.install.layout import Layout
-from provision.install.state import KernelState, load_state, store_state
+from provision.install.state import Failure, KernelState, load_state, store_state
 from provision.manifest import Manifest
 from provision.modules.loading import load, unload
 from provision.modules.verify import MANIFEST
@@ -73,11 +73,7 @@ class Executor:
             self.engine.close()
 
     def do(self, action: Action, observed: Observed) -> Outcome:
-        """Carry out an action; what it raises is remembered and becomes part of the outcome.
-
-        Raises:
-            OSError: What happened can't be written down.
-        """
+        """Carry out an action; what it raises is remembered and becomes part of the outcome."""
         self.progress(Note(str(action)))
         begun = time.monotonic()
         steps: dict[str, Callable[[Action, Observed], str]] = {
@@ -90,9 +86,9 @@ class Executor:
         try:
             result = steps[action.kind](action, observed)
         except (ProvisionError, OSError) as error:
-            failure = error if isinstance(error, ProvisionError) else _disk_error(error)
-            self._remember_failure(action, observed, failure)
-            return Outcome(action, failure.message, time.monotonic() - begun, failure)
+            told = error if isinstance(error, ProvisionError) else _disk_error(error)
+            failure = self._remember(action, observed, told)
+            return Outcome(action, told.message, time.monotonic() - begun, told, failure)
         return Outcome(action, result, time.monotonic() - begun)
 
     def fall_back(self, action: Action, observed: Observed, error: ProvisionError) -> bool:
@@ -222,18 +218,28 @@ class Executor:
         self._update(action, load_failure=None)
         return f"loaded {', '.join(done) or 'nothing'}"
 
-    def _remember_failure(self, action: Action, observed: Observed, error: ProvisionError) -> None:
+    def _remember(
+        self, action: Action, observed: Observed, error: ProvisionError
+    ) -> Failure | None:
+        """Write down what failed, if that can be done, and return it.
+
+        Of a driver that is not wanted nothing is remembered.
+        """
         slot = observed.drivers[action.driver].slots.get(action.kernel)
         if slot is None:
-            # Of a driver that is not wanted nothing is remembered.
-            return
-        now = int(time.time())
-        if action.kind == "prepare":
-            failure = failure_of(error, slot.inputs, before=slot.failure, time=now)
-            self._update(action, failure=failure)
-        else:
-            failure = failure_of(error, slot.inputs, before=slot.load_failure, time=now)
-            self._update(action, load_failure=replace(failure, reason=action.kind))
+            return None
+        is_preparing = action.kind == "prepare"
+        before = slot.failure if is_preparing else slot.load_failure
+        failure = failure_of(error, slot.inputs, before=before, time=int(time.time()))
+        if not is_preparing:
+            failure = replace(failure, reason=action.kind)
+        name = "failure" if is_preparing else "load_failure"
+        try:
+            self._update(action, **{name: failure})
+        except OSError as problem:
+            # A full disk, likely: the run goes on, and the host's status has it all the same.
+            self.progress(Note(f"What failed can't be remembered: {problem}"))
+        return failure
 
     def _update(self, action: Action, **changes: Any) -> None:  # noqa: ANN401 - fields of the state
         layout = Layout(self.root, action.driver)

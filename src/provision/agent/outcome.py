@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from provision.agent.plan import Action
 from provision.errors import ProvisionError
+from provision.install.state import Failure
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,9 +18,11 @@ class Outcome:
         result: In one line.
         seconds: How long it took.
         error: Why it failed; None: it didn't.
+        failure: The same, as it is remembered.
     """
 
     action: Action
     result: str
     seconds: float
     error: ProvisionError | None = None
+    failure: Failure | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -107,7 +107,7 @@ def held(root: Path, progress: Progress) -> Iterator[None]:
 
 def _finish(run: Run, outcomes: tuple[Outcome, ...]) -> Result:
     """Look at the host once more, and publish how it is."""
-    observed = observe(run.root, run.desired)
+    observed = _with_failures(observe(run.root, run.desired), outcomes)
     _remember_stamps(run, observed)
     planned = plan(run.desired, observed)
     status = status_of(run.desired, observed, planned, time=int(time.time()))
@@ -115,6 +115,24 @@ def _finish(run: Run, outcomes: tuple[Outcome, ...]) -> Result:
     for problem in problems:
         run.progress(Note(problem))
     return Result(outcomes, status, tuple(problems))
+
+
+def _with_failures(observed: Observed, outcomes: Iterable[Outcome]) -> Observed:
+    """Return the same with what failed in this run and could not be written down."""
+    drivers = dict(observed.drivers)
+    # What succeeded in the end is no failure.
+    for outcome in {outcome.action.key: outcome for outcome in outcomes}.values():
+        kind, name, release = outcome.action.key
+        slots = drivers[name].slots if name in drivers else {}
+        slot = slots.get(release)
+        if outcome.failure is None or slot is None or slot.failure or slot.load_failure:
+            continue
+        if kind != "prepare":
+            slot = replace(slot, load_failure=outcome.failure)
+        elif not slot.is_current:
+            slot = replace(slot, failure=outcome.failure)
+        drivers[name] = replace(drivers[name], slots={**slots, release: slot})
+    return replace(observed, drivers=drivers)
 
 
 def _carry_out(run: Run) -> Iterator[Outcome]:

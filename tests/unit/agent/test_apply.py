@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 from pathlib import Path
 
 import pytest
 
+from provision.agent import execute
 from provision.agent.boot import boot
 from provision.agent.rollback import rollback, would_roll_back
 from provision.agent.status import SlotStatus
@@ -223,6 +225,23 @@ def test_a_full_disk_is_a_failure_that_passes(host: Host) -> None:
     assert (result.status.state, result.status.exit_code) == ("failed", 1)
     host.broken.clear()
     assert host.kinds()[0] == f"prepare {KERNEL}"
+
+
+def test_what_cannot_be_written_down_is_told_all_the_same(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def store_state(*_given: object) -> bool:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(execute, "store_state", store_state)
+    host.broken[KERNEL] = ProvisionError("The disk is full.", resolution="Make room")
+    result = host.apply()
+    assert (result.status.state, result.status.exit_code) == ("failed", 1)
+    assert any("can't be remembered" in note for note in host.notes)
+    host.broken.clear()
+    result = host.apply()
+    assert result.outcomes[0].error is not None
+    assert (result.status.state, result.status.exit_code) == ("failed", 1)
 
 
 def test_modules_that_do_not_load_give_way_to_those_that_did(ready: Host) -> None:
