@@ -1,0 +1,78 @@
+"""Calls ``provision`` and reads the one JSON document that it prints."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+# What exit codes say: docs/reference/status-and-exit-codes.md.
+DONE, FAILED, USAGE, NOT_FOUND, IN_USE = range(5)
+
+
+class Runner(Protocol):
+    """What this needs of an AnsibleModule."""
+
+    def run_command(self, args: list[str]) -> tuple[int, str, str]:
+        """Run a program; its exit code and both streams."""
+
+
+class ProgramError(Exception):
+    """``provision`` said no, or nothing that can be read."""
+
+    def __init__(self, message: str, document: dict[str, Any] | None = None) -> None:
+        """Keep what it said."""
+        super().__init__(message)
+        self.document = document or {}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """How a call ended.
+
+    Attributes:
+        code: The exit code.
+        document: What it printed.
+        notes: What it said on standard error: progress.
+    """
+
+    code: int
+    document: dict[str, Any]
+    notes: str
+
+    @property
+    def error(self) -> str | None:
+        """What went wrong, why and what to do, as one text."""
+        return explained(self.document.get("error"))
+
+
+def is_there(program: str) -> bool:
+    """Whether the program is installed."""
+    return os.access(program, os.X_OK)
+
+
+def call(runner: Runner, program: str, words: Sequence[str]) -> Answer:
+    """Run ``PROGRAM WORDS --json``.
+
+    Raises:
+        ProgramError: It printed no JSON document.
+    """
+    code, printed, notes = runner.run_command([program, *words, "--json"])
+    try:
+        document = json.loads(printed)
+    except ValueError:
+        said = (notes or printed).strip()
+        text = f"'{' '.join([program, *words])}' ended with {code} and printed no JSON: {said}"
+        raise ProgramError(text) from None
+    return Answer(code, document, notes)
+
+
+def explained(error: dict[str, Any] | None) -> str | None:
+    """Return an error document as text."""
+    if not error:
+        return None
+    mistakes = [f"{m['path']}: {m['message']}" for m in error.get("mistakes", [])]
+    parts = [error["message"], *mistakes, error.get("details"), error.get("resolution")]
+    return "\n".join(part for part in parts if part)

@@ -1,0 +1,116 @@
+"""Writes a set of small files in one go."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: files
+short_description: Has exactly these small files on a host
+description:
+  - Writes all files of a set in one call, and takes back those of an earlier call that are not
+    named any more.
+  - Remembers what was there before, and puts that back when a file is not wanted any more,
+    unless somebody changed it.
+options:
+  files:
+    description: By path, each with C(content) and optionally C(mode), an octal number in quotes.
+    type: dict
+    default: {}
+  documents:
+    description: JSON documents of the set; each becomes C(NAME.json) in I(documents_folder).
+    type: dict
+    default: {}
+  documents_folder:
+    description: Where these lie.
+    type: path
+  ledger:
+    description: Where the set is remembered; one file for each set.
+    type: path
+    required: true
+attributes:
+  check_mode:
+    description: Says what would change.
+    support: full
+  diff_mode:
+    description: Shows it.
+    support: full
+author:
+  - The authors of provision and oci-decorator
+"""
+
+EXAMPLES = r"""
+- name: Ensure podman knows the hooks
+  oci_decorator.drivers.files:
+    ledger: /var/lib/oci-decorator/files.json
+    files:
+      /etc/containers/oci/hooks.d/10-oci-decorator.json:
+        content: "{{ lookup('ansible.builtin.template', 'hook.json.j2') }}"
+"""
+
+RETURN = r"""
+paths:
+  description: The files that were changed, or would be.
+  returned: always
+  type: list
+  elements: str
+"""
+
+import json
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.oci_decorator.drivers.plugins.module_utils.ledger import Change, Ledger
+
+_MODE = "0644"
+_OCTAL = 8
+
+
+def planned(ledger: Ledger, files: dict[str, dict[str, Any]]) -> list[Change]:
+    """Return what has to change so that a host has these files and no others of the set."""
+    wished = [
+        ledger.wish(path, file["content"], int(str(file.get("mode", _MODE)), _OCTAL))
+        for path, file in files.items()
+    ]
+    gone = [ledger.restore(path) for path in ledger.records if path not in files]
+    return [change for change in (*wished, *gone) if change is not None]
+
+
+def as_files(documents: dict[str, Any], folder: str | None) -> dict[str, dict[str, Any]]:
+    """Return documents as files of a set."""
+    return {
+        f"{folder}/{name}.json": {"content": json.dumps(document, indent=4) + "\n"}
+        for name, document in documents.items()
+    }
+
+
+def main() -> None:
+    """Write and take back."""
+    module = AnsibleModule(
+        argument_spec={
+            "files": {"type": "dict", "default": {}},
+            "documents": {"type": "dict", "default": {}},
+            "documents_folder": {"type": "path"},
+            "ledger": {"type": "path", "required": True},
+        },
+        supports_check_mode=True,
+    )
+    documents = module.params["documents"]
+    if documents and not module.params["documents_folder"]:
+        module.fail_json(msg="'documents' need a 'documents_folder'.")
+    files = {**module.params["files"], **as_files(documents, module.params["documents_folder"])}
+    ledger = Ledger(module.params["ledger"])
+    changes = planned(ledger, files)
+    stale = [path for path in ledger.records if path not in files]
+    if not module.check_mode:
+        ledger.make(changes, module.atomic_move)
+        if stale:
+            ledger.forget(stale, module.atomic_move)
+    module.exit_json(
+        changed=bool(changes),
+        paths=[change.path for change in changes],
+        diff=[change.diff() for change in changes],
+    )
+
+
+if __name__ == "__main__":
+    main()

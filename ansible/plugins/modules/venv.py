@@ -1,0 +1,161 @@
+"""Installs provision from an archive of wheels."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: venv
+short_description: Installs provision into a virtual environment of its own
+description:
+  - Installs an archive of M(oci_decorator.drivers.bundle) below I(folder), without a network.
+  - An environment gets its name when it is complete, so that a run that broke off leaves the
+    former one in use.
+  - An environment whose Python is gone, as after an upgrade of the distro, is made anew.
+options:
+  archive:
+    description: The archive on the host.
+    type: path
+  digest:
+    description: What the archive was made from.
+    type: str
+  python:
+    description: The Python to make the environment with.
+    type: path
+  folder:
+    description: Where environments and the link C(bin/provision) lie.
+    type: path
+    default: /opt/provision
+  state:
+    description: Whether it shall be there.
+    type: str
+    choices: [present, absent]
+    default: present
+attributes:
+  check_mode:
+    description: Says whether it would be installed; needs I(digest) alone for that.
+    support: full
+author:
+  - The authors of provision and oci-decorator
+"""
+
+EXAMPLES = r"""
+- name: Ensure provision is installed
+  oci_decorator.drivers.venv:
+    archive: /opt/provision/provision.tar
+    digest: "{{ bundle.digest }}"
+    python: /usr/bin/python3
+"""
+
+RETURN = r"""
+program:
+  description: The path of C(provision).
+  returned: always
+  type: str
+"""
+
+import shutil
+import tarfile
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+
+_OURS = "venv-*"
+
+
+def _works(module: AnsibleModule, environment: Path) -> bool:
+    """Whether an environment is complete, and its Python still there."""
+    program = environment / "bin/provision"
+    return program.exists() and module.run_command([str(program), "--version"])[0] == 0
+
+
+def _links(folder: Path, environment: Path) -> dict[Path, str]:
+    return {folder / "venv": environment.name, folder / "bin/provision": "../venv/bin/provision"}
+
+
+def _is_linked(links: dict[Path, str]) -> bool:
+    return all(p.is_symlink() and str(p.readlink()) == target for p, target in links.items())
+
+
+def _link(path: Path, target: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.draft")
+    draft.unlink(missing_ok=True)
+    draft.symlink_to(target)
+    draft.replace(path)
+
+
+def _install(module: AnsibleModule, environment: Path) -> None:
+    """Make an environment, at its own place: its programs name their Python by its path."""
+    shutil.rmtree(environment, ignore_errors=True)
+    environment.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=environment.parent) as name:
+        wheels = Path(name)
+        with tarfile.open(module.params["archive"]) as archive:
+            archive.extractall(wheels, filter="data")
+        made = [module.params["python"], "-m", "venv", "--without-pip", str(environment)]
+        module.run_command(made, check_rc=True)
+        pip = next(wheels.glob("pip-*.whl"))
+        wheel = next(wheels.glob("provision-*.whl"))
+        # pip runs from its own wheel: many hosts have no ensurepip.
+        words = [str(environment / "bin/python"), f"{pip}/pip", "install", "--quiet"]
+        words += ["--no-index", "--no-cache-dir", f"--find-links={wheels}", str(wheel)]
+        module.run_command([*words, "--disable-pip-version-check"], check_rc=True)
+    if not _works(module, environment):
+        module.fail_json(
+            msg=f"provision was installed in '{environment}' and does not start there."
+        )
+
+
+def _present(module: AnsibleModule, folder: Path) -> bool:
+    environment = folder / f"venv-{module.params['digest'][:12]}"
+    links = _links(folder, environment)
+    works = _works(module, environment)
+    others = [path for path in folder.glob(_OURS) if path != environment]
+    if works and _is_linked(links) and not others:
+        return False
+    if module.check_mode:
+        return True
+    if not works:
+        _install(module, environment)
+    for path, target in links.items():
+        _link(path, target)
+    for path in others:
+        shutil.rmtree(path)
+    return True
+
+
+def _absent(module: AnsibleModule, folder: Path) -> bool:
+    found = [*folder.glob(_OURS), *(p for p in _links(folder, folder) if p.is_symlink())]
+    if module.check_mode or not found:
+        return bool(found)
+    for path in found:
+        if path.is_symlink():
+            path.unlink()
+        else:
+            shutil.rmtree(path)
+    return True
+
+
+def main() -> None:
+    """Install or remove."""
+    present: list[Any] = ["state", "present", ["archive", "digest", "python"]]
+    module = AnsibleModule(
+        argument_spec={
+            "archive": {"type": "path"},
+            "digest": {"type": "str"},
+            "python": {"type": "path"},
+            "folder": {"type": "path", "default": "/opt/provision"},
+            "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+        },
+        required_if=[present],
+        supports_check_mode=True,
+    )
+    folder = Path(module.params["folder"])
+    act = _present if module.params["state"] == "present" else _absent
+    module.exit_json(changed=act(module, folder), program=str(folder / "bin/provision"))
+
+
+if __name__ == "__main__":
+    main()

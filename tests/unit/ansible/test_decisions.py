@@ -1,0 +1,153 @@
+"""The pure parts of modules: which Python, which wheels, which mistakes, whose health."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.oci_decorator.drivers.plugins.module_utils import health, program, pythons
+from ansible_collections.oci_decorator.drivers.plugins.modules import bundle, config, images
+
+_PYTHON = {"version": [3, 13, 5], "machine": "x86_64", "libc": ["glibc", "2.17"]}
+
+
+def test_mistakes_of_a_configuration_are_named_together() -> None:
+    given = {
+        "drivers": {"nvidia": {"verzion": "535"}, "onload": "yes"},
+        "policy": {"unload": "always"},
+        "colour": "red",
+    }
+    _, mistakes = config.parsed(given)
+    text = "\n".join(mistakes)
+    assert "colour" in text
+    assert "unload" in text
+    assert "always" in text
+    assert "config.drivers.nvidia: verzion" in text
+    assert "config.drivers.onload: must be a dictionary, not 'yes'" in text
+
+
+def test_a_configuration_gets_its_types() -> None:
+    given = {"drivers": {"nvidia": {"version": 535}, "onload": None}, "policy": {"keep": "2"}}
+    assert config.parsed(given) == (
+        {"drivers": {"nvidia": {"version": "535"}, "onload": {}}, "policy": {"keep": 2}},
+        [],
+    )
+
+
+def test_wheels_are_for_the_hosts_python() -> None:
+    words = bundle.download_words(Path("/w.whl"), Path("/out"), Path("/house"), _PYTHON)
+    assert "--python-version=3.13" in words
+    assert "--platform=manylinux_2_17_x86_64" in words
+    assert "--platform=manylinux_2_18_x86_64" not in words
+    assert words[-4:] == ["--no-index", "--find-links=/house", "/w.whl", "pip"]
+
+
+def test_a_bundle_is_made_anew_when_something_changed(tmp_path: Path) -> None:
+    source = tmp_path / "checkout"
+    (source / "src/provision").mkdir(parents=True)
+    (source / "pyproject.toml").write_text("[project]\n")
+    file = source / "src/provision/a.py"
+    file.write_text("1\n")
+    first = bundle.fingerprint(source, None, _PYTHON)
+    (source / "src/provision/__pycache__").mkdir()
+    (source / "src/provision/__pycache__/a.pyc").write_text("")
+    (source / "notes.txt").write_text("not part of it\n")
+    assert bundle.fingerprint(source, None, _PYTHON) == first
+    assert bundle.fingerprint(source, None, {**_PYTHON, "version": [3, 11, 2]}) != first
+    file.write_text("2\n")
+    assert bundle.fingerprint(source, None, _PYTHON) != first
+
+
+@pytest.mark.parametrize(
+    ("found", "chosen"),
+    [
+        ([((3, 9, 2), True)], None),
+        ([((3, 9, 2), True), ((3, 12, 1), True)], (3, 12, 1)),
+        ([((3, 13, 0), False), ((3, 11, 2), True)], (3, 11, 2)),
+        ([], None),
+    ],
+)
+def test_the_first_python_that_will_do_is_taken(
+    found: list[tuple[tuple[int, ...], bool]], chosen: tuple[int, ...] | None
+) -> None:
+    described = [{"version": list(version), "has_venv": venv} for version, venv in found]
+    usable = pythons.first_usable(described)
+    assert (usable and tuple(usable["version"])) == chosen
+
+
+def _status(**running: str | None) -> dict[str, Any]:
+    slot = {
+        "release": "6.1",
+        "role": "running",
+        "state": "ready",
+        "digest": "abc",
+        "reason": None,
+        "resolution": None,
+        **running,
+    }
+    driver = {"name": "nvidia", "is_ready": slot["state"] == "ready", "kernels": [slot]}
+    return {"state": slot["state"], "drivers": [driver]}
+
+
+@pytest.mark.parametrize(
+    ("status", "ready", "prepared"),
+    [
+        (_status(), [], []),
+        (
+            _status(state="failed", reason="It was refused.", resolution="Look."),
+            ["nvidia for 6.1 is failed: It was refused. Look."],
+            [],
+        ),
+        (
+            _status(state="missing", digest=None, reason="No headers."),
+            ["nvidia for 6.1 is missing: No headers."],
+            ["nvidia for 6.1 is missing: No headers."],
+        ),
+    ],
+)
+def test_a_host_is_judged_by_what_is_required(
+    status: dict[str, Any], ready: list[str], prepared: list[str]
+) -> None:
+    assert health.shortcomings(status, "ready") == ready
+    assert health.shortcomings(status, "prepared") == prepared
+    assert health.shortcomings(status, "nothing") == []
+
+
+def test_a_needed_reboot_is_seen_beside_a_failure() -> None:
+    assert not health.is_reboot_required(_status(state="failed"))
+    assert health.is_reboot_required(_status(state="reboot-required"))
+
+
+class _Runner:
+    def __init__(self, printed: str) -> None:
+        self._printed = printed
+
+    def run_command(self, args: list[str]) -> tuple[int, str, str]:
+        return (2, self._printed, f"ran {args[-1]}")
+
+
+def test_an_error_of_provision_is_told_in_full() -> None:
+    error = {
+        "message": "It is wrong.",
+        "mistakes": [{"path": "drivers.x", "message": "unknown"}],
+        "details": None,
+        "resolution": "Mend it.",
+    }
+    answer = program.call(_Runner(json.dumps({"error": error})), "/p", ["drivers"])
+    assert answer.error == "It is wrong.\ndrivers.x: unknown\nMend it."
+    with pytest.raises(program.ProgramError, match="ended with 2 and printed no JSON: ran --json"):
+        program.call(_Runner("Traceback"), "/p", ["drivers"])
+
+
+def test_images_of_an_archive_are_known_by_name(tmp_path: Path) -> None:
+    archive = tmp_path / "image.tar"
+    content = json.dumps([{"RepoTags": ["provision/x:1"]}, {"RepoTags": None}]).encode()
+    with tarfile.open(archive, "w") as opened:
+        entry = tarfile.TarInfo("manifest.json")
+        entry.size = len(content)
+        opened.addfile(entry, io.BytesIO(content))
+    assert images.names_in(archive) == ["provision/x:1"]
