@@ -1,0 +1,113 @@
+"""podman of a user who isn't root, without a user account, subordinate ids, systemd or D-Bus.
+
+* One id is mapped, the user's own: containers get a tree that belongs to them altogether.
+* A fresh home every time: podman remembers where a pause process keeps its namespaces open, and
+  would go into those, where nothing of a later machine (`kit.installed`) is to be seen.
+* A parent that collects what podman leaves behind, and ends the pause process.
+* The container's output goes by a log: in the foreground podman waits 20 s for its conmon to end,
+  which may not look after a container that podman still holds.
+* Nothing lies in pytest's folders: they are closed to others, and every session of pytest that
+  starts closes them again.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kit.process import Completed, run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from kit.installed import Installed
+
+__all__ = ["END", "USER", "open_folder", "run_rootless"]
+
+# Nobody's, and so without any right that a group or an account would bring.
+USER = 61234
+END = "end of the report"
+
+_LIMIT_S = 60
+
+_CONFIG = """\
+[containers]
+default_ulimits = ["nofile=1024:1024", "nproc=1024:1024"]
+netns = "host"
+[engine]
+runtime = "runc"
+cgroup_manager = "cgroupfs"
+events_logger = "file"
+"""
+# 36: PR_SET_CHILD_SUBREAPER, prctl(2).
+_COLLECT = """\
+import ctypes, os, pathlib, subprocess, sys
+home, *argv = sys.argv[1:]
+if ctypes.CDLL(None).prctl(36, 1, 0, 0, 0) != 0:
+    sys.exit("can't become the one who collects")
+child = subprocess.Popen(argv)
+status = None
+while status is None:
+    pid, ended = os.wait()
+    status = ended if pid == child.pid else None
+for pause in pathlib.Path(home).rglob("pause.pid"):
+    os.kill(int(pause.read_text()), 9)
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
+
+
+@contextmanager
+def open_folder() -> Iterator[Path]:
+    """A fresh folder that every user may look into."""
+    with tempfile.TemporaryDirectory(prefix="provision-rootless-") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+def run_rootless(
+    installed: Installed, folder: Path, engine: Sequence[str], *words: str | Path
+) -> Completed:
+    """`podman ENGINE run WORDS` as USER on the machine `installed`, to the container's end.
+
+    `folder` is where a home is made. The container has to print `END` last.
+    """
+    home = Path(tempfile.mkdtemp(dir=folder))
+    config = home / "containers.conf"
+    config.write_text(_CONFIG)
+    for path in (home, config):
+        os.chown(path, USER, USER)
+    variables = {
+        "HOME": home,
+        "XDG_RUNTIME_DIR": home,
+        "TMPDIR": home,
+        "CONTAINERS_CONF": config,
+        "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    }
+    environment = [f"{name}={value}" for name, value in variables.items()]
+    user = ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups"]
+    podman: list[str | Path] = [*user, "env", "-i", "-C", home, *environment]
+    podman += ["podman", "--storage-driver=vfs", *engine, "run", "--detach"]
+    podman += ["--log-driver=k8s-file", f"--log-opt=path={home}/log", *words]
+    collect: list[str | Path] = [sys.executable, "-I", "-S", "-c", _COLLECT, home]
+    done = run(installed.command([*collect, *podman]), check=False, timeout_s=_LIMIT_S)
+    if done.returncode != 0:
+        return done
+    return replace(done, stdout=_output(home / "log"))
+
+
+def _output(log: Path) -> str:
+    """What a container has printed before `END`; lines are "TIME STREAM F TEXT"."""
+    deadline = time.monotonic() + _LIMIT_S
+    while time.monotonic() < deadline:
+        text = log.read_text() if log.exists() else ""
+        lines = [line.split(" ", 3)[3] for line in text.splitlines() if line.count(" ") > 2]
+        if lines and lines[-1] == END:
+            return "".join(f"{line}\n" for line in lines[:-1])
+        time.sleep(0.02)
+    raise AssertionError(f"the container did not come to its end:\n{text}")
