@@ -140,29 +140,24 @@ class Executor:
         return f"{pin.driver.version} is in the store (from: {obtained.origin})"
 
     def _resolve(self, driver: DesiredDriver, action: Action) -> Resolved:
-        known = load_state(Layout(self.root, driver.name))
-        mine = wish(driver)
-        # Versions stay until somebody asks for another, or for a newer one: also for new kernels.
-        stays = (
-            None
-            if self.mode.update
-            else next(
-                (
-                    k.version
-                    for k in [known.of(action.kernel), *known.kernels.values()]
-                    if k.wish == mine
-                ),
-                None,
-            )
-        )
         wanted = Wanted(
             driver=driver.name,
             kernel=action.kernel,
             version=None if driver.version == "latest" else driver.version,
             flavour=driver.flavour,
-            prefer=stays,
+            prefer=None if self.mode.update else self._settled(driver, action.kernel),
         )
         return resolve_pin(self.settings, lambda: self.engine, wanted, progress=self.progress)
+
+    def _settled(self, driver: DesiredDriver, release: str) -> str | None:
+        """Return the version that was chosen for the same wish, for this kernel or another.
+
+        Versions stay until somebody asks for another or a newer one: also for new kernels.
+        """
+        known = load_state(Layout(self.root, driver.name))
+        candidates = [known.of(release), *known.kernels.values()]
+        mine = wish(driver)
+        return next((k.version for k in candidates if k.wish == mine and k.version), None)
 
     def _link(self, action: Action, driver: DesiredDriver, slot: Slot, obtained: Obtained) -> None:
         layout = Layout(self.root, driver.name)

@@ -34,7 +34,7 @@ class Obtained:
         manifest: What it holds.
         entry: Its folder.
         origin: Where it was found.
-        seconds: How long it took, by part; ``total`` among them.
+        seconds: How long it took, by part; ``total`` among them, and ``build`` if it was built.
     """
 
     manifest: Manifest
@@ -95,7 +95,9 @@ def _have_image(
     built = build_image(settings, engine, resolved, BuildSettings(), progress=progress)
     if built.built and reference and settings.config.registry.push:
         _push(engine, built.image_id, reference, progress)
-    return origin, phases(built)
+    seconds = phases(built)
+    # The total is of more than the build.
+    return origin, {("build" if part == "total" else part): s for part, s in seconds.items()}
 
 
 def _pull(engine: Engine, pin: Pin, reference: str, progress: Progress) -> bool:
