@@ -126,6 +126,7 @@ class Executor:
             resolved = self._resolve(driver, action)
             pin = resolved.pin
             if self.mode.update and slot.is_current and pin.driver.version == slot.version:
+                self._update(action, failure=None)
                 return f"{pin.driver.version} is the newest"
             if pin.short_digest in slot.rejected and not self.mode.retry:
                 raise _rejected(pin.short_digest, driver, action)
@@ -228,6 +229,12 @@ class Executor:
         failure = failure_of(error, slot.inputs, before=before, time=int(time.time()))
         if not is_preparing:
             failure = replace(failure, reason=action.kind)
+        elif self.mode.update and slot.is_current:
+            # What is there is what was asked for. Only a newer one that can't be built is worth
+            # remembering, and not for ever: there may be an even newer one.
+            if failure.reason not in {"build", "compile"}:
+                return failure
+            failure = replace(failure, final=False)
         name = "failure" if is_preparing else "load_failure"
         try:
             self._update(action, **{name: failure})

@@ -53,7 +53,8 @@ class Failure:
         A clock that was set back makes nobody wait.
         """
         pause = min(_PAUSE * 2**self.attempts, _LONGEST_PAUSE)
-        return self.final or (self.reason == "build" and 0 <= now - self.time < pause)
+        is_build = self.reason in {"build", "compile"}
+        return self.final or (is_build and 0 <= now - self.time < pause)
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,6 +71,24 @@ def test_versions_move_when_they_are_to(ready: Host) -> None:
     assert "is the newest" in ready.notes[-1]
 
 
+def test_a_newer_version_that_cannot_be_had_costs_nothing(ready: Host) -> None:
+    ready.broken[KERNEL] = NotFoundError("no network")
+    result = ready.apply(update=True)
+    assert (result.outcomes[0].error is not None, result.status.state) == (True, "ready")
+    ready.broken[KERNEL] = _compile_error()
+    result = ready.apply(update=True)
+    assert (result.status.state, result.status.is_ready) == ("failed", True)
+    # Not at once again, but some time: there may be an even newer one.
+    assert ready.kinds(update=True) == []
+    failure = load_state(ready.layout).of(KERNEL).failure
+    assert failure is not None
+    assert not failure.holds(now=failure.time + 24 * 3600)
+    ready.broken.clear()
+    ready.newest = OLD
+    assert ready.kinds(update=True, retry=True) == [f"prepare {KERNEL}"]
+    assert ready.apply().status.state == "ready"
+
+
 def test_another_version_takes_the_place_of_one_that_nobody_uses(ready: Host) -> None:
     _ask_for(ready, NEW)
     kinds = [f"{kind} {KERNEL}" for kind in ("prepare", "unload", "activate", "load")]
