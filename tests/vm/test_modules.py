@@ -45,6 +45,14 @@ def guest(bookworm_product: Path, store: Store) -> Iterator[Guest]:
         yield guest
 
 
+@pytest.fixture(autouse=True)
+def _nothing_loaded(guest: Guest) -> None:
+    """Each test begins with neither driver loaded, nothing in their way, and no options."""
+    for module in ("lab", "v4l2loopback", "dummy", "loop"):
+        guest(f"if test -e /sys/module/{module}; then rmmod {module}; fi")
+    guest("rm -f /etc/provision/provision.toml")
+
+
 def _call(guest: Guest, *words: str) -> tuple[int, dict[str, Any]]:
     done = guest(f"provision {' '.join(words)} --json", check=False)
     try:
@@ -121,7 +129,7 @@ def test_what_a_driver_needs_of_its_host_is_seen_to(guest: Guest) -> None:
 
 
 def test_a_conflict_in_use_needs_a_reboot(guest: Guest) -> None:
-    guest("truncate -s 1M /root/disk; losetup -f /root/disk")
+    guest("modprobe loop && truncate -s 1M /root/disk && losetup -f /root/disk")
     status, document = _call(guest, "load", "lab")
     assert status == 4
     assert "loop is in the way of lab and in use" in document["error"]["message"]
@@ -151,7 +159,6 @@ def test_parameters_that_a_module_does_not_take_are_named(guest: Guest) -> None:
     assert status == 1
     assert "its parameter 'depth' has a value" in document["error"]["message"]
     assert "lab" not in _modules(guest)
-    guest("rm /etc/provision/provision.toml")
 
 
 def test_another_build_that_is_loaded_is_not_taken_for_ours(guest: Guest) -> None:
