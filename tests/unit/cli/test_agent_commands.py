@@ -81,7 +81,10 @@ def test_a_status_is_a_table_for_people(host: Host, call: Call) -> None:
     assert done.code == 0
     assert "This host is ready" in done.out
     assert "loaded" in done.out
+    assert call("status", "--check", "--root", host.root).code == 0
     host.add_kernel(NEXT)
+    # Nobody should reboot into a kernel that nothing has been made for yet.
+    assert call("status", "--check", "--root", host.root).code == 1
     host.broken[NEXT] = _broken()
     call("apply", "--root", host.root)
     done = call("status", "--root", host.root)

@@ -20,7 +20,11 @@ _SECONDS = 2.0
 
 @click.command("status")
 @click.option("--watch", is_flag=True, help="Show it until interrupted.")
-@click.option("--check", is_flag=True, help="End with the exit code that 'apply' would end with.")
+@click.option(
+    "--check",
+    is_flag=True,
+    help="End with 0 only if every driver works with this kernel and those that may boot next.",
+)
 @options.catalogue
 @options.root
 @options.as_json
@@ -32,7 +36,7 @@ def command(
     if as_json:
         status = _look(root, catalogues)
         print_json(status.document())
-        return status.exit_code if check else ExitCode.DONE
+        return _checked(status) if check else ExitCode.DONE
     # Tables take a while to load.
     tables = importlib.import_module("provision.cli.status_table")
     if watch:
@@ -40,7 +44,13 @@ def command(
         return ExitCode.DONE
     status = _look(root, catalogues)
     tables.show(status)
-    return status.exit_code if check else ExitCode.DONE
+    return _checked(status) if check else ExitCode.DONE
+
+
+def _checked(status: Status) -> int:
+    """Return how the host is for somebody who is about to reboot it."""
+    is_ready = all(slot.is_ready for driver in status.drivers for slot in driver.kernels)
+    return status.exit_code or (ExitCode.DONE if is_ready else ExitCode.FAILED)
 
 
 def _look(root: Path, catalogues: tuple[Path, ...]) -> Status:
