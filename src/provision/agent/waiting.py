@@ -62,6 +62,11 @@ def wait_for_kernel(
     return False
 
 
+def is_calm(root: Path) -> bool:
+    """Return whether no package manager is at work at this moment."""
+    return _busy(root) is None
+
+
 def _busy(root: Path) -> Path | None:
     """Return the lock that somebody holds; None if nobody holds any."""
     return next((path for name in _LOCKS if _is_locked(path := root / name)), None)

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from provision.agent import waiting
 from provision.agent.reconcile import look_at
 from provision.cli import status_table
+from provision.cli.commands import apply
 from provision.cli.status_table import rendered, watch
 from provision.errors import ProvisionError
 from provision.image.diagnose import BuildError, SourceError
@@ -193,8 +193,34 @@ def test_a_kernel_is_waited_for_when_asked(
     host: Host, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waited: list[Path] = []
-    monkeypatch.setattr(waiting, "wait_for_kernel", lambda root, **_more: waited.append(root))
+
+    def wait_for_kernel(root: Path, **_more: object) -> bool:
+        waited.append(root)
+        return True
+
+    monkeypatch.setattr(apply, "wait_for_kernel", wait_for_kernel)
     call("apply", "--root", host.root)
     assert waited == []
     assert call("apply", "--wait-kernel", "--root", host.root).out == "Nothing to do.\n"
     assert waited == [host.root]
+
+
+def test_a_kernel_that_comes_during_a_run_is_prepared_by_it(
+    host: Host, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calm = [False, True]
+
+    def wait_for_kernel(root: Path, **_more: object) -> bool:
+        if len(calm) == 1:
+            host.add_kernel(NEXT)
+        return root == host.root
+
+    monkeypatch.setattr(apply, "wait_for_kernel", wait_for_kernel)
+    monkeypatch.setattr(apply, "is_calm", lambda _root: calm.pop(0))
+    document = call("apply", "--wait-kernel", "--root", host.root, "--json").document
+    kinds = [(action["kind"], action["kernel"]) for action in document["actions"]]
+    assert kinds[-1] == ("prepare", NEXT)
+    assert len(kinds) == 4
+    monkeypatch.setattr(apply, "wait_for_kernel", lambda _root, **_more: False)
+    monkeypatch.setattr(apply, "is_calm", lambda _root: False)
+    assert call("apply", "--wait-kernel", "--root", host.root).out == "Nothing to do.\n"

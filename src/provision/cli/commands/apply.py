@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from provision.agent.desired import load_desired
 from provision.agent.model import Desired
 from provision.agent.plan import Mode
 from provision.agent.reconcile import Result, Run, apply
+from provision.agent.waiting import is_calm, wait_for_kernel
 from provision.cli import options
 from provision.cli.output import print_json
 from provision.cli.reconciling import lazily_shown, print_result, result_document
@@ -92,15 +93,22 @@ def command(
 
 
 def _applied(root: Path, catalogues: tuple[Path, ...], ways: Ways, progress: Progress) -> Result:
-    if ways.wait_kernel:
-        waiting = importlib.import_module("provision.agent.waiting")
-        waiting.wait_for_kernel(root, progress=progress)
     if ways.boot:
         return _boot(root, catalogues, progress)
+    if ways.wait_kernel:
+        wait_for_kernel(root, progress=progress)
     desired = load_desired(root, catalogues=catalogues, keep=True)
     update = ways.update or (ways.timer and _allows(desired))
     mode = Mode(retry=ways.retry, update=update)
-    result = apply(Run(root, desired, mode, catalogues, progress=progress))
+    run = Run(root, desired, mode, catalogues, progress=progress)
+    result = apply(run)
+    # Whoever installed another kernel meanwhile could not start a second run.
+    while ways.wait_kernel and not is_calm(root):
+        if not wait_for_kernel(root, progress=progress):
+            break
+        before = result.outcomes
+        result = apply(run)
+        result = replace(result, outcomes=(*before, *result.outcomes))
     if ways.timer:
         # Kernels come and go: nobody should have to remember to make room.
         importlib.import_module("provision.agent.collect").collect(root, desired, progress=progress)
