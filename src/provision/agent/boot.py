@@ -42,16 +42,7 @@ def boot(
         desired = last_desired(root) or _stored(root)
     with held(root, progress):
         _replace_damaged(root, desired, observe(root, desired, look="modules"), progress)
-    result = apply(
-        Run(
-            root,
-            desired,
-            Mode(may_prepare=False),
-            catalogues,
-            look="modules",
-            progress=progress,
-        )
-    )
+    result = apply(Run(root, desired, Mode(may_prepare=False), catalogues, progress=progress))
     if mistakes is not None:
         raise mistakes
     return result

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from provision.agent.model import Desired, Observed
-from provision.agent.observe import Look, observe
+from provision.agent.observe import observe
 from provision.agent.outcome import Outcome
 from provision.agent.places import host_lock
 from provision.agent.plan import Key, Mode, Plan, plan
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from provision.agent.execute import Executor
 
 _WAITING = "Another provision is at work on this host; waiting for it"
-Observing = Callable[[], Observed]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +53,6 @@ class Run:
         desired: What it should have.
         mode: How to go about it.
         catalogues: Further folders of drivers.
-        look: How closely artifacts are looked at.
         progress: Told what goes on.
     """
 
@@ -62,7 +60,6 @@ class Run:
     desired: Desired
     mode: Mode = field(default_factory=Mode)
     catalogues: Sequence[Path] = ()
-    look: Look = "stamp"
     progress: Progress = silent
 
 
@@ -94,8 +91,11 @@ def apply_held(run: Run, *, whole: Desired | None = None) -> Result:
     """
     for driver in run.desired.drivers:
         _clean(Layout(run.root, driver.name), run.progress)
-    outcomes = tuple(_carry_out(run))
-    return _finish(replace(run, desired=whole or run.desired), outcomes)
+    observed = observe(run.root, run.desired)
+    outcomes = tuple(_carry_out(run, observed))
+    if outcomes or whole is not None:
+        observed = observe(run.root, whole or run.desired)
+    return _finish(replace(run, desired=whole or run.desired), observed, outcomes)
 
 
 @contextmanager
@@ -105,9 +105,9 @@ def held(root: Path, progress: Progress) -> Iterator[None]:
         yield
 
 
-def _finish(run: Run, outcomes: tuple[Outcome, ...]) -> Result:
-    """Look at the host once more, and publish how it is."""
-    observed = _with_failures(observe(run.root, run.desired), outcomes)
+def _finish(run: Run, observed: Observed, outcomes: tuple[Outcome, ...]) -> Result:
+    """Publish how the host is."""
+    observed = _with_failures(observed, outcomes)
     _remember_stamps(run, observed)
     planned = plan(run.desired, observed)
     status = status_of(run.desired, observed, planned, time=int(time.time()))
@@ -135,16 +135,12 @@ def _with_failures(observed: Observed, outcomes: Iterable[Outcome]) -> Observed:
     return replace(observed, drivers=drivers)
 
 
-def _carry_out(run: Run) -> Iterator[Outcome]:
+def _carry_out(run: Run, observed: Observed) -> Iterator[Outcome]:
     """Yield what becomes of each action; after each, the host is looked at and planned anew."""
     tried: frozenset[Key] = frozenset()
     executor: Executor | None = None
-    look = run.look
     try:
         while True:
-            observed = observe(run.root, run.desired, look=look)
-            # Once is enough: what this run makes itself has been verified.
-            look = "stamp"
             left = plan(run.desired, observed, run.mode, tried=tried).actions
             if not left:
                 return
@@ -162,6 +158,7 @@ def _carry_out(run: Run) -> Iterator[Outcome]:
                 fell_back = executor.fall_back(left[0], observed, outcome.error)
                 again = {"activate", "load"} if fell_back else set()
                 tried -= {key for key in tried if key[0] in again and key[1] == left[0].driver}
+            observed = observe(run.root, run.desired)
     finally:
         if executor is not None:
             executor.close()
