@@ -26,14 +26,14 @@ from kit.process import run
 if TYPE_CHECKING:
     from kit.process import Completed
 
-__all__ = ["SystemdContainer", "has_device_cgroups"]
+__all__ = ["CAPABILITIES", "SystemdContainer", "has_device_cgroups"]
 
 _SUITE = "bookworm"
 _PACKAGES = ("systemd", "dbus", "runc", "crun")
 _BOOT_S = 60
 _CGROUPS = Path("/sys/fs/cgroup")
 # What systemd itself, and containers within this one, need of a machine.
-_CAPABILITIES = (
+CAPABILITIES = (
     "AUDIT_WRITE",
     "DAC_READ_SEARCH",
     "MKNOD",
@@ -53,7 +53,6 @@ _FLAGS = (
     "--env=container=podman",
     # systemd takes SIGTERM for a wish to start anew.
     "--stop-timeout=0",
-    *(f"--cap-add={name}" for name in _CAPABILITIES),
 )
 
 
@@ -78,14 +77,20 @@ def _mount_cgroups(folder: Path) -> None:
 
 @dataclass
 class SystemdContainer:
-    """A booted Debian 12 with systemd, runc and crun, and the repository to read.
+    """A booted machine with systemd, and the repository to read.
 
     Attributes:
         device_rules: what it may open beyond podman's default, and what its own containers may
             then be given, as `c MAJOR:MINOR rwm`.
+        tree: its files, which stay as they are; without it, Debian 12 with runc and crun.
+        capabilities: what root may do in it, beyond podman's default.
+        flags: further ones of `podman run`.
     """
 
     device_rules: tuple[str, ...] = ()
+    tree: Path | None = None
+    capabilities: tuple[str, ...] = CAPABILITIES
+    flags: tuple[str, ...] = ()
 
     def __enter__(self) -> Self:
         """Boot it.
@@ -93,7 +98,7 @@ class SystemdContainer:
         Raises:
             RuntimeError: systemd did not come up in time.
         """
-        tree = cached(
+        tree = self.tree or cached(
             f"systemd-{_SUITE}", lambda draft: debootstrap(_SUITE, draft, include=_PACKAGES)
         )
         with ExitStack() as stack:
@@ -102,6 +107,8 @@ class SystemdContainer:
             _mount_cgroups(cgroups)
             flags = [*_FLAGS, f"--volume={REPOSITORY}:{REPOSITORY}:ro"]
             flags.append(f"--volume={cgroups}:{_CGROUPS}")
+            flags += [f"--cap-add={name}" for name in self.capabilities]
+            flags += self.flags
             flags += [f"--device-cgroup-rule={rule}" for rule in self.device_rules]
             root = ("--rootfs", f"{tree}:O")
             self._podman = stack.enter_context(Podman())

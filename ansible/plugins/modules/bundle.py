@@ -81,6 +81,8 @@ _PARTS = (
     "templates",
 )
 _OLDEST_GLIBC = 5
+# Archives that are kept in the cache, those that were used last.
+_KEPT = 8
 _FORMAT = b"1"
 
 
@@ -181,6 +183,12 @@ def _make(module: AnsibleModule, source: Path, wheelhouse: Path | None, target: 
         draft.replace(target)
 
 
+def _make_room(cache: Path) -> None:
+    archives = sorted(cache.glob("provision-*.tar"), key=lambda path: path.stat().st_mtime)
+    for path in archives[:-_KEPT]:
+        path.unlink()
+
+
 def main() -> None:
     """Pack."""
     module = AnsibleModule(
@@ -203,6 +211,8 @@ def main() -> None:
         is_new = not target.exists()
         if is_new:
             _make(module, source, wheelhouse, target)
+        target.touch()
+        _make_room(cache)
     # The host is what changes; a cache on the controller is nobody's configuration.
     module.exit_json(changed=False, made=is_new, path=str(target), digest=digest)
 

@@ -86,14 +86,23 @@ def _link(path: Path, target: str) -> None:
     draft.replace(path)
 
 
+def _unpack(archive: Path, folder: Path) -> None:
+    """Unpack an archive of files alone; not all Pythons have extractall() with a filter."""
+    with tarfile.open(archive) as opened:
+        for member in opened:
+            content = opened.extractfile(member)
+            if content is not None:
+                with (folder / Path(member.name).name).open("wb") as stream:
+                    shutil.copyfileobj(content, stream)
+
+
 def _install(module: AnsibleModule, environment: Path) -> None:
     """Make an environment, at its own place: its programs name their Python by its path."""
     shutil.rmtree(environment, ignore_errors=True)
     environment.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=environment.parent) as name:
         wheels = Path(name)
-        with tarfile.open(module.params["archive"]) as archive:
-            archive.extractall(wheels, filter="data")
+        _unpack(Path(module.params["archive"]), wheels)
         made = [module.params["python"], "-m", "venv", "--without-pip", str(environment)]
         module.run_command(made, check_rc=True)
         pip = next(wheels.glob("pip-*.whl"))

@@ -1,0 +1,230 @@
+"""Debian hosts with systemd, an ssh server and engines, as an inventory has them.
+
+They are containers: a boot takes a second. They share this machine's kernel and network; what they
+may not do (load modules, make network interfaces) is what a host without those rights says of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import socket
+import tempfile
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from kit.cache import cached
+from kit.debian import debootstrap, mirror
+from kit.engine import remove_tree
+from kit.guest.tree import within
+from kit.process import run
+from kit.systemd import SystemdContainer
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kit.process import Completed
+
+__all__ = ["DEBIAN_12", "DEBIAN_13", "KERNEL", "Machine", "Release"]
+
+# Which kernel a host believes to run. Its modules can't be loaded: containers may not.
+KERNEL = "6.1.0-47-amd64"
+_PACKAGES = (
+    "systemd",
+    "dbus",
+    "python3",
+    "openssh-server",
+    "docker.io",
+    "containerd",
+    "runc",
+    "crun",
+    "podman",
+    "kmod",
+    "ca-certificates",
+)
+# Nothing is to start by itself: engines of a container would meddle with this machine's network.
+_OFF = (
+    "docker.service",
+    "docker.socket",
+    "containerd.service",
+    "podman.socket",
+    "podman-auto-update.timer",
+    "podman-auto-update.service",
+    "podman-restart.service",
+    "apt-daily.timer",
+    "apt-daily-upgrade.timer",
+    "ssh.service",
+)
+# Not NET_ADMIN: they share this machine's network.
+_CAPABILITIES = (
+    "AUDIT_WRITE",
+    "DAC_READ_SEARCH",
+    "MKNOD",
+    "SYS_ADMIN",
+    "SYS_CHROOT",
+    "SYS_PTRACE",
+)
+_SSH = ("-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null")
+_WAIT_S = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """A release of Debian.
+
+    Attributes:
+        suite: its name.
+        packages: what a host has installed.
+    """
+
+    suite: str
+    packages: tuple[str, ...] = _PACKAGES
+
+    def tree(self) -> Path:
+        """Its files, from the cache."""
+        content = hashlib.sha256(repr((self.packages, _OFF)).encode()).hexdigest()
+        return cached(f"host-{self.suite}-{content[:12]}", self._make)
+
+    def _make(self, draft: Path) -> None:
+        debootstrap(self.suite, draft)
+        shutil.copy("/etc/resolv.conf", draft / "etc/resolv.conf")
+        policy = draft / "usr/sbin/policy-rc.d"
+        policy.write_text("#!/bin/sh\nexit 101\n")
+        policy.chmod(0o755)
+        (draft / "etc/apt/sources.list").write_text(f"deb {mirror()} {self.suite} main\n")
+        within(
+            draft,
+            "apt-get -q update\n"
+            f"apt-get -qy --no-install-recommends install {' '.join(self.packages)}\n"
+            "apt-get clean\n"
+            f"systemctl disable {' '.join(_OFF)}\n"
+            # Without one, systemd takes the first boot for one, and enables what packages prefer.
+            "systemd-machine-id-setup\n"
+            "rm -f /etc/ssh/ssh_host_*",
+        )
+        policy.unlink()
+
+
+DEBIAN_12 = Release("bookworm")
+DEBIAN_13 = Release("trixie", (*_PACKAGES, "docker-cli"))
+
+
+@dataclass
+class Machine:
+    """A host that answers by ssh; `with Machine(...) as machine:` removes it at the end.
+
+    Attributes:
+        release: what it is.
+        name: its name in the inventory.
+        binds: folders of this machine that it sees, and where.
+    """
+
+    release: Release
+    name: str = "host"
+    binds: Mapping[Path, str] = field(default_factory=dict)
+    port: int = field(init=False)
+
+    def __enter__(self) -> Self:
+        """Boot it, and wait until it answers."""
+        self.port = _free_port()
+        self.folder = Path(tempfile.mkdtemp(prefix="provision-host-"))
+        with ExitStack() as stack:
+            stack.callback(remove_tree, self.folder)
+            run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", self.key])
+            flags = (
+                "--network=host",
+                *(f"--volume={path}:{there}" for path, there in self.binds.items()),
+            )
+            machine = SystemdContainer(
+                tree=self.release.tree(), capabilities=_CAPABILITIES, flags=flags
+            )
+            self._container = stack.enter_context(machine)
+            self._set_up()
+            self.start_ssh()
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Switch it off, and remove it."""
+        self._stack.close()
+
+    def __call__(self, *words: str | Path, check: bool = True) -> Completed:
+        """Run a command in it, not by ssh."""
+        return self._container(*words, check=check)
+
+    @property
+    def key(self) -> Path:
+        """The private key that opens it."""
+        return self.folder / "key"
+
+    def sh(self, script: str, *, check: bool = True) -> str:
+        """Run a shell script in it; what it prints."""
+        return self("sh", "-euc", script, check=check).stdout
+
+    def write(self, path: str, text: str) -> None:
+        """Write a file of it."""
+        self("sh", "-euc", 'mkdir -p "$(dirname "$0")"; printf %s "$1" > "$0"', path, text)
+
+    def read(self, path: str) -> str:
+        """Read a file of it."""
+        return self("cat", path).stdout
+
+    def snapshot(self, *folders: str) -> dict[str, str]:
+        """What there is in folders: each path, with its type, mode, owner and content."""
+        script = (
+            'find "$@" ! -type d -printf "%p %y %m %u:%g %l " '
+            '\\( -type f -exec sha256sum {} ";" -o -printf "\\n" \\)'
+        )
+        lines = self("sh", "-euc", script, "sh", *folders).stdout.splitlines()
+        return dict(line.split(" ", 1) for line in lines)
+
+    def start_ssh(self) -> None:
+        """Start its ssh server, and wait until it answers."""
+        self("systemctl", "start", "ssh")
+        deadline = time.monotonic() + _WAIT_S
+        while time.monotonic() < deadline:
+            words = ["ssh", *_SSH, "-i", self.key, "-p", str(self.port), "root@127.0.0.1", "true"]
+            if run(words, check=False, timeout_s=_WAIT_S).returncode == 0:
+                return
+            time.sleep(0.2)
+        raise RuntimeError(f"{self.name} does not answer at port {self.port}")
+
+    def cut(self) -> None:
+        """End its ssh server and all sessions of it, as a network that breaks off does."""
+        self("sh", "-c", "systemctl stop ssh; pkill -KILL sshd; true")
+
+    def variables(self) -> dict[str, object]:
+        """What an inventory says of it."""
+        return {
+            "ansible_host": "127.0.0.1",
+            "ansible_port": self.port,
+            "ansible_user": "root",
+            "ansible_ssh_private_key_file": str(self.key),
+            "ansible_ssh_common_args": " ".join(_SSH),
+            # Hosts come and go at the same ports: no connection is kept for the next one.
+            "ansible_control_path_dir": str(self.folder / "cp"),
+        }
+
+    def _set_up(self) -> None:
+        public = self.key.with_suffix(".pub").read_text()
+        self.write("/root/.ssh/authorized_keys", public)
+        port = f"ListenAddress 127.0.0.1\nPort {self.port}\nPermitRootLogin prohibit-password\n"
+        self.write("/etc/ssh/sshd_config.d/kit.conf", port)
+        # A kernel of Debian's runs here, as far as files tell; and it is installed.
+        self.write("/run/kernel-release", f"{KERNEL}\n")
+        self.write(f"/lib/modules/{KERNEL}/modules.dep", "")
+        self.write(f"/boot/vmlinuz-{KERNEL}", "")
+        self.sh(
+            "chmod 700 /root/.ssh; ssh-keygen -A >/dev/null;"
+            " mount --bind /run/kernel-release /proc/sys/kernel/osrelease"
+        )
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port

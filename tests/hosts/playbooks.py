@@ -1,0 +1,103 @@
+"""Runs playbooks of the collection as a user does, from the clone, and reads how they ended."""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from kit.cache import REPOSITORY, cache_dir
+from kit.process import run
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from hosts.machines import Machine
+
+__all__ = ["REMOVE", "SITE", "Ansible", "Played"]
+
+SITE = REPOSITORY / "ansible/site.yml"
+REMOVE = REPOSITORY / "ansible/remove.yml"
+_RECAP = re.compile(r"^(\S+)\s+: (ok=.*)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """How a run of a playbook ended.
+
+    Attributes:
+        code: exit status of ansible-playbook.
+        output: all that it said.
+        recap: by host, how many tasks were ok, changed, failed, ….
+    """
+
+    code: int
+    output: str
+    recap: Mapping[str, Mapping[str, int]]
+
+    def changed_tasks(self) -> list[str]:
+        """The names of the tasks that changed something."""
+        found: list[str] = []
+        name = ""
+        for line in self.output.splitlines():
+            if line.startswith(("TASK [", "RUNNING HANDLER [")):
+                name = line.partition("[")[2].rpartition("]")[0].rpartition(" : ")[2]
+            elif line.startswith("changed: "):
+                found.append(name)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Ansible:
+    """A controller with an inventory.
+
+    Attributes:
+        folder: where it keeps its own things.
+        machines: the hosts.
+        variables: what the inventory says of all of them.
+    """
+
+    folder: Path
+    machines: Sequence[Machine]
+    variables: Mapping[str, Any]
+
+    def play(self, playbook: Path, *words: str, check: bool = True, **variables: object) -> Played:
+        """Run a playbook.
+
+        Raises:
+            CommandFailedError: it failed and `check` is set.
+        """
+        done = run(self.words(playbook, *words, **variables), env=self.environment(), check=check)
+        recap = {
+            host: {name: int(n) for name, n in (part.split("=") for part in counts.split())}
+            for host, counts in _RECAP.findall(done.stdout)
+        }
+        return Played(done.returncode, done.output, recap)
+
+    def words(self, playbook: Path, *words: str, **variables: object) -> list[str | Path]:
+        """The command line of a run."""
+        inventory = self.folder / "inventory.yml"
+        hosts = {machine.name: machine.variables() for machine in self.machines}
+        everywhere = {**self.variables, **variables}
+        inventory.write_text(yaml.safe_dump({"all": {"hosts": hosts, "vars": everywhere}}))
+        program = Path(sys.executable).parent / "ansible-playbook"
+        return [program, "-i", inventory, playbook, *words]
+
+    def environment(self) -> dict[str, str]:
+        """Variables that keep the caller's own Ansible configuration out of it."""
+        settings = self.folder / "ansible.cfg"
+        settings.touch()
+        return {
+            "ANSIBLE_CONFIG": str(settings),
+            "ANSIBLE_HOME": str(self.folder / "home"),
+            "ANSIBLE_NOCOLOR": "1",
+            "ANSIBLE_PIPELINING": "1",
+            "ANSIBLE_LOCALHOST_WARNING": "0",
+            # Archives for hosts are kept between runs of the tests too.
+            "XDG_CACHE_HOME": str(cache_dir()),
+            "ANSIBLE_PYTHON_INTERPRETER": "auto_silent",
+        }

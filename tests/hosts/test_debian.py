@@ -1,0 +1,244 @@
+"""The life of a host: bare, checked, converged, the same again, looked at, and back to bare.
+
+The tests are one story, in the order of this file; the last one takes everything back.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import testinfra
+
+from hosts.conftest import ENGINE
+from hosts.machines import DEBIAN_12, DEBIAN_13, KERNEL, Machine
+from hosts.playbooks import REMOVE, SITE, Ansible, Played
+from kit.product import DECORATOR
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from testinfra.host import Host
+
+    from hosts.machines import Release
+    from kit.engine import Engine
+
+_DRIVER = "v4l2loopback"
+_PROGRAM = "/opt/provision/bin/provision"
+# As people write it: comments, an odd indentation, another runtime. Docker itself takes no comments;
+# it doesn't run on these hosts.
+_DAEMON_JSON = """\
+{
+  // journald, because ops read that
+  "log-driver": "journald",
+  "runtimes": {
+    "kata": {"path": "/opt/kata/bin/kata-runtime"}  // not ours
+  }
+}
+"""
+_CONTAINERD = """\
+version = 2
+# by hand
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.kata]
+runtime_type = "io.containerd.kata.v2"
+"""
+_UNITS = {
+    "provision-boot.service": "multi-user.target.wants",
+    "provision-kernel.path": "paths.target.wants",
+    "provision-apply.timer": "timers.target.wants",
+}
+# All that a playbook may touch, but for /opt and /var/lib/provision, which are ours.
+_FOLDERS = ("/etc", "/opt", "/usr/bin", "/usr/share/containers", "/var/lib", "/run/systemd/system")
+_ITS_OWN = (
+    "/var/lib/systemd",
+    "/etc/systemd/system/multi-user.target.wants/ssh",
+    "/etc/ld.so.cache",
+    "/var/lib/private",
+)
+
+
+@dataclass
+class Story:
+    """A host, and how each run of a playbook on it ended."""
+
+    machine: Machine
+    ansible: Ansible
+    before: dict[str, str]
+    checked: Played
+    untouched: dict[str, str]
+    converged: Played
+    again: Played
+    checked_again: Played
+    host: Host
+
+
+def _files(machine: Machine) -> dict[str, str]:
+    found = machine.snapshot(*_FOLDERS)
+    return {path: what for path, what in found.items() if not path.startswith(_ITS_OWN)}
+
+
+@pytest.fixture(scope="module", params=[DEBIAN_12, DEBIAN_13], ids=lambda release: release.suite)
+def story(
+    request: pytest.FixtureRequest,
+    engine: Engine,
+    config: dict[str, Any],
+    settings: dict[str, Any],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Story]:
+    """A host of each release, up to where it has everything."""
+    release: Release = request.param
+    with Machine(release, binds={engine.folder: ENGINE}) as machine:
+        machine.write("/etc/docker/daemon.json", _DAEMON_JSON)
+        machine.write("/etc/containerd/config.toml", _CONTAINERD)
+        folder = tmp_path_factory.mktemp(release.suite)
+        variables = {**settings, **_variables(release, config)}
+        yield _told(machine, Ansible(folder, [machine], variables))
+
+
+def _variables(release: Release, config: dict[str, Any]) -> dict[str, Any]:
+    # The kernel that these hosts believe to run is one of Debian 12's.
+    drivers = {_DRIVER: {}} if release is DEBIAN_12 else {}
+    return {
+        "provision_driver_config": {**config, "drivers": drivers},
+        # Its module can't be loaded in a container.
+        "provision_driver_require": "prepared",
+        "provision_hook_docker_default": True,
+    }
+
+
+def _told(machine: Machine, ansible: Ansible) -> Story:
+    before = _files(machine)
+    checked = ansible.play(SITE, "--check", "--diff")
+    untouched = _files(machine)
+    converged = ansible.play(SITE)
+    again = ansible.play(SITE)
+    checked_again = ansible.play(SITE, "--check", "--diff")
+    host = testinfra.get_host(
+        f"ssh://root@127.0.0.1:{machine.port}",
+        ssh_identity_file=str(machine.key),
+        ssh_extra_args="-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null",
+    )
+    return Story(
+        machine, ansible, before, checked, untouched, converged, again, checked_again, host
+    )
+
+
+def test_a_check_of_a_bare_host_tells_everything_and_does_nothing(story: Story) -> None:
+    assert story.untouched == story.before
+    done = story.converged.changed_tasks()
+    told = story.checked.changed_tasks()
+    # What provision brings along it does not know of yet, such as the folder of vendor files.
+    assert set(done) <= set(told)
+    assert '+    "oci-decorator": {' in story.checked.output
+    assert "+# Written by Ansible (provision_driver_config)" in story.checked.output
+
+
+def test_the_second_run_changes_nothing(story: Story) -> None:
+    assert story.again.changed_tasks() == []
+    assert story.again.recap["host"]["changed"] == 0
+    assert story.checked_again.recap["host"]["changed"] == 0
+
+
+def test_provision_is_installed_apart_from_the_hosts_python(story: Story) -> None:
+    program = story.host.file(_PROGRAM)
+    assert program.is_symlink
+    assert story.host.run(f"{_PROGRAM} --version").stdout.startswith("provision ")
+    archive = story.host.file("/opt/provision/provision.tar")
+    assert (archive.user, archive.group, archive.mode) == ("root", "root", 0o644)
+    venvs = story.machine.sh("ls -d /opt/provision/venv-*").split()
+    assert len(venvs) == 1
+
+
+def test_provision_toml_is_what_the_inventory_says(story: Story) -> None:
+    file = story.host.file("/etc/provision/provision.toml")
+    assert (file.user, file.group, file.mode) == ("root", "root", 0o644)
+    assert "Written by Ansible" in file.content_string
+    assert ("[drivers.v4l2loopback]" in file.content_string) == (story.machine.release is DEBIAN_12)
+    done = story.host.run(f"{_PROGRAM} plan --json")
+    assert done.rc == 0, done.stderr
+
+
+@pytest.mark.parametrize("unit", sorted(_UNITS))
+def test_units_are_enabled_and_watch(story: Story, unit: str) -> None:
+    file = story.host.file(f"/etc/systemd/system/{unit}")
+    assert (file.user, file.group, file.mode) == ("root", "root", 0o644)
+    link = story.host.file(f"/etc/systemd/system/{_UNITS[unit]}/{unit}")
+    assert link.linked_to == f"/etc/systemd/system/{unit}"
+    assert story.host.service(unit).is_enabled
+    if not unit.endswith(".service"):
+        assert story.host.service(unit).is_running
+
+
+@pytest.mark.parametrize("folder", ["postinst.d", "postrm.d", "header_postinst.d"])
+def test_kernel_packages_tell_provision(story: Story, folder: str) -> None:
+    hook = story.host.file(f"/etc/kernel/{folder}/provision")
+    assert (hook.user, hook.mode) == ("root", 0o755)
+    assert story.host.run(f"/etc/kernel/{folder}/provision {KERNEL}").rc == 0
+
+
+def test_the_driver_is_in_the_store_and_it_is_said_why_it_is_not_loaded(story: Story) -> None:
+    if story.machine.release is not DEBIAN_12:
+        pytest.skip("no driver is asked for there")
+    status = json.loads(story.host.run(f"{_PROGRAM} status --json").stdout)
+    (driver,) = status["drivers"]
+    (slot,) = driver["kernels"]
+    assert (slot["release"], slot["state"]) == (KERNEL, "failed")
+    assert slot["digest"]
+    assert _DRIVER in story.converged.output
+    assert slot["reason"] in story.converged.output
+    vendor = story.host.file(f"/etc/oci-decorator/oci-decorator.d/{_DRIVER}.json")
+    assert (vendor.user, vendor.mode) == ("root", 0o644)
+    assert story.host.file(f"/var/lib/provision/{_DRIVER}/current").is_symlink
+
+
+def test_the_hook_is_installed(story: Story) -> None:
+    program = story.host.file("/usr/bin/oci-decorator")
+    assert (program.user, program.group, program.mode) == ("root", "root", 0o755)
+    assert program.size == DECORATOR.stat().st_size
+    assert story.host.file("/usr/bin/oci-decorator-runtime").is_symlink
+    assert story.host.file("/etc/oci-decorator/config.toml").mode == 0o644
+    assert story.host.run("oci-decorator check").rc == 0
+
+
+def test_docker_has_the_runtime_and_keeps_what_was_there(story: Story) -> None:
+    text = story.machine.read("/etc/docker/daemon.json")
+    assert "// journald, because ops read that" in text
+    assert '"kata": {"path": "/opt/kata/bin/kata-runtime"},  // not ours' in text
+    assert '"path": "/usr/bin/oci-decorator-runtime"' in text
+    assert '"default-runtime": "oci-decorator"' in text
+
+
+def test_containerd_has_the_runtime_and_keeps_what_was_there(story: Story) -> None:
+    text = story.machine.read("/etc/containerd/config.toml")
+    assert text.startswith(_CONTAINERD)
+    dumped = story.host.run("containerd --config /etc/containerd/config.toml config dump").stdout
+    assert "io.containerd.kata.v2" in dumped
+    assert "/usr/bin/oci-decorator-runtime" in dumped
+
+
+def test_podman_has_runtime_and_hooks(story: Story) -> None:
+    done = story.host.run(
+        "podman --runtime oci-decorator info --format '{{.Host.OCIRuntime.Path}}'"
+    )
+    assert done.stdout.strip() == "/usr/bin/oci-decorator-runtime", done.stderr
+    for name in ("10-oci-decorator-precreate.json", "20-oci-decorator-prestart.json"):
+        hook = story.host.file(f"/usr/share/containers/oci/hooks.d/{name}")
+        assert json.loads(hook.content_string)["hook"]["path"] == "/usr/bin/oci-decorator"
+
+
+def test_a_check_of_a_removal_changes_nothing(story: Story) -> None:
+    there = _files(story.machine)
+    checked = story.ansible.play(REMOVE, "--check", "--diff")
+    assert checked.recap["host"]["changed"] > 0
+    assert _files(story.machine) == there
+
+
+def test_a_removal_leaves_the_host_as_it_was(story: Story) -> None:
+    story.ansible.play(REMOVE)
+    assert _files(story.machine) == story.before
+    assert story.machine.read("/etc/docker/daemon.json") == _DAEMON_JSON
+    assert story.ansible.play(REMOVE).recap["host"]["changed"] == 0
+    left = story.machine.sh("systemctl list-unit-files 'provision-*' --no-legend || true")
+    assert left == ""
