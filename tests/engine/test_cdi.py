@@ -10,6 +10,7 @@ import pytest
 
 from kit.docker_in_tree import DockerInTree
 from kit.hosts import DISTRO, IMAGE
+from kit.installed import Installed
 from kit.manual import snippet
 from kit.probe import can_mount, need
 from kit.process import run
@@ -91,17 +92,15 @@ def start(request: pytest.FixtureRequest, podman: Podman, gpus: Host, tmp_path: 
         _generate(gpus, docker.cdi_dir / "gpu.json")
         return docker("run", "--rm", *flags, IMAGE, "sh", "-c", _REPORT, check=check)
 
+    # This podman reads /etc/cdi and nothing else; the machine's own stays as it is.
+    machine = Installed(tmp_path / "machine")
+
     def in_podman(*flags: str, check: bool = True) -> Completed:
-        layer = tmp_path / "etc"
-        (layer / "upper/cdi").mkdir(parents=True, exist_ok=True)
-        (layer / "work").mkdir(exist_ok=True)
-        _generate(gpus, layer / "upper/cdi/gpu.json")
+        folder = machine.layers / "etc/cdi"
+        folder.mkdir(parents=True, exist_ok=True)
+        _generate(gpus, folder / "gpu.json")
         words = [*podman.command(), "run", "--rm", *flags, IMAGE, "sh", "-c", _REPORT]
-        # This podman reads /etc/cdi and nothing else; the machine's own stays as it is.
-        options = f"lowerdir=/etc,upperdir={layer}/upper,workdir={layer}/work"
-        script = f'mount -t overlay -o {options} overlay /etc && exec "$@"'
-        enter = ["unshare", "--mount", "--propagation=private", "sh", "-c", script, "sh"]
-        return run([*enter, *words], env=podman.variables(), check=check)
+        return run(machine.command(words), env=podman.variables(), check=check)
 
     return in_docker if request.param == "docker" else in_podman
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -129,9 +130,12 @@ def test_starts_leave_nothing_behind(
     start = [program, "--root", bundle.state, "run", "--bundle", bundle.folder, "again"]
     run([*script, str(times), *places, *start], env={"OCI_DECORATOR_CONFIG": str(gpu.config)})
 
-    before = (bundle.folder / "before").read_text()
-    assert (bundle.folder / "after").read_text() == before
-    assert f"{fresh_root}" in before
+    before, after = (
+        Counter((bundle.folder / name).read_text().splitlines()) for name in ("before", "after")
+    )
+    # Others on this machine may take mounts of theirs away meanwhile, here as well.
+    assert after - before == Counter()
+    assert any(str(fresh_root) in line for line in before)
     said = (bundle.folder / "said").read_text()
     assert said == f"/dev/gpu0: {ALLOWED}\n{_LIBRARY}\nv1 /opt/gpu/version\n"
 
