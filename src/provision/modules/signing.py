@@ -11,6 +11,8 @@ import os
 import ssl
 import tempfile
 from binascii import Error as Base64Error
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from provision.config import SigningConfig
@@ -19,12 +21,14 @@ from provision.manifest import Manifest, Module
 from provision.modules.signature import find_signature, read_content, read_signature
 from provision.modules.verify import Finding
 from provision.progress import Note, Progress, silent
-from provision.run import run
+from provision.run import Completed, run
 
 # What sign-file and the kernel's own build read the key's passphrase or the token's PIN from.
 PIN_VARIABLE = "KBUILD_SIGN_PIN"
 # How OpenSSL's engine and tokens are told where they are: openssl-env(7), libp11's README.
 _TOKEN_VARIABLES = ("OPENSSL_CONF", "OPENSSL_ENGINES", "PKCS11_MODULE_PATH", "SOFTHSM2_CONF")
+# What sign-file says where OpenSSL has no provider for tokens.
+_NO_WAY_TO_TOKENS = "OSSL_PROVIDER_try_load"
 _DER_BEGIN = b"\x30"
 _MODULE_MODE = 0o644
 
@@ -68,18 +72,14 @@ def sign(
     if signing.key is None or signing.certificate is None:
         return ()
     certificate = _on_host(root, signing.certificate)
-    key = signing.key if signing.key.startswith("pkcs11:") else str(_key_file(root, signing.key))
+    key = signing.key if _is_token(signing) else str(_key_file(root, signing.key))
+    signer = _Signer(tool, key, certificate, signing.hash, _environment(root, signing))
     for module in manifest.modules:
         progress(Note(f"sign {module.name}"))
         path = entry / module.path
-        # sign-file makes a new file and renames it, so that the old one stays whole until then.
-        arguments = [tool, signing.hash, key, certificate, path]
-        done = run(
-            arguments,
-            why=f"sign the module {module.name}",
-            env=_environment(root, signing),
-            check=False,
-        )
+        done = signer.sign(path)
+        if done.returncode != 0 and _is_token(signing) and _NO_WAY_TO_TOKENS in done.stderr:
+            done = signer.sign_by_engine(path)
         if done.returncode != 0:
             raise _not_signed(module, signing, done.stderr)
         path.chmod(_MODULE_MODE)
@@ -123,6 +123,43 @@ def is_signed(module: Path) -> bool:
         return read_signature(module) is not None
     except ValueError:
         return False
+
+
+@dataclass(frozen=True, slots=True)
+class _Signer:
+    """Signs files; see ``SigningConfig`` for what it signs with."""
+
+    tool: Path
+    key: str
+    certificate: Path
+    hash: str
+    environment: Mapping[str, str]
+
+    def sign(self, module: Path) -> Completed:
+        """Sign with sign-file, which makes a new file and renames it."""
+        return self._run([self.tool, self.hash, self.key, self.certificate, module])
+
+    def sign_by_engine(self, module: Path) -> Completed:
+        """Let OpenSSL's engine sign, and sign-file append that.
+
+        sign-file of newer kernels reaches tokens by OpenSSL's provider alone, which distros of
+        their time don't all have. The message is the same, byte for byte: openssl-cms(1) with the
+        flags of scripts/sign-file.c.
+        """
+        with tempfile.TemporaryDirectory(prefix="provision-") as folder:
+            message = Path(folder, "message")
+            key: list[str | Path] = ["-engine", "pkcs11", "-keyform", "engine", "-inkey", self.key]
+            if PIN_VARIABLE in self.environment:
+                key += ["-passin", f"env:{PIN_VARIABLE}"]
+            how = ["-binary", "-noattr", "-nocerts", "-md", self.hash, "-outform", "DER"]
+            files: list[str | Path] = ["-signer", self.certificate, "-in", module, "-out", message]
+            done = self._run(["openssl", "cms", "-sign", *key, *how, *files])
+            if done.returncode != 0:
+                return done
+            return self._run([self.tool, "-s", message, self.hash, self.certificate, module])
+
+    def _run(self, argv: Sequence[str | Path]) -> Completed:
+        return run(argv, why="sign a kernel module", env=self.environment, check=False)
 
 
 def _fault(module: Path, folder: Path) -> str | None:
@@ -176,6 +213,10 @@ def _der(certificate: Path) -> bytes:
         ) from error
 
 
+def _is_token(signing: SigningConfig) -> bool:
+    return signing.key is not None and signing.key.startswith("pkcs11:")
+
+
 def _key_file(root: Path, name: str) -> Path:
     path = _on_host(root, name)
     if not path.is_file():
@@ -201,7 +242,7 @@ def _on_host(root: Path, name: str) -> Path:
 
 def _not_signed(module: Module, signing: SigningConfig, said: str) -> ProvisionError:
     hint = "The key may need a passphrase: [signing] pin_file in /etc/provision/provision.toml."
-    if signing.key is not None and signing.key.startswith("pkcs11:"):
+    if _is_token(signing):
         hint = (
             "See that the token is there and that OpenSSL has its PKCS#11 engine"
             " (libengine-pkcs11-openssl, openssl-pkcs11); the PIN comes from [signing] pin_file."
