@@ -11,6 +11,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _CHUNK = 1 << 20
+# Where SELinux keeps a file's label, see xattr(7).
+_LABEL = "security.selinux"
 
 
 def write_atomic(path: Path, content: bytes | str, *, mode: int = 0o644) -> bool:
@@ -37,6 +39,7 @@ def write_atomic(path: Path, content: bytes | str, *, mode: int = 0o644) -> bool
         with os.fdopen(handle, "wb") as stream:
             stream.write(data)
             os.fchmod(stream.fileno(), mode)
+            _label_as_folder(stream.fileno(), path.parent)
             stream.flush()
             os.fsync(stream.fileno())
         temporary.replace(path)
@@ -122,6 +125,17 @@ def lock(path: Path, *, on_wait: Callable[[], None] | None = None) -> Iterator[N
                 on_wait()
             fcntl.flock(stream, fcntl.LOCK_EX)
         yield
+
+
+def _label_as_folder(handle: int, folder: Path) -> None:
+    """Give a file the SELinux label of its folder, as most policies do by themselves.
+
+    Debian's labels what a service writes to /etc as its private state (etc_runtime_t), which
+    container engines may not read.
+    """
+    # No SELinux, or not allowed: then whatever the policy says.
+    with suppress(OSError):
+        os.setxattr(handle, _LABEL, os.getxattr(folder, _LABEL))
 
 
 def _is_already(path: Path, data: bytes, mode: int) -> bool:

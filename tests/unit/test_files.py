@@ -21,6 +21,17 @@ def test_a_file_is_written_with_its_folder_and_mode(tmp_path: Path) -> None:
     assert names(path.parent) == ["f"]
 
 
+def test_a_file_gets_its_folders_selinux_label(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    label = b"system_u:object_r:etc_t:s0\0"
+    given: list[tuple[str, bytes]] = []
+    monkeypatch.setattr(os, "getxattr", lambda path, _name: label if path == tmp_path else b"")
+    monkeypatch.setattr(os, "setxattr", lambda _handle, name, value: given.append((name, value)))
+    write_atomic(tmp_path / "file", "content")
+    assert given == [("security.selinux", label)]
+
+
 def test_the_same_again_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "f"
     write_atomic(path, "text")
