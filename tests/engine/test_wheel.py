@@ -1,4 +1,4 @@
-"""The package as pip installs it: with its recipes and templates, outside of any checkout."""
+"""The package as pip installs it: with recipes, templates and pages, outside of a checkout."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from kit.cache import REPOSITORY
 from kit.process import run
 
 _PARTS = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md")
-_FOLDERS = ("driver_images", "templates")
+_FOLDERS = ("docs", "driver_images", "templates")
 _PREFIX = "share/provision/"
 
 
-def test_the_wheel_has_every_recipe_and_template(tmp_path: Path) -> None:
+def test_the_wheel_has_every_recipe_template_and_page(tmp_path: Path) -> None:
     # A copy, because setuptools builds beside what it reads.
     source = tmp_path / "source"
     source.mkdir()
