@@ -174,9 +174,19 @@ def own_program(root: Path, started_as: str) -> str:
     Args:
         root: Root of the host; another than the running one has its own, where DESIGN puts it.
         started_as: How this process was started.
+
+    Raises:
+        UsageError: It was not started as a program, and there is none on PATH.
     """
-    found = find_program(started_as) if root.resolve() == Path("/") else None
-    return str(Path(found).absolute()) if found else "/opt/provision/bin/provision"
+    if root.resolve() != Path("/"):
+        return "/opt/provision/bin/provision"
+    found = find_program(started_as) or find_program("provision")
+    if found is None:
+        raise UsageError(
+            "Where the program 'provision' is can't be told.",
+            resolution="Name its path: provision units --program PATH.",
+        )
+    return str(Path(found).absolute())
 
 
 def _own_links(root: Path, record: Record) -> set[Path]:

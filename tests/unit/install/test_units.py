@@ -162,3 +162,15 @@ def test_links_come_from_the_install_sections() -> None:
 def test_another_root_has_its_own_program(tmp_path: Path) -> None:
     assert own_program(tmp_path, "/usr/bin/env") == "/opt/provision/bin/provision"
     assert own_program(Path("/"), "/usr/bin/env") == "/usr/bin/env"
+
+
+def test_a_module_that_was_started_by_python_is_no_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started_as = str(tmp_path / "__main__.py")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UsageError, match="can't be told"):
+        own_program(Path("/"), started_as)
+    program = tmp_path / "provision"
+    program.touch(mode=0o755)
+    assert own_program(Path("/"), started_as) == str(program)
