@@ -186,8 +186,8 @@ class Machine:
         self("systemctl", "start", "ssh")
         deadline = time.monotonic() + _WAIT_S
         while time.monotonic() < deadline:
-            words = ["ssh", *_SSH, "-i", self.key, "-p", str(self.port), "root@127.0.0.1", "true"]
-            if run(words, check=False, timeout_s=_WAIT_S).returncode == 0:
+            words = ["ssh", *_SSH, "-i", str(self.key), "-p", str(self.port), "root@127.0.0.1"]
+            if run([*words, "true"], check=False, timeout_s=_WAIT_S).returncode == 0:
                 return
             time.sleep(0.2)
         raise RuntimeError(f"{self.name} does not answer at port {self.port}")

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 _DRIVER = "v4l2loopback"
 _PROGRAM = "/opt/provision/bin/provision"
-# As people write it: comments, an odd indentation, another runtime. Docker itself takes no comments;
-# it doesn't run on these hosts.
+# As people write it: comments, an odd indentation, another runtime. Docker takes no comments; it
+# doesn't run on these hosts.
 _DAEMON_JSON = """\
 {
   // journald, because ops read that
@@ -99,7 +99,7 @@ def story(
 
 def _variables(release: Release, config: dict[str, Any]) -> dict[str, Any]:
     # The kernel that these hosts believe to run is one of Debian 12's.
-    drivers = {_DRIVER: {}} if release is DEBIAN_12 else {}
+    drivers: dict[str, Any] = {_DRIVER: {}} if release is DEBIAN_12 else {}
     return {
         "provision_driver_config": {**config, "drivers": drivers},
         # Its module can't be loaded in a container.

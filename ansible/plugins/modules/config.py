@@ -156,7 +156,7 @@ def _words(*choices: str) -> Spec:
 
 
 _TEXT: Spec = {"type": "str"}
-_SECTIONS: Spec = {
+SECTIONS: Spec = {
     "policy": {
         "unload": _words("idle", "never"),
         "prebuild": {"type": "bool"},
@@ -173,9 +173,9 @@ _SECTIONS: Spec = {
     "metrics": {"textfile": _TEXT},
     "engine": {"host": _TEXT, "network": _TEXT, "jobs": {"type": "int"}},
 }
-_CONFIG: Spec = {
+CONFIG: Spec = {
     "drivers": {"type": "dict"},
-    **{name: {"type": "dict", "options": options} for name, options in _SECTIONS.items()},
+    **{name: {"type": "dict", "options": options} for name, options in SECTIONS.items()},
     "distros": {"type": "dict"},
     "catalogue": {"type": "list", "elements": "str"},
 }
@@ -203,8 +203,8 @@ def parsed(config: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
         mistakes.extend(f"{place}: {message}" for message in result.error_messages)
         return {k: v for k, v in result.validated_parameters.items() if v is not None}
 
-    good = checked(_CONFIG, config, "config")
-    for section in _SECTIONS.keys() & good.keys():
+    good = checked(CONFIG, config, "config")
+    for section in SECTIONS.keys() & good.keys():
         good[section] = {k: v for k, v in good[section].items() if v is not None}
     for section, spec in (("drivers", _DRIVER), ("distros", _DISTRO)):
         if section in good:
