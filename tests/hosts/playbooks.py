@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,11 +59,13 @@ class Ansible:
         folder: where it keeps its own things.
         machines: the hosts.
         variables: what the inventory says of all of them.
+        stand_ins: further hosts, and what the inventory says of each.
     """
 
     folder: Path
     machines: Sequence[Machine]
     variables: Mapping[str, Any]
+    stand_ins: Mapping[str, Any] = field(default_factory=dict)
 
     def play(self, playbook: Path, *words: str, check: bool = True, **variables: object) -> Played:
         """Run a playbook.
@@ -81,7 +83,8 @@ class Ansible:
     def words(self, playbook: Path, *words: str, **variables: object) -> list[str | Path]:
         """The command line of a run."""
         inventory = self.folder / "inventory.yml"
-        hosts = {machine.name: machine.variables() for machine in self.machines}
+        machines = {machine.name: machine.variables() for machine in self.machines}
+        hosts = {**machines, **self.stand_ins}
         everywhere = {**self.variables, **variables}
         inventory.write_text(yaml.safe_dump({"all": {"hosts": hosts, "vars": everywhere}}))
         program = Path(sys.executable).parent / "ansible-playbook"
@@ -97,6 +100,8 @@ class Ansible:
             "ANSIBLE_NOCOLOR": "1",
             "ANSIBLE_PIPELINING": "1",
             "ANSIBLE_LOCALHOST_WARNING": "0",
+            # For playbooks that lie elsewhere.
+            "ANSIBLE_COLLECTIONS_PATH": str(REPOSITORY / "ansible/collections"),
             # Archives for hosts are kept between runs of the tests too.
             "XDG_CACHE_HOME": str(cache_dir()),
             "ANSIBLE_PYTHON_INTERPRETER": "auto_silent",

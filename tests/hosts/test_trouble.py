@@ -1,0 +1,118 @@
+"""What goes wrong on the way: a wrong variable, a lost connection, a batch that fails."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from hosts.conftest import ENGINE
+from hosts.machines import DEBIAN_12, Machine
+from hosts.playbooks import SITE, Ansible
+from kit.process import start
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from kit.engine import Engine
+
+_WAIT_S = 120
+
+
+@pytest.fixture
+def pair(engine: Engine) -> Iterator[tuple[Machine, Machine]]:
+    """Two hosts that have nothing yet."""
+    binds = {engine.folder: ENGINE}
+    with Machine(DEBIAN_12, "first", binds) as first, Machine(DEBIAN_12, "second", binds) as second:
+        yield first, second
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"provision_driver_require": "perfect"}, "provision_driver_require"),
+        ({"provision_host_engine": ["docker"]}, "provision_host_engine"),
+        ({"provision_driver_config": {"colour": "red"}}, "colour"),
+        ({"provision_driver_config": {"policy": {"unload": "always"}}}, "unload"),
+        ({"provision_hook_config": {"log-level": "loud"}}, "log-level"),
+    ],
+)
+def test_a_wrong_variable_is_named_before_anything_is_done(
+    tmp_path: Path, variables: dict[str, Any], said: str
+) -> None:
+    # A host that doesn't exist: nobody gets so far as to ask it.
+    nowhere = {"host": {"ansible_host": "127.0.0.1", "ansible_port": 1}}
+    played = Ansible(tmp_path, [], variables, stand_ins=nowhere).play(SITE, check=False)
+    assert played.code != 0
+    assert said in played.output
+    assert "UNREACHABLE" not in played.output
+    assert played.recap["host"]["failed"] == 1
+
+
+def test_a_mistake_in_a_driver_is_named_before_anything_is_done(
+    pair: tuple[Machine, Machine], settings: dict[str, Any], tmp_path: Path
+) -> None:
+    first, _ = pair
+    variables = {
+        **settings,
+        "provision_driver_config": {"drivers": {"nvidia": {"verzion": "535"}}},
+    }
+    played = Ansible(tmp_path, [first], variables).play(SITE, check=False)
+    assert played.code != 0
+    assert "config.drivers.nvidia: verzion" in played.output
+    assert played.changed_tasks() == []
+
+
+def test_a_batch_that_fails_is_the_last(
+    pair: tuple[Machine, Machine],
+    settings: dict[str, Any],
+    config: dict[str, Any],
+    tmp_path: Path,
+) -> None:
+    wanted = {"v4l2loopback": {"version": "99"}}
+    variables = {
+        **settings,
+        "provision_driver_config": {**config, "drivers": wanted},
+        "provision_serial": 1,
+    }
+    first, second = pair
+    played = Ansible(tmp_path, [first, second], variables).play(SITE, check=False)
+    assert played.code != 0
+    assert "v4l2loopback for" in played.output
+    assert "99" in played.output
+    assert played.recap["first"]["failed"] == 1
+    assert "second" not in played.recap
+    assert second("test", "-e", "/opt/provision", check=False).returncode != 0
+
+
+def test_a_host_that_lost_its_connection_is_finished_by_the_next_run(
+    pair: tuple[Machine, Machine], settings: dict[str, Any], tmp_path: Path
+) -> None:
+    first, _ = pair
+    ansible = Ansible(tmp_path, [first], settings)
+    log = tmp_path / "log"
+    playing = start(ansible.words(SITE), log=log, env=ansible.environment())
+    try:
+        _wait_for(first, "ls -d /opt/provision/venv-*")
+        first.cut()
+        assert playing.wait(_WAIT_S) != 0
+    finally:
+        playing.kill()
+    assert "UNREACHABLE" in log.read_text()
+    # What was half made is not in use.
+    assert first("test", "-e", "/opt/provision/venv/bin/provision", check=False).returncode != 0
+    first.start_ssh()
+    assert ansible.play(SITE).recap["first"]["failed"] == 0
+    assert first.sh("/opt/provision/bin/provision --version").startswith("provision ")
+    assert ansible.play(SITE).recap["first"]["changed"] == 0
+
+
+def _wait_for(machine: Machine, script: str) -> None:
+    deadline = time.monotonic() + _WAIT_S
+    while time.monotonic() < deadline:
+        if machine("sh", "-c", script, check=False).returncode == 0:
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"never came true: {script}")
