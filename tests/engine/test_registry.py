@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import requests
 
+from kit.agent_host import AgentHost
 from kit.hosts import DISTRO, OLD_KERNEL, SMALL_DRIVER
 from kit.probe import need_programs
 from kit.process import Daemon
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from kit.engine import Engine
     from kit.hosts import Host
@@ -58,6 +60,28 @@ def test_an_artifact_goes_through_a_registry(
     digest12 = small_build["digest"].removeprefix("sha256:")[:12]
     assert host.entry(SMALL_DRIVER).name == digest12
     provision("verify", host.entry(SMALL_DRIVER))
+
+
+def test_the_agent_pulls_what_another_host_built(
+    engine: Engine,
+    provision: Provision,
+    small_build: dict[str, Any],
+    registry: str,
+    tmp_path: Path,
+) -> None:
+    name = small_build["image"].removeprefix("provision/")
+    reference = f"{registry}/drivers/{name}"
+    target = (SMALL_DRIVER, "--kernel", OLD_KERNEL, "--distro", DISTRO)
+    provision.build(*target, "--push", reference)
+    for image in engine.images():
+        if image.endswith(name):
+            engine.docker("image", "rm", image)
+    host = AgentHost.make(tmp_path / "host", running=OLD_KERNEL)
+    host.configure(f'[drivers.{SMALL_DRIVER}]\n[registry]\naddress = "{registry}/drivers"\n')
+    document = provision.json("apply", "--root", host.root)
+    assert "(from: registry)" in document["actions"][0]["result"]
+    assert host.current(SMALL_DRIVER) == small_build["digest"].removeprefix("sha256:")[:12]
+    assert small_build["image"] in engine.images()
 
 
 def test_a_registry_that_does_not_answer_is_named(
