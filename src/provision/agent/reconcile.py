@@ -109,7 +109,10 @@ def _finish(run: Run, observed: Observed, outcomes: tuple[Outcome, ...]) -> Resu
     """Publish how the host is."""
     observed = _with_failures(observed, outcomes)
     _remember_stamps(run, observed)
-    planned = plan(run.desired, observed)
+    return _publish(run, observed, plan(run.desired, observed), outcomes)
+
+
+def _publish(run: Run, observed: Observed, planned: Plan, outcomes: tuple[Outcome, ...]) -> Result:
     status = status_of(run.desired, observed, planned, time=int(time.time()))
     problems = publish(run.root, status, outcomes, textfile=run.desired.textfile)
     for problem in problems:
@@ -141,9 +144,13 @@ def _carry_out(run: Run, observed: Observed) -> Iterator[Outcome]:
     executor: Executor | None = None
     try:
         while True:
-            left = plan(run.desired, observed, run.mode, tried=tried).actions
+            planned = plan(run.desired, observed, run.mode, tried=tried)
+            left = planned.actions
             if not left:
                 return
+            if left[0].kind == "prepare":
+                # That may take minutes, in which others want to know what goes on.
+                _publish(run, observed, planned, ())
             if executor is None:
                 # Loads the engine's SDK, the archive and the models of manifests.
                 execute = importlib.import_module("provision.agent.execute")

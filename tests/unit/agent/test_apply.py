@@ -6,6 +6,7 @@ import errno
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from provision.agent.status import SlotStatus
 from provision.errors import ConfigError, NotFoundError, ProvisionError
 from provision.image.diagnose import BuildError, SourceError
 from provision.install.state import load_state
+from provision.pipeline.obtaining import Obtained
 from unit.agent.host import DRIVER, NEXT, Host, make_host
 from unit.modules.artifact import KERNEL, write
 
@@ -359,6 +361,21 @@ def test_without_a_file_nothing_goes(ready: Host) -> None:
     (ready.root / "etc/provision/provision.toml").unlink()
     assert ready.kinds() == []
     assert ready.layout.current.is_symlink()
+
+
+def test_others_can_read_what_goes_on_while_it_does(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[dict[str, Any]] = []
+
+    def obtain(*given: Any, **more: Any) -> Obtained:  # noqa: ANN401 - handed on
+        seen.append(json.loads((host.root / "run/provision/status.json").read_text()))
+        return host.obtain(*given, **more)
+
+    monkeypatch.setattr(execute, "obtain", obtain)
+    host.apply()
+    assert seen[0]["state"] == "pending"
+    assert seen[0]["planned"][0].startswith(f"make the artifact of {DRIVER}")
 
 
 def test_the_status_is_there_for_others_to_read(ready: Host) -> None:
