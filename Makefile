@@ -19,7 +19,7 @@ help: ## What there is
 demo: build ## The main job on real input: build a driver, install it, use it in containers (root)
 	@$(PYTHON) -m demo
 
-test: check engine-test vm-test ## Every test: check, then real engines, a clean clone and real kernels (root, under 60 minutes)
+test: check engine-test host-test vm-test ## Every test: check, then real engines, a clean clone and real kernels (root, under 60 minutes)
 
 check: setup ## Format, lints, types, layers, unit and golden tests (under 3 minutes)
 	.venv/bin/ruff format --check
@@ -32,6 +32,9 @@ check: setup ## Format, lints, types, layers, unit and golden tests (under 3 min
 
 engine-test: build
 	$(PYTEST) tests/engine --durations=15
+
+host-test: build ## The Ansible collection on Debian hosts in containers with systemd, by ssh (root)
+	$(PYTEST) tests/hosts --durations=15
 
 vm-test: build ## Real kernels in QEMU guests, with or without KVM (root, some 20 minutes)
 	$(PYTEST) tests/vm --durations=15
@@ -51,4 +54,4 @@ setup:
 	@tests/kit/setup.sh packages
 	@tests/kit/setup.sh venv
 
-.PHONY: help demo test check engine-test vm-test bench build clean setup
+.PHONY: help demo test check engine-test host-test vm-test bench build clean setup
