@@ -147,3 +147,12 @@ def test_the_example_names_every_key(tmp_path: Path) -> None:
 
 def test_the_schema_in_the_documentation_is_the_codes() -> None:
     assert json.loads(SCHEMA.read_text()) == Config.model_json_schema()
+
+
+def test_the_reference_names_every_key() -> None:
+    text = (REPOSITORY / "docs/reference/provision-toml.md").read_text()
+    schema = json.loads(SCHEMA.read_text())
+    tables = [schema, *schema["$defs"].values()]
+    for name in {name for table in tables for name in table.get("properties", {})}:
+        # A key in a table of the reference, or a table of the file.
+        assert f"`{name}`" in text or f"## `[{name}" in text, name
