@@ -5,10 +5,10 @@ Source: https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from provision.agent.status import Status
+from provision.agent.status import SlotStatus, Status
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,69 +33,66 @@ def metrics_text(status: Status) -> str:
 
 
 def _metrics(status: Status) -> Iterator[_Metric]:
-    slots = [(driver, slot) for driver in status.drivers for slot in driver.kernels]
-    where = {
-        (driver.name, slot.release): {
-            "driver": driver.name,
-            "kernel": slot.release,
-            "role": slot.role,
-        }
-        for driver, slot in slots
-    }
+    slots = [
+        ({"driver": driver.name, "kernel": slot.release, "role": slot.role}, slot)
+        for driver in status.drivers
+        for slot in driver.kernels
+    ]
+    yield from _of_slots(slots)
+    yield from _of_host(status)
+
+
+def _of_slots(slots: Iterable[tuple[Mapping[str, str], SlotStatus]]) -> Iterator[_Metric]:
+    """Yield what there is to say about each driver and kernel."""
+    found = list(slots)
     yield _Metric(
         "provision_driver_ready",
         "Whether the driver works with the kernel.",
-        tuple((where[d.name, s.release], float(s.is_ready)) for d, s in slots),
+        tuple((where, float(slot.is_ready)) for where, slot in found),
     )
     yield _Metric(
         "provision_driver_info",
         "The artifact that the kernel uses.",
         tuple(
-            (
-                {**where[d.name, s.release], "version": s.version or "", "digest": s.digest or ""},
-                1.0,
-            )
-            for d, s in slots
+            ({**where, "version": slot.version or "", "digest": slot.digest or ""}, 1.0)
+            for where, slot in found
         ),
     )
     yield _Metric(
         "provision_prepare_seconds",
         "How long it took to have the artifact in the store, by part.",
         tuple(
-            ({**where[d.name, s.release], "part": part}, taken)
-            for d, s in slots
-            for part, taken in s.seconds.items()
+            ({**where, "part": part}, taken)
+            for where, slot in found
+            for part, taken in slot.seconds.items()
         ),
     )
     yield _Metric(
-        "provision_prepared_timestamp_seconds",
+        "provision_last_success_timestamp_seconds",
         "When the artifact was last made or found.",
-        tuple((where[d.name, s.release], float(s.prepared)) for d, s in slots if s.prepared),
+        tuple((where, float(slot.prepared)) for where, slot in found if slot.prepared),
     )
     yield _Metric(
         "provision_failures",
         "How often in a row the artifact could not be had, or loaded, by reason.",
         tuple(
-            ({**where[d.name, s.release], "reason": s.failure.reason}, float(s.failure.attempts))
-            for d, s in slots
-            if s.failure
+            ({**where, "reason": slot.failure.reason}, float(slot.failure.attempts))
+            for where, slot in found
+            if slot.failure
         ),
     )
-    states = [d.state for d in status.drivers]
-    yield _Metric(
-        "provision_reboot_required",
-        "Whether a newer driver waits for a reboot.",
-        (({}, float("reboot-required" in states)),),
-    )
-    yield _Metric("provision_ready", "Whether all drivers work.", (({}, float(status.is_ready)),))
-    yield _Metric(
-        "provision_exit_code", "What the last run ended with.", (({}, float(status.exit_code)),)
-    )
-    yield _Metric(
-        "provision_observed_timestamp_seconds",
-        "When this was observed.",
-        (({}, float(status.time)),),
-    )
+
+
+def _of_host(status: Status) -> Iterator[_Metric]:
+    """Yield what there is to say about the host as a whole."""
+    waits = any(slot.state == "reboot-required" for d in status.drivers for slot in d.kernels)
+    for name, text, value in (
+        ("reboot_required", "Whether a newer driver waits for a reboot.", waits),
+        ("ready", "Whether all drivers work.", status.is_ready),
+        ("exit_code", "What the last run ended with.", status.exit_code),
+        ("observed_timestamp_seconds", "When this was observed.", status.time),
+    ):
+        yield _Metric(f"provision_{name}", text, (({}, float(value)),))
 
 
 def _escaped(text: str) -> str:

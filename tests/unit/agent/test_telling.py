@@ -87,7 +87,7 @@ def test_metrics_have_what_is_watched() -> None:
     assert f"provision_driver_ready{{{where}}} 1\n" in text
     assert f'provision_driver_info{{{where},version="1.2",digest="aaaaaaaaaaaa"}} 1\n' in text
     assert f'provision_prepare_seconds{{{where},part="total"}} 12.5\n' in text
-    assert f"provision_prepared_timestamp_seconds{{{where}}} 1000\n" in text
+    assert f"provision_last_success_timestamp_seconds{{{where}}} 1000\n" in text
     assert "provision_observed_timestamp_seconds 2000\n" in text
     assert "provision_failures" not in text
     for line in text.splitlines():
@@ -100,7 +100,7 @@ def test_metrics_have_what_is_watched() -> None:
 def test_big_numbers_are_written_in_full() -> None:
     where = f'driver="demo",kernel="{NEXT}",role="next"'
     text = metrics_text(_status(replace(WHOLE, prepared=1795192167)))
-    assert f"provision_prepared_timestamp_seconds{{{where}}} 1795192167\n" in text
+    assert f"provision_last_success_timestamp_seconds{{{where}}} 1795192167\n" in text
 
 
 @pytest.fixture
