@@ -16,6 +16,11 @@ options:
     description: By path, each with C(content) and optionally C(mode), an octal number in quotes.
     type: dict
     default: {}
+  folders:
+    description: Folders that shall be there whether or not a file lies in them. They stay.
+    type: list
+    elements: path
+    default: []
   documents:
     description: JSON documents of the set; each becomes C(NAME.json) in I(documents_folder).
     type: dict
@@ -56,12 +61,14 @@ paths:
 """
 
 import json
+from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.oci_decorator.drivers.plugins.module_utils.ledger import Change, Ledger
 
 _MODE = "0644"
+_FOLDER_MODE = 0o755
 _OCTAL = 8
 
 
@@ -88,6 +95,7 @@ def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "files": {"type": "dict", "default": {}},
+            "folders": {"type": "list", "elements": "path", "default": []},
             "documents": {"type": "dict", "default": {}},
             "documents_folder": {"type": "path"},
             "ledger": {"type": "path", "required": True},
@@ -101,13 +109,16 @@ def main() -> None:
     ledger = Ledger(module.params["ledger"])
     changes = planned(ledger, files)
     stale = [path for path in ledger.records if path not in files]
+    folders = [folder for folder in module.params["folders"] if not Path(folder).is_dir()]
     if not module.check_mode:
+        for folder in folders:
+            Path(folder).mkdir(parents=True, mode=_FOLDER_MODE)
         ledger.make(changes, module.atomic_move)
         if stale:
             ledger.forget(stale, module.atomic_move)
     module.exit_json(
-        changed=bool(changes),
-        paths=[change.path for change in changes],
+        changed=bool(changes or folders),
+        paths=[*folders, *(change.path for change in changes)],
         diff=[change.diff() for change in changes],
     )
 
