@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -20,10 +21,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from kit.engine import Engine
     from kit.product import Provision
 
 _WANTED = f"[drivers.{SMALL_DRIVER}]\n"
 _BROKEN = "1.4"
+_LONG = "1.1"
 _HEAVY = ("pydantic", "docker", "requests", "rich", "jinja2", "debian")
 
 
@@ -227,6 +230,7 @@ def made_up(agent_host: AgentHost, tmp_path: Path) -> Iterator[AgentHost]:
     files = tmp_path / "files"
     sources = {version: made_up_source(files, version) for version in ("1.2", "1.3")}
     sources[_BROKEN] = made_up_source(files, _BROKEN, extra=BROKEN_LINE)
+    sources[_LONG] = made_up_source(files, _LONG, seconds=20)
     with served(files) as url:
         write_made_up(agent_host.root / "srv/drivers", sources, url)
         yield agent_host
@@ -305,3 +309,26 @@ def test_a_driver_that_fails_for_the_next_kernel_leaves_the_running_one_alone(
     assert made_up.current(MADE_UP) == before
     made_up.remove_kernel("6.1.0-9999-amd64")
     assert _apply(provision, made_up)["status"]["state"] == "ready"
+
+
+def test_an_engine_that_is_restarted_in_a_build_is_waited_for(
+    provision: Provision, made_up: AgentHost, engine: Engine
+) -> None:
+    _want(made_up, _LONG)
+    words = ("apply", "--root", made_up.root)
+    with ThreadPoolExecutor() as pool:
+        running = pool.submit(provision, *words, check=False)
+        while not running.done() and not _is_compiling(engine):
+            time.sleep(0.2)
+        engine.restart(crash=True)
+        done = running.result()
+    assert done.returncode == 0, done.output
+    assert "Waiting until it is back" in done.stderr
+    assert _version(made_up) == _LONG
+
+
+def _is_compiling(engine: Engine) -> bool:
+    """Whether the long step of the build is under way."""
+    return any(
+        "sleep" in engine.docker("top", name, check=False).stdout for name in engine.containers()
+    )

@@ -27,7 +27,7 @@ module_exit(hello_exit);
 MODULE_LICENSE("GPL");
 MODULE_VERSION("{version}");
 """
-_MAKEFILE = "obj-m := hello.o\nall:\n\t$(MAKE) -C $(KDIR) M=$(CURDIR) modules\n"
+_MAKEFILE = "obj-m := hello.o\nall:\n\tsleep {seconds}\n\t$(MAKE) -C $(KDIR) M=$(CURDIR) modules\n"
 _RECIPE = """\
 schema = 1
 name = "hello"
@@ -66,11 +66,14 @@ sha256 = "{sha256}"
 """
 
 
-def made_up_source(folder: Path, version: str, *, extra: str = "") -> Path:
-    """Write the tarball of a version; `extra` is a line of C in its module."""
+def made_up_source(folder: Path, version: str, *, extra: str = "", seconds: int = 0) -> Path:
+    """Write the tarball of a version.
+
+    `extra` is a line of C in its module; `seconds` is what its build waits before it begins.
+    """
     files = {
         "hello.c": _SOURCE.format(extra=extra, version=version),
-        "Makefile": _MAKEFILE,
+        "Makefile": _MAKEFILE.format(seconds=seconds),
         "hello-tool": f"#!/bin/sh\necho hello {version}\n",
     }
     folder.mkdir(parents=True, exist_ok=True)

@@ -20,7 +20,7 @@ from provision.agent.plan import Action, Mode
 from provision.agent.previous import choose, reject
 from provision.documents import load_json
 from provision.errors import NotFoundError, ProvisionError
-from provision.image.engine import Engine
+from provision.image.engine import Engine, EngineLostError
 from provision.install.kernels import link_kernel
 from provision.install.layout import Layout
 from provision.install.state import Failure, KernelState, load_state, store_state
@@ -33,6 +33,10 @@ from provision.pipeline.obtaining import Obtained, obtain
 from provision.pipeline.resolution import Resolved, Wanted, resolve_pin
 from provision.pipeline.settings import Settings, load_settings
 from provision.progress import Note, Progress
+
+# For how long a lost engine is waited for: an upgrade restarts it in some seconds.
+_RECONNECTIONS = 30
+_RECONNECT_SECONDS = 2.0
 
 
 @dataclass
@@ -130,15 +134,41 @@ class Executor:
                 return f"{pin.driver.version} is the newest"
             if pin.short_digest in slot.rejected and not self.mode.retry:
                 raise _rejected(pin.short_digest, driver, action)
-            obtained = obtain(
-                self.settings,
-                lambda: self.engine,
-                resolved,
-                replace=not slot.is_whole and slot.digest == pin.short_digest,
-                progress=self.progress,
-            )
+            is_damaged = not slot.is_whole and slot.digest == pin.short_digest
+            obtained = self._obtain(resolved, replace=is_damaged)
         self._link(action, driver, slot, obtained)
         return f"{pin.driver.version} is in the store (from: {obtained.origin})"
+
+    def _obtain(self, resolved: Resolved, *, replace: bool) -> Obtained:
+        """Have the artifact in the store; an engine that is restarted meanwhile is waited for."""
+
+        def engine() -> Engine:
+            return self.engine
+
+        try:
+            return obtain(self.settings, engine, resolved, replace=replace, progress=self.progress)
+        except EngineLostError as error:
+            self.progress(Note(f"{error.message} Waiting until it is back"))
+            self._reconnect(error)
+        return obtain(self.settings, engine, resolved, replace=replace, progress=self.progress)
+
+    def _reconnect(self, lost: EngineLostError) -> None:
+        """Connect to the engine again.
+
+        Raises:
+            EngineLostError: It did not come back.
+        """
+        self.close()
+        vars(self).pop("engine", None)
+        for _ in range(_RECONNECTIONS):
+            time.sleep(_RECONNECT_SECONDS)
+            try:
+                self.engine.image("none")
+            except ProvisionError:
+                vars(self).pop("engine", None)
+            else:
+                return
+        raise lost
 
     def _resolve(self, driver: DesiredDriver, action: Action) -> Resolved:
         wanted = Wanted(

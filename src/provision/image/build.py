@@ -14,7 +14,7 @@ from provision.files import lock
 from provision.image.base import ensure_base
 from provision.image.context import pack
 from provision.image.diagnose import build_error
-from provision.image.engine import BuildOptions, Engine, Image
+from provision.image.engine import BuildOptions, Engine, EngineLostError, Image
 from provision.image.stream import BuildStream, StepRecord
 from provision.pin import Pin
 from provision.progress import Note, Output, Progress, Step, silent
@@ -150,7 +150,7 @@ def _run(
 
     Raises:
         BuildError: An instruction failed.
-        ProvisionError: The engine went away.
+        EngineLostError: The engine went away.
     """
     for message in engine.build(pack(request.files), options):
         for event in stream.feed(message):
@@ -165,7 +165,7 @@ def _run(
         log.flush()
         raise build_error(request.pin, stream, request.log)
     if stream.image_id is None:
-        raise ProvisionError(
+        raise EngineLostError(
             f"The engine at {engine.host} stopped in the middle of building {request.pin.image}.",
             resolution="Look whether it runs (systemctl status docker), and run the command "
             "again: it goes on after the last complete step.",

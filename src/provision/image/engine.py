@@ -32,6 +32,10 @@ _CHUNK = 1 << 20
 Message = Mapping[str, Any]
 
 
+class EngineLostError(ProvisionError):
+    """The engine went away in the middle of something, which can be done again when it is back."""
+
+
 @dataclass(frozen=True, slots=True)
 class Image:
     """An image that the engine has.
@@ -189,7 +193,7 @@ class Engine:
                 details=str(error.explanation or error),
             ) from error
         except (DockerException, RequestException, HTTPError, ConnectionError) as error:
-            raise ProvisionError(
+            raise EngineLostError(
                 f"The connection to the engine at {self.host} broke when it had to {what}.",
                 resolution="Look whether the engine runs (systemctl status docker), and run the "
                 "command again: it goes on where it can.",

@@ -16,9 +16,11 @@ from provision.agent.rollback import rollback, would_roll_back
 from provision.agent.status import SlotStatus
 from provision.errors import ConfigError, NotFoundError, ProvisionError
 from provision.image.diagnose import BuildError, SourceError
+from provision.image.engine import EngineLostError
 from provision.install.state import load_state
 from provision.pipeline.obtaining import Obtained
 from unit.agent.host import DRIVER, NEXT, Host, make_host
+from unit.image.fake_engine import FakeEngine
 from unit.modules.artifact import KERNEL, write
 
 OLD, NEW = "1.2", "2.0"
@@ -262,6 +264,52 @@ def test_what_cannot_be_written_down_is_told_all_the_same(
     result = host.apply()
     assert result.outcomes[0].error is not None
     assert (result.status.state, result.status.exit_code) == ("failed", 1)
+
+
+def test_an_engine_that_is_restarted_is_waited_for(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers: list[ProvisionError | FakeEngine] = [ProvisionError("no engine"), FakeEngine()]
+    lost = [EngineLostError("The engine stopped.")]
+
+    def open_engine(_settings: object) -> FakeEngine:
+        answer = answers.pop(0) if len(answers) > 1 else answers[0]
+        if isinstance(answer, ProvisionError):
+            raise answer
+        return answer
+
+    def obtain(*given: Any, **more: Any) -> Obtained:  # noqa: ANN401 - handed on
+        if lost:
+            raise lost.pop()
+        return host.obtain(*given, **more)
+
+    monkeypatch.setattr(execute, "open_engine", open_engine)
+    monkeypatch.setattr(execute, "obtain", obtain)
+    monkeypatch.setattr(execute, "_RECONNECT_SECONDS", 0.0)
+    assert host.apply().status.state == "ready"
+    assert any("Waiting until it is back" in note for note in host.notes)
+
+
+def test_an_engine_that_does_not_come_back_is_a_failure_that_passes(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(*_given: object, **_more: object) -> Obtained:
+        raise EngineLostError("The engine stopped.", resolution="start it")
+
+    def no_engine(_settings: object) -> FakeEngine:
+        raise NotFoundError("no engine")
+
+    monkeypatch.setattr(execute, "open_engine", no_engine)
+    monkeypatch.setattr(execute, "obtain", lost)
+    monkeypatch.setattr(execute, "_RECONNECT_SECONDS", 0.0)
+    slot = _slot(host)
+    assert (slot.state, slot.reason, slot.resolution) == (
+        "failed",
+        "The engine stopped.",
+        "start it",
+    )
+    monkeypatch.setattr(execute, "obtain", host.obtain)
+    assert host.apply().status.state == "ready"
 
 
 def test_modules_that_do_not_load_give_way_to_those_that_did(ready: Host) -> None:
