@@ -1,8 +1,10 @@
-"""SELinux labels of the store's entries: what containers may read, and what the kernel may load.
+"""SELinux labels of the store: what containers may read and run, and what the kernel may load.
 
-A container's process (``container_t``) reads and executes files of the type ``container_ro_file_t``
-and next to nothing else of a host; a runtime may mount those into it. The types are those of
-container-selinux, as in Fedora's and Debian 13's policy. Nothing outside of the store is labelled.
+A container's process (``container_t``) reads files of the type ``container_ro_file_t`` and next to
+nothing else of a host; engines may mount those into it, and follow links of that type. Under the
+reference policy (Debian's) a container can begin only with a program of ``container_file_t``. The
+types are those of container-selinux, as in Fedora's and Debian 13's policy. Nothing outside of the
+store is labelled.
 """
 
 from __future__ import annotations
@@ -14,12 +16,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from provision.host.security import selinux
+from provision.manifest import Manifest
 
 # xattr(7); the value ends with a NUL: setfilecon(3).
 _ATTRIBUTE = "security.selinux"
 _CONTEXT = "system_u:object_r:{}:s0\0"
-# The parts of an entry, and the type of each; manifest.json keeps what its folder gives it.
-_TYPES = {"driver": "container_ro_file_t", "lib/modules": "modules_object_t"}
+_READABLE = "container_ro_file_t"
+_PROGRAM = "container_file_t"
+_MODULES = "modules_object_t"
 # EINVAL: the policy has no such type, and so no containers that it confines.
 _CANNOT = {
     errno.EINVAL: "the policy lacks the type",
@@ -29,11 +33,14 @@ _CANNOT = {
 log = logging.getLogger(__name__)
 
 
-def label_entry(entry: Path, root: Path) -> None:
-    """Label an entry of the store, where the host has SELinux.
+def label_entry(entry: Path, manifest: Manifest, root: Path) -> None:
+    """Label an entry of the store and the folder that it lies in, where the host has SELinux.
+
+    Links that are made beside it later get the folder's label.
 
     Args:
         entry: The entry, complete.
+        manifest: Its manifest.
         root: Root of the host that it is for.
 
     Raises:
@@ -41,21 +48,28 @@ def label_entry(entry: Path, root: Path) -> None:
     """
     if selinux(root) not in {"enforcing", "permissive"}:
         return
-    for part, kind in _TYPES.items():
-        context = _CONTEXT.format(kind).encode()
+    programs = {entry / "driver" / f.path.lstrip("/") for f in manifest.files if f.kind == "binary"}
+    modules = entry / "lib/modules"
+    unknown: set[str] = set()
+    for path in (entry.parent, *_tree(entry)):
+        if path in programs:
+            kind = _PROGRAM
+        else:
+            kind = _MODULES if path.is_relative_to(modules) else _READABLE
+        if kind in unknown:
+            continue
         try:
-            for path in _tree(entry / part):
-                os.setxattr(path, _ATTRIBUTE, context, follow_symlinks=False)
+            context = _CONTEXT.format(kind).encode()
+            os.setxattr(path, _ATTRIBUTE, context, follow_symlinks=False)
         except OSError as error:
             if error.errno not in _CANNOT:
                 raise
-            reason = _CANNOT[error.errno]
-            log.warning("%s is not labelled %s: %s", entry / part, kind, reason)
+            log.warning("%s is not labelled %s: %s", path, kind, _CANNOT[error.errno])
+            unknown.add(kind)
 
 
 def _tree(folder: Path) -> Iterator[Path]:
-    """Return a folder and everything below it; nothing if it is missing."""
-    if folder.is_dir():
-        yield folder
+    """Return a folder and everything below it."""
+    yield folder
     for parent, folders, names in os.walk(folder):
         yield from (Path(parent, name) for name in (*folders, *names))

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from provision.errors import NotFoundError
 from provision.files import sync_directory
-from provision.install.labels import label_entry
 from provision.install.layout import Layout
 
 _PARTIAL = ".partial-"
@@ -41,7 +40,6 @@ def add(
     partial = layout.folder / f"{_PARTIAL}{short_digest}"
     try:
         fill(partial)
-        label_entry(partial, layout.root)
         sync_tree(partial)
         if entry.exists():
             # Not one step, as a folder can't be renamed over a full one; a run that is killed in

@@ -16,6 +16,7 @@ from provision.image.extract import extract, find_image, read_file
 from provision.image.scratch import scratch
 from provision.install.activate import apply, plan, plan_removal
 from provision.install.kernels import linked_kernels, unlink_kernel
+from provision.install.labels import label_entry
 from provision.install.layout import Layout
 from provision.install.ledger import Change
 from provision.install.store import add, current_entry, remove_leftovers
@@ -231,6 +232,7 @@ def _add(
         extract(engine, source.image, partial, state=settings.state, progress=progress)
         _verified(partial, source.image, progress).require_whole(f"The image '{source.reference}'")
         sign_entry(settings, partial, source.manifest, progress=progress)
+        label_entry(partial, source.manifest, settings.root)
 
     added = add(layout, pin.short_digest, fill, replace=replace)
     if not added:

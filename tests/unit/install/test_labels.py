@@ -1,4 +1,4 @@
-"""SELinux labels of store entries, on trees: what is labelled as what, and where not at all."""
+"""SELinux labels of the store, on trees: what is labelled as what, and where not at all."""
 
 from __future__ import annotations
 
@@ -9,13 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from provision.install.labels import label_entry
-from provision.install.layout import Layout
-from provision.install.store import add
+from unit.modules.artifact import make_artifact
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-_SHORT = "0123456789ab"
 
 
 @pytest.fixture
@@ -31,20 +28,6 @@ def labels(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
     return found
 
 
-def _fill(folder: Path) -> None:
-    (folder / "driver/usr/lib").mkdir(parents=True)
-    (folder / "driver/usr/lib/libx.so.1").touch()
-    (folder / "driver/usr/lib/libx.so").symlink_to("libx.so.1")
-    (folder / "lib/modules/6.1.0").mkdir(parents=True)
-    (folder / "lib/modules/6.1.0/x.ko").touch()
-    (folder / "manifest.json").touch()
-
-
-def _entry(folder: Path) -> Path:
-    _fill(folder)
-    return folder
-
-
 def _configured(root: Path, state: str) -> Path:
     config = root / "etc/selinux/config"
     config.parent.mkdir(parents=True)
@@ -53,33 +36,29 @@ def _configured(root: Path, state: str) -> Path:
 
 
 @pytest.mark.parametrize("state", ["enforcing", "permissive"])
-def test_containers_may_read_the_user_space_and_the_kernel_the_modules(
+def test_containers_may_read_the_user_space_and_begin_with_its_programs(
     tmp_path: Path, labels: dict[str, bytes], state: str
 ) -> None:
-    entry = _entry(tmp_path / "entry")
-    label_entry(entry, _configured(tmp_path / "host", state))
-    readable = b"system_u:object_r:container_ro_file_t:s0\0"
-    modules = b"system_u:object_r:modules_object_t:s0\0"
-    below = ("", "/usr", "/usr/lib", "/usr/lib/libx.so", "/usr/lib/libx.so.1")
-    assert labels == {
-        **{f"{entry}/driver{name}": readable for name in below},
-        **{f"{entry}/lib/modules{name}": modules for name in ("", "/6.1.0", "/6.1.0/x.ko")},
-    }
+    folder = tmp_path / "store/demo"
+    manifest = make_artifact(folder / "entry")
+    labelmake_artifact(folder / "entry", manifest, _configured(tmp_path / "host", state))
+    types = {path: label.decode() for path, label in labels.items()}
+    everything = {str(path) for path in (folder, *folder.rglob("*"))}
+    modules = {path for path in everything if "/lib/modules" in path}
+    program = str(folder / "entry/driver/usr/bin/democtl")
+    assert modules
+    assert types.pop(program) == "system_u:object_r:container_file_t:s0\0"
+    for path in modules:
+        assert types.pop(path) == "system_u:object_r:modules_object_t:s0\0"
+    assert set(types) == everything - modules - {program}
+    assert set(types.values()) == {"system_u:object_r:container_ro_file_t:s0\0"}
 
 
 def test_a_host_without_selinux_gets_no_labels(tmp_path: Path, labels: dict[str, bytes]) -> None:
-    label_entry(_entry(tmp_path / "a"), tmp_path / "host")
-    label_entry(_entry(tmp_path / "b"), _configured(tmp_path / "off", "disabled"))
+    manifest = make_artifact(tmp_path / "entry")
+    labelmake_artifact(tmp_path / "entry", manifest, tmp_path / "host")
+    labelmake_artifact(tmp_path / "entry", manifest, _configured(tmp_path / "off", "disabled"))
     assert labels == {}
-
-
-def test_an_entry_is_labelled_before_it_has_its_name(
-    tmp_path: Path, labels: dict[str, bytes]
-) -> None:
-    layout = Layout(_configured(tmp_path / "host", "enforcing"), "x")
-    add(layout, _SHORT, _fill)
-    assert labels
-    assert not [path for path in labels if path.startswith(str(layout.entry(_SHORT)))]
 
 
 @pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOTSUP])
@@ -90,7 +69,8 @@ def test_a_policy_or_file_system_without_the_labels_is_a_warning(
     number: int,
 ) -> None:
     monkeypatch.setattr(os, "setxattr", _refusing(number))
-    label_entry(_entry(tmp_path / "entry"), _configured(tmp_path / "host", "enforcing"))
+    manifest = make_artifact(tmp_path / "entry")
+    labelmake_artifact(tmp_path / "entry", manifest, _configured(tmp_path / "host", "enforcing"))
     assert "container_ro_file_t" in caplog.text
     assert "modules_object_t" in caplog.text
 
@@ -99,8 +79,11 @@ def test_that_labels_may_not_be_set_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "setxattr", _refusing(errno.EPERM))
+    manifest = make_artifact(tmp_path / "entry")
     with pytest.raises(PermissionError):
-        label_entry(_entry(tmp_path / "entry"), _configured(tmp_path / "host", "enforcing"))
+        labelmake_artifact(
+            tmp_path / "entry", manifest, _configured(tmp_path / "host", "enforcing")
+        )
 
 
 def _refusing(number: int) -> object:
