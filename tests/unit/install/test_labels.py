@@ -41,7 +41,7 @@ def test_containers_may_read_the_user_space_and_begin_with_its_programs(
 ) -> None:
     folder = tmp_path / "store/demo"
     manifest = make_artifact(folder / "entry")
-    labelmake_artifact(folder / "entry", manifest, _configured(tmp_path / "host", state))
+    label_entry(folder / "entry", manifest, _configured(tmp_path / "host", state))
     types = {path: label.decode() for path, label in labels.items()}
     everything = {str(path) for path in (folder, *folder.rglob("*"))}
     modules = {path for path in everything if "/lib/modules" in path}
@@ -56,8 +56,8 @@ def test_containers_may_read_the_user_space_and_begin_with_its_programs(
 
 def test_a_host_without_selinux_gets_no_labels(tmp_path: Path, labels: dict[str, bytes]) -> None:
     manifest = make_artifact(tmp_path / "entry")
-    labelmake_artifact(tmp_path / "entry", manifest, tmp_path / "host")
-    labelmake_artifact(tmp_path / "entry", manifest, _configured(tmp_path / "off", "disabled"))
+    label_entry(tmp_path / "entry", manifest, tmp_path / "host")
+    label_entry(tmp_path / "entry", manifest, _configured(tmp_path / "off", "disabled"))
     assert labels == {}
 
 
@@ -70,7 +70,7 @@ def test_a_policy_or_file_system_without_the_labels_is_a_warning(
 ) -> None:
     monkeypatch.setattr(os, "setxattr", _refusing(number))
     manifest = make_artifact(tmp_path / "entry")
-    labelmake_artifact(tmp_path / "entry", manifest, _configured(tmp_path / "host", "enforcing"))
+    label_entry(tmp_path / "entry", manifest, _configured(tmp_path / "host", "enforcing"))
     assert "container_ro_file_t" in caplog.text
     assert "modules_object_t" in caplog.text
 
@@ -81,9 +81,7 @@ def test_that_labels_may_not_be_set_is_an_error(
     monkeypatch.setattr(os, "setxattr", _refusing(errno.EPERM))
     manifest = make_artifact(tmp_path / "entry")
     with pytest.raises(PermissionError):
-        labelmake_artifact(
-            tmp_path / "entry", manifest, _configured(tmp_path / "host", "enforcing")
-        )
+        label_entry(tmp_path / "entry", manifest, _configured(tmp_path / "host", "enforcing"))
 
 
 def _refusing(number: int) -> object:
