@@ -18,17 +18,29 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-__all__ = ["DUO", "DUO_FLAG", "DUO_LIBRARY", "DUO_VERSIONS", "duo_catalogue"]
+__all__ = [
+    "DUO",
+    "DUO_BROKEN",
+    "DUO_FLAG",
+    "DUO_LIBRARY",
+    "DUO_VERSIONS",
+    "duo_catalogue",
+    "mend_duo",
+]
 
 DUO = "duo"
 DUO_FLAG = "OCI_DUO"
 DUO_LIBRARY = "/opt/duo/lib/libduo.so.1"
 DUO_VERSIONS = ("1.0", "2.0")
+# Builds with three arguments to a function that has four in the newest kernel of Debian 12 (what
+# NVIDIA's driver trips over too: driver_images/nvidia/patches).
+DUO_BROKEN = "3.0"
 
 _MODULE = """\
 #include <linux/fs.h>
 #include <linux/miscdevice.h>
 #include <linux/module.h>
+#include "call.h"
 
 static ssize_t duo_read(struct file *file, char __user *to, size_t size, loff_t *at)
 {
@@ -44,6 +56,23 @@ static struct miscdevice device = {
 module_misc_device(device);
 MODULE_LICENSE("GPL");
 MODULE_VERSION("@version@");
+"""
+_CALL = """#include <linux/pci.h>
+int duo_resize(struct pci_dev *device);
+int duo_resize(struct pci_dev *device) { return pci_resize_resource(device, 0, 0); }
+"""
+_PATCH = """--- a/call.h
++++ b/call.h
+@@ -1,3 +1,1 @@
+ #include <linux/pci.h>
+-int duo_resize(struct pci_dev *device);
+-int duo_resize(struct pci_dev *device) { return pci_resize_resource(device, 0, 0); }
+"""
+_PATCHES = f"""
+[[patches]]
+file = "fewer-calls.patch"
+versions = "=={DUO_BROKEN}"
+reason = "pci_resize_resource() has four arguments in newer kernels."
 """
 _LIBRARY = 'const char *duo_version(void) { return "@version@"; }\n'
 _PROGRAM = """\
@@ -128,7 +157,8 @@ sha256 = "{sha256}"
 @contextmanager
 def duo_catalogue(folder: Path) -> Iterator[Path]:
     """A catalogue below `folder` with every version of the driver, served meanwhile."""
-    tarballs = {version: _tarball(folder / "files", version) for version in DUO_VERSIONS}
+    versions = (*DUO_VERSIONS, DUO_BROKEN)
+    tarballs = {version: _tarball(folder / "files", version) for version in versions}
     recipe = folder / "drivers" / DUO / "driver.toml"
     recipe.parent.mkdir(parents=True)
     with served(folder / "files") as url:
@@ -145,11 +175,21 @@ def duo_catalogue(folder: Path) -> Iterator[Path]:
         yield folder / "drivers"
 
 
+def mend_duo(catalogue: Path) -> None:
+    """Add the patch with which DUO_BROKEN builds on every kernel."""
+    folder = catalogue / DUO
+    (folder / "patches").mkdir()
+    (folder / "patches/fewer-calls.patch").write_text(_PATCH)
+    with (folder / "driver.toml").open("a") as recipe:
+        recipe.write(_PATCHES)
+
+
 def _tarball(folder: Path, version: str) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"duo-{version}.tar.gz"
     with tarfile.open(path, "w:gz") as archive:
-        for name, text in _SOURCE.items():
+        call = _CALL if version == DUO_BROKEN else "/* nothing */\n"
+        for name, text in {**_SOURCE, "call.h": call}.items():
             content = text.replace("@version@", version).encode()
             info = tarfile.TarInfo(f"duo-{version}/{name}")
             info.size = len(content)

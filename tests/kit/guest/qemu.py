@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kit.guest.recipe import CONTROL_MAC, WORLD_MAC
-from kit.process import Daemon
+from kit.process import Daemon, run
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,6 +27,8 @@ _PROCESSORS = 2
 _MEMORY_MB = 1280
 _CONTROL = "control"
 _WORLD = "world"
+_DISK = "first"
+_SECOND = "second"
 # How long one command of the monitor may take: writing a snapshot is the longest.
 _ANSWER_WITHIN_S = 120
 _PAUSE_S = 0.1
@@ -134,6 +136,46 @@ class Machine:
         if printed.strip():
             raise RuntimeError(f"QEMU could not write a snapshot: {printed}")
 
+    def forget(self, snapshot: str) -> None:
+        """Remove a snapshot from the disk's file, which then holds the disk alone."""
+        self.monitor.human(f"delvm {snapshot}")
+
+    def copy_disk(self, disk: Path, target: Path) -> None:
+        """Copy the disk as a power cut at this moment would leave it."""
+        # Stopping waits for requests that are under way; what the guest only has in memory is lost.
+        self.monitor.execute("stop")
+        try:
+            run(["cp", "--reflink=auto", "--sparse=always", disk, target])
+        finally:
+            self.monitor.execute("cont")
+
+    def slow_disk(self, requests_per_second: int) -> None:
+        """Let the disk serve only so many requests; 0: as many as it can."""
+        self.monitor.human(f"block_set_io_throttle {_DISK} 0 0 0 {requests_per_second} 0 0")
+
+    def attach(self, disk: Path) -> None:
+        """Plug in another disk, qcow2."""
+        file = {"driver": "file", "filename": str(disk)}
+        node = {"driver": "qcow2", "node-name": _SECOND, "file": file}
+        self.monitor.execute("blockdev-add", node)
+        device = {"driver": "virtio-blk-pci", "drive": _SECOND, "id": _SECOND}
+        self.monitor.execute("device_add", device)
+
+    def detach(self) -> None:
+        """Unplug it, which nobody uses any more."""
+        self.monitor.execute("device_del", {"id": _SECOND})
+        deadline = time.monotonic() + _ANSWER_WITHIN_S
+        while True:
+            try:
+                self.monitor.execute("blockdev-del", {"node-name": _SECOND})
+            except RuntimeError:
+                # The guest has to let go of it first.
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(_PAUSE_S)
+            else:
+                return
+
     def wait(self, within_s: float) -> None:
         """Wait until the guest has switched itself off, or has reset.
 
@@ -154,7 +196,7 @@ class Machine:
 
 def _arguments(folder: Path, disk: Path) -> list[str]:
     # writeback, not unsafe: what the guest has flushed shall be in the file when QEMU is killed.
-    drive = f"file={disk},format=qcow2,if=virtio,cache=writeback,discard=unmap"
+    drive = f"id={_DISK},file={disk},format=qcow2,if=virtio,cache=writeback,discard=unmap"
     return [
         PROGRAM,
         *("-accel", "tcg,thread=multi" if accelerator() == "tcg" else accelerator()),
