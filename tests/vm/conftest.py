@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from kit.duo import duo_catalogue
 from kit.engine import Engine
-from kit.guest import DEBIAN_12, guest_of
+from kit.guest import DEBIAN_12
 from kit.guest.product import pack_product
 from kit.hosts import DISTRO, OLD_KERNEL, SMALL_DRIVER, load_base
 from kit.probe import is_root, need, need_programs
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from kit.guest import Guest, Recipe
+    from kit.guest import Recipe
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -66,9 +67,8 @@ def bookworm_product(product: Callable[[Recipe], Path]) -> Path:
     return product(DEBIAN_12)
 
 
-@pytest.fixture
-def fresh_guest(bookworm_product: Path) -> Iterator[Guest]:
-    """A Debian 12 of this test's own, booted, with the product installed and no driver."""
-    with guest_of(DEBIAN_12) as guest:
-        guest.install(bookworm_product)
-        yield guest
+@pytest.fixture(scope="session")
+def duo_drivers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A catalogue with the driver `duo`, whose source is served for build containers."""
+    with duo_catalogue(tmp_path_factory.mktemp("duo")) as folder:
+        yield folder

@@ -1,0 +1,111 @@
+"""A guest that keeps drivers as its provision.toml says: writing that, and asking what became."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kit.cache import cache_dir
+from kit.duo import DUO
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kit.guest import Guest
+    from kit.process import Completed
+
+__all__ = ["Keeper"]
+
+_ARCHIVE = "/var/cache/provision"
+_CATALOGUE = "/srv/drivers"
+_CONFIG = f"""\
+catalogue = ["{_CATALOGUE}"]
+[engine]
+host = "{{engine}}"
+# Build containers have no bridge.
+network = "host"
+{{drivers}}
+"""
+_DRIVER = '[drivers.{name}]\nversion = "{version}"\n'
+_ENTRY = re.compile("[0-9a-f]{12}")
+_PROGRAM = f"/var/lib/provision/{DUO}/current/driver/usr/bin/duo-version"
+
+
+@dataclass(frozen=True, slots=True)
+class Keeper:
+    """`provision` in a guest that builds in this machine's engine.
+
+    Attributes:
+        guest: The guest, with the product installed.
+        engine: The engine's address, as the guest has to name it.
+    """
+
+    guest: Guest
+    engine: str
+
+    def __post_init__(self) -> None:
+        """Let the guest know what an earlier guest has read of Debian's archive."""
+        if self._known_archive.exists():
+            self.guest.put(self._known_archive, "/root/archive.tar")
+            self.guest(f"mkdir -p {_ARCHIVE} && tar -C {_ARCHIVE} -xf /root/archive.tar")
+
+    @property
+    def _known_archive(self) -> Path:
+        """Reading an index for the first time takes a minute in emulation, so it is kept."""
+        return cache_dir() / f"{self.guest.base.folder.name}-archive.tar"
+
+    def remember_archive(self) -> None:
+        """Keep what this guest has read of the archive, unless an earlier one has."""
+        if not self._known_archive.exists():
+            self.guest(f"tar -C {_ARCHIVE} -cf /root/archive.tar .")
+            draft = self._known_archive.with_suffix(".draft")
+            self.guest.get("/root/archive.tar", draft)
+            draft.rename(self._known_archive)
+
+    def put_catalogue(self, folder: Path) -> None:
+        """Put a catalogue of made-up drivers into the guest, in place of the one before."""
+        self.guest(f"rm -rf {_CATALOGUE}")
+        self.guest.put(folder, _CATALOGUE)
+
+    def want(self, **versions: str) -> None:
+        """Write provision.toml: drivers by name, each in a version."""
+        drivers = "".join(_DRIVER.format(name=n, version=v) for n, v in versions.items())
+        config = _CONFIG.format(engine=self.engine, drivers=drivers)
+        self.guest.write("/etc/provision/provision.toml", config)
+
+    def apply(self, *words: str, status: int = 0) -> Completed:
+        """Run `provision apply`, which has to end with the exit status `status`."""
+        done = self.guest(f"provision apply {' '.join(words)}", check=False)
+        assert done.returncode == status, done.output
+        self.remember_archive()
+        return done
+
+    def status(self, driver: str) -> dict[str, Any]:
+        """What `provision status` says about a driver."""
+        document = json.loads(self.guest("provision status --json", check=False).stdout)
+        found: list[dict[str, Any]] = [d for d in document["drivers"] if d["name"] == driver]
+        assert len(found) == 1, document
+        return found[0]
+
+    def slots(self, driver: str) -> dict[str, dict[str, Any]]:
+        """The same, by kernel."""
+        return {slot["release"]: slot for slot in self.status(driver)["kernels"]}
+
+    def entries(self, driver: str) -> set[str]:
+        """The names of a driver's store entries."""
+        names = self.guest(f"ls -A /var/lib/provision/{driver}").stdout.split()
+        return {name for name in names if _ENTRY.fullmatch(name)}
+
+    def artifact(self, driver: str, link: str = "current") -> str:
+        """The name of the entry behind one of a driver's links."""
+        folder = f"/var/lib/provision/{driver}"
+        return self.guest(f"basename $(readlink -f {folder}/{link})").stdout.strip()
+
+    def duo(self) -> str:
+        """What duo's program says on the guest itself: the module's version and the library's.
+
+        The library is found through the guest's own cache; the program fails where they differ.
+        """
+        return self.guest(_PROGRAM).stdout.strip()

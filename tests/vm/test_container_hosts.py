@@ -1,0 +1,133 @@
+"""Engines as distros ship them: cgroup v2, systemd's driver, crun, rootless; a real device."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kit.cache import REPOSITORY
+from kit.guest import DEBIAN_12, IMAGE, guest_of
+from kit.hosts import SMALL_DRIVER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from kit.guest import Guest
+
+_FLAG = "-e OCI_V4L2LOOPBACK=all"
+_OPEN = "sh -c ': <>/dev/video0 && echo opened'"
+_HOOKS = "/usr/share/containers/oci/hooks.d"
+_LIVE_RESTORE = """\
+{"live-restore": true,
+ "runtimes": {"oci-decorator": {"path": "/usr/local/bin/oci-decorator-runtime"}}}
+"""
+_CRUN = 'runtimes = ["crun"]\n'
+_USER = "runuser -u someone -- env XDG_RUNTIME_DIR=/run/user/$(id -u someone)"
+
+
+@pytest.fixture(scope="module")
+def guest(
+    bookworm_product: Path, small_build: dict[str, Any], engine_address: str
+) -> Iterator[Guest]:
+    """A guest with a driver loaded and dockerd set to leave containers alone when it restarts."""
+    with guest_of(DEBIAN_12) as guest:
+        guest.install(bookworm_product)
+        guest.write("/etc/provision/provision.toml", f'[engine]\nhost = "{engine_address}"\n')
+        guest(f"provision install {small_build['image']} && provision load {SMALL_DRIVER}")
+        guest.write("/etc/docker/daemon.json", _LIVE_RESTORE)
+        guest("systemctl reload docker")
+        yield guest
+
+
+@pytest.fixture
+def docker_container(guest: Guest) -> Iterator[str]:
+    """A decorated container that runs."""
+    run = "docker run -d --name kept --network none --runtime oci-decorator"
+    guest(f"{run} {_FLAG} {IMAGE} sleep 10000")
+    yield "docker exec kept"
+    guest("docker rm -f kept", check=False)
+
+
+@pytest.fixture
+def podman_container(guest: Guest) -> Iterator[str]:
+    """The same in podman."""
+    run = "podman --runtime oci-decorator run -d --name kept --network none"
+    guest(f"{run} {_FLAG} {IMAGE} sleep 10000")
+    yield "podman exec kept"
+    guest("podman rm -f -t 0 kept", check=False)
+
+
+def test_it_is_cgroup_v2_in_systemds_hands(guest: Guest) -> None:
+    assert guest("stat -f -c %T /sys/fs/cgroup").stdout == "cgroup2fs\n"
+    assert guest("docker info -f '{{.CgroupDriver}} {{.CgroupVersion}}'").stdout == "systemd 2\n"
+    printed = guest("podman info -f '{{.Host.CgroupManager}} {{.Host.CgroupsVersion}}'").stdout
+    assert printed == "systemd v2\n"
+
+
+@pytest.mark.parametrize("kind", ["docker_container", "podman_container"])
+def test_a_device_outlives_daemon_reload(
+    guest: Guest, kind: str, request: pytest.FixtureRequest
+) -> None:
+    """Systemd then sets the device rules of its scopes anew: the runtime's, ours among them."""
+    inside = request.getfixturevalue(kind)
+    assert guest(f"{inside} {_OPEN}").stdout == "opened\n"
+    guest("systemctl daemon-reload && systemctl daemon-reload")
+    assert guest(f"{inside} {_OPEN}").stdout == "opened\n"
+
+
+def test_a_container_outlives_a_restart_of_docker(guest: Guest, docker_container: str) -> None:
+    pid = guest("docker inspect -f '{{.State.Pid}}' kept").stdout
+    guest("systemctl restart docker")
+    assert guest("docker inspect -f '{{.State.Pid}}' kept").stdout == pid
+    assert guest(f"{docker_container} {_OPEN}").stdout == "opened\n"
+    # Started anew by the new dockerd, it is decorated anew.
+    guest("docker restart -t 0 kept")
+    assert guest("docker inspect -f '{{.State.Pid}}' kept").stdout != pid
+    assert guest(f"{docker_container} {_OPEN}").stdout == "opened\n"
+
+
+def test_crun_behind_the_runtime(guest: Guest) -> None:
+    guest.write("/etc/oci-decorator/config.toml", _CRUN)
+    for start in (
+        "docker run --rm --network none --runtime oci-decorator",
+        "podman --runtime oci-decorator run --rm --network none",
+    ):
+        assert guest(f"{start} {_FLAG} {IMAGE} {_OPEN}").stdout == "opened\n"
+    guest("rm /etc/oci-decorator/config.toml")
+
+
+def test_hooks_in_place_of_the_runtime(guest: Guest) -> None:
+    """Podman's own runtime, crun: the device comes with the specification, before the start."""
+    guest.put(REPOSITORY / "hooks/hooks.d", "/root/hooks")
+    start = "podman --hooks-dir /root/hooks --runtime crun run --rm --network none"
+    assert guest(f"{start} {_FLAG} {IMAGE} {_OPEN}").stdout == "opened\n"
+    done = guest(f"{start} {IMAGE} ls /dev/video0", check=False)
+    assert "No such file" in done.stderr
+
+
+def test_the_prestart_hook_alone_sets_device_rules_of_cgroup_v2(guest: Guest) -> None:
+    """As for an engine without `precreate`: a BPF program lets the container use the node."""
+    guest("mkdir -p /root/prestart && cp /root/hooks/20-* /root/prestart")
+    start = "podman --hooks-dir /root/prestart --runtime crun run --rm --network none"
+    assert guest(f"{start} {_FLAG} {IMAGE} {_OPEN}").stdout == "opened\n"
+    # The rules that were there hold still: no other device than before.
+    script = "sh -c 'mknod /tmp/sda b 254 0 && : </tmp/sda'"
+    done = guest(f"{start} --cap-add MKNOD {_FLAG} {IMAGE} {script}", check=False)
+    assert "Operation not permitted" in done.stderr
+
+
+def test_a_user_without_rights_gets_a_device_that_is_theirs_to_open(guest: Guest) -> None:
+    """Rootless podman with the hooks: it mounts nodes, and the host's own rights count."""
+    guest("useradd -m someone && loginctl enable-linger someone")
+    guest(f"mkdir -p {_HOOKS} && cp /root/hooks/* {_HOOKS}")
+    guest("until test -S /run/user/$(id -u someone)/bus; do sleep 0.5; done")
+    guest("cp /root/image.tar /home/someone")
+    guest(f"cd / && {_USER} podman import -q /home/someone/image.tar own")
+    start = f"cd / && {_USER} podman --hooks-dir {_HOOKS} run --rm --network none {_FLAG} own"
+    refused = guest(f"{start} {_OPEN}", check=False)
+    assert refused.returncode != 0
+    assert "Permission denied" in refused.stderr
+    guest("chmod 666 /dev/video0")
+    assert guest(f"{start} {_OPEN}").stdout == "opened\n"
