@@ -12,7 +12,8 @@ description:
   - Remembers what was there before. With I(state=absent), a file that nobody changed since is
     put back as it was, byte
     by byte; from another one, our entries alone are taken.
-  - Restarts nothing; I(stale) says who has to read its configuration again.
+  - Restarts nothing; I(stale) says who has to read its configuration again. A Docker that runs is
+    told once, where its default would otherwise stay a runtime that is going.
 options:
   engines:
     description: Which engines shall have it. It is taken out of those that are not named.
@@ -32,6 +33,10 @@ options:
     description: Whether it is Docker's default runtime.
     type: bool
     default: false
+  reload:
+    description: Whether a Docker that runs may be told to read its configuration again.
+    type: bool
+    default: true
   docker_path:
     description: Docker's configuration.
     type: path
@@ -81,15 +86,23 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.oci_decorator.drivers.plugins.module_utils import runtimes
-from ansible_collections.oci_decorator.drivers.plugins.module_utils.json_text import JsonTextError
+from ansible_collections.oci_decorator.drivers.plugins.module_utils.json_text import (
+    JsonTextError,
+    loads,
+    set_member,
+)
 from ansible_collections.oci_decorator.drivers.plugins.module_utils.ledger import (
     Change,
     Ledger,
     read,
+    write,
 )
 
 _ENGINES = ("docker", "containerd")
 _MICROSECONDS = 1_000_000
+# What Docker takes where nothing is configured, and how long it may take to reload.
+_BUILT_IN = "runc"
+_RELOAD_S = 10
 
 
 def _wish(module: AnsibleModule, ledger: Ledger, engine: str, path: str) -> Change | None:
@@ -143,6 +156,35 @@ def _running_since(module: AnsibleModule, engine: str) -> float | None:
     return time.time() - (time.clock_gettime(time.CLOCK_MONOTONIC) - changed)
 
 
+def _leave_default(module: AnsibleModule, change: Change) -> None:
+    """Let a Docker that runs have its own default again.
+
+    A reload takes over a default that is named, and keeps the one it has where none is: so the
+    built-in one is named for a moment.
+    Source: https://github.com/moby/moby/blob/v26.1.5/daemon/reload.go
+    """
+    name = module.params["name"]
+    before, after = loads(change.before or ""), loads(change.after or "")
+    if before.get("default-runtime") != name or "default-runtime" in after:
+        return
+    if not module.params["reload"] or _running_since(module, "docker") is None:
+        return
+    text = set_member(change.before or "", ("default-runtime",), _BUILT_IN)
+    write(change.path, text, None, module.atomic_move)
+    module.run_command(["systemctl", "reload", "docker"], check_rc=True)
+    deadline = time.monotonic() + _RELOAD_S
+    while _docker_default(module) == name and time.monotonic() < deadline:
+        time.sleep(0.1)
+    # What is there is still ours: the ledger is to know it so.
+    write(change.path, change.before or "", None, module.atomic_move)
+
+
+def _docker_default(module: AnsibleModule) -> str:
+    words = ["docker", "info", "--format", "{{.DefaultRuntime}}"]
+    printed: str = module.run_command(words)[1]
+    return printed.strip()
+
+
 def _changes(module: AnsibleModule, ledger: Ledger, paths: dict[str, str]) -> dict[str, Change]:
     changes: dict[str, Change] = {}
     for engine, path in paths.items():
@@ -161,6 +203,8 @@ def _result(module: AnsibleModule) -> dict[str, Any]:
     ledger = Ledger(module.params["ledger"])
     changes = _changes(module, ledger, paths)
     if not module.check_mode:
+        if "docker" in changes:
+            _leave_default(module, changes["docker"])
         ledger.make(changes.values(), module.atomic_move)
     stale = [e for e, p in paths.items() if e in changes or _is_stale(module, ledger, e, p)]
     gone = [p for e, p in paths.items() if e not in module.params["engines"]]
@@ -187,6 +231,7 @@ def main() -> None:
             "name": {"type": "str", "default": "oci-decorator"},
             "program": {"type": "path", "default": "/usr/bin/oci-decorator-runtime"},
             "docker_default": {"type": "bool", "default": False},
+            "reload": {"type": "bool", "default": True},
             "docker_path": {"type": "path", "default": "/etc/docker/daemon.json"},
             "containerd_path": {"type": "path", "default": "/etc/containerd/config.toml"},
             "ledger": {"type": "path", "default": "/var/lib/oci-decorator/runtimes.json"},
