@@ -141,8 +141,9 @@ def _no_headers(index: ArchiveIndex, kernel: str) -> NotFoundError:
     looked = [f"looked for {_PREFIX}{kernel} ({index.architecture}) in:"]
     return NotFoundError(
         f"No headers are packaged for the kernel {kernel} on {distro}.",
-        resolution="Build for a kernel that is packaged (--kernel), and boot that one; or name a"
-        " mirror that still has this kernel in /etc/provision/provision.toml.",
+        resolution="Headers may come later than their kernel: try again then ('provision apply'"
+        " and its timer do). If the distro has dropped them, boot a kernel that is packaged, or name a"
+        " mirror that still has them in /etc/provision/provision.toml.",
         details="\n".join(
             [
                 *looked,
