@@ -142,8 +142,9 @@ def _no_headers(index: ArchiveIndex, kernel: str) -> NotFoundError:
     return NotFoundError(
         f"No headers are packaged for the kernel {kernel} on {distro}.",
         resolution="Headers may come later than their kernel: try again then ('provision apply'"
-        " and its timer do). If the distro has dropped them, boot a kernel that is packaged, or name a"
-        " mirror that still has them in /etc/provision/provision.toml.",
+        " and its timer do). If the distro has dropped them, boot a kernel that is packaged"
+        " (--kernel builds for it), or name a mirror that still has them in"
+        " /etc/provision/provision.toml.",
         details="\n".join(
             [
                 *looked,
