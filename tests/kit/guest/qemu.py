@@ -136,10 +136,6 @@ class Machine:
         if printed.strip():
             raise RuntimeError(f"QEMU could not write a snapshot: {printed}")
 
-    def forget(self, snapshot: str) -> None:
-        """Remove a snapshot from the disk's file, which then holds the disk alone."""
-        self.monitor.human(f"delvm {snapshot}")
-
     def copy_disk(self, disk: Path, target: Path) -> None:
         """Copy the disk as a power cut at this moment would leave it."""
         # Stopping waits for requests that are under way; what the guest only has in memory is lost.
