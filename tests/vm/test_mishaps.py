@@ -1,0 +1,118 @@
+"""What goes wrong under an agent that is at work: its engine dies, a disk fills, clocks jump.
+
+Whatever it is, what served before serves on, and a later run ends what was begun. The tests are
+steps of one story, in their order.
+"""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kit.duo import DUO, DUO_BROKEN
+from kit.guest import DEBIAN_12, guest_of
+from vm.keeping import Keeper
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from kit.engine import Engine
+
+_FAILED = 1
+_WITHIN_S = 300
+_STORE = "/var/lib/provision"
+_DISK = "/srv/store"
+# A file system of the store's own, for nothing else to suffer when it is full.
+_MOUNT = f"""
+truncate -s 32M {_DISK} && mkfs.ext4 -q {_DISK}
+mkdir -p {_STORE} && mount -o loop {_DISK} {_STORE}
+"""
+_FILL = f"cat /dev/zero >{_STORE}/.filler"
+
+
+@pytest.fixture(scope="module")
+def keeper(bookworm_product: Path, engine_address: str, duo_drivers: Path) -> Iterator[Keeper]:
+    """A guest with a driver, whose store has a disk of its own."""
+    with guest_of(DEBIAN_12) as guest:
+        guest.install(bookworm_product)
+        guest(_MOUNT)
+        keeper = Keeper(guest, engine_address)
+        keeper.put_catalogue(duo_drivers)
+        keeper.want(duo="1.0")
+        keeper.apply()
+        yield keeper
+
+
+def _serves(keeper: Keeper, version: str) -> bool:
+    return keeper.duo() == f"module {version} library {version}"
+
+
+def _leftovers(keeper: Keeper) -> list[str]:
+    """What a run that failed should not have left in the store."""
+    names = keeper.guest(f"ls -A {_STORE}/{DUO}").stdout.split()
+    return [name for name in names if name.startswith(".") and name != ".lock"]
+
+
+def _forget(engine: Engine, version: str) -> None:
+    """Let a version be built anew."""
+    for name in engine.images():
+        if f"/{DUO}:{version}-" in name:
+            engine.docker("image", "rm", name)
+
+
+def test_an_engine_that_dies_in_mid_build_costs_nothing_and_the_next_run_finishes(
+    keeper: Keeper, engine: Engine
+) -> None:
+    _forget(engine, "2.0")
+    keeper.want(duo="2.0")
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            done = pool.submit(keeper.apply, status=_FAILED)
+            deadline = time.monotonic() + _WITHIN_S
+            while not engine.containers() and not done.done():
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            engine.kill()
+            said = done.result().output
+    finally:
+        engine.restart(crash=True)
+    assert "engine" in said
+    assert "Traceback" not in said
+    assert keeper.status(DUO)["is_ready"]
+    assert _serves(keeper, "1.0")
+    assert _leftovers(keeper) == []
+    keeper.apply()
+    assert _serves(keeper, "2.0")
+
+
+def test_a_full_disk_is_named_and_leaves_nothing_half_done(keeper: Keeper) -> None:
+    guest = keeper.guest
+    before = keeper.entries(DUO)
+    keeper.want(duo=DUO_BROKEN)
+    assert "No space left" in guest(_FILL, check=False).stderr
+    assert f"The disk that holds '{_STORE}" in keeper.apply(status=_FAILED).output
+    assert keeper.entries(DUO) == before
+    assert _leftovers(keeper) == []
+    assert _serves(keeper, "2.0")
+
+
+def test_with_room_again_it_heals(keeper: Keeper) -> None:
+    keeper.guest(f"rm {_STORE}/.filler")
+    keeper.apply()
+    assert _serves(keeper, DUO_BROKEN)
+    assert keeper.status(DUO)["state"] == "ready"
+
+
+def test_a_clock_that_is_a_year_behind_holds_nothing_up(keeper: Keeper) -> None:
+    keeper.guest("date -s '1 year ago'")
+    # Neither what is there …
+    keeper.apply()
+    # … nor what is to come.
+    keeper.want(duo="1.0")
+    keeper.apply()
+    assert _serves(keeper, "1.0")
+    assert keeper.status(DUO)["state"] == "ready"
