@@ -10,7 +10,7 @@ PYTHON := PYTHONPATH=tests .venv/bin/python
 PYTEST := $(PYTHON) -m pytest
 
 help: ## What there is
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo "  Variables of demo: DEMO_DRIVER (nvidia), DEMO_KERNEL (chosen), DEMO_DISTRO (debian:12)."
 	@echo "  What is kept between runs lies in \$$PROVISION_TEST_CACHE, else \$$XDG_CACHE_HOME/provision-tests,"
@@ -19,7 +19,7 @@ help: ## What there is
 demo: build ## The main job on real input: build a driver, install it, use it in containers (root)
 	@$(PYTHON) -m demo
 
-test: check engine-test host-test vm-test ## Every test: check, then real engines, a clean clone and real kernels (root, under 60 minutes)
+test: check engine-test host-test vm-test ## All but the long stories: check, real engines, hosts, kernels (root, under 60 minutes)
 
 check: setup ## Format, lints, types, layers, unit and golden tests (under 3 minutes)
 	.venv/bin/ruff format --check
@@ -37,7 +37,10 @@ host-test: build ## The Ansible collection on Debian hosts in containers with sy
 	$(PYTEST) tests/hosts --durations=15
 
 vm-test: build ## Real kernels in QEMU guests, with or without KVM (root, some 20 minutes)
-	$(PYTEST) tests/vm --durations=15
+	$(PYTEST) tests/vm --ignore=tests/vm/long --durations=15
+
+vm-long-test: build ## Long stories in guests: kernel upgrades, power cuts, mishaps (root; not part of test)
+	$(PYTEST) tests/vm/long --durations=15
 
 bench: build ## The table of speed and size, as ratios measured in one run (root)
 	@$(PYTHON) -m bench
@@ -54,4 +57,4 @@ setup:
 	@tests/kit/setup.sh packages
 	@tests/kit/setup.sh venv
 
-.PHONY: help demo test check engine-test host-test vm-test bench build clean setup
+.PHONY: help demo test check engine-test host-test vm-test vm-long-test bench build clean setup

@@ -1,11 +1,13 @@
-"""A kernel whose headers the archive has dropped.
+"""Kernels whose headers nobody has, or not yet, and kernels that are removed.
 
 The archive of Debian 12 is what it is for users: of 6.1.0-52 it has the kernel and no headers any
-more; those of 6.1.0-50 are in the release.
+more, those of 6.1.0-50 are in the release, those of 6.1.0-56 among the security updates alone. The
+tests are steps of one story, in their order.
 """
 
 from __future__ import annotations
 
+import json
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -25,10 +27,15 @@ if TYPE_CHECKING:
 # Cloud kernels: a fifth of the others' size, for a guest that is emulated.
 _DROPPED = "6.1.0-52-cloud-amd64"
 _OLDER = "6.1.0-50-cloud-amd64"
+_NEWEST = "6.1.0-56-cloud-amd64"
 _LOADED = "module 1.0 library 1.0"
 
+_FAILED = 1
 _NOT_FOUND = 3
 _WITHIN_S = 900
+_APT = "DEBIAN_FRONTEND=noninteractive apt-get -qy"
+_SOURCES = "/etc/apt/sources.list"
+_STORE = f"/var/lib/provision/{DUO}"
 
 
 @pytest.fixture(scope="module")
@@ -94,3 +101,56 @@ def test_a_kernel_that_the_archive_has_dropped_is_named_and_what_to_do(keeper: K
     assert guest("provision status --check", check=False).returncode == _NOT_FOUND
     assert _DROPPED in guest("provision doctor", check=False).stdout
     _remove_kernel(guest, _DROPPED)
+
+
+def test_a_kernel_that_is_packaged_is_prepared(keeper: Keeper) -> None:
+    _add_kernel(keeper.guest, _OLDER)
+    _await(keeper, lambda: _slot(keeper, _OLDER)["state"] == "ready")
+    assert keeper.status(DUO)["state"] == "ready"
+
+
+def test_a_package_whose_headers_are_late_is_named(keeper: Keeper) -> None:
+    """The kernel comes by hand, from an archive that this host's sources do not name yet."""
+    guest = keeper.guest
+    guest(f"{_APT} update && {_APT} --download-only install linux-image-{_NEWEST}")
+    guest(f"cp {_SOURCES} /root && sed -i /security/d {_SOURCES}")
+    guest("dpkg -i /var/cache/apt/archives/linux-image-*.deb", timeout_s=_WITHIN_S)
+    slot = _lacks_headers(keeper, _NEWEST)
+    assert "security" not in slot["failure"]["details"]
+    # An admin's own look says the same.
+    keeper.apply(status=_NOT_FOUND)
+
+
+def test_it_heals_by_itself_when_they_arrive(keeper: Keeper) -> None:
+    guest = keeper.guest
+    guest(f"mv /root/sources.list {_SOURCES}")
+    # What the timer starts, and nobody has to ask for.
+    guest("systemctl start provision-apply.service", timeout_s=_WITHIN_S)
+    assert keeper.status(DUO)["state"] == "ready"
+    assert _slot(keeper, _NEWEST)["state"] == "ready"
+    assert guest("provision status --check", check=False).returncode == 0
+
+
+def test_what_any_installed_kernel_needs_is_kept(keeper: Keeper) -> None:
+    """The running one, the next one, and one that could be chosen at a boot."""
+    there = keeper.entries(DUO)
+    assert len(there) == 3
+    assert json.loads(keeper.guest("provision gc --json").stdout)["artifacts"] == []
+    assert keeper.entries(DUO) == there
+
+
+def test_a_purged_kernels_artifact_goes_and_the_others_stay(keeper: Keeper) -> None:
+    guest = keeper.guest
+    gone = keeper.artifact(DUO, f"kernels/{_NEWEST}")
+    left = keeper.entries(DUO) - {gone}
+    guest(f"{_APT} purge linux-image-{_NEWEST}", timeout_s=_WITHIN_S)
+    assert guest(f"test -e /lib/modules/{_NEWEST}", check=False).returncode == _FAILED
+    removed = json.loads(guest("provision gc --json").stdout)["artifacts"]
+    assert [(one["digest"], one["kernel"]) for one in removed] == [(gone, _NEWEST)]
+    assert keeper.entries(DUO) == left
+    assert guest(f"ls {_STORE}/kernels").stdout.split() == sorted([OLD_KERNEL, _OLDER])
+    for release in (OLD_KERNEL, _OLDER):
+        guest(f"provision verify $(readlink -f {_STORE}/kernels/{release})")
+    keeper.apply()
+    assert keeper.duo() == _LOADED
+    assert set(keeper.slots(DUO)) == {OLD_KERNEL, _OLDER}

@@ -116,3 +116,28 @@ def test_a_clock_that_is_a_year_behind_holds_nothing_up(keeper: Keeper) -> None:
     keeper.apply()
     assert _serves(keeper, "1.0")
     assert keeper.status(DUO)["state"] == "ready"
+
+
+def test_a_clock_that_is_a_year_ahead_is_named(keeper: Keeper) -> None:
+    """By that time the archive's index is no longer valid; what is there needs none."""
+    keeper.guest("date -s '2 years'")
+    keeper.apply()
+    keeper.want(duo="2.0")
+    assert "clock" in keeper.apply(status=_FAILED).output
+    assert _serves(keeper, "1.0")
+
+
+def test_with_the_right_time_it_heals(keeper: Keeper) -> None:
+    keeper.guest("date -s '1 year ago'")
+    keeper.apply()
+    assert _serves(keeper, "2.0")
+    assert keeper.status(DUO)["state"] == "ready"
+
+
+def test_a_store_that_was_wiped_is_filled_again(keeper: Keeper) -> None:
+    before = keeper.artifact(DUO)
+    keeper.guest(f"umount {_STORE} && rm -rf {_STORE}")
+    assert not keeper.status(DUO)["is_ready"]
+    assert "from: engine" in keeper.apply().output
+    assert keeper.artifact(DUO) == before
+    assert _serves(keeper, "2.0")

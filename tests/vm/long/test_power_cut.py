@@ -1,0 +1,192 @@
+"""The power goes at many moments of a change of version: what the next boot finds is whole.
+
+A guest goes from one version of a driver to the next; meanwhile its disk is copied again and again,
+each time as a power cut at that moment would leave it. Another guest mounts each copy, which
+replays its journal, and does there what a boot does: it puts the store's artifact to use and loads
+its module. Cutting the power for real is the last test.
+"""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kit.duo import DUO
+from kit.guest import DEBIAN_12, Guest, guest_of
+from kit.guest.base import base_of
+from vm.keeping import Keeper
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from concurrent.futures import Future
+    from pathlib import Path
+
+    from kit.engine import Engine
+    from kit.process import Completed
+
+_OLD = "module 1.0 library 1.0"
+_NEW = "module 2.0 library 2.0"
+_POINTS = 20
+_BEFORE = 5
+# While a compiler runs on this machine the guest's disk rests; then every step is worth a look.
+_WHILE_BUILDING_S = 5.0
+_WHILE_CHANGING_S = 0.2
+# So slow a disk that steps of milliseconds last long enough to be hit.
+_REQUESTS_PER_SECOND = 60
+
+_STORE = f"/var/lib/provision/{DUO}"
+_ENTRIES = f"{_STORE}/{'[0-9a-f]' * 12}"
+_INSPECT = f"""
+for try in 1 2 3 4 5 6 7 8 9; do test -e /dev/vdb1 && break; sleep 0.3; done
+mount /dev/vdb1 /mnt
+for name in proc sys dev; do mount --bind /$name /mnt/$name; done
+chroot /mnt sh -c '
+    provision apply --boot >/dev/null 2>/root/boot.log; boot=$?
+    said=$({_STORE}/current/driver/usr/bin/duo-version); same=$?
+    provision verify $(readlink -f {_STORE}/current) >/dev/null; whole=$?
+    printf "%s\\n%s\\n%s\\n%s\\n" $boot $same "$said" $whole
+    cat /root/boot.log >&2
+'
+"""
+_HEAL = f"""
+chroot /mnt sh -c '
+    provision apply >/dev/null && {_STORE}/current/driver/usr/bin/duo-version
+    ls -A {_STORE} | grep "^[.]" | grep -v -x .lock
+    ls -d {_ENTRIES} | wc -l
+'
+"""
+_LEAVE = f"chroot /mnt provision unload {DUO} >/dev/null; umount -R /mnt"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a boot from a copy of the disk came to.
+
+    Attributes:
+        boot: Exit status of the boot's part of the agent.
+        same: Exit status of the driver's program, which fails where its halves differ.
+        said: What that printed: both halves' versions.
+        whole: Exit status of a comparison of the entry in use with its manifest.
+        log: What the agent said.
+    """
+
+    boot: int
+    same: int
+    said: str
+    whole: int
+    log: str
+
+
+@pytest.fixture(scope="module")
+def keeper(bookworm_product: Path, engine_address: str, duo_drivers: Path) -> Iterator[Keeper]:
+    """A guest with the driver in its old version."""
+    # Booted, not from a snapshot: that would be half a gigabyte of each copy.
+    with Guest(base_of(DEBIAN_12)) as guest:
+        guest.install(bookworm_product)
+        keeper = Keeper(guest, engine_address)
+        keeper.put_catalogue(duo_drivers)
+        keeper.want(duo="1.0")
+        keeper.apply()
+        guest("sync")
+        yield keeper
+
+
+@pytest.fixture(scope="module")
+def copies(
+    keeper: Keeper, engine: Engine, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[list[Path]]:
+    """Copies of the guest's disk, from before a change of version until after it."""
+    folder = tmp_path_factory.mktemp("cuts")
+    keeper.want(duo="2.0")
+    keeper.guest("sync")
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(keeper.apply)
+        yield _copy_until(done, keeper.guest, engine, folder)
+    for copy in folder.iterdir():
+        copy.unlink()
+
+
+def _copy_until(done: Future[Completed], guest: Guest, engine: Engine, folder: Path) -> list[Path]:
+    machine = guest.machine
+    copies: list[Path] = []
+    is_built = False
+    while not done.done():
+        copies.append(folder / f"{len(copies):03}.qcow2")
+        machine.copy_disk(guest.disk, copies[-1])
+        if not is_built and any(f"/{DUO}:2.0" in name for name in engine.images()):
+            is_built = True
+            machine.slow_disk(_REQUESTS_PER_SECOND)
+        _wait(done, _WHILE_CHANGING_S if is_built else _WHILE_BUILDING_S)
+    machine.slow_disk(0)
+    done.result()
+    copies.append(folder / f"{len(copies):03}.qcow2")
+    machine.copy_disk(guest.disk, copies[-1])
+    return copies
+
+
+def _wait(done: Future[Completed], seconds: float) -> None:
+    try:
+        done.exception(timeout=seconds)
+    except TimeoutError:
+        return
+
+
+def _inspect(inspector: Guest, copy: Path, *, heal: bool) -> tuple[Found, list[str]]:
+    machine = inspector.machine
+    machine.attach(copy)
+    seen = inspector(_INSPECT)
+    boot, same, said, whole = seen.stdout.splitlines()
+    healed = inspector(_HEAL, check=False).stdout.splitlines() if heal else []
+    inspector(_LEAVE)
+    machine.detach()
+    return Found(int(boot), int(same), said, int(whole), seen.stderr), healed
+
+
+def _spread(copies: list[Path]) -> list[Path]:
+    """The last _POINTS of them, which are from the change itself, and some of what was before."""
+    first = copies[:-_POINTS]
+    step = max(1, len(first) // _BEFORE)
+    return [*first[::step][:_BEFORE], *copies[-_POINTS:]]
+
+
+def test_whenever_the_power_goes_a_boot_finds_the_old_or_the_new_driver(
+    bookworm_product: Path, copies: list[Path]
+) -> None:
+    chosen = _spread(copies)
+    assert len(chosen) >= _POINTS
+    said: list[str] = []
+    with guest_of(DEBIAN_12) as inspector:
+        inspector.install(bookworm_product)
+        for number, copy in enumerate(chosen):
+            is_every_fifth = number % 5 == 0
+            found, healed = _inspect(inspector, copy, heal=is_every_fifth)
+            assert (found.boot, found.same, found.whole) == (0, 0, 0), (copy.name, found)
+            assert found.said in {_OLD, _NEW}, (copy.name, found)
+            said.append(found.said)
+            if is_every_fifth:
+                # The next run ends what was begun, and nothing of the cut one stays.
+                assert healed == [_NEW, "2"], (copy.name, healed)
+    # From some moment on it is the new one, and never the old one again.
+    assert said == sorted(said)
+    assert set(said) == {_OLD, _NEW}
+
+
+@pytest.mark.parametrize("seconds", [0.7, 2.0])
+def test_a_guest_whose_power_is_cut_while_it_loads_boots_with_a_whole_driver(
+    keeper: Keeper, seconds: float
+) -> None:
+    guest = keeper.guest
+    guest("provision units && sync")
+    reload = f"while true; do provision unload {DUO}; provision load {DUO}; done >/dev/null 2>&1"
+    guest(f"nohup sh -c '{reload}' >/dev/null 2>&1 &")
+    time.sleep(seconds)
+    guest.kill()
+    guest.start()
+    log = guest("journalctl -b --no-pager -u provision-boot").stdout
+    assert guest("systemctl show --value -p Result provision-boot").stdout == "success\n", log
+    assert keeper.duo() == _NEW
+    assert keeper.status(DUO)["state"] == "ready"
