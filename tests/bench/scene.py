@@ -27,6 +27,7 @@ __all__ = ["Bundle", "Scene"]
 
 TARGET = ("nvidia", "--kernel", OLD_KERNEL, "--distro", DISTRO)
 _STORE = "var/lib/provision/onload"
+_PROFILE = "/usr/libexec/onload/profiles/{}.opf"
 _SONAMES = {
     "/usr/lib64/libonload_ext.so.1.1.0": "libonload_ext.so.1",
     "/usr/lib64/libonload_zf.so.1.1.1": "libonload_zf.so.1",
@@ -45,9 +46,10 @@ _SECOND: dict[str, Any] = {
             "binaries": ["/usr/bin/onload", "/usr/bin/sfnt-pingpong", "/usr/sbin/onload_tool"],
             "libraries": list(_SONAMES),
             "directories": ["/usr/libexec/onload", "/usr/libexec/onload/profiles"],
-            # With NVIDIA's files more than 60.
-            "miscellaneous": [f"/usr/libexec/onload/profiles/{i}.opf" for i in range(20)],
-        }
+            "miscellaneous": [_PROFILE.format("latency")],
+        },
+        # What it has besides; with NVIDIA's files 60.
+        "profiles": {"miscellaneous": [_PROFILE.format(i) for i in range(19)]},
     },
     "sonames": _SONAMES,
 }
@@ -193,7 +195,8 @@ class Scene:
         library = next(self.entry.rglob("libnvidia-cfg.so.*"))
         for path in onload["libraries"]:
             shutil.copy(library, self._made(path))
-        for path in (*onload["binaries"], *onload["miscellaneous"]):
+        more = _SECOND["inventory"]["profiles"]["miscellaneous"]
+        for path in (*onload["binaries"], *onload["miscellaneous"], *more):
             self._made(path).write_text("#!/bin/sh\n")
 
     def _make_nodes(self) -> None:
