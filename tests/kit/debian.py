@@ -30,11 +30,11 @@ def mirror() -> str:
 
 
 def security_mirror() -> str:
-    """The URL of the machine's archive of security updates; Debian's own where it has none."""
+    """The URL of the machine's archive of security updates; beside the other where apt has none."""
     for label, release, uri in _indexes():
         if label == "Debian-Security" or (not label and release.endswith("-security")):
             return uri.rstrip("/")
-    return "http://security.debian.org/debian-security"
+    return f"{mirror()}-security"
 
 
 def _indexes() -> list[tuple[str, str, str]]:
