@@ -124,7 +124,13 @@ def install_image(
     with _locked(layout, progress):
         # Before anything is unpacked: whether somebody else's file is in the way.
         changes = plan(layout, manifest, replace=replace)
-        added = _add(settings, engine, _Source(image, reference, manifest), replace, progress)
+        added = _add(
+            settings,
+            engine,
+            _Source(image, reference, manifest),
+            replace=replace,
+            progress=progress,
+        )
         if added and not any(change.kind == "unpack" for change in changes):
             changes.insert(0, Change("unpack", entry))
         apply(layout, changes, on_change=lambda change: progress(Note(str(change))))
@@ -147,7 +153,13 @@ def store_image(
     manifest = _manifest_of(settings, engine, image, reference)
     layout = Layout(settings.root, manifest.pin.driver.name)
     with _locked(layout, progress):
-        added = _add(settings, engine, _Source(image, reference, manifest), replace, progress)
+        added = _add(
+            settings,
+            engine,
+            _Source(image, reference, manifest),
+            replace=replace,
+            progress=progress,
+        )
     return Stored(manifest, layout.entry(manifest.pin.short_digest), added)
 
 
@@ -215,7 +227,8 @@ def _add(
     settings: Settings,
     engine: Engine,
     source: _Source,
-    replace: bool,  # noqa: FBT001 - handed on
+    *,
+    replace: bool,
     progress: Progress,
 ) -> bool:
     """Unpack an image into the store, verify and sign it; the caller holds the driver's lock.

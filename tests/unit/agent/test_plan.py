@@ -256,7 +256,7 @@ def test_no_mode_forces_or_breaks_anything(
     observed: Observed,
     failing: frozenset[tuple[str, str]],
     retry: bool,  # noqa: FBT001 - drawn by hypothesis
-    update: bool,  # noqa: FBT001
+    update: bool,  # noqa: FBT001 - the same
 ) -> None:
     # The simulation itself asserts that nothing in use is unloaded and nothing damaged is used.
     host = Simulation(desired, observed, failing)
