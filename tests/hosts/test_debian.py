@@ -67,6 +67,8 @@ _ITS_OWN = (
     "/etc/ld.so.cache",
     "/var/lib/private",
     "/var/lib/containerd",
+    # podman writes down who locked its storage last, whenever it is asked anything.
+    "/var/lib/containers/storage",
     "/etc/docker/key.json",
 )
 
