@@ -65,7 +65,8 @@ pub fn generate(request: &Request) -> Result<String> {
     Ok(format!("{document:#}\n"))
 }
 
-/// Writes the file, whole or not at all. Its folder must be there.
+/// Writes the file, whole or not at all. Its folder is made where there is none: on a new
+/// host nobody has made `/etc/cdi` yet.
 pub fn write(path: &Path, text: &str) -> Result<()> {
     let fail = |e: rustix::io::Errno| Error::failed(format!("can't write {}: {e}", path.display()));
     let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
@@ -76,6 +77,8 @@ pub fn write(path: &Path, text: &str) -> Result<()> {
     } else {
         folder
     };
+    std::fs::create_dir_all(folder)
+        .map_err(|e| Error::failed(format!("can't make {}: {e}", folder.display())))?;
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let folder = rustix::fs::open(folder, flags, Mode::empty()).map_err(fail)?;
     let mut like = rustix::fs::fstat(&folder).map_err(fail)?;

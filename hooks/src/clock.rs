@@ -4,8 +4,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Now, in UTC, as RFC 3339 writes it, to the second.
 pub fn now() -> String {
+    format(seconds())
+}
+
+/// Seconds since 1970; none on a clock that was never set.
+pub fn seconds() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    format(since.map_or(0, |d| d.as_secs()))
+    since.map_or(0, |d| d.as_secs())
 }
 
 /// Seconds since 1970 as `2026-11-20T13:04:05Z`. Days to date after

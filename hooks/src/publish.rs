@@ -1,15 +1,21 @@
 //! Puts a file into a folder so that no reader sees half of it.
 
+use std::borrow::Cow;
 use std::os::fd::OwnedFd;
 
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Stat, Uid};
 use rustix::io::Errno;
 use rustix::path::Arg;
 
+use crate::clock;
+
+/// A file with the temporary name that hasn't changed for so long is nobody's any more.
+const ABANDONED_AFTER_S: u64 = 10;
+
 /// Writes the bytes under the name, with the owner and the permissions of `like`.
 ///
 /// `temporary` is always the same for a folder, so that what a killed start left is
-/// found by the next one. Not synced: `docs/decisions/0014` says why.
+/// found by a later one. Not synced: `docs/decisions/0014` says why.
 pub fn publish(
     folder: &OwnedFd,
     temporary: &str,
@@ -18,17 +24,41 @@ pub fn publish(
     like: &Stat,
 ) -> rustix::io::Result<()> {
     let mode = Mode::from_raw_mode(like.st_mode & 0o777);
-    let fd = match create(folder, temporary, mode) {
-        Err(Errno::EXIST) => {
-            rustix::fs::unlinkat(folder, temporary, AtFlags::empty())?;
-            create(folder, temporary, mode)?
-        }
-        other => other?,
-    };
-    let remove = || rustix::fs::unlinkat(folder, temporary, AtFlags::empty());
+    let (fd, temporary) = create_temporary(folder, temporary, mode)?;
+    let remove = || rustix::fs::unlinkat(folder, &*temporary, AtFlags::empty());
     fill(&fd, bytes, like, mode)
-        .and_then(|()| rustix::fs::renameat(folder, temporary, folder, name))
+        .and_then(|()| rustix::fs::renameat(folder, &*temporary, folder, name))
         .inspect_err(|_| _ = remove())
+}
+
+/// A new file, and its name: another start may be writing to the usual one right now,
+/// for containers that share a root.
+fn create_temporary<'a>(
+    folder: &OwnedFd,
+    name: &'a str,
+    mode: Mode,
+) -> rustix::io::Result<(OwnedFd, Cow<'a, str>)> {
+    match create(folder, name, mode) {
+        Err(Errno::EXIST) => {}
+        other => return other.map(|fd| (fd, Cow::Borrowed(name))),
+    }
+    let name = match rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(stat) if !is_abandoned(&stat, clock::seconds()) => {
+            Cow::Owned(format!("{name}.{}", std::process::id()))
+        }
+        _ => Cow::Borrowed(name),
+    };
+    match rustix::fs::unlinkat(folder, &*name, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => create(folder, &name, mode).map(|fd| (fd, name)),
+        Err(error) => Err(error),
+    }
+}
+
+/// The time of the last change of its inode, which no image can choose, is long ago or to come.
+fn is_abandoned(stat: &Stat, now: u64) -> bool {
+    let changed = u64::try_from(stat.st_ctime).unwrap_or_default();
+    now.checked_sub(changed)
+        .is_none_or(|age| age >= ABANDONED_AFTER_S)
 }
 
 fn create(folder: &OwnedFd, name: &str, mode: Mode) -> rustix::io::Result<OwnedFd> {
@@ -55,4 +85,52 @@ fn fill(fd: &OwnedFd, mut bytes: &[u8], like: &Stat, mode: Mode) -> rustix::io::
         rustix::fs::fchmod(fd, mode)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    const NAME: &str = ".tmp";
+
+    fn folder_of(tree: &Path) -> OwnedFd {
+        let flags = OFlags::PATH | OFlags::DIRECTORY;
+        rustix::fs::open(tree, flags, Mode::empty()).unwrap()
+    }
+
+    fn published(tree: &Path, bytes: &[u8]) {
+        let folder = folder_of(tree);
+        let like = rustix::fs::fstat(&folder).unwrap();
+        publish(&folder, NAME, "cache", bytes, &like).unwrap();
+    }
+
+    #[test]
+    fn leaves_nothing_but_the_file() {
+        let tree = tempfile::tempdir().unwrap();
+        published(tree.path(), b"one");
+        published(tree.path(), b"two");
+        assert_eq!(std::fs::read(tree.path().join("cache")).unwrap(), b"two");
+        assert_eq!(std::fs::read_dir(tree.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn what_another_start_is_writing_stays_its_own() {
+        let tree = tempfile::tempdir().unwrap();
+        std::fs::write(tree.path().join(NAME), "half").unwrap();
+        published(tree.path(), b"whole");
+        assert_eq!(std::fs::read(tree.path().join("cache")).unwrap(), b"whole");
+        assert_eq!(std::fs::read(tree.path().join(NAME)).unwrap(), b"half");
+        assert_eq!(std::fs::read_dir(tree.path()).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn what_a_killed_start_left_is_abandoned_after_a_while() {
+        let tree = tempfile::tempdir().unwrap();
+        let mut stat = rustix::fs::fstat(folder_of(tree.path())).unwrap();
+        for (ctime, abandoned) in [(1000, false), (991, false), (990, true), (1001, true)] {
+            stat.st_ctime = ctime;
+            assert_eq!(is_abandoned(&stat, 1000), abandoned, "{ctime}");
+        }
+    }
 }

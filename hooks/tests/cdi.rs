@@ -135,9 +135,9 @@ fn several_vendors_share_a_document_or_have_one_each() {
 }
 
 #[test]
-fn a_file_is_written_whole_and_again() {
+fn a_file_is_written_whole_and_again_and_its_folder_made() {
     let Some(tree) = host() else { return };
-    let file = tree.folder("cdi").join("x.json").display().to_string();
+    let file = tree.path("cdi").join("x.json").display().to_string();
     let root = tree.shown();
     for _ in 0..2 {
         let output = run(&["cdi", "generate", "--root", &root, "--output", &file], "");
