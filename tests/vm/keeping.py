@@ -82,6 +82,15 @@ class Keeper:
         self.remember_archive()
         return done
 
+    def boot_log(self) -> str:
+        """Wait until the boot's part of the agent has ended; what it wrote to the journal.
+
+        A shell answers some seconds before.
+        """
+        waiting = "systemctl list-jobs --no-legend | grep -qw provision-boot.service"
+        self.guest(f"while {waiting}; do sleep 0.2; done")
+        return self.guest("journalctl -b --no-pager -u provision-boot").stdout
+
     def status(self, driver: str) -> dict[str, Any]:
         """What `provision status` says about a driver."""
         document = json.loads(self.guest("provision status --json", check=False).stdout)

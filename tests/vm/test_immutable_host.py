@@ -155,6 +155,6 @@ def test_after_a_reboot_without_a_network_it_is_loaded_again(keeper: Keeper) -> 
     guest.set_network(on=False)
     guest.reboot()
     assert _is_read_only(guest)
-    log = guest("journalctl -b --no-pager -u provision-boot").stdout
+    log = keeper.boot_log()
     assert guest("systemctl show --value -p Result provision-boot").stdout == "success\n", log
     assert guest(_OPEN).stdout == "opened\n", log

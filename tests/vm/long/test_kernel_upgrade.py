@@ -130,7 +130,7 @@ def test_after_the_reboot_the_drivers_are_there_without_a_network(keeper: Keeper
     guest.set_network(on=False)
     guest.reboot()
     assert guest.kernel() == NEW_KERNEL
-    log = guest("journalctl -b --no-pager -u provision-boot").stdout
+    log = keeper.boot_log()
     assert keeper.duo() == _LOADED, log
     assert guest(_OPEN).stdout == "opened\n", log
     for driver in (SMALL_DRIVER, DUO):

@@ -186,7 +186,7 @@ def test_a_guest_whose_power_is_cut_while_it_loads_boots_with_a_whole_driver(
     time.sleep(seconds)
     guest.kill()
     guest.start()
-    log = guest("journalctl -b --no-pager -u provision-boot").stdout
+    log = keeper.boot_log()
     assert guest("systemctl show --value -p Result provision-boot").stdout == "success\n", log
     assert keeper.duo() == _NEW
     assert keeper.status(DUO)["state"] == "ready"
