@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import socket
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import requests
 
 from kit.agent_host import AgentHost
 from kit.hosts import DISTRO, OLD_KERNEL, SMALL_DRIVER
 from kit.probe import need_programs
-from kit.process import Daemon
+from kit.registry import free_port, serving_registry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,23 +19,12 @@ if TYPE_CHECKING:
     from kit.hosts import Host
     from kit.product import Provision
 
-_CONFIG = """\
-version: 0.1
-storage: {{filesystem: {{rootdirectory: {folder}}}}}
-http: {{addr: "{address}"}}
-"""
-
 
 @pytest.fixture(scope="module")
 def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of an empty registry on the loopback interface."""
     need_programs("docker-registry")
-    folder = tmp_path_factory.mktemp("registry")
-    address = f"127.0.0.1:{_free_port()}"
-    config = folder / "config.yml"
-    config.write_text(_CONFIG.format(folder=folder / "data", address=address))
-    argv = ("docker-registry", "serve", str(config))
-    with Daemon(argv, log=folder / "log", ready=lambda: _answers(address)):
+    with serving_registry(tmp_path_factory.mktemp("registry")) as address:
         yield address
 
 
@@ -87,24 +74,10 @@ def test_the_agent_pulls_what_another_host_built(
 def test_a_registry_that_does_not_answer_is_named(
     provision: Provision, small_build: dict[str, Any]
 ) -> None:
-    reference = f"127.0.0.1:{_free_port()}/provision/{SMALL_DRIVER}:pushed"
+    reference = f"127.0.0.1:{free_port()}/provision/{SMALL_DRIVER}:pushed"
     target = (SMALL_DRIVER, "--kernel", OLD_KERNEL, "--distro", DISTRO)
     status, error = provision.failure("build", *target, "--network", "host", "--push", reference)
     assert status == 1
     assert reference in error["message"]
     assert "connection refused" in error["details"]
     assert provision("verify", small_build["image"]).returncode == 0
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def _answers(address: str) -> bool:
-    try:
-        return requests.get(f"http://{address}/v2/", timeout=5).ok
-    except requests.ConnectionError:
-        return False

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kit.cache import REPOSITORY
 from kit.debian import mirror, security_mirror
 from kit.engine import Engine
 from kit.hosts import load_base
 from kit.probe import is_root, need, need_programs
-from kit.process import run
-from kit.product import DECORATOR
+from kit.product import DECORATOR, make_wheel
 from kit.systemd import has_device_cgroups
 
 if TYPE_CHECKING:
@@ -40,16 +36,7 @@ def engine() -> Iterator[Engine]:
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Provision as it is now: a checkout may change while hosts are looked at."""
-    folder = tmp_path_factory.mktemp("wheel")
-    source = folder / "source"
-    parts = ("src", "docs", "driver_images", "templates")
-    for name in parts:
-        shutil.copytree(REPOSITORY / name, source / name)
-    for name in ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md"):
-        shutil.copy(REPOSITORY / name, source)
-    run([sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", folder, source])
-    (made,) = folder.glob("*.whl")
-    return made
+    return make_wheel(tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="session")

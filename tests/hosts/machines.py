@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-import socket
 import tempfile
 import time
 from contextlib import ExitStack
@@ -20,7 +19,9 @@ from kit.cache import cached
 from kit.debian import debootstrap, mirror
 from kit.engine import remove_tree
 from kit.guest.tree import within
+from kit.playbooks import SSH_OPTIONS
 from kit.process import run
+from kit.registry import free_port
 from kit.systemd import SystemdContainer
 
 if TYPE_CHECKING:
@@ -67,7 +68,6 @@ _CAPABILITIES = (
     "SYS_CHROOT",
     "SYS_PTRACE",
 )
-_SSH = ("-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null")
 _WAIT_S = 30
 
 
@@ -129,7 +129,7 @@ class Machine:
 
     def __enter__(self) -> Self:
         """Boot it, and wait until it answers."""
-        self.port = _free_port()
+        self.port = free_port()
         self.folder = Path(tempfile.mkdtemp(prefix="provision-host-"))
         with ExitStack() as stack:
             stack.callback(remove_tree, self.folder)
@@ -186,7 +186,15 @@ class Machine:
         self("systemctl", "start", "ssh")
         deadline = time.monotonic() + _WAIT_S
         while time.monotonic() < deadline:
-            words = ["ssh", *_SSH, "-i", str(self.key), "-p", str(self.port), "root@127.0.0.1"]
+            words = [
+                "ssh",
+                *SSH_OPTIONS,
+                "-i",
+                str(self.key),
+                "-p",
+                str(self.port),
+                "root@127.0.0.1",
+            ]
             if run([*words, "true"], check=False, timeout_s=_WAIT_S).returncode == 0:
                 return
             time.sleep(0.2)
@@ -203,7 +211,7 @@ class Machine:
             "ansible_port": self.port,
             "ansible_user": "root",
             "ansible_ssh_private_key_file": str(self.key),
-            "ansible_ssh_common_args": " ".join(_SSH),
+            "ansible_ssh_common_args": " ".join(SSH_OPTIONS),
             # Hosts come and go at the same ports: no connection is kept for the next one.
             "ansible_control_path_dir": str(self.folder / "cp"),
         }
@@ -221,10 +229,3 @@ class Machine:
             "chmod 700 /root/.ssh; ssh-keygen -A >/dev/null;"
             " mount --bind /run/kernel-release /proc/sys/kernel/osrelease"
         )
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port

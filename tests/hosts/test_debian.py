@@ -14,7 +14,7 @@ import testinfra
 
 from hosts.conftest import ENGINE
 from hosts.machines import DEBIAN_12, DEBIAN_13, KERNEL, Machine
-from hosts.playbooks import REMOVE, SITE, Ansible, Played
+from kit.playbooks import REMOVE, SITE, Ansible, Played
 from kit.product import DECORATOR
 
 if TYPE_CHECKING:

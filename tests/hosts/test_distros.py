@@ -14,8 +14,8 @@ import pytest
 import yaml
 from ansible.module_utils.facts.system.distribution import Distribution
 
-from hosts.playbooks import Ansible
 from kit.cache import REPOSITORY
+from kit.playbooks import Ansible
 
 if TYPE_CHECKING:
     from pathlib import Path

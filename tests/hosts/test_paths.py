@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hosts.playbooks import Ansible
 from kit.cache import REPOSITORY
+from kit.playbooks import Ansible
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,7 +9,7 @@ import pytest
 
 from hosts.conftest import ENGINE
 from hosts.machines import DEBIAN_12, Machine
-from hosts.playbooks import SITE, Ansible
+from kit.playbooks import SITE, Ansible
 from kit.process import start
 
 if TYPE_CHECKING:

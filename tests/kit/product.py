@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,7 @@ __all__ = [
     "RUNTIME",
     "Provision",
     "base_archive",
+    "make_wheel",
     "write_runtime_config",
 ]
 
@@ -77,6 +79,19 @@ class Provision:
             raise AssertionError(f"should have failed, but said: {done.stdout}")
         error: Document = json.loads(done.stdout)["error"]
         return done.returncode, error
+
+
+def make_wheel(folder: Path) -> Path:
+    """Make the wheel of this checkout in a fresh folder."""
+    # From a copy, because setuptools builds beside what it reads.
+    source = folder / "source"
+    for name in ("src", "docs", "driver_images", "templates"):
+        shutil.copytree(REPOSITORY / name, source / name)
+    for name in ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md"):
+        shutil.copy(REPOSITORY / name, source)
+    run([sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", folder, source])
+    (made,) = folder.glob("*.whl")
+    return made
 
 
 def base_archive(engine: Engine, distro: str) -> Path:

@@ -6,7 +6,7 @@ import re
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import yaml
 
@@ -16,12 +16,12 @@ from kit.process import run
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from hosts.machines import Machine
-
-__all__ = ["REMOVE", "SITE", "Ansible", "Played"]
+__all__ = ["REMOVE", "SITE", "SSH_OPTIONS", "Ansible", "Played", "Reachable"]
 
 SITE = REPOSITORY / "ansible/site.yml"
 REMOVE = REPOSITORY / "ansible/remove.yml"
+# For hosts that come and go at the same addresses.
+SSH_OPTIONS = ("-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null")
 _RECAP = re.compile(r"^(\S+)\s+: (ok=.*)$", re.MULTILINE)
 
 
@@ -51,6 +51,17 @@ class Played:
         return found
 
 
+class Reachable(Protocol):
+    """A host that an inventory can name."""
+
+    @property
+    def name(self) -> str:
+        """Its name there."""
+
+    def variables(self) -> dict[str, object]:
+        """What the inventory says of it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ansible:
     """A controller with an inventory.
@@ -63,7 +74,7 @@ class Ansible:
     """
 
     folder: Path
-    machines: Sequence[Machine]
+    machines: Sequence[Reachable]
     variables: Mapping[str, Any]
     stand_ins: Mapping[str, Any] = field(default_factory=dict)
 
