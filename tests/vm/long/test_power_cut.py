@@ -115,17 +115,31 @@ def _copy_until(done: Future[Completed], guest: Guest, engine: Engine, folder: P
     copies: list[Path] = []
     is_built = False
     while not done.done():
-        copies.append(folder / f"{len(copies):03}.qcow2")
-        machine.copy_disk(guest.disk, copies[-1])
-        if not is_built and any(f"/{DUO}:2.0" in name for name in engine.images()):
+        copies.append(_copied(guest, folder, len(copies)))
+        if is_built:
+            _wait(done, _WHILE_CHANGING_S)
+        elif _is_built_soon(done, engine):
             is_built = True
             machine.slow_disk(_REQUESTS_PER_SECOND)
-        _wait(done, _WHILE_CHANGING_S if is_built else _WHILE_BUILDING_S)
     machine.slow_disk(0)
     done.result()
-    copies.append(folder / f"{len(copies):03}.qcow2")
-    machine.copy_disk(guest.disk, copies[-1])
-    return copies
+    return [*copies, _copied(guest, folder, len(copies))]
+
+
+def _copied(guest: Guest, folder: Path, number: int) -> Path:
+    copy = folder / f"{number:03}.qcow2"
+    guest.machine.copy_disk(guest.disk, copy)
+    return copy
+
+
+def _is_built_soon(done: Future[Completed], engine: Engine) -> bool:
+    """Whether the engine has the image before it is time for another copy."""
+    until = time.monotonic() + _WHILE_BUILDING_S
+    while time.monotonic() < until and not done.done():
+        if any(f"/{DUO}:2.0" in name for name in engine.images()):
+            return True
+        _wait(done, _WHILE_CHANGING_S)
+    return False
 
 
 def _wait(done: Future[Completed], seconds: float) -> None:
