@@ -8,6 +8,8 @@ MAKEFLAGS += --no-builtin-rules --no-print-directory
 # PYTHONPATH: kit, demo and bench are packages below tests/, not part of what is installed.
 PYTHON := PYTHONPATH=tests .venv/bin/python
 PYTEST := $(PYTHON) -m pytest
+# Two guests at a time, each file's story in one process: an emulated guest mostly uses one core.
+IN_PAIRS := --numprocesses=2 --dist=loadfile
 
 help: ## What there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,10 +39,10 @@ host-test: build ## The Ansible collection on Debian hosts in containers with sy
 	$(PYTEST) tests/hosts --durations=15
 
 vm-test: build ## Real kernels in QEMU guests, with or without KVM (root, some 20 minutes)
-	$(PYTEST) tests/vm --ignore=tests/vm/long --durations=15
+	$(PYTEST) tests/vm --ignore=tests/vm/long $(IN_PAIRS) --durations=15
 
-vm-long-test: build ## Long stories in guests: kernel upgrades, power cuts, mishaps (root; not part of test)
-	$(PYTEST) tests/vm/long --durations=15
+vm-long-test: build ## More stories in guests: kernels come and go, mishaps (root; not part of test)
+	$(PYTEST) tests/vm/long $(IN_PAIRS) --durations=15
 
 bench: build ## The table of speed and size, as ratios measured in one run (root)
 	@$(PYTHON) -m bench

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -60,7 +61,8 @@ class Keeper:
         """Keep what this guest has read of the archive, unless an earlier one has."""
         if not self._known_archive.exists():
             self.guest(f"tar -C {_ARCHIVE} -cf /root/archive.tar .")
-            draft = self._known_archive.with_suffix(".draft")
+            # Guests of other processes may be at it, too.
+            draft = self._known_archive.with_suffix(f".{os.getpid()}")
             self.guest.get("/root/archive.tar", draft)
             draft.rename(self._known_archive)
 
