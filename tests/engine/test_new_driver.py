@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
-import tarfile
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,6 +10,7 @@ import pytest
 from kit.fileserver import served
 from kit.hosts import DISTRO, OLD_KERNEL
 from kit.product import BUILD_NETWORK
+from kit.tarball import write_tarball
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -76,15 +75,7 @@ features = ["tool"]
 @pytest.fixture
 def tarball(tmp_path: Path) -> Path:
     """The made-up driver's source."""
-    path = tmp_path / "files/hello-1.2.tar.gz"
-    path.parent.mkdir()
-    with tarfile.open(path, "w:gz") as archive:
-        for name, text in _SOURCE.items():
-            info = tarfile.TarInfo(f"hello-1.2/{name}")
-            info.size = len(text)
-            info.mode = 0o755
-            archive.addfile(info, io.BytesIO(text.encode()))
-    return path
+    return write_tarball(tmp_path / "files", "hello-1.2", _SOURCE)
 
 
 @pytest.fixture

@@ -7,12 +7,11 @@ where they differ, as a GPU's user space does. The library lies in a folder that
 from __future__ import annotations
 
 import hashlib
-import io
-import tarfile
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from kit.fileserver import served
+from kit.tarball import write_tarball
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -185,13 +184,7 @@ def mend_duo(catalogue: Path) -> None:
 
 
 def _tarball(folder: Path, version: str) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"duo-{version}.tar.gz"
-    with tarfile.open(path, "w:gz") as archive:
-        call = _CALL if version == DUO_BROKEN else "/* nothing */\n"
-        for name, text in {**_SOURCE, "call.h": call}.items():
-            content = text.replace("@version@", version).encode()
-            info = tarfile.TarInfo(f"duo-{version}/{name}")
-            info.size = len(content)
-            archive.addfile(info, io.BytesIO(content))
-    return path
+    call = _CALL if version == DUO_BROKEN else "/* nothing */\n"
+    files = {**_SOURCE, "call.h": call}
+    texts = {name: text.replace("@version@", version) for name, text in files.items()}
+    return write_tarball(folder, f"duo-{version}", texts)

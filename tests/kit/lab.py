@@ -8,12 +8,11 @@ hardware do.
 from __future__ import annotations
 
 import hashlib
-import io
-import tarfile
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from kit.fileserver import served
+from kit.tarball import write_tarball
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -134,13 +133,7 @@ to = "/lib/firmware/lab/lab.bin"
 @contextmanager
 def lab_catalogue(folder: Path) -> Iterator[Path]:
     """A catalogue with the driver `lab` below `folder`; its source is served meanwhile."""
-    tarball = folder / "files/lab-1.0.tar.gz"
-    tarball.parent.mkdir(parents=True)
-    with tarfile.open(tarball, "w:gz") as archive:
-        for name, text in _SOURCE.items():
-            info = tarfile.TarInfo(f"lab-1.0/{name}")
-            info.size = len(text)
-            archive.addfile(info, io.BytesIO(text.encode()))
+    tarball = write_tarball(folder / "files", "lab-1.0", _SOURCE)
     recipe = folder / "drivers/lab/driver.toml"
     recipe.parent.mkdir(parents=True)
     sha256 = hashlib.sha256(tarball.read_bytes()).hexdigest()

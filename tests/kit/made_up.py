@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import io
-import tarfile
 from typing import TYPE_CHECKING
+
+from kit.tarball import write_tarball
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -76,15 +76,7 @@ def made_up_source(folder: Path, version: str, *, extra: str = "", seconds: int 
         "Makefile": _MAKEFILE.format(seconds=seconds),
         "hello-tool": f"#!/bin/sh\necho hello {version}\n",
     }
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"hello-{version}.tar.gz"
-    with tarfile.open(path, "w:gz") as archive:
-        for name, text in files.items():
-            info = tarfile.TarInfo(f"hello-{version}/{name}")
-            info.size = len(text)
-            info.mode = 0o755
-            archive.addfile(info, io.BytesIO(text.encode()))
-    return path
+    return write_tarball(folder, f"hello-{version}", files)
 
 
 def write_made_up(catalogue: Path, sources: Mapping[str, Path], url: str) -> Path:
