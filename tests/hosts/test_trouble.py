@@ -87,6 +87,21 @@ def test_a_batch_that_fails_is_the_last(
     assert second("test", "-e", "/opt/provision", check=False).returncode != 0
 
 
+def test_the_others_of_a_batch_that_fails_are_finished(
+    pair: tuple[Machine, Machine], settings: dict[str, Any], tmp_path: Path
+) -> None:
+    first, second = pair
+    # Ansible takes them by name: this one is in the first batch of two.
+    nowhere = {"lost": {"ansible_host": "127.0.0.1", "ansible_port": 1}}
+    ansible = Ansible(tmp_path, [first, second], settings, stand_ins=nowhere)
+    played = ansible.play(SITE, "--extra-vars", "provision_serial=2", check=False)
+    assert played.code != 0
+    assert played.recap["lost"]["unreachable"] == 1
+    assert played.recap["first"]["failed"] == 0
+    assert first.sh("oci-decorator --version").startswith("oci-decorator ")
+    assert "second" not in played.recap
+
+
 def test_a_host_that_lost_its_connection_is_finished_by_the_next_run(
     pair: tuple[Machine, Machine], settings: dict[str, Any], tmp_path: Path
 ) -> None:
