@@ -44,6 +44,10 @@ vm-test: build ## Real kernels in QEMU guests, with or without KVM (root, some 2
 vm-long-test: build ## More stories in guests: kernels come and go, mishaps (root; not part of test)
 	$(PYTEST) tests/vm/long $(IN_PAIRS) --durations=15
 
+vagrant-test: build ## `vagrant up`, provision and reload on a box made here (root; not part of test)
+	@tests/kit/setup.sh install vagrant-libvirt libvirt-daemon-system dnsmasq-base slirp4netns iptables
+	$(PYTEST) tests/vagrant --durations=5
+
 bench: build ## The table of speed and size, as ratios measured in one run (root)
 	@$(PYTHON) -m bench
 
@@ -59,4 +63,4 @@ setup:
 	@tests/kit/setup.sh packages
 	@tests/kit/setup.sh venv
 
-.PHONY: help demo test check engine-test host-test vm-test vm-long-test bench build clean setup
+.PHONY: help demo test check engine-test host-test vm-test vm-long-test vagrant-test bench build clean setup

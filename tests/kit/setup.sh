@@ -38,6 +38,7 @@ readonly NEEDED=(
     "systemd-analyze systemd"
     "shellcheck shellcheck"
     "softhsm2-util softhsm2"
+    "ignition-validate ignition"
     "/usr/share/doc/libengine-pkcs11-openssl libengine-pkcs11-openssl"
 )
 readonly PYTHON_MIN="3.11"
@@ -113,6 +114,10 @@ packages() {
     local wanted
     mapfile -t wanted < <(missing_packages)
     [ ${#wanted[@]} = 0 ] || install_packages "${wanted[@]}"
+    # Debian 12 is the last that has it; without it, its tests are left out.
+    if ! present vagrant && apt-cache show vagrant-libvirt >/dev/null 2>&1; then
+        install_packages vagrant-libvirt
+    fi
 }
 
 # Debian's own python first: what pyenv and the like put on PATH is slower to start.

@@ -1,0 +1,92 @@
+"""The Vagrantfile is one that Vagrant takes, with each of its variables; nothing is started."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kit.cache import REPOSITORY
+from kit.probe import find_program, need_programs
+from kit.process import run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kit.process import Completed
+
+_HOSTS = {"debian12", "debian13", "ubuntu2404", "alma9", "fedora"}
+
+
+@pytest.fixture(autouse=True)
+def _able() -> None:
+    packaged = run(["apt-cache", "show", "vagrant-libvirt"], check=False).returncode == 0
+    if not packaged and find_program("vagrant") is None:
+        pytest.skip("this distro has no Vagrant")
+    need_programs("vagrant", "ruby")
+
+
+def _vagrant(folder: Path, *words: str, **environment: str) -> Completed:
+    ours = {
+        "VAGRANT_CWD": str(REPOSITORY),
+        "VAGRANT_HOME": str(folder / "home"),
+        "VAGRANT_DOTFILE_PATH": str(folder / "dot"),
+        "VAGRANT_CHECKPOINT_DISABLE": "1",
+        # The checks are the same for each; libvirt's plugin is Debian's.
+        "VAGRANT_DEFAULT_PROVIDER": "libvirt",
+    }
+    return run(["vagrant", *words], env={**ours, **environment}, check=False)
+
+
+def _hosts(status: Completed) -> set[str]:
+    """The hosts that a status lists, by `--machine-readable`'s columns: time, host, type, data."""
+    rows = [line.split(",") for line in status.stdout.splitlines()]
+    return {row[1] for row in rows if row[2] == "state"}
+
+
+def test_ruby_has_nothing_to_say() -> None:
+    done = run(["ruby", "-wc", REPOSITORY / "Vagrantfile"])
+    assert done.output == "Syntax OK\n"
+
+
+def test_vagrant_takes_it(tmp_path: Path) -> None:
+    done = _vagrant(tmp_path, "validate")
+    assert done.returncode == 0, done.output
+    assert "validated successfully" in done.stdout
+    assert done.stderr == ""
+
+
+def test_there_is_a_host_of_each_distro(tmp_path: Path) -> None:
+    assert _hosts(_vagrant(tmp_path, "status", "--machine-readable")) == _HOSTS
+
+
+def test_with_a_box_of_ones_own_there_is_that_host_alone(tmp_path: Path) -> None:
+    box = tmp_path / "mine.box"
+    box.touch()
+    variables = tmp_path / "variables.yml"
+    variables.write_text("provision_host_engine: podman\n")
+    own = {
+        "PROVISION_BOX": str(box),
+        "PROVISION_VAGRANT_DRIVER": "qemu",
+        "PROVISION_VAGRANT_VARIABLES": str(variables),
+    }
+    done = _vagrant(tmp_path, "validate", **own)
+    assert done.returncode == 0, done.output
+    assert _hosts(_vagrant(tmp_path, "status", "--machine-readable", **own)) == {"own"}
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("PROVISION_BOX", "/nowhere/mine.box"),
+        ("PROVISION_VAGRANT_CPUS", "two"),
+        ("PROVISION_VAGRANT_MEMORY", "2G"),
+        ("PROVISION_VAGRANT_VARIABLES", "/nowhere/variables.yml"),
+    ],
+)
+def test_a_wrong_variable_is_named(tmp_path: Path, variable: str, value: str) -> None:
+    done = _vagrant(tmp_path, "validate", **{variable: value})
+    assert done.returncode != 0
+    assert variable in done.stderr
+    # A message, and not where in Ruby it came from.
+    assert len(done.stderr.splitlines()) == 1, done.stderr

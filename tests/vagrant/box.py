@@ -1,0 +1,61 @@
+"""A Vagrant box for libvirt from the disk that the guests of the tests begin with."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from typing import TYPE_CHECKING
+
+from kit.guest.disk import DISK_BYTES
+from kit.guest.recipe import WORLD_MAC
+from kit.guest.tree import VENV
+from kit.process import run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kit.guest.base import Base
+
+__all__ = ["make_box"]
+
+# What is the box's own business. root's shell opens to the key; there is no sudo.
+_VAGRANTFILE = f"""\
+Vagrant.configure("2") do |config|
+  config.ssh.username = "root"
+  config.ssh.private_key_path = File.expand_path("key", __dir__)
+  config.ssh.insert_key = false
+  config.ssh.sudo_command = "%c"
+  # It is emulated, maybe.
+  config.vm.boot_timeout = 1200
+  config.vm.provider :libvirt do |libvirt|
+    libvirt.machine_type = "pc"
+    libvirt.graphics_type = "none"
+    # By which its network is set up.
+    libvirt.management_network_mac = "{WORLD_MAC}"
+  end
+  # What other tests want to find on that disk.
+  config.vm.provision :shell, inline: <<~SCRIPT
+    test -e {VENV}/pyvenv.cfg || exit 0
+    rm -r {VENV} /etc/docker/daemon.json /etc/containers/containers.conf.d/kit.conf
+  SCRIPT
+end
+"""
+
+
+def make_box(base: Base, folder: Path) -> Path:
+    """Make a box file in a folder.
+
+    Source: https://vagrant-libvirt.github.io/vagrant-libvirt/boxes.html
+    """
+    parts = folder / "parts"
+    parts.mkdir()
+    run(["qemu-img", "convert", "-O", "qcow2", base.disk, parts / "box.img"])
+    metadata = {"provider": "libvirt", "format": "qcow2", "virtual_size": DISK_BYTES >> 30}
+    (parts / "metadata.json").write_text(json.dumps(metadata))
+    (parts / "Vagrantfile").write_text(_VAGRANTFILE)
+    shutil.copy(base.key, parts / "key")
+    (parts / "key").chmod(0o600)
+    box = folder / "debian.box"
+    run(["tar", "-C", parts, "-cf", box, "metadata.json", "Vagrantfile", "key", "box.img"])
+    shutil.rmtree(parts)
+    return box
