@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -85,18 +86,28 @@ class Mirror:
     published: int = 0
 
     def publish(
-        self, suite: str, sections: Mapping[str, str], *, architectures: Sequence[str] = ("amd64",)
+        self,
+        suite: str,
+        sections: Mapping[str, str],
+        *,
+        architectures: Sequence[str] = ("amd64",),
+        sources: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """Write a suite with a Packages file for each section."""
+        """Write a suite with a Packages file for each section, and a Sources file for some."""
         root = self.folder / "dists" / suite
+        files = {
+            f"{section}/binary-{architecture}/Packages.xz": text
+            for section, text in sections.items()
+            for architecture in architectures
+        }
+        files |= {f"{section}/source/Sources.xz": text for section, text in sources.items()}
         sums = []
-        for section, text in sections.items():
-            for architecture in architectures:
-                path = root / section / f"binary-{architecture}" / "Packages.xz"
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(lzma.compress(text.encode()))
-                digest = hashlib.sha256(path.read_bytes()).hexdigest()
-                sums.append(f" {digest} {path.stat().st_size} {path.relative_to(root)}")
+        for name, text in files.items():
+            path = root / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(lzma.compress(text.encode()))
+            digest = hashlib.sha256(path.read_bytes()).hexdigest()
+            sums.append(f" {digest} {path.stat().st_size} {name}")
         fields = {
             "Suite": suite,
             "Date": format_datetime(self.date, usegmt=True),

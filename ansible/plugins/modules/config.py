@@ -89,6 +89,10 @@ options:
         description: Where distros' packages come from, by their id; each may have
           C(archive) and C(base_images).
         type: dict
+      kernel_distro:
+        description: The distro that the host's kernels come from, where that is another than
+          its own, as V(debian:12).
+        type: str
       catalogue:
         description: Further folders of driver folders.
         type: list
@@ -177,6 +181,7 @@ CONFIG: Spec = {
     "drivers": {"type": "dict"},
     **{name: {"type": "dict", "options": options} for name, options in SECTIONS.items()},
     "distros": {"type": "dict"},
+    "kernel_distro": _TEXT,
     "catalogue": {"type": "list", "elements": "str"},
 }
 _DRIVER: Spec = {"version": _TEXT, "flavour": _TEXT, "options": {"type": "dict"}}

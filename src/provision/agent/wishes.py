@@ -44,8 +44,10 @@ def _basis(config: Config) -> str:
 
     Mirrors do not: they have the same packages, or their checksums differ.
     """
-    parts = {
+    parts: dict[str, object] = {
         "base_images": {name: distro.base_images for name, distro in config.distros.items()},
         "signing": config.signing.model_dump(mode="json"),
     }
+    if config.kernel_distro is not None:
+        parts["kernel_distro"] = config.kernel_distro
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

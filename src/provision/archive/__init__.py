@@ -11,15 +11,19 @@ from provision.archive.distros import debian_architecture, find_distro, known_di
 from provision.archive.index import ArchiveIndex, default_cache, open_index
 from provision.archive.ordering import compare_versions, upstream_version, version_key
 from provision.archive.packages import IndexedPackage
+from provision.archive.source_packages import SourceFile, SourcePackage, find_sources
 
 __all__ = [
     "Alternative",
     "ArchiveIndex",
     "IndexedPackage",
+    "SourceFile",
+    "SourcePackage",
     "compare_versions",
     "debian_architecture",
     "default_cache",
     "find_distro",
+    "find_sources",
     "known_distros",
     "open_index",
     "parse_depends",

@@ -113,6 +113,25 @@ class SuiteCache:
                     old.unlink()
         return PackageTable(path, suite=self.place.suite, component=component)
 
+    def sources(self, release: ReleaseFile, component: str, progress: Progress) -> bytes | None:
+        """Return the text of a section's Sources file; None if the suite has no such section.
+
+        Raises:
+            NotFoundError: The archive doesn't have what its Release file lists.
+            UnreachableError: It can't be reached, and this index is not cached.
+        """
+        index = release.sources_file(component)
+        if index is None:
+            return None
+        stem = f"{component}-source-"
+        path = self.folder / f"{stem}{index.sha256[:32]}{Path(index.path).suffix}"
+        if not path.exists():
+            self._download(release, index, path, progress)
+            for old in self.folder.glob(f"{stem}*"):
+                if old != path:
+                    old.unlink()
+        return _unpack(path)
+
     def _read_packages(
         self, release: ReleaseFile, index: IndexFile, path: Path, progress: Progress
     ) -> None:

@@ -129,7 +129,7 @@ def open_index(
     ):
         found = [
             (cache, release)
-            for cache, release in pool.map(_release, [SuiteCache(p, folder) for p in places])
+            for cache, release in pool.map(suite_release, [SuiteCache(p, folder) for p in places])
             if release is not None
         ]
         releases = [(cache.place, release) for cache, release in found]
@@ -168,8 +168,12 @@ def _table(want: Want, progress: Progress) -> PackageTable | None:
     return cache.table(release, section, architecture, progress)
 
 
-def _release(cache: SuiteCache) -> tuple[SuiteCache, ReleaseFile | None]:
-    """Return a suite's Release file; None where it turns out to be another archive."""
+def suite_release(cache: SuiteCache) -> tuple[SuiteCache, ReleaseFile | None]:
+    """Return a suite's Release file; None where it turns out to be another archive.
+
+    Raises:
+        ProvisionError: It can't be had, or is not what it should be.
+    """
     place = cache.place
     try:
         release = cache.release(now=time.time())

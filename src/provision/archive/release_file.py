@@ -13,12 +13,12 @@ from provision.errors import ProvisionError
 _FIELD = re.compile(r"^([A-Za-z][A-Za-z0-9-]*):[ \t]*(.*)$", re.MULTILINE)
 _SECTION = re.compile(r"^SHA256:[ \t]*\n((?: .*\n?)*)", re.MULTILINE)
 # In order of preference.
-_PACKAGES = ("Packages.xz", "Packages.gz", "Packages")
+_ENDINGS = (".xz", ".gz", "")
 
 
 @dataclass(frozen=True, slots=True)
 class IndexFile:
-    """A Packages file: its path relative to the suite's folder, and its sha256."""
+    """A Packages or Sources file: its path relative to the suite's folder, and its sha256."""
 
     path: str
     sha256: str
@@ -77,12 +77,18 @@ class ReleaseFile:
 
     def packages_file(self, component: str, architecture: str) -> IndexFile | None:
         """Return the best Packages file of a section; None if it has none."""
-        folder = f"{component}/binary-{architecture}"
-        for name in _PACKAGES:
-            pattern = rf"^ ([0-9a-f]{{64}})[ \t]+\d+[ \t]+{re.escape(f'{folder}/{name}')}$"
+        return self._best(f"{component}/binary-{architecture}/Packages")
+
+    def sources_file(self, component: str) -> IndexFile | None:
+        """Return the best Sources file of a section; None if it has none."""
+        return self._best(f"{component}/source/Sources")
+
+    def _best(self, stem: str) -> IndexFile | None:
+        for ending in _ENDINGS:
+            pattern = rf"^ ([0-9a-f]{{64}})[ \t]+\d+[ \t]+{re.escape(stem + ending)}$"
             match = re.search(pattern, self.checksums, re.MULTILINE)
             if match:
-                return IndexFile(f"{folder}/{name}", match[1])
+                return IndexFile(stem + ending, match[1])
         return None
 
 

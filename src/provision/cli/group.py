@@ -27,6 +27,7 @@ COMMANDS: Mapping[str, str] = {
     "load": "Load drivers' modules from the store into the running kernel.",
     "unload": "Unload drivers' modules from the running kernel.",
     "doctor": "Explain what is wrong with drivers on this host, and what to do.",
+    "host-python": "Make a Python for hosts that have none.",
     "units": "Install or remove the systemd units and kernel hooks.",
 }
 
@@ -44,7 +45,7 @@ class LazyGroup(click.Group):
         del ctx
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(f"provision.cli.commands.{cmd_name}")
+        module = importlib.import_module(f"provision.cli.commands.{cmd_name.replace('-', '_')}")
         command: click.Command = module.command
         return command
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, StringConstraints
 
 from provision.config.build import DistroConfig, EngineConfig
 from provision.config.drivers import (
@@ -19,6 +20,8 @@ from provision.pin import Name
 
 PATH = Path("etc/provision/provision.toml")
 
+KernelDistro = Annotated[str, StringConstraints(pattern=r"^[a-z0-9._-]+:[A-Za-z0-9._-]+$")]
+
 
 class MetricsConfig(Frozen):
     """Where metrics are written.
@@ -32,7 +35,13 @@ class MetricsConfig(Frozen):
 
 
 class Config(Frozen):
-    """A provision.toml."""
+    """A provision.toml.
+
+    Attributes:
+        kernel_distro: The distro that the host's kernels come from, such as ``debian:12``; None:
+            the host's own.
+        catalogue: Further folders of drivers.
+    """
 
     drivers: dict[Name, DriverConfig] = Field(default_factory=dict)
     policy: PolicyConfig = PolicyConfig()
@@ -41,6 +50,7 @@ class Config(Frozen):
     metrics: MetricsConfig = MetricsConfig()
     engine: EngineConfig = EngineConfig()
     distros: dict[Name, DistroConfig] = Field(default_factory=dict)
+    kernel_distro: KernelDistro | None = None
     catalogue: tuple[str, ...] = ()
 
     def distro(self, distro_id: str) -> DistroConfig:

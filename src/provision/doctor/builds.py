@@ -121,7 +121,7 @@ def kernel_range(scene: Scene) -> Iterator[Finding]:
 def distro(scene: Scene) -> Iterator[Finding]:
     """There is a template for this distro."""
     try:
-        family_of(scene.facts.distro.id)
+        family_of(_kernel_distro(scene))
     except NotFoundError as error:
         yield Finding(
             "warn",
@@ -133,16 +133,22 @@ def distro(scene: Scene) -> Iterator[Finding]:
 
 def headers_source(scene: Scene) -> Iterator[Finding]:
     """A host that has no package manager of its own says where headers come from."""
-    known = scene.config.distro(scene.facts.distro.id).archive.mirror
+    distro_id = _kernel_distro(scene)
+    known = scene.config.distro(distro_id).archive.mirror
     if scene.facts.immutable and known is None and scene.config.registry.address is None:
         yield Finding(
             "warn",
             f"this host is immutable ({scene.facts.immutable}), and provision.toml names neither a"
             " registry nor an archive",
             "there are no package sources on the host that headers could come from",
-            f"[distros.{scene.facts.distro.id}.archive] mirror, or [registry] address, in"
+            f"[distros.{distro_id}.archive] mirror, or [registry] address, in"
             " /etc/provision/provision.toml",
         )
+
+
+def _kernel_distro(scene: Scene) -> str:
+    named = scene.config.kernel_distro
+    return named.partition(":")[0] if named else scene.facts.distro.id
 
 
 def engine(scene: Scene) -> Iterator[Finding]:

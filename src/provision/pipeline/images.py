@@ -68,7 +68,9 @@ def build_image(
         pin=resolved.pin,
         files=render_context(resolved).files,
         state=settings.state,
-        build_args=_build_args(settings, resolved, how),
+        build_args=build_arguments(
+            settings, resolved.mirror, resolved.security_mirror, jobs=how.jobs
+        ),
         network=how.network or settings.config.engine.network,
         rebuild=how.rebuild,
     )
@@ -129,11 +131,21 @@ def ensure_base_image(
     return pin, True
 
 
-def _build_args(settings: Settings, resolved: Resolved, how: BuildSettings) -> dict[str, str]:
-    jobs = how.jobs or settings.config.engine.jobs or _processors()
-    args = {"JOBS": str(jobs), "DEBIAN_MIRROR": resolved.mirror}
-    if resolved.security_mirror:
-        args["DEBIAN_SECURITY_MIRROR"] = resolved.security_mirror
+def build_arguments(
+    settings: Settings, mirror: str, security_mirror: str | None, *, jobs: int | None = None
+) -> dict[str, str]:
+    """Return the arguments that every Dockerfile of ours takes; none changes the result.
+
+    Args:
+        settings: The host.
+        mirror: Address of the distro's archive.
+        security_mirror: Address of its security updates, if there are any.
+        jobs: Compilers at once; None: what provision.toml says, or one a processor.
+    """
+    count = jobs or settings.config.engine.jobs or _processors()
+    args = {"JOBS": str(count), "DEBIAN_MIRROR": mirror}
+    if security_mirror:
+        args["DEBIAN_SECURITY_MIRROR"] = security_mirror
     return args | {name: os.environ[name] for name in _PROXIES if name in os.environ}
 
 

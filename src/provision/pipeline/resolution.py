@@ -203,13 +203,14 @@ def list_kernels(
 
 
 def choose_distro(settings: Settings, name: str | None) -> DistroPin:
-    """Return the distro that is named, or the host's.
+    """Return the distro that is named: here, or in provision.toml; or else the host's.
 
     Raises:
         NotFoundError: It is not supported.
     """
-    if name is not None:
-        return find_distro(name)
+    named = name or settings.config.kernel_distro
+    if named is not None:
+        return find_distro(named)
     distro = read_facts(settings.root).distro
     return find_distro(f"{distro.id}:{distro.version}")
 

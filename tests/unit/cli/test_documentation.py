@@ -18,7 +18,7 @@ _REFERENCE = Path(__file__).parents[3] / "docs/reference"
 def test_the_reference_names_every_command_with_its_options(name: str) -> None:
     text = (_REFERENCE / "provision.md").read_text()
     assert f"## `provision {name}" in text
-    command = importlib.import_module(f"provision.cli.commands.{name}").command
+    command = importlib.import_module(f"provision.cli.commands.{name.replace('-', '_')}").command
     options = [param for param in command.params if isinstance(param, click.Option)]
     for option in options:
         assert f"`{option.opts[0]}" in text, option.opts

@@ -169,3 +169,15 @@ def test_a_base_image_is_made_where_it_is_wanted(
 def test_the_base_image_that_the_config_names_is_wanted(settings: Settings) -> None:
     assert wanted_base(settings, "debian:13").name == "mine/trixie:1"
     assert wanted_base(settings, None).name == "debian:bookworm"
+
+
+def test_provision_toml_says_whose_kernels_a_host_runs(settings: Settings) -> None:
+    """As on Fedora CoreOS stand-ins; what the caller names goes before."""
+    (settings.root / "etc/os-release").write_text("ID=fedora\nVERSION_ID=43\n")
+    config = settings.config.model_copy(update={"kernel_distro": "debian:12"})
+    chosen = resolution.choose_distro(replace(settings, config=config), None)
+    assert (chosen.id, chosen.codename) == ("debian", "bookworm")
+    named = resolution.choose_distro(replace(settings, config=config), "debian:13")
+    assert named.codename == "trixie"
+    with pytest.raises(NotFoundError, match="fedora:43"):
+        resolution.choose_distro(settings, None)

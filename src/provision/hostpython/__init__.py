@@ -1,0 +1,12 @@
+"""A Python for hosts that have none: compiled from the distro's pinned source, with all it needs.
+
+The result is one archive that is unpacked at ``/``. It runs whatever C library the host has, or
+where it has none (docs/decisions/0093).
+"""
+
+from __future__ import annotations
+
+from provision.hostpython.make import Made, Planned, make_python, plan_python
+from provision.hostpython.pin import DEFAULT_PREFIX, PythonPin
+
+__all__ = ["DEFAULT_PREFIX", "Made", "Planned", "PythonPin", "make_python", "plan_python"]

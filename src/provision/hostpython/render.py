@@ -1,0 +1,90 @@
+"""From a pin to the build context. Pure, but for reading the templates."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+from jinja2 import DictLoader, Environment, StrictUndefined, select_autoescape
+
+from provision.hostpython.pin import PythonPin
+from provision.render.quoting import label_value, shell_word
+
+DIGEST_LABEL = "provision.python.digest"
+_DOCKERFILE = "python/Dockerfile.j2"
+_MACROS = ("macros/apt.j2", "macros/image.j2")
+_HELPERS = ("debian/apt-sources.sh",)
+_BUNDLER = "bundle.py"
+
+
+@dataclass(frozen=True, slots=True)
+class PythonTemplates:
+    """What the build context is rendered from.
+
+    Attributes:
+        sources: Jinja sources by name.
+        helpers: Files that go into the context as they are, by name.
+    """
+
+    sources: Mapping[str, str]
+    helpers: Mapping[str, bytes]
+
+    @property
+    def digest(self) -> str:
+        """Sha256 over names and contents, as 64 hexadecimal digits."""
+        contents = {name: text.encode() for name, text in self.sources.items()}
+        contents |= {f"context/{name}": data for name, data in self.helpers.items()}
+        total = hashlib.sha256()
+        for name, data in sorted(contents.items()):
+            total.update(f"{hashlib.sha256(data).hexdigest()}  {name}\n".encode())
+        return total.hexdigest()
+
+
+def templates_of(folder: Path) -> PythonTemplates:
+    """Read what is needed of the ``templates`` folder.
+
+    Raises:
+        OSError: It lacks a file.
+    """
+    return PythonTemplates(
+        sources={name: (folder / name).read_text() for name in (_DOCKERFILE, *_MACROS)},
+        helpers={Path(name).name: (folder / name).read_bytes() for name in _HELPERS}
+        | {_BUNDLER: resources.files(__package__).joinpath(_BUNDLER).read_bytes()},
+    )
+
+
+def render_python(pin: PythonPin, templates: PythonTemplates) -> dict[str, bytes]:
+    """Return the build context, but for the sources: content by path."""
+    environment = Environment(
+        loader=DictLoader(dict(templates.sources)),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        # Nothing here is HTML: the filters quote what comes from data.
+        autoescape=select_autoescape(),
+    )
+    environment.filters |= {"shell": shell_word, "label": label_value}
+    text = environment.get_template(_DOCKERFILE).render(pin=pin, labels=_labels(pin))
+    plan = {"prefix": pin.prefix, "version": pin.version, "digest": pin.digest}
+    plan |= {"distro": f"{pin.distro.id}:{pin.distro.version}", "package": pin.package}
+    return {
+        "Dockerfile": text.encode(),
+        "bundle.json": json.dumps(plan, indent=1).encode(),
+        **templates.helpers,
+    }
+
+
+def _labels(pin: PythonPin) -> dict[str, str]:
+    return {
+        "org.opencontainers.image.title": f"Python {pin.version} for hosts without one",
+        "org.opencontainers.image.version": pin.version,
+        "org.opencontainers.image.base.name": pin.base.image,
+        "org.opencontainers.image.base.digest": pin.base.digest,
+        "provision.python": pin.canonical_json(),
+        DIGEST_LABEL: pin.digest,
+    }
