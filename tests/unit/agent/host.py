@@ -14,6 +14,7 @@ from provision.agent.desired import load_desired
 from provision.agent.model import Desired
 from provision.agent.plan import Mode
 from provision.agent.reconcile import Result, Run
+from provision.agent.status import SlotStatus
 from provision.errors import ProvisionError
 from provision.install.layout import Layout
 from provision.install.store import add
@@ -28,7 +29,7 @@ from unit.modules import kernel as kernels
 from unit.modules.artifact import KERNEL, VERMAGIC, make_artifact, make_module, make_pin, write
 
 NEXT = "6.1.0-56-amd64"
-NEWEST = "2.0"
+OLDER, NEWEST = "1.2", "2.0"
 DRIVER = "demo"
 
 
@@ -61,6 +62,10 @@ class Host:
         """Write provision.toml."""
         write(self.root / "etc/provision/provision.toml", text.encode())
 
+    def ask_for(self, version: str) -> None:
+        """Write a provision.toml that names a version."""
+        self.configure(f'[drivers.{DRIVER}]\nversion = "{version}"\n')
+
     def desired(self) -> Desired:
         """What provision.toml says."""
         return load_desired(self.root)
@@ -77,6 +82,11 @@ class Host:
     def kinds(self, **mode: bool) -> list[str]:
         """Run the agent once; what it did."""
         return [f"{o.action.kind} {o.action.kernel}" for o in self.apply(**mode).outcomes]
+
+    def slot(self, release: str = KERNEL, **mode: bool) -> SlotStatus:
+        """Run the agent once; what it says of a kernel."""
+        (driver,) = self.apply(**mode).status.drivers
+        return next(slot for slot in driver.kernels if slot.release == release)
 
     def reboot(self, release: str = KERNEL) -> None:
         """Boot a kernel: nothing is loaded."""

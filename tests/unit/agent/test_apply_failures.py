@@ -1,0 +1,199 @@
+"""What a failure costs: nothing that served before, and it is tried again when that may help."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provision.agent import execute
+from provision.errors import NotFoundError, ProvisionError
+from provision.image.diagnose import BuildError, SourceError
+from provision.image.engine import EngineLostError
+from provision.install.state import load_state
+from provision.pipeline.obtaining import Obtained
+from unit.agent.host import DRIVER, NEWEST, NEXT, OLDER, Host
+from unit.image.fake_engine import FakeEngine
+from unit.modules.artifact import KERNEL, write
+
+
+def test_a_newer_version_that_cannot_be_had_costs_nothing(ready: Host) -> None:
+    ready.broken[KERNEL] = NotFoundError("no network")
+    result = ready.apply(update=True)
+    assert (result.outcomes[0].error is not None, result.status.state) == (True, "ready")
+    ready.broken[KERNEL] = _compile_error()
+    result = ready.apply(update=True)
+    assert (result.status.state, result.status.is_ready) == ("failed", True)
+    # Not at once again, but some time: there may be an even newer one.
+    assert ready.kinds(update=True) == []
+    failure = load_state(ready.layout).of(KERNEL).failure
+    assert failure is not None
+    assert not failure.holds(now=failure.time + 24 * 3600)
+    ready.broken.clear()
+    ready.newest = OLDER
+    assert ready.kinds(update=True, retry=True) == [f"prepare {KERNEL}"]
+    assert ready.apply().status.state == "ready"
+
+
+def _compile_error() -> BuildError:
+    return BuildError(
+        "it does not compile",
+        resolution="patch it",
+        details="demo.c:1: error: no",
+        source_errors=[SourceError("demo.c", 1, "no")],
+        log=Path("/var/cache/provision/logs/demo.log"),
+    )
+
+
+def test_a_build_that_fails_for_the_next_kernel_costs_nothing_now(ready: Host) -> None:
+    ready.add_kernel(NEXT)
+    ready.broken[NEXT] = _compile_error()
+    result = ready.apply()
+    assert (result.status.state, result.status.exit_code) == ("next-kernel-not-ready", 1)
+    assert result.status.is_ready
+    slot = ready.slot(NEXT)
+    assert (slot.state, slot.reason, slot.resolution) == (
+        "failed",
+        "it does not compile",
+        "patch it",
+    )
+    assert slot.failure is not None
+    assert (slot.failure.reason, slot.failure.details) == ("compile", "demo.c:1: error: no")
+    assert slot.failure.log == "/var/cache/provision/logs/demo.log"
+    assert ready.kinds() == []
+    assert ready.kinds(retry=True) == [f"prepare {NEXT}"]
+    ready.broken.clear()
+    assert ready.kinds() == []
+    assert ready.kinds(retry=True) == [f"prepare {NEXT}"]
+    assert ready.apply().status.state == "ready"
+
+
+def test_a_failed_build_is_tried_again_when_its_inputs_change(ready: Host) -> None:
+    ready.add_kernel(NEXT)
+    ready.broken[NEXT] = _compile_error()
+    ready.apply()
+    ready.broken.clear()
+    # The recipe's folder has a patch now.
+    ready.configure(f'catalogue = ["/srv"]\n[drivers.{DRIVER}]\n')
+    write(ready.root / f"srv/{DRIVER}/patches/fix.patch", b"+")
+    ready.apply()
+    assert ready.layout.kernel_link(NEXT).is_symlink()
+
+
+def test_what_may_pass_is_asked_again_by_every_run(ready: Host) -> None:
+    ready.add_kernel(NEXT)
+    ready.broken[NEXT] = NotFoundError("No headers", resolution="wait")
+    result = ready.apply()
+    assert (result.status.state, result.status.exit_code) == ("next-kernel-not-ready", 3)
+    assert ready.slot(NEXT).state == "missing"
+    ready.broken.clear()
+    assert ready.kinds() == [f"prepare {NEXT}"]
+    assert ready.apply().status.state == "ready"
+
+
+def test_a_build_that_fails_for_another_reason_is_tried_again_after_a_pause(ready: Host) -> None:
+    ready.add_kernel(NEXT)
+    ready.broken[NEXT] = BuildError("no network", resolution="r", details="d")
+    ready.apply()
+    assert ready.kinds() == []
+    failure = load_state(ready.layout).of(NEXT).failure
+    assert failure is not None
+    assert not failure.final
+    assert not failure.holds(now=failure.time + 3600)
+    # A clock that was set back makes nobody wait.
+    assert not failure.holds(now=failure.time - 1)
+
+
+def test_a_driver_that_fails_does_not_keep_others_waiting(host: Host) -> None:
+    host.configure(f"[drivers.{DRIVER}]\n[drivers.other]\n")
+    host.broken["other"] = ProvisionError("it failed")
+    first, second = host.apply().status.drivers
+    assert (first.state, first.is_ready) == ("ready", True)
+    assert (second.state, second.is_ready) == ("failed", False)
+
+
+def test_a_full_disk_is_a_failure_that_passes(host: Host) -> None:
+    host.broken[KERNEL] = ProvisionError("The disk is full.", resolution="Make room")
+    result = host.apply()
+    assert (result.status.state, result.status.exit_code) == ("failed", 1)
+    host.broken.clear()
+    assert host.kinds()[0] == f"prepare {KERNEL}"
+
+
+def test_what_cannot_be_written_down_is_told_all_the_same(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def store_state(*_given: object) -> bool:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(execute, "store_state", store_state)
+    host.broken[KERNEL] = ProvisionError("The disk is full.", resolution="Make room")
+    result = host.apply()
+    assert (result.status.state, result.status.exit_code) == ("failed", 1)
+    assert any("can't be remembered" in note for note in host.notes)
+    host.broken.clear()
+    result = host.apply()
+    assert result.outcomes[0].error is not None
+    assert (result.status.state, result.status.exit_code) == ("failed", 1)
+
+
+def test_an_engine_that_is_restarted_is_waited_for(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers: list[ProvisionError | FakeEngine] = [ProvisionError("no engine"), FakeEngine()]
+    lost = [EngineLostError("The engine stopped.")]
+
+    def open_engine(_settings: object) -> FakeEngine:
+        answer = answers.pop(0) if len(answers) > 1 else answers[0]
+        if isinstance(answer, ProvisionError):
+            raise answer
+        return answer
+
+    def obtain(*given: Any, **more: Any) -> Obtained:  # noqa: ANN401 - handed on
+        if lost:
+            raise lost.pop()
+        return host.obtain(*given, **more)
+
+    monkeypatch.setattr(execute, "open_engine", open_engine)
+    monkeypatch.setattr(execute, "obtain", obtain)
+    monkeypatch.setattr(execute, "_RECONNECT_SECONDS", 0.0)
+    assert host.apply().status.state == "ready"
+    assert any("Waiting until it is back" in note for note in host.notes)
+
+
+def test_an_engine_that_does_not_come_back_is_a_failure_that_passes(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(*_given: object, **_more: object) -> Obtained:
+        raise EngineLostError("The engine stopped.", resolution="start it")
+
+    def no_engine(_settings: object) -> FakeEngine:
+        raise NotFoundError("no engine")
+
+    monkeypatch.setattr(execute, "open_engine", no_engine)
+    monkeypatch.setattr(execute, "obtain", lost)
+    monkeypatch.setattr(execute, "_RECONNECT_SECONDS", 0.0)
+    slot = host.slot()
+    assert (slot.state, slot.reason, slot.resolution) == (
+        "failed",
+        "The engine stopped.",
+        "start it",
+    )
+    monkeypatch.setattr(execute, "obtain", host.obtain)
+    assert host.apply().status.state == "ready"
+
+
+def test_modules_that_do_not_load_give_way_to_those_that_did(ready: Host) -> None:
+    ready.ask_for(NEWEST)
+    ready.kernel.refused[DRIVER] = ("Invalid argument", "demo: no")
+    result = ready.apply()
+    kinds = [o.action.kind for o in result.outcomes]
+    assert kinds == ["prepare", "unload", "activate", "load", "activate", "load"]
+    assert ready.current() == OLDER
+    ready.kernel.refused.clear()
+    assert ready.kinds() == [f"load {KERNEL}"]
+    result = ready.apply()
+    assert (result.outcomes, result.status.state) == ((), "failed")
+    assert result.status.is_ready

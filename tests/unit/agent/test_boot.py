@@ -1,0 +1,83 @@
+"""What a boot and a rollback put to use, from the store alone."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from provision.agent.boot import boot
+from provision.agent.rollback import rollback, would_roll_back
+from provision.errors import ConfigError, NotFoundError
+from unit.agent.host import DRIVER, NEWEST, NEXT, OLDER, Host
+from unit.modules.artifact import KERNEL
+
+
+def test_a_rollback_brings_back_modules_and_user_space(ready: Host) -> None:
+    first = ready.layout.current.readlink().name
+    ready.ask_for(NEWEST)
+    ready.apply()
+    second = ready.layout.current.readlink().name
+    assert would_roll_back(ready.root, DRIVER) == (second, first)
+    result = rollback(ready.root, ready.desired(), DRIVER, progress=ready.hear)
+    assert [o.action.kind for o in result.outcomes] == ["unload", "activate", "load"]
+    assert ready.current() == OLDER
+    assert ready.kinds() == []
+    assert ready.slot().rejected == (second,)
+    assert ready.kinds(retry=True)[0] == f"prepare {KERNEL}"
+    assert ready.current() == NEWEST
+
+
+def test_a_rejected_artifact_is_not_taken_again_when_the_other_is_lost(ready: Host) -> None:
+    ready.ask_for(NEWEST)
+    ready.apply()
+    rollback(ready.root, ready.desired(), DRIVER)
+    shutil.rmtree(ready.layout.current.resolve())
+    slot = ready.slot()
+    assert slot.failure is not None
+    assert slot.failure.reason == "rejected"
+    assert "--retry" in (slot.resolution or "")
+
+
+def test_there_may_be_nothing_to_roll_back_to(ready: Host) -> None:
+    with pytest.raises(NotFoundError, match="no other artifact"):
+        would_roll_back(ready.root, DRIVER)
+    with pytest.raises(NotFoundError, match="has no artifact"):
+        would_roll_back(ready.root, "other")
+
+
+def test_a_boot_takes_what_there_is_without_asking_anybody(ready: Host) -> None:
+    ready.add_kernel(NEXT)
+    ready.apply()
+    ready.reboot(NEXT)
+    resolved = len(ready.wanted)
+    result = boot(ready.root)
+    assert [o.action.kind for o in result.outcomes] == ["activate", "load"]
+    assert len(ready.wanted) == resolved
+    assert ready.layout.current.resolve() == ready.layout.kernel_link(NEXT).resolve()
+
+
+def test_a_boot_goes_back_to_the_artifact_before_a_damaged_one(ready: Host) -> None:
+    ready.ask_for(NEWEST)
+    ready.apply()
+    data = bytearray(ready.module().read_bytes())
+    data[-1] ^= 1
+    ready.module().write_bytes(bytes(data))
+    ready.reboot()
+    boot(ready.root, progress=ready.hear)
+    assert ready.current() == OLDER
+    assert ready.kinds()[0] == f"prepare {KERNEL}"
+    assert ready.current() == NEWEST
+
+
+def test_mistakes_in_the_configuration_cost_no_driver_at_a_boot(ready: Host) -> None:
+    ready.reboot()
+    ready.configure("[drivers\n")
+    with pytest.raises(ConfigError):
+        boot(ready.root)
+    assert list(ready.kernel.loaded) == [DRIVER]
+    (ready.root / "var/lib/provision/.desired.json").unlink(missing_ok=True)
+    ready.reboot()
+    with pytest.raises(ConfigError):
+        boot(ready.root)
+    assert list(ready.kernel.loaded) == [DRIVER]
