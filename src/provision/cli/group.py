@@ -29,6 +29,7 @@ COMMANDS: Mapping[str, str] = {
     "doctor": "Explain what is wrong with drivers on this host, and what to do.",
     "host-python": "Make a Python for hosts that have none.",
     "units": "Install or remove the systemd units and kernel hooks.",
+    "ignition": "Make what Fedora CoreOS or Flatcar needs at its first boot.",
 }
 
 

@@ -51,12 +51,20 @@ def machine(root: Path) -> str:
     # An absolute link would lead out of the root, to this machine's own program.
     paths = [path for name in _PROGRAMS if (path := (root / name).resolve()).is_file()]
     inside = [path for path in paths if path.is_relative_to(real_root)]
-    return next((found for path in inside if (found := _elf_machine(path))), own)
+    return next((found for path in inside if (found := elf_machine(_head(path)))), own)
 
 
-def _elf_machine(path: Path) -> str | None:
+def _head(path: Path) -> bytes:
     with path.open("rb") as stream:
-        head = stream.read(_ELF_HEAD)
+        return stream.read(_ELF_HEAD)
+
+
+def elf_machine(head: bytes) -> str | None:
+    """Return the architecture that a program is for; None if it is no program, or of another kind.
+
+    Args:
+        head: The first 20 bytes of its file, or more.
+    """
     if len(head) < _ELF_HEAD or head[:4] != b"\x7fELF":
         return None
     order = "<" if head[5] == _LITTLE_ENDIAN else ">"

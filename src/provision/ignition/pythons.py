@@ -1,0 +1,99 @@
+"""The Python that a machine gets: an archive of one that needs nothing of the machine."""
+
+from __future__ import annotations
+
+import re
+import tarfile
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+from provision.errors import NotFoundError, UsageError
+from provision.host.kernel import elf_machine
+
+_ROOT = PurePosixPath("opt/provision/python")
+_PROGRAM = "bin/python3"
+_PROGRAMS = re.compile(r"bin/python(\d+)\.(\d+)")
+_LIBRARY = re.compile(r"lib/(.*/)?libc(-2\.\d+)?\.so(\.6)?")
+# What every glibc says of itself, as 'libc.so.6' prints it when it is run.
+_VERSION = re.compile(rb"stable release version (2\.\d+)")
+_OLDEST = (3, 11)
+# As much of a program as says what it is for.
+_HEAD = 64
+_WAY_OUT = "Have one made by 'provision host-python --output FILE'."
+
+
+@dataclass(frozen=True, slots=True)
+class HostPython:
+    """An archive of a Python.
+
+    Attributes:
+        path: The archive.
+        version: Its first two numbers.
+        machine: What it runs on, as ``uname -m`` says it.
+        glibc: The version of the C library that it brings along.
+    """
+
+    path: Path
+    version: tuple[int, int]
+    machine: str
+    glibc: str
+
+
+@dataclass
+class _Found:
+    """What an archive has, as far as it was read."""
+
+    names: set[str] = field(default_factory=set)
+    version: tuple[int, int] | None = None
+    machine: str | None = None
+    glibc: str | None = None
+
+
+def read_python(path: Path) -> HostPython:
+    """Look into an archive.
+
+    Raises:
+        NotFoundError: There is no such file.
+        UsageError: It is not an archive of a Python that provision runs with.
+    """
+    if not path.is_file():
+        raise NotFoundError(f"There is no file '{path}'.", resolution=_WAY_OUT)
+    found = _Found()
+    try:
+        with tarfile.open(path, "r:gz") as archive:
+            for member in archive:
+                _note(found, archive, member)
+    except (tarfile.TarError, EOFError, OSError) as error:
+        raise _refusal(path, f"is no archive: {error}") from error
+    if found.version is None or found.machine is None or _PROGRAM not in found.names:
+        raise _refusal(path, f"has no '{_ROOT / _PROGRAM}'")
+    if found.glibc is None:
+        raise _refusal(path, "brings no C library of its own along")
+    if found.version < _OLDEST:
+        version = ".".join(map(str, found.version))
+        raise _refusal(path, f"has Python {version}, and provision needs 3.11 or newer")
+    return HostPython(path, found.version, found.machine, found.glibc)
+
+
+def _note(found: _Found, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
+    place = PurePosixPath(member.name)
+    if not place.is_relative_to(_ROOT):
+        if member.isdir() and _ROOT.is_relative_to(place):
+            return
+        raise tarfile.TarError(f"'{member.name}' is not below '{_ROOT}'")
+    if ".." in place.parts:
+        raise tarfile.TarError(f"'{member.name}' leads out of it")
+    name = str(place.relative_to(_ROOT))
+    found.names.add(name)
+    stream = archive.extractfile(member) if member.isreg() else None
+    if stream is None:
+        return
+    if program := _PROGRAMS.fullmatch(name):
+        found.version = (int(program[1]), int(program[2]))
+        found.machine = elf_machine(stream.read(_HEAD))
+    elif _LIBRARY.fullmatch(name) and (match := _VERSION.search(stream.read())):
+        found.glibc = match[1].decode()
+
+
+def _refusal(path: Path, what: str) -> UsageError:
+    return UsageError(f"'{path}' {what}.", resolution=_WAY_OUT)

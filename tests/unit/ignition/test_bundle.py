@@ -1,0 +1,83 @@
+"""The archive of wheels is the one that Ansible would make."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.oci_decorator.drivers.plugins.modules import bundle as role
+
+from provision.errors import NotFoundError, UsageError
+from provision.ignition.bundle import bundles_folder, environment_name, origin, platforms
+from provision.ignition.pythons import HostPython
+from unit.ignition.archives import BUNDLE, write_archive, write_bundle
+
+_PYTHON = HostPython(Path("python.tar.gz"), (3, 11), "x86_64", "2.36")
+# The same, as the role's facts describe it on a machine that has it.
+_FACTS: dict[str, Any] = {"version": [3, 11, 2], "machine": "x86_64", "libc": ["glibc", "2.36"]}
+
+
+def _checkout(folder: Path) -> Path:
+    source = folder / "checkout"
+    (source / "src/provision/__pycache__").mkdir(parents=True)
+    (source / "pyproject.toml").write_text("[project]\n")
+    (source / "src/provision/a.py").write_text("1\n")
+    (source / "src/provision/__pycache__/a.pyc").write_text("")
+    return source
+
+
+def _wheelhouse(folder: Path) -> Path:
+    (folder / "house").mkdir()
+    (folder / "house/click-8.1-py3-none-any.whl").write_text("a wheel")
+    return folder / "house"
+
+
+def test_its_checksum_is_that_of_the_role(tmp_path: Path) -> None:
+    source, house = _checkout(tmp_path), _wheelhouse(tmp_path)
+    for wheelhouse in (None, house):
+        ours = origin(source, wheelhouse, _PYTHON)
+        assert ours.digest == role.fingerprint(source, wheelhouse, _FACTS)
+    wheel = tmp_path / "provision-0.1-py3-none-any.whl"
+    wheel.write_text("a wheel")
+    assert origin(wheel, None, _PYTHON).digest == role.fingerprint(wheel, None, _FACTS)
+
+
+def test_its_wheels_are_those_of_the_role() -> None:
+    assert platforms(_PYTHON) == role.platforms(_FACTS)
+
+
+def test_it_is_kept_where_the_role_keeps_its_own() -> None:
+    assert bundles_folder({"XDG_CACHE_HOME": "/c"}) == Path("/c/provision/bundles")
+    assert bundles_folder({}) == Path.home() / ".cache/provision/bundles"
+
+
+def test_an_environment_is_called_as_the_role_would_call_it(tmp_path: Path) -> None:
+    source = _checkout(tmp_path)
+    made = origin(source, None, _PYTHON)
+    assert made.environment_name == f"venv-{role.fingerprint(source, None, _FACTS)[:12]}"
+    given = write_bundle(tmp_path)
+    assert environment_name(given) == f"venv-{BUNDLE[10:22]}"
+    renamed = given.rename(tmp_path / "wheels.tar")
+    name = environment_name(renamed)
+    assert name.startswith("venv-")
+    assert len(name) == len("venv-0123456789ab")
+
+
+def test_what_is_no_source_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="neither a checkout") as caught:
+        origin(tmp_path, None, _PYTHON)
+    assert "--bundle" in str(caught.value.resolution)
+    with pytest.raises(UsageError, match="There is no folder"):
+        origin(_checkout(tmp_path), tmp_path / "nowhere", _PYTHON)
+
+
+def test_what_is_no_archive_of_wheels_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="There is no file"):
+        environment_name(tmp_path / BUNDLE)
+    (tmp_path / BUNDLE).write_text("no archive")
+    with pytest.raises(UsageError, match="is no archive"):
+        environment_name(tmp_path / BUNDLE)
+    write_archive(tmp_path / BUNDLE, {"provision-0.1-py3-none-any.whl": b"1"})
+    with pytest.raises(UsageError, match=r"has no 'pip-\*\.whl'"):
+        environment_name(tmp_path / BUNDLE)
