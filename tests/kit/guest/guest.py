@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import tempfile
+import threading
 import time
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -12,9 +14,12 @@ from typing import TYPE_CHECKING, Self
 from kit.engine import remove_tree
 from kit.guest.qemu import Machine
 from kit.guest.shell import NotReachableError, Shell
+from kit.playbooks import SSH_OPTIONS
 from kit.process import run
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from kit.guest.base import Base
     from kit.process import Completed
 
@@ -24,6 +29,8 @@ SNAPSHOT = "booted"
 # In emulation, with other tests at work on the same processors.
 BOOT_WITHIN_S = 420
 _SHOWN_LINES = 40
+_WATCH_S = 0.2
+_HANDSHAKE_S = 60
 
 
 @dataclass
@@ -33,10 +40,12 @@ class Guest:
     Attributes:
         base: The disk that it begins with, and the key to it.
         snapshot: A disk upon that one, with a machine that has booted; None: it boots.
+        name: Its name in an Ansible inventory.
     """
 
     base: Base
     snapshot: Path | None = None
+    name: str = "guest"
     _shell: Shell | None = field(default=None, init=False)
     _machine: Machine | None = field(default=None, init=False)
     _network: bool = field(default=True, init=False)
@@ -90,9 +99,11 @@ class Guest:
             raise RuntimeError("the guest has no power: start() it first")
         return self._machine
 
-    def start(self, *, snapshot: str | None = None, within_s: float = BOOT_WITHIN_S) -> None:
-        """Switch it on, and wait until its shell answers."""
-        self._machine = Machine.start(self.folder, self.disk, snapshot=snapshot)
+    def start(
+        self, *, snapshot: str | None = None, within_s: float = BOOT_WITHIN_S, port: int = 0
+    ) -> None:
+        """Switch it on, with its sshd behind `port` or any, and wait until its shell answers."""
+        self._machine = Machine.start(self.folder, self.disk, snapshot=snapshot, port=port)
         self._machine.set_network(on=self._network)
         self._connect(within_s)
         if snapshot is not None:
@@ -116,6 +127,42 @@ class Guest:
         self.machine.wait(within_s)
         self.kill()
         self.start(within_s=within_s)
+
+    @contextmanager
+    def restarting(self) -> Iterator[None]:
+        """Start it anew behind the same port when it resets meanwhile, as firmware does.
+
+        For somebody else who reboots it; its own shell must not be used meanwhile.
+        """
+        port = self.machine.ssh_port()
+        ended = threading.Event()
+
+        def watch() -> None:
+            while not ended.wait(_WATCH_S):
+                if not self.machine.process.alive:
+                    self.kill()
+                    self.start(port=port)
+
+        with ThreadPoolExecutor(1) as pool:
+            watching = pool.submit(watch)
+            try:
+                yield
+            finally:
+                ended.set()
+            watching.result()
+
+    def variables(self) -> dict[str, object]:
+        """What an Ansible inventory says of it."""
+        return {
+            "ansible_host": "127.0.0.1",
+            "ansible_port": self.machine.ssh_port(),
+            "ansible_user": "root",
+            "ansible_ssh_private_key_file": str(self.base.key),
+            "ansible_ssh_common_args": " ".join(SSH_OPTIONS),
+            # In emulation, to shake hands takes seconds.
+            "ansible_ssh_timeout": _HANDSHAKE_S,
+            "ansible_control_path_dir": str(self.folder / "cp"),
+        }
 
     def boot_id(self) -> str:
         """What tells one boot from another."""

@@ -94,20 +94,23 @@ class Machine:
     monitor: Monitor
 
     @classmethod
-    def start(cls, folder: Path, disk: Path, *, snapshot: str | None = None) -> Machine:
+    def start(
+        cls, folder: Path, disk: Path, *, snapshot: str | None = None, port: int = 0
+    ) -> Machine:
         """Start a machine; its console goes to `folder/console.log`.
 
         Args:
             folder: For its socket and logs; short, as a socket's path may have 107 bytes.
             disk: Its disk, qcow2.
             snapshot: Go on from this snapshot instead of booting.
+            port: Of the loopback interface, behind which its sshd shall be; 0: any.
 
         Raises:
             RuntimeError: QEMU did not start; the message has what it printed.
         """
         door = folder / "qmp"
         door.unlink(missing_ok=True)
-        argv = _arguments(folder, disk)
+        argv = _arguments(folder, disk, port)
         if snapshot is not None:
             argv += ["-loadvm", snapshot]
         process = Daemon(argv, log=folder / "qemu.log", ready=door.exists)
@@ -190,7 +193,8 @@ class Machine:
         self.monitor.close()
 
 
-def _arguments(folder: Path, disk: Path) -> list[str]:
+def _arguments(folder: Path, disk: Path, port: int) -> list[str]:
+    door = f"hostfwd=tcp:127.0.0.1:{port}-:22"
     # writeback, not unsafe: what the guest has flushed shall be in the file when QEMU is killed.
     drive = f"id={_DISK},file={disk},format=qcow2,if=virtio,cache=writeback,discard=unmap"
     return [
@@ -201,7 +205,7 @@ def _arguments(folder: Path, disk: Path) -> list[str]:
         *("-drive", drive),
         *("-device", "virtio-rng-pci"),
         # Nothing but ssh: what the guest does in the world shall be cut off with the other one.
-        *("-netdev", f"user,id={_CONTROL},net=10.0.9.0/24,restrict=on,hostfwd=tcp:127.0.0.1:0-:22"),
+        *("-netdev", f"user,id={_CONTROL},net=10.0.9.0/24,restrict=on,{door}"),
         *("-device", f"virtio-net-pci,netdev={_CONTROL},mac={CONTROL_MAC},romfile="),
         *("-netdev", f"user,id={_WORLD}"),
         *("-device", f"virtio-net-pci,netdev={_WORLD},mac={WORLD_MAC},romfile="),
