@@ -84,12 +84,13 @@ def _did(module: AnsibleModule, words: list[str]) -> dict[str, Any]:
     if "status" not in answer.document:
         raise ProgramError(answer.error or answer.notes)
     status = answer.document["status"]
+    for problem in answer.document["problems"]:
+        module.warn(problem)
     return {
         "changed": answer.document["changed"],
         "actions": [_told(action) for action in answer.document["actions"]],
         "reboot_required": is_reboot_required(status),
         "shortcomings": shortcomings(status, "ready"),
-        "warnings": answer.document["problems"],
     }
 
 

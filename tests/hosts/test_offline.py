@@ -1,0 +1,126 @@
+"""Hosts for which nothing is compiled: a registry has the driver, or the controller's files do."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from hosts.conftest import ENGINE
+from hosts.machines import DEBIAN_12, KERNEL, Machine
+from kit.debian import mirror, security_mirror
+from kit.hosts import DISTRO, SMALL_DRIVER
+from kit.playbooks import SITE, Ansible
+from kit.probe import need_programs
+from kit.process import run
+from kit.product import Provision
+from kit.registry import serving_registry
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kit.engine import Engine
+
+_TARGET = (SMALL_DRIVER, "--kernel", KERNEL, "--distro", DISTRO)
+# For a Docker that could do no harm to this machine's network.
+_DAEMON_JSON = """\
+{
+  "bridge": "none", "iptables": false, "ip6tables": false,
+  "storage-driver": "vfs",
+  "data-root": "/run/docker-data",
+  "exec-opts": ["native.cgroupdriver=cgroupfs"]
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def small_build(engine: Engine) -> dict[str, Any]:
+    """What `provision build` says of the small driver for the hosts' kernel."""
+    return Provision(engine.host).build(*_TARGET)
+
+
+def _digest(machine: Machine) -> str:
+    """The artifact that a host has for its kernel, by its short digest."""
+    status = json.loads(machine("/opt/provision/bin/provision", "status", "--json").stdout)
+    ((slot,),) = (driver["kernels"] for driver in status["drivers"])
+    return str(slot["digest"])
+
+
+def _short(build: dict[str, Any]) -> str:
+    return str(build["digest"]).removeprefix("sha256:")[:12]
+
+
+def test_from_a_registry_nothing_is_built(
+    engine: Engine,
+    small_build: dict[str, Any],
+    config: dict[str, Any],
+    settings: dict[str, Any],
+    tmp_path: Path,
+) -> None:
+    need_programs("docker-registry")
+    name = small_build["image"].removeprefix("provision/")
+    data = tmp_path / "registry"
+    data.mkdir()
+    with (
+        serving_registry(data) as registry,
+        Machine(DEBIAN_12, binds={engine.folder: ENGINE}) as machine,
+    ):
+        Provision(engine.host).build(*_TARGET, "--push", f"{registry}/drivers/{name}")
+        engine.docker("image", "rm", *(i for i in engine.images() if i.endswith(name)))
+        # The steps of its build are not to be found either.
+        engine.docker("builder", "prune", "--all", "--force")
+        before = engine.layers()
+        wanted = {
+            **config,
+            "drivers": {SMALL_DRIVER: {}},
+            "registry": {"address": f"{registry}/drivers"},
+        }
+        variables = {
+            **settings,
+            "provision_driver_config": wanted,
+            "provision_driver_require": "prepared",
+        }
+        played = Ansible(tmp_path, [machine], variables).play(SITE, "-v")
+        assert "(from: registry)" in played.output
+        assert _digest(machine) == _short(small_build)
+        # One image more: what was pulled.
+        assert len(engine.layers() - before) == 1
+
+
+def test_from_the_controllers_files_alone(
+    engine: Engine, small_build: dict[str, Any], settings: dict[str, Any], tmp_path: Path
+) -> None:
+    archive = tmp_path / "driver.tar"
+    engine.docker("save", "--output", archive, small_build["image"])
+    wheelhouse = tmp_path / "wheels"
+    download: list[str | Path] = ["-m", "pip", "download", "--quiet", "--dest", wheelhouse]
+    run([sys.executable, *download, settings["provision_driver_source"], "pip"])
+    # A host without the base image can't know which one the driver was built on.
+    base = Provision(engine.host).json("resolve", *_TARGET)["base"]
+    debian = {
+        "archive": {"mirror": mirror(), "security_mirror": security_mirror()},
+        "base_images": {"12": f"{base['image']}@{base['digest']}"},
+    }
+    with Machine(DEBIAN_12) as machine:
+        machine.write("/etc/docker/daemon.json", _DAEMON_JSON)
+        machine("systemctl", "start", "docker")
+        variables = {
+            "provision_driver_source": settings["provision_driver_source"],
+            "provision_driver_cache": str(tmp_path / "bundles"),
+            "provision_driver_wheelhouse": str(wheelhouse),
+            "provision_driver_images": [str(archive)],
+            "provision_driver_config": {
+                "drivers": {SMALL_DRIVER: {}},
+                "distros": {"debian": debian},
+            },
+            "provision_driver_require": "prepared",
+        }
+        ansible = Ansible(tmp_path, [machine], variables)
+        ansible.play(SITE)
+        assert _digest(machine) == _short(small_build)
+        # There was nothing to build with, and nothing was built.
+        listed = machine("docker", "images", "--format", "{{.Repository}}:{{.Tag}}").stdout.split()
+        assert listed == [small_build["image"]]
+        assert ansible.play(SITE).changed_tasks() == []
