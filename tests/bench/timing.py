@@ -56,7 +56,16 @@ class Timer:
         run(["gcc", "-O2", "-o", self._program, _SOURCE])
 
     def medians_ms(self, programs: Sequence[Timed], rounds: int) -> dict[str, float]:
-        """Median milliseconds of each program; they run in turns, after a few unmeasured rounds.
+        """Median milliseconds of each program.
+
+        Raises:
+            CommandFailedError: one of them failed.
+        """
+        taken = self.rounds_ms(programs, rounds)
+        return {name: statistics.median(times) for name, times in taken.items()}
+
+    def rounds_ms(self, programs: Sequence[Timed], rounds: int) -> dict[str, list[float]]:
+        """Milliseconds of each program in each round, in turns, after a few unmeasured rounds.
 
         Raises:
             CommandFailedError: one of them failed.
@@ -64,11 +73,11 @@ class Timer:
         warm = max(2, rounds // 20)
         lines = [f"r {rounds + warm}", *[line for timed in programs for line in timed.plan()]]
         output = run([self._program], stdin="\n".join(lines) + "\n").stdout
-        times: dict[str, list[int]] = {timed.name: [] for timed in programs}
+        taken: dict[str, list[float]] = {timed.name: [] for timed in programs}
         for line in output.splitlines():
             name, nanoseconds = line.rsplit(" ", 1)
-            times[name].append(int(nanoseconds))
-        return {name: statistics.median(taken[warm:]) / 1e6 for name, taken in times.items()}
+            taken[name].append(int(nanoseconds) / 1e6)
+        return {name: times[warm:] for name, times in taken.items()}
 
 
 def base_environment() -> dict[str, str]:
