@@ -34,7 +34,10 @@ if ! works "$python/bin/python3" -c 'import venv'; then
     rm -rf "$staged/tree" "$python"
     mkdir "$staged/tree"
     tar -C "$staged/tree" --no-same-owner -xzf "$staged/python.tar.gz"
-    sync
+    # By this the Ansible role knows which archive it was.
+    sum=$(sha256sum "$staged/python.tar.gz")
+    printf '%s\n' "${sum%% *}" >"$staged/tree/opt/provision/python/.archive-sha256"
+    sync -f "$staged"
     mv -T "$staged/tree/opt/provision/python" "$python"
     label "$python"
 fi
@@ -52,7 +55,7 @@ if ! works "$environment/bin/provision" --version; then
         --no-index --no-cache-dir --find-links="$staged/wheels" "$wheel"
     label "$environment"
     "$environment/bin/provision" --version
-    sync
+    sync -f "$environment"
 fi
 
 link "$1" "$folder/venv"

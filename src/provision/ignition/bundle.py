@@ -17,6 +17,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+
 from provision.errors import NotFoundError, UsageError
 from provision.files import lock, sha256_file
 from provision.ignition.pythons import HostPython
@@ -38,6 +40,7 @@ _OLDEST_GLIBC = 5
 _FORMAT = b"1"
 _NAME = re.compile(r"provision-([0-9a-f]{12})\.tar")
 _SHORT = 12
+_KEPT = 8
 _NEEDED = ("provision-*.whl", "pip-*.whl")
 
 
@@ -118,8 +121,8 @@ def have_bundle(origin: Origin, folder: Path, *, progress: Progress) -> Path:
     with lock(folder / ".lock", on_wait=lambda: progress(Note("waiting for another run"))):
         if not target.exists():
             _make(origin, target)
-        # Ansible throws those away that nobody used for long.
         target.touch()
+        _make_room(folder)
     return target
 
 
@@ -135,12 +138,12 @@ def _make(origin: Origin, target: Path) -> None:
         draft.replace(target)
 
 
-def environment_name(bundle: Path) -> str:
+def environment_name(bundle: Path, python: HostPython) -> str:
     """Return the name of the environment that a machine makes from an archive, as Ansible does.
 
     Raises:
         NotFoundError: There is no such file.
-        UsageError: It is no such archive.
+        UsageError: It is no such archive, or one for another Python.
     """
     way_out = "Take one of ~/.cache/provision/bundles, where the Ansible role keeps them."
     if not bundle.is_file():
@@ -153,6 +156,12 @@ def environment_name(bundle: Path) -> str:
     missing = [needed for needed in _NEEDED if not any(path.match(needed) for path in names)]
     if missing:
         raise UsageError(f"'{bundle}' has no '{missing[0]}'.", resolution=way_out)
+    if others := [path.name for path in names if not _suits(path.name, python)]:
+        version = ".".join(map(str, python.version))
+        raise UsageError(
+            f"'{bundle}' has '{others[0]}', which is not for Python {version} on {python.machine}.",
+            resolution=way_out,
+        )
     named = _NAME.fullmatch(bundle.name)
     return f"venv-{named[1] if named else sha256_file(bundle)[:_SHORT]}"
 
@@ -166,6 +175,30 @@ def platforms(python: HostPython) -> list[str]:
     minors = range(newest, _OLDEST_GLIBC - 1, -1)
     known = [f"manylinux_2_{minor}_{python.machine}" for minor in minors]
     return [*known, f"manylinux2014_{python.machine}"]
+
+
+def _make_room(folder: Path) -> None:
+    """Remove archives that nobody has used for long, as the role does."""
+    archives = sorted(folder.glob("provision-*.tar"), key=lambda path: path.stat().st_mtime)
+    for path in archives[:-_KEPT]:
+        path.unlink()
+
+
+def _suits(wheel: str, python: HostPython) -> bool:
+    """Whether a Python can have a wheel, by its name.
+
+    Source: https://packaging.python.org/en/latest/specifications/platform-compatibility-tags/
+    """
+    try:
+        tags = parse_wheel_filename(wheel)[3]
+    except InvalidWheelFilename:
+        return False
+    own = "cp" + "".join(map(str, python.version))
+    return any(
+        (tag.platform == "any" or tag.platform.endswith(f"_{python.machine}"))
+        and (tag.interpreter in {"py3", own} or tag.abi == "abi3")
+        for tag in tags
+    )
 
 
 def _download_words(origin: Origin, wheel: Path, wheels: Path) -> list[str]:

@@ -115,7 +115,9 @@ def prepare(wish: Wish) -> Prepared:
         texts=_texts(wish),
         bundle=bundle,
         environment=(
-            environment_name(bundle) if isinstance(bundle, Path) else bundle.environment_name
+            environment_name(bundle, python)
+            if isinstance(bundle, Path)
+            else bundle.environment_name
         ),
     )
 

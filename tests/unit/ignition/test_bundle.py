@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,15 @@ import pytest
 from ansible_collections.oci_decorator.drivers.plugins.modules import bundle as role
 
 from provision.errors import NotFoundError, UsageError
-from provision.ignition.bundle import bundles_folder, environment_name, origin, platforms
+from provision.ignition.bundle import (
+    bundles_folder,
+    environment_name,
+    have_bundle,
+    origin,
+    platforms,
+)
 from provision.ignition.pythons import HostPython
+from provision.progress import silent
 from unit.ignition.archives import BUNDLE, write_archive, write_bundle
 
 _PYTHON = HostPython(Path("python.tar.gz"), (3, 11), "x86_64", "2.36")
@@ -57,9 +65,9 @@ def test_an_environment_is_called_as_the_role_would_call_it(tmp_path: Path) -> N
     made = origin(source, None, _PYTHON)
     assert made.environment_name == f"venv-{role.fingerprint(source, None, _FACTS)[:12]}"
     given = write_bundle(tmp_path)
-    assert environment_name(given) == f"venv-{BUNDLE[10:22]}"
+    assert environment_name(given, _PYTHON) == f"venv-{BUNDLE[10:22]}"
     renamed = given.rename(tmp_path / "wheels.tar")
-    name = environment_name(renamed)
+    name = environment_name(renamed, _PYTHON)
     assert name.startswith("venv-")
     assert len(name) == len("venv-0123456789ab")
 
@@ -74,10 +82,59 @@ def test_what_is_no_source_is_refused(tmp_path: Path) -> None:
 
 def test_what_is_no_archive_of_wheels_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="There is no file"):
-        environment_name(tmp_path / BUNDLE)
+        environment_name(tmp_path / BUNDLE, _PYTHON)
     (tmp_path / BUNDLE).write_text("no archive")
     with pytest.raises(UsageError, match="is no archive"):
-        environment_name(tmp_path / BUNDLE)
+        environment_name(tmp_path / BUNDLE, _PYTHON)
     write_archive(tmp_path / BUNDLE, {"provision-0.1-py3-none-any.whl": b"1"})
     with pytest.raises(UsageError, match=r"has no 'pip-\*\.whl'"):
-        environment_name(tmp_path / BUNDLE)
+        environment_name(tmp_path / BUNDLE, _PYTHON)
+
+
+def test_an_archive_that_is_there_is_taken_and_old_ones_go(tmp_path: Path) -> None:
+    made = origin(_checkout(tmp_path), None, _PYTHON)
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    wanted = cache / f"provision-{made.digest[:12]}.tar"
+    wanted.write_text("wheels")
+    os.utime(wanted, (0, 0))
+    for number in range(1, 10):
+        other = cache / f"provision-{number:012d}.tar"
+        other.write_text("wheels")
+        os.utime(other, (number, number))
+    assert have_bundle(made, cache, progress=silent) == wanted
+    left = sorted(path.name for path in cache.glob("*.tar"))
+    assert len(left) == 8
+    assert wanted.name in left
+    assert "provision-000000000001.tar" not in left
+
+
+_WHEELS = {"pip-25.0-py3-none-any.whl": b"1", "provision-0.1-py3-none-any.whl": b"2"}
+
+
+@pytest.mark.parametrize(
+    "wheel",
+    [
+        "click-8.1.0-py3-none-any.whl",
+        "six-1.16.0-py2.py3-none-any.whl",
+        "pydantic_core-2.0-cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64.whl",
+        "cryptography-42.0-cp37-abi3-manylinux_2_28_x86_64.whl",
+    ],
+)
+def test_wheels_for_the_machines_python_are_taken(tmp_path: Path, wheel: str) -> None:
+    archive = write_archive(tmp_path / BUNDLE, {**_WHEELS, wheel: b"3"})
+    assert environment_name(archive, _PYTHON) == f"venv-{BUNDLE[10:22]}"
+
+
+@pytest.mark.parametrize(
+    "wheel",
+    [
+        "pydantic_core-2.0-cp313-cp313-manylinux_2_17_x86_64.whl",
+        "pydantic_core-2.0-cp311-cp311-manylinux_2_17_aarch64.whl",
+        "README.txt",
+    ],
+)
+def test_wheels_for_another_python_are_refused(tmp_path: Path, wheel: str) -> None:
+    archive = write_archive(tmp_path / BUNDLE, {**_WHEELS, wheel: b"3"})
+    with pytest.raises(UsageError, match=r"not for Python 3\.11 on x86_64"):
+        environment_name(archive, _PYTHON)
