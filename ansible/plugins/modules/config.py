@@ -38,6 +38,9 @@ options:
             description: Whether the timer may move versions forward.
             type: str
             choices: [never, timer]
+          hold_updates:
+            description: Whether an update of Flatcar is held that drivers don't build for.
+            type: bool
       registry:
         description: Where artifact images are pulled from before they are built.
         type: dict
@@ -164,6 +167,7 @@ SECTIONS: Spec = {
     "policy": {
         "unload": _words("idle", "never"),
         "prebuild": {"type": "bool"},
+        "hold_updates": {"type": "bool"},
         "keep": {"type": "int"},
         "update": _words("never", "timer"),
     },

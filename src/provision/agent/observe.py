@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -23,7 +23,12 @@ Look = Literal["stamp", "modules"]
 
 
 def observe(
-    root: Path, desired: Desired, *, look: Look = "stamp", ask: Ask | None = None
+    root: Path,
+    desired: Desired,
+    *,
+    look: Look = "stamp",
+    ask: Ask | None = None,
+    coming: Sequence[str] = (),
 ) -> Observed:
     """Return what a host has of what it should have.
 
@@ -32,8 +37,9 @@ def observe(
         desired: What it should have.
         look: How closely to look at artifacts.
         ask: Runs programs that know which kernel boots next, in place of the host's own.
+        coming: Kernels that may boot next besides those that are found.
     """
-    kernels = find_kernels(root, ask=ask)
+    kernels = find_kernels(root, ask=ask, coming=coming)
     is_live = is_running_host(root)
     inputs = read_inputs(root, desired)
     loaded = loaded_modules(root) if is_live else None

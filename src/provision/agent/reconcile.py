@@ -54,6 +54,7 @@ class Run:
         mode: How to go about it.
         catalogues: Further folders of drivers.
         progress: Told what goes on.
+        coming: Kernels that may boot next, besides those that the host tells of.
     """
 
     root: Path
@@ -61,6 +62,7 @@ class Run:
     mode: Mode = field(default_factory=Mode)
     catalogues: Sequence[Path] = ()
     progress: Progress = silent
+    coming: tuple[str, ...] = ()
 
 
 def look_at(root: Path, desired: Desired, mode: Mode | None = None) -> tuple[Plan, Status]:
@@ -91,10 +93,10 @@ def apply_held(run: Run, *, whole: Desired | None = None) -> Result:
     """
     for driver in run.desired.drivers:
         _clean(Layout(run.root, driver.name), run.progress)
-    observed = observe(run.root, run.desired)
+    observed = observe(run.root, run.desired, coming=run.coming)
     outcomes = tuple(_carry_out(run, observed))
     if outcomes or whole is not None:
-        observed = observe(run.root, whole or run.desired)
+        observed = observe(run.root, whole or run.desired, coming=run.coming)
     return _finish(replace(run, desired=whole or run.desired), observed, outcomes)
 
 
@@ -165,7 +167,7 @@ def _carry_out(run: Run, observed: Observed) -> Iterator[Outcome]:
                 fell_back = executor.fall_back(left[0], observed, outcome.error)
                 again = {"activate", "load"} if fell_back else set()
                 tried -= {key for key in tried if key[0] in again and key[1] == left[0].driver}
-            observed = observe(run.root, run.desired)
+            observed = observe(run.root, run.desired, coming=run.coming)
     finally:
         if executor is not None:
             executor.close()

@@ -21,6 +21,7 @@ COMMANDS: Mapping[str, str] = {
     "install": "Put an artifact into the host's store and switch to it.",
     "plan": "Say what 'apply' would do, and why.",
     "apply": "Bring this host to what provision.toml says.",
+    "prepare": "Have drivers ready for kernels that are yet to come.",
     "status": "Show how each driver is, for this kernel and the next.",
     "rollback": "Go back to the artifact of a driver that was in use before.",
     "gc": "Remove artifacts that no kernel needs.",

@@ -83,12 +83,15 @@ class PolicyConfig(Frozen):
         prebuild: Whether modules are built for kernels that may boot next.
         keep: How many artifacts are kept of each kernel beyond those that are needed.
         update: Whether the timer may move ``latest`` and branches forward.
+        hold_updates: Whether an update of the system is held that drivers don't build for, where
+            its updater can be told (Flatcar).
     """
 
     unload: Literal["idle", "never"] = "idle"
     prebuild: bool = True
     keep: int = Field(default=1, ge=0)
     update: Literal["never", "timer"] = "never"
+    hold_updates: bool = False
 
 
 class SigningConfig(Frozen):

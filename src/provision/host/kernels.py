@@ -48,11 +48,14 @@ class Kernels:
         return tuple(dict.fromkeys([*self.relevant, *self.installed]))
 
 
-def find_kernels(root: Path = Path("/"), *, ask: Ask | None = None) -> Kernels:
+def find_kernels(
+    root: Path = Path("/"), *, ask: Ask | None = None, coming: Sequence[str] = ()
+) -> Kernels:
     """Return the kernels of the host whose root is given.
 
     Args:
         root: Root of the host.
+        coming: Kernels that somebody knows to be among those of the next boots.
         ask: Runs a program of the host; by default programs are run for the running host alone,
             because those of this machine know nothing about another root.
     """
@@ -66,11 +69,19 @@ def find_kernels(root: Path = Path("/"), *, ask: Ask | None = None) -> Kernels:
     found = PendingKernels(tuple(newest)) if special is None else special
     return Kernels(
         running=running,
-        pending=tuple(release for release in found.releases if release != running),
+        pending=tuple(
+            release for release in dict.fromkeys([*found.releases, *coming]) if release != running
+        ),
         installed=tuple(complete),
         incomplete=tuple(incomplete),
         notes=found.notes,
     )
+
+
+def kernels_of_usr(usr: Path) -> tuple[str, ...]:
+    """Return the kernels of a /usr, such as one that was unpacked and has not booted yet."""
+    folders = (usr / "lib/modules").glob("[0-9]*")
+    return tuple(sorted((path.name for path in folders if path.is_dir()), key=kernel_order))
 
 
 def _pending_elsewhere(root: Path, ask: Ask) -> PendingKernels | None:

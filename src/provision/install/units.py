@@ -1,4 +1,4 @@
-"""The systemd units that run the agent, and the hooks of Debian's kernel packages.
+"""The systemd units that run the agent, the hooks of Debian's kernel packages, Flatcar's gate.
 
 They lie in /etc, where a host's own units belong, and are enabled by the links that
 ``systemctl enable`` would make, so that an image's root is prepared in the same way as a host.
@@ -21,6 +21,9 @@ from provision.run import find_program, run
 
 UNITS = PurePosixPath("etc/systemd/system")
 KERNEL_HOOKS = PurePosixPath("etc/kernel")
+# Where flatcar-postinst looks, as /usr/share/oem/bin: on its OEM partition, which can be written.
+# Source: https://www.flatcar.org/docs/latest/setup/releases/update-strategies/
+_OEM_PROGRAMS = PurePosixPath("oem/bin")
 # What runs at once, without waiting for a boot.
 _WATCHERS = ("provision-kernel.path", "provision-apply.timer")
 _UNIT_SUFFIXES = (".service.j2", ".path.j2", ".timer.j2")
@@ -43,15 +46,21 @@ class UnitFile:
 
 
 def unit_files(
-    templates: Path, *, program: str, documentation: str, with_hooks: bool
+    templates: Path,
+    *,
+    program: str,
+    documentation: str,
+    with_hooks: bool,
+    with_gate: bool = False,
 ) -> list[UnitFile]:
-    """Render all units, and the kernel hooks.
+    """Render all units, the kernel hooks, and what holds updates of Flatcar.
 
     Args:
         templates: The folder of templates.
         program: Absolute path of ``provision`` on the host.
         documentation: Address for ``Documentation=``.
         with_hooks: Whether the host's kernel packages run hooks in /etc/kernel.
+        with_gate: Whether an update is held that drivers don't build for.
 
     Raises:
         UsageError: The path can't stand in a unit.
@@ -82,6 +91,8 @@ def unit_files(
     if with_hooks:
         hooks = sorted((templates / "kernel").glob("*/provision.j2"))
         files += [rendered(path, KERNEL_HOOKS / path.parent.name, 0o755) for path in hooks]
+    if with_gate:
+        files.append(rendered(templates / "flatcar/oem-postinst.j2", _OEM_PROGRAMS, 0o755))
     return files
 
 

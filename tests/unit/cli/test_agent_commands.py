@@ -224,3 +224,36 @@ def test_a_kernel_that_comes_during_a_run_is_prepared_by_it(
     monkeypatch.setattr(apply, "wait_for_kernel", lambda _root, **_more: False)
     monkeypatch.setattr(apply, "is_calm", lambda _root: False)
     assert call("apply", "--wait-kernel", "--root", host.root).out == "Nothing to do.\n"
+
+
+def test_a_kernel_to_come_is_prepared(host: Host, call: Call, tmp_path: Path) -> None:
+    (tmp_path / "usr/lib/modules" / NEXT).mkdir(parents=True)
+    done = call("prepare", "--usr", tmp_path / "usr", "--root", host.root, "--json")
+    assert (done.code, done.document["coming"], done.document["lacking"]) == (0, [NEXT], [])
+    assert (host.layout.kernels / NEXT).is_symlink()
+    again = call("prepare", NEXT, "--root", host.root, "--json").document
+    assert again["changed"] is False
+
+
+def test_a_kernel_to_come_that_a_driver_does_not_build_for_fails(host: Host, call: Call) -> None:
+    host.broken[NEXT] = _broken()
+    done = call("prepare", NEXT, "--root", host.root, "--json")
+    assert done.code == 1
+    assert done.document["lacking"] == [{"driver": DRIVER, "kernel": NEXT}]
+    # The running kernel has its own all the same.
+    assert (host.layout.kernels / KERNEL).is_symlink()
+    del host.broken[NEXT]
+    assert call("prepare", NEXT, "--root", host.root).code == 0
+
+
+def test_trouble_with_the_running_kernel_is_none_of_the_next_ones(host: Host, call: Call) -> None:
+    host.broken[KERNEL] = _broken()
+    assert call("prepare", NEXT, "--root", host.root).code == 0
+    assert call("apply", "--root", host.root).code == 1
+
+
+def test_to_prepare_for_nothing_is_wrong_usage(host: Host, call: Call, tmp_path: Path) -> None:
+    assert call("prepare", "--root", host.root).code == 2
+    done = call("prepare", "--usr", tmp_path, "--root", host.root)
+    assert done.code == 2
+    assert f"There is no kernel in '{tmp_path}/lib/modules'" in done.err

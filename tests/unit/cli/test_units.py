@@ -32,3 +32,20 @@ def test_a_program_that_can_not_be_run_is_wrong_usage(call: Call, host: Path) ->
     outcome = call("units", "--root", host, "--program", "bin/provision")
     assert outcome.code == 2
     assert "--program" in outcome.err
+
+
+def test_updates_are_held_on_flatcar_alone_and_where_it_is_asked_for(
+    call: Call, host: Path
+) -> None:
+    gate = host / "oem/bin/oem-postinst"
+    config = host / "etc/provision/provision.toml"
+    config.parent.mkdir()
+    config.write_text("[policy]\nhold_updates = true\n")
+    assert call("units", "--root", host).code == 0
+    assert not gate.exists()
+    (host / "etc/os-release").write_text("ID=flatcar\nVERSION_ID=4081.2.0\n")
+    assert call("units", "--root", host).code == 0
+    assert gate.exists()
+    config.write_text("")
+    assert call("units", "--root", host).code == 0
+    assert not gate.exists()

@@ -174,3 +174,33 @@ def test_a_module_that_was_started_by_python_is_no_program(
     program = tmp_path / "provision"
     program.touch(mode=0o755)
     assert own_program(Path("/"), started_as) == str(program)
+
+
+def test_a_gate_for_updates_comes_where_it_is_asked_for_and_goes(tmp_path: Path) -> None:
+    with_gate = unit_files(
+        templates_dir(),
+        program=PROGRAM,
+        documentation="file:///docs",
+        with_hooks=False,
+        with_gate=True,
+    )
+    gate = tmp_path / "oem/bin/oem-postinst"
+    _install(tmp_path, with_gate)
+    assert gate.stat().st_mode & 0o777 == 0o755
+    assert f"program={PROGRAM}\n" in gate.read_text()
+    # It says how long it may take, and fails for no other reason than that it is for.
+    assert 'timeout --kill-after=60 3600 "$program" prepare --usr' in gate.read_text()
+    _install(tmp_path, _files(with_hooks=False))
+    assert not gate.exists()
+
+
+def test_the_gate_of_somebody_else_is_not_replaced(tmp_path: Path) -> None:
+    gate = tmp_path / "oem/bin/oem-postinst"
+    gate.parent.mkdir(parents=True)
+    gate.write_text("#!/bin/sh\n# of the vendor\n")
+    files = unit_files(
+        templates_dir(), program=PROGRAM, documentation="", with_hooks=False, with_gate=True
+    )
+    with pytest.raises(ProvisionError):
+        _install(tmp_path, files)
+    assert "of the vendor" in gate.read_text()

@@ -11,7 +11,9 @@ from provision.catalogue import documentation_url, templates_dir
 from provision.cli import options
 from provision.cli.output import print_json
 from provision.cli.progress import shown
+from provision.config import load
 from provision.files import lock
+from provision.host import read_facts
 from provision.install.layout import STORE
 from provision.install.ledger import Change
 from provision.install.units import (
@@ -23,6 +25,7 @@ from provision.install.units import (
 )
 from provision.progress import Note
 
+_FLATCAR = "flatcar"
 _PAGE = "how-to/keep-drivers-loaded.md"
 _INSTALLED = "/opt/provision/share/provision/docs"
 
@@ -48,7 +51,8 @@ def command(
     """Install and enable the systemd units that keep drivers in place, and the kernel hooks.
 
     They load drivers at boot, build for kernels that were installed, and see to it regularly that
-    the host is what provision.toml says.
+    the host is what provision.toml says. On Flatcar, with [policy] hold_updates, an update of the
+    system is held as long as drivers don't build for its kernel.
     """
     root = root.resolve()
     files = (
@@ -59,6 +63,7 @@ def command(
             program=program or own_program(root, sys.argv[0]),
             documentation=_documentation(root),
             with_hooks=has_kernel_hooks(root),
+            with_gate=_holds_updates(root),
         )
     )
     if dry_run:
@@ -74,6 +79,10 @@ def command(
     elif dry_run:
         for change in changes:
             click.echo(f"would {change}")
+
+
+def _holds_updates(root: Path) -> bool:
+    return load(root).policy.hold_updates and read_facts(root).distro.id == _FLATCAR
 
 
 def _documentation(root: Path) -> str:

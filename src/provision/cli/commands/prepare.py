@@ -1,0 +1,77 @@
+"""``provision prepare``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from provision.agent.desired import load_desired
+from provision.agent.plan import Mode
+from provision.agent.reconcile import Run, apply
+from provision.agent.status import SlotStatus, Status
+from provision.cli import options
+from provision.cli.output import print_json
+from provision.cli.reconciling import lazily_shown, print_result, result_document
+from provision.errors import ExitCode, UsageError
+from provision.host.kernels import kernels_of_usr
+
+
+@click.command("prepare")
+@click.argument("releases", nargs=-1, metavar="[RELEASE]…")
+@click.option(
+    "--usr",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Take the kernels of this /usr: that of a system which has not booted yet.",
+)
+@options.catalogue
+@options.root
+@options.as_json
+def command(
+    *,
+    releases: tuple[str, ...],
+    usr: Path | None,
+    catalogues: tuple[Path, ...],
+    root: Path,
+    as_json: bool,
+) -> int:
+    """Have every driver ready for kernels that are yet to come, named as 'uname -r' prints them.
+
+    Does what 'apply' does, and the same for these kernels. The exit code is about them alone: 0
+    says that each driver has its artifact.
+    """
+    coming = tuple(dict.fromkeys([*releases, *(kernels_of_usr(usr) if usr else ())]))
+    if not coming:
+        raise UsageError(
+            "No kernel was named."
+            if usr is None
+            else f"There is no kernel in '{usr}/lib/modules'.",
+            resolution="Name one: provision prepare RELEASE, or a /usr that has one with --usr.",
+        )
+    root = root.resolve()
+    verbose = click.get_current_context().find_root().params["verbose"]
+    # Somebody asks for it: neither the policy nor an earlier failure counts.
+    desired = replace(load_desired(root, catalogues=catalogues), prebuild=True)
+    with lazily_shown(verbose=verbose) as progress:
+        run = Run(root, desired, Mode(retry=True), catalogues, progress, coming=coming)
+        result = apply(run)
+    lacking = list(_lacking(result.status, coming))
+    if as_json:
+        lacks = [{"driver": name, "kernel": slot.release} for name, slot in lacking]
+        print_json({**result_document(result), "coming": list(coming), "lacking": lacks})
+    else:
+        print_result(result)
+    if not lacking:
+        return ExitCode.DONE
+    is_unknown = all(slot.state == "missing" for _, slot in lacking)
+    return ExitCode.NOT_FOUND if is_unknown else ExitCode.FAILED
+
+
+def _lacking(status: Status, coming: tuple[str, ...]) -> Iterator[tuple[str, SlotStatus]]:
+    for driver in status.drivers:
+        for slot in driver.kernels:
+            if slot.release in coming and not slot.is_ready:
+                yield driver.name, slot
