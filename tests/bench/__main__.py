@@ -8,7 +8,7 @@ import sys
 
 from rich.console import Console
 
-from bench import agent, hook, product, starts
+from bench import agent, hook, playbook, product, starts
 from bench.rows import as_documents, as_table
 from bench.scene import Scene
 
@@ -23,6 +23,7 @@ def main() -> int:
     console.print("NVIDIA's driver is built first where the cache lacks it: some minutes")
     with Scene() as scene:
         rows = [*hook.rows(scene), *starts.rows(scene), *product.rows(scene), *agent.rows(scene)]
+        rows += playbook.rows(scene)
         if not wanted.quick:
             console.print("building NVIDIA's modules twice: in a container and outside")
             rows += product.build_rows(scene)

@@ -22,6 +22,7 @@ SITE = REPOSITORY / "ansible/site.yml"
 REMOVE = REPOSITORY / "ansible/remove.yml"
 # For hosts that come and go at the same addresses.
 SSH_OPTIONS = ("-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null")
+_PROGRAMS = Path(sys.executable).parent
 _RECAP = re.compile(r"^(\S+)\s+: (ok=.*)$", re.MULTILINE)
 
 
@@ -98,8 +99,12 @@ class Ansible:
         hosts = {**machines, **self.stand_ins}
         everywhere = {**self.variables, **variables}
         inventory.write_text(yaml.safe_dump({"all": {"hosts": hosts, "vars": everywhere}}))
-        program = Path(sys.executable).parent / "ansible-playbook"
-        return [program, "-i", inventory, playbook, *words]
+        return [_PROGRAMS / "ansible-playbook", "-i", inventory, playbook, *words]
+
+    def ping_words(self) -> list[str | Path]:
+        """The command line of the least that Ansible does, with the inventory of the last run."""
+        inventory = self.folder / "inventory.yml"
+        return [_PROGRAMS / "ansible", "-i", inventory, "all", "-m", "ansible.builtin.ping"]
 
     def environment(self) -> dict[str, str]:
         """Variables that keep the caller's own Ansible configuration out of it."""
