@@ -26,7 +26,8 @@ Vagrant.configure("2") do |config|
   config.ssh.insert_key = false
   config.ssh.sudo_command = "%c"
   # It is emulated, maybe.
-  config.vm.boot_timeout = 1200
+  config.vm.boot_timeout = 1800
+  config.ssh.connect_timeout = 180
   config.vm.provider :libvirt do |libvirt|
     libvirt.machine_type = "pc"
     libvirt.graphics_type = "none"
