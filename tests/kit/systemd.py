@@ -85,12 +85,14 @@ class SystemdContainer:
         tree: its files, which stay as they are; without it, Debian 12 with runc and crun.
         capabilities: what root may do in it, beyond podman's default.
         flags: further ones of `podman run`.
+        boot_s: how long it may take until nothing is left that its boot has started.
     """
 
     device_rules: tuple[str, ...] = ()
     tree: Path | None = None
     capabilities: tuple[str, ...] = CAPABILITIES
     flags: tuple[str, ...] = ()
+    boot_s: int = _BOOT_S
 
     def __enter__(self) -> Self:
         """Boot it.
@@ -126,11 +128,11 @@ class SystemdContainer:
         return self._podman("exec", "machine", *words, check=check)
 
     def _wait(self) -> None:
-        deadline = time.monotonic() + _BOOT_S
+        deadline = time.monotonic() + self.boot_s
         state = ""
         while time.monotonic() < deadline:
             state = self("systemctl", "is-system-running", check=False).stdout.strip()
             if state in {"running", "degraded"}:
                 return
             time.sleep(0.1)
-        raise RuntimeError(f"systemd is {state or 'not there'} after {_BOOT_S} s")
+        raise RuntimeError(f"systemd is {state or 'not there'} after {self.boot_s} s")

@@ -1,0 +1,170 @@
+"""Machines that Ignition sets up, without their distros.
+
+The real Ignition, and a Debian tree that is laid out as Fedora CoreOS's or Flatcar's is, and has no
+Python. What Ignition does in the initrd, it does here to the tree, which then boots for the first
+time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from kit.bundles import overlaid
+from kit.cache import cached
+from kit.debian import debootstrap, mirror
+from kit.guest.tree import within
+from kit.process import run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kit.process import Completed
+
+__all__ = ["KERNEL", "Layout", "coreos_tree", "ignite", "validate"]
+
+Layout = Literal["fcos", "flatcar"]
+
+# Which kernel a machine believes to run. Its modules can't be loaded: containers may not.
+KERNEL = "6.1.0-47-amd64"
+# Debian's package has the program for its dracut module alone.
+_IGNITION = Path("/usr/lib/dracut/modules.d/30ignition/ignition")
+_PACKAGES = (
+    "systemd",
+    "dbus",
+    "docker.io",
+    "runc",
+    "crun",
+    "podman",
+    "kmod",
+    "ca-certificates",
+)
+# Engines of a container would meddle with this machine's network.
+_OFF = (
+    "docker.service",
+    "docker.socket",
+    "containerd.service",
+    "podman.socket",
+    "podman-auto-update.timer",
+    "podman-auto-update.service",
+    "podman-restart.service",
+    "apt-daily.timer",
+    "apt-daily-upgrade.timer",
+)
+_BEGIN = """\
+[Unit]
+DefaultDependencies=no
+Before=local-fs.target
+After=local-fs-pre.target
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=/bin/mount --bind /usr /usr
+ExecStart=/bin/mount -o remount,bind,ro /usr
+ExecStart=/bin/mount --bind /etc/kernel-release /proc/sys/kernel/osrelease
+[Install]
+WantedBy=local-fs.target
+"""
+_FILES = {
+    # A first boot enables what presets say, and nothing else, as on those distros. Nothing is to
+    # touch this machine's network.
+    "etc/systemd/system-preset/00-kit.preset": """\
+disable systemd-network*
+disable systemd-resolved*
+disable systemd-timesyncd*
+disable getty@*
+""",
+    "etc/systemd/system-preset/99-kit.preset": "disable *\n",
+    "etc/systemd/system/kit-begin.service": _BEGIN,
+    "etc/kernel-release": f"{KERNEL}\n",
+    f"usr/lib/modules/{KERNEL}/modules.dep": "",
+    f"boot/vmlinuz-{KERNEL}": "",
+    # In a container, systemd gives units that it protects from the cgroups a /proc of their own.
+    "etc/systemd/system/provision-apply.service.d/kit.conf": "[Service]\nProtectControlGroups=no\n",
+    # Debian's Ignition asks it for the labels that files get.
+    "etc/selinux/config": "SELINUX=disabled\nSELINUXTYPE=targeted\n",
+}
+
+
+@contextmanager
+def coreos_tree(layout: Layout, folder: Path) -> Iterator[Path]:
+    """A tree that has not booted yet; what is written to it goes into `folder`."""
+    content = hashlib.sha256(repr((_PACKAGES, _OFF, _FILES)).encode()).hexdigest()
+    with overlaid(cached(f"coreos-{content[:12]}", _make), folder) as tree:
+        if layout == "fcos":
+            (tree / "opt").symlink_to("var/opt")
+            (tree / "var/opt").mkdir(exist_ok=True)
+        else:
+            (tree / "opt").mkdir()
+        yield tree
+
+
+def validate(config: Path) -> None:
+    """Have Ignition's own validator read a configuration.
+
+    Raises:
+        CommandFailedError: it has mistakes, or something that the validator warns of.
+    """
+    done = run(["ignition-validate", config])
+    if done.output.strip():
+        raise AssertionError(done.output)
+
+
+def ignite(config: Path, tree: Path, *, check: bool = True) -> Completed:
+    """Have Ignition set up a tree: what it does between the initrd's network and its end.
+
+    Raises:
+        CommandFailedError: it failed and `check` is set.
+    """
+    with tempfile.TemporaryDirectory(prefix="provision-ignition-") as name:
+        folder = Path(name)
+        words = [
+            str(_IGNITION),
+            *("--platform=file", f"--root={tree}", "--log-to-stdout"),
+            *(f"--config-cache={folder}/config.json", f"--state-file={folder}/state"),
+            f"--neednet={folder}/neednet",
+        ]
+        # Labels are what it writes last, with a program that wants the distro's policy.
+        setfiles = folder / "bin/setfiles"
+        setfiles.parent.mkdir()
+        setfiles.write_text("#!/bin/sh\nexec cat\n")
+        setfiles.chmod(0o755)
+        path = f"{setfiles.parent}:{os.environ['PATH']}"
+        env = {"IGNITION_CONFIG_FILE": str(config), "PATH": path}
+        fetched = run([*words, "--stage=fetch"], env=env, check=check)
+        if fetched.returncode != 0:
+            return fetched
+        return run([*words, "--stage=files"], env=env, check=check)
+
+
+def _make(draft: Path) -> None:
+    debootstrap("bookworm", draft)
+    shutil.copy("/etc/resolv.conf", draft / "etc/resolv.conf")
+    (draft / "etc/apt/sources.list").write_text(f"deb {mirror()} bookworm main\n")
+    policy = draft / "usr/sbin/policy-rc.d"
+    policy.write_text("#!/bin/sh\nexit 101\n")
+    policy.chmod(0o755)
+    for name, text in _FILES.items():
+        (draft / name).parent.mkdir(parents=True, exist_ok=True)
+        (draft / name).write_text(text)
+    within(
+        draft,
+        "apt-get -q update\n"
+        f"apt-get -qy --no-install-recommends install {' '.join(_PACKAGES)}\n"
+        "apt-get clean\n"
+        f"systemctl disable {' '.join(_OFF)}\n"
+        "systemctl enable kit-begin.service\n"
+        # It wants a console, and isn't there on those distros.
+        "systemctl mask systemd-firstboot.service\n"
+        "if command -v python3; then exit 1; fi\n",
+    )
+    policy.unlink()
+    # No machine-id: the next boot is the first.
+    for name in ("etc/machine-id", "var/lib/dbus/machine-id"):
+        (draft / name).unlink(missing_ok=True)
+    shutil.rmtree(draft / "opt")
