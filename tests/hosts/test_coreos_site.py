@@ -1,0 +1,148 @@
+"""All of site.yml on hosts laid out as Fedora CoreOS and Flatcar, up to loading a module.
+
+They have no Python, no package manager, and a /usr that is read-only. What a container can't show,
+tests/vm/test_coreos.py does. The tests are steps of one story, in their order.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from hosts.conftest import ENGINE
+from hosts.machines import DEBIAN_12, KERNEL, Machine
+from kit.cache import REPOSITORY
+from kit.host_python import host_python
+from kit.hosts import DISTRO, NEW_KERNEL, SMALL_DRIVER
+from kit.playbooks import REMOVE, SITE, Ansible, Played
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kit.engine import Engine
+
+_PROGRAM = "/opt/provision/bin/provision"
+_GATE = "/oem/bin/oem-postinst"
+_FOREIGN = (
+    "/opt /usr/bin/python3* /usr/lib/python3* /usr/share/python3*"
+    " /etc/apt /var/lib/apt /var/lib/dpkg /usr/bin/apt* /usr/bin/dpkg*"
+)
+_READ_ONLY = "mount --bind /usr /usr; mount -o remount,bind,ro /usr"
+_LAYOUTS = {
+    "fedora_41_coreos": "mkdir -p /var/opt; ln -s var/opt /opt; touch /run/ostree-booted",
+    "flatcar_3227.2.4": "mkdir /opt",
+}
+# Not ours, and written by whatever runs.
+_NOISE = ("/var/lib/systemd", "/etc/ld.so.cache", "/var/lib/containers/storage")
+
+
+@dataclass
+class Story:
+    """A host, and how runs of the playbook on it ended."""
+
+    distro: str
+    machine: Machine
+    ansible: Ansible
+    before: dict[str, str]
+    converged: Played
+    again: Played
+
+    def links(self) -> set[str]:
+        """The kernels that the driver has an artifact for."""
+        return set(self.machine.sh(f"ls /var/lib/provision/{SMALL_DRIVER}/kernels").split())
+
+
+def _files(machine: Machine) -> dict[str, str]:
+    found = machine.snapshot("/etc", "/opt/", "/var/lib", "/usr/bin", "/oem", "/run/systemd/system")
+    return {path: what for path, what in found.items() if not path.startswith(_NOISE)}
+
+
+@pytest.fixture(scope="module", params=_LAYOUTS)
+def story(
+    request: pytest.FixtureRequest,
+    engine: Engine,
+    config: dict[str, Any],
+    settings: dict[str, Any],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Story]:
+    """A host of each kind, up to where it has everything."""
+    distro: str = request.param
+    variables = {
+        **settings,
+        "provision_host_python_archive": str(host_python(engine)),
+        "provision_driver_config": {
+            **config,
+            "kernel_distro": DISTRO,
+            "policy": {"hold_updates": True},
+            "drivers": {SMALL_DRIVER: {}},
+        },
+        # Its module can't be loaded in a container.
+        "provision_driver_require": "prepared",
+    }
+    with Machine(DEBIAN_12, binds={engine.folder: ENGINE}) as machine:
+        os_release = REPOSITORY / "tests/data/os-release" / distro
+        machine.write("/usr/lib/os-release", os_release.read_text())
+        machine.sh(f"rm -rf {_FOREIGN}; mkdir -p /oem; {_LAYOUTS[distro]}; {_READ_ONLY}")
+        before = _files(machine)
+        ansible = Ansible(tmp_path_factory.mktemp("site"), [machine], variables)
+        converged = ansible.play(SITE)
+        yield Story(distro, machine, ansible, before, converged, ansible.play(SITE))
+
+
+def test_the_driver_is_built_by_our_own_python(story: Story) -> None:
+    assert "Ensure our own Python, where there is no other" in story.converged.changed_tasks()
+    assert story.machine.sh("command -v python3 || true") == ""
+    assert story.links() == {KERNEL}
+    facts = json.loads(story.machine.sh(f"{_PROGRAM} facts --json"))
+    assert facts["distro"]["id"] == story.distro.partition("_")[0]
+    assert facts["immutable"]
+
+
+def test_the_hook_lies_where_it_can_be_written(story: Story) -> None:
+    checked = story.machine.sh("/opt/provision/bin/oci-decorator check --env OCI_V4L2LOOPBACK=all")
+    assert "v4l2loopback" in checked
+    hooks = story.machine.sh("ls /etc/containers/oci/hooks.d").split()
+    assert "10-oci-decorator-precreate.json" in hooks
+
+
+def test_the_second_run_changes_nothing(story: Story) -> None:
+    assert story.again.changed_tasks() == []
+    assert story.again.recap["host"]["changed"] == 0
+
+
+def test_updates_of_flatcar_alone_pass_a_gate(story: Story) -> None:
+    is_flatcar = story.distro.startswith("flatcar")
+    there = story.machine("test", "-x", _GATE, check=False).returncode == 0
+    assert there == is_flatcar
+
+
+def test_the_gate_lets_an_update_pass_whose_modules_were_built(story: Story) -> None:
+    if not story.distro.startswith("flatcar"):
+        pytest.skip("Fedora CoreOS has no such gate")
+    story.machine.sh(f"mkdir -p /run/new/lib/modules/{NEW_KERNEL}")
+    done = story.machine(_GATE, "B", "/run/new", check=False)
+    assert done.returncode == 0, done.output
+    assert story.links() == {KERNEL, NEW_KERNEL}
+
+
+def test_the_gate_holds_an_update_whose_modules_can_not_be_built(story: Story) -> None:
+    if not story.distro.startswith("flatcar"):
+        pytest.skip("Fedora CoreOS has no such gate")
+    story.machine.sh("mkdir -p /run/newer/lib/modules/6.1.999-flatcar")
+    done = story.machine(_GATE, "A", "/run/newer", check=False)
+    assert done.returncode == 3, done.output
+    assert "6.1.999-flatcar" in done.output
+    # And nobody misses updates for a program that is gone.
+    story.machine.sh(f"mv {_PROGRAM} {_PROGRAM}.gone")
+    assert story.machine(_GATE, "A", "/run/newer", check=False).returncode == 0
+    story.machine.sh(f"mv {_PROGRAM}.gone {_PROGRAM}")
+
+
+def test_everything_can_be_taken_back(story: Story) -> None:
+    story.ansible.play(REMOVE)
+    assert _files(story.machine) == story.before
+    assert story.machine.sh("ls -A /opt/") == ""
+    assert story.ansible.play(REMOVE).recap["host"]["changed"] == 0
