@@ -22,7 +22,7 @@ root = click.option(
 catalogue = click.option(
     "--catalogue",
     "catalogues",
-    type=_FOLDER,
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
     multiple=True,
     metavar="DIR",
     help="Further folder of drivers; may be given more than once.",

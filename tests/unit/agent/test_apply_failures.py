@@ -76,8 +76,8 @@ def test_a_failed_build_is_tried_again_when_its_inputs_change(ready: Host) -> No
     ready.apply()
     ready.broken.clear()
     # The recipe's folder has a patch now.
-    ready.configure(f'catalogue = ["/srv"]\n[drivers.{DRIVER}]\n')
     write(ready.root / f"srv/{DRIVER}/patches/fix.patch", b"+")
+    ready.configure(f'catalogue = ["/srv"]\n[drivers.{DRIVER}]\n')
     ready.apply()
     assert ready.layout.kernel_link(NEXT).is_symlink()
 

@@ -37,6 +37,7 @@ keep = 3
 
 
 def _configure(root: Path, text: bytes = TEXT) -> None:
+    (root / "srv/drivers").mkdir(parents=True, exist_ok=True)
     write(root / "etc/provision/provision.toml", text)
 
 
