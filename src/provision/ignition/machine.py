@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from provision.ignition.engines import BIN, PROGRAM, RUNTIME, VENDORS
+from provision.ignition.ledgers import FOLDER as LEDGERS
+from provision.ignition.ledgers import ledgers
 from provision.ignition.spec import (
     Contents,
     Directory,
@@ -43,6 +45,7 @@ class Machine:
         bundle: Where it gets the wheels from.
         hook: Where it gets oci-decorator from; None: its containers get no drivers.
         texts: Further files, by path.
+        daemon_json: What Docker's would be if it was not among these; None: there would be none.
     """
 
     provision_toml: str
@@ -51,22 +54,26 @@ class Machine:
     bundle: Contents
     hook: Contents | None = None
     texts: Mapping[str, str] | None = None
+    daemon_json: str | None = None
 
 
 def configuration(machine: Machine) -> IgnitionConfig:
     """Return what makes a machine so."""
+    texts = machine.texts or {}
+    kept = ledgers(texts, daemon_json=machine.daemon_json)
     files = {
         f"{_FOLDER}/provision.tar": (0o644, machine.bundle),
         f"{_STAGED}/python.tar.gz": (0o644, machine.python),
         f"{_STAGED}/first-boot.sh": (0o755, inline(render("first-boot.sh"))),
         _TOML: (0o644, inline(machine.provision_toml)),
-        **{path: (0o644, inline(text)) for path, text in (machine.texts or {}).items()},
+        **{path: (0o644, inline(text)) for path, text in texts.items()},
+        **{path: (0o600, inline(text)) for path, text in kept.items()},
     }
     folders = {_FOLDER, _STAGED, BIN, "/etc/provision"}
     links: tuple[Link, ...] = ()
     if machine.hook is not None:
         files[PROGRAM] = (0o755, machine.hook)
-        folders |= {"/etc/oci-decorator", VENDORS}
+        folders |= {"/etc/oci-decorator", VENDORS, LEDGERS}
         links = (Link(path=RUNTIME, target="oci-decorator"),)
     unit = render(f"{_UNIT}.j2", staged=_STAGED, environment=machine.environment)
     return IgnitionConfig(

@@ -104,6 +104,7 @@ def write(prepared: Prepared, folder: Path, *, progress: Progress) -> Written:
         bundle=wheels.contents(),
         hook=program.contents() if program else None,
         texts=prepared.texts,
+        daemon_json=prepared.daemon_json,
     )
     text = configuration(machine).render()
     config = _described(CONFIG, text.encode(), prepared.url)

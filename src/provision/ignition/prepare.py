@@ -73,6 +73,7 @@ class Prepared:
         python: Its Python.
         hook: The program oci-decorator, or None.
         texts: Further files of the machine, by path.
+        daemon_json: Docker's, as it would be otherwise; None: there would be none.
         bundle: An archive of wheels, or what one is to be made from.
         environment: Name of the environment that the machine makes of it.
     """
@@ -83,6 +84,7 @@ class Prepared:
     python: HostPython
     hook: Path | None
     texts: Mapping[str, str]
+    daemon_json: str | None
     bundle: Path | Origin
     environment: str
 
@@ -113,6 +115,7 @@ def prepare(wish: Wish) -> Prepared:
         python=python,
         hook=wish.hook,
         texts=_texts(wish),
+        daemon_json=wish.docker_config.read_text() if wish.docker_config else None,
         bundle=bundle,
         environment=(
             environment_name(bundle, python)
