@@ -1,0 +1,225 @@
+"""`ansible-playbook site.yml` on hosts without Python, package manager and a /usr to write to.
+
+Stand-ins for Fedora CoreOS and Flatcar: Debian's kernel and programs in the layout of those, with
+their os-release, and updaters that say what real ones have said. The tests are steps of one story,
+in their order.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kit.cache import REPOSITORY
+from kit.debian import mirror, security_mirror
+from kit.guest import DEBIAN_12, IMAGE, guest_of
+from kit.host_python import host_python
+from kit.hosts import DISTRO, OLD_KERNEL, SMALL_DRIVER
+from kit.playbooks import REMOVE, SITE, Ansible, Played
+from kit.probe import need
+from kit.product import DECORATOR, make_wheel
+from vm.keeping import Keeper
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kit.engine import Engine
+    from kit.guest import Guest
+
+_DATA = REPOSITORY / "tests/data"
+_PROGRAM = "/opt/provision/bin/provision"
+# What other tests want to find in a guest, and what these distros don't have.
+_FOREIGN = (
+    "/opt /etc/docker/daemon.json /etc/containers/containers.conf.d/kit.conf"
+    " /usr/bin/python3* /usr/lib/python3* /usr/share/python3*"
+    " /etc/apt /var/lib/apt /var/lib/dpkg /usr/bin/apt* /usr/bin/dpkg*"
+)
+_READ_ONLY = """\
+[Unit]
+DefaultDependencies=no
+After=systemd-remount-fs.service
+Before=local-fs.target
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=/bin/mount --bind /usr /usr
+ExecStart=/bin/mount -o remount,bind,ro /usr
+[Install]
+WantedBy=local-fs.target
+"""
+_UPDATER = '#!/bin/sh\n[ "$*" = "{words}" ] && exec cat /var/lib/updater\n'
+_BOOTED = "/run/ostree-booted"
+_OPEN = (
+    "podman --runtime oci-decorator run --rm --network none -e OCI_V4L2LOOPBACK=all"
+    f" {IMAGE} sh -c ': <>/dev/video0 && echo opened'"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Distro:
+    """What a stand-in has of a distro.
+
+    Attributes:
+        name: of the distro.
+        os_release: its own, as recorded.
+        script: lays it out.
+        updater: path of its updater.
+        words: what the updater is asked.
+        answer: what it says, as recorded.
+    """
+
+    name: str
+    os_release: str
+    script: str
+    updater: str
+    words: str
+    answer: str
+
+
+_DISTROS = [
+    Distro(
+        "fcos",
+        "fedora_41_coreos",
+        "mkdir -p /var/opt && ln -s var/opt /opt",
+        "rpm-ostree",
+        "status --json",
+        "rpm-ostree_staged.json",
+    ),
+    Distro(
+        "flatcar",
+        "flatcar_3227.2.4",
+        "mkdir /opt",
+        "update_engine_client",
+        "-status",
+        "update-engine_downloading.txt",
+    ),
+]
+
+
+@dataclass
+class Story:
+    """A guest, and how runs of the playbook on it ended."""
+
+    distro: Distro
+    guest: Guest
+    ansible: Ansible
+    before: str
+    checked: Played
+    converged: Played
+    again: Played
+
+    def status(self) -> dict[str, Any]:
+        """What `provision status` says."""
+        printed = self.guest(f"{_PROGRAM} status --json", check=False).stdout
+        document: dict[str, Any] = json.loads(printed)
+        return document
+
+
+def _lay_out(guest: Guest, distro: Distro) -> None:
+    guest(f"rm -r {_FOREIGN}; systemctl try-reload-or-restart docker; {distro.script}")
+    guest.put(_DATA / "os-release" / distro.os_release, "/usr/lib/os-release")
+    guest.write(f"/usr/bin/{distro.updater}", _UPDATER.format(words=distro.words))
+    guest(f"chmod +x /usr/bin/{distro.updater}")
+    guest.put(_DATA / "updaters" / distro.answer, "/var/lib/updater")
+    if distro.name == "fcos":
+        guest.write("/etc/tmpfiles.d/kit.conf", f"f {_BOOTED}\n")
+        guest("systemd-tmpfiles --create /etc/tmpfiles.d/kit.conf")
+        # An update that brings no other kernel waits for its reboot.
+        (staged,) = json.loads((_DATA / "updaters" / distro.answer).read_text())["deployments"]
+        folder = f"/ostree/deploy/{staged['osname']}/deploy/{staged['checksum']}.{staged['serial']}"
+        guest(f"mkdir -p {folder}/usr/lib/modules/{OLD_KERNEL}")
+        guest(f"touch {folder}/usr/lib/modules/{OLD_KERNEL}/vmlinuz")
+    guest.write("/etc/systemd/system/read-only.service", _READ_ONLY)
+    guest("systemctl enable --now read-only.service")
+
+
+def _files(guest: Guest) -> str:
+    """What lies where playbooks write."""
+    folders = "/etc /opt/ /var/lib/provision /var/lib/oci-decorator /usr/bin"
+    found = guest(f"find {folders} ! -type d 2>/dev/null", check=False).stdout.splitlines()
+    return "\n".join(sorted(path for path in found if path != "/etc/ld.so.cache"))
+
+
+@pytest.fixture(scope="module", params=_DISTROS, ids=lambda distro: distro.name)
+def story(
+    request: pytest.FixtureRequest,
+    engine: Engine,
+    engine_address: str,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Story]:
+    """A host that nobody has prepared, up to where it has everything."""
+    need(DECORATOR.exists(), str(DECORATOR), "make build")
+    distro: Distro = request.param
+    folder = tmp_path_factory.mktemp(distro.name)
+    archive = {"mirror": mirror(), "security_mirror": security_mirror()}
+    variables = {
+        "provision_host_python_archive": str(host_python(engine)),
+        # The one that builds is elsewhere.
+        "provision_host_engine": "none",
+        "provision_driver_source": str(make_wheel(folder)),
+        "provision_driver_cache": str(folder / "bundles"),
+        "provision_driver_config": {
+            "kernel_distro": DISTRO,
+            "engine": {"host": engine_address, "network": "host"},
+            "distros": {"debian": {"archive": archive}},
+            "drivers": {SMALL_DRIVER: {}},
+        },
+    }
+    with guest_of(DEBIAN_12) as guest:
+        _lay_out(guest, distro)
+        keeper = Keeper(guest, engine_address)
+        before = _files(guest)
+        ansible = Ansible(folder, [guest], variables)
+        checked = ansible.play(SITE, "--check", "--diff")
+        assert _files(guest) == before
+        converged = ansible.play(SITE)
+        keeper.remember_archive()
+        yield Story(distro, guest, ansible, before, checked, converged, ansible.play(SITE))
+
+
+def test_a_check_of_the_bare_host_tells_what_comes_first(story: Story) -> None:
+    assert story.checked.changed_tasks() == ["Ensure our own Python, where there is no other"]
+    assert "guest has no Python" in story.checked.output
+
+
+def test_the_driver_is_built_loaded_and_in_containers(story: Story) -> None:
+    assert story.guest("command -v python3", check=False).stdout == ""
+    assert "Read-only" in story.guest("touch /usr/x", check=False).stderr
+    (driver,) = story.status()["drivers"]
+    assert (driver["name"], driver["state"]) == (SMALL_DRIVER, "ready")
+    assert driver["kernels"][0]["release"] == OLD_KERNEL
+    assert story.guest(_OPEN).stdout == "opened\n"
+
+
+def test_the_second_run_changes_nothing(story: Story) -> None:
+    assert story.again.changed_tasks() == []
+    assert story.again.recap["guest"]["changed"] == 0
+
+
+def test_the_host_is_known_as_what_it_stands_for(story: Story) -> None:
+    facts = json.loads(story.guest(f"{_PROGRAM} facts --json").stdout)
+    assert facts["distro"]["id"] == {"fcos": "fedora", "flatcar": "flatcar"}[story.distro.name]
+    assert facts["immutable"]
+    assert story.guest("test -e /etc/kernel/postinst.d/provision", check=False).returncode != 0
+
+
+def test_after_a_reboot_without_a_network_it_is_loaded_again(story: Story) -> None:
+    if story.distro.name == "flatcar":
+        pytest.skip("units and store are the same: one reboot is enough")
+    story.guest.set_network(on=False)
+    story.guest.reboot()
+    log = story.guest("journalctl -b --no-pager -u provision-boot").stdout
+    assert story.guest("systemctl show --value -p Result provision-boot").stdout == "success\n", log
+    assert story.guest(_OPEN).stdout == "opened\n", log
+    story.guest.set_network(on=True)
+
+
+def test_everything_can_be_taken_back(story: Story) -> None:
+    story.ansible.play(REMOVE)
+    assert _files(story.guest) == story.before
+    assert story.guest("ls -A /opt/").stdout == ""
+    assert "v4l2loopback" not in story.guest("cat /proc/modules").stdout
+    assert story.ansible.play(REMOVE).recap["guest"]["changed"] == 0
