@@ -7,7 +7,7 @@ use rustix::io::Errno;
 
 use crate::error::{Error, Result};
 use crate::inroot::read_whole;
-use crate::publish::publish;
+use crate::publish::{publish, Temporary};
 use crate::spec::MAX_SIZE;
 
 const TEMPORARY: &str = ".config.json.oci-decorator";
@@ -42,7 +42,13 @@ pub fn write_config(path: &Path, text: &str, like: &Stat) -> rustix::io::Result<
     let name = path.file_name().ok_or(Errno::INVAL)?;
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let folder = rustix::fs::open(folder, flags, Mode::empty())?;
-    publish(&folder, TEMPORARY, name, text.as_bytes(), like)
+    publish(
+        &folder,
+        Temporary::Alone(TEMPORARY),
+        name,
+        text.as_bytes(),
+        like,
+    )
 }
 
 #[cfg(test)]

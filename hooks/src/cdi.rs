@@ -11,7 +11,7 @@ use crate::decide::{Choice, VendorFile};
 use crate::edits::{Device, Edits, Mount};
 use crate::error::{Error, Result};
 use crate::host::Host;
-use crate::publish::publish;
+use crate::publish::{publish, Temporary};
 use crate::settings::Settings;
 use crate::vendor::Vendor;
 use crate::vendor_dir;
@@ -83,7 +83,14 @@ pub fn write(path: &Path, text: &str) -> Result<()> {
     let folder = rustix::fs::open(folder, flags, Mode::empty()).map_err(fail)?;
     let mut like = rustix::fs::fstat(&folder).map_err(fail)?;
     like.st_mode = 0o644;
-    publish(&folder, TEMPORARY, name, text.as_bytes(), &like).map_err(fail)
+    publish(
+        &folder,
+        Temporary::Alone(TEMPORARY),
+        name,
+        text.as_bytes(),
+        &like,
+    )
+    .map_err(fail)
 }
 
 fn choose<'a>(

@@ -12,13 +12,21 @@ use crate::clock;
 /// A file with the temporary name that hasn't changed for so long is nobody's any more.
 const ABANDONED_AFTER_S: u64 = 10;
 
+/// The name of a file until it is whole. Always the same for a folder, so that what a
+/// killed start left is found by a later one.
+#[derive(Clone, Copy, Debug)]
+pub enum Temporary<'a> {
+    /// Nobody else writes here.
+    Alone(&'a str),
+    /// Other starts may be writing right now, for containers that share the folder.
+    Shared(&'a str),
+}
+
 /// Writes the bytes under the name, with the owner and the permissions of `like`.
-///
-/// `temporary` is always the same for a folder, so that what a killed start left is
-/// found by a later one. Not synced: `docs/decisions/0014` says why.
+/// Not synced: `docs/decisions/0014` says why.
 pub fn publish(
     folder: &OwnedFd,
-    temporary: &str,
+    temporary: Temporary,
     name: impl Arg,
     bytes: &[u8],
     like: &Stat,
@@ -31,19 +39,19 @@ pub fn publish(
         .inspect_err(|_| _ = remove())
 }
 
-/// A new file, and its name: another start may be writing to the usual one right now,
-/// for containers that share a root.
+/// A new file, and its name.
 fn create_temporary<'a>(
     folder: &OwnedFd,
-    name: &'a str,
+    temporary: Temporary<'a>,
     mode: Mode,
 ) -> rustix::io::Result<(OwnedFd, Cow<'a, str>)> {
+    let (Temporary::Alone(name) | Temporary::Shared(name)) = temporary;
     match create(folder, name, mode) {
         Err(Errno::EXIST) => {}
         other => return other.map(|fd| (fd, Cow::Borrowed(name))),
     }
-    let name = match rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW) {
-        Ok(stat) if !is_abandoned(&stat, clock::seconds()) => {
+    let name = match temporary {
+        Temporary::Shared(_) if is_anothers(folder, name) => {
             Cow::Owned(format!("{name}.{}", std::process::id()))
         }
         _ => Cow::Borrowed(name),
@@ -52,6 +60,12 @@ fn create_temporary<'a>(
         Ok(()) | Err(Errno::NOENT) => create(folder, &name, mode).map(|fd| (fd, name)),
         Err(error) => Err(error),
     }
+}
+
+/// True if another start is writing to the file right now.
+fn is_anothers(folder: &OwnedFd, name: &str) -> bool {
+    rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)
+        .is_ok_and(|stat| !is_abandoned(&stat, clock::seconds()))
 }
 
 /// The time of the last change of its inode, which no image can choose, is long ago or to come.
@@ -102,7 +116,7 @@ mod tests {
     fn published(tree: &Path, bytes: &[u8]) {
         let folder = folder_of(tree);
         let like = rustix::fs::fstat(&folder).unwrap();
-        publish(&folder, NAME, "cache", bytes, &like).unwrap();
+        publish(&folder, Temporary::Shared(NAME), "cache", bytes, &like).unwrap();
     }
 
     #[test]

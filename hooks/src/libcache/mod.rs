@@ -21,7 +21,7 @@ use crate::inroot::{split, Root};
 use crate::ldcache::{merge, parse, write, Addition, Cache};
 use crate::level::Level;
 use crate::log::Note;
-use crate::publish::publish;
+use crate::publish::{publish, Temporary};
 
 pub use rebuild::{run_in_namespaces, VERB};
 
@@ -74,7 +74,7 @@ fn put(folder: &OwnedFd, name: &str, bytes: &[u8], like: &Stat) -> rustix::io::R
     let mut like = *like;
     // Never more than a data file needs, whatever the image's file had.
     like.st_mode &= 0o644;
-    publish(folder, TEMPORARY, name, bytes, &like)
+    publish(folder, Temporary::Shared(TEMPORARY), name, bytes, &like)
 }
 
 /// Folders of the additions, in the order of their first library.
