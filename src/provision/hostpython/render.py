@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
-from jinja2 import DictLoader, Environment, StrictUndefined, select_autoescape
-
 from provision.hostpython.pin import PythonPin
-from provision.render.quoting import label_value, shell_word
+from provision.render.templates import digest_of, fill_template
 
 DIGEST_LABEL = "provision.python.digest"
 _DOCKERFILE = "python/Dockerfile.j2"
@@ -36,12 +33,7 @@ class PythonTemplates:
     @property
     def digest(self) -> str:
         """Sha256 over names and contents, as 64 hexadecimal digits."""
-        contents = {name: text.encode() for name, text in self.sources.items()}
-        contents |= {f"context/{name}": data for name, data in self.helpers.items()}
-        total = hashlib.sha256()
-        for name, data in sorted(contents.items()):
-            total.update(f"{hashlib.sha256(data).hexdigest()}  {name}\n".encode())
-        return total.hexdigest()
+        return digest_of(self.sources, self.helpers)
 
 
 def templates_of(folder: Path) -> PythonTemplates:
@@ -59,17 +51,7 @@ def templates_of(folder: Path) -> PythonTemplates:
 
 def render_python(pin: PythonPin, templates: PythonTemplates) -> dict[str, bytes]:
     """Return the build context, but for the sources: content by path."""
-    environment = Environment(
-        loader=DictLoader(dict(templates.sources)),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        # Nothing here is HTML: the filters quote what comes from data.
-        autoescape=select_autoescape(),
-    )
-    environment.filters |= {"shell": shell_word, "label": label_value}
-    text = environment.get_template(_DOCKERFILE).render(pin=pin, labels=_labels(pin))
+    text = fill_template(_DOCKERFILE, templates.sources, {"pin": pin, "labels": _labels(pin)})
     plan = {"prefix": pin.prefix, "version": pin.version, "digest": pin.digest}
     plan |= {"distro": f"{pin.distro.id}:{pin.distro.version}", "package": pin.package}
     return {

@@ -5,15 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 
-from jinja2 import DictLoader, Environment, StrictUndefined, select_autoescape
-
 from provision.errors import NotFoundError, ProvisionError
 from provision.pin import ArchiveSource, GitSource, PackagePin, PackageSource, Pin
 from provision.recipe import Flavour, Recipe
 from provision.render.context import RenderedContext
 from provision.render.plan import build_plan, fill, placeholders
-from provision.render.quoting import label_value, one_line, shell_command, shell_word
-from provision.render.templates import Templates
+from provision.render.quoting import one_line, shell_command
+from provision.render.templates import Templates, fill_template
 
 # What the templates' own steps call, whatever the driver: compression, kmod's depmod and modinfo,
 # patch, the collector's interpreter.
@@ -92,24 +90,15 @@ def _flavour(recipe: Recipe, name: str) -> Flavour:
 
 
 def _dockerfile(pin: Pin, flavour: Flavour, templates: Templates) -> str:
-    environment = Environment(
-        loader=DictLoader(dict(templates.sources)),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        # Nothing here is HTML: the filters shell and label quote what comes from data.
-        autoescape=select_autoescape(),
-    )
-    environment.filters |= {"shell": shell_word, "label": label_value}
-    return environment.get_template(templates.dockerfile).render(
-        pin=pin,
-        toolchain=_toolchain(pin),
-        driver_packages=[package for package in pin.packages if package.name not in _TOOLS],
-        sources=_sources(pin, flavour),
-        build=_build(pin, flavour),
-        labels=_labels(pin, flavour),
-    )
+    values: dict[str, object] = {
+        "pin": pin,
+        "toolchain": _toolchain(pin),
+        "driver_packages": [package for package in pin.packages if package.name not in _TOOLS],
+        "sources": _sources(pin, flavour),
+        "build": _build(pin, flavour),
+        "labels": _labels(pin, flavour),
+    }
+    return fill_template(templates.dockerfile, templates.sources, values)
 
 
 def _toolchain(pin: Pin) -> list[PackagePin]:

@@ -8,7 +8,10 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
+from jinja2 import DictLoader, Environment, StrictUndefined, select_autoescape
+
 from provision.errors import NotFoundError
+from provision.render.quoting import label_value, shell_word
 
 COLLECTOR = "collect.py"
 # Distributions by the family whose template serves them.
@@ -34,12 +37,43 @@ class Templates:
     @property
     def digest(self) -> str:
         """Sha256 over the names and contents of all files, as 64 hexadecimal digits."""
-        contents = {name: text.encode() for name, text in self.sources.items()}
-        contents |= {f"context/{name}": data for name, data in self.helpers.items()}
-        total = hashlib.sha256()
-        for name, data in sorted(contents.items()):
-            total.update(f"{hashlib.sha256(data).hexdigest()}  {name}\n".encode())
-        return total.hexdigest()
+        return digest_of(self.sources, self.helpers)
+
+
+def digest_of(sources: Mapping[str, str], helpers: Mapping[str, bytes]) -> str:
+    """Return the sha256 over the names and contents of files, as 64 hexadecimal digits.
+
+    Args:
+        sources: Jinja sources by name.
+        helpers: Files that go into the context as they are, by name.
+    """
+    contents = {name: text.encode() for name, text in sources.items()}
+    contents |= {f"context/{name}": data for name, data in helpers.items()}
+    total = hashlib.sha256()
+    for name, data in sorted(contents.items()):
+        total.update(f"{hashlib.sha256(data).hexdigest()}  {name}\n".encode())
+    return total.hexdigest()
+
+
+def fill_template(name: str, sources: Mapping[str, str], values: Mapping[str, object]) -> str:
+    """Return the text of a Dockerfile's template with values in it.
+
+    Args:
+        name: Which of the sources.
+        sources: Jinja sources by name: it, and what it takes from others.
+        values: What it is given.
+    """
+    environment = Environment(
+        loader=DictLoader(dict(sources)),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        # Nothing here is HTML: the filters shell and label quote what comes from data.
+        autoescape=select_autoescape(),
+    )
+    environment.filters |= {"shell": shell_word, "label": label_value}
+    return environment.get_template(name).render(values)
 
 
 def family_of(distro_id: str) -> str:
