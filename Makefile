@@ -41,7 +41,7 @@ host-test: build ## The Ansible collection on Debian hosts in containers with sy
 vm-test: build ## Real kernels in QEMU guests, with or without KVM (root, some 20 minutes)
 	$(PYTEST) tests/vm --ignore=tests/vm/long $(IN_PAIRS) --durations=15
 
-vm-long-test: build ## More stories in guests: CoreOS stand-ins, kernels come and go, mishaps (root; not part of test)
+vm-long-test: build ## More stories in guests: site.yml, CoreOS, kernels that come and go, mishaps (root; not part of test)
 	$(PYTEST) tests/vm/long $(IN_PAIRS) --durations=15
 
 vagrant-test: build ## `vagrant up`, provision and reload on a box made here (root; not part of test)

@@ -35,9 +35,9 @@ _POINTS = 20
 _BEFORE = 2
 # While a compiler runs on this machine the guest's disk rests; then every step is worth a look.
 _WHILE_BUILDING_S = 5.0
-_WHILE_CHANGING_S = 0.2
+_WHILE_CHANGING_S = 0.1
 # So slow a disk that steps of milliseconds last long enough to be hit.
-_REQUESTS_PER_SECOND = 60
+_REQUESTS_PER_SECOND = 30
 
 _STORE = f"/var/lib/provision/{DUO}"
 _ENTRIES = f"{_STORE}/{'[0-9a-f]' * 12}"

@@ -6,8 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from provision.config import PATH as CONFIG
-from provision.errors import ConfigError, Mistake, NotFoundError
+from provision.errors import NotFoundError
 
 # The repository's root, seen from this file, if it still lies in a checkout.
 _CHECKOUT = Path(__file__).resolve().parents[3]
@@ -23,19 +22,9 @@ def catalogue_folders(configured: Sequence[str] = (), *, root: Path = Path("/"))
 
     Raises:
         NotFoundError: provision's own are missing.
-        ConfigError: A listed folder is missing: its drivers would be others of the same names.
     """
     own = _shipped("driver_images")
-    folders = [root / folder.lstrip("/") for folder in configured]
-    mistakes = [
-        Mistake(f"catalogue.{index}", f"there is no folder '{folder}'")
-        for index, folder in enumerate(folders)
-        if not folder.is_dir()
-    ]
-    if mistakes:
-        way_out = "Put the folder there, or take it out of the list."
-        raise ConfigError(str(root / CONFIG), mistakes, resolution=way_out)
-    return [own, *folders]
+    return [own, *(root / folder.lstrip("/") for folder in configured)]
 
 
 def templates_dir() -> Path:

@@ -37,7 +37,6 @@ keep = 3
 
 
 def _configure(root: Path, text: bytes = TEXT) -> None:
-    (root / "srv/drivers").mkdir(parents=True, exist_ok=True)
     write(root / "etc/provision/provision.toml", text)
 
 

@@ -89,21 +89,9 @@ def test_one_broken_driver_doesnt_hide_the_others(tmp_path: Path) -> None:
 
 
 def test_configured_folders_come_after_our_own(tmp_path: Path) -> None:
-    (tmp_path / "srv/drivers").mkdir(parents=True)
     folders = catalogue_folders(["/srv/drivers"], root=tmp_path)
     assert folders[0].name == "driver_images"
     assert folders[1:] == [tmp_path / "srv/drivers"]
-
-
-def test_a_configured_folder_that_is_missing_is_a_mistake(tmp_path: Path) -> None:
-    """Its drivers would be our own of the same names."""
-    (tmp_path / "srv/there").mkdir(parents=True)
-    with pytest.raises(ConfigError) as caught:
-        catalogue_folders(["/srv/there", "/srv/gone"], root=tmp_path)
-    assert caught.value.file == str(tmp_path / "etc/provision/provision.toml")
-    (mistake,) = caught.value.mistakes
-    assert mistake.path == "catalogue.1"
-    assert str(tmp_path / "srv/gone") in mistake.message
 
 
 def test_templates_lie_beside_the_drivers() -> None:
