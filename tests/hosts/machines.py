@@ -6,8 +6,6 @@ may not do (load modules, make network interfaces) is what a host without those 
 
 from __future__ import annotations
 
-import hashlib
-import shutil
 import tempfile
 import time
 from contextlib import ExitStack
@@ -15,10 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from kit.cache import cached
-from kit.debian import debootstrap, mirror
 from kit.engine import remove_tree
-from kit.guest.tree import within
+from kit.engine_tree import EngineTree
 from kit.playbooks import SSH_OPTIONS
 from kit.process import run
 from kit.registry import free_port
@@ -29,36 +25,17 @@ if TYPE_CHECKING:
 
     from kit.process import Completed
 
-__all__ = ["DEBIAN_12", "DEBIAN_13", "KERNEL", "Machine", "Release"]
+__all__ = ["DEBIAN_12", "DEBIAN_13", "KERNEL", "Machine"]
 
 # Which kernel a host believes to run. Its modules can't be loaded: containers may not.
 KERNEL = "6.1.0-47-amd64"
-_PACKAGES = (
-    "systemd",
-    "dbus",
-    "python3",
-    "openssh-server",
-    "docker.io",
-    "containerd",
-    "runc",
-    "crun",
-    "podman",
-    "kmod",
-    "ca-certificates",
-)
-# Nothing is to start by itself: engines of a container would meddle with this machine's network.
-_OFF = (
-    "docker.service",
-    "docker.socket",
-    "containerd.service",
-    "podman.socket",
-    "podman-auto-update.timer",
-    "podman-auto-update.service",
-    "podman-restart.service",
-    "apt-daily.timer",
-    "apt-daily-upgrade.timer",
-    "ssh.service",
-)
+_PACKAGES = ("python3", "openssh-server")
+_THEN = """\
+systemctl disable ssh.service
+# Without one, systemd takes the first boot for one, and enables what packages prefer.
+systemd-machine-id-setup
+rm -f /etc/ssh/ssh_host_*
+"""
 # Not NET_ADMIN: they share this machine's network.
 _CAPABILITIES = (
     "AUDIT_WRITE",
@@ -71,45 +48,8 @@ _CAPABILITIES = (
 _WAIT_S = 30
 
 
-@dataclass(frozen=True, slots=True)
-class Release:
-    """A release of Debian.
-
-    Attributes:
-        suite: its name.
-        packages: what a host has installed.
-    """
-
-    suite: str
-    packages: tuple[str, ...] = _PACKAGES
-
-    def tree(self) -> Path:
-        """Its files, from the cache."""
-        content = hashlib.sha256(repr((self.packages, _OFF)).encode()).hexdigest()
-        return cached(f"host-{self.suite}-{content[:12]}", self._make)
-
-    def _make(self, draft: Path) -> None:
-        debootstrap(self.suite, draft)
-        shutil.copy("/etc/resolv.conf", draft / "etc/resolv.conf")
-        policy = draft / "usr/sbin/policy-rc.d"
-        policy.write_text("#!/bin/sh\nexit 101\n")
-        policy.chmod(0o755)
-        (draft / "etc/apt/sources.list").write_text(f"deb {mirror()} {self.suite} main\n")
-        within(
-            draft,
-            "apt-get -q update\n"
-            f"apt-get -qy --no-install-recommends install {' '.join(self.packages)}\n"
-            "apt-get clean\n"
-            f"systemctl disable {' '.join(_OFF)}\n"
-            # Without one, systemd takes the first boot for one, and enables what packages prefer.
-            "systemd-machine-id-setup\n"
-            "rm -f /etc/ssh/ssh_host_*",
-        )
-        policy.unlink()
-
-
-DEBIAN_12 = Release("bookworm")
-DEBIAN_13 = Release("trixie", (*_PACKAGES, "docker-cli"))
+DEBIAN_12 = EngineTree("host-bookworm", "bookworm", _PACKAGES, then=_THEN)
+DEBIAN_13 = EngineTree("host-trixie", "trixie", (*_PACKAGES, "docker-cli"), then=_THEN)
 
 
 @dataclass
@@ -117,12 +57,12 @@ class Machine:
     """A host that answers by ssh; `with Machine(...) as machine:` removes it at the end.
 
     Attributes:
-        release: what it is.
+        release: its files.
         name: its name in the inventory.
         binds: folders of this machine that it sees, and where.
     """
 
-    release: Release
+    release: EngineTree
     name: str = "host"
     binds: Mapping[Path, str] = field(default_factory=dict)
     port: int = field(init=False)
@@ -139,7 +79,7 @@ class Machine:
                 *(f"--volume={path}:{there}" for path, there in self.binds.items()),
             )
             machine = SystemdContainer(
-                tree=self.release.tree(), capabilities=_CAPABILITIES, flags=flags
+                tree=self.release.path(), capabilities=_CAPABILITIES, flags=flags
             )
             self._container = stack.enter_context(machine)
             self._set_up()

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from testinfra.host import Host
 
-    from hosts.machines import Release
     from kit.engine import Engine
+    from kit.engine_tree import EngineTree
 
 _DRIVER = "v4l2loopback"
 _PROGRAM = "/opt/provision/bin/provision"
@@ -102,7 +102,7 @@ def story(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Story]:
     """A host of each release, up to where it has everything."""
-    release: Release = request.param
+    release: EngineTree = request.param
     with Machine(release, binds={engine.folder: ENGINE}) as machine:
         is_live = release is DEBIAN_13
         machine.write("/etc/docker/daemon.json", _LIVE_DAEMON_JSON if is_live else _DAEMON_JSON)
@@ -114,7 +114,7 @@ def story(
         yield _told(machine, Ansible(folder, [machine], variables))
 
 
-def _variables(release: Release, config: dict[str, Any]) -> dict[str, Any]:
+def _variables(release: EngineTree, config: dict[str, Any]) -> dict[str, Any]:
     # The kernel that these hosts believe to run is one of Debian 12's.
     drivers: dict[str, Any] = {_DRIVER: {}} if release is DEBIAN_12 else {}
     return {

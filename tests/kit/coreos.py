@@ -7,18 +7,15 @@ time.
 
 from __future__ import annotations
 
-import hashlib
 import os
-import shutil
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from kit.bundles import overlaid
-from kit.cache import cached
-from kit.debian import debootstrap, mirror
-from kit.guest.tree import within
+from kit.engine_tree import EngineTree
+from kit.immutable import read_only_usr
 from kit.process import run
 
 if TYPE_CHECKING:
@@ -34,41 +31,15 @@ Layout = Literal["fcos", "flatcar"]
 KERNEL = "6.1.0-47-amd64"
 # Debian's package has the program for its dracut module alone.
 _IGNITION = Path("/usr/lib/dracut/modules.d/30ignition/ignition")
-_PACKAGES = (
-    "systemd",
-    "dbus",
-    "docker.io",
-    "runc",
-    "crun",
-    "podman",
-    "kmod",
-    "ca-certificates",
-)
-# Engines of a container would meddle with this machine's network.
-_OFF = (
-    "docker.service",
-    "docker.socket",
-    "containerd.service",
-    "podman.socket",
-    "podman-auto-update.timer",
-    "podman-auto-update.service",
-    "podman-restart.service",
-    "apt-daily.timer",
-    "apt-daily-upgrade.timer",
-)
-_BEGIN = """\
-[Unit]
-DefaultDependencies=no
-Before=local-fs.target
-After=local-fs-pre.target
-[Service]
-Type=oneshot
-RemainAfterExit=yes
-ExecStart=/bin/mount --bind /usr /usr
-ExecStart=/bin/mount -o remount,bind,ro /usr
-ExecStart=/bin/mount --bind /etc/kernel-release /proc/sys/kernel/osrelease
-[Install]
-WantedBy=local-fs.target
+_BEGIN = read_only_usr("/bin/mount --bind /etc/kernel-release /proc/sys/kernel/osrelease")
+_THEN = """\
+systemctl enable kit-begin.service
+# It wants a console, and isn't there on those distros.
+systemctl mask systemd-firstboot.service
+# No machine-id: the next boot is the first.
+rm -f /etc/machine-id /var/lib/dbus/machine-id
+rm -r /opt
+if command -v python3; then exit 1; fi
 """
 _FILES = {
     # A first boot enables what presets say, and nothing else, as on those distros. Nothing is to
@@ -89,13 +60,13 @@ disable getty@*
     # Debian's Ignition asks it for the labels that files get.
     "etc/selinux/config": "SELINUX=disabled\nSELINUXTYPE=targeted\n",
 }
+_TREE = EngineTree("coreos", "bookworm", files=tuple(_FILES.items()), then=_THEN)
 
 
 @contextmanager
 def coreos_tree(layout: Layout, folder: Path) -> Iterator[Path]:
     """A tree that has not booted yet; what is written to it goes into `folder`."""
-    content = hashlib.sha256(repr((_PACKAGES, _OFF, _FILES)).encode()).hexdigest()
-    with overlaid(cached(f"coreos-{content[:12]}", _make), folder) as tree:
+    with overlaid(_TREE.path(), folder) as tree:
         if layout == "fcos":
             (tree / "opt").symlink_to("var/opt")
             (tree / "var/opt").mkdir(exist_ok=True)
@@ -140,31 +111,3 @@ def ignite(config: Path, tree: Path, *, check: bool = True) -> Completed:
         if fetched.returncode != 0:
             return fetched
         return run([*words, "--stage=files"], env=env, check=check)
-
-
-def _make(draft: Path) -> None:
-    debootstrap("bookworm", draft)
-    shutil.copy("/etc/resolv.conf", draft / "etc/resolv.conf")
-    (draft / "etc/apt/sources.list").write_text(f"deb {mirror()} bookworm main\n")
-    policy = draft / "usr/sbin/policy-rc.d"
-    policy.write_text("#!/bin/sh\nexit 101\n")
-    policy.chmod(0o755)
-    for name, text in _FILES.items():
-        (draft / name).parent.mkdir(parents=True, exist_ok=True)
-        (draft / name).write_text(text)
-    within(
-        draft,
-        "apt-get -q update\n"
-        f"apt-get -qy --no-install-recommends install {' '.join(_PACKAGES)}\n"
-        "apt-get clean\n"
-        f"systemctl disable {' '.join(_OFF)}\n"
-        "systemctl enable kit-begin.service\n"
-        # It wants a console, and isn't there on those distros.
-        "systemctl mask systemd-firstboot.service\n"
-        "if command -v python3; then exit 1; fi\n",
-    )
-    policy.unlink()
-    # No machine-id: the next boot is the first.
-    for name in ("etc/machine-id", "var/lib/dbus/machine-id"):
-        (draft / name).unlink(missing_ok=True)
-    shutil.rmtree(draft / "opt")

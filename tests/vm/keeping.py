@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kit.cache import cache_dir
 from kit.duo import DUO
+from kit.guest import IMAGE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,7 +19,12 @@ if TYPE_CHECKING:
     from kit.guest import Guest
     from kit.process import Completed
 
-__all__ = ["Keeper"]
+__all__ = ["OPEN_DEVICE", "RUN", "Keeper"]
+
+# A container of the guest's podman, by way of the hook.
+RUN = "podman --runtime oci-decorator run --rm --network none"
+# One that opens what v4l2loopback makes, and says so.
+OPEN_DEVICE = f"{RUN} -e OCI_V4L2LOOPBACK=all {IMAGE} sh -c ': <>/dev/video0 && echo opened'"
 
 _ARCHIVE = "/var/cache/provision"
 _CATALOGUE = "/srv/drivers"
@@ -30,6 +37,7 @@ network = "host"
 {{drivers}}
 """
 _DRIVER = '[drivers.{name}]\nversion = "{version}"\n'
+_BUILT_WITHIN_S = 900
 _ENTRY = re.compile("[0-9a-f]{12}")
 _PROGRAM = f"/var/lib/provision/{DUO}/current/driver/usr/bin/duo-version"
 
@@ -83,6 +91,15 @@ class Keeper:
         assert done.returncode == status, done.output
         self.remember_archive()
         return done
+
+    def services_done(self) -> None:
+        """Wait until what a package manager or a boot has started is at its end."""
+        asked = "systemctl is-active provision-kernel provision-apply"
+        states = {"activating", "deactivating", "reloading"}
+        deadline = time.monotonic() + _BUILT_WITHIN_S
+        while states & set(self.guest(asked, check=False).stdout.split()):
+            assert time.monotonic() < deadline, self.guest("journalctl -b -u 'provision-*'").stdout
+            time.sleep(2)
 
     def boot_log(self) -> str:
         """Wait until the boot's part of the agent has ended; what it wrote to the journal.

@@ -15,9 +15,10 @@ import pytest
 
 from kit.cache import REPOSITORY
 from kit.debian import mirror, security_mirror
-from kit.guest import DEBIAN_12, IMAGE, guest_of
+from kit.guest import DEBIAN_12, guest_of
 from kit.hosts import NEW_KERNEL, OLD_KERNEL, SMALL_DRIVER
-from vm.keeping import Keeper
+from kit.immutable import read_only_usr, updater
+from vm.keeping import OPEN_DEVICE, Keeper
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,27 +33,9 @@ _ARCHIVE = """
 mirror = "{mirror}"
 security_mirror = "{security}"
 """
-_READ_ONLY = """\
-[Unit]
-DefaultDependencies=no
-After=systemd-remount-fs.service
-Before=local-fs.target
-[Service]
-Type=oneshot
-RemainAfterExit=yes
-ExecStart=/bin/mount --bind /usr /usr
-ExecStart=/bin/mount -o remount,bind,ro /usr
-[Install]
-WantedBy=local-fs.target
-"""
 # The updater's program, and the arguments that its answer was recorded for.
 _STAND_INS = {"rpm-ostree": "status --json", "update_engine_client": "-status"}
-_STAND_IN = '#!/bin/sh\n[ "$*" = "{words}" ] && exec cat /srv/{name}\n'
 _LINK = f"/var/lib/provision/{SMALL_DRIVER}/kernels/{NEW_KERNEL}"
-_OPEN = (
-    "podman --runtime oci-decorator run --rm --network none -e OCI_V4L2LOOPBACK=all"
-    f" {IMAGE} sh -c ': <>/dev/video0 && echo opened'"
-)
 
 
 @pytest.fixture(scope="module")
@@ -61,10 +44,10 @@ def keeper(bookworm_product: Path, engine_address: str) -> Iterator[Keeper]:
     with guest_of(DEBIAN_12) as guest:
         guest.install(bookworm_product)
         for name, words in _STAND_INS.items():
-            guest.write(f"/usr/local/bin/{name}", _STAND_IN.format(name=name, words=words))
+            guest.write(f"/usr/local/bin/{name}", updater(words, f"/srv/{name}"))
             guest(f"chmod +x /usr/local/bin/{name}")
         guest("rm -r /etc/apt /var/lib/apt /usr/bin/apt-get /usr/bin/dpkg")
-        guest.write("/etc/systemd/system/read-only.service", _READ_ONLY)
+        guest.write("/etc/systemd/system/read-only.service", read_only_usr())
         guest("systemctl enable --now read-only.service")
         keeper = Keeper(guest, engine_address)
         keeper.want(**{SMALL_DRIVER: "latest"})
@@ -92,7 +75,7 @@ def test_a_driver_is_built_elsewhere_and_loaded_from_the_store(keeper: Keeper) -
     assert _is_read_only(guest)
     keeper.apply()
     assert keeper.status(SMALL_DRIVER)["state"] == "ready"
-    assert guest(_OPEN).stdout == "opened\n"
+    assert guest(OPEN_DEVICE).stdout == "opened\n"
     assert guest("find /lib/modules -name 'v4l2loopback*'").stdout == ""
 
 
@@ -157,4 +140,4 @@ def test_after_a_reboot_without_a_network_it_is_loaded_again(keeper: Keeper) -> 
     assert _is_read_only(guest)
     log = keeper.boot_log()
     assert guest("systemctl show --value -p Result provision-boot").stdout == "success\n", log
-    assert guest(_OPEN).stdout == "opened\n", log
+    assert guest(OPEN_DEVICE).stdout == "opened\n", log

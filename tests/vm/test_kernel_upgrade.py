@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kit.duo import DUO, DUO_BROKEN, mend_duo
-from kit.guest import DEBIAN_12, IMAGE, guest_of
+from kit.guest import DEBIAN_12, guest_of
 from kit.hosts import NEW_KERNEL, OLD_KERNEL, SMALL_DRIVER
 from kit.process import run
-from vm.keeping import Keeper
+from vm.keeping import OPEN_DEVICE, Keeper
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,10 +30,6 @@ _FAILED = 1
 _METRICS = "/var/lib/prometheus/node-exporter"
 _COMPILER = "too few arguments to function"
 _LOADED = f"module {DUO_BROKEN} library {DUO_BROKEN}"
-_OPEN = (
-    "podman --runtime oci-decorator run --rm --network none -e OCI_V4L2LOOPBACK=all"
-    f" {IMAGE} sh -c ': <>/dev/video0 && echo opened'"
-)
 
 
 @pytest.fixture(scope="module")
@@ -62,21 +58,11 @@ def _link(driver: str, release: str) -> str:
     return f"/var/lib/provision/{driver}/kernels/{release}"
 
 
-def _service_done(keeper: Keeper) -> None:
-    """Wait until what the package manager started has ended."""
-    units = "provision-kernel provision-apply"
-    states = {"activating", "deactivating", "reloading"}
-    deadline = time.monotonic() + _BUILT_WITHIN_S
-    while states & set(keeper.guest(f"systemctl is-active {units}", check=False).stdout.split()):
-        assert time.monotonic() < deadline, keeper.guest("journalctl -b -u 'provision-*'").stdout
-        time.sleep(2)
-
-
 def test_the_running_kernel_has_its_drivers(keeper: Keeper) -> None:
     assert keeper.guest.kernel() == OLD_KERNEL
     assert keeper.duo() == _LOADED
     assert set(keeper.slots(SMALL_DRIVER)) == {OLD_KERNEL}
-    assert keeper.guest(_OPEN).stdout == "opened\n"
+    assert keeper.guest(OPEN_DEVICE).stdout == "opened\n"
 
 
 def test_modules_for_a_new_kernel_are_built_before_the_reboot(keeper: Keeper) -> None:
@@ -85,14 +71,14 @@ def test_modules_for_a_new_kernel_are_built_before_the_reboot(keeper: Keeper) ->
     packages = f"linux-image-{NEW_KERNEL} linux-headers-{NEW_KERNEL}"
     guest(f"{_APT} update && {_APT} install {packages}", timeout_s=_APT_WITHIN_S)
     # The kernel's packages have started the service; it waits for dpkg and then builds.
-    _service_done(keeper)
+    keeper.services_done()
     log = guest("journalctl -b --no-pager -u provision-kernel").stdout
     assert guest(f"test -e {_link(SMALL_DRIVER, NEW_KERNEL)}", check=False).returncode == 0, log
     assert keeper.artifact(SMALL_DRIVER, f"kernels/{NEW_KERNEL}") != before
     # What runs is as it was.
     assert keeper.artifact(SMALL_DRIVER) == before
     assert guest.kernel() == OLD_KERNEL
-    assert guest(_OPEN).stdout == "opened\n"
+    assert guest(OPEN_DEVICE).stdout == "opened\n"
 
 
 def test_what_does_not_build_for_it_is_said_before_the_reboot(keeper: Keeper) -> None:
@@ -132,7 +118,7 @@ def test_after_the_reboot_the_drivers_are_there_without_a_network(keeper: Keeper
     assert guest.kernel() == NEW_KERNEL
     log = keeper.boot_log()
     assert keeper.duo() == _LOADED, log
-    assert guest(_OPEN).stdout == "opened\n", log
+    assert guest(OPEN_DEVICE).stdout == "opened\n", log
     for driver in (SMALL_DRIVER, DUO):
         assert keeper.artifact(driver) == keeper.artifact(driver, f"kernels/{NEW_KERNEL}")
         # The way back: the kernel before finds its modules, too.
@@ -151,12 +137,12 @@ def test_a_kernel_that_nobody_prepared_boots_and_is_then_served(
     engine.docker("image", "rm", *images)
     guest.reboot()
     # Booted as ever, without that driver; the other one is there.
-    assert guest(_OPEN).stdout == "opened\n"
+    assert guest(OPEN_DEVICE).stdout == "opened\n"
     deadline = time.monotonic() + _BUILT_WITHIN_S
     while guest("test -c /dev/duo", check=False).returncode != 0:
         log = guest("journalctl -b --no-pager -u 'provision-*'").stdout
         assert time.monotonic() < deadline, log
         time.sleep(2)
-    _service_done(keeper)
+    keeper.services_done()
     assert keeper.duo() == _LOADED
     assert keeper.status(DUO)["state"] == "ready"

@@ -15,13 +15,14 @@ import pytest
 
 from kit.cache import REPOSITORY
 from kit.debian import mirror, security_mirror
-from kit.guest import DEBIAN_12, IMAGE, guest_of
+from kit.guest import DEBIAN_12, guest_of
 from kit.host_python import host_python
 from kit.hosts import DISTRO, OLD_KERNEL, SMALL_DRIVER
+from kit.immutable import read_only_usr, updater
 from kit.playbooks import REMOVE, SITE, Ansible, Played
 from kit.probe import need
 from kit.product import DECORATOR, make_wheel
-from vm.keeping import Keeper
+from vm.keeping import OPEN_DEVICE, Keeper
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,25 +38,7 @@ _FOREIGN = (
     " /usr/bin/python3* /usr/lib/python3* /usr/share/python3*"
     " /etc/apt /var/lib/apt /var/lib/dpkg /usr/bin/apt* /usr/bin/dpkg*"
 )
-_READ_ONLY = """\
-[Unit]
-DefaultDependencies=no
-After=systemd-remount-fs.service
-Before=local-fs.target
-[Service]
-Type=oneshot
-RemainAfterExit=yes
-ExecStart=/bin/mount --bind /usr /usr
-ExecStart=/bin/mount -o remount,bind,ro /usr
-[Install]
-WantedBy=local-fs.target
-"""
-_UPDATER = '#!/bin/sh\n[ "$*" = "{words}" ] && exec cat /var/lib/updater\n'
 _BOOTED = "/run/ostree-booted"
-_OPEN = (
-    "podman --runtime oci-decorator run --rm --network none -e OCI_V4L2LOOPBACK=all"
-    f" {IMAGE} sh -c ': <>/dev/video0 && echo opened'"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +104,7 @@ class Story:
 def _lay_out(guest: Guest, distro: Distro) -> None:
     guest(f"rm -r {_FOREIGN}; systemctl try-reload-or-restart docker; {distro.script}")
     guest.put(_DATA / "os-release" / distro.os_release, "/usr/lib/os-release")
-    guest.write(f"/usr/bin/{distro.updater}", _UPDATER.format(words=distro.words))
+    guest.write(f"/usr/bin/{distro.updater}", updater(distro.words, "/var/lib/updater"))
     guest(f"chmod +x /usr/bin/{distro.updater}")
     guest.put(_DATA / "updaters" / distro.answer, "/var/lib/updater")
     if distro.name == "fcos":
@@ -132,7 +115,7 @@ def _lay_out(guest: Guest, distro: Distro) -> None:
         folder = f"/ostree/deploy/{staged['osname']}/deploy/{staged['checksum']}.{staged['serial']}"
         guest(f"mkdir -p {folder}/usr/lib/modules/{OLD_KERNEL}")
         guest(f"touch {folder}/usr/lib/modules/{OLD_KERNEL}/vmlinuz")
-    guest.write("/etc/systemd/system/read-only.service", _READ_ONLY)
+    guest.write("/etc/systemd/system/read-only.service", read_only_usr())
     guest("systemctl enable --now read-only.service")
 
 
@@ -191,7 +174,7 @@ def test_the_driver_is_built_loaded_and_in_containers(story: Story) -> None:
     (driver,) = story.status()["drivers"]
     assert (driver["name"], driver["state"]) == (SMALL_DRIVER, "ready")
     assert driver["kernels"][0]["release"] == OLD_KERNEL
-    assert story.guest(_OPEN).stdout == "opened\n"
+    assert story.guest(OPEN_DEVICE).stdout == "opened\n"
 
 
 def test_the_second_run_changes_nothing(story: Story) -> None:
@@ -207,13 +190,11 @@ def test_the_host_is_known_as_what_it_stands_for(story: Story) -> None:
 
 
 def test_after_a_reboot_without_a_network_it_is_loaded_again(story: Story) -> None:
-    if story.distro.name == "flatcar":
-        pytest.skip("units and store are the same: one reboot is enough")
     story.guest.set_network(on=False)
     story.guest.reboot()
     log = story.guest("journalctl -b --no-pager -u provision-boot").stdout
     assert story.guest("systemctl show --value -p Result provision-boot").stdout == "success\n", log
-    assert story.guest(_OPEN).stdout == "opened\n", log
+    assert story.guest(OPEN_DEVICE).stdout == "opened\n", log
     story.guest.set_network(on=True)
 
 

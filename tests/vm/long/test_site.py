@@ -6,7 +6,6 @@ The tests are steps of one story, in their order.
 from __future__ import annotations
 
 import json
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,7 @@ from kit.hosts import NEW_KERNEL, OLD_KERNEL, SMALL_DRIVER
 from kit.playbooks import SITE, Ansible, Played
 from kit.probe import need
 from kit.product import DECORATOR, make_wheel
-from vm.keeping import Keeper
+from vm.keeping import OPEN_DEVICE, RUN, Keeper
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,11 +31,8 @@ _PROGRAM = "/opt/provision/bin/provision"
 _CATALOGUE = "/srv/drivers"
 _APT = "DEBIAN_FRONTEND=noninteractive apt-get -qy"
 _APT_WITHIN_S = 1500
-_BUILT_WITHIN_S = 900
 # What other tests want to find in a guest.
 _UNUSUAL = "/opt/provision /etc/docker/daemon.json /etc/containers/containers.conf.d/kit.conf"
-_RUN = "podman --runtime oci-decorator run --rm --network none"
-_OPEN = f"{_RUN} -e OCI_V4L2LOOPBACK=all {IMAGE} sh -c ': <>/dev/video0 && echo opened'"
 _HOLD = "nohup sleep 10000 </dev/duo >/dev/null 2>&1 &"
 
 
@@ -99,9 +95,9 @@ def story(
 def test_drivers_are_built_loaded_and_in_containers(story: Story) -> None:
     assert story.guest.kernel() == OLD_KERNEL
     assert story.keeper.duo() == _OLD
-    assert story.guest(_OPEN).stdout == "opened\n"
-    assert story.guest(f"{_RUN} -e {DUO_FLAG}=all {IMAGE} duo-version").stdout.strip() == _OLD
-    without = story.guest(f"{_RUN} {IMAGE} test -e /dev/video0", check=False)
+    assert story.guest(OPEN_DEVICE).stdout == "opened\n"
+    assert story.guest(f"{RUN} -e {DUO_FLAG}=all {IMAGE} duo-version").stdout.strip() == _OLD
+    without = story.guest(f"{RUN} {IMAGE} test -e /dev/video0", check=False)
     assert without.returncode == 1, without.output
 
 
@@ -113,23 +109,13 @@ def test_the_second_run_changes_nothing(story: Story) -> None:
 def test_a_new_kernel_has_its_drivers_before_the_reboot(story: Story) -> None:
     packages = f"linux-image-{NEW_KERNEL}"
     story.guest(f"{_APT} update && {_APT} install {packages}", timeout_s=_APT_WITHIN_S)
-    _services_done(story)
+    story.keeper.services_done()
     log = story.guest("journalctl -b --no-pager -u 'provision-*'").stdout
     for driver in (SMALL_DRIVER, DUO):
         assert story.artifact(driver, NEW_KERNEL), log
         assert story.artifact(driver, OLD_KERNEL) != story.artifact(driver, NEW_KERNEL)
     assert story.guest.kernel() == OLD_KERNEL
     assert story.keeper.duo() == _OLD
-
-
-def _services_done(story: Story) -> None:
-    """Wait until what the package manager started has ended."""
-    states = {"activating", "deactivating", "reloading"}
-    asked = "systemctl is-active provision-kernel provision-apply"
-    deadline = time.monotonic() + _BUILT_WITHIN_S
-    while states & set(story.guest(asked, check=False).stdout.split()):
-        assert time.monotonic() < deadline, story.guest("journalctl -b -u 'provision-*'").stdout
-        time.sleep(2)
 
 
 def test_a_version_that_waits_for_a_reboot_gets_one_where_that_is_allowed(story: Story) -> None:
@@ -149,6 +135,6 @@ def test_after_the_reboot_everything_is_there(story: Story) -> None:
         SMALL_DRIVER: "ready",
         DUO: "ready",
     }
-    assert story.guest(_OPEN).stdout == "opened\n"
+    assert story.guest(OPEN_DEVICE).stdout == "opened\n"
     log = story.guest("journalctl -b --no-pager -u provision-boot").stdout
     assert SMALL_DRIVER in log, log

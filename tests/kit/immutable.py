@@ -1,0 +1,30 @@
+"""What hosts of images have that Debian has not: a /usr that can't be written, and an updater."""
+
+from __future__ import annotations
+
+__all__ = ["read_only_usr", "updater"]
+
+_READ_ONLY = """\
+[Unit]
+DefaultDependencies=no
+Before=local-fs.target
+After=systemd-remount-fs.service local-fs-pre.target
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=/bin/mount --bind /usr /usr
+ExecStart=/bin/mount -o remount,bind,ro /usr
+{more}[Install]
+WantedBy=local-fs.target
+"""
+_UPDATER = '#!/bin/sh\n[ "$*" = "{words}" ] && exec cat {answer}\n'
+
+
+def read_only_usr(*more: str) -> str:
+    """A unit that makes /usr read-only at each boot, and then runs commands."""
+    return _READ_ONLY.format(more="".join(f"ExecStart={command}\n" for command in more))
+
+
+def updater(words: str, answer: str) -> str:
+    """A program that says what a file has, when it is asked in the words that belong to it."""
+    return _UPDATER.format(words=words, answer=answer)
