@@ -164,17 +164,6 @@ def automatic_reboot(scene: Scene) -> Iterator[Finding]:
         )
 
 
-def policy(scene: Scene) -> Iterator[Finding]:
-    """provision.toml does not leave the work to the boot."""
-    if scene.drivers and not scene.config.policy.prebuild:
-        yield Finding(
-            "warn",
-            "[policy] prebuild is false",
-            "a host that boots a new kernel has no drivers until they are built then: minutes",
-            "prebuild = true in /etc/provision/provision.toml",
-        )
-
-
 def store(scene: Scene) -> Iterator[Finding]:
     """The artifacts in use are whole, and there is room for the next."""
     for driver, entry, _manifest in scene.installed():

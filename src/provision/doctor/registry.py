@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from provision.doctor import builds, host, kernel, messages
+from provision.doctor import builds, host, kernel, messages, settings
 from provision.doctor.finding import Finding, State
 from provision.doctor.scene import Scene
 
@@ -75,7 +75,9 @@ CHECKS: tuple[Check, ...] = (
     Check("dkms", host.dkms),
     Check("units", host.units),
     Check("automatic-reboot", host.automatic_reboot),
-    Check("policy", host.policy),
+    Check("policy", settings.policy),
+    Check("catalogue", settings.catalogue),
+    Check("runtime", settings.runtime),
     Check("store", host.store),
 )
 

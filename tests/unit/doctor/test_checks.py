@@ -195,6 +195,25 @@ def _no_prebuild(host: DoctorHost) -> None:
     host.file("etc/provision/provision.toml", "[policy]\nprebuild = false\n")
 
 
+def _no_catalogue(host: DoctorHost) -> None:
+    host.file("etc/provision/provision.toml", 'catalogue = ["/srv/drivers"]\n')
+
+
+def _podman_runtime(host: DoctorHost, name: str, program: str) -> None:
+    text = f'[engine.runtimes]\noci-decorator = ["{program}"]\n'
+    host.file(f"etc/containers/containers.conf.d/{name}.conf", text)
+
+
+def _docker_runtime(host: DoctorHost) -> None:
+    host.file("etc/docker/daemon.json", '{"runtimes": {"oci-decorator": {"path": "/opt/gone"}}}')
+
+
+def _redefined(host: DoctorHost) -> None:
+    host.file("usr/bin/true", "")
+    _podman_runtime(host, "50-oci-decorator", "/opt/provision/bin/oci-decorator-runtime")
+    _podman_runtime(host, "90-local", "/usr/bin/true")
+
+
 def _damaged(host: DoctorHost) -> None:
     write(host.entry / MODULE, make_module()[:-1] + b"x")
 
@@ -253,6 +272,10 @@ CASES: list[tuple[str, Break, str, str]] = [
     ("units", _no_hook, "warn", "/etc/kernel/postinst.d/provision is missing"),
     ("automatic-reboot", _reboots, "warn", "50unattended-upgrades"),
     ("policy", _no_prebuild, "warn", "prebuild is false"),
+    ("catalogue", _no_catalogue, "warn", "/srv/drivers, and there is no such folder"),
+    ("runtime", _redefined, "warn", "90-local.conf gives podman another oci-decorator"),
+    ("runtime", lambda host: _podman_runtime(host, "50-oci-decorator", "/x"), "warn", "no /x"),
+    ("runtime", _docker_runtime, "warn", "/etc/docker/daemon.json has the runtime"),
     ("store", _damaged, "fail", "has the sha256"),
     ("store", _no_manifest, "fail", "no manifest that can be read"),
 ]
@@ -271,6 +294,23 @@ def test_a_trouble_is_found_and_explained(
 
 def test_every_check_is_shown_to_find_something() -> None:
     assert {check for check, *_ in CASES} == {check.id for check in CHECKS}
+
+
+def test_a_runtime_that_is_there_is_no_trouble(host: DoctorHost) -> None:
+    host.file("usr/bin/true", "")
+    host.file("etc/docker/daemon.json", '{"runtimes": {"runc": 1}}')
+    _podman_runtime(host, "10-local", "/usr/bin/true")
+    _podman_runtime(host, "50-oci-decorator", "/usr/bin/true")
+    assert [result.state for result in host.results("runtime")] == ["ok"]
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"runtimes": {"oci-decorator": 1}}', '{"a": "\xff'])
+def test_settings_that_engines_refuse_themselves_are_no_trouble(
+    host: DoctorHost, text: str
+) -> None:
+    host.file("etc/docker/daemon.json", text)
+    host.file("etc/containers/containers.conf.d/50-oci-decorator.conf", text)
+    assert [result.state for result in host.results("runtime")] == ["ok"]
 
 
 def test_a_kernel_that_is_prepared_is_no_trouble(host: DoctorHost) -> None:
