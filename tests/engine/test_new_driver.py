@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import TYPE_CHECKING
 
 import pytest
 
 from kit.fileserver import served
 from kit.hosts import DISTRO, OLD_KERNEL
+from kit.made_up import MADE_UP, made_up_source, write_made_up
 from kit.product import BUILD_NETWORK
-from kit.tarball import write_tarball
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,78 +18,26 @@ if TYPE_CHECKING:
     from kit.hosts import Containers, Host
     from kit.product import Provision
 
-_SOURCE = {
-    "hello.c": """\
-#include <linux/module.h>
-static int __init hello_init(void) { return 0; }
-static void __exit hello_exit(void) { }
-module_init(hello_init);
-module_exit(hello_exit);
-MODULE_LICENSE("GPL");
-MODULE_VERSION("1.2");
-""",
-    "Makefile": """\
-obj-m := hello.o
-all:
-	$(MAKE) -C $(KDIR) M=$(CURDIR) modules
-""",
-    "hello-tool": "#!/bin/sh\necho hello from the driver\n",
-}
-_RECIPE = """\
-schema = 1
-name = "hello"
-summary = "A driver that exists in this test alone"
-vendor = "Example"
-homepage = "https://example.org"
-
-[source]
-kind = "archive"
-[[source.releases]]
-version = "1.2"
-url = "{url}/hello-1.2.tar.gz"
-sha256 = "{sha256}"
-
-[[kernels]]
-kernels = ">=6.1"
-
-[flavours.only]
-licences = ["GPL-2.0-only"]
-[flavours.only.build]
-command = ["make", "-j{{jobs}}", "KDIR={{kernel_build}}"]
-modules = ["hello.ko"]
-
-[container]
-activation_flag = "OCI_HELLO"
-driver_feature = ["tool"]
-[container.features.tool]
-
-[[files]]
-kind = "binary"
-from = "hello-tool"
-to = "/usr/bin/hello-tool"
-features = ["tool"]
-"""
+_VERSION = "1.2"
 
 
 @pytest.fixture
 def tarball(tmp_path: Path) -> Path:
     """The made-up driver's source."""
-    return write_tarball(tmp_path / "files", "hello-1.2", _SOURCE)
+    return made_up_source(tmp_path / "files", _VERSION)
 
 
 @pytest.fixture
 def catalogue(tmp_path: Path, tarball: Path) -> Iterator[Path]:
     """A catalogue with the made-up driver, whose source is served as long as this lives."""
     folder = tmp_path / "drivers"
-    (folder / "hello").mkdir(parents=True)
-    sha256 = hashlib.sha256(tarball.read_bytes()).hexdigest()
     with served(tarball.parent) as url:
-        (folder / "hello/driver.toml").write_text(_RECIPE.format(url=url, sha256=sha256))
+        write_made_up(folder, {_VERSION: tarball}, url)
         yield folder
 
 
 def _target(catalogue: Path) -> tuple[str | Path, ...]:
-    return ("hello", "--kernel", OLD_KERNEL, "--distro", DISTRO, "--catalogue", catalogue)
+    return (MADE_UP, "--kernel", OLD_KERNEL, "--distro", DISTRO, "--catalogue", catalogue)
 
 
 def test_a_folder_is_all_that_a_new_driver_needs(
@@ -99,11 +46,11 @@ def test_a_folder_is_all_that_a_new_driver_needs(
     built = provision.build(*_target(catalogue))
     provision("verify", built["image"])
     provision("install", built["image"], "--root", host.root)
-    assert list(host.entry("hello").rglob("hello.ko*"))
+    assert list(host.entry(MADE_UP).rglob("hello.ko*"))
     for start in (containers.docker, containers.in_podman):
         assert start("hello-tool", check=False).returncode == 127
         done = start("hello-tool", flags=("--env=OCI_HELLO=all",))
-        assert done.stdout == "hello from the driver\n"
+        assert done.stdout == f"hello {_VERSION}\n"
 
 
 def test_a_download_with_another_sha256_fails_the_build_and_says_so(
