@@ -19,7 +19,7 @@ def test_units_come_and_go(call: Call, host: Path) -> None:
     assert outcome.document["changed"] is True
     assert {change["kind"] for change in outcome.document["changes"]} == {"write", "switch"}
     unit = host / "etc/systemd/system/provision-boot.service"
-    page = "file:///opt/provision/share/provision/docs/how-to/keep-drivers-loaded.md"
+    page = "file:///opt/provision/venv/share/provision/docs/how-to/keep-drivers-loaded.md"
     assert f"Documentation={page}\n" in unit.read_text()
     assert call("units", "--root", host).out == "Nothing to do.\n"
     assert call("units", "--root", host, "--json").document["changed"] is False

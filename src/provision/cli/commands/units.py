@@ -27,7 +27,7 @@ from provision.progress import Note
 
 _FLATCAR = "flatcar"
 _PAGE = "how-to/keep-drivers-loaded.md"
-_INSTALLED = "/opt/provision/share/provision/docs"
+_INSTALLED = "/opt/provision/venv/share/provision/docs"
 
 
 @click.command("units")
