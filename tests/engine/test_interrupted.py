@@ -49,9 +49,14 @@ def _wait(until: Callable[[], object], process: subprocess.Popen[bytes]) -> None
 def test_a_build_that_is_killed_is_finished_by_the_next(
     engine: Engine, provision: Provision, unbuilt: str, tmp_path: Path, layers: int
 ) -> None:
-    before = len(engine.layers())
+    before, containers = len(engine.layers()), set(engine.containers())
     process = _background(provision, tmp_path / "log", *_BUILD)
-    _wait(lambda: len(engine.layers()) >= before + layers and engine.containers(), process)
+
+    def has_come_so_far() -> bool:
+        is_at_work = bool(set(engine.containers()) - containers)
+        return is_at_work and len(engine.layers()) >= before + layers
+
+    _wait(has_come_so_far, process)
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert unbuilt not in engine.images()
@@ -65,8 +70,10 @@ def test_of_two_builds_at_once_one_waits_and_says_so(
     engine: Engine, provision: Provision, unbuilt: str, tmp_path: Path
 ) -> None:
     logs = (tmp_path / "first", tmp_path / "second")
+    # What a killed build has left in the engine is none of this one's.
+    before = set(engine.containers())
     first = _background(provision, logs[0], *_BUILD, "--json")
-    _wait(engine.containers, first)
+    _wait(lambda: set(engine.containers()) - before, first)
     second = _background(provision, logs[1], *_BUILD, "--json")
     assert (first.wait(600), second.wait(600)) == (0, 0)
     texts = [log.read_text() for log in logs]
