@@ -37,3 +37,8 @@ mod syscalls;
 mod trust;
 pub mod vendor;
 pub mod vendor_dir;
+
+/// musl's own allocator takes as long as all else that a start does.
+#[cfg(target_env = "musl")]
+#[global_allocator]
+static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;

@@ -9,7 +9,7 @@ from bench.rows import Row
 from bench.timing import Timed
 from kit.process import run
 from kit.product import DECORATOR, RUNTIME
-from kit.rust import pick_toolchain
+from kit.rust import pick_toolchain, target_words
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -77,8 +77,9 @@ def _starts(scene: Scene) -> list[Row]:
 
 def _library_cache(scene: Scene) -> Row:
     """By the crate's own benchmark: each start on a fresh overlay, as a new container has it."""
-    words = ("bench", "--locked", "--bench", "library_cache", "--")
-    output = pick_toolchain().cargo_output(*words, str(scene.root), str(scene.base_tree))
+    toolchain = pick_toolchain()
+    words = ("bench", "--locked", *target_words(toolchain), "--bench", "library_cache", "--")
+    output = toolchain.cargo_output(*words, str(scene.root), str(scene.base_tree))
     measured = json.loads(output.splitlines()[-1])
     note = (
         f"{measured['libraries']} libraries {measured['native_ms']:.2f} ms; "

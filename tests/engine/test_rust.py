@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING
 
 from kit import rust
 from kit.cache import REPOSITORY
-from kit.probe import is_root, need, need_programs
+from kit.probe import find_program, is_root, need, need_programs
 from kit.process import run
 from kit.product import DECORATOR
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import pytest
 
 
@@ -24,12 +26,26 @@ def test_the_crate_passes_its_tests_with_its_minimum_rustc() -> None:
 
 
 def test_without_a_cargo_of_its_own_the_machine_gets_one(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: pytest.TempPathFactory
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("CARGO_HOME", str(tmp_path))
     monkeypatch.setattr(rust, "find_program", lambda _name: None)
     need(is_root(), "root", "run as root")
     assert isinstance(rust.pick_toolchain(), rust.Container)
+
+
+def test_where_there_is_no_musl_the_compilers_own_target_serves(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    cargo = find_program("cargo")
+    need(cargo is not None, "cargo", "any will do")
+    assert cargo is not None
+    for name in ("cargo", "rustc"):
+        # Links, as rustup's programs go by the name that they are called by.
+        (tmp_path / name).symlink_to(cargo.parent / name)
+    machine = rust.Machine(tmp_path / "cargo")
+    monkeypatch.setattr(rust.Machine, "_has_target", lambda _self, _triple: False)
+    assert rust.target_words(machine) == ()
 
 
 def test_the_binary_is_static_and_needs_no_loader() -> None:

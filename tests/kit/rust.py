@@ -3,6 +3,9 @@
 In this order: the machine's cargo where it is new enough for hooks/Cargo.toml; Debian's own, where
 that is new enough (Debian 13) and apt may install it; a container from a debootstrapped Debian 13,
 whose rustc is the oldest that the crate promises to build with. `msrv` always takes the container.
+
+With musl, which starts faster, where the toolchain has that target or rustup can add it; else with
+glibc. Both are static. `docs/decisions/0011` has the figures.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import shutil
 import sys
 import tomllib
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from kit.cache import REPOSITORY, cache_dir, cached
@@ -22,7 +26,7 @@ from kit.podman import Podman
 from kit.probe import find_program, in_ci, is_root
 from kit.process import run, stream
 
-__all__ = ["Container", "Machine", "Toolchain", "minimum_version", "pick_toolchain"]
+__all__ = ["Container", "Machine", "Toolchain", "minimum_version", "pick_toolchain", "target_words"]
 
 HOOKS = REPOSITORY / "hooks"
 _SUITE = "trixie"
@@ -35,6 +39,7 @@ _RIGHTS = (
     "--security-opt=seccomp=unconfined",
     "--security-opt=apparmor=unconfined",
 )
+_RUSTUP_S = 300
 _CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
 
 Version = tuple[int, ...]
@@ -51,7 +56,7 @@ def _version(text: str) -> Version:
     return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Machine:
     """The cargo on this machine."""
 
@@ -66,6 +71,41 @@ class Machine:
     def target(self) -> Path:
         """The folder that cargo builds into."""
         return HOOKS / "target"
+
+    @cached_property
+    def triple(self) -> str | None:
+        """The target to build for; None: the compiler's own."""
+        version = run([self._beside("rustc"), "-vV"], cwd=HOOKS).stdout
+        host = re.search(r"^host: (\S+)-gnu$", version, re.MULTILINE)
+        if host is None:
+            return None
+        triple = f"{host[1]}-musl"
+        return triple if self._has_target(triple) or self._add_target(triple) else None
+
+    def _has_target(self, triple: str) -> bool:
+        words: list[str | Path] = [
+            self._beside("rustc"),
+            "--print",
+            "target-libdir",
+            "--target",
+            triple,
+        ]
+        done = run(words, cwd=HOOKS, check=False)
+        return done.returncode == 0 and any(Path(done.stdout.strip()).glob("libstd-*.rlib"))
+
+    def _add_target(self, triple: str) -> bool:
+        rustup = self._beside("rustup")
+        if not rustup.exists():
+            return False
+        _say(f"adding the target {triple} (rustup)")
+        words: list[str | Path] = [rustup, "target", "add", triple]
+        done = run(words, cwd=HOOKS, check=False, timeout_s=_RUSTUP_S)
+        if done.returncode != 0:
+            _say(f"without it: {done.stderr.strip()}")
+        return done.returncode == 0
+
+    def _beside(self, name: str) -> Path:
+        return self.cargo.parent / name
 
     def cargo_run(self, *words: str) -> int:
         """Run cargo in hooks/, its output on ours; the exit status."""
@@ -90,6 +130,10 @@ class Container:
     """Debian 13's cargo in a container without an engine: podman straight on a tree."""
 
     tree: Path
+
+    @property
+    def triple(self) -> None:
+        """The compiler's own target: Debian has no other."""
 
     @property
     def name(self) -> str:
@@ -186,15 +230,20 @@ def _from_apt() -> Machine | None:
     return _machine()
 
 
+def target_words(toolchain: Toolchain) -> tuple[str, ...]:
+    """The words by which cargo builds for the target that is shipped."""
+    return () if toolchain.triple is None else ("--target", toolchain.triple)
+
+
 def build(toolchain: Toolchain) -> int:
     """The release binary, as build/oci-decorator and its other name."""
-    status = toolchain.cargo_run("build", "--release", "--locked")
+    status = toolchain.cargo_run("build", "--release", "--locked", *target_words(toolchain))
     if status != 0:
         return status
     folder = REPOSITORY / "build"
     folder.mkdir(exist_ok=True)
     draft = folder / ".oci-decorator"
-    shutil.copy2(toolchain.target / "release/oci-decorator", draft)
+    shutil.copy2(toolchain.target / (toolchain.triple or "") / "release/oci-decorator", draft)
     draft.rename(folder / "oci-decorator")
     runtime = folder / "oci-decorator-runtime"
     runtime.unlink(missing_ok=True)
@@ -221,7 +270,7 @@ def check(toolchain: Toolchain) -> int:
 
 def test(toolchain: Toolchain) -> int:
     """The crate's own tests."""
-    return toolchain.cargo_run("test", "--locked")
+    return toolchain.cargo_run("test", "--locked", *target_words(toolchain))
 
 
 def _say(text: str) -> None:
