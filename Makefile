@@ -8,7 +8,8 @@ MAKEFLAGS += --no-builtin-rules --no-print-directory
 # PYTHONPATH: kit, demo and bench are packages below tests/, not part of what is installed.
 PYTHON := PYTHONPATH=tests .venv/bin/python
 PYTEST := $(PYTHON) -m pytest
-# Two guests at a time, each file's story in one process: an emulated guest mostly uses one core.
+# Two hosts or guests at a time, each file's story in one process: a host mostly waits for Ansible, and
+# an emulated guest mostly uses one core.
 IN_PAIRS := --numprocesses=2 --dist=loadfile
 
 help: ## What there is
@@ -36,7 +37,7 @@ engine-test: build
 	$(PYTEST) tests/engine --durations=15
 
 host-test: build ## The Ansible collection on Debian hosts in containers with systemd, by ssh (root)
-	$(PYTEST) tests/hosts --durations=15
+	$(PYTEST) tests/hosts $(IN_PAIRS) --durations=15
 
 vm-test: build ## Real kernels in QEMU guests, with or without KVM (root, some 20 minutes)
 	$(PYTEST) tests/vm --ignore=tests/vm/long $(IN_PAIRS) --durations=15
