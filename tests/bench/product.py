@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import tempfile
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.rows import Row
@@ -15,13 +17,12 @@ from kit.hosts import DISTRO, NEW_KERNEL
 from kit.process import run
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from bench.scene import Scene
 
 __all__ = ["build_rows", "rows"]
 
 _ROUNDS = 15
+_BUILDS = 2
 _MAKE = "make "
 # The newest kernel, as after an upgrade.
 _UPGRADE = ("nvidia", "--kernel", NEW_KERNEL, "--distro", DISTRO)
@@ -66,16 +67,20 @@ def _image_size(scene: Scene) -> Row:
 
 def build_rows(scene: Scene) -> list[Row]:
     """The modules in the driver container against the same make outside; minutes."""
-    forced = scene.provision.build(*_UPGRADE, "--rebuild")
-    steps = forced["steps"]
-    make = next(step for step in steps if _MAKE in step["instruction"])
-    outside = _make_outside(scene)
-    rest = sum(step["seconds"] for step in steps if step is not make)
-    note = f"{make['seconds']:.0f} s in docker build; {outside:.0f} s in a chroot of the same tree"
+    built, outside = [], []
+    for _ in range(_BUILDS):
+        built.append(_make_inside(scene))
+        outside.append(_make_outside(scene))
+    # What disturbs a build makes it longer, never shorter.
+    (inside, rest), alone = min(built), min(outside)
+    note = (
+        f"{inside:.0f} s in docker build; {alone:.0f} s in a chroot of the same tree;"
+        f" the faster of {_BUILDS} each, in turns"
+    )
     return [
         Row(
             "NVIDIA's modules for a new kernel in docker build / outside",
-            make["seconds"] / outside,
+            inside / alone,
             1.15,
             "x",
             note,
@@ -90,6 +95,13 @@ def build_rows(scene: Scene) -> list[Row]:
     ]
 
 
+def _make_inside(scene: Scene) -> tuple[float, float]:
+    """Seconds of the recipe's make in a build from the beginning, and of all its other steps."""
+    steps = scene.provision.build(*_UPGRADE, "--rebuild")["steps"]
+    make = next(step for step in steps if _MAKE in step["instruction"])
+    return make["seconds"], sum(step["seconds"] for step in steps if step is not make)
+
+
 def _make_outside(scene: Scene) -> float:
     """Seconds of the recipe's make, in a plain folder with the same tools and sources."""
     tree, command = _before_make(scene)
@@ -102,7 +114,7 @@ def _make_outside(scene: Scene) -> float:
 
 def _before_make(scene: Scene) -> tuple[Path, str]:
     """The build stage's file system as it is when make starts, and the command that starts it."""
-    context = scene.folder / "context"
+    context = Path(tempfile.mkdtemp(dir=scene.folder)) / "context"
     scene.provision("render", *_UPGRADE, "--output", context)
     dockerfile = (context / "Dockerfile").read_text()
     before, build = dockerfile.split(_JOBS, 1)
