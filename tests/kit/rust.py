@@ -19,12 +19,13 @@ import tomllib
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from subprocess import TimeoutExpired
 
 from kit.cache import REPOSITORY, cache_dir, cached
 from kit.debian import debootstrap
 from kit.podman import Podman
 from kit.probe import find_program, in_ci, is_root
-from kit.process import run, stream
+from kit.process import CommandFailedError, run, stream
 
 __all__ = ["Container", "Machine", "Toolchain", "minimum_version", "pick_toolchain", "target_words"]
 
@@ -39,7 +40,7 @@ _RIGHTS = (
     "--security-opt=seccomp=unconfined",
     "--security-opt=apparmor=unconfined",
 )
-_RUSTUP_S = 300
+_RUSTUP_S = 120
 _CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
 
 Version = tuple[int, ...]
@@ -99,10 +100,12 @@ class Machine:
             return False
         _say(f"adding the target {triple} (rustup)")
         words: list[str | Path] = [rustup, "target", "add", triple]
-        done = run(words, cwd=HOOKS, check=False, timeout_s=_RUSTUP_S)
-        if done.returncode != 0:
-            _say(f"without it: {done.stderr.strip()}")
-        return done.returncode == 0
+        try:
+            run(words, cwd=HOOKS, timeout_s=_RUSTUP_S)
+        except (CommandFailedError, TimeoutExpired) as error:
+            _say(f"going on without it: {error}")
+            return False
+        return True
 
     def _beside(self, name: str) -> Path:
         return self.cargo.parent / name
