@@ -22,7 +22,7 @@ help: ## What there is
 demo: build ## The main job on real input: build a driver, install it, use it in containers (root)
 	@$(PYTHON) -m demo
 
-test: check engine-test host-test vm-test ## All but the long stories: check, real engines, hosts, kernels (root, under 60 minutes)
+test: check engine-test host-test vm-test ## All but the long stories: check, real engines, hosts, kernels (root, about an hour)
 
 check: setup ## Format, lints, types, layers, unit and golden tests (under 3 minutes)
 	.venv/bin/ruff format --check
@@ -39,7 +39,7 @@ engine-test: build
 host-test: build ## The Ansible collection on Debian hosts in containers with systemd, by ssh (root)
 	$(PYTEST) tests/hosts $(IN_PAIRS) --durations=15
 
-vm-test: build ## Real kernels in QEMU guests, with or without KVM (root, some 20 minutes)
+vm-test: build ## Real kernels in QEMU guests, with or without KVM (root, some 30 minutes)
 	$(PYTEST) tests/vm --ignore=tests/vm/long $(IN_PAIRS) --durations=15
 
 vm-long-test: build ## More stories in guests: site.yml, CoreOS, kernels that come and go, mishaps (root; not part of test)

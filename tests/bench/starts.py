@@ -70,32 +70,33 @@ def _runc(scene: Scene) -> Row:
             restore=decorated.restore,
         ),
     ]
-    with _prompt_grace_periods():
+    with _prompt_grace_periods() as are_prompt:
         ms = scene.timer.rounds_ms(programs, _RUNC_ROUNDS)
     # Of each round, as runc's own time drifts by more than what is measured.
     added = median(map(sub, ms["decorated"], ms["plain"]))
     note = (
         f"plain {median(ms['plain']):.1f} ms, with {scene.wanted()} and the library cache"
         f" {median(ms['decorated']):.1f} ms; median difference of {_RUNC_ROUNDS} turns"
+        + (", grace periods expedited" if are_prompt else "")
     )
     return Row("runc run, two vendors applied: added to plain", added, _RUNC_ADDED, "ms", note)
 
 
 @contextmanager
-def _prompt_grace_periods() -> Iterator[None]:
-    """Have the kernel end RCU's grace periods at once, where it can be told to.
+def _prompt_grace_periods() -> Iterator[bool]:
+    """Have the kernel end RCU's grace periods at once; whether it can be told to.
 
     runc waits for several of them when it moves a process from cgroup to cgroup, with driver or
-    without: some milliseconds more or less by chance, three times what is measured.
+    without: some milliseconds more or less by chance, which is more than what is measured.
     Source: https://docs.kernel.org/RCU/Design/Requirements/Requirements.html, rcu_expedited.
     """
     if not os.access(_RCU_EXPEDITED, os.W_OK):
-        yield
+        yield False
         return
     before = _RCU_EXPEDITED.read_text()
     _RCU_EXPEDITED.write_text("1")
     try:
-        yield
+        yield True
     finally:
         _RCU_EXPEDITED.write_text(before)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from kit import rust
 from kit.cache import REPOSITORY
 from kit.probe import find_program, is_root, need, need_programs
@@ -12,8 +14,6 @@ from kit.product import DECORATOR
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
 
 def test_the_crate_passes_its_tests_with_its_minimum_rustc() -> None:
@@ -34,8 +34,9 @@ def test_without_a_cargo_of_its_own_the_machine_gets_one(
     assert isinstance(rust.pick_toolchain(), rust.Container)
 
 
+@pytest.mark.parametrize("has_rustup", [False, True])
 def test_where_there_is_no_musl_the_compilers_own_target_serves(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, has_rustup: bool
 ) -> None:
     cargo = find_program("cargo")
     need(cargo is not None, "cargo", "any will do")
@@ -43,6 +44,10 @@ def test_where_there_is_no_musl_the_compilers_own_target_serves(
     for name in ("cargo", "rustc"):
         # Links, as rustup's programs go by the name that they are called by.
         (tmp_path / name).symlink_to(cargo.parent / name)
+    if has_rustup:
+        rustup = tmp_path / "rustup"
+        rustup.write_text("#!/bin/sh\necho no network >&2\nexit 1\n")
+        rustup.chmod(0o755)
     machine = rust.Machine(tmp_path / "cargo")
     monkeypatch.setattr(rust.Machine, "_has_target", lambda _self, _triple: False)
     assert rust.target_words(machine) == ()

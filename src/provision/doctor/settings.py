@@ -65,7 +65,9 @@ def runtime(scene: Scene) -> Iterator[Finding]:
 
 
 def _missing(root: Path, name: str, programs: tuple[str, ...]) -> Iterator[Finding]:
-    if not any((root / program.lstrip("/")).is_file() for program in programs):
+    # Docker looks for a bare name along its PATH, which isn't ours to know.
+    is_known = all(program.startswith("/") for program in programs)
+    if is_known and not any((root / program.lstrip("/")).is_file() for program in programs):
         yield Finding(
             "warn",
             f"/{name} has the runtime oci-decorator, and there is no {' or '.join(programs)}",
@@ -83,7 +85,8 @@ def _podman(root: Path) -> Iterator[tuple[str, tuple[str, ...]]]:
             except (OSError, ValueError, KeyError, TypeError):
                 # It says nothing of it, or podman itself refuses it.
                 continue
-            yield str(path.relative_to(root)), tuple(map(str, programs))
+            if isinstance(programs, list) and programs:
+                yield str(path.relative_to(root)), tuple(map(str, programs))
 
 
 def _docker(root: Path) -> tuple[str, ...]:

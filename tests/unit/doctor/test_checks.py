@@ -66,6 +66,18 @@ def test_a_runtime_that_is_there_is_no_trouble(host: DoctorHost) -> None:
     assert [result.state for result in host.results("runtime")] == ["ok"]
 
 
+def test_a_runtime_that_docker_looks_for_itself_is_no_trouble(host: DoctorHost) -> None:
+    host.file("etc/docker/daemon.json", '{"runtimes": {"oci-decorator": {"path": "a-name"}}}')
+    assert [result.state for result in host.results("runtime")] == ["ok"]
+
+
+@pytest.mark.parametrize("value", ["1", '"/x"', "[]"])
+def test_a_runtime_that_podman_refuses_itself_is_no_trouble(host: DoctorHost, value: str) -> None:
+    text = f"[engine.runtimes]\noci-decorator = {value}\n"
+    host.file("etc/containers/containers.conf.d/50-oci-decorator.conf", text)
+    assert [result.state for result in host.results("runtime")] == ["ok"]
+
+
 @pytest.mark.parametrize("text", ["{", "[]", '{"runtimes": {"oci-decorator": 1}}', '{"a": "\xff'])
 def test_settings_that_engines_refuse_themselves_are_no_trouble(
     host: DoctorHost, text: str
