@@ -13,13 +13,15 @@ use std::time::Instant;
 
 use rustix::mount::{MountFlags, UnmountFlags};
 
-use oci_decorator::collect::collect;
+use oci_decorator::config::{settings, vendor_dir};
 use oci_decorator::decide::decide;
+use oci_decorator::discover::host::Host;
+use oci_decorator::discover::inventory::collect;
 use oci_decorator::edits::Edits;
-use oci_decorator::environment::Environment;
-use oci_decorator::host::Host;
-use oci_decorator::inroot::Root;
-use oci_decorator::{libcache, settings, vendor_dir};
+use oci_decorator::ldcache;
+use oci_decorator::policy::Policy;
+use oci_decorator::request::Request;
+use oci_decorator::rootfs::Root;
 
 const ROUNDS: usize = 60;
 
@@ -54,12 +56,10 @@ fn main() {
 fn edits(host: &Path) -> Edits {
     let folder = settings::beneath(host, settings::DEFAULT_CONFIG_DIR);
     let files = vendor_dir::read(&folder).expect("vendor files");
-    let flags: Environment = files
-        .iter()
-        .filter_map(|file| file.content.as_ref().ok())
-        .map(|vendor| format!("{}=all", vendor.activation_flag))
-        .collect();
-    let (choices, _) = decide(&files, &flags).expect("a decision");
+    let vendors = files.iter().filter_map(|file| file.content.as_ref().ok());
+    let flags = vendors.map(|vendor| format!("{}=all", vendor.activation_flag));
+    let request = Request::of_environment(flags);
+    let (choices, _) = decide(&files, &request, &Policy::default()).expect("a decision");
     collect(&Host::open(host).expect("the host"), &choices)
         .expect("edits")
         .0
@@ -68,7 +68,7 @@ fn edits(host: &Path) -> Edits {
 /// From the vendor files to the cache: the lookups and the sonames count too.
 fn update(host: &Path, image: &Path) {
     let root = Root::open(image).expect("the image");
-    let notes = libcache::update(&root, &edits(host).libraries);
+    let notes = ldcache::update(&root, &edits(host).libraries);
     assert!(notes.is_empty(), "{notes:?}");
 }
 

@@ -1,42 +1,31 @@
 //! Puts accelerator drivers into containers when they start.
 //!
-//! One engine, several doors: [`decide`] says which features a container asks
-//! for, [`collect`] looks them up on the host, and the resulting [`edits`] are
-//! applied to the container's [`spec`] and, by the [`shim`], to its root.
+//! Several front ends, one engine: each of [`frontends`] fills a [`request`], the
+//! [`policy`] says what of it counts, [`decide`] which features that is, [`discover`]
+//! looks them up on the host, and the resulting [`edits`] are put into the container by
+//! [`apply`].
 
-pub mod arguments;
-mod bundle;
-pub mod cdi;
-pub mod check;
+pub mod apply;
 pub mod cli;
-pub mod clock;
-pub mod collect;
-mod container;
+pub mod config;
+pub mod configure;
 pub mod decide;
+pub mod discover;
 pub mod edits;
-pub mod elf;
-pub mod engine;
-pub mod environment;
 pub mod error;
-pub mod fold;
-pub mod glob;
-pub mod hook;
-pub mod host;
-pub mod inroot;
-pub mod json;
+pub mod frontends;
 pub mod ldcache;
-pub mod level;
-pub mod libcache;
 pub mod log;
+pub mod oci;
+pub mod policy;
 mod publish;
-pub mod settings;
-pub mod shim;
-pub mod spec;
-pub mod stdio;
+pub mod request;
+pub mod rootfs;
 mod syscalls;
-mod trust;
-pub mod vendor;
-pub mod vendor_dir;
+
+#[cfg(test)]
+#[path = "../tests/support/need.rs"]
+mod need;
 
 /// musl's own allocator takes as long as all else that a start does.
 #[cfg(target_env = "musl")]

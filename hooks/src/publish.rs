@@ -7,32 +7,29 @@ use rustix::fs::{AtFlags, Gid, Mode, OFlags, Stat, Uid};
 use rustix::io::Errno;
 use rustix::path::Arg;
 
-use crate::clock;
+use crate::log::clock;
 
 /// A file with the temporary name that hasn't changed for so long is nobody's any more.
 const ABANDONED_AFTER_S: u64 = 10;
 
-/// The name of a file until it is whole. Always the same for a folder, so that what a
-/// killed start left is found by a later one.
-#[derive(Clone, Copy, Debug)]
-pub enum Temporary<'a> {
-    /// Nobody else writes here.
-    Alone(&'a str),
-    /// Other starts may be writing right now, for containers that share the folder.
-    Shared(&'a str),
-}
+/// Starts that write into one folder at the same time, each to a file of its own.
+const WRITERS: u32 = 64;
 
 /// Writes the bytes under the name, with the owner and the permissions of `like`.
+///
+/// `temporary` is what the file is called until it is whole, with a number behind it while other
+/// starts are writing. These names are always the same for a folder, so that what a killed
+/// start left is found by a later one. Errors: `AGAIN` where all of them are taken.
 /// Not synced: `docs/decisions/0014` says why.
 pub fn publish(
     folder: &OwnedFd,
-    temporary: Temporary,
+    temporary: &str,
     name: impl Arg,
     bytes: &[u8],
     like: &Stat,
 ) -> rustix::io::Result<()> {
     let mode = Mode::from_raw_mode(like.st_mode & 0o777);
-    let (fd, temporary) = create_temporary(folder, temporary, mode)?;
+    let (fd, temporary) = create_temporary(folder, temporary, mode, clock::seconds())?;
     let remove = || rustix::fs::unlinkat(folder, &*temporary, AtFlags::empty());
     fill(&fd, bytes, like, mode)
         .and_then(|()| rustix::fs::renameat(folder, &*temporary, folder, name))
@@ -42,41 +39,48 @@ pub fn publish(
 /// A new file, and its name.
 fn create_temporary<'a>(
     folder: &OwnedFd,
-    temporary: Temporary<'a>,
+    temporary: &'a str,
     mode: Mode,
+    now: u64,
 ) -> rustix::io::Result<(OwnedFd, Cow<'a, str>)> {
-    let (Temporary::Alone(name) | Temporary::Shared(name)) = temporary;
-    match create(folder, name, mode) {
-        Err(Errno::EXIST) => {}
-        other => return other.map(|fd| (fd, Cow::Borrowed(name))),
-    }
-    let name = match temporary {
-        Temporary::Shared(_) if is_anothers(folder, name) => {
-            Cow::Owned(format!("{name}.{}", std::process::id()))
+    for number in 0..WRITERS {
+        let name = match number {
+            0 => Cow::Borrowed(temporary),
+            number => Cow::Owned(format!("{temporary}.{number}")),
+        };
+        match create(folder, &name, mode) {
+            Err(Errno::EXIST) if is_anothers(folder, &name, now) => continue,
+            Err(Errno::EXIST) => {}
+            other => return other.map(|fd| (fd, name)),
         }
-        _ => Cow::Borrowed(name),
-    };
-    match rustix::fs::unlinkat(folder, &*name, AtFlags::empty()) {
-        Ok(()) | Err(Errno::NOENT) => create(folder, &name, mode).map(|fd| (fd, name)),
-        Err(error) => Err(error),
+        match rustix::fs::unlinkat(folder, &*name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(error) => return Err(error),
+        }
+        match create(folder, &name, mode) {
+            Err(Errno::EXIST) => {}
+            other => return other.map(|fd| (fd, name)),
+        }
     }
+    Err(Errno::AGAIN)
 }
 
 /// True if another start is writing to the file right now.
-fn is_anothers(folder: &OwnedFd, name: &str) -> bool {
+fn is_anothers(folder: &OwnedFd, name: &str, now: u64) -> bool {
     rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)
-        .is_ok_and(|stat| !is_abandoned(&stat, clock::seconds()))
+        .is_ok_and(|stat| !is_abandoned(&stat, now))
 }
 
 /// The time of the last change of its inode, which no image can choose, is long ago or to come.
 fn is_abandoned(stat: &Stat, now: u64) -> bool {
     let changed = u64::try_from(stat.st_ctime).unwrap_or_default();
-    now.checked_sub(changed)
-        .is_none_or(|age| age >= ABANDONED_AFTER_S)
+    // Another's is a second younger than `now` where that was asked for just before.
+    now.abs_diff(changed) >= ABANDONED_AFTER_S
 }
 
 fn create(folder: &OwnedFd, name: &str, mode: Mode) -> rustix::io::Result<OwnedFd> {
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    // A link that has the name is followed by no call with EXCL: open(2).
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
     rustix::fs::openat(folder, name, flags, mode)
 }
 
@@ -116,7 +120,7 @@ mod tests {
     fn published(tree: &Path, bytes: &[u8]) {
         let folder = folder_of(tree);
         let like = rustix::fs::fstat(&folder).unwrap();
-        publish(&folder, Temporary::Shared(NAME), "cache", bytes, &like).unwrap();
+        publish(&folder, NAME, "cache", bytes, &like).unwrap();
     }
 
     #[test]
@@ -142,9 +146,95 @@ mod tests {
     fn what_a_killed_start_left_is_abandoned_after_a_while() {
         let tree = tempfile::tempdir().unwrap();
         let mut stat = rustix::fs::fstat(folder_of(tree.path())).unwrap();
-        for (ctime, abandoned) in [(1000, false), (991, false), (990, true), (1001, true)] {
+        for (ctime, abandoned) in [
+            (1000, false),
+            (991, false),
+            (990, true),
+            (1001, false),
+            (1010, true),
+        ] {
             stat.st_ctime = ctime;
             assert_eq!(is_abandoned(&stat, 1000), abandoned, "{ctime}");
+        }
+        std::fs::write(tree.path().join(NAME), "half").unwrap();
+        let folder = folder_of(tree.path());
+        let now = clock::seconds();
+        for (name, now, expected) in [
+            (NAME, now, true),
+            (NAME, now + 60, false),
+            ("no", now, false),
+        ] {
+            assert_eq!(is_anothers(&folder, name, now), expected, "{name} {now}");
+            // Its own name counts again then, and the file is a new one.
+            let mode = Mode::from_raw_mode(0o600);
+            let (_, name) = create_temporary(&folder, NAME, mode, now + 60).unwrap();
+            assert_eq!(name, NAME);
+            assert_eq!(std::fs::read(tree.path().join(NAME)).unwrap(), b"");
+        }
+    }
+
+    /// Its names are known, so that it never piles up.
+    #[test]
+    fn what_killed_starts_left_is_replaced_under_names_that_are_known() {
+        let tree = tempfile::tempdir().unwrap();
+        let folder = folder_of(tree.path());
+        let (now, mode) = (clock::seconds(), Mode::from_raw_mode(0o600));
+        std::fs::write(tree.path().join("outside"), "kept").unwrap();
+        std::os::unix::fs::symlink("outside", tree.path().join(NAME)).unwrap();
+        let names = |now| -> Vec<String> {
+            (0..3)
+                .map(|_| create_temporary(&folder, NAME, mode, now).unwrap().1)
+                .map(Cow::into_owned)
+                .collect()
+        };
+        assert_eq!(names(now), [".tmp.1", ".tmp.2", ".tmp.3"]);
+        assert_eq!(names(now + 60), [NAME; 3]);
+        let outside = std::fs::read_to_string(tree.path().join("outside"));
+        assert_eq!(outside.unwrap(), "kept");
+        for number in 4..WRITERS {
+            std::fs::write(tree.path().join(format!("{NAME}.{number}")), "").unwrap();
+        }
+        let full = create_temporary(&folder, NAME, mode, now);
+        assert_eq!(full.unwrap_err(), Errno::AGAIN);
+    }
+
+    #[test]
+    fn what_can_not_be_put_in_place_leaves_nothing() {
+        let tree = tempfile::tempdir().unwrap();
+        std::fs::create_dir(tree.path().join("cache")).unwrap();
+        let folder = folder_of(tree.path());
+        let like = rustix::fs::fstat(&folder).unwrap();
+        let failed = publish(&folder, NAME, "cache", b"new", &like);
+        assert_eq!(failed, Err(Errno::ISDIR));
+        assert_eq!(std::fs::read_dir(tree.path()).unwrap().count(), 1);
+        // A folder with the temporary name is nothing that we would remove.
+        std::fs::create_dir(tree.path().join(NAME)).unwrap();
+        let later = clock::seconds() + 60;
+        let failed = create_temporary(&folder, NAME, Mode::empty(), later);
+        assert_eq!(failed.unwrap_err(), Errno::ISDIR);
+    }
+
+    /// Whatever the umask takes away; and never the bits that make a program another user's.
+    #[test]
+    fn owner_and_permissions_are_those_that_are_given() {
+        use std::os::unix::fs::MetadataExt;
+        if !crate::need::root("chown") {
+            return;
+        }
+        let tree = tempfile::tempdir().unwrap();
+        let folder = folder_of(tree.path());
+        let mut like = rustix::fs::fstat(&folder).unwrap();
+        for (owner, group, mode, expected) in [
+            (0, 0, 0o100_644, 0o644),
+            (7, 8, 0o106_777, 0o777),
+            (0, 8, 0o100_600, 0o600),
+            (7, 0, 0o101_622, 0o622),
+        ] {
+            (like.st_uid, like.st_gid, like.st_mode) = (owner, group, mode);
+            publish(&folder, NAME, "cache", b"x", &like).unwrap();
+            let about = std::fs::metadata(tree.path().join("cache")).unwrap();
+            let found = (about.uid(), about.gid(), about.mode());
+            assert_eq!(found, (owner, group, 0o100_000 | expected));
         }
     }
 }

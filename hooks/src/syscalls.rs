@@ -4,20 +4,8 @@
 use std::os::fd::{AsFd, AsRawFd};
 
 use rustix::io::Errno;
-use rustix::thread::{unshare_unsafe, UnshareFlags};
 
-/// Moves this process into mount, IPC, network and UTS namespaces of its own,
-/// and its next child into a process namespace.
-pub fn leave_the_hosts() -> rustix::io::Result<()> {
-    let flags = UnshareFlags::NEWNS
-        | UnshareFlags::NEWPID
-        | UnshareFlags::NEWIPC
-        | UnshareFlags::NEWNET
-        | UnshareFlags::NEWUTS;
-    // SAFETY: what makes unshare(2) unsafe is CLONE_FILES, which parts threads
-    // from each other's descriptors; it isn't among the flags.
-    unsafe { unshare_unsafe(flags) }
-}
+use crate::edits::Attribute;
 
 /// Looks at files, and makes them, as this user and group from now on.
 pub fn use_files_as(user: u32, group: u32) {
@@ -38,11 +26,11 @@ struct MountAttributes {
     user_namespace: u64,
 }
 
-/// Sets attributes (`MOUNT_ATTR_…`) of a mount that is open, and makes it private.
+/// Sets attributes of a mount that is open, and makes it private.
 /// Errors: `NOSYS` before Linux 5.12.
-pub fn restrict_mount(mount: impl AsFd, attributes: u64) -> rustix::io::Result<()> {
+pub fn restrict_mount(mount: impl AsFd, attributes: &[Attribute]) -> rustix::io::Result<()> {
     let attributes = MountAttributes {
-        set: attributes,
+        set: attributes.iter().map(|attribute| bit(*attribute)).sum(),
         clear: 0,
         propagation: libc::MS_PRIVATE,
         user_namespace: 0,
@@ -63,6 +51,16 @@ pub fn restrict_mount(mount: impl AsFd, attributes: u64) -> rustix::io::Result<(
         )
     };
     checked(result).map(drop)
+}
+
+/// `MOUNT_ATTR_…` of `linux/mount.h`.
+fn bit(attribute: Attribute) -> u64 {
+    match attribute {
+        Attribute::ReadOnly => libc::MOUNT_ATTR_RDONLY,
+        Attribute::NoSuid => libc::MOUNT_ATTR_NOSUID,
+        Attribute::NoDevices => libc::MOUNT_ATTR_NODEV,
+        Attribute::NoPrograms => libc::MOUNT_ATTR_NOEXEC,
+    }
 }
 
 /// bpf(2) with one of its structures.

@@ -1,39 +1,31 @@
 //! `oci-decorator cdi generate`: its document, held against the rules of CDI.
 
-mod support;
-
-use serde_json::Value;
-use support::{code, run, stderr, stdout, Tree};
+use crate::support::{code, need, run, stderr, stdout, Tree};
+use serde_json::{json, Value};
 
 const DIRECTORY: &str = "etc/oci-decorator/oci-decorator.d";
 const VENDOR: &str = r#"{
     "activation_flag": "OCI_X", "driver_feature": ["run"],
     "inventory": {
-        "run": {"devices": ["x0", "x1"], "libraries": ["/opt/x/libx.so.1"], "directories": ["/opt/x"]},
+        "run": {"devices": ["x0", "x1", "xctl"], "libraries": ["/opt/x/libx.so.1"], "directories": ["/opt/x"]},
         "more": {"devices": ["x1"], "binaries": ["/usr/bin/x-smi"]}
     }
 }"#;
 
 fn host() -> Option<Tree> {
     use rustix::fs::{makedev, mknodat, FileType, Mode, CWD};
-    if !support::is_root("mknod") {
+    if !need::root("mknod") {
         return None;
     }
     let tree = Tree::new();
     tree.file(&format!("{DIRECTORY}/xpu.json"), VENDOR);
     tree.library("opt/x/libx.so.1", "libx.so.1", &[]);
     tree.file("usr/bin/x-smi", "");
-    for minor in 0..2 {
-        let node = tree.folder("dev").join(format!("x{minor}"));
-        let mode = Mode::from_raw_mode(0o600);
-        mknodat(
-            CWD,
-            node,
-            FileType::CharacterDevice,
-            mode,
-            makedev(240, minor),
-        )
-        .unwrap();
+    let mode = Mode::from_raw_mode(0o600);
+    for (minor, name) in ["x0", "x1", "xctl"].iter().enumerate() {
+        let node = tree.folder("dev").join(name);
+        let numbers = makedev(240, u32::try_from(minor).unwrap());
+        mknodat(CWD, node, FileType::CharacterDevice, mode, numbers).unwrap();
     }
     Some(tree)
 }
@@ -63,26 +55,29 @@ fn a_device_for_each_node_each_feature_and_all() {
     assert_eq!(spec["kind"], "oci-decorator/xpu");
     assert_eq!(
         names(&spec),
-        ["x0", "x1", "feature-run", "feature-more", "all"]
+        ["x0", "x1", "xctl", "feature-run", "feature-more", "all"]
     );
-    let node = &edits(&spec, "x1")["deviceNodes"][0];
-    assert_eq!(node["path"], "/dev/x1");
-    assert_eq!(node["hostPath"], format!("{}/dev/x1", tree.shown()));
-    assert_eq!((&node["major"], &node["minor"]), (&240.into(), &1.into()));
-    assert_eq!(
-        (&node["fileMode"], &node["permissions"]),
-        (&0o600.into(), &"rwm".into())
-    );
+    // Without numbers and modes: those are the host's when a container starts.
+    let node = |name: &str| {
+        let host_path = format!("{}/dev/{name}", tree.shown());
+        json!({"path": format!("/dev/{name}"), "hostPath": host_path})
+    };
+    let nodes = |name: &str| edits(&spec, name)["deviceNodes"].clone();
+    assert_eq!(nodes("x0"), json!([node("x0"), node("xctl")]));
+    assert_eq!(nodes("x1"), json!([node("x1"), node("xctl")]));
+    assert_eq!(nodes("xctl"), json!([node("xctl")]));
+    assert_eq!(nodes("feature-more"), json!([node("x1")]));
     let count = |name: &str, member: &str| {
         let edits = edits(&spec, name);
         edits[member].as_array().map_or(0, Vec::len)
     };
     for (name, nodes, mounts, hooks) in [
-        ("x0", 1, 1, 1),
-        ("x1", 1, 2, 1),
-        ("feature-run", 2, 1, 1),
+        ("x0", 2, 1, 1),
+        ("x1", 2, 2, 1),
+        ("xctl", 1, 1, 1),
+        ("feature-run", 3, 1, 1),
         ("feature-more", 1, 1, 0),
-        ("all", 2, 2, 1),
+        ("all", 3, 2, 1),
     ] {
         let found = ["deviceNodes", "mounts", "hooks"].map(|member| count(name, member));
         assert_eq!(found, [nodes, mounts, hooks], "{name}");
@@ -120,18 +115,37 @@ fn several_vendors_share_a_document_or_have_one_each() {
     let both = generate(&tree, &[]);
     assert_eq!(both["kind"], "oci-decorator/driver");
     assert_eq!(
-        names(&both)[..5],
+        names(&both)[..6],
         [
             "xpu-x0",
             "xpu-x1",
+            "xpu-xctl",
             "xpu-feature-run",
             "xpu-feature-more",
             "xpu-all"
         ]
     );
-    assert_eq!(names(&both)[10], "all");
+    assert_eq!(names(&both)[12], "all");
     let one = generate(&tree, &["--vendor", "ypu"]);
     assert_eq!(one["kind"], "y.com/npu");
+}
+
+/// An engine refuses a whole document for one device that gives nothing.
+#[test]
+fn what_gives_nothing_is_left_out() {
+    let Some(tree) = host() else { return };
+    std::fs::remove_file(tree.path("dev/x1")).unwrap();
+    std::fs::remove_file(tree.path("usr/bin/x-smi")).unwrap();
+    assert_eq!(
+        names(&generate(&tree, &[])),
+        ["x0", "xctl", "feature-run", "all"]
+    );
+    let nothing = r#"{"activation_flag":"A","driver_feature":[],"inventory":{"a":{"devices":["y*"],"binaries":["/y"]}}}"#;
+    tree.file(&format!("{DIRECTORY}/ypu.json"), nothing);
+    let root = tree.shown();
+    let output = run(&["cdi", "generate", "--vendor", "ypu", "--root", &root], "");
+    assert_eq!((code(&output), stdout(&output)), (3, String::new()));
+    assert!(stderr(&output).contains("has nothing of what the vendor files list"));
 }
 
 #[test]
@@ -149,6 +163,74 @@ fn a_file_is_written_whole_and_again_and_its_folder_made() {
     assert_eq!(std::fs::read_dir(tree.path("cdi")).unwrap().count(), 1);
 }
 
+/// What boots and activations call for: the files of a folder become those of the vendors.
+#[test]
+fn a_folder_has_a_file_for_each_vendor_that_can_have_one() {
+    let Some(tree) = host() else { return };
+    let vendor = |name: &str, text: &str| tree.file(&format!("{DIRECTORY}/{name}.json"), text);
+    vendor("ypu", &VENDOR.replace("OCI_X", "OCI_Y"));
+    vendor(
+        "gone",
+        &VENDOR.replace("\"inventory\"", "\"root\": \"/gone\", \"inventory\""),
+    );
+    for others in [
+        "nvidia.json",
+        "oci-decorator-nvidia.yaml",
+        "oci-decorator.json",
+    ] {
+        tree.file(&format!("run/cdi/{others}"), "another's");
+    }
+    let generate = |expected: i32| {
+        let (root, folder) = (tree.shown(), format!("{}/run/cdi", tree.shown()));
+        let words = ["cdi", "generate", "--root", &root, "--output-dir", &folder];
+        let output = run(&words, "");
+        assert_eq!((code(&output), stdout(&output)), (expected, String::new()));
+        let listing = tree.listing();
+        let found = listing.iter().filter_map(|p| p.strip_prefix("run/cdi/"));
+        let ours =
+            found.filter(|name| !tree.text(&format!("run/cdi/{name}")).contains("another's"));
+        (ours.map(str::to_owned).collect::<Vec<_>>(), stderr(&output))
+    };
+    let (found, message) = generate(3);
+    assert_eq!(found, ["oci-decorator-xpu.json", "oci-decorator-ypu.json"]);
+    assert!(message.contains("the driver is not installed"), "{message}");
+    // As each vendor by itself: names don't change when another vendor comes.
+    let spec: Value = serde_json::from_str(&tree.text("run/cdi/oci-decorator-ypu.json")).unwrap();
+    assert_eq!(spec["kind"], "oci-decorator/ypu");
+    assert!(names(&spec).contains(&"x0"));
+    std::fs::remove_file(tree.path(&format!("{DIRECTORY}/gone.json"))).unwrap();
+    std::fs::remove_file(tree.path(&format!("{DIRECTORY}/xpu.json"))).unwrap();
+    assert_eq!(generate(0).0, ["oci-decorator-ypu.json"]);
+    // One that can't be read is worse than a driver that isn't there.
+    vendor("bad", "{");
+    vendor(
+        "gone",
+        &VENDOR.replace("\"inventory\"", "\"root\": \"/gone\", \"inventory\""),
+    );
+    let (found, message) = generate(2);
+    assert_eq!(found, ["oci-decorator-ypu.json"]);
+    assert!(message.contains("bad.json can't be used") && message.contains("not installed"));
+    assert_eq!(
+        tree.listing()
+            .iter()
+            .filter(|p| p.starts_with("run/cdi/"))
+            .count(),
+        4
+    );
+}
+
+#[test]
+fn where_to_write_is_said_once() {
+    for more in [["--output", "/x"], ["--vendor", "x"]] {
+        let output = run(
+            &[&["cdi", "generate", "--output-dir", "/y"], &more[..]].concat(),
+            "",
+        );
+        assert_eq!(code(&output), 2);
+        assert!(stderr(&output).contains("--output-dir is for all vendors"));
+    }
+}
+
 #[test]
 fn what_is_wrong_is_said() {
     let tree = Tree::new();
@@ -158,8 +240,15 @@ fn what_is_wrong_is_said() {
         assert_eq!(code(&output), expected, "{words:?}");
         assert!(stderr(&output).contains(part), "{}", stderr(&output));
     };
-    fails(&[], 2, "known is generate");
-    fails(&["list"], 2, "list");
+    fails(&[], 2, "known are generate and list");
+    fails(&["lists"], 2, "lists");
+    fails(&["list", "--vendor", "x"], 2, "for cdi generate");
+    fails(&["generate", "--output", ""], 2, "--output is empty");
+    fails(
+        &["generate", "--output-dir", ""],
+        2,
+        "--output-dir is empty",
+    );
     fails(&["generate"], 3, "has no vendor files");
     tree.file(&format!("{DIRECTORY}/x.json"), VENDOR);
     // Of one letter: some readers of CDI panic.
@@ -169,5 +258,71 @@ fn what_is_wrong_is_said() {
         &format!("{DIRECTORY}/x.json"),
         VENDOR.replace("devices", "devises"),
     );
-    fails(&["generate"], 2, "x.json can't be used");
+    fails(
+        &["generate"],
+        2,
+        "x.json can't be used: inventory.run.devises",
+    );
+}
+
+/// An engine that runs as a user looks there as well.
+#[test]
+fn folders_that_are_made_can_be_read_by_everyone() {
+    use std::os::unix::fs::PermissionsExt;
+    let Some(tree) = host() else { return };
+    let (root, folder) = (tree.shown(), tree.path("a/b/cdi"));
+    let program = env!("CARGO_BIN_EXE_oci-decorator");
+    let script = format!(
+        "umask 077; exec {program} cdi generate --root {root} --output-dir {}",
+        folder.display()
+    );
+    let status = std::process::Command::new("sh")
+        .args(["-c", &script])
+        .status();
+    assert!(status.unwrap().success());
+    for folder in ["a", "a/b", "a/b/cdi"] {
+        let mode = std::fs::metadata(tree.path(folder))
+            .unwrap()
+            .permissions()
+            .mode();
+        assert_eq!(mode & 0o777, 0o755, "{folder}");
+    }
+}
+
+#[test]
+fn devices_of_every_file_are_listed_and_mistakes_said() {
+    let tree = Tree::new();
+    let root = tree.shown();
+    let spec = |name: &str| {
+        format!(
+            r#"{{"cdiVersion":"0.5.0","kind":"v.com/c","devices":[{{"name":"{name}","containerEdits":{{"env":["A=1"]}}}}]}}"#
+        )
+    };
+    tree.file("etc/cdi/a.json", spec("1"));
+    tree.file(
+        "var/run/cdi/b.yaml",
+        "cdiVersion: 0.5.0\nkind: v/c\ndevices:\n- name: x\n  containerEdits: {env: [A=1]}\n",
+    );
+    let list = |words: &[&str]| run(&[&["cdi", "list", "--root", &root], words].concat(), "");
+    let output = list(&[]);
+    assert_eq!(
+        (code(&output), stdout(&output)),
+        (0, "v.com/c=1\nv/c=x\n".to_owned())
+    );
+    tree.file("etc/cdi/c.json", spec("1"));
+    tree.file("etc/cdi/d.json", "{");
+    let output = list(&["--json"]);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(code(&output), 2);
+    assert_eq!(
+        report["devices"][0]["conflicts"].as_array().unwrap().len(),
+        1
+    );
+    assert_eq!(report["problems"].as_array().unwrap().len(), 2);
+    let output = list(&[]);
+    assert_eq!((code(&output), stdout(&output)), (2, "v/c=x\n".to_owned()));
+    assert!(
+        stderr(&output).contains("d.json: not valid JSON")
+            && stderr(&output).contains("neither counts")
+    );
 }

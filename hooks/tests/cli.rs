@@ -1,8 +1,8 @@
 //! The commands that people type: what they print and how they end.
 
-mod support;
-
-use support::{code, run, stderr, stdout, Tree};
+use crate::support::{code, run, stderr, stdout, Tree};
+use oci_decorator::configure::links::NAMES;
+use oci_decorator::frontends::cdi_hook::VERBS;
 
 const GOOD: &str = r#"{"version":"1","activation_flag":"OCI_X","driver_feature":["a"],
     "inventory":{"a":{"devices":["absent"],"libraries":["/lib/libx.so"]},"b":{"directories":["/d"]}}}"#;
@@ -90,7 +90,11 @@ fn precreate_refuses_with_one_line() {
     assert_eq!(code(&output), 2);
     assert_eq!(stdout(&output), "");
     assert_eq!(stderr(&output).lines().count(), 1);
-    assert_eq!(code(&run(&["precreate", "--root", &tree.shown()], "{")), 1);
+    // What is no spec is the engine's to judge, but for who asks in it.
+    let output = run(&["precreate", "--root", &tree.shown()], "{");
+    assert_eq!((code(&output), stdout(&output)), (0, "{".to_owned()));
+    let asks = "{\"OCI_X=a\"";
+    assert_eq!(code(&run(&["precreate", "--root", &tree.shown()], asks)), 1);
     let output = run(
         &[
             "precreate",
@@ -189,6 +193,84 @@ fn check_says_why_a_start_would_be_refused() {
 }
 
 #[test]
+fn check_says_what_the_policy_leaves_out() {
+    let tree = host();
+    let settings = "[policy]\nenvironment = \"privileged\"\nallow = {x = [\"a\"]}\n";
+    let settings = tree.file("config.toml", settings).display().to_string();
+    let root = tree.shown();
+    let check = |words: &[&str]| {
+        let common = ["--config", &settings, "check", "--root", &root];
+        run(&[&common, words].concat(), "")
+    };
+    let line = "policy: annotations of all containers, environment of privileged containers, the vendors x (a); anything else is ignored\n";
+    let not_counted = "OCI_X of the container's environment does not count: \"policy.environment\" is \"privileged\"; the container starts without\n";
+    let not_allowed = "OCI_X asks for the feature \"b\", and \"policy.allow\" has none of that name for x; the container starts without\n";
+    let given = "OCI_X (x, 1): a\n";
+    for (words, present, absent) in [
+        (
+            &["--env", "OCI_X=a"][..],
+            &[not_counted][..],
+            &[given, not_allowed][..],
+        ),
+        (
+            &["--env", "OCI_X=a,b", "--privileged"],
+            &[given, not_allowed],
+            &[not_counted],
+        ),
+        (
+            &["--annotation", "oci-decorator.d/OCI_X=a"],
+            &[given],
+            &[not_counted, not_allowed],
+        ),
+        (
+            &[
+                "--annotation",
+                "oci-decorator.d/OCI_X=none",
+                "--env",
+                "OCI_X=a",
+                "--privileged",
+            ],
+            &[],
+            &[given],
+        ),
+        (
+            &["--annotation", "oci-decorator.d/OCI_Z=a"],
+            &["oci-decorator.d/OCI_Z asks for nothing: no vendor file has this flag"],
+            &[given],
+        ),
+    ] {
+        let output = check(words);
+        assert_eq!(code(&output), 0, "{}", stderr(&output));
+        let text = stdout(&output);
+        assert!(text.contains(line), "{text}");
+        for part in present {
+            assert!(text.contains(part), "{words:?}: {part}\n{text}");
+        }
+        for part in absent {
+            assert!(!text.contains(part), "{words:?}: {part}\n{text}");
+        }
+    }
+    let output = check(&["--env", "OCI_X=a", "--json"]);
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(
+        report["policy"].as_str().map(str::len),
+        Some(line.len() - "policy: \n".len())
+    );
+    assert!(report["ignored"][0]
+        .as_str()
+        .unwrap()
+        .starts_with("OCI_X of the container's environment"));
+    assert!(report["vendors"].as_array().unwrap().is_empty());
+    let output = check(&["--annotation", "OCI_X=a"]);
+    assert_eq!(code(&output), 2);
+    assert!(
+        stderr(&output).contains("expected oci-decorator.d/FLAG=VALUE"),
+        "{}",
+        stderr(&output)
+    );
+}
+
+#[test]
 fn check_prints_one_json_document() {
     let tree = host();
     tree.file("etc/oci-decorator/oci-decorator.d/y.json", BAD);
@@ -264,18 +346,25 @@ fn odd_environments_are_decided_too() {
 }
 
 #[test]
-fn what_is_no_spec_is_refused_by_its_place() {
+fn what_is_no_spec_is_refused_to_who_asks_by_its_place() {
     let tree = host();
     let words = ["precreate", "--root", &tree.shown()];
     for (spec, reason) in [
         (r#"{"process":{"env":["OCI_X=a"]},"mounts":{}}"#, "mounts"),
         (r#"{"process":{"env":["OCI_X=a"],"env":[]}}"#, "given twice"),
-        (r#"{"process":{"env":"OCI_X=a"}}"#, "process.env"),
-        (&"[".repeat(100_000), "not a valid spec"),
+        (
+            &format!("[\"OCI_X=a\"{}", "[".repeat(100_000)),
+            "not a valid spec",
+        ),
     ] {
         let output = run(&words, spec);
         assert_eq!(code(&output), 1);
         assert!(stderr(&output).contains(reason), "{}", stderr(&output));
+    }
+    // No runtime sees a variable in these.
+    for spec in [r#"{"process":{"env":"OCI_X=a"}}"#, &"[".repeat(100_000)] {
+        let output = run(&words, spec);
+        assert_eq!((code(&output), stdout(&output).as_str()), (0, spec));
     }
 }
 
@@ -289,11 +378,64 @@ fn the_manual_has_every_option_and_command_of_the_help() {
         "check",
         "precreate",
         "cdi generate",
+        "cdi list",
         "prestart",
         "createRuntime",
+        "interfaces",
+        "scheduler",
     ]);
     assert!(options.len() > 12);
+    options.extend(NAMES);
+    options.extend(VERBS);
     for option in options {
         assert!(manual.contains(option), "{option}");
     }
+}
+
+#[test]
+fn check_says_what_nvidias_variables_would_get_and_under_which_names() {
+    let tree = Tree::new();
+    let vendor = r#"{"activation_flag": "OCI_NVIDIA", "driver_feature": ["compute"], "interfaces": ["nvidia"],
+        "inventory": {"compute": {"libraries": ["/usr/lib/libcuda.so.1"]}}}"#;
+    tree.file("etc/oci-decorator/oci-decorator.d/nvidia.json", vendor);
+    tree.library("usr/lib/libcuda.so.1", "libcuda.so.1", &[]);
+    let root = tree.shown();
+    let check = |words: &[&str]| {
+        let common = ["check", "--root", &root, "--json"];
+        let output = run(&[&common, words].concat(), "");
+        let report: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
+        (code(&output), report)
+    };
+    let (ended, report) = check(&["--env", "NVIDIA_VISIBLE_DEVICES=all"]);
+    assert_eq!(ended, 0, "{report:#}");
+    let first = &report["names"][0];
+    let names = ["nvidia-container-runtime", "nvidia-container-runtime-hook"];
+    assert_eq!(first["names"], serde_json::json!(names));
+    assert_eq!(first["gets"]["file"][0], "/usr/lib/libcuda.so.1");
+    assert_eq!(report["nvidia_config"], serde_json::Value::Null);
+    let (ended, report) = check(&[]);
+    assert_eq!((ended, report["names"].as_array().unwrap().len()), (0, 0));
+    let requirement = ["--env", "NVIDIA_REQUIRE_CUDA=cuda>=99.0"];
+    let requirement = [&["--env", "NVIDIA_VISIBLE_DEVICES=all"], &requirement[..]].concat();
+    tree.file(
+        "run/oci-decorator/devices/nvidia.json",
+        r#"{"cuda_version": "12.2", "devices": []}"#,
+    );
+    let (ended, report) = check(&requirement);
+    assert_eq!(ended, 1, "{report:#}");
+    let refused = report["names"][0]["refused"].as_str().unwrap();
+    assert!(refused.contains("NVIDIA_REQUIRE_CUDA"), "{refused}");
+    // The usual file, below the same root.
+    tree.file(
+        "etc/nvidia-container-runtime/config.toml",
+        "disable-require = true\n",
+    );
+    let (ended, report) = check(&requirement);
+    assert_eq!(ended, 0, "{report:#}");
+    assert!(report["nvidia_config"]
+        .as_str()
+        .unwrap()
+        .ends_with("/config.toml"));
+    tree.file("etc/nvidia-container-runtime/config.toml", "= broken");
+    assert_eq!(check(&[]).0, 2);
 }

@@ -1,13 +1,11 @@
 //! The mount-namespace hook: its input, and what a real runtime's container gets by it.
 
-mod support;
-
 use std::process::{Command, Output};
 
 use rustix::fs::{makedev, mknodat, FileType, Mode, CWD};
 use serde_json::{json, Value};
 
-use support::{code, run, runtime, stderr, stdout, Tree};
+use crate::support::{code, is_quick, run, runtime, stderr, stdout, Tree};
 
 const INVENTORY: &str = r#""inventory": {"run": {
     "devices": ["xnull"],
@@ -105,15 +103,13 @@ fn twice_is_once_and_nothing_is_left_on_the_host() {
     let tree = setup();
     let once = start(&tree, "createRuntime", false, &["OCI_X=all"], 1);
     let listing = tree.listing();
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
-    for _ in 0..10 {
+    for _ in 0..if is_quick() { 1 } else { 10 } {
         let twice = start(&tree, "createRuntime", false, &["OCI_X=all"], 2);
         assert_eq!(stdout(&twice), stdout(&once), "{}", stderr(&twice));
     }
     assert_eq!(tree.listing(), listing);
     let after = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
     assert!(!after.contains(&tree.shown()), "{after}");
-    assert_eq!(after.lines().count(), mounts.lines().count());
 }
 
 #[test]
@@ -272,4 +268,41 @@ fn a_container_with_users_of_its_own_gets_everything() {
     assert_eq!(present(&output).len(), 4, "{}", stdout(&output));
     let made = std::fs::metadata(tree.path("bundle/rootfs/opt/x/lib/libx.so.1")).unwrap();
     assert_eq!(std::os::unix::fs::MetadataExt::uid(&made), 100_000);
+}
+
+/// What asks through NVIDIA's variables gets the devices that it chose, by a hook too.
+#[test]
+fn the_devices_that_a_variable_names_are_given() {
+    if runtime::find("runc").is_none() {
+        return;
+    }
+    for (value, expected) in [("0", "c 1:3"), ("1", "c 1:5")] {
+        let tree = setup();
+        let vendor = r#"{"activation_flag": "OCI_G", "driver_feature": ["run"], "interfaces": ["nvidia"],
+            "units": "g[0-9]*", "inventory": {"compute": {"devices": ["g0", "g1"]}, "run": {}}}"#;
+        tree.file("host/etc/oci-decorator/oci-decorator.d/g.json", vendor);
+        std::fs::remove_file(tree.path("bundle/rootfs/vendors/x.json")).unwrap();
+        tree.file("bundle/rootfs/vendors/g.json", vendor);
+        let settings = tree.text("config.toml");
+        tree.file(
+            "config.toml",
+            format!("{settings}interfaces = [\"nvidia\"]\n"),
+        );
+        for (name, minor) in [("g0", 3), ("g1", 5)] {
+            let node = tree.path(&format!("host/dev/{name}"));
+            let mode = Mode::from_raw_mode(0o666);
+            mknodat(
+                CWD,
+                node,
+                FileType::CharacterDevice,
+                mode,
+                makedev(1, minor),
+            )
+            .unwrap();
+        }
+        let asks = format!("NVIDIA_VISIBLE_DEVICES={value}");
+        let output = start(&tree, "prestart", false, &[&asks], 1);
+        let expected = format!("/dev/g{value} {expected:?}");
+        assert_eq!(present(&output), [expected], "{}", stderr(&output));
+    }
 }

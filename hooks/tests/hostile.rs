@@ -2,8 +2,6 @@
 //! write into a container's root. Whatever the image has: what is on the host stays as
 //! it is, and the container starts, or it is refused with one line.
 
-mod support;
-
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
@@ -12,7 +10,7 @@ use std::process::Command;
 use rustix::fs::{makedev, mknodat, FileType, Mode, CWD};
 use serde_json::{json, Value};
 
-use support::{code, program, runtime, stderr, Tree};
+use crate::support::{code, is_quick, program, runtime, stderr, Tree};
 
 const VENDOR: &str = r#"{
     "activation_flag": "OCI_X", "driver_feature": ["run"], "root": "/store",
@@ -151,26 +149,40 @@ fn canary(tree: &Tree) -> Vec<(PathBuf, u64, i64, String)> {
     found
 }
 
+/// Every place with every trap; each place with one trap where time is short.
+fn cases() -> Vec<(&'static str, Kind, Trap)> {
+    let places = PLACES.iter().enumerate();
+    places
+        .flat_map(|(at, (place, kind))| {
+            let traps = if is_quick() {
+                &TRAPS[at % TRAPS.len()..][..1]
+            } else {
+                &TRAPS[..]
+            };
+            traps.iter().map(move |trap| (*place, *kind, *trap))
+        })
+        .collect()
+}
+
 fn try_everything(start: fn(&Tree, Value) -> std::process::Output) {
     let mut started = 0;
-    for (place, kind) in PLACES {
-        for trap in TRAPS {
-            let (tree, spec) = setup();
-            trap.set(&tree, place, kind);
-            let before = canary(&tree);
-            let output = start(&tree, spec);
-            let case = format!("{place} as {trap:?}: {}", stderr(&output));
-            assert_eq!(canary(&tree), before, "{case}");
-            let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
-            assert!(!mounts.contains(&tree.shown()), "{case}\n{mounts}");
-            if code(&output) == 0 {
-                started += 1;
-            } else {
-                assert_eq!(stderr(&output).trim().lines().count(), 1, "{case}");
-            }
+    let cases = cases();
+    for &(place, kind, trap) in &cases {
+        let (tree, spec) = setup();
+        trap.set(&tree, place, kind);
+        let before = canary(&tree);
+        let output = start(&tree, spec);
+        let case = format!("{place} as {trap:?}: {}", stderr(&output));
+        assert_eq!(canary(&tree), before, "{case}");
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        assert!(!mounts.contains(&tree.shown()), "{case}\n{mounts}");
+        if code(&output) == 0 {
+            started += 1;
+        } else {
+            assert_eq!(stderr(&output).trim().lines().count(), 1, "{case}");
         }
     }
-    let all = PLACES.len() * TRAPS.len();
+    let all = cases.len();
     println!("{started} of {all} hostile images started, the others were refused");
     assert!(
         started > all / 2,

@@ -1,11 +1,12 @@
 //! What the runtime shim writes into a container's root, and what it leaves alone there.
 
-mod support;
-
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::time::{Duration, Instant};
 
-use support::scene::{setup, shim, CONFIG_DIR, SPEC, VENDOR};
-use support::{code, stderr, Tree};
+use crate::support::scene::{setup, shim, CONFIG_DIR, SPEC, VENDOR};
+use crate::support::{code, need, stderr, Tree};
+use oci_decorator::ldcache;
 
 /// A container that was committed to an image keeps what the runtime left in place of
 /// mounted files: empty ones. The loader must not find those of a driver that is gone.
@@ -31,6 +32,42 @@ fn an_image_made_of_a_decorated_container_takes_another_driver() {
     assert_eq!(drop_in.matches("/opt/x/lib\n").count(), 1);
 }
 
+/// Both files are the image's, and as large as they are read: a start that compared each
+/// entry with each line would take a quarter of a minute.
+#[test]
+fn a_large_cache_and_a_long_list_of_folders_make_no_start_wait() {
+    let tree = setup();
+    let additions = [ldcache::Addition {
+        soname: "liba.so".to_owned(),
+        path: "/long/enough/liba.so".to_owned(),
+        flags: 0x303,
+    }];
+    let one = ldcache::write(&ldcache::merge(ldcache::Cache::default(), &additions)).unwrap();
+    let (header, rest) = one.split_at(48);
+    let (entry, strings) = rest.split_at(24);
+    let count = ((4 << 20) - one.len()) / 24;
+    let shifted = |at: usize| {
+        let old = u32::from_ne_bytes(entry[at..at + 4].try_into().unwrap());
+        (old + u32::try_from((count - 1) * 24).unwrap()).to_ne_bytes()
+    };
+    let entry = [&entry[..4], &shifted(4), &shifted(8), &entry[12..]].concat();
+    let mut cache = header.to_vec();
+    cache[20..24].copy_from_slice(&u32::try_from(count).unwrap().to_ne_bytes());
+    cache.extend(entry.repeat(count));
+    cache.extend(strings);
+    tree.file("bundle/rootfs/etc/ld.so.cache", cache);
+    let list = "/long/enougX\n".repeat(5000);
+    let drop_in = "bundle/rootfs/etc/ld.so.conf.d/00-oci-decorator.conf";
+    tree.file(drop_in, list);
+    let started = Instant::now();
+    assert_eq!(code(&shim(&tree, &["create", "c1"])), 0);
+    let took = started.elapsed();
+    assert!(took < Duration::from_secs(30), "{took:?}");
+    let written = tree.text("bundle/rootfs/etc/ld.so.cache");
+    assert!(written.contains("/opt/x/lib/libx.so.1\0"));
+    assert_eq!(tree.text(drop_in).matches("enougX").count(), 1);
+}
+
 #[test]
 fn musl_images_get_their_path_file() {
     let tree = setup();
@@ -45,13 +82,16 @@ fn musl_images_get_their_path_file() {
 
 #[test]
 fn an_unreadable_cache_is_replaced() {
-    if !support::is_root("namespaces") {
+    if !need::root("namespaces") {
         return;
     }
     let tree = setup();
     tree.folder("bundle/rootfs/proc");
-    tree.file("bundle/rootfs/etc/ld.so.cache", "garbage");
+    let cache = tree.file("bundle/rootfs/etc/ld.so.cache", "garbage");
+    fs::set_permissions(&cache, PermissionsExt::from_mode(0o6777)).unwrap();
     assert_eq!(code(&shim(&tree, &["create", "c1"])), 0);
+    let mode = fs::metadata(&cache).unwrap().permissions().mode();
+    assert_eq!(mode & 0o7777, 0o644);
     assert!(tree
         .text("bundle/rootfs/etc/ld.so.cache")
         .contains("/opt/x/lib/libx.so.1\0"));
@@ -154,7 +194,7 @@ fn fifo(tree: &Tree, path: &str) {
 #[test]
 fn no_device_and_no_fifo_of_the_image_is_ever_opened() {
     use rustix::fs::{inotify, makedev, mknodat, FileType, Mode, CWD};
-    if !support::is_root("mknod") {
+    if !need::root("mknod") {
         return;
     }
     let files = [

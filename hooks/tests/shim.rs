@@ -1,12 +1,10 @@
 //! The runtime shim with a low-level runtime that only writes down what it is given.
 
-mod support;
-
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
-use support::scene::{setup, shim, CONFIG_DIR, SPEC, VENDOR};
-use support::{code, stderr, stdout, Tree};
+use crate::support::scene::{setup, shim, shim_in, CONFIG_DIR, SPEC, VENDOR};
+use crate::support::{code, need, stderr, stdout, Tree};
 
 #[test]
 fn create_edits_the_bundle_and_becomes_the_runtime() {
@@ -53,7 +51,7 @@ fn a_library_whose_soname_is_stated_is_not_read() {
 
 #[test]
 fn a_device_node_and_its_rule_are_added() {
-    if !support::is_root("mknod") {
+    if !need::root("mknod") {
         return;
     }
     let tree = setup();
@@ -171,9 +169,135 @@ fn other_verbs_pass_through_even_with_broken_settings() {
     tree.file("config.toml", "colour = 1\n");
     tree.script("bin/runc", "echo default");
     assert_eq!(stdout(&shim(&tree, &["delete", "c1"])), "default\n");
-    let output = shim(&tree, &["create", "c1"]);
+}
+
+/// Engines start runtimes in the bundle's folder, and an image may bring a file of any name.
+#[test]
+fn no_runtime_is_taken_from_the_bundle() {
+    let tree = setup();
+    tree.file("config.toml", "runtimes = [\"runc\"]\n");
+    let hostile = format!("touch {}/owned", tree.shown());
+    tree.script("bundle/runc", &hostile);
+    tree.script("bundle/bin/runc", &hostile);
+    for path in [
+        "",
+        ":",
+        ":/nowhere",
+        "/nowhere:",
+        "/nowhere::/nowhere",
+        ".",
+        "bin",
+        "./bin:..",
+        "../bundle",
+    ] {
+        let output = crate::support::program("/usr/bin/oci-decorator-runtime")
+            .args(["state", "c1"])
+            .env("PATH", path)
+            .env("OCI_DECORATOR_CONFIG", tree.path("config.toml"))
+            .current_dir(tree.path("bundle"))
+            .output()
+            .unwrap();
+        assert!(
+            stderr(&output).contains("no low-level runtime found: runc"),
+            "{path}"
+        );
+        assert!(!tree.path("owned").exists(), "{path}");
+    }
+}
+
+/// The bundle's config is edited, or it is not, and then the start is refused.
+#[test]
+fn no_command_line_starts_a_container_without_its_driver() {
+    for line in [
+        "create --bundle BUNDLE c1",
+        "restore --bundle BUNDLE --image-path /i c1",
+        "restore --bundle=BUNDLE --work-path /w -d c1",
+        "create -bBUNDLE c1",
+        "run -dbBUNDLE c1",
+        "create -b=BUNDLE c1",
+        "create --bund=BUNDLE c1",
+        "create --bu BUNDLE c1",
+        "create -bundle=BUNDLE c1",
+        "--unheard-of create --bundle BUNDLE c1",
+        "--unheard-of value create --bundle BUNDLE c1",
+        "--unheard-of=value -x create --unheard-of --bundle BUNDLE c1",
+        "create c1 --unheard-of value --bundle BUNDLE",
+    ] {
+        let tree = setup();
+        let line = line.replace("BUNDLE", &tree.path("bundle").display().to_string());
+        let words: Vec<&str> = line.split(' ').collect();
+        tree.folder("elsewhere");
+        let output = shim_in(&tree, "elsewhere", &words);
+        assert_eq!(
+            (code(&output), stderr(&output)),
+            (0, String::new()),
+            "{line}"
+        );
+        assert_eq!(stdout(&output), format!("low: {line}\n"));
+        assert!(
+            tree.text("bundle/config.json").contains("libx.so"),
+            "{line}"
+        );
+    }
+}
+
+#[test]
+fn a_command_line_that_can_be_misread_refuses_who_asks() {
+    for (line, reason) in [
+        // runc opens ./bundle, crun ./=bundle.
+        ("create -b=bundle c1", "would take different bundles"),
+        (
+            "create --unheard-of --bundle=bundle c1",
+            "would take different bundles",
+        ),
+        ("create -b bundle one two", "exactly one name"),
+        ("create -b bundle", "exactly one name"),
+        ("--unheard-of create state", "which command it is"),
+    ] {
+        let tree = setup();
+        let quiet = SPEC.replace("OCI_X=run", "OCI_X=none");
+        for other in ["=bundle/config.json", "config.json"] {
+            tree.file(other, &quiet);
+        }
+        let words: Vec<&str> = line.split(' ').collect();
+        if line.ends_with("state") {
+            tree.file("config.json", SPEC);
+        }
+        let output = shim_in(&tree, "", &words);
+        assert_eq!(code(&output), 1, "{line}");
+        let said = stderr(&output);
+        for part in [
+            "OCI_X is set, but the runtime's command line",
+            reason,
+            "`create --bundle DIR NAME`",
+        ] {
+            assert!(said.contains(part), "{line}: {part}\n{said}");
+        }
+        assert!(!tree.path("ran").exists());
+        assert_eq!(tree.text("bundle/config.json"), SPEC);
+        // Who asks for nothing is the runtime's to judge.
+        tree.file("bundle/config.json", &quiet);
+        tree.file("config.json", &quiet);
+        assert_eq!(
+            stdout(&shim_in(&tree, "", &words)),
+            format!("low: {line}\n")
+        );
+        assert_eq!(tree.text("bundle/config.json"), quiet);
+    }
+}
+
+#[test]
+fn one_bundle_by_two_names_is_one() {
+    let tree = setup();
+    tree.link("=bundle", "bundle");
+    assert_eq!(code(&shim_in(&tree, "", &["create", "-b=bundle", "c1"])), 0);
+    assert!(tree.text("bundle/config.json").contains("libx.so"));
+    // One config in two bundles is two: only one of its names would be replaced.
+    let tree = setup();
+    tree.link("=bundle/config.json", "../bundle/config.json");
+    let output = shim_in(&tree, "", &["create", "-b=bundle", "c1"]);
     assert_eq!(code(&output), 1);
-    assert!(stderr(&output).contains("config.toml: colour: unknown key"));
+    assert!(stderr(&output).contains("would take different bundles"));
 }
 
 #[test]
@@ -186,14 +310,19 @@ fn odd_bundles() {
         "low: create c1\n",
         "the runtime says what is missing"
     );
-    for (content, part) in [
-        ("{\"process\":", "not a valid spec"),
-        ("[]", "not a valid spec"),
-    ] {
+    for content in ["{\"process\":", "[]"] {
         tree.file("bundle/config.json", content);
         let output = shim(&tree, &["create", "c1"]);
+        assert_eq!(stdout(&output), "low: create c1\n", "and what is wrong");
+        assert!(tree.text("log").contains("not a valid spec"));
+        tree.file("bundle/config.json", content.to_owned() + " \"OCI_X=run\"");
+        let output = shim(&tree, &["create", "c1"]);
         assert_eq!(code(&output), 1);
-        assert!(stderr(&output).contains(part), "{}", stderr(&output));
+        let said = stderr(&output);
+        assert!(
+            said.contains("OCI_X is set, but the container's config.json is not a valid spec"),
+            "{said}"
+        );
     }
     tree.file("bundle/config.json", SPEC);
     tree.file("config.toml", "runtimes = [\"absent\"]\n");

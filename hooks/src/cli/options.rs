@@ -1,6 +1,6 @@
 //! The options of the commands.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -8,9 +8,10 @@ use lexopt::Arg::{Long, Short, Value};
 use lexopt::ValueExt;
 
 use super::usage;
+use crate::config::settings::{self, Loaded};
 use crate::error::{Error, Result};
-use crate::hook;
-use crate::settings::{self, Settings};
+use crate::frontends::hook;
+use crate::request::ANNOTATION_PREFIX;
 
 /// What a command line says beside its command.
 #[derive(Default)]
@@ -19,12 +20,21 @@ pub struct Options {
     pub config_dir: Option<PathBuf>,
     pub root: Option<PathBuf>,
     pub environment: Vec<String>,
+    /// Keys and values.
+    pub annotations: Vec<(String, String)>,
+    pub privileged: bool,
     pub json: bool,
     pub help: bool,
     pub vendor: Option<String>,
     pub output: Option<PathBuf>,
+    pub output_dir: Option<PathBuf>,
+    /// What `cdi` is to do: `generate` or `list`.
+    pub task: Option<&'static str>,
     pub library_cache: Vec<String>,
 }
+
+/// How annotations begin that ask.
+const PREFIXES: [&str; 2] = [ANNOTATION_PREFIX, "cdi.k8s.io/"];
 
 /// Other programs of this kind take `-config FILE`, and hook files are written for them.
 pub fn normal(words: Vec<OsString>) -> Vec<OsString> {
@@ -45,8 +55,34 @@ pub fn value(parser: &mut lexopt::Parser) -> Result<OsString> {
     parser.value().map_err(|e| usage(&e))
 }
 
+/// Errors: it is empty, which as a path would be the working folder.
+fn path(parser: &mut lexopt::Parser, option: &str) -> Result<PathBuf> {
+    let value = value(parser)?;
+    if value.is_empty() {
+        return Err(usage(&format!("{option} is empty: give it a path")));
+    }
+    Ok(value.into())
+}
+
+fn cdi_task(word: &OsStr) -> Option<&'static str> {
+    ["generate", "list"].into_iter().find(|task| word == *task)
+}
+
 fn text(parser: &mut lexopt::Parser) -> Result<String> {
     value(parser)?.string().map_err(|e| usage(&e))
+}
+
+/// `oci-decorator.d/FLAG=VALUE`, or `cdi.k8s.io/NAME=DEVICE`. Errors: it asks for nothing of ours.
+fn annotation(word: &str) -> Result<(String, String)> {
+    let pair = word
+        .split_once('=')
+        .filter(|(key, _)| PREFIXES.iter().any(|prefix| key.starts_with(prefix)));
+    let (key, value) = pair.ok_or_else(|| {
+        usage(&format!(
+            "--annotation {word:?}: expected {ANNOTATION_PREFIX}FLAG=VALUE or cdi.k8s.io/NAME=DEVICE"
+        ))
+    })?;
+    Ok((key.to_owned(), value.to_owned()))
 }
 
 impl Options {
@@ -57,7 +93,6 @@ impl Options {
             ..Self::default()
         };
         let is_hook = hook::STAGES.contains(&verb) || hook::IDLE_STAGES.contains(&verb);
-        let mut words = 0;
         while let Some(argument) = parser.next().map_err(|e| usage(&e))? {
             match argument {
                 Short('h') | Long("help") => options.help = true,
@@ -65,47 +100,59 @@ impl Options {
                 Long("config-dir") => options.config_dir = Some(value(&mut parser)?.into()),
                 Long("root") => options.root = Some(value(&mut parser)?.into()),
                 Long("env") if verb == "check" => options.environment.push(text(&mut parser)?),
+                Long("annotation") if verb == "check" => {
+                    options.annotations.push(annotation(&text(&mut parser)?)?);
+                }
+                Long("privileged") if verb == "check" => options.privileged = true,
                 Long("json") if matches!(verb, "check" | "cdi") => options.json = true,
                 Long("vendor") if verb == "cdi" => options.vendor = Some(text(&mut parser)?),
                 Long("output") if verb == "cdi" => {
-                    options.output = Some(value(&mut parser)?.into());
+                    options.output = Some(path(&mut parser, "--output")?);
+                }
+                Long("output-dir") if verb == "cdi" => {
+                    options.output_dir = Some(path(&mut parser, "--output-dir")?);
                 }
                 Long("library-cache") if is_hook => {
                     options.library_cache.push(text(&mut parser)?);
                 }
-                Value(word) if verb == "cdi" && words == 0 && word == "generate" => words += 1,
+                Value(word)
+                    if verb == "cdi" && options.task.is_none() && cdi_task(&word).is_some() =>
+                {
+                    options.task = cdi_task(&word);
+                }
                 other => return Err(usage(&format!("{verb}: {}", other.unexpected()))),
             }
         }
-        if verb == "cdi" && words == 0 && !options.help {
-            return Err(usage(&"cdi: say what to do; known is generate"));
+        if verb == "cdi" && options.task.is_none() && !options.help {
+            return Err(usage(&"cdi: say what to do; known are generate and list"));
+        }
+        let writes = options.output.is_some() || options.output_dir.is_some();
+        if options.task == Some("list") && (writes || options.vendor.is_some()) {
+            return Err(usage(
+                &"cdi list: --output, --output-dir and --vendor are for cdi generate",
+            ));
+        }
+        if options.output_dir.is_some() && (options.output.is_some() || options.vendor.is_some()) {
+            return Err(usage(
+                &"cdi: --output-dir is for all vendors, without --output and --vendor",
+            ));
         }
         Ok(options)
     }
 
     /// The settings with what the command line says instead. `OCI_DECORATOR_CONFIG` is
     /// not read: the environment may be the container's.
-    pub fn settings(&self) -> (Settings, Option<Error>) {
-        let (mut settings, problem) = match settings::load(self.config.as_deref()) {
-            Ok(settings) => (settings, None),
-            Err(error) => (Settings::default(), Some(error)),
-        };
+    pub fn settings(&self) -> Loaded {
+        let mut loaded = settings::load(self.config.as_deref());
         if let Some(root) = &self.root {
-            settings.root.clone_from(root);
-            settings.config_dir = settings::beneath(root, settings::DEFAULT_CONFIG_DIR);
+            loaded.settings.root.clone_from(root);
+            loaded.settings.config_dir = settings::beneath(root, settings::DEFAULT_CONFIG_DIR);
         }
         if let Some(config_dir) = &self.config_dir {
-            settings.config_dir.clone_from(config_dir);
+            loaded.settings.config_dir.clone_from(config_dir);
+            loaded.suspected.clear();
         }
-        (settings, problem)
-    }
-
-    /// The same, where mistakes of the settings end the command.
-    pub fn sound_settings(&self) -> Result<Settings> {
-        match self.settings() {
-            (settings, None) => Ok(settings),
-            (_, Some(problem)) => Err(problem),
-        }
+        loaded
     }
 
     /// The options with which a hook works on the same host and vendor files.
@@ -131,4 +178,59 @@ fn absolute(path: &Path) -> Result<String> {
     path.into_os_string()
         .into_string()
         .map_err(|_| fail("not valid UTF-8"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(verb: &str, words: &[&str]) -> Result<Options> {
+        let words = normal(words.iter().map(Into::into).collect());
+        Options::parse(lexopt::Parser::from_args(words), verb, None)
+    }
+
+    #[test]
+    fn one_dash_is_enough_for_config() {
+        for words in [
+            &["-config", "/c"][..],
+            &["-config=/c"],
+            &["--config", "/c"],
+            &["--config=/c"],
+        ] {
+            let options = parse("prestart", words).ok().unwrap();
+            assert_eq!(options.config.as_deref(), Some(Path::new("/c")));
+        }
+        assert!(parse("prestart", &["-configuration=/c"]).is_err());
+    }
+
+    #[test]
+    fn an_annotation_is_a_key_of_ours_and_a_value() {
+        let words = ["--annotation", "oci-decorator.d/X=a=b", "--privileged"];
+        let options = parse("check", &words).ok().unwrap();
+        let pair = ("oci-decorator.d/X".to_owned(), "a=b".to_owned());
+        assert_eq!(options.annotations, [pair]);
+        assert!(options.privileged);
+        for word in ["X=a", "oci-decorator.d/X", "oci-decorator/X=a"] {
+            let error = parse("check", &["--annotation", word]).err().unwrap();
+            assert!(error
+                .message
+                .contains("expected oci-decorator.d/FLAG=VALUE"));
+        }
+        assert!(parse("precreate", &words).is_err());
+    }
+
+    #[test]
+    fn the_command_line_says_where_the_host_is() {
+        let folder = |words: &[&str]| {
+            let loaded = parse("check", words).ok().unwrap().settings();
+            (loaded.settings.config_dir, loaded.suspected.len())
+        };
+        let missing = ["--config", "/nowhere/config.toml"];
+        assert_eq!(folder(&missing), (settings::DEFAULT_CONFIG_DIR.into(), 0));
+        let rooted = [&missing[..], &["--root", "/sysroot"]].concat();
+        let usual = "/sysroot/etc/oci-decorator/oci-decorator.d";
+        assert_eq!(folder(&rooted), (usual.into(), 0));
+        let named = [&rooted[..], &["--config-dir", "/conf.d"]].concat();
+        assert_eq!(folder(&named), ("/conf.d".into(), 0));
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use super::Entry;
+use super::cache::Entry;
 
 /// Compares names as glibc's `_dl_cache_libcmp` does: runs of digits by their
 /// value, digits after every other character. Values of any length are

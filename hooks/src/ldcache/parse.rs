@@ -1,6 +1,6 @@
 //! Reads a cache that anybody may have written.
 
-use super::{
+use super::cache::{
     Cache, Data, Entry, Section, ENTRY_SIZE, EXTENSION_MAGIC, HEADER_SIZE, MAGIC, OLD_MAGIC,
     SECTION_SIZE, TAG_HWCAPS,
 };

@@ -1,8 +1,10 @@
 //! Writes a cache.
 
+use super::cache::{
+    Cache, Data, Section, ENTRY_SIZE, EXTENSION_MAGIC, HEADER_SIZE, MAGIC, SECTION_SIZE,
+};
 use super::parse::NATIVE_ENDIAN;
 use super::strings::Table;
-use super::{Cache, Data, Section, ENTRY_SIZE, EXTENSION_MAGIC, HEADER_SIZE, MAGIC, SECTION_SIZE};
 
 /// The cache as a file. `None` when it would be larger than its format allows.
 pub fn write(cache: &Cache) -> Option<Vec<u8>> {

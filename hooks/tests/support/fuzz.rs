@@ -4,12 +4,16 @@
 use std::fs::File;
 use std::io::{Seek, Write};
 
+use oci_decorator::apply::spec::Spec;
+use oci_decorator::config::cdi::{self, Syntax};
+use oci_decorator::config::{nvidia, vendor};
+use oci_decorator::discover::elf;
+use oci_decorator::edits::paths::Unseen;
 use oci_decorator::edits::{Device, Edits, Mount};
-use oci_decorator::environment::Environment;
-use oci_decorator::hook::state::State;
+use oci_decorator::error::Result;
 use oci_decorator::ldcache::{merge, parse, write, Addition};
-use oci_decorator::spec::Spec;
-use oci_decorator::{decide, elf, vendor};
+use oci_decorator::oci::state::State;
+use oci_decorator::request::{asked, Environment, Known, Outcome, Requirement, Source};
 
 /// What is tried: a name, samples to damage, and what must hold for any bytes.
 pub struct Target {
@@ -36,6 +40,9 @@ pub fn targets() -> Vec<Target> {
         target("cache", vec![cache_sample()], check_cache),
         target("state", text(&[STATE]), check_state),
         target("elf", vec![elf_sample()], check_elf),
+        target("cdi", text(&CDI), check_cdi),
+        target("requirement", text(&REQUIREMENTS), check_requirement),
+        target("nvidia", text(&[NVIDIA]), check_nvidia),
     ]
 }
 
@@ -59,8 +66,18 @@ const SPECS: [&str; 3] = [
     r#" { "mounts" : null , "linux" : { "devices":[ ] } , "n" : 1.50e3 } "#,
     r#"{"process":{"env":["A=1","OCI_A"]},"root":{"path":"rootfs"},"mounts":[{"destination":"/a","x":[1,{}]}],"linux":{"devices":[{"path":"/dev/n0"}],"resources":{"devices":[{"allow":false}]}},"z":"\u00e9"}"#,
 ];
+const CDI: [&str; 2] = [
+    r#"{"cdiVersion":"1.1.0","kind":"v.com/c","containerEdits":{"env":["S=1"]},"devices":[{"name":"0:1","annotations":{"a":"b"},"containerEdits":{"deviceNodes":[{"path":"/dev/x","hostPath":"/dev/y","type":"c","major":195,"permissions":"rw"}],"mounts":[{"hostPath":"/a","containerPath":"/b","options":["ro"]}],"hooks":[{"hookName":"createContainer","path":"/h","args":["h"],"timeout":3}],"additionalGids":[44],"intelRdt":{"closID":"x"},"netDevices":[{"hostInterfaceName":"a","name":"b"}]}}]}"#,
+    "---\ncdiVersion: 0.5.0\nkind: v/c\ncontainerEdits: &e\n  env:\n  - A=1\n  - >-\n    B=2\ndevices:\n- name: \"0\"\n  containerEdits: *e\n- {name: 1, containerEdits: {deviceNodes: [{path: /dev/x, fileMode: 0660}]}}\n",
+];
+const REQUIREMENTS: [&str; 3] = [
+    "cuda>=12.2 brand=tesla,driver>=470,driver<471 brand=unknown,driver>=470",
+    "arch!=7.5,cuda<13",
+    "driver=535.261.03",
+];
+const NVIDIA: &str = "disable-require = false\nswarm-resource = \"DOCKER_RESOURCE_GPU\"\n# c\n[nvidia-container-cli]\nno-cgroups = true\nuser = \"root:video\"\n[nvidia-container-runtime]\nmode = \"auto\"\nruntimes = [\"runc\", 'crun']\n[nvidia-container-runtime.modes.cdi]\ndefault-kind = \"v.com/c\"\n";
 /// Parts that the formats are made of.
-const WORDS: [&[u8]; 16] = [
+const WORDS: [&[u8]; 19] = [
     b"\"",
     b"\\",
     b"{",
@@ -77,6 +94,9 @@ const WORDS: [&[u8]; 16] = [
     b"\xff\xff\xff\xff",
     b"\"mounts\":",
     b"\"activation_flag\":",
+    b">=",
+    b"cuda",
+    b"[[",
 ];
 
 fn damaged(sample: &[u8], others: &[Vec<u8>], random: &mut Random) -> Vec<u8> {
@@ -133,6 +153,50 @@ fn check_vendor(bytes: &[u8]) {
     }
 }
 
+fn check_cdi(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    for syntax in [Syntax::Json, Syntax::Yaml] {
+        match cdi::parse(&text, syntax) {
+            Ok(document) => assert!(cdi::name::is_kind(&document.kind)),
+            Err(mistakes) => assert!(!mistakes.is_empty()),
+        }
+    }
+}
+
+/// The same requirement has one answer, and one of nothing but blanks is met.
+fn check_requirement(bytes: &[u8]) {
+    let requirement = Requirement {
+        by: "NVIDIA_REQUIRE_CUDA".to_owned(),
+        text: String::from_utf8_lossy(bytes).into_owned(),
+    };
+    let known = Known {
+        cuda: Some("12.2"),
+        driver: Some("535.261.03"),
+        arch: Some("8.0"),
+        brand: Some("tesla"),
+    };
+    let outcome = requirement.check(&known);
+    assert_eq!(outcome, requirement.check(&known));
+    // What is known leaves no doubt.
+    assert!(!matches!(outcome, Outcome::MetUnlessKnown(_)));
+    if let Outcome::Invalid(part) = &outcome {
+        assert!(requirement.text.contains(part.as_str()), "{part}");
+    }
+    if requirement.text.trim_matches(' ').is_empty() {
+        assert_eq!(outcome, Outcome::Met);
+    }
+}
+
+fn check_nvidia(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    for mistake in nvidia::mistakes(&text) {
+        assert!(
+            !mistake.is_empty() && !mistake.contains('\n'),
+            "{mistake:?}"
+        );
+    }
+}
+
 fn edits() -> Edits {
     let device = |path: &str| Device {
         source: path.to_owned(),
@@ -141,8 +205,9 @@ fn edits() -> Edits {
         major: 195,
         minor: 0,
         mode: 0o666,
-        uid: 0,
-        gid: 0,
+        uid: Some(0),
+        gid: Some(0),
+        access: oci_decorator::edits::Access::ALL,
     };
     Edits {
         devices: vec![device("/dev/n0"), device("/dev/n1")],
@@ -154,17 +219,23 @@ fn edits() -> Edits {
     }
 }
 
+fn edited(spec: &Spec) -> Result<String> {
+    let (settled, _) = edits().settle(&spec.present()?, &Unseen);
+    spec.edited(&settled)
+}
+
 /// What was there stays, in its order; what is added makes a valid spec; twice is once.
 fn check_spec(bytes: &[u8]) {
+    let request = oci_decorator::oci::spec::request(bytes);
     let Ok(text) = std::str::from_utf8(bytes) else {
         return;
     };
     let Ok(spec) = Spec::parse(text) else {
         return;
     };
-    let _ = spec.environment();
+    let _ = request.get(Source::Environment, "OCI_A");
     let _ = spec.root_path();
-    let Ok(once) = spec.edited(&edits()) else {
+    let Ok(once) = edited(&spec) else {
         return;
     };
     let mut rest = once.bytes();
@@ -172,14 +243,14 @@ fn check_spec(bytes: &[u8]) {
     let kept = without_nulls.bytes().all(|old| rest.any(|new| new == old));
     assert!(kept, "{text}\n{once}");
     let again = Spec::parse(&once).unwrap_or_else(|e| panic!("{e}\n{text}\n{once}"));
-    assert_eq!(again.edited(&edits()).as_ref(), Ok(&once), "{text}");
+    assert_eq!(edited(&again).as_ref(), Ok(&once), "{text}");
 }
 
 fn check_environment(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let environment: Environment = text.split('\0').collect();
     for name in ["OCI_A", "OCI_B", "A", ""] {
-        let _ = decide::asked(environment.get(name));
+        let _ = asked(environment.get(name));
     }
 }
 
@@ -238,5 +309,6 @@ fn check_elf(bytes: &[u8]) {
         file.rewind().expect("its beginning");
         file.write_all(bytes).expect("its bytes");
         let _ = elf::read(file);
+        let _ = elf::section(file, ".note.cuda.fwd_compatibility", 4096);
     });
 }

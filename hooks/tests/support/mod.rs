@@ -1,13 +1,16 @@
 //! What the tests share: trees, stand-in libraries, and the program itself.
-#![allow(dead_code)] // Each test file uses a part of it.
 
+pub mod fuzz;
+pub mod need;
 pub mod runtime;
 pub mod scene;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{symlink, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::{Mutex, PoisonError};
 
 /// A folder that is removed with the test, with helpers to fill it.
 pub struct Tree(pub tempfile::TempDir);
@@ -55,21 +58,17 @@ impl Tree {
         String::from_utf8_lossy(&fs::read(self.path(path)).expect("a file")).into_owned()
     }
 
-    /// A shared library. Cargo's own linker driver makes it, so it is always there.
+    /// A shared library. Cargo's own linker driver makes it, so it is always there; once of
+    /// each kind, as many tests want the same.
     pub fn library(&self, path: &str, soname: &str, arguments: &[&str]) {
-        let source = self.file(".library.c", "int driver(void) { return 535; }\n");
-        let path = self.path(path);
-        fs::create_dir_all(path.parent().expect("a parent")).expect("a folder");
-        let mut command = Command::new("cc");
-        command
-            .args(["-shared", "-fPIC", "-nostdlib", "-o"])
-            .arg(&path);
-        if !soname.is_empty() {
-            command.arg(format!("-Wl,-soname,{soname}"));
-        }
-        let output = command.arg(&source).args(arguments).output().expect("cc");
-        assert!(output.status.success(), "{output:?}");
-        fs::remove_file(source).expect("its source");
+        static MADE: Mutex<BTreeMap<String, Vec<u8>>> = Mutex::new(BTreeMap::new());
+        let kind = format!("{soname} {arguments:?}");
+        let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
+        let bytes = made
+            .entry(kind)
+            .or_insert_with(|| compile(soname, arguments));
+        let path = self.file(path, bytes);
+        fs::set_permissions(path, PermissionsExt::from_mode(0o755)).expect("a mode");
     }
 
     /// Every path below, links not followed.
@@ -79,6 +78,27 @@ impl Tree {
         found.sort();
         found
     }
+}
+
+fn compile(soname: &str, arguments: &[&str]) -> Vec<u8> {
+    let tree = Tree::new();
+    let source = tree.file("library.c", "int driver(void) { return 535; }\n");
+    let path = tree.path("library.so");
+    let mut command = Command::new("cc");
+    command
+        .args(["-shared", "-fPIC", "-nostdlib", "-o"])
+        .arg(&path);
+    if !soname.is_empty() {
+        command.arg(format!("-Wl,-soname,{soname}"));
+    }
+    let output = command.arg(&source).args(arguments).output().expect("cc");
+    assert!(output.status.success(), "{output:?}");
+    fs::read(path).expect("a library")
+}
+
+/// True where a mutant is tried (`mutants.sh`): long series of like cases are cut short.
+pub fn is_quick() -> bool {
+    std::env::var_os("TESTS_QUICK").is_some()
 }
 
 fn list(root: &Path, folder: &Path, found: &mut Vec<String>) {
@@ -127,13 +147,4 @@ pub fn stderr(output: &Output) -> String {
 
 pub fn code(output: &Output) -> i32 {
     output.status.code().expect("an exit code")
-}
-
-/// True for root; says so on stderr when a test is left out for want of it.
-pub fn is_root(why: &str) -> bool {
-    let root = rustix::process::geteuid().is_root();
-    if !root {
-        eprintln!("left out, as it needs root: {why}");
-    }
-    root
 }

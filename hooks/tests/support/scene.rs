@@ -69,13 +69,18 @@ fn node(tree: &Tree) {
     fs::set_permissions(path, PermissionsExt::from_mode(0o620)).unwrap();
 }
 
+/// Runs the shim in the bundle.
 pub fn shim(tree: &Tree, words: &[&str]) -> Output {
+    shim_in(tree, "bundle", words)
+}
+
+pub fn shim_in(tree: &Tree, folder: &str, words: &[&str]) -> Output {
     let path = format!("{}/bin:/usr/bin:/bin", tree.shown());
     program("/usr/bin/oci-decorator-runtime")
         .args(words)
         .env("PATH", path)
         .env("OCI_DECORATOR_CONFIG", tree.path("config.toml"))
-        .current_dir(tree.path("bundle"))
+        .current_dir(tree.path(folder))
         .output()
         .unwrap()
 }

@@ -1,0 +1,232 @@
+#!/bin/bash
+# Builds and tests the crate with whatever toolchain there is.
+#
+#   hooks/build.sh build         the release binary, as build/oci-decorator and its other name
+#   hooks/build.sh check         format and lints
+#   hooks/build.sh test          the crate's own tests
+#   hooks/build.sh msrv          the same with the oldest compiler that Cargo.toml promises
+#   hooks/build.sh cargo VERB …  `cargo VERB` for the target that is shipped
+#   hooks/build.sh which         says which toolchain that is
+#
+# The toolchain is the first of these: the machine's cargo where it is new enough for Cargo.toml;
+# Debian's own, where that is new enough (Debian 13) and apt may install it; a Debian 13 made by
+# debootstrap (`msrv` always takes that). With musl, which starts faster, where the toolchain has
+# that target or rustup can add it; else with glibc. Both are static: docs/decisions/0011, 0031.
+set -euo pipefail
+cd "$(dirname "$0")"
+# cargo would look for the job server of a make, which hands it to other makes only.
+unset MAKEFLAGS MFLAGS
+
+readonly RUSTUP_S=120
+readonly SUITE=trixie
+readonly PACKAGES=cargo,rustc,rustfmt,rust-clippy,gcc,libc6-dev,ca-certificates
+REPOSITORY=$(cd .. && pwd)
+readonly REPOSITORY
+readonly IN_TREE_TARGET=$REPOSITORY/build/cargo-container
+# The words that choose the target; empty: the compiler's own.
+target=()
+cargo=
+
+say() { printf '%s\n' "$*" >&2; }
+
+die() {
+    say "error: $1"
+    say "  what to do: $2"
+    exit 1
+}
+
+in_ci() { [[ ${CI:-} =~ ^(1|true|yes)$ ]]; }
+
+# Whether a version such as `1.85.1` is new enough; Cargo.toml's is `1.85`.
+new_enough() {
+    local wanted
+    wanted=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' Cargo.toml)
+    [ "$(printf '%s\n%s\n' "$wanted" "$1" | sort -V | head -n 1)" = "$wanted" ]
+}
+
+# The machine's cargo, if its compiler is new enough.
+machines_cargo() {
+    local candidate version
+    for candidate in "$(command -v cargo || true)" "${CARGO_HOME:-$HOME/.cargo}/bin/cargo"; do
+        if [ ! -x "$candidate" ] || [ ! -x "${candidate%/*}/rustc" ]; then continue; fi
+        version=$("${candidate%/*}/rustc" --version 2>/dev/null | cut -d' ' -f2) || continue
+        if [ -n "$version" ] && new_enough "$version"; then
+            printf '%s\n' "$candidate"
+            return 0
+        fi
+    done
+    return 1
+}
+
+# Have Debian's cargo, where apt has one that is new enough.
+install_debians() {
+    local candidate
+    if [ "$(id -u)" != 0 ] || ! command -v apt-cache >/dev/null; then return 1; fi
+    candidate=$(apt-cache policy rustc 2>/dev/null | sed -n 's/^ *Candidate: //p')
+    if [[ ! $candidate =~ ^[0-9] ]] || ! new_enough "${candidate%%[+~-]*}"; then return 1; fi
+    "$REPOSITORY/.ci/setup" install cargo rustc rustfmt rust-clippy
+}
+
+has_target() {
+    local folder
+    folder=$("$1" --print target-libdir --target "$2" 2>/dev/null) || return 1
+    compgen -G "$folder/libstd-*.rlib" >/dev/null
+}
+
+# The words for musl, where the compiler has it or can be given it.
+pick_target() {
+    local beside=${cargo%/*} triple
+    triple=$("$beside/rustc" -vV | sed -n 's/^host: \(.*\)-gnu$/\1-musl/p')
+    [ -n "$triple" ] || return 0
+    if ! has_target "$beside/rustc" "$triple"; then
+        [ -x "$beside/rustup" ] || return 0
+        say "adding the target $triple (rustup)"
+        if ! timeout "$RUSTUP_S" "$beside/rustup" target add "$triple" >&2; then
+            say "going on without it"
+            return 0
+        fi
+    fi
+    target=(--target "$triple")
+}
+
+pick_toolchain() {
+    if cargo=$(machines_cargo) || { install_debians && cargo=$(machines_cargo); }; then
+        pick_target
+    else
+        cargo=
+        [ "$(id -u)" = 0 ] || die "no cargo of Cargo.toml's rust-version or newer" \
+            "install one (https://rustup.rs), or run as root: then a Debian $SUITE with one is made"
+    fi
+}
+
+name() {
+    if [ -z "$cargo" ]; then
+        printf "Debian %s's cargo in a tree of its own\n" "$SUITE"
+    else
+        printf "the machine's %s, target %s\n" "$("$cargo" --version)" "${target[1]:-its own}"
+    fi
+}
+
+cache_dir() {
+    local parent=${XDG_CACHE_HOME:-}
+    printf '%s\n' "${PROVISION_TEST_CACHE:-${parent:-/var/cache}/provision-tests}"
+}
+
+# The machine's Debian archive, as its apt knows it.
+mirror() {
+    # shellcheck disable=SC2016 # these are apt's variables
+    apt-get indextargets --format '$(LABEL)|$(RELEASE)|$(REPO_URI)' 'Created-By: Packages' |
+        awk -F '|' '($1 == "Debian" || ($1 == "" && $2 !~ /-/)) && !found { print $3; found = 1 }'
+}
+
+# The Debian with cargo, made where the cache lacks it; two processes don't both make it.
+tree() {
+    local cache entry draft
+    cache=$(cache_dir)
+    entry=$cache/rust-$SUITE
+    draft=$cache/.rust-$SUITE.draft
+    mkdir -p "$cache"
+    exec 9>"$cache/.rust-$SUITE.lock"
+    flock 9
+    if [ ! -d "$entry" ]; then
+        say "making a Debian $SUITE tree with cargo (debootstrap, some minutes, once)"
+        rm -rf "$draft"
+        debootstrap --variant=minbase --include=$PACKAGES $SUITE "$draft" "$(mirror)" >&2
+        mv "$draft" "$entry"
+    fi
+    exec 9>&-
+    printf '%s\n' "$entry"
+}
+
+# Runs cargo with the tree as its root: a layer on top keeps the tree as it is; the network, this
+# repository and a cargo home in the cache are the machine's. Not chroot(2), in which the crate's
+# tests could make no user namespaces.
+# shellcheck disable=SC2016 # expanded by the shell that runs it
+readonly ENTER='
+set -eu
+tree=$1 repository=$2 home=$3 settings=$4; shift 4
+mount -t tmpfs tmpfs /mnt
+mkdir /mnt/upper /mnt/work /mnt/root
+mount -t overlay -o "lowerdir=$tree,upperdir=/mnt/upper,workdir=/mnt/work" overlay /mnt/root
+cd /mnt/root
+mount -t proc proc proc
+for kernel in sys dev; do mount --rbind "/$kernel" "$kernel"; done
+mount -t tmpfs tmpfs tmp
+for folder in "$repository" "$home"; do
+    mkdir -p ".$folder"
+    mount --bind "$folder" ".$folder"
+done
+cp -L /etc/resolv.conf etc/resolv.conf
+if [ -e /etc/ssl/certs/ca-certificates.crt ]; then
+    cp -L /etc/ssl/certs/ca-certificates.crt etc/ssl/certs/ca-certificates.crt
+fi
+if [ -e "$settings" ]; then cp "$settings" ".$home/config.toml"; fi
+mkdir -p .machine
+pivot_root . .machine
+umount -l /.machine
+cd "$repository/hooks"
+exec "$@"
+'
+
+in_tree() {
+    local home settings
+    home=$(cache_dir)/cargo-home
+    settings=${CARGO_HOME:-$HOME/.cargo}/config.toml
+    mkdir -p "$home" "$IN_TREE_TARGET"
+    PATH=/usr/sbin:/usr/bin:/sbin:/bin CARGO_HOME=$home CARGO_TARGET_DIR=$IN_TREE_TARGET \
+        unshare --mount --pid --fork --kill-child --propagation=private \
+        sh -c "$ENTER" sh "$(tree)" "$REPOSITORY" "$home" "$settings" cargo "$@"
+}
+
+# Runs `cargo VERB …`, for the target if VERB compiles.
+run_cargo() {
+    local verb=$1
+    shift
+    [ "$verb" = fmt ] || set -- "${target[@]}" "$@"
+    if [ -z "$cargo" ]; then
+        in_tree "$verb" "$@"
+    else
+        # cargo finds rustc on PATH, and rustup's is not always there.
+        PATH=${cargo%/*}:$PATH "$cargo" "$verb" "$@"
+    fi
+}
+
+build() {
+    local folder=$REPOSITORY/build from
+    run_cargo build --release --locked
+    from=${CARGO_TARGET_DIR:-target}
+    [ -n "$cargo" ] || from=$IN_TREE_TARGET
+    mkdir -p "$folder"
+    cp -p "$from/${target[1]:-}/release/oci-decorator" "$folder/.oci-decorator"
+    mv "$folder/.oci-decorator" "$folder/oci-decorator"
+    ln -sfn oci-decorator "$folder/oci-decorator-runtime"
+}
+
+# Whether `cargo $1` is there: rustup's minimal profile lacks fmt and clippy.
+has_verb() {
+    [ -z "$cargo" ] || PATH=${cargo%/*}:$PATH "$cargo" "$1" --version >/dev/null 2>&1 && return 0
+    if in_ci; then die "cargo $1 is missing, and CI=true" "rustup component add ${1/fmt/rustfmt}"; fi
+    say "skipped: cargo $1 is missing (rustup component add ${1/fmt/rustfmt})"
+    return 1
+}
+
+check() {
+    if has_verb fmt; then run_cargo fmt --check; fi
+    if has_verb clippy; then run_cargo clippy --all-targets --locked -- -D warnings; fi
+}
+
+verb=${1:-}
+case $verb in
+    build | check | test | cargo | which) pick_toolchain ;;
+    msrv) [ "$(id -u)" = 0 ] || die "the tree with the oldest compiler needs root" "run as root" ;;
+    *) die "hooks/build.sh knows build, check, test, msrv, cargo and which, not '$verb'" \
+        "see its first lines" ;;
+esac
+[ "$verb" = which ] || say "cargo $verb with $(name)"
+case $verb in
+    build) build ;;
+    check) check ;;
+    test | msrv) run_cargo test --locked ;;
+    cargo) shift && run_cargo "$@" ;;
+    which) name ;;
+esac

@@ -1,0 +1,224 @@
+//! The libraries that a container's loader is to find: the driver's, and before them those of
+//! the image that are newer (CUDA's forward compatibility).
+//!
+//! Nothing of the image is mounted or run for that: its folder only comes first in the cache.
+//! <https://docs.nvidia.com/deploy/cuda-compatibility/>
+
+use std::cmp::Ordering;
+use std::fs::File;
+
+use rustix::fs::OFlags;
+
+use crate::discover::{elf, libraries};
+use crate::edits::{Compat, Library, Settled};
+use crate::ldcache::{self, compare_names};
+use crate::log::Note;
+use crate::oci::json::Json;
+use crate::rootfs::listing::names_in;
+use crate::rootfs::{open_regular, Root, Rootfs};
+
+/// Where NVIDIA says for which hosts a library of an image is.
+const NOTE: &str = ".note.cuda.fwd_compatibility";
+const MAX_NOTE: u64 = 1 << 16;
+/// Whose note it is.
+const AUTHOR: &str = "NVIDIA Corporation";
+const DRIVER_LIBRARY: &str = "libcuda.so.";
+
+/// Updates the caches of a container's root with what the edits have for them.
+pub fn update(rootfs: &Rootfs, edits: &Settled) -> Vec<Note> {
+    let compat = &edits.rest().compat;
+    if compat.is_empty() {
+        return ldcache::update(&rootfs.files, edits.libraries());
+    }
+    let mut all = compatible(&rootfs.files, compat);
+    all.extend_from_slice(edits.libraries());
+    ldcache::update(&rootfs.files, &all)
+}
+
+/// The libraries of those folders that are newer than the host's driver and work with it.
+pub fn compatible(root: &Root, compat: &[Compat]) -> Vec<Library> {
+    let wanted = compat.iter().filter(|compat| is_wanted(root, compat));
+    wanted
+        .flat_map(|compat| libraries::in_folder(root, &compat.folder))
+        .collect()
+}
+
+/// True where the image has one such library, newer than the host's, and for such a host.
+pub fn is_wanted(root: &Root, compat: &Compat) -> bool {
+    let Some((version, file)) = driver_library(root, &compat.folder) else {
+        return false;
+    };
+    let driver = compat.driver.as_deref();
+    let is_newer = driver.map(|driver| major(&version) > major(driver));
+    match elf::section(&file, NOTE, MAX_NOTE).and_then(|bytes| Fitness::parse(&bytes)) {
+        Some(fitness) => fitness.allows(&version, compat),
+        None => is_newer == Some(true),
+    }
+}
+
+/// The image's `libcuda.so.X.Y`, and its version. `None`: it has none, or several.
+fn driver_library(root: &Root, folder: &str) -> Option<(String, File)> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+    let names = names_in(root.open_in(folder, flags).ok()?).ok()?;
+    let versions = names
+        .iter()
+        .filter_map(|name| name.strip_prefix(DRIVER_LIBRARY));
+    let mut found = versions
+        .filter(|version| version.contains('.'))
+        .filter_map(|version| {
+            let path = format!("{folder}/{DRIVER_LIBRARY}{version}");
+            let itself = root.open_in(&path, OFlags::PATH | OFlags::NOFOLLOW).ok()?;
+            // A link is refused here, as every kind but a file is.
+            let (fd, _) = open_regular(itself).ok()?;
+            Some((version.to_owned(), File::from(fd)))
+        });
+    found.next().filter(|_| found.next().is_none())
+}
+
+fn major(version: &str) -> Option<u32> {
+    version.split('.').next()?.parse().ok()
+}
+
+/// What the note says.
+#[derive(Debug, PartialEq, Eq)]
+struct Fitness {
+    /// Major versions of the drivers that it works with. Empty: it doesn't say.
+    drivers: Vec<u32>,
+    cuda: Option<String>,
+}
+
+impl Fitness {
+    /// Reads the section (elf(5), "Notes"): sizes of the name and of the content, a type, the
+    /// name, the content; here a JSON object.
+    fn parse(bytes: &[u8]) -> Option<Self> {
+        let word = |at: usize| {
+            let bytes: [u8; 4] = bytes.get(at..at + 4)?.try_into().ok()?;
+            usize::try_from(u32::from_ne_bytes(bytes)).ok()
+        };
+        let (name_size, size) = (word(0)?, word(4)?);
+        let name = bytes.get(12..12usize.checked_add(name_size)?)?;
+        let name = std::str::from_utf8(name).ok()?.trim_end_matches('\0');
+        let start = 12 + name_size.checked_next_multiple_of(4)?;
+        let content = bytes.get(start..start.checked_add(size)?)?;
+        let content = std::str::from_utf8(content).ok()?.trim_matches('\0');
+        let Ok(Json::Object(members)) = serde_json::from_str(content) else {
+            return None;
+        };
+        let get = |key: &str| members.iter().find(|(name, _)| name == key).map(|m| &m.1);
+        let drivers = match get("Driver") {
+            Some(Json::Array(items)) => items.iter().filter_map(whole).collect(),
+            _ => Vec::new(),
+        };
+        let cuda = get("CUDA Version").and_then(Json::text).map(str::to_owned);
+        (name == AUTHOR).then_some(Self { drivers, cuda })
+    }
+
+    fn allows(&self, version: &str, compat: &Compat) -> bool {
+        match (&compat.driver, self.drivers.as_slice()) {
+            (Some(driver), [_, ..]) => {
+                let is_newer = compare_names(version.as_bytes(), driver.as_bytes());
+                is_newer == Ordering::Greater
+                    && major(driver).is_some_and(|major| self.drivers.contains(&major))
+            }
+            _ => match (&self.cuda, &compat.cuda) {
+                (Some(own), Some(host)) => {
+                    compare_names(own.as_bytes(), host.as_bytes()) == Ordering::Greater
+                }
+                _ => false,
+            },
+        }
+    }
+}
+
+// Cut off only where it was compared before.
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+fn whole(value: &Json) -> Option<u32> {
+    match value {
+        Json::Number(number) if (0.0..=1e9).contains(number) => Some(*number as u32),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn note(name: &str, content: &str) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for word in [name.len() + 1, content.len(), 1] {
+            bytes.extend(u32::try_from(word).unwrap().to_ne_bytes());
+        }
+        bytes.extend(name.as_bytes());
+        bytes.push(0);
+        while bytes.len() % 4 != 0 {
+            bytes.push(0);
+        }
+        bytes.extend(content.as_bytes());
+        bytes
+    }
+
+    const CONTENT: &str = r#"{"Format":1,"CUDA Version":"13.1","Driver":[535,580],"Device":[1]}"#;
+
+    fn compat(driver: Option<&str>, cuda: Option<&str>) -> Compat {
+        Compat {
+            folder: "/usr/local/cuda/compat".to_owned(),
+            driver: driver.map(str::to_owned),
+            cuda: cuda.map(str::to_owned),
+        }
+    }
+
+    #[test]
+    fn the_note_says_for_which_hosts_it_is() {
+        let fitness = Fitness::parse(&note(AUTHOR, CONTENT)).unwrap();
+        assert_eq!(fitness.drivers, [535, 580]);
+        for (driver, cuda, expected) in [
+            (Some("535.261.03"), None, true),
+            (Some("580.10"), None, true),
+            (Some("565.10"), Some("12.0"), false),
+            (Some("590.10"), None, false),
+            (None, Some("12.9"), true),
+            (None, Some("13.1"), false),
+            (None, None, false),
+        ] {
+            let host = compat(driver, cuda);
+            assert_eq!(fitness.allows("580.44.01", &host), expected, "{host:?}");
+        }
+        // Not newer than the host's own.
+        assert!(!fitness.allows("580.1", &compat(Some("580.44.01"), None)));
+    }
+
+    #[test]
+    fn other_notes_and_broken_ones_say_nothing() {
+        assert_eq!(Fitness::parse(&note("GNU", CONTENT)), None);
+        assert_eq!(Fitness::parse(&note(AUTHOR, "[1]")), None);
+        let whole = note(AUTHOR, CONTENT);
+        for end in 0..whole.len() {
+            let _ = Fitness::parse(&whole[..end]);
+        }
+        let mut huge = whole.clone();
+        huge[..8].fill(0xff);
+        assert_eq!(Fitness::parse(&huge), None);
+    }
+
+    #[test]
+    fn one_library_that_is_newer_is_wanted() {
+        let tree = tempfile::tempdir().unwrap();
+        let folder = tree.path().join("usr/local/cuda/compat");
+        std::fs::create_dir_all(&folder).unwrap();
+        let root = Root::open(tree.path()).unwrap();
+        let wanted = |driver: &str| is_wanted(&root, &compat(Some(driver), None));
+        assert!(!wanted("535.1"));
+        std::fs::write(folder.join("libcuda.so.580.44.01"), "").unwrap();
+        std::os::unix::fs::symlink("libcuda.so.580.44.01", folder.join("libcuda.so.1")).unwrap();
+        for (driver, expected) in [("535.261.03", true), ("580.10", false), ("590.1", false)] {
+            assert_eq!(wanted(driver), expected, "{driver}");
+        }
+        assert!(!is_wanted(&root, &compat(None, Some("12.0"))));
+        std::fs::write(folder.join("libcuda.so.570.1"), "").unwrap();
+        assert!(!wanted("535.261.03"), "which of them is it to be?");
+        std::fs::remove_file(folder.join("libcuda.so.570.1")).unwrap();
+        let link = folder.join("libcuda.so.570.1");
+        std::os::unix::fs::symlink("/etc/passwd", link).unwrap();
+        assert!(wanted("535.261.03"), "a link is not looked at");
+    }
+}

@@ -1,0 +1,195 @@
+//! The right to use devices, given to the cgroup of a container that exists already.
+//!
+//! Version 1 has a file for it. Version 2 has BPF programs, see `device_filter`. What a
+//! hook changes there, systemd takes back at a `daemon-reload`; the doors that edit the
+//! spec are not affected (`docs/reference/oci-decorator.md`).
+
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+
+use super::device_filter;
+use super::process::Process;
+use crate::edits::Device;
+use crate::error::{Error, Result};
+
+/// Lets the process, and the container with it, use the devices.
+/// Errors: no such cgroup can be found, or it can't be changed.
+pub fn allow(devices: &[Device], process: &Process) -> Result<()> {
+    if !devices.iter().any(Device::needs_rule) {
+        return Ok(());
+    }
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo")
+        .map_err(|e| Error::failed(format!("can't read /proc/self/mountinfo: {e}")))?;
+    match find(&mounts, &process.cgroups) {
+        Some(Cgroup::One(folder)) => allow_by_file(devices, &folder),
+        Some(Cgroup::Two(folder)) => allow_by_program(devices, &folder),
+        None => Err(Error::failed(
+            "can't find the cgroup of the container, to let it use its devices",
+        )),
+    }
+}
+
+/// A cgroup that decides about devices, and its folder.
+#[derive(Debug, PartialEq, Eq)]
+enum Cgroup {
+    One(PathBuf),
+    Two(PathBuf),
+}
+
+/// Finds the process's cgroup among the mounts (proc(5), `/proc/PID/mountinfo`; cgroups(7),
+/// `/proc/PID/cgroup`). The devices of a hybrid host are version 1's.
+fn find(mounts: &str, cgroups: &str) -> Option<Cgroup> {
+    let member = |wanted: fn(&str, &str) -> bool| {
+        cgroups.lines().find_map(|line| {
+            let mut fields = line.splitn(3, ':');
+            let (id, controllers) = (fields.next()?, fields.next()?);
+            wanted(id, controllers).then(|| fields.next()).flatten()
+        })
+    };
+    let has_devices = |list: &str| list.split(',').any(|name| name == "devices");
+    let one = member(|_, controllers| controllers.split(',').any(|name| name == "devices"));
+    let two = member(|id, controllers| id == "0" && controllers.is_empty());
+    let first = mounts
+        .lines()
+        .filter_map(Mounted::parse)
+        .find(|m| m.kind == "cgroup" && has_devices(m.options));
+    if let (Some(path), Some(mounted)) = (one, first) {
+        return mounted.folder(path).map(Cgroup::One);
+    }
+    let mut second = mounts.lines().filter_map(Mounted::parse);
+    let mounted = second.find(|m| m.kind == "cgroup2")?;
+    mounted.folder(two?).map(Cgroup::Two)
+}
+
+struct Mounted<'a> {
+    root: &'a str,
+    point: &'a str,
+    kind: &'a str,
+    options: &'a str,
+}
+
+impl<'a> Mounted<'a> {
+    fn parse(line: &'a str) -> Option<Self> {
+        let (front, back) = line.split_once(" - ")?;
+        let mut front = front.split(' ').skip(3);
+        let (root, point) = (front.next()?, front.next()?);
+        let mut back = back.split(' ');
+        let kind = back.next()?;
+        Some(Self {
+            root,
+            point,
+            kind,
+            options: back.nth(1)?,
+        })
+    }
+
+    /// The folder of a cgroup. `None`: it lies outside of what is mounted.
+    fn folder(&self, cgroup: &str) -> Option<PathBuf> {
+        let within = Path::new(cgroup).strip_prefix(self.root).ok()?;
+        let plain = |part| matches!(part, std::path::Component::Normal(_));
+        let inside = within.components().all(plain);
+        inside.then(|| Path::new(self.point).join(within))
+    }
+}
+
+fn allow_by_file(devices: &[Device], folder: &Path) -> Result<()> {
+    let file = folder.join("devices.allow");
+    let fail = |e: std::io::Error| {
+        let file = file.display();
+        Error::failed(format!(
+            "can't let the container use its devices: {file}: {e}"
+        ))
+    };
+    for device in devices.iter().filter(|device| device.needs_rule()) {
+        let (kind, major, minor) = (device.kind, device.major, device.minor);
+        let rule = format!("{kind} {major}:{minor} {}", device.access);
+        // One rule a write, says cgroup-v1/devices.rst.
+        let opened = File::options().write(true).open(&file);
+        opened
+            .and_then(|mut f| f.write_all(rule.as_bytes()))
+            .map_err(fail)?;
+    }
+    Ok(())
+}
+
+fn allow_by_program(devices: &[Device], folder: &Path) -> Result<()> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    rustix::fs::open(folder, flags, Mode::empty())
+        .and_then(|cgroup| device_filter::allow(&cgroup, devices))
+        .map_err(|e| {
+            let folder = folder.display();
+            Error::failed(format!(
+                "can't let the container use its devices: {folder}: {e}"
+            ))
+            .resolve("use oci-decorator-runtime, which puts the rules into the spec")
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HYBRID: &str = "30 29 0:25 / /sys/fs/cgroup ro - tmpfs tmpfs ro,mode=755\n\
+        31 30 0:26 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n\
+        32 30 0:27 / /sys/fs/cgroup/devices rw shared:9 - cgroup cgroup rw,devices\n\
+        33 30 0:28 / /sys/fs/cgroup/unified rw - cgroup2 cgroup rw\n";
+    const TWO: &str = "30 29 0:25 / /sys/fs/cgroup rw shared:4 - cgroup2 cgroup2 rw,nsdelegate\n";
+
+    #[test]
+    fn cgroups_of_every_kind_of_host() {
+        let hybrid = "9:cpu,cpuacct:/docker/c\n5:devices:/docker/c\n0::/system.slice\n";
+        let devices = Cgroup::One("/sys/fs/cgroup/devices/docker/c".into());
+        assert_eq!(find(HYBRID, hybrid), Some(devices));
+        let two = Cgroup::Two("/sys/fs/cgroup/machine.slice/c.scope".into());
+        assert_eq!(find(TWO, "0::/machine.slice/c.scope\n"), Some(two));
+        assert_eq!(
+            find(TWO, "0::/\n"),
+            Some(Cgroup::Two("/sys/fs/cgroup/".into()))
+        );
+        assert_eq!(find("", "0::/x\n"), None);
+        assert_eq!(find(TWO, "0::/../x\n"), None);
+    }
+
+    #[test]
+    fn version_one_is_told_in_its_own_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let device = |kind, major, minor| Device {
+            source: "/dev/x".to_owned(),
+            path: "/dev/x".to_owned(),
+            kind,
+            major,
+            minor,
+            mode: 0o666,
+            uid: Some(0),
+            gid: Some(0),
+            access: crate::edits::Access::ALL,
+        };
+        // A file that isn't there is not made: that would be no cgroup.
+        let one = [device('c', 195, 255)];
+        let error = allow_by_file(&one, folder.path()).unwrap_err();
+        assert!(error.to_string().contains("devices.allow"), "{error}");
+        let file = folder.path().join("devices.allow");
+        for (devices, expected) in [
+            (&one[..], "c 195:255 rwm"),
+            // The kernel takes one rule a write, so each is written to the beginning.
+            (&[device('c', 1, 3), device('b', 259, 1)], "b 259:1 rwm"),
+        ] {
+            std::fs::write(&file, "").unwrap();
+            allow_by_file(devices, folder.path()).unwrap();
+            assert_eq!(std::fs::read_to_string(&file).unwrap(), expected);
+        }
+        assert!(allow_by_program(&one, folder.path()).is_err());
+        assert!(allow_by_program(&one, &file).is_err());
+    }
+
+    #[test]
+    fn a_mount_of_a_part_of_the_tree() {
+        let mounts = TWO.replace("0:25 / ", "0:25 /outer ");
+        let inner = Cgroup::Two("/sys/fs/cgroup/c".into());
+        assert_eq!(find(&mounts, "0::/outer/c\n"), Some(inner));
+        assert_eq!(find(&mounts, "0::/elsewhere/c\n"), None);
+    }
+}

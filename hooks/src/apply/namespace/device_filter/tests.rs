@@ -1,0 +1,266 @@
+//! With the kernel's own verifier, in a cgroup of the test's: what opens there, and what
+//! must stay shut.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rustix::fs::{makedev, mknodat, FileType, Mode, OFlags, CWD};
+
+use super::*;
+use crate::need;
+
+/// A cgroup of version 2, and a folder for nodes.
+struct Cgroup {
+    folder: PathBuf,
+    nodes: tempfile::TempDir,
+}
+
+impl Cgroup {
+    /// `None`: this machine has none that can be written.
+    fn make() -> Option<Self> {
+        if !need::root("BPF programs of cgroups") {
+            return None;
+        }
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let nodes = tempfile::tempdir().unwrap();
+        // As unlike others' as that folder's: a process number is another's in its namespace.
+        let name = nodes.path().file_name()?.to_str()?;
+        let name = format!("oci-decorator-test{name}");
+        let made = mounts
+            .lines()
+            .filter(|line| line.contains(" - cgroup2 "))
+            .filter_map(|line| line.split(' ').nth(4))
+            .map(|point| Path::new(point).join(&name))
+            .find(|folder| fs::create_dir(folder).is_ok());
+        need::need(made.is_some(), "a cgroup2 file system that can be written");
+        Some(Self {
+            folder: made?,
+            nodes,
+        })
+    }
+
+    fn open(&self) -> OwnedFd {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        rustix::fs::open(&self.folder, flags, Mode::empty()).unwrap()
+    }
+
+    /// Attaches a program as runtimes do.
+    fn attach(&self, program: &[Instruction], flags: u32) {
+        let program = load(program).expect("the verifier's consent");
+        let cgroup = self.open();
+        let mut attributes = Attach {
+            target: cgroup.as_raw_fd(),
+            program: program.as_raw_fd(),
+            kind: number::CGROUP_DEVICE,
+            flags,
+            ..Attach::default()
+        };
+        // SAFETY: the structure has no addresses in it.
+        unsafe { bpf(number::ATTACH, &mut attributes) }.unwrap();
+    }
+
+    fn ids(&self) -> Vec<u32> {
+        programs(&self.open()).unwrap().0
+    }
+
+    /// Those of the nodes that a process in the cgroup may open.
+    fn opened(&self, nodes: &[&str]) -> Vec<String> {
+        let script = "echo $$ >\"$0/cgroup.procs\" || exit 1
+            for node; do (: <\"$node\") 2>&1 | grep -q 'not permitted' || echo \"${node##*/}\"; done";
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).arg(&self.folder);
+        for node in nodes {
+            command.arg(self.node(node));
+        }
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let text = String::from_utf8(output.stdout).unwrap();
+        text.lines().map(str::to_owned).collect()
+    }
+
+    /// `c126:125` as a node. Majors from 120 to 127 are of no driver ("local use", says
+    /// <https://docs.kernel.org/admin-guide/devices.html>): to open one touches no device,
+    /// and says only what the cgroup thinks of it.
+    fn node(&self, name: &str) -> PathBuf {
+        let path = self.nodes.path().join(name);
+        let device = device(name);
+        let kind = match device.kind {
+            'b' => FileType::BlockDevice,
+            _ => FileType::CharacterDevice,
+        };
+        let numbers = makedev(device.major, device.minor);
+        let made = mknodat(CWD, &path, kind, Mode::from_raw_mode(0o666), numbers);
+        assert!(matches!(made, Ok(()) | Err(Errno::EXIST)), "{made:?}");
+        path
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        // Processes leave a cgroup a moment after they were waited for.
+        for _ in 0..100 {
+            if fs::remove_dir(&self.folder).is_ok() {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+    }
+}
+
+fn device(name: &str) -> Device {
+    let (major, minor) = name[1..].split_once(':').unwrap();
+    Device {
+        source: format!("/dev/{name}"),
+        path: format!("/dev/{name}"),
+        kind: name.chars().next().unwrap(),
+        major: major.parse().unwrap(),
+        minor: minor.parse().unwrap(),
+        mode: 0o666,
+        uid: Some(0),
+        gid: Some(0),
+        access: crate::edits::Access::ALL,
+    }
+}
+
+/// What a runtime has attached: nodes with this minor open, whatever their major, and no
+/// others. It relies on the registers being as the kernel set them.
+fn runtime_program(minor: i32) -> Vec<Instruction> {
+    let make = |code, registers: u8, offset, immediate| Instruction {
+        code,
+        registers: if cfg!(target_endian = "big") {
+            registers.rotate_left(4)
+        } else {
+            registers
+        },
+        offset,
+        immediate,
+    };
+    vec![
+        make(0x61, 0x12, 8, 0),     // r2 = the minor
+        make(0xb7, 0x00, 0, 0),     // r0 = refuse
+        make(0x55, 0x02, 1, minor), // if r2 is another: end
+        make(0xb7, 0x00, 0, 1),     // r0 = allow
+        make(0x95, 0x00, 0, 0),     // end
+    ]
+}
+
+/// The same numbers as a block device, its neighbours, and its numbers swapped.
+const NEAR: [&str; 7] = [
+    "c126:125", "b126:125", "c126:124", "c126:126", "c125:125", "c127:125", "c125:126",
+];
+
+#[test]
+fn only_what_is_asked_for_opens_beside_what_opened_before() {
+    let Some(cgroup) = Cgroup::make() else { return };
+    cgroup.attach(&runtime_program(77), 0);
+    let before = ["c126:77", "c125:77", "b125:77"];
+    let nodes = [&NEAR[..], &before].concat();
+    assert_eq!(cgroup.opened(&nodes), before);
+    allow(&cgroup.open(), &[device("c126:125")]).unwrap();
+    assert_eq!(cgroup.opened(&nodes)[0], "c126:125");
+    assert_eq!(cgroup.opened(&nodes)[1..], before);
+    assert_eq!(cgroup.ids().len(), 1);
+}
+
+#[test]
+fn each_of_several_devices_opens() {
+    let Some(cgroup) = Cgroup::make() else { return };
+    cgroup.attach(&runtime_program(77), 0);
+    let wanted = ["c126:3", "b125:4", "c126:1048575"];
+    let devices: Vec<_> = wanted.iter().map(|name| device(name)).collect();
+    allow(&cgroup.open(), &devices).unwrap();
+    let shut = [
+        "b126:3",
+        "c125:4",
+        "c126:4",
+        "b125:3",
+        "c126:1048574",
+        "c126:0",
+    ];
+    assert_eq!(cgroup.opened(&[&wanted[..], &shut].concat()), wanted);
+}
+
+/// All programs of a cgroup must agree, so each of them gets the rules.
+#[test]
+fn several_programs_still_agree_on_everything_else() {
+    let Some(cgroup) = Cgroup::make() else { return };
+    for minor in [77, 78] {
+        cgroup.attach(&runtime_program(minor), number::ALLOW_MULTI);
+    }
+    let nodes = [&NEAR[..], &["c126:77", "c126:78"]].concat();
+    assert_eq!(cgroup.opened(&nodes), Vec::<String>::new());
+    allow(&cgroup.open(), &[device("c126:125")]).unwrap();
+    assert_eq!(cgroup.opened(&nodes), ["c126:125"]);
+    assert_eq!(cgroup.ids().len(), 2);
+}
+
+#[test]
+fn twice_is_once() {
+    for flags in [0, number::ALLOW_MULTI] {
+        let Some(cgroup) = Cgroup::make() else { return };
+        cgroup.attach(&runtime_program(77), flags);
+        let devices = [device("c126:125"), device("c126:4")];
+        allow(&cgroup.open(), &devices).unwrap();
+        let once = cgroup.ids();
+        allow(&cgroup.open(), &devices).unwrap();
+        assert_eq!(cgroup.ids(), once);
+        // Another device is another program.
+        allow(&cgroup.open(), &[device("c126:5")]).unwrap();
+        assert_ne!(cgroup.ids(), once);
+        assert_eq!(
+            cgroup
+                .opened(&["c126:125", "c126:4", "c126:5", "c126:6"])
+                .len(),
+            3
+        );
+    }
+}
+
+#[test]
+fn a_cgroup_without_programs_gets_none() {
+    let Some(cgroup) = Cgroup::make() else { return };
+    allow(&cgroup.open(), &[device("c126:125")]).unwrap();
+    assert_eq!(cgroup.ids(), Vec::<u32>::new());
+    assert_eq!(cgroup.opened(&NEAR).len(), NEAR.len());
+}
+
+#[test]
+fn a_folder_that_is_no_cgroup_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+    let fd = rustix::fs::open(folder.path(), flags, Mode::empty()).unwrap();
+    assert!(allow(&fd, &[device("c126:125")]).is_err());
+}
+
+#[test]
+fn the_program_is_found_by_its_name() {
+    let Some(_cgroup) = Cgroup::make() else {
+        return;
+    };
+    let program = load(&runtime_program(0)).unwrap();
+    let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", program.as_raw_fd())).unwrap();
+    assert!(info.contains("prog_type:\t15\n"), "{info}");
+    assert_eq!(instructions(&program), Ok(runtime_program(0)));
+}
+
+#[test]
+fn a_right_that_is_withheld_stays_withheld() {
+    let Some(cgroup) = Cgroup::make() else { return };
+    cgroup.attach(&runtime_program(77), 0);
+    let with = |name: &str, access: &str| Device {
+        access: Access::parse(access).unwrap_or(Access::NONE),
+        ..device(name)
+    };
+    let devices = [
+        with("c126:1", "r"),
+        with("c126:2", "w"),
+        with("c126:3", "rm"),
+        with("c126:4", ""),
+        with("c126:5", "rwm"),
+    ];
+    allow(&cgroup.open(), &devices).unwrap();
+    // They are opened for reading.
+    let nodes = ["c126:1", "c126:2", "c126:3", "c126:4", "c126:5"];
+    assert_eq!(cgroup.opened(&nodes), ["c126:1", "c126:3", "c126:5"]);
+}

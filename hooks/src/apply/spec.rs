@@ -1,0 +1,203 @@
+//! Edits an OCI runtime spec as text: what we add is spliced in, and every
+//! other byte stays as it was, known to us or not.
+
+pub mod hooks;
+mod linux;
+mod process;
+mod splice;
+
+use std::borrow::Cow;
+
+use serde_json::value::RawValue;
+
+use crate::edits::{Attribute, DescribedMount, Mount, Mounted, Present, Settled, FILE_MOUNT};
+use crate::error::{Error, Result};
+use crate::oci::json::{quote, RawObject};
+use crate::oci::keys;
+use splice::{apply, extend, Additions, Splice};
+
+/// Largest spec that is read, in bytes.
+pub const MAX_SIZE: u64 = 64 << 20;
+/// Types of file systems that a runtime makes new for each container.
+const NEW_FILE_SYSTEMS: [&str; 9] = [
+    "tmpfs", "proc", "sysfs", "devpts", "mqueue", "cgroup", "cgroup2", "ramfs", "devtmpfs",
+];
+const BINDS: [&str; 2] = ["bind", "rbind"];
+
+/// A spec, with the parts of it that matter to us.
+#[derive(Debug)]
+pub struct Spec<'a> {
+    text: &'a str,
+    members: RawObject<'a>,
+}
+
+impl<'a> Spec<'a> {
+    /// Errors: not a JSON object, or one that names something twice.
+    pub fn parse(text: &'a str) -> Result<Self> {
+        let members = object("", text)?;
+        Ok(Self { text, members })
+    }
+
+    /// `root.path`, relative to the bundle or absolute.
+    pub fn root_path(&self) -> Result<Option<Cow<'a, str>>> {
+        self.within("root", "path")?
+            .map(|path| text("root.path", path))
+            .transpose()
+    }
+
+    /// What the container's own configuration has at paths of the container.
+    pub fn present(&self) -> Result<Present<'a>> {
+        let mut found = Present::default();
+        for item in items("mounts", self.members.get("mounts"))? {
+            found.mounts.push(mounted(&object("mounts", item.get())?)?);
+        }
+        for item in items("linux.devices", self.within("linux", "devices")?)? {
+            if let Some(path) = object("linux.devices", item.get())?.get("path") {
+                found.devices.push(text("linux.devices", path)?);
+            }
+        }
+        Ok(found)
+    }
+
+    fn within(&self, outer: &str, inner: &str) -> Result<Option<&'a RawValue>> {
+        match present(self.members.get(outer)) {
+            Some(value) => Ok(present(object(outer, value.get())?.get(inner))),
+            None => Ok(None),
+        }
+    }
+
+    /// The spec with the edits.
+    pub fn edited(&self, edits: &Settled) -> Result<String> {
+        let mut splices = Vec::new();
+        let mut top = Additions::new(self.text.trim_ascii_end(), &self.members);
+        self.add_mounts(edits, &mut top, &mut splices)?;
+        linux::edit(self, edits, &mut top, &mut splices)?;
+        process::edit(self, edits, &mut splices)?;
+        hooks::edit(self, edits, &mut top, &mut splices)?;
+        splices.extend(top.splice());
+        Ok(apply(self.text, splices))
+    }
+
+    fn add_mounts(
+        &self,
+        edits: &Settled,
+        top: &mut Additions<'a>,
+        splices: &mut Vec<Splice<'a>>,
+    ) -> Result<()> {
+        let options: Vec<String> = Attribute::options(FILE_MOUNT).map(quote).collect();
+        let options = options.join(",");
+        let own = edits.mounts().iter();
+        let mounts: Vec<String> = if edits.described().is_empty() {
+            own.map(|m| mount_json(m, &options)).collect()
+        } else {
+            // Parents before what lies in them, ours and others'.
+            let own = own.map(|m| (&m.target, mount_json(m, &options)));
+            let described = edits.described().iter();
+            let described = described.map(|m| (&m.target, described_json(m)));
+            let mut all: Vec<_> = own.chain(described).collect();
+            all.sort_by_key(|(target, _)| target.matches('/').count());
+            all.into_iter().map(|(_, json)| json).collect()
+        };
+        let present = self.members.get("mounts");
+        extend("mounts", present, &mounts, top, splices)
+    }
+}
+
+/// One of the mounts of a spec. The runtimes bind where the type or an option says so.
+fn mounted<'a>(members: &RawObject<'a>) -> Result<Mounted<'a>> {
+    let get = |key| {
+        let value = present(members.get(key));
+        value.map_or(Ok(Cow::Borrowed("")), |v| text("mounts", v))
+    };
+    let mut is_new = NEW_FILE_SYSTEMS.contains(&&*get("type")?);
+    if is_new {
+        for option in items("mounts", members.get("options"))? {
+            is_new &= !BINDS.contains(&&*text("mounts", option)?);
+        }
+    }
+    Ok(Mounted {
+        destination: get("destination")?,
+        source: get("source")?,
+        is_new,
+    })
+}
+
+fn mount_json(mount: &Mount, options: &str) -> String {
+    let (target, source) = (quote(&mount.target), quote(&mount.source));
+    [
+        "{\"destination\":",
+        &target,
+        ",\"type\":\"bind\",\"source\":",
+        &source,
+        ",\"options\":[",
+        options,
+        "]}",
+    ]
+    .concat()
+}
+
+fn described_json(mount: &DescribedMount) -> String {
+    let kind = if mount.kind.is_empty() {
+        "bind"
+    } else {
+        &mount.kind
+    };
+    format!(
+        "{{\"destination\":{},\"type\":{},\"source\":{},\"options\":{}}}",
+        quote(&mount.target),
+        quote(kind),
+        quote(&mount.source),
+        strings_json(&mount.options)
+    )
+}
+
+fn strings_json(texts: &[String]) -> String {
+    let quoted: Vec<String> = texts.iter().map(|text| quote(text)).collect();
+    format!("[{}]", quoted.join(","))
+}
+
+/// The items of a list that may be missing.
+fn items<'a>(key: &str, value: Option<&'a RawValue>) -> Result<Vec<&'a RawValue>> {
+    present(value).map_or(Ok(Vec::new()), |value| list(key, value))
+}
+
+fn present(value: Option<&RawValue>) -> Option<&RawValue> {
+    value.filter(|v| v.get() != "null")
+}
+
+fn object<'a>(key: &str, text: &'a str) -> Result<RawObject<'a>> {
+    let members: RawObject = serde_json::from_str(text).map_err(|e| invalid(key, &e))?;
+    if let Some(name) = members.duplicate() {
+        return Err(invalid(key, &format!("{name:?} is given twice")));
+    }
+    if let Some((name, known)) = members.misspelt(keys::of(key)) {
+        let problem = format!("{name:?} is not {known:?}, and some runtimes take it for that");
+        return Err(invalid(key, &problem));
+    }
+    Ok(members)
+}
+
+fn list<'a>(key: &str, value: &'a RawValue) -> Result<Vec<&'a RawValue>> {
+    serde_json::from_str(value.get()).map_err(|e| invalid(key, &e))
+}
+
+/// A string, borrowed where it has no escapes.
+fn text<'a>(key: &str, value: &'a RawValue) -> Result<Cow<'a, str>> {
+    let raw = value.get();
+    match raw.strip_prefix('"').and_then(|r| r.strip_suffix('"')) {
+        Some(plain) if !plain.contains('\\') => Ok(Cow::Borrowed(plain)),
+        _ => serde_json::from_str(raw)
+            .map(Cow::Owned)
+            .map_err(|e| invalid(key, &e)),
+    }
+}
+
+fn invalid(key: &str, problem: &dyn std::fmt::Display) -> Error {
+    let place = if key.is_empty() { "" } else { ": " };
+    Error::failed(format!(
+        "the container's config.json is not a valid spec: {key}{place}{problem}"
+    ))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,130 @@
+//! The member `process` of a spec: its environment and its groups.
+
+use std::borrow::Cow;
+
+use serde_json::value::RawValue;
+
+use super::splice::{apply, extend, Additions, Splice};
+use super::{invalid, items, object, present, text, Spec};
+use crate::edits::{variable_name, Edits, Settled};
+use crate::error::Result;
+use crate::oci::json::{quote, Json, RawObject};
+
+/// Changes what the edits name. Where a spec has no process, there is none to change.
+pub(super) fn edit<'a>(
+    spec: &Spec<'a>,
+    edits: &Settled,
+    splices: &mut Vec<Splice<'a>>,
+) -> Result<()> {
+    let rest = edits.rest();
+    if rest.environment.is_empty() && rest.unset.is_empty() && rest.groups.is_empty() {
+        return Ok(());
+    }
+    let Some(process) = present(spec.members.get("process")) else {
+        return Ok(());
+    };
+    let members = object("process", process.get())?;
+    let mut inner = Additions::new(process.get(), &members);
+    edit_environment(members.get("env"), rest, &mut inner, splices)?;
+    add_groups(&members, rest, &mut inner, splices)?;
+    splices.extend(inner.splice());
+    Ok(())
+}
+
+/// Numbers of the user and the group that the process runs as.
+pub(super) fn user(spec: &Spec) -> Result<(u32, u32)> {
+    let Some(user) = spec.within("process", "user")? else {
+        return Ok((0, 0));
+    };
+    let members = object("process.user", user.get())?;
+    let number = |key: &str| members.get(key).map_or(Ok(0), |v| id("process.user", v));
+    Ok((number("uid")?, number("gid")?))
+}
+
+fn id(key: &str, value: &RawValue) -> Result<u32> {
+    if value.get() == "null" {
+        return Ok(0);
+    }
+    serde_json::from_str(value.get()).map_err(|e| invalid(key, &e))
+}
+
+/// A variable is replaced where it stands, so that the order stays.
+fn edit_environment<'a>(
+    listed: Option<&'a RawValue>,
+    edits: &Edits,
+    process: &mut Additions<'a>,
+    splices: &mut Vec<Splice<'a>>,
+) -> Result<()> {
+    let mut kept: Vec<Cow<str>> = Vec::new();
+    let mut is_changed = false;
+    let mut done = vec![false; edits.environment.len()];
+    for item in items("process.env", listed)? {
+        let entry = text("process.env", item)?;
+        let name = variable_name(&entry);
+        let place = edits
+            .environment
+            .iter()
+            .position(|e| variable_name(e) == name);
+        match place {
+            Some(place) if done[place] => is_changed = true,
+            Some(place) => {
+                done[place] = true;
+                is_changed |= edits.environment[place] != *entry;
+                kept.push(quote(&edits.environment[place]).into());
+            }
+            None if edits.unset.iter().any(|unset| unset == name) => is_changed = true,
+            None => kept.push(item.get().into()),
+        }
+    }
+    let missing = edits
+        .environment
+        .iter()
+        .zip(&done)
+        .filter(|(_, done)| !*done);
+    let new: Vec<String> = missing.map(|(entry, _)| quote(entry)).collect();
+    match listed {
+        Some(listed) if is_changed => {
+            kept.extend(new.into_iter().map(Cow::Owned));
+            let new = format!("[{}]", kept.join(","));
+            let old = listed.get();
+            splices.push(Splice { old, new });
+            Ok(())
+        }
+        listed => extend("env", listed, &new, process, splices),
+    }
+}
+
+fn add_groups<'a>(
+    process: &RawObject<'a>,
+    edits: &Edits,
+    inner: &mut Additions<'a>,
+    splices: &mut Vec<Splice<'a>>,
+) -> Result<()> {
+    // The group of the host's root is never given.
+    let wanted = edits.groups.iter().filter(|group| **group != 0);
+    let mut wanted: Vec<u32> = wanted.copied().collect();
+    if wanted.is_empty() {
+        return Ok(());
+    }
+    let user = present(process.get("user"));
+    let text = user.map_or("{\"uid\":0,\"gid\":0}", |user| user.get());
+    let members = object("process.user", text)?;
+    let listed = members.get("additionalGids");
+    for item in items("process.user.additionalGids", listed)? {
+        if let Ok(Json::Number(there)) = serde_json::from_str(item.get()) {
+            wanted.retain(|group| (f64::from(*group) - there).abs() > 0.0);
+        }
+    }
+    let new: Vec<String> = wanted.iter().map(ToString::to_string).collect();
+    let mut added = Additions::new(text, &members);
+    if user.is_some() {
+        extend("additionalGids", listed, &new, &mut added, splices)?;
+        splices.extend(added.splice());
+        return Ok(());
+    }
+    let mut own = Vec::new();
+    extend("additionalGids", listed, &new, &mut added, &mut own)?;
+    own.extend(added.splice());
+    inner.set("user", &apply(text, own));
+    Ok(())
+}

@@ -1,0 +1,80 @@
+//! The listing of devices that containers can name.
+
+use std::path::PathBuf;
+
+use serde_json::json;
+
+use crate::config::cdi::folder::SpecFile;
+use crate::discover::host::Host;
+use crate::error::{exit, Result};
+use crate::frontends::cdi::{read, Registry};
+
+/// What the folders of a host have.
+#[derive(Debug)]
+pub struct Listing {
+    text: String,
+    json: String,
+    /// Files that can't be used, one a line.
+    pub problems: Vec<String>,
+}
+
+impl Listing {
+    /// Reads the folders. Errors: the host's root or one of them can't be read.
+    pub fn read(root: &std::path::Path, folders: &[PathBuf]) -> Result<Self> {
+        let host = Host::open(root)?;
+        let files = read(folders, &host)?;
+        let listed = Registry::new(&files, folders).list();
+        let mut text = String::new();
+        let mut devices = Vec::new();
+        let mut problems: Vec<String> = files.iter().filter_map(problem).collect();
+        for device in &listed {
+            devices.push(json!({
+                "name": device.name,
+                "file": device.file.display().to_string(),
+                "conflicts": device.conflicts.iter().map(|p| p.display().to_string()).collect::<Vec<_>>(),
+            }));
+            if device.conflicts.is_empty() {
+                text.push_str(&device.name);
+                text.push('\n');
+            } else {
+                let others = device.conflicts.iter().map(|p| p.display().to_string());
+                let others: Vec<_> = others.collect();
+                let file = device.file.display();
+                let others = others.join(", ");
+                problems.push(format!(
+                    "{}: {file} has it and so has {others}: neither counts",
+                    device.name
+                ));
+            }
+        }
+        let document = json!({"devices": devices, "problems": problems});
+        Ok(Self {
+            text,
+            json: format!("{document:#}\n"),
+            problems,
+        })
+    }
+
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    pub fn json(&self) -> &str {
+        &self.json
+    }
+
+    /// A file that can't be used is wrong configuration.
+    pub fn code(&self) -> u8 {
+        if self.problems.is_empty() {
+            exit::DONE
+        } else {
+            exit::USAGE
+        }
+    }
+}
+
+fn problem(file: &SpecFile) -> Option<String> {
+    let broken = file.content.as_ref().err()?;
+    let mistakes: Vec<_> = broken.mistakes.iter().map(ToString::to_string).collect();
+    Some(format!("{}: {}", file.path.display(), mistakes.join("; ")))
+}

@@ -1,0 +1,281 @@
+//! What a container gets through the interfaces of others, by the name under which the
+//! program is called: NVIDIA's runtime and hook answer NVIDIA's variables at all times, our
+//! own names only where the settings list the interface.
+//!
+//! The request goes through the front ends' own code, as a spec that says what the command
+//! line does.
+
+use std::path::Path;
+
+use serde_json::{json, Value};
+
+use crate::config::nvidia::{self, Place};
+use crate::config::settings::Loaded;
+use crate::edits::Edits;
+use crate::error::{exit, Error};
+use crate::frontends::foreign::Foreign;
+use crate::frontends::nvidia::runtime::{self as names, Settings};
+use crate::frontends::nvidia::{Reader, HOOKS};
+use crate::frontends::{runtime, FrontEnd};
+use crate::log::level::Level;
+use crate::log::{Log, Note};
+use crate::request::{Ask, Request, Units, Way};
+
+/// What the command line says of a container.
+#[derive(Debug, Default)]
+pub struct Said<'a> {
+    pub environment: &'a [String],
+    /// Keys and values.
+    pub annotations: &'a [(String, String)],
+    pub privileged: bool,
+}
+
+impl<'a> Said<'a> {
+    /// By the flags of vendor files.
+    pub fn request(&self) -> Request<'a> {
+        let mut request = Request::of_environment(self.environment.iter().map(String::as_str));
+        for (key, value) in self.annotations {
+            request.annotations.push(key, value.as_str().into());
+        }
+        request.privileged = self.privileged;
+        request
+    }
+
+    fn spec(&self) -> Vec<u8> {
+        let annotations = self.annotations.iter();
+        let annotations: serde_json::Map<String, Value> = annotations
+            .map(|(key, value)| (key.clone(), json!(value)))
+            .collect();
+        let bounding: &[&str] = if self.privileged {
+            &["CAP_SYS_ADMIN"]
+        } else {
+            &[]
+        };
+        let process = json!({"env": self.environment, "capabilities": {"bounding": bounding}});
+        let spec = json!({"annotations": annotations, "process": process});
+        spec.to_string().into_bytes()
+    }
+}
+
+/// What holds under some names of the program.
+#[derive(Debug)]
+pub struct Given {
+    names: Vec<&'static str>,
+    outcome: Outcome,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+struct Outcome {
+    /// The variables and annotations that ask, with what for and by which way.
+    asks: Vec<Asked>,
+    /// What the container gets, by kind.
+    gets: Parts,
+    notes: Vec<String>,
+    refused: Option<Error>,
+}
+
+type Parts = Vec<(&'static str, Vec<String>)>;
+
+#[derive(Debug, Clone, PartialEq)]
+struct Asked {
+    by: String,
+    units: Units,
+    way: Way,
+}
+
+/// NVIDIA's settings, as far as they matter here.
+#[derive(Debug)]
+pub struct Answers {
+    /// Where they are. `None`: there is no such file, and the defaults count.
+    pub file: Option<String>,
+    /// Every mistake in them.
+    pub problem: Option<Error>,
+    pub given: Vec<Given>,
+}
+
+impl Answers {
+    /// Asks under every name. The settings of NVIDIA's are those of this file, where it is.
+    pub fn of(said: &Said, loaded: &Loaded, file: &Path) -> Self {
+        let place = Place {
+            path: file.to_owned(),
+            named: false,
+        };
+        let read = nvidia::load(&place.path, place.named);
+        let settings = Settings::new(&read, &place);
+        let spec = said.spec();
+        let log = Log::new(Level::Emergency, None, "");
+        let own = FrontEnd::new(loaded, &log, Reader::Runtime);
+        let mut given = Vec::new();
+        add(&mut given, runtime::NAME, outcome(&own, &spec));
+        let as_nvidia = |nvidia| FrontEnd {
+            foreign: Foreign::of_nvidia(&loaded.settings, nvidia),
+            warnings: settings.warnings,
+            ..FrontEnd::new(loaded, &log, Reader::Runtime)
+        };
+        let configs = names::NAMES.map(|(name, _)| (name, settings.config_of(name)));
+        for (name, config) in &configs {
+            let front_end = as_nvidia(settings.by_runtime(config));
+            add(&mut given, name, outcome(&front_end, &spec));
+        }
+        let front_end = as_nvidia(settings.by_hook());
+        add(&mut given, HOOKS[0], outcome(&front_end, &spec));
+        Self {
+            file: file.exists().then(|| file.display().to_string()),
+            problem: read.problem.clone(),
+            given,
+        }
+    }
+
+    /// That of the first name that answers: the others have needs of their own.
+    pub fn code(&self) -> u8 {
+        let first = self.given.first();
+        let refused = first.and_then(|given| given.outcome.refused.as_ref());
+        match (&self.problem, refused) {
+            (Some(_), _) => exit::USAGE,
+            (None, refused) => refused.map_or(exit::DONE, |error| error.code),
+        }
+    }
+}
+
+/// `None`: the container asks for nothing through an interface of others under this name.
+fn outcome(front_end: &FrontEnd, spec: &[u8]) -> Option<Outcome> {
+    let request = front_end.request(spec);
+    let is_nothing = request.asks.is_empty() && request.refused.is_empty();
+    let is_sure = request.doubt.is_none() || request.suspect.is_none();
+    if is_nothing && is_sure && request.set.is_empty() && request.unset.is_empty() {
+        return None;
+    }
+    let mut notes: Vec<Note> = Vec::new();
+    let (edits, refused) = match front_end.decided(&request, &mut notes) {
+        Ok(edits) => (edits, None),
+        Err(error) => (None, Some(error)),
+    };
+    let notes = notes.into_iter().filter(|n| n.level <= Level::Notice);
+    let asked = |ask: Ask| Asked {
+        by: ask.by,
+        units: ask.units,
+        way: ask.way,
+    };
+    Some(Outcome {
+        asks: request.asks.into_iter().map(asked).collect(),
+        gets: edits.as_ref().map(parts).unwrap_or_default(),
+        notes: notes.map(|note| note.message).collect(),
+        refused,
+    })
+}
+
+/// Names under which the same holds are said together.
+fn add(given: &mut Vec<Given>, name: &'static str, outcome: Option<Outcome>) {
+    let Some(outcome) = outcome else {
+        return;
+    };
+    match given.iter_mut().find(|known| known.outcome == outcome) {
+        Some(known) => known.names.push(name),
+        None => given.push(Given {
+            names: vec![name],
+            outcome,
+        }),
+    }
+}
+
+impl Given {
+    /// The lines for people.
+    pub fn lines(&self) -> Vec<String> {
+        let Outcome {
+            asks,
+            gets,
+            notes,
+            refused,
+        } = &self.outcome;
+        let mut lines = vec![format!("\nas {}:", self.names.join(", "))];
+        let asks = asks.iter().map(|ask| {
+            let (units, way) = (ask.units(), ask.way());
+            format!("  {} asks for {units}, by {way}", ask.by)
+        });
+        lines.extend(asks);
+        let found = gets.iter().flat_map(|(kind, list)| {
+            let line = move |text: &String| format!("  {kind:<11} {text}");
+            list.iter().map(line)
+        });
+        lines.extend(found);
+        lines.extend(notes.iter().map(|note| format!("  {note}")));
+        lines.extend(refused.iter().map(|e| format!("  start refused: {e}")));
+        lines
+    }
+
+    pub fn json(&self) -> Value {
+        let outcome = &self.outcome;
+        let asks = outcome.asks.iter();
+        let asks: Vec<Value> = asks
+            .map(|ask| json!({"by": ask.by, "devices": ask.units(), "way": ask.way()}))
+            .collect();
+        let gets: serde_json::Map<String, Value> = outcome
+            .gets
+            .iter()
+            .map(|(kind, list)| ((*kind).to_owned(), json!(list)))
+            .collect();
+        json!({
+            "names": self.names,
+            "asks": asks,
+            "gets": gets,
+            "notes": outcome.notes,
+            "refused": outcome.refused.as_ref().map(ToString::to_string),
+        })
+    }
+}
+
+impl Asked {
+    fn units(&self) -> String {
+        match &self.units {
+            Units::All => "all devices".to_owned(),
+            Units::None => "no device".to_owned(),
+            Units::These(names) => names.join(", "),
+        }
+    }
+
+    fn way(&self) -> &'static str {
+        match self.way {
+            Way::VendorFile => "the vendor file",
+            Way::Csv => "lists of host files (csv)",
+            Way::Cdi => "specifications of CDI",
+            Way::Hook => "a hook",
+        }
+    }
+}
+
+/// What a container gets, by kind.
+fn parts(edits: &Edits) -> Parts {
+    let described = edits.described.iter().map(|mount| &mount.target);
+    let files = edits.mounts.iter().map(|mount| &mount.target);
+    let hooks = edits.hooks.iter();
+    let hooks = hooks.map(|hook| format!("{}: {} {}", hook.stage, hook.path, hook.args.join(" ")));
+    let links = edits.links.iter();
+    vec![
+        (
+            "device",
+            edits.devices.iter().map(|d| d.path.clone()).collect(),
+        ),
+        ("file", files.chain(described).cloned().collect()),
+        ("folder", edits.directories.clone()),
+        (
+            "link",
+            links
+                .map(|l| format!("{} -> {}", l.path, l.target))
+                .collect(),
+        ),
+        ("environment", edits.environment.clone()),
+        ("unset", edits.unset.clone()),
+        (
+            "group",
+            edits.groups.iter().map(ToString::to_string).collect(),
+        ),
+        ("hook", hooks.collect()),
+        (
+            "compat",
+            edits.compat.iter().map(|c| c.folder.clone()).collect(),
+        ),
+    ]
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,298 @@
+//! `oci-decorator configure`, and what it has in common with `nvidia-ctk runtime configure`.
+
+mod report;
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use super::go_flags::{Known, Takes, Words};
+use super::{print, usage};
+use crate::configure::hooks_d::{self, Hook};
+use crate::configure::plan::{Done, Job};
+use crate::configure::{containerd, files, record, Engine, Wanted};
+use crate::error::{exit, Error, Result};
+
+const HELP: &str = include_str!("configure.txt");
+
+const KNOWN: &[Known] = &[
+    (&["help", "h"], Takes::Nothing),
+    (&["set-as-default"], Takes::Nothing),
+    (&["cdi"], Takes::Nothing),
+    (&["runtime-name"], Takes::Value),
+    (&["runtime-path"], Takes::Value),
+    (&["config"], Takes::Value),
+    (&["drop-in-config"], Takes::Value),
+    (&["config-mode"], Takes::Value),
+    (&["hook-folder"], Takes::Value),
+    (&["record"], Takes::Value),
+    (&["dry-run"], Takes::Nothing),
+    (&["remove"], Takes::Nothing),
+    (&["json"], Takes::Nothing),
+];
+
+/// What a command line asks for.
+// Each is an option of its own.
+#[allow(clippy::struct_excessive_bools)]
+#[derive(Debug)]
+pub struct Order {
+    pub engine: Engine,
+    pub wanted: Wanted,
+    /// The engine's file, where it is not the usual one.
+    pub config: Option<PathBuf>,
+    /// A file beside containerd's.
+    pub drop_in: Option<PathBuf>,
+    /// Hooks that are entered in place of the runtime.
+    pub hooks: Option<Vec<Hook>>,
+    pub record: PathBuf,
+    pub is_removed: bool,
+    pub is_dry: bool,
+    pub is_json: bool,
+    pub is_quiet: bool,
+}
+
+/// Runs `oci-decorator configure`.
+pub fn run(words: &[OsString]) -> Result<u8> {
+    let Some((engine, words)) = words.split_first() else {
+        return Err(usage(
+            &"configure: say which engine: docker, containerd, crio or podman",
+        ));
+    };
+    if ["-h", "--help"].iter().any(|word| engine == word) {
+        return print(HELP);
+    }
+    let engine = engine_of(&engine.to_string_lossy())?;
+    let words = Words::parse(words, KNOWN).map_err(|e| usage(&format!("configure: {e}")))?;
+    if words.is_set("help") {
+        return print(HELP);
+    }
+    no_more(&words)?;
+    carry_out(&order(engine, &words)?)
+}
+
+fn order(engine: Engine, words: &Words) -> Result<Order> {
+    let path = |name| words.value(name).map(PathBuf::from);
+    let name = words.value("runtime-name").unwrap_or("oci-decorator");
+    let program = match words.value("runtime-path") {
+        Some(path) => path.to_owned(),
+        None => beside_us("oci-decorator-runtime")?,
+    };
+    let folder = path("hook-folder").unwrap_or_else(|| hooks_d::FOLDER.into());
+    let hooks = || -> Result<Vec<Hook>> {
+        let program = beside_us("oci-decorator")?;
+        let stages = [(10, "precreate"), (20, "prestart")];
+        let hook = stages.map(|(number, stage)| Hook {
+            file: folder.join(format!("{number}-oci-decorator-{stage}.json")),
+            program: program.clone(),
+            stage,
+        });
+        Ok(hook.into())
+    };
+    let is_hook = is_hook_mode(engine, words.value("config-mode"))?;
+    Ok(Order {
+        engine,
+        wanted: wanted(
+            engine,
+            name,
+            program,
+            words.flag("set-as-default"),
+            words.flag("cdi"),
+        )?,
+        config: path("config"),
+        drop_in: path("drop-in-config"),
+        hooks: is_hook.then(hooks).transpose()?,
+        record: path("record").unwrap_or_else(record_path),
+        is_removed: words.is_set("remove"),
+        is_dry: words.is_set("dry-run"),
+        is_json: words.is_set("json"),
+        is_quiet: false,
+    })
+}
+
+pub fn engine_of(word: &str) -> Result<Engine> {
+    let known = || Engine::ALL.map(|(name, _)| name).join(", ");
+    Engine::from_word(word)
+        .ok_or_else(|| usage(&format!("unknown engine {word:?}; known are {}", known())))
+}
+
+pub fn no_more(words: &Words) -> Result<()> {
+    match words.rest.first() {
+        Some(word) => Err(usage(&format!(
+            "unexpected word {:?}",
+            word.to_string_lossy()
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// Errors: the mode is unknown, or the engine reads no hooks.
+pub fn is_hook_mode(engine: Engine, mode: Option<&str>) -> Result<bool> {
+    match mode.unwrap_or("config-file") {
+        "config-file" => Ok(false),
+        "oci-hook" if matches!(engine, Engine::Crio | Engine::Podman) => Ok(true),
+        "oci-hook" => Err(usage(&format!(
+            "{} reads no files with hooks; crio and podman do",
+            engine.word()
+        ))),
+        other => Err(usage(&format!(
+            "unknown --config-mode {other:?}; known are config-file, oci-hook"
+        ))),
+    }
+}
+
+/// Errors: a name that no engine takes, or a program that the engine can't start.
+pub fn wanted(
+    engine: Engine,
+    name: &str,
+    program: String,
+    is_default: Option<bool>,
+    cdi: Option<bool>,
+) -> Result<Wanted> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if name.is_empty() || !name.chars().all(is_plain) {
+        return Err(usage(&format!(
+            "{name:?} is no name for a runtime: letters, digits, '.', '_' and '-' are"
+        )));
+    }
+    if engine != Engine::Docker && !program.starts_with('/') {
+        let engine = engine.word();
+        return Err(usage(&format!(
+            "{program:?} is not an absolute path, which {engine} needs"
+        )));
+    }
+    Ok(Wanted {
+        name: name.to_owned(),
+        program,
+        is_default,
+        cdi,
+    })
+}
+
+/// Another name of this program, in its folder.
+pub fn beside_us(name: &str) -> Result<String> {
+    let own = std::env::current_exe()
+        .map_err(|e| Error::failed(format!("can't tell where this program lies: {e}")))?;
+    Ok(own.with_file_name(name).display().to_string())
+}
+
+/// Root's, or a user's own: engines without root have files in his home.
+pub fn record_path() -> PathBuf {
+    if rustix::process::geteuid().is_root() {
+        return record::DEFAULT_PATH.into();
+    }
+    let set = |name| {
+        std::env::var_os(name)
+            .filter(|v| !v.is_empty())
+            .map(PathBuf::from)
+    };
+    let state = set("XDG_STATE_HOME").or_else(|| Some(set("HOME")?.join(".local/state")));
+    match state {
+        Some(folder) => folder.join("oci-decorator/runtimes.json"),
+        None => record::DEFAULT_PATH.into(),
+    }
+}
+
+/// Does it, and says what was done.
+pub fn carry_out(order: &Order) -> Result<u8> {
+    let mut notes = Vec::new();
+    let done = match &order.hooks {
+        Some(hooks) => {
+            let put = |hook| hooks_d::put(hook, order.is_removed, order.is_dry);
+            hooks.iter().map(put).collect::<Result<Vec<_>>>()?
+        }
+        None => vec![edit(order, &mut notes)?],
+    };
+    if order.is_json {
+        print(&report::json(order, &done, &notes))
+    } else if order.is_dry && !order.is_removed {
+        say_notes(&notes);
+        let texts = done.iter().filter_map(|done| done.after.as_deref());
+        print(&texts.collect::<Vec<_>>().join("\n"))
+    } else if order.is_quiet {
+        Ok(exit::DONE)
+    } else {
+        say_notes(&notes);
+        print(&report::text(order, &done))
+    }
+}
+
+fn say_notes(notes: &[String]) {
+    use std::io::Write;
+    for note in notes {
+        let _ = writeln!(std::io::stderr(), "note: {note}");
+    }
+}
+
+fn edit(order: &Order, notes: &mut Vec<String>) -> Result<Done> {
+    let main = order.config.clone();
+    let main = main.unwrap_or_else(|| order.engine.file(&order.wanted.name));
+    let (file, others) = match order.engine {
+        Engine::Containerd => beside_containerd(order, &main, notes)?,
+        Engine::Crio if order.config.is_none() => (main.clone(), crios(&main)?),
+        _ => (main, Vec::new()),
+    };
+    // The record's keys are whole paths.
+    let file = std::path::absolute(&file).unwrap_or(file);
+    let job = Job {
+        engine: order.engine,
+        file,
+        others,
+        record: order.record.clone(),
+        is_dry: order.is_dry,
+    };
+    if order.is_removed {
+        job.take_out(&order.wanted.name)
+    } else {
+        job.enter(&order.wanted)
+    }
+}
+
+/// containerd's own file, or one beside it where that is asked for or usual.
+fn beside_containerd(
+    order: &Order,
+    main: &Path,
+    notes: &mut Vec<String>,
+) -> Result<(PathBuf, Vec<String>)> {
+    let text = files::read(main)?.unwrap_or_default();
+    let shown = main.display();
+    let wrong =
+        |problem: String| Error::failed(format!("{shown}: {problem}. It was left as it is"));
+    let found = containerd::notes(&text).map_err(wrong)?;
+    notes.extend(found.into_iter().map(|note| format!("{shown}: {note}")));
+    let folder = containerd::import_folder(&text).map_err(wrong)?;
+    let has_it = containerd::program(&text, &order.wanted.name)
+        .map_err(wrong)?
+        .is_some();
+    let file = match (&order.drop_in, &folder) {
+        (Some(file), Some(folder)) if file.parent() == Some(folder) => file.clone(),
+        (Some(file), _) => {
+            let folder = file.parent().unwrap_or(Path::new("/")).display();
+            return Err(Error::failed(format!(
+                "{shown} does not import {folder}/*.toml in the way of version 3, so that {} would not be merged into it",
+                file.display()
+            ))
+            .resolve("leave --drop-in-config out: the runtime is entered into the file itself"));
+        }
+        (None, Some(folder)) if !has_it => folder.join(format!("99-{}.toml", order.wanted.name)),
+        (None, _) => return Ok((main.to_owned(), Vec::new())),
+    };
+    Ok((file, vec![text]))
+}
+
+/// The files that CRI-O reads, but for ours.
+fn crios(ours: &Path) -> Result<Vec<String>> {
+    let mut paths = vec![PathBuf::from("/etc/crio/crio.conf")];
+    let folder = ours.parent().unwrap_or(Path::new("/"));
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut more: Vec<_> = entries
+        .map(|entry| entry.path())
+        .filter(|p| p != ours)
+        .collect();
+    more.sort();
+    paths.extend(more);
+    let texts = paths.iter().map(|path| files::read(path));
+    Ok(texts
+        .collect::<Result<Vec<_>>>()?
+        .into_iter()
+        .flatten()
+        .collect())
+}

@@ -1,0 +1,58 @@
+//! Says what was done to an engine's files.
+
+use super::Order;
+use crate::configure::plan::Done;
+use crate::oci::json::quote;
+
+fn is_change(done: &[Done]) -> bool {
+    done.iter().any(Done::is_change)
+}
+
+/// For people.
+pub fn text(order: &Order, done: &[Done]) -> String {
+    let mut lines = Vec::new();
+    for done in done {
+        let what = match (done.is_change(), order.is_dry, &done.after) {
+            (false, ..) => "is as it has to be",
+            (true, true, Some(_)) => "would be written",
+            (true, true, None) => "would be removed",
+            (true, false, Some(_)) => "was written",
+            (true, false, None) => "was removed",
+        };
+        lines.push(format!("{} {what}", done.file.display()));
+    }
+    if let Some(command) = restart(order, done) {
+        lines.push(format!("next: {command}"));
+    }
+    lines.join("\n") + "\n"
+}
+
+/// What has to be done so that the engine works by its file.
+fn restart(order: &Order, done: &[Done]) -> Option<&'static str> {
+    let has_to = is_change(done) && order.hooks.is_none();
+    order.engine.reread().filter(|_| has_to)
+}
+
+/// For programs.
+pub fn json(order: &Order, done: &[Done], notes: &[String]) -> String {
+    let or_null = |text: Option<&str>| text.map_or("null".to_owned(), quote);
+    let file = |done: &Done| {
+        format!(
+            "{{\"path\": {}, \"changed\": {}, \"before\": {}, \"after\": {}}}",
+            quote(&done.file.display().to_string()),
+            done.is_change(),
+            or_null(done.before.as_deref()),
+            or_null(done.after.as_deref())
+        )
+    };
+    let files: Vec<_> = done.iter().map(file).collect();
+    let notes: Vec<_> = notes.iter().map(|note| quote(note)).collect();
+    format!(
+        "{{\"engine\": {}, \"changed\": {}, \"files\": [{}], \"next\": {}, \"notes\": [{}]}}\n",
+        quote(order.engine.word()),
+        is_change(done),
+        files.join(", "),
+        or_null(restart(order, done)),
+        notes.join(", ")
+    )
+}

@@ -1,0 +1,150 @@
+//! Options as Go's package `flag` reads them, for which NVIDIA's programs are known: one dash
+//! or two, a value after `=` or a blank, and flags that may be given `=false`.
+//!
+//! Source: <https://pkg.go.dev/flag#hdr-Command_line_flag_syntax>
+
+use std::ffi::OsString;
+
+/// What follows an option's name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Takes {
+    Value,
+    /// Nothing, or `=true` and its like.
+    Nothing,
+}
+
+/// An option: its names, the first of which [`Words`] is asked for.
+pub type Known = (&'static [&'static str], Takes);
+
+/// What a command line says.
+#[derive(Debug, Default)]
+pub struct Words {
+    given: Vec<(&'static str, String)>,
+    /// What is behind the options.
+    pub rest: Vec<OsString>,
+}
+
+impl Words {
+    /// Reads options up to the first word that is none. Errors: an unknown one, a missing or a
+    /// wrong value.
+    pub fn parse(words: &[OsString], known: &[Known]) -> Result<Self, String> {
+        let mut found = Self::default();
+        let mut words = words.iter();
+        while let Some(word) = words.next() {
+            let Some(text) = word.to_str() else {
+                return Err(format!("{:?} is not valid UTF-8", word.to_string_lossy()));
+            };
+            let option = text.strip_prefix("--").or_else(|| text.strip_prefix('-'));
+            match option {
+                Some("") if text == "--" => break,
+                None | Some("") => {
+                    found.rest.push(word.clone());
+                    break;
+                }
+                Some(option) => found.option(option, &mut words, known)?,
+            }
+        }
+        found.rest.extend(words.cloned());
+        Ok(found)
+    }
+
+    fn option<'a>(
+        &mut self,
+        option: &str,
+        words: &mut impl Iterator<Item = &'a OsString>,
+        known: &[Known],
+    ) -> Result<(), String> {
+        let (name, value) = match option.split_once('=') {
+            Some((name, value)) => (name, Some(value.to_owned())),
+            None => (option, None),
+        };
+        let found = known.iter().find(|(names, _)| names.contains(&name));
+        let Some((names, takes)) = found else {
+            return Err(format!("unknown option --{name}"));
+        };
+        let value = match (takes, value) {
+            (Takes::Nothing, None) => "true".to_owned(),
+            (Takes::Nothing, Some(value)) => match &*value {
+                "1" | "t" | "T" | "true" | "TRUE" | "True" => "true".to_owned(),
+                "0" | "f" | "F" | "false" | "FALSE" | "False" => "false".to_owned(),
+                _ => return Err(format!("--{name} is true or false, not {value:?}")),
+            },
+            (Takes::Value, Some(value)) => value,
+            (Takes::Value, None) => {
+                let next = words.next().and_then(|word| word.to_str());
+                next.ok_or_else(|| format!("--{name} needs a value"))?
+                    .to_owned()
+            }
+        };
+        self.given.push((names[0], value));
+        Ok(())
+    }
+
+    /// The value that was given last.
+    pub fn value(&self, name: &str) -> Option<&str> {
+        let given = self.given.iter().rev();
+        let mut given = given.filter(|(given, _)| *given == name);
+        given.next().map(|(_, value)| value.as_str())
+    }
+
+    pub fn values<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
+        let given = self.given.iter().filter(move |(given, _)| *given == name);
+        given.map(|(_, value)| value.as_str())
+    }
+
+    /// A flag; `None`: it was not given.
+    pub fn flag(&self, name: &str) -> Option<bool> {
+        self.value(name).map(|value| value == "true")
+    }
+
+    pub fn is_set(&self, name: &str) -> bool {
+        self.flag(name) == Some(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KNOWN: &[Known] = &[
+        (&["config", "c"], Takes::Value),
+        (&["debug"], Takes::Nothing),
+    ];
+
+    fn parse(words: &[&str]) -> Result<Words, String> {
+        let words: Vec<OsString> = words.iter().map(Into::into).collect();
+        Words::parse(&words, KNOWN)
+    }
+
+    #[test]
+    fn one_dash_and_two() {
+        for words in [
+            &["-config", "/c", "prestart"][..],
+            &["--config=/c", "prestart"],
+            &["-c=/c", "prestart"],
+            &["-config=/a", "-debug", "--config", "/c", "prestart"],
+            &["-config=/c", "--", "prestart"],
+        ] {
+            let found = parse(words).unwrap();
+            assert_eq!(found.value("config"), Some("/c"), "{words:?}");
+            assert_eq!(found.rest, ["prestart"]);
+        }
+        assert_eq!(parse(&["a", "-debug"]).unwrap().rest, ["a", "-debug"]);
+        assert_eq!(parse(&["-"]).unwrap().rest, ["-"]);
+        assert_eq!(parse(&["-c=a=b"]).unwrap().value("config"), Some("a=b"));
+    }
+
+    #[test]
+    fn flags_and_mistakes() {
+        assert_eq!(parse(&[]).unwrap().flag("debug"), None);
+        assert_eq!(parse(&["-debug=false"]).unwrap().flag("debug"), Some(false));
+        assert!(parse(&["-debug=1"]).unwrap().is_set("debug"));
+        for (words, expected) in [
+            (&["-x"][..], "unknown option --x"),
+            (&["-config"], "--config needs a value"),
+            (&["-debug=x"], "--debug is true or false, not \"x\""),
+        ] {
+            assert_eq!(parse(words).unwrap_err(), expected);
+        }
+    }
+}

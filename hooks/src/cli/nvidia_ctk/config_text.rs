@@ -1,0 +1,263 @@
+//! The text of NVIDIA's `config.toml`: that of a new installation, and changes to one.
+
+use toml_edit::{Array, Value};
+
+use crate::config::nvidia;
+use crate::configure::toml_text;
+
+const TEMPLATE: &str = include_str!("../../../config/nvidia-container-runtime.toml");
+
+/// What differs between distributions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Flavour {
+    /// SUSE's devices belong to the group `video`.
+    pub is_suse: bool,
+    /// Ubuntu's ldconfig is a script that calls another program.
+    pub has_real_ldconfig: bool,
+}
+
+impl Flavour {
+    /// By the text of os-release(5).
+    pub fn of(os_release: &str, has_real_ldconfig: bool) -> Self {
+        let value = |name: &str| {
+            let mut lines = os_release.lines();
+            let value = lines.find_map(|line| line.strip_prefix(name));
+            value
+                .unwrap_or_default()
+                .trim_matches(['"', '\''])
+                .to_owned()
+        };
+        let words = format!("{} {}", value("ID="), value("ID_LIKE="));
+        let is_suse = |word: &str| word == "suse" || word == "sles" || word.starts_with("opensuse");
+        Self {
+            is_suse: words.split_whitespace().any(is_suse),
+            has_real_ldconfig,
+        }
+    }
+}
+
+/// The file of a new installation.
+pub fn default(flavour: Flavour) -> String {
+    let mut text = TEMPLATE.to_owned();
+    if flavour.is_suse {
+        text = text.replace("#user = \"root:video\"", "user = \"root:video\"");
+    }
+    if flavour.has_real_ldconfig {
+        text = text.replace("@/sbin/ldconfig\"", "@/sbin/ldconfig.real\"");
+    }
+    text
+}
+
+/// The text with one setting, `KEY=VALUE` or `KEY` for true. Every other line stays.
+/// Errors: there is no such key, or the value is wrong for it.
+pub fn set(text: &str, setting: &str) -> Result<String, String> {
+    let (key, value) = match setting.split_once('=') {
+        Some((key, value)) => (key.trim(), Some(value)),
+        None => (setting.trim(), None),
+    };
+    let mut document = toml_text::parse(text)?;
+    let path: Vec<&str> = key.split('.').collect();
+    let Some((name, above)) = path.split_last() else {
+        return Err("expected KEY=VALUE".to_owned());
+    };
+    let value = right_value(key, value)?;
+    let table = toml_text::table(&mut document, above)?;
+    toml_text::set(table, name, value);
+    Ok(toml_text::text_of(&document))
+}
+
+/// The value in the type that the key takes: which one that is, the reader says.
+fn right_value(key: &str, value: Option<&str>) -> Result<Value, String> {
+    if !nvidia::is_known(key) {
+        return Err(format!("there is no setting {key:?}"));
+    }
+    let word = value.unwrap_or("true");
+    let list = word.split(':').filter(|item| !item.is_empty());
+    let candidates = [
+        match word {
+            "true" => Some(Value::from(true)),
+            "false" => Some(Value::from(false)),
+            _ => None,
+        },
+        Some(Value::from(word)),
+        Some(Value::Array(list.collect::<Array>())),
+    ];
+    let mut problems = Vec::new();
+    for candidate in candidates.into_iter().flatten() {
+        let text = format!("{key} = {candidate}\n");
+        match nvidia::mistakes(&text).pop() {
+            None => return Ok(candidate),
+            Some(problem) => problems.push(problem),
+        }
+    }
+    // One type was right, and its value was not.
+    let of_value = |problem: &&String| !problem.contains(": expected ");
+    let said = problems.iter().find(of_value).or(problems.first());
+    Err(said.cloned().unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const NONE: Flavour = Flavour {
+        is_suse: false,
+        has_real_ldconfig: false,
+    };
+
+    #[test]
+    fn every_distributions_file_is_without_mistake() {
+        for (release, real, user, ldconfig) in [
+            ("ID=debian\n", false, false, "@/sbin/ldconfig"),
+            (
+                "ID=ubuntu\nID_LIKE=debian\n",
+                true,
+                false,
+                "@/sbin/ldconfig.real",
+            ),
+            (
+                "ID=\"opensuse-leap\"\nID_LIKE=\"suse opensuse\"\n",
+                false,
+                true,
+                "@/sbin/ldconfig",
+            ),
+            ("ID=sles\nVERSION_ID=15\n", false, true, "@/sbin/ldconfig"),
+            (
+                "ID=\"rocky\"\nID_LIKE=\"rhel centos fedora\"\n",
+                false,
+                false,
+                "@/sbin/ldconfig",
+            ),
+        ] {
+            let text = default(Flavour::of(release, real));
+            assert_eq!(nvidia::mistakes(&text), Vec::<String>::new());
+            let table: toml::Table = text.parse().unwrap();
+            let cli = &table["nvidia-container-cli"];
+            assert_eq!(cli.get("user").is_some(), user, "{release}");
+            assert_eq!(cli["ldconfig"].as_str(), Some(ldconfig));
+        }
+    }
+
+    /// What is commented out is the default too.
+    #[test]
+    fn every_line_of_it_is_the_default() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("config.toml");
+        let live: String = TEMPLATE
+            .lines()
+            .filter(|line| !line.starts_with("#debug") && !line.starts_with("#swarm"))
+            .map(|line| match line.strip_prefix('#') {
+                Some(setting) if !setting.starts_with(' ') => format!("{setting}\n"),
+                _ => format!("{line}\n"),
+            })
+            .collect();
+        for text in [TEMPLATE, &*live] {
+            std::fs::write(&path, text).unwrap();
+            let loaded = nvidia::load(&path, true);
+            assert_eq!((loaded.problem, loaded.warnings), (None, Vec::new()));
+            let mut config = loaded.config;
+            config.capabilities.sort();
+            // Said, these two come before those of our settings.
+            assert_eq!(
+                config.log_level.take(),
+                Some(crate::log::level::Level::Info)
+            );
+            let runtimes = config.runtimes.take().unwrap();
+            assert_eq!(runtimes, ["runc", "crun"]);
+            assert_eq!(config, nvidia::Config::default());
+        }
+    }
+
+    #[test]
+    fn values_have_the_type_of_their_key() {
+        let text = "# mine\n[nvidia-container-cli] # c\nno-cgroups = false # why\n";
+        for (setting, expected) in [
+            (
+                "nvidia-container-cli.no-cgroups=true",
+                text.replace("false", "true"),
+            ),
+            (
+                "nvidia-container-cli.no-cgroups",
+                text.replace("false", "true"),
+            ),
+            ("nvidia-container-cli.no-cgroups=false", text.to_owned()),
+            (
+                "disable-require",
+                text.replace("[nv", "disable-require = true\n[nv").replacen(
+                    "# mine\ndisable-require = true\n",
+                    "disable-require = true\n# mine\n",
+                    1,
+                ),
+            ),
+            (
+                "nvidia-container-runtime.mode=cdi",
+                format!("{text}\n[nvidia-container-runtime]\nmode = \"cdi\"\n"),
+            ),
+            (
+                "nvidia-container-runtime.runtimes=crun:runc",
+                format!("{text}\n[nvidia-container-runtime]\nruntimes = [\"crun\", \"runc\"]\n"),
+            ),
+            (
+                "nvidia-container-cli.debug=true",
+                text.to_owned() + "debug = \"true\"\n",
+            ),
+            (
+                "nvidia-container-cli.environment=",
+                text.to_owned() + "environment = []\n",
+            ),
+        ] {
+            assert_eq!(set(text, setting).unwrap(), expected, "{setting}");
+        }
+        for (setting, expected) in [
+            ("colour=1", "there is no setting \"colour\""),
+            (
+                "nvidia-container-runtime.mode=fast",
+                "invalid mode \"fast\"",
+            ),
+            ("disable-require=maybe", "expected true or false"),
+            ("features", "expected a table"),
+            ("=1", "there is no setting \"\""),
+        ] {
+            let problem = set(text, setting).unwrap_err();
+            assert!(problem.contains(expected), "{problem}");
+        }
+        assert!(set("a = \n", "disable-require")
+            .unwrap_err()
+            .starts_with("line 1"));
+    }
+
+    proptest! {
+        #[test]
+        fn every_other_line_stays(
+            setting in prop::sample::select(vec![
+                ("disable-require", "disable-require"),
+                ("nvidia-container-runtime.mode=cdi", "mode"),
+                ("nvidia-container-cli.ldconfig=/x", "ldconfig"),
+                ("nvidia-container-runtime.runtimes=a:b", "runtimes"),
+                ("nvidia-container-cli.no-cgroups=true", "no-cgroups"),
+                ("features.ignore-imex-channel-requests", "ignore-imex-channel-requests"),
+                ("swarm-resource=A", "swarm-resource"),
+            ]),
+            comments in prop::collection::vec("[ -~]{0,12}", 1..40),
+        ) {
+            let text: String = default(NONE)
+                .lines()
+                .zip(comments.iter().cycle())
+                .map(|(line, comment)| match line {
+                    "" => format!("# {comment}\n\n"),
+                    line if line.starts_with('#') => format!("{line}\n"),
+                    line => format!("{line} # {comment}\nx{} = 1\n", line.len()),
+                })
+                .collect();
+            prop_assume!(toml_text::parse(&text).is_ok());
+            let after = set(&text, setting.0).unwrap();
+            let others = |text: &str| -> Vec<String> {
+                let is_other = |line: &&str| !line.starts_with(&format!("{} =", setting.1));
+                text.lines().filter(is_other).map(str::to_owned).collect()
+            };
+            prop_assert_eq!(others(&after), others(&text));
+            prop_assert_eq!(set(&after, setting.0).unwrap(), after);
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! `nvidia-ctk system`: device nodes, and links to them by number, without which systemd
+//! can't name a device in a cgroup's rules.
+
+use std::ffi::OsString;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FileType, Mode, CWD};
+use rustix::io::Errno;
+
+use super::system_nodes::{minor_of, Majors, Node};
+use super::{help, parse, sub, usage, Said};
+use crate::cli::configure::no_more;
+use crate::cli::go_flags::{Known, Takes, Words};
+use crate::error::{exit, Error, Result};
+
+const KNOWN: &[Known] = &[
+    (&["dev-char-path"], Takes::Value),
+    (&["driver-root", "dev-root", "root"], Takes::Value),
+    (&["create-all"], Takes::Nothing),
+    // With --create-all, which makes them in any case.
+    (&["create-device-nodes"], Takes::Nothing),
+    (&["control-devices", "control"], Takes::Nothing),
+    (&["load-kernel-modules"], Takes::Nothing),
+    (&["watch"], Takes::Nothing),
+    (&["dry-run"], Takes::Nothing),
+    (&["help", "h"], Takes::Nothing),
+];
+const LINKS: &str = "create-dev-char-symlinks";
+const NODES: &str = "create-device-nodes";
+/// As the driver itself makes them.
+const MODE: u32 = 0o666;
+
+pub fn run(words: &[OsString], said: Said) -> Result<u8> {
+    let (verb, words) = sub("system", words, &[LINKS, NODES])?;
+    let words = parse(words, KNOWN, &format!("system {verb}"))?;
+    if verb == "help" || words.is_set("help") {
+        return help();
+    }
+    no_more(&words)?;
+    if words.is_set("watch") {
+        return Err(
+            usage("--watch is not supported: udev makes the links of new devices")
+                .resolve("leave it out, and run the command again when a driver was loaded"),
+        );
+    }
+    if words.is_set("load-kernel-modules") {
+        said.debug("modules are loaded by provision, not here");
+    }
+    let work = Work {
+        root: words.value("driver-root").unwrap_or("/").into(),
+        is_dry: words.is_set("dry-run"),
+        said,
+    };
+    if verb == LINKS {
+        work.links(&words)
+    } else {
+        work.nodes(&words)
+    }
+}
+
+struct Work {
+    /// Folder in which `dev` lies.
+    root: PathBuf,
+    is_dry: bool,
+    said: Said,
+}
+
+impl Work {
+    fn nodes(&self, words: &Words) -> Result<u8> {
+        if !words.is_set("control-devices") {
+            self.said.warn("nothing to do: say --control-devices");
+            return Ok(exit::DONE);
+        }
+        let (nodes, missing) = majors()?.control();
+        self.complain(&missing);
+        self.make_nodes(&nodes)?;
+        // Where there is no driver, no node can be made.
+        if nodes.is_empty() {
+            return Err(Error::not_found(
+                "no driver of NVIDIA is loaded: /proc/devices names none",
+            )
+            .resolve("load it: provision load, or modprobe nvidia"));
+        }
+        Ok(exit::DONE)
+    }
+
+    fn links(&self, words: &Words) -> Result<u8> {
+        let folder = PathBuf::from(words.value("dev-char-path").unwrap_or("/dev/char"));
+        let nodes = if words.is_set("create-all") {
+            let majors = majors()?;
+            let (mut nodes, missing) = majors.control();
+            self.complain(&missing);
+            nodes.extend(majors.others(&gpus(), &capabilities()));
+            self.make_nodes(&nodes)?;
+            nodes
+        } else {
+            self.found()?
+        };
+        for node in nodes {
+            self.link(&folder.join(node.number()), &self.path_of(&node))?;
+        }
+        Ok(exit::DONE)
+    }
+
+    fn complain(&self, missing: &[&str]) {
+        for driver in missing {
+            self.said.warn(&format!(
+                "{driver} has no number in /proc/devices: its module is not loaded"
+            ));
+        }
+    }
+
+    fn path_of(&self, node: &Node) -> PathBuf {
+        self.root.join("dev").join(&node.path)
+    }
+
+    /// NVIDIA's nodes that are there.
+    fn found(&self) -> Result<Vec<Node>> {
+        let mut nodes = Vec::new();
+        for folder in ["", "nvidia-caps/", "nvidia-caps-imex-channels/"] {
+            let path = self.root.join("dev").join(folder);
+            let entries = match std::fs::read_dir(&path) {
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+                entries => entries.map_err(|e| failed("read", &path, &e))?,
+            };
+            for entry in entries.flatten() {
+                let name = entry.file_name().to_string_lossy().into_owned();
+                let is_ours = !folder.is_empty() || name.starts_with("nvidia");
+                let about = std::fs::symlink_metadata(entry.path());
+                let Some(about) = about
+                    .ok()
+                    .filter(|a| is_ours && a.file_type().is_char_device())
+                else {
+                    continue;
+                };
+                nodes.push(Node {
+                    path: format!("{folder}{name}"),
+                    major: rustix::fs::major(about.rdev()),
+                    minor: rustix::fs::minor(about.rdev()),
+                });
+            }
+        }
+        nodes.sort_by(|one, other| one.path.cmp(&other.path));
+        Ok(nodes)
+    }
+
+    fn make_nodes(&self, nodes: &[Node]) -> Result<()> {
+        for node in nodes {
+            let path = self.path_of(node);
+            if std::fs::symlink_metadata(&path).is_ok() {
+                self.said.debug(&format!("{} is there", path.display()));
+                continue;
+            }
+            self.say(&format!("{} is c {}", path.display(), node.number()))?;
+            if !self.is_dry {
+                make_node(&path, node)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A link that leads elsewhere is replaced; anything else in its place stays.
+    fn link(&self, link: &Path, target: &Path) -> Result<()> {
+        match std::fs::read_link(link) {
+            Ok(found) if leads_to(link, &found, target) => return Ok(()),
+            Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => {
+                let shown = link.display();
+                return Err(Error::failed(format!("{shown} is no link"))
+                    .resolve(format!("move it away: mv {shown} {shown}.old")));
+            }
+            _ => {}
+        }
+        self.say(&format!("{} -> {}", link.display(), target.display()))?;
+        if self.is_dry {
+            return Ok(());
+        }
+        let folder = link.parent().unwrap_or(Path::new("/"));
+        std::fs::create_dir_all(folder).map_err(|e| failed("make", folder, &e))?;
+        match std::fs::remove_file(link) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(failed("replace", link, &error))
+            }
+            _ => {}
+        }
+        std::os::unix::fs::symlink(target, link).map_err(|e| failed("make", link, &e))
+    }
+
+    fn say(&self, line: &str) -> Result<()> {
+        if self.said.is_quiet && !self.is_dry {
+            return Ok(());
+        }
+        crate::cli::print(&format!("{line}\n")).map(|_| ())
+    }
+}
+
+/// udev writes `../nvidia0`, which leads to the same.
+fn leads_to(link: &Path, found: &Path, target: &Path) -> bool {
+    let whole = |path: &Path| std::fs::canonicalize(path).ok();
+    let at = link.parent().unwrap_or(Path::new("/")).join(found);
+    found == target || (whole(&at).is_some() && whole(&at) == whole(target))
+}
+
+fn make_node(path: &Path, node: &Node) -> Result<()> {
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    std::fs::create_dir_all(folder).map_err(|e| failed("make", folder, &e))?;
+    let number = rustix::fs::makedev(node.major, node.minor);
+    let mode = Mode::from_raw_mode(MODE);
+    let done = rustix::fs::mknodat(CWD, path, FileType::CharacterDevice, mode, number);
+    match done {
+        Err(Errno::EXIST) => Ok(()),
+        // The umask takes bits away.
+        Ok(()) => rustix::fs::chmod(path, mode).map_err(|e| failed("make", path, &e.into())),
+        Err(error) => Err(failed("make", path, &error.into())),
+    }
+}
+
+fn failed(verb: &str, path: &Path, error: &std::io::Error) -> Error {
+    let failed = Error::failed(format!("can't {verb} {}: {error}", path.display()));
+    match error.kind() {
+        std::io::ErrorKind::PermissionDenied => failed.resolve("run it as root"),
+        _ => failed,
+    }
+}
+
+fn majors() -> Result<Majors> {
+    let text = std::fs::read_to_string("/proc/devices")
+        .map_err(|e| failed("read", Path::new("/proc/devices"), &e))?;
+    Ok(Majors::of(&text))
+}
+
+/// Minor numbers in the driver's files below a folder.
+fn minors(folder: &str, is_one: impl Fn(&Path) -> bool) -> Vec<u32> {
+    let mut found = Vec::new();
+    let mut folders = vec![PathBuf::from(folder)];
+    while let Some(folder) = folders.pop() {
+        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+        for path in entries.map(|entry| entry.path()) {
+            if path.is_dir() {
+                folders.push(path);
+            } else if is_one(&path) {
+                let text = std::fs::read_to_string(&path).unwrap_or_default();
+                found.extend(minor_of(&text));
+            }
+        }
+    }
+    found.sort_unstable();
+    found
+}
+
+pub fn gpus() -> Vec<u32> {
+    minors("/proc/driver/nvidia/gpus", |path| {
+        path.ends_with("information")
+    })
+}
+
+fn capabilities() -> Vec<u32> {
+    minors("/proc/driver/nvidia/capabilities", |_| true)
+}

@@ -1,0 +1,132 @@
+//! The command line of `nvidia-container-runtime-hook`, and of its older name
+//! `nvidia-container-toolkit`.
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::Path;
+
+use super::go_flags::{Known, Takes, Words};
+use super::print;
+use crate::config::nvidia::{self, Place};
+use crate::config::settings;
+use crate::error::{exit, Result};
+use crate::frontends::hook::MAX_STATE;
+use crate::frontends::nvidia::legacy::SETTINGS_OPTION;
+use crate::frontends::nvidia::runtime::Settings;
+use crate::frontends::nvidia::{hook, HOOKS};
+use crate::frontends::read_input;
+use crate::log::printable;
+
+/// The names under which the program is this hook. Sarus' files name it with a version behind
+/// the second.
+pub fn is_name(name: &str) -> bool {
+    HOOKS.contains(&name) || name.starts_with("nvidia-container-toolkit-")
+}
+
+const KNOWN: &[Known] = &[
+    (&["config"], Takes::Value),
+    (&[SETTINGS_OPTION], Takes::Value),
+    (&["debug"], Takes::Nothing),
+    (&["version"], Takes::Nothing),
+    (&["force"], Takes::Nothing),
+    (&["h", "help"], Takes::Nothing),
+];
+
+const USAGE: &str = "\
+Usage of nvidia-container-runtime-hook:
+  -config FILE   settings, which have to be there
+                 (default: /etc/nvidia-container-runtime/config.toml, if it is there)
+  -oci-decorator-config FILE
+                 settings of oci-decorator, which have to be there
+                 (default: /etc/oci-decorator/config.toml, if it is there)
+  -debug         say more on standard error
+  -version       print the version
+
+Commands:
+  prestart       give the container that the state on standard input names what it asks for
+  poststart      nothing
+  poststop       nothing
+";
+const VERSION: &str = concat!(
+    "NVIDIA Container Runtime Hook of oci-decorator version ",
+    env!("CARGO_PKG_VERSION"),
+    "\n"
+);
+
+/// Runs the hook. Neither variable that names a settings file is read: the environment
+/// may be the container's.
+pub fn run(words: &[OsString]) -> u8 {
+    let words = match Words::parse(words, KNOWN) {
+        Ok(words) => words,
+        Err(problem) => return wrong(&format!("{problem}\n{USAGE}")),
+    };
+    let place = nvidia::place(words.value("config").map(Path::new), None, None);
+    let done = match words.rest.first().and_then(|word| word.to_str()) {
+        _ if words.is_set("version") => print(VERSION),
+        _ if words.is_set("help") => return wrong(USAGE),
+        Some("prestart") => prestart(
+            &place,
+            words.value(SETTINGS_OPTION).map(Path::new),
+            words.is_set("debug"),
+        ),
+        Some("poststart" | "poststop") => Ok(exit::DONE),
+        _ => return wrong(USAGE),
+    };
+    done.unwrap_or_else(|error| {
+        let line = printable(&error.to_string());
+        let _ = writeln!(std::io::stderr(), "nvidia-container-runtime-hook: {line}");
+        exit::FAILED
+    })
+}
+
+fn wrong(text: &str) -> u8 {
+    let _ = write!(std::io::stderr(), "{text}");
+    exit::USAGE
+}
+
+/// What the hook is for. The only place that knows how.
+fn prestart(place: &Place, own: Option<&Path>, is_debug: bool) -> Result<u8> {
+    let loaded = nvidia::load(&place.path, place.named);
+    // One that was named has to be there. Mistakes in it refuse who asks, in words of the
+    // front end, and no one else.
+    if let (true, Some(problem)) = (place.named && !place.path.exists(), &loaded.problem) {
+        return Err(problem.clone());
+    }
+    if is_debug {
+        for warning in &loaded.warnings {
+            let _ = writeln!(std::io::stderr(), "warning: {}", printable(warning));
+        }
+    }
+    let state = read_input("the state", MAX_STATE)?;
+    let call = hook::Call {
+        loaded: &settings::load(own),
+        nvidia: Settings::new(&loaded, place),
+        input: std::str::from_utf8(&state)
+            .map_err(|_| crate::error::Error::failed("the state on standard input is not UTF-8"))?,
+    };
+    hook::run(&call)?;
+    Ok(exit::DONE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_names_of_the_hook() {
+        for name in [
+            "nvidia-container-runtime-hook",
+            "nvidia-container-toolkit",
+            "nvidia-container-toolkit-3.1.4",
+        ] {
+            assert!(is_name(name), "{name}");
+        }
+        for name in [
+            "nvidia-container-runtime",
+            "nvidia-container-toolkits",
+            "nvidia-ctk",
+        ] {
+            assert!(!is_name(name), "{name}");
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! What a specification gives a container.
+
+use super::values::get;
+use super::Reader;
+use crate::config::cdi::{ContainerEdits, DeviceNode, Node, Rdt};
+use crate::edits::{Access, DescribedMount, Hook, NetDevice};
+use crate::oci::json::quote;
+
+/// Stages of hooks.
+const STAGES: [&str; 6] = [
+    "prestart",
+    "createRuntime",
+    "createContainer",
+    "startContainer",
+    "poststart",
+    "poststop",
+];
+/// Names of interfaces: linux/if.h, `IFNAMSIZ`.
+const MAX_INTERFACE: usize = 15;
+
+impl Reader {
+    pub(super) fn edits(&mut self, key: &str, node: Option<&Node>) -> ContainerEdits {
+        let fields = [
+            "env",
+            "deviceNodes",
+            "mounts",
+            "hooks",
+            "additionalGids",
+            "intelRdt",
+            "netDevices",
+        ];
+        let Some(node) = node else {
+            return ContainerEdits::default();
+        };
+        let members = self.object(key, node, &fields);
+        let list = |reader: &mut Self, field: &str| {
+            let place = format!("{key}.{field}");
+            reader.list(&place, get(members, field))
+        };
+        ContainerEdits {
+            env: self.variables(&format!("{key}.env"), get(members, "env")),
+            nodes: list(self, "deviceNodes")
+                .into_iter()
+                .map(|(k, n)| self.node(&k, n))
+                .collect(),
+            mounts: list(self, "mounts")
+                .into_iter()
+                .map(|(k, n)| self.mount(&k, n))
+                .collect(),
+            hooks: list(self, "hooks")
+                .into_iter()
+                .map(|(k, n)| self.hook(&k, n))
+                .collect(),
+            groups: list(self, "additionalGids")
+                .into_iter()
+                .filter_map(|(k, n)| self.group(&k, n))
+                .collect(),
+            rdt: get(members, "intelRdt").map(|n| self.rdt(&format!("{key}.intelRdt"), n)),
+            net_devices: self.net_devices(&format!("{key}.netDevices"), get(members, "netDevices")),
+        }
+    }
+
+    fn node(&mut self, key: &str, node: &Node) -> DeviceNode {
+        let fields = [
+            "path",
+            "hostPath",
+            "type",
+            "major",
+            "minor",
+            "fileMode",
+            "permissions",
+            "uid",
+            "gid",
+        ];
+        let members = self.object(key, node, &fields);
+        let kind = self.optional(key, members, "type");
+        let letter = kind.as_deref().and_then(|kind| match kind {
+            "b" | "c" | "u" | "p" => kind.chars().next(),
+            _ => None,
+        });
+        if let (Some(kind), None) = (&kind, letter) {
+            self.wrong(
+                &format!("{key}.type"),
+                format!("{kind:?} is none of b, c, u and p"),
+            );
+        }
+        let permissions = self.optional(key, members, "permissions");
+        if let Some(letters) = permissions.as_deref() {
+            if letters != "none" && Access::parse(letters).is_none() {
+                let problem = format!("{letters:?} is neither none nor letters of rwm");
+                self.wrong(&format!("{key}.permissions"), problem);
+            }
+        }
+        let mut number = |field: &str| {
+            let value = get(members, field)?;
+            self.number(&format!("{key}.{field}"), value)
+        };
+        let (major, minor) = (number("major"), number("minor"));
+        let (mode, uid, gid) = (number("fileMode"), number("uid"), number("gid"));
+        DeviceNode {
+            path: self.path(key, members, "path"),
+            host_path: get(members, "hostPath").map(|_| self.path(key, members, "hostPath")),
+            kind: letter,
+            major,
+            minor,
+            mode: mode.map(|mode| mode & 0o7777),
+            permissions,
+            uid,
+            gid,
+        }
+    }
+
+    fn mount(&mut self, key: &str, node: &Node) -> DescribedMount {
+        let members = self.object(key, node, &["hostPath", "containerPath", "options", "type"]);
+        let options = self.texts(&format!("{key}.options"), get(members, "options"));
+        let kind = self.optional(key, members, "type").unwrap_or_default();
+        // What is no file of the host has a source of any form.
+        let source = if matches!(kind.as_str(), "" | "bind") {
+            self.path(key, members, "hostPath")
+        } else {
+            self.required(key, members, "hostPath")
+        };
+        DescribedMount {
+            source,
+            target: self.path(key, members, "containerPath"),
+            kind,
+            options,
+        }
+    }
+
+    fn hook(&mut self, key: &str, node: &Node) -> Hook {
+        let members = self.object(key, node, &["hookName", "path", "args", "env", "timeout"]);
+        let stage = self.required(key, members, "hookName");
+        if !stage.is_empty() && !STAGES.contains(&stage.as_str()) {
+            let problem = format!("{stage:?} is none of {}", STAGES.join(", "));
+            self.wrong(&format!("{key}.hookName"), problem);
+        }
+        let timeout = get(members, "timeout");
+        Hook {
+            stage,
+            path: self.path(key, members, "path"),
+            args: self.texts(&format!("{key}.args"), get(members, "args")),
+            env: self.variables(&format!("{key}.env"), get(members, "env")),
+            timeout: timeout.and_then(|n| self.number(&format!("{key}.timeout"), n)),
+        }
+    }
+
+    fn rdt(&mut self, key: &str, node: &Node) -> Rdt {
+        let texts = ["closID", "l3CacheSchema", "memBwSchema"];
+        let old = ["enableCMT", "enableMBM"];
+        let fields: Vec<&str> = texts.iter().chain(&old).copied().collect();
+        let fields = [&fields[..], &["schemata", "enableMonitoring"]].concat();
+        let members = self.object(key, node, &fields);
+        let mut json = Vec::new();
+        for field in texts {
+            if let Some(text) = self.optional(key, members, field) {
+                json.push(format!("{}:{}", quote(field), quote(&text)));
+            }
+        }
+        for field in old.into_iter().chain(["enableMonitoring"]) {
+            if let Some(value) = get(members, field) {
+                match value.boolean() {
+                    Some(value) => json.push(format!("{}:{value}", quote(field))),
+                    None => self.expected(&format!("{key}.{field}"), "true or false", value),
+                }
+            }
+        }
+        let schemata = self.texts(&format!("{key}.schemata"), get(members, "schemata"));
+        if !schemata.is_empty() {
+            let quoted: Vec<String> = schemata.iter().map(|text| quote(text)).collect();
+            json.push(format!("\"schemata\":[{}]", quoted.join(",")));
+        }
+        let has = |field: &&str| get(members, field).is_some();
+        Rdt {
+            json: format!("{{{}}}", json.join(",")),
+            is_new: ["schemata", "enableMonitoring"].iter().any(has),
+            is_old: old.iter().any(has),
+        }
+    }
+
+    fn net_devices(&mut self, key: &str, node: Option<&Node>) -> Vec<NetDevice> {
+        let mut found: Vec<NetDevice> = Vec::new();
+        for (key, item) in self.list(key, node) {
+            let members = self.object(&key, item, &["hostInterfaceName", "name"]);
+            let device = NetDevice {
+                host: self.required(&key, members, "hostInterfaceName"),
+                name: self.required(&key, members, "name"),
+            };
+            for (field, name) in [("hostInterfaceName", &device.host), ("name", &device.name)] {
+                if name.len() > MAX_INTERFACE || name.contains(['/', ':']) || name.contains(' ') {
+                    let problem = format!("{name:?} is not a name of an interface");
+                    self.wrong(&format!("{key}.{field}"), problem);
+                }
+            }
+            if found
+                .iter()
+                .any(|d| d.host == device.host || d.name == device.name)
+            {
+                self.wrong(&key, "an interface or a name is given twice");
+            }
+            found.push(device);
+        }
+        found
+    }
+}

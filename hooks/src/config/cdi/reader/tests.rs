@@ -1,0 +1,275 @@
+use super::*;
+use crate::config::cdi::DeviceNode;
+use proptest::prelude::*;
+
+fn json(text: &str) -> Result<Document, Vec<Mistake>> {
+    parse(text, Syntax::Json)
+}
+
+/// A specification of one device, with these edits of it.
+fn with(version: &str, edits: &str) -> String {
+    format!(
+        r#"{{"cdiVersion":"{version}","kind":"v.com/c","devices":[{{"name":"d","containerEdits":{{{edits}}}}}]}}"#
+    )
+}
+
+fn mistakes(text: &str) -> String {
+    let found = json(text).err().unwrap_or_default();
+    let found: Vec<_> = found.iter().map(ToString::to_string).collect();
+    found.join("; ")
+}
+
+const EVERYTHING: &str = r#"{"cdiVersion":"1.1.0","kind":"v.com/c.d","annotations":{"a":"b"},
+  "containerEdits":{"env":["S=1"]},
+  "devices":[{"name":"0:1","annotations":{"a":"b"},"containerEdits":{
+    "env":["A=1","B="],
+    "deviceNodes":[{"path":"/dev/x","hostPath":"/dev/y","type":"c","major":195,"minor":3,"fileMode":438,"permissions":"rw","uid":1,"gid":2},{"path":"/dev/z"}],
+    "mounts":[{"hostPath":"/a","containerPath":"/b","options":["ro"],"type":"bind"},{"hostPath":"tmpfs","containerPath":"/t","type":"tmpfs"}],
+    "hooks":[{"hookName":"createContainer","path":"/bin/h","args":["h","x"],"env":["P=1"],"timeout":3}],
+    "additionalGids":[44,0],
+    "intelRdt":{"closID":"x","schemata":["L3:0=f"],"enableMonitoring":true},
+    "netDevices":[{"hostInterfaceName":"eth1","name":"net0"}]}}]}"#;
+
+#[test]
+fn every_field_is_read() {
+    let document = json(EVERYTHING).unwrap();
+    assert_eq!(document.edits.env, ["S=1"]);
+    let edits = &document.devices[0].edits;
+    assert_eq!(edits.env, ["A=1", "B="]);
+    let node = &edits.nodes[0];
+    assert_eq!(
+        (node.kind, node.major, node.minor),
+        (Some('c'), Some(195), Some(3))
+    );
+    assert_eq!(
+        (node.mode, node.uid, node.gid),
+        (Some(0o666), Some(1), Some(2))
+    );
+    assert_eq!(node.permissions.as_deref(), Some("rw"));
+    assert_eq!(node.host_path.as_deref(), Some("/dev/y"));
+    assert_eq!(
+        edits.nodes[1],
+        DeviceNode {
+            path: "/dev/z".to_owned(),
+            ..DeviceNode::default()
+        }
+    );
+    assert_eq!(edits.mounts[1].source, "tmpfs");
+    assert_eq!(edits.hooks[0].timeout, Some(3));
+    assert_eq!(edits.groups, [44, 0]);
+    let rdt = edits.rdt.as_ref().unwrap();
+    assert_eq!(
+        rdt.json,
+        r#"{"closID":"x","enableMonitoring":true,"schemata":["L3:0=f"]}"#
+    );
+    assert_eq!(edits.net_devices[0].name, "net0");
+}
+
+/// JSON is YAML; and what engines' tools write as YAML is the same document.
+#[test]
+fn both_syntaxes_say_the_same() {
+    assert_eq!(parse(EVERYTHING, Syntax::Yaml), json(EVERYTHING));
+    let yaml = "---\ncdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices:\n- name: \"0\"\n  containerEdits:\n    deviceNodes:\n    - path: /dev/nvidia0\n      fileMode: 0660\n- name: 1\n  containerEdits:\n    env:\n    - A=yes\ncontainerEdits:\n  hooks:\n  - args:\n    - nvidia-cdi-hook\n    - update-ldcache\n    hookName: createContainer\n    path: /usr/bin/nvidia-cdi-hook\n  env: ~\n";
+    let document = parse(yaml, Syntax::Yaml).unwrap();
+    assert_eq!(document.devices[0].edits.nodes[0].mode, Some(0o660));
+    assert_eq!(document.devices[1].name, "1");
+    assert_eq!(document.devices[1].edits.env, ["A=yes"]);
+    assert_eq!(document.edits.hooks[0].args[1], "update-ldcache");
+}
+
+#[test]
+fn a_version_must_have_what_is_used() {
+    let env = r#""env":["A=1"]"#;
+    for version in version::VERSIONS {
+        assert_eq!(mistakes(&with(version, env)), "", "{version}");
+    }
+    for version in ["", "0.1.0", "0.2.0", "0.9.0", "1.2.0", "1", "x"] {
+        assert!(!mistakes(&with(version, env)).is_empty(), "{version}");
+    }
+    let of_node = |field: &str| format!(r#""deviceNodes":[{{"path":"/dev/x",{field}}}]"#);
+    for (edits, first) in [
+        (
+            r#""mounts":[{"hostPath":"/a","containerPath":"/b","type":"bind"}]"#.to_owned(),
+            "0.4.0",
+        ),
+        (of_node(r#""hostPath":"/dev/y""#), "0.5.0"),
+        (r#""additionalGids":[44]"#.to_owned(), "0.7.0"),
+        (r#""intelRdt":{"closID":"x"}"#.to_owned(), "0.7.0"),
+        (r#""intelRdt":{"schemata":["a"]}"#.to_owned(), "1.1.0"),
+        (
+            r#""netDevices":[{"hostInterfaceName":"a","name":"b"}]"#.to_owned(),
+            "1.1.0",
+        ),
+    ] {
+        let at = version::VERSIONS.iter().position(|v| *v == first).unwrap();
+        let before = mistakes(&with(version::VERSIONS[at - 1], &edits));
+        assert!(before.contains(&format!("that needs {first}")), "{before}");
+        assert_eq!(mistakes(&with(first, &edits)), "");
+    }
+    let old = r#""intelRdt":{"enableCMT":true}"#;
+    assert_eq!(mistakes(&with("1.0.0", old)), "");
+    assert!(mistakes(&with("1.1.0", old)).contains("no more"));
+    for (from, to, first) in [
+        (r#""name":"d""#, r#""name":"0""#, "0.5.0"),
+        (
+            r#""name":"d""#,
+            r#""name":"d","annotations":{"a":"b"}"#,
+            "0.6.0",
+        ),
+        ("v.com/c", "v.com/c.d", "0.6.0"),
+    ] {
+        assert!(mistakes(&with("0.4.0", env).replace(from, to)).contains(first));
+        assert_eq!(mistakes(&with(first, env).replace(from, to)), "");
+    }
+}
+
+#[test]
+fn mistakes_name_their_place() {
+    for (edits, expected) in [
+        (
+            "",
+            "devices[0].containerEdits: it gives a container nothing",
+        ),
+        (
+            r#""env":["A"]"#,
+            r#"devices[0].containerEdits.env: "A" is not NAME=value"#,
+        ),
+        (r#""env":["=x"]"#, "is not NAME=value"),
+        (
+            r#""env":[3]"#,
+            "devices[0].containerEdits.env[0]: expected a string, found a number",
+        ),
+        (r#""env":"A=1""#, "expected a list, found a string"),
+        (
+            r#""deviceNodes":[{}]"#,
+            "deviceNodes[0].path: it is missing",
+        ),
+        (
+            r#""deviceNodes":[{"path":"dev/x"}]"#,
+            r#""dev/x" is not an absolute path"#,
+        ),
+        (
+            r#""deviceNodes":[{"path":"/x","type":"s"}]"#,
+            r#""s" is none of b, c, u and p"#,
+        ),
+        (
+            r#""deviceNodes":[{"path":"/x","permissions":"rx"}]"#,
+            r#""rx" is neither none"#,
+        ),
+        (
+            r#""deviceNodes":[{"path":"/x","major":-1}]"#,
+            "major: it is out of range",
+        ),
+        (
+            r#""deviceNodes":[{"path":"/x","major":1.5}]"#,
+            "expected a whole number",
+        ),
+        (
+            r#""deviceNodes":[{"path":"/x","Major":1}]"#,
+            "Major: CDI has no such field",
+        ),
+        (
+            r#""mounts":[{"hostPath":"/a"}]"#,
+            "mounts[0].containerPath: it is missing",
+        ),
+        (
+            r#""mounts":[{"hostPath":"a","containerPath":"/b"}]"#,
+            r#""a" is not an absolute"#,
+        ),
+        (
+            r#""hooks":[{"hookName":"x","path":"/h"}]"#,
+            r#""x" is none of prestart"#,
+        ),
+        (
+            r#""hooks":[{"hookName":"prestart"}]"#,
+            "hooks[0].path: it is missing",
+        ),
+        (
+            r#""hooks":[{"hookName":"prestart","path":"/h","timeout":"1"}]"#,
+            "a whole number",
+        ),
+        (
+            r#""additionalGids":["a"]"#,
+            "expected a whole number, found a string",
+        ),
+        (
+            r#""additionalGids":[4294967294,4294967295]"#,
+            "additionalGids[1]: 4294967295 is no group",
+        ),
+        (
+            r#""env":["A=1"],"env":["B=1"]"#,
+            "containerEdits.env: it is given twice",
+        ),
+        (
+            r#""netDevices":[{"hostInterfaceName":"a/b","name":"c"}]"#,
+            "not a name of an interface",
+        ),
+        (
+            r#""devices":[]"#,
+            "containerEdits.devices: CDI has no such field",
+        ),
+    ] {
+        let found = mistakes(&with("1.1.0", edits));
+        assert!(found.contains(expected), "{edits}\n{found}");
+    }
+}
+
+#[test]
+fn mistakes_of_the_whole() {
+    let good = with("0.6.0", r#""env":["A=1"]"#);
+    for (from, to, expected) in [
+        ("v.com/c", "v.com", "is not a kind of CDI"),
+        ("v.com/c", "1v/c", "is not a kind of CDI"),
+        (r#""kind":"v.com/c","#, "", "kind: it is missing"),
+        (r#""cdiVersion":"0.6.0","#, "", "cdiVersion: it is missing"),
+        (
+            r#""name":"d""#,
+            r#""name":"-d""#,
+            "devices[0].name: \"-d\" is not a name",
+        ),
+        (r#""name":"d","#, "", "devices[0].name: it is missing"),
+        (
+            r#""kind""#,
+            r#""vendor":1,"kind""#,
+            "vendor: CDI has no such field",
+        ),
+        (
+            r#""kind""#,
+            r#""annotations":{"a":1},"kind""#,
+            "annotations.a: expected a string",
+        ),
+    ] {
+        assert!(good.contains(from), "{from}");
+        let found = mistakes(&good.replace(from, to));
+        assert!(found.contains(expected), "{to}\n{found}");
+    }
+    let none = r#"{"cdiVersion":"0.6.0","kind":"v.com/c","devices":[]}"#;
+    assert!(mistakes(none).contains("devices: it has none"));
+    let device = r#"{"name":"d","containerEdits":{"env":["A=1"]}}"#;
+    let twice =
+        format!(r#"{{"cdiVersion":"0.6.0","kind":"v.com/c","devices":[{device},{device}]}}"#);
+    assert!(mistakes(&twice).contains("devices[1]: a second device \"d\""));
+    for text in ["", "[]", "3", "{", "null"] {
+        assert!(json(text).is_err(), "{text}");
+    }
+    // Of one letter each, which ends another reader's program.
+    assert_eq!(mistakes(&good.replace("v.com/c", "v/c")), "");
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_make_it_panic(
+        bytes in prop::collection::vec(any::<u8>(), 0..300),
+        at in 0usize..1200,
+        part in "[-{}\\[\\]\":,0-9a-z \n&*!]{0,12}",
+    ) {
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        let mut damaged = EVERYTHING.to_owned();
+        let at = (0..=at.min(damaged.len())).rev().find(|at| damaged.is_char_boundary(*at));
+        damaged.insert_str(at.unwrap_or(0), &part);
+        for text in [text.as_str(), damaged.as_str()] {
+            let _ = parse(text, Syntax::Json);
+            let _ = parse(text, Syntax::Yaml);
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! From YAML to values. The crate gives events one by one; what they may grow to is bounded
+//! here, so that a few lines of aliases can't fill the memory.
+
+use rustc_hash::FxHashMap;
+use yaml_rust2::parser::{Event, Parser, Tag};
+use yaml_rust2::scanner::TScalarStyle;
+
+use super::Node;
+
+/// Values in one document, those of aliases counted each time.
+const MAX_NODES: usize = 200_000;
+const MAX_DEPTH: usize = 64;
+
+/// Reads one document. Errors: it is not valid, has several documents, or grows too large.
+pub fn parse(text: &str) -> Result<Node, String> {
+    let mut parser = Parser::new_from_str(text);
+    let mut builder = Builder::default();
+    loop {
+        let (event, mark) = parser.next_token().map_err(|e| e.to_string())?;
+        if event == Event::StreamEnd {
+            return builder.root.ok_or_else(|| "it is empty".to_owned());
+        }
+        let at = |problem: String| format!("line {}: {problem}", mark.line());
+        builder.take(event).map_err(at)?;
+    }
+}
+
+#[derive(Default)]
+struct Builder {
+    open: Vec<Open>,
+    root: Option<Node>,
+    /// What anchors stand for, and how many values that is.
+    anchors: FxHashMap<usize, (Node, usize)>,
+    nodes: usize,
+}
+
+/// A list or an object that has not ended.
+struct Open {
+    node: Node,
+    key: Option<String>,
+    anchor: usize,
+    /// Values that were counted before it.
+    before: usize,
+}
+
+impl Builder {
+    fn take(&mut self, event: Event) -> Result<(), String> {
+        match event {
+            Event::DocumentStart if self.root.is_some() => {
+                Err("a second document begins".to_owned())
+            }
+            Event::Scalar(text, style, anchor, tag) => {
+                let node = scalar(text, style, tag.as_ref())?;
+                self.count(1)?;
+                self.keep(anchor, &node, 1);
+                self.put(node)
+            }
+            Event::SequenceStart(anchor, tag) => {
+                self.open(Node::List(Vec::new()), anchor, tag.as_ref())
+            }
+            Event::MappingStart(anchor, tag) => {
+                self.open(Node::Map(Vec::new()), anchor, tag.as_ref())
+            }
+            Event::SequenceEnd | Event::MappingEnd => self.close(),
+            Event::Alias(anchor) => {
+                let known = self.anchors.get(&anchor).cloned();
+                let (node, size) = known.ok_or("an alias of what it lies in")?;
+                self.count(size)?;
+                self.put(node)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn count(&mut self, more: usize) -> Result<(), String> {
+        self.nodes += more;
+        if self.nodes > MAX_NODES {
+            return Err(format!("more than {MAX_NODES} values, aliases counted"));
+        }
+        Ok(())
+    }
+
+    /// Anchor 0 stands for no anchor.
+    fn keep(&mut self, anchor: usize, node: &Node, size: usize) {
+        if anchor != 0 {
+            self.anchors.insert(anchor, (node.clone(), size));
+        }
+    }
+
+    fn open(&mut self, node: Node, anchor: usize, tag: Option<&Tag>) -> Result<(), String> {
+        if tag.is_some() {
+            return Err("a tag, which no specification has".to_owned());
+        }
+        if self.open.len() >= MAX_DEPTH {
+            return Err(format!("nested deeper than {MAX_DEPTH}"));
+        }
+        let before = self.nodes;
+        self.count(1)?;
+        self.open.push(Open {
+            node,
+            key: None,
+            anchor,
+            before,
+        });
+        Ok(())
+    }
+
+    fn close(&mut self) -> Result<(), String> {
+        let Some(done) = self.open.pop() else {
+            return Ok(());
+        };
+        let size = self.nodes - done.before;
+        // A copy of each is kept: those count too.
+        if done.anchor != 0 {
+            self.count(size)?;
+        }
+        self.keep(done.anchor, &done.node, size);
+        self.put(done.node)
+    }
+
+    fn put(&mut self, node: Node) -> Result<(), String> {
+        let Some(open) = self.open.last_mut() else {
+            self.root = Some(node);
+            return Ok(());
+        };
+        match (&mut open.node, open.key.take()) {
+            (Node::List(items), _) => items.push(node),
+            (Node::Map(members), Some(key)) => members.push((key, node)),
+            (Node::Map(_), None) => match node {
+                Node::Text(key) | Node::Plain(key) => open.key = Some(key),
+                _ => return Err("a key that is no string".to_owned()),
+            },
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+fn scalar(text: String, style: TScalarStyle, tag: Option<&Tag>) -> Result<Node, String> {
+    match tag {
+        Some(tag) if tag.suffix == "str" => return Ok(Node::Text(text)),
+        Some(_) => return Err("a tag, which no specification has".to_owned()),
+        None => {}
+    }
+    Ok(if style == TScalarStyle::Plain {
+        Node::Plain(text)
+    } else {
+        Node::Text(text)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn plain(text: &str) -> Node {
+        Node::Plain(text.to_owned())
+    }
+
+    #[test]
+    fn values_of_every_kind() {
+        let text = "---\na: 1\n\"b\": \"2\"\nc:\n- x\n- [y, {z: ~}]\nd: !!str 3\ne: |\n  long\n";
+        let Node::Map(members) = parse(text).unwrap() else {
+            panic!("no object")
+        };
+        let get = |key: &str| {
+            members
+                .iter()
+                .find(|(k, _)| k == key)
+                .map(|(_, v)| v.clone())
+        };
+        assert_eq!(get("a"), Some(plain("1")));
+        assert_eq!(get("b"), Some(Node::Text("2".to_owned())));
+        let inner = Node::Map(vec![("z".to_owned(), plain("~"))]);
+        let list = Node::List(vec![plain("x"), Node::List(vec![plain("y"), inner])]);
+        assert_eq!(get("c"), Some(list));
+        assert_eq!(get("d"), Some(Node::Text("3".to_owned())));
+        assert_eq!(get("e"), Some(Node::Text("long\n".to_owned())));
+    }
+
+    #[test]
+    fn aliases_are_what_they_stand_for() {
+        let found = parse("a: &x [1, 2]\nb: *x\n").unwrap();
+        let list = Node::List(vec![plain("1"), plain("2")]);
+        let expected = vec![("a".to_owned(), list.clone()), ("b".to_owned(), list)];
+        assert_eq!(found, Node::Map(expected));
+    }
+
+    /// Ten lines that would be ten thousand million values.
+    #[test]
+    fn aliases_of_aliases_come_to_an_end() {
+        let mut bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
+        for level in 1..10 {
+            let before = format!("*a{}", level - 1);
+            let items = vec![before; 10].join(", ");
+            let line = format!("a{level}: &a{level} [{items}]\n");
+            bomb.push_str(&line);
+        }
+        let error = parse(&bomb).unwrap_err();
+        assert!(error.contains("more than 200000 values"), "{error}");
+    }
+
+    #[test]
+    fn what_is_refused_and_where() {
+        let deep = "[".repeat(1000);
+        for (text, part) in [
+            ("", "empty"),
+            ("a: 1\n---\nb: 2\n", "second document"),
+            ("a: !!binary x\n", "a tag"),
+            ("a: !x {}\n", "a tag"),
+            ("{[a]: 1}", "a key that is no string"),
+            ("a: &x [*x]\n", ""),
+            ("a: *none\n", ""),
+            ("a: [1, 2\n", ""),
+            (deep.as_str(), ""),
+        ] {
+            let error = parse(text).unwrap_err();
+            assert!(error.contains(part), "{text}\n{error}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_it_panic(
+            text in "(?s).{0,200}",
+            likely in "[-a-c:&*!|>%@`'\"{}\\[\\],# \\n\\t~?.0]{0,120}",
+        ) {
+            let _ = parse(&text);
+            let _ = parse(&likely);
+        }
+    }
+}

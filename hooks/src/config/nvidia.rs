@@ -1,0 +1,112 @@
+//! NVIDIA's `config.toml`, which its runtime, hook and `nvidia-ctk` share.
+
+mod keys;
+mod reader;
+mod tables;
+
+use std::path::PathBuf;
+
+pub use keys::{is_known, without_meaning};
+pub use reader::{load, mistakes, place, Loaded, Place, DEFAULT_PATH, VARIABLE, XDG_VARIABLE};
+
+/// What of the file means something here. Keys without a meaning are known and accepted.
+// Each is a key of the file.
+#[allow(clippy::struct_excessive_bools)]
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// `disable-require`
+    pub disable_require: bool,
+    /// `swarm-resource`: names of variables, first to last.
+    pub swarm_resources: Vec<String>,
+    /// `accept-nvidia-visible-devices-envvar-when-unprivileged`
+    pub environment_when_unprivileged: bool,
+    /// `accept-nvidia-visible-devices-as-volume-mounts`
+    pub volume_mounts: bool,
+    /// `supported-driver-capabilities`, `all` resolved.
+    pub capabilities: Vec<String>,
+    /// `nvidia-container-cli.no-cgroups`
+    pub no_cgroups: bool,
+    /// `nvidia-container-runtime.debug`
+    pub log_file: Option<PathBuf>,
+    /// `nvidia-container-runtime.log-level`; where it is not set, ours counts.
+    pub log_level: Option<crate::log::level::Level>,
+    /// `nvidia-container-runtime.runtimes`; as above.
+    pub runtimes: Option<Vec<String>>,
+    /// `nvidia-container-runtime.mode`
+    pub mode: Mode,
+    /// `….modes.csv.mount-spec-path`
+    pub csv_folder: PathBuf,
+    /// `….modes.cdi.default-kind`
+    pub cdi_kind: String,
+    /// `….modes.cdi.annotation-prefixes`
+    pub cdi_prefixes: Vec<String>,
+    /// `….modes.cdi.spec-dirs`
+    pub cdi_folders: Vec<PathBuf>,
+    /// `….modes.legacy.cuda-compat-mode`
+    pub compat: Compat,
+    /// `nvidia-container-runtime-hook.path`
+    pub hook: String,
+    /// `nvidia-container-runtime-hook.skip-mode-detection`
+    pub hook_acts_always: bool,
+    /// `features.ignore-imex-channel-requests`
+    pub ignore_imex: bool,
+    /// `features.no-additional-gids-for-device-nodes`
+    pub no_groups: bool,
+}
+
+/// How a container gets what it asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Mode {
+    /// `cdi` where every device is asked for by its CDI name, `csv` on Tegra, else `jit-cdi`.
+    #[default]
+    Auto,
+    /// A hook is added to the spec, and does it.
+    Legacy,
+    /// By the files of `csv_folder`.
+    Csv,
+    /// By CDI specifications that are there.
+    Cdi,
+    /// By the vendor file, put into the spec.
+    JitCdi,
+}
+
+/// Where CUDA's forward compatibility libraries of an image come before the driver's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Compat {
+    /// By the library cache, where the image's are newer than the driver.
+    #[default]
+    LibraryCache,
+    Disabled,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        let words = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect();
+        Self {
+            disable_require: false,
+            swarm_resources: Vec::new(),
+            environment_when_unprivileged: true,
+            volume_mounts: false,
+            capabilities: words(&CAPABILITIES),
+            no_cgroups: false,
+            log_file: None,
+            log_level: None,
+            runtimes: None,
+            mode: Mode::default(),
+            csv_folder: "/etc/nvidia-container-runtime/host-files-for-container.d".into(),
+            cdi_kind: "nvidia.com/gpu".to_owned(),
+            cdi_prefixes: words(&["cdi.k8s.io/"]),
+            cdi_folders: vec!["/etc/cdi".into(), "/var/run/cdi".into()],
+            compat: Compat::default(),
+            hook: "nvidia-container-runtime-hook".to_owned(),
+            hook_acts_always: false,
+            ignore_imex: false,
+            no_groups: false,
+        }
+    }
+}
+
+/// Every driver capability that there is.
+pub const CAPABILITIES: [&str; 7] = [
+    "compat32", "compute", "display", "graphics", "ngx", "utility", "video",
+];

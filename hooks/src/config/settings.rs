@@ -1,0 +1,335 @@
+//! The program's own settings, `config.toml`.
+
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+use toml::Value;
+
+use crate::config::{policy, trust};
+use crate::error::{Error, Result};
+use crate::log::level::Level;
+use crate::policy::Policy;
+use crate::request::Interface;
+use crate::rootfs::{open_regular, read_whole};
+
+/// Where the settings are when nothing else is said.
+pub const DEFAULT_PATH: &str = "/etc/oci-decorator/config.toml";
+/// Where the vendor files are, on the host.
+pub const DEFAULT_CONFIG_DIR: &str = "/etc/oci-decorator/oci-decorator.d";
+/// Environment variable that names another settings file, for the runtime only.
+pub const VARIABLE: &str = "OCI_DECORATOR_CONFIG";
+/// Every key of the file.
+pub const KEYS: [&str; 8] = [
+    "config-dir",
+    "root",
+    "runtimes",
+    "log-level",
+    "log-file",
+    "policy",
+    "interfaces",
+    "scheduler",
+];
+
+const MAX_SIZE: u64 = 1 << 20;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    pub config_dir: PathBuf,
+    pub root: PathBuf,
+    /// Low-level runtimes, best first: names to look up in `PATH`, or absolute paths.
+    pub runtimes: Vec<String>,
+    pub log_level: Level,
+    pub log_file: Option<PathBuf>,
+    pub policy: Policy,
+    /// Interfaces of others that are answered under the program's own names too.
+    pub interfaces: Vec<Interface>,
+    pub scheduler: Scheduler,
+}
+
+/// What the variables mean by which a scheduler gives devices to a job, in the
+/// environment of the program itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Scheduler {
+    /// Nothing.
+    #[default]
+    Ignored,
+    /// What they mean to Sarus, to the letter.
+    Strict,
+    /// The same, where that is what the scheduler meant.
+    Lenient,
+}
+
+impl Scheduler {
+    pub const WORDS: [(&'static str, Self); 3] = [
+        ("ignore", Self::Ignored),
+        ("strict", Self::Strict),
+        ("lenient", Self::Lenient),
+    ];
+}
+
+/// Settings as far as they could be read.
+#[derive(Debug, Default)]
+pub struct Loaded {
+    /// Where something is wrong, the rest of the file and defaults. Nothing of a file
+    /// that others than root may change.
+    pub settings: Settings,
+    /// Every mistake of the file. A container that asks for something is refused then.
+    pub problem: Option<Error>,
+    /// Folders whose vendor files say what asks, beside that of the settings, which may
+    /// not be the one that was meant.
+    pub suspected: Vec<PathBuf>,
+}
+
+impl Loaded {
+    /// The settings, for what must not run with others. Errors: any mistake.
+    pub fn sound(self) -> Result<Settings> {
+        self.problem.map_or(Ok(self.settings), Err)
+    }
+
+    fn broken(settings: Settings, problem: Error) -> Self {
+        let mut suspected = vec![PathBuf::from(DEFAULT_CONFIG_DIR)];
+        suspected.retain(|folder| *folder != settings.config_dir);
+        Self {
+            settings,
+            problem: Some(problem),
+            suspected,
+        }
+    }
+
+    /// What is wrong is not what is written, but who may write it.
+    fn untrusted(written: Settings, problem: Error) -> Self {
+        let mut loaded = Self::broken(Settings::default(), problem);
+        loaded.suspected.push(written.config_dir);
+        loaded
+    }
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            config_dir: DEFAULT_CONFIG_DIR.into(),
+            root: "/".into(),
+            runtimes: vec!["runc".to_owned(), "crun".to_owned()],
+            log_level: Level::Info,
+            log_file: None,
+            policy: Policy::default(),
+            interfaces: Vec::new(),
+            scheduler: Scheduler::default(),
+        }
+    }
+}
+
+/// Reads the file that is named, else the usual one if it is there.
+pub fn load(named: Option<&Path>) -> Loaded {
+    match named {
+        Some(path) => load_from(path),
+        None => load_where_there(Path::new(DEFAULT_PATH)),
+    }
+}
+
+/// Where there is no file, nothing is wrong. A link that leads nowhere was to lead to settings,
+/// and a policy.
+fn load_where_there(path: &Path) -> Loaded {
+    if rustix::fs::lstat(path).err() == Some(Errno::NOENT) {
+        return Loaded::default();
+    }
+    load_from(path)
+}
+
+fn load_from(path: &Path) -> Loaded {
+    let shown = path.display();
+    let file = match read(path) {
+        Ok(file) => file,
+        Err(Errno::INVAL) => {
+            let problem = Error::usage(format!("{shown} is not a regular file"));
+            return Loaded::broken(Settings::default(), problem);
+        }
+        Err(error) => {
+            let problem = Error::usage(format!("can't read {shown}: {error}"));
+            return Loaded::broken(Settings::default(), problem);
+        }
+    };
+    let (settings, mistakes) = parse(&file.text);
+    if let Some(problem) = file.distrust {
+        let problem = Error::usage(format!("{shown} does not count: {problem}"));
+        return Loaded::untrusted(settings, problem.resolve(trust::RESOLUTION));
+    }
+    if let Some(problem) = file.problem {
+        return Loaded::broken(settings, Error::usage(format!("{shown} {problem}")));
+    }
+    if mistakes.is_empty() {
+        return Loaded {
+            settings,
+            ..Loaded::default()
+        };
+    }
+    let problem = Error::usage(format!("{shown}: {}", mistakes.join("; ")))
+        .resolve("correct the file; `oci-decorator check` says whether all is well");
+    Loaded::broken(settings, problem)
+}
+
+/// The runtime's own variable, where it is set to something.
+pub fn named_by_environment() -> Option<PathBuf> {
+    std::env::var_os(VARIABLE)
+        .filter(|v| !v.is_empty())
+        .map(PathBuf::from)
+}
+
+/// As much of the file as is read.
+pub(super) struct File {
+    pub(super) text: String,
+    /// Why it is not all of it, or not what was written.
+    pub(super) problem: Option<String>,
+    /// Why others than root may have written it.
+    pub(super) distrust: Option<String>,
+}
+
+/// Errors: `INVAL` for what is no regular file.
+pub(super) fn read(path: &Path) -> rustix::io::Result<File> {
+    let found = trust::open(path)?;
+    let (fd, mut stat) = open_regular(found.fd)?;
+    let mut problem = None;
+    let bytes = match read_whole(&fd, &stat, MAX_SIZE) {
+        Err(Errno::FBIG) => {
+            problem = Some(format!("is larger than {MAX_SIZE} bytes"));
+            stat.st_size = i64::try_from(MAX_SIZE).unwrap_or_default();
+            read_whole(&fd, &stat, MAX_SIZE)?
+        }
+        bytes => bytes?,
+    };
+    let text = String::from_utf8(bytes).unwrap_or_else(|error| {
+        problem.get_or_insert_with(|| "is not valid UTF-8".to_owned());
+        String::from_utf8_lossy(error.as_bytes()).into_owned()
+    });
+    Ok(File {
+        text,
+        problem,
+        distrust: found.problem,
+    })
+}
+
+/// What the text says, and every mistake in it.
+fn parse(text: &str) -> (Settings, Vec<String>) {
+    let mut mistakes = Vec::new();
+    let table = text.parse().unwrap_or_else(|error| {
+        mistakes.push(format!("not valid TOML: {}", one_line(&error)));
+        salvage(text)
+    });
+    let mut settings = Settings::default();
+    for (key, value) in &table {
+        if key == "policy" {
+            settings.policy = policy::read(value, &mut mistakes);
+        } else if let Err(problem) = set(&mut settings, key, value) {
+            mistakes.push(format!("{key}: {problem}"));
+        }
+    }
+    let named = table.get("config-dir");
+    if named.is_none_or(|value| path(value).is_err()) {
+        settings.config_dir = beneath(&settings.root, DEFAULT_CONFIG_DIR);
+    }
+    (settings, mistakes)
+}
+
+/// The lines before the first table that are settings by themselves: where vendor files
+/// and logs are should not depend on a comma elsewhere.
+fn salvage(text: &str) -> toml::Table {
+    let lines = text.lines();
+    lines
+        .take_while(|line| !line.trim_start().starts_with('['))
+        .filter_map(|line| line.parse::<toml::Table>().ok())
+        .flatten()
+        .collect()
+}
+
+/// An absolute path under another root.
+pub fn beneath(root: &Path, path: &str) -> PathBuf {
+    root.join(path.trim_start_matches('/'))
+}
+
+pub(super) fn one_line(error: &toml::de::Error) -> String {
+    error.message().replace('\n', "; ")
+}
+
+fn set(settings: &mut Settings, key: &str, value: &Value) -> std::result::Result<(), String> {
+    match key {
+        "config-dir" => settings.config_dir = path(value)?,
+        "root" => settings.root = path(value)?,
+        "runtimes" => settings.runtimes = runtimes(value)?,
+        "log-level" => settings.log_level = level(value)?,
+        "log-file" => settings.log_file = Some(path(value)?),
+        "interfaces" => settings.interfaces = interfaces(value)?,
+        "scheduler" => settings.scheduler = scheduler(value)?,
+        _ => return Err(format!("unknown key; known are {}", KEYS.join(", "))),
+    }
+    Ok(())
+}
+
+pub(super) fn string(value: &Value) -> std::result::Result<&str, String> {
+    value
+        .as_str()
+        .ok_or_else(|| format!("expected a string, found {}", value.type_str()))
+}
+
+pub(super) fn path(value: &Value) -> std::result::Result<PathBuf, String> {
+    let path = PathBuf::from(string(value)?);
+    if path.is_absolute() {
+        Ok(path)
+    } else {
+        Err(format!("{:?} is not an absolute path", path.display()))
+    }
+}
+
+fn level(value: &Value) -> std::result::Result<Level, String> {
+    let word = string(value)?;
+    Level::from_word(word).ok_or_else(|| {
+        let known: Vec<_> = Level::words().collect();
+        format!("unknown level {word:?}; known are {}", known.join(", "))
+    })
+}
+
+fn interfaces(value: &Value) -> std::result::Result<Vec<Interface>, String> {
+    let known = || Interface::WORDS.map(|(word, _)| word).join(", ");
+    let items = value.as_array().ok_or_else(|| {
+        let found = value.type_str();
+        format!("expected a list of {}, found {found}", known())
+    })?;
+    let interface = |item| {
+        let word = string(item)?;
+        Interface::from_word(word)
+            .ok_or_else(|| format!("unknown interface {word:?}; known are {}", known()))
+    };
+    items.iter().map(interface).collect()
+}
+
+fn scheduler(value: &Value) -> std::result::Result<Scheduler, String> {
+    let word = string(value)?;
+    let mut words = Scheduler::WORDS.into_iter();
+    let found = words.find(|(known, _)| *known == word);
+    found.map(|(_, what)| what).ok_or_else(|| {
+        let known = Scheduler::WORDS.map(|(word, _)| word).join(", ");
+        format!("unknown word {word:?}; known are {known}")
+    })
+}
+
+pub(super) fn runtimes(value: &Value) -> std::result::Result<Vec<String>, String> {
+    let items = value
+        .as_array()
+        .ok_or_else(|| format!("expected a list of strings, found {}", value.type_str()))?;
+    let names: Vec<String> = items
+        .iter()
+        .map(|item| string(item).map(str::to_owned))
+        .collect::<std::result::Result<_, _>>()?;
+    if names.is_empty() {
+        return Err("expected at least one runtime".to_owned());
+    }
+    match names
+        .iter()
+        .find(|n| n.is_empty() || n.contains('/') && !n.starts_with('/'))
+    {
+        Some(name) => Err(format!("{name:?} is neither a name nor an absolute path")),
+        None => Ok(names),
+    }
+}
+
+#[cfg(test)]
+mod tests;

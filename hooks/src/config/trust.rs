@@ -1,0 +1,285 @@
+//! Which files may steer a program that runs as root.
+//!
+//! A file that only root may write is still another's to choose where he may rename a
+//! folder above it. So a path is walked from the root, by descriptors, and every folder
+//! and link on the way counts.
+
+use std::ffi::OsString;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Component, Path, PathBuf};
+use std::sync::OnceLock;
+
+use rustix::fs::{FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
+
+/// What to do about a file that may not.
+pub const RESOLUTION: &str = "chown root it and chmod go-w it";
+
+/// Links on the way to one file, as many as the kernel follows.
+const MAX_LINKS: usize = 40;
+
+/// What a path leads to.
+#[derive(Debug)]
+pub struct Found {
+    /// Of `O_PATH`.
+    pub fd: OwnedFd,
+    /// Which step of the way others than root may change, and how.
+    pub problem: Option<String>,
+}
+
+/// Goes to a file or folder and looks at each step.
+pub fn open(path: &Path) -> rustix::io::Result<Found> {
+    let path = std::path::absolute(path).map_err(|_| Errno::NOENT)?;
+    let mut walk = Walk::begin()?;
+    walk.push(&path);
+    let mut links = 0;
+    while let Some(step) = walk.steps.pop() {
+        if let Some(target) = walk.step(step)? {
+            links += 1;
+            if links > MAX_LINKS {
+                return Err(Errno::LOOP);
+            }
+            if target.is_absolute() {
+                walk.begin_again()?;
+            }
+            walk.push(&target);
+        }
+    }
+    Ok(Found {
+        fd: walk.at,
+        problem: walk.problem,
+    })
+}
+
+struct Walk {
+    at: OwnedFd,
+    shown: PathBuf,
+    /// What is still to go, the next one last.
+    steps: Vec<OsString>,
+    problem: Option<String>,
+}
+
+impl Walk {
+    fn begin() -> rustix::io::Result<Self> {
+        let mut walk = Self {
+            at: root()?,
+            shown: "/".into(),
+            steps: Vec::new(),
+            problem: None,
+        };
+        walk.judge(&rustix::fs::fstat(&walk.at)?);
+        Ok(walk)
+    }
+
+    fn begin_again(&mut self) -> rustix::io::Result<()> {
+        self.at = root()?;
+        self.shown = "/".into();
+        Ok(())
+    }
+
+    fn push(&mut self, path: &Path) {
+        let steps = path.components().rev().filter_map(|part| match part {
+            Component::Normal(name) => Some(name.to_owned()),
+            Component::ParentDir => Some("..".into()),
+            _ => None,
+        });
+        self.steps.extend(steps);
+    }
+
+    /// Goes one step. A link is not followed: where it leads is the answer.
+    fn step(&mut self, name: OsString) -> rustix::io::Result<Option<PathBuf>> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = rustix::fs::openat(&self.at, &name, flags, Mode::empty())?;
+        let stat = rustix::fs::fstat(&fd)?;
+        if name == ".." {
+            self.shown.pop();
+        } else {
+            self.shown.push(name);
+        }
+        self.judge(&stat);
+        if FileType::from_raw_mode(stat.st_mode) != FileType::Symlink {
+            self.at = fd;
+            return Ok(None);
+        }
+        self.shown.pop();
+        let target = rustix::fs::readlinkat(&fd, "", Vec::new())?;
+        Ok(Some(OsString::from_vec(target.into_bytes()).into()))
+    }
+
+    fn judge(&mut self, stat: &Stat) {
+        if self.problem.is_none() {
+            let shown = self.shown.display();
+            self.problem = untrusted(stat).map(|problem| format!("{shown} {problem}"));
+        }
+    }
+}
+
+fn root() -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    rustix::fs::open("/", flags, Mode::empty())
+}
+
+/// Why this file, folder or link must not steer a root program, if so.
+pub fn untrusted(stat: &Stat) -> Option<&'static str> {
+    let mode = stat.st_mode;
+    let kind = FileType::from_raw_mode(mode);
+    // In a sticky folder others can't replace what is not theirs. A link has no mode.
+    let keeps = kind == FileType::Directory && mode & 0o1000 != 0 || kind == FileType::Symlink;
+    if !owner_is_trusted(stat.st_uid) {
+        Some("is not owned by root")
+    } else if mode & 0o002 != 0 && !keeps {
+        Some("is writable by everyone")
+    } else if mode & 0o020 != 0 && stat.st_gid != 0 && !keeps {
+        Some("is writable by a group")
+    } else {
+        None
+    }
+}
+
+fn owner_is_trusted(uid: u32) -> bool {
+    uid == 0 || uid == rustix::process::geteuid().as_raw() || Some(uid) == unmapped_root()
+}
+
+/// In a rootless engine's user namespace the host's root shows as the overflow
+/// user. Nothing there runs with more rights than the user has anyway.
+fn unmapped_root() -> Option<u32> {
+    static UID: OnceLock<Option<u32>> = OnceLock::new();
+    *UID.get_or_init(|| {
+        let read = |path| std::fs::read_to_string(path).unwrap_or_default();
+        let overflow = read("/proc/sys/kernel/overflowuid");
+        overflow_of(&read("/proc/self/uid_map"), &overflow)
+    })
+}
+
+/// `None` where every user of the host is mapped to himself: there the overflow user is
+/// any user's account.
+fn overflow_of(uid_map: &str, overflow: &str) -> Option<u32> {
+    let initial = uid_map.split_whitespace().eq(["0", "0", "4294967295"]);
+    if initial {
+        None
+    } else {
+        overflow.trim().parse().ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::{create_dir, set_permissions, write, Permissions};
+    use std::os::unix::fs::{chown, symlink, PermissionsExt};
+
+    fn mode(path: &Path, mode: u32) {
+        set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    }
+
+    /// A file in two folders, all of which are trusted.
+    fn tree() -> (tempfile::TempDir, PathBuf) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().canonicalize().unwrap();
+        for folder in ["a", "a/b"] {
+            create_dir(path.join(folder)).unwrap();
+            mode(&path.join(folder), 0o755);
+        }
+        write(path.join("a/b/file"), "").unwrap();
+        mode(&path.join("a/b/file"), 0o644);
+        (dir, path)
+    }
+
+    fn problem(path: &Path) -> Option<String> {
+        open(path).unwrap().problem
+    }
+
+    #[test]
+    fn every_step_of_the_way_counts() {
+        let (_dir, root) = tree();
+        let file = root.join("a/b/file");
+        assert_eq!(problem(&file), None);
+        for (step, bits, expected) in [
+            ("a/b/file", 0o646, Some("is writable by everyone")),
+            ("a/b", 0o777, Some("is writable by everyone")),
+            ("a", 0o757, Some("is writable by everyone")),
+            ("a", 0o1777, None),
+            ("a/b/file", 0o1646, Some("is writable by everyone")),
+        ] {
+            let step = root.join(step);
+            mode(&step, bits);
+            let expected = expected.map(|problem| format!("{} {problem}", step.display()));
+            assert_eq!(problem(&file), expected, "{bits:o}");
+            mode(&step, 0o755);
+        }
+    }
+
+    #[test]
+    fn owners_and_groups_of_others_count_not() {
+        if !rustix::process::geteuid().is_root() {
+            assert!(std::env::var_os("CI").is_none(), "chown needs root");
+            return;
+        }
+        let (_dir, root) = tree();
+        let (folder, file) = (root.join("a"), root.join("a/b/file"));
+        let shown = folder.display();
+        chown(&folder, Some(65534), None).unwrap();
+        assert_eq!(
+            problem(&file),
+            Some(format!("{shown} is not owned by root"))
+        );
+        chown(&folder, Some(0), Some(12345)).unwrap();
+        assert_eq!(problem(&file), None);
+        mode(&folder, 0o775);
+        assert_eq!(
+            problem(&file),
+            Some(format!("{shown} is writable by a group"))
+        );
+        chown(&folder, None, Some(0)).unwrap();
+        assert_eq!(problem(&file), None, "root's own group");
+        // A link of another user in a sticky folder.
+        mode(&folder, 0o1777);
+        let link = root.join("a/link");
+        symlink("b", &link).unwrap();
+        assert_eq!(problem(&root.join("a/link/file")), None);
+        std::os::unix::fs::lchown(&link, Some(65534), None).unwrap();
+        let expected = format!("{} is not owned by root", link.display());
+        assert_eq!(problem(&root.join("a/link/file")), Some(expected));
+    }
+
+    #[test]
+    fn links_are_followed_and_where_they_lead_counts() {
+        let (_dir, root) = tree();
+        create_dir(root.join("c")).unwrap();
+        symlink("../a/./b", root.join("c/relative")).unwrap();
+        symlink(root.join("a/b"), root.join("c/absolute")).unwrap();
+        for name in ["relative", "absolute"] {
+            let path = root.join("c").join(name).join("file");
+            let found = open(&path).unwrap();
+            let (own, other) = (
+                rustix::fs::fstat(&found.fd).unwrap(),
+                rustix::fs::stat(&path).unwrap(),
+            );
+            assert_eq!(own.st_ino, other.st_ino);
+            assert_eq!(found.problem, None);
+            mode(&root.join("a"), 0o777);
+            let expected = format!("{} is writable by everyone", root.join("a").display());
+            assert_eq!(problem(&path), Some(expected));
+            mode(&root.join("a"), 0o755);
+        }
+        assert_eq!(problem(&root.join("a/../c/../a/b/file")), None);
+        symlink("loop", root.join("loop")).unwrap();
+        assert_eq!(open(&root.join("loop")).unwrap_err(), Errno::LOOP);
+        assert_eq!(open(&root.join("none")).unwrap_err(), Errno::NOENT);
+        assert_eq!(open(&root.join("a/b/file/x")).unwrap_err(), Errno::NOTDIR);
+    }
+
+    #[test]
+    fn the_overflow_user_is_root_only_where_root_is_not_mapped() {
+        assert_eq!(
+            overflow_of("         0          0 4294967295\n", "65534\n"),
+            None
+        );
+        assert_eq!(
+            overflow_of("0 1000 1\n1 100000 65536\n", "65534\n"),
+            Some(65534)
+        );
+        assert_eq!(overflow_of("0 1000 1", ""), None);
+    }
+}

@@ -1,0 +1,264 @@
+//! containerd's `config.toml`, and files beside it that it imports.
+//!
+//! Sources: <https://github.com/containerd/containerd/blob/main/docs/cri/config.md>,
+//! <https://github.com/containerd/containerd/blob/main/docs/man/containerd-config.toml.5.md>
+
+use std::path::PathBuf;
+
+use toml_edit::{DocumentMut, Item, Table, TableLike};
+
+use super::toml_text::{self, get, get_table, get_text, parse, table};
+use super::{Beside, Result, Wanted};
+
+/// Where containerd's part for Kubernetes is, by the version of its configuration.
+const PLUGINS: [(i64, &str); 3] = [
+    (1, "cri"),
+    (2, "io.containerd.grpc.v1.cri"),
+    (3, "io.containerd.cri.v1.runtime"),
+];
+/// Taken where the file is not there yet: every containerd since 1.3 reads it.
+const NEW: i64 = 2;
+const BUILT_IN: &str = "runc";
+const RUNC: &str = "io.containerd.runc.v2";
+/// The shim of version 1, which wants the program under another name.
+const OLD: &str = "io.containerd.runtime.v1.linux";
+const DEFAULT: &str = "default_runtime_name";
+const CDI: &str = "enable_cdi";
+
+/// The text with the runtime.
+pub fn with(text: &str, wanted: &Wanted, beside: &Beside) -> Result<String> {
+    let mut document = parse(text)?;
+    let main = beside.others.last().map(|text| parse(text)).transpose()?;
+    let version = version_of(&document, main.as_ref());
+    let plugin = plugin_of(version)?;
+    if document.get("version").is_none() && (main.is_some() || document.is_empty()) {
+        document.insert("version", toml_edit::value(version));
+    }
+    add_runtime(&mut document, main.as_ref(), plugin, wanted)?;
+    let containerd = &["plugins", plugin, "containerd"];
+    match wanted.is_default {
+        Some(true) => toml_text::set(table(&mut document, containerd)?, DEFAULT, &wanted.name),
+        Some(false) => own_default(&mut document, plugin, &wanted.name, beside)?,
+        None => {}
+    }
+    match wanted.cdi {
+        Some(true) if version == 1 => {
+            return Err(format!(
+                "its version is {version}, and CDI needs 2 or newer; `containerd config migrate` converts it"
+            ))
+        }
+        Some(true) => toml_text::set(table(&mut document, &["plugins", plugin])?, CDI, true),
+        Some(false) => own_cdi(&mut document, plugin, beside)?,
+        None => {}
+    }
+    Ok(toml_text::text_of(&document))
+}
+
+/// The text without the runtime.
+pub fn without(text: &str, name: &str, beside: &Beside) -> Result<String> {
+    let mut document = parse(text)?;
+    let before = parse(beside.original.unwrap_or_default())?;
+    let plugin = plugin_of(version_of(&document, None))?;
+    own_default(&mut document, plugin, name, beside)?;
+    own_cdi(&mut document, plugin, beside)?;
+    let runtimes = ["plugins", plugin, "containerd", "runtimes"];
+    toml_text::remove(&mut document, &[&runtimes[..], &[name]].concat());
+    let is_ours = get_table(&before, &runtimes).is_none()
+        && beside.written.is_some()
+        && is_bare(&document, plugin);
+    if is_ours {
+        toml_text::remove(&mut document, &[&runtimes[..], &[BUILT_IN]].concat());
+    }
+    let is_left = |(key, item): (&str, &Item)| key != "version" && !item.is_none();
+    if before.is_empty() && !document.iter().any(is_left) {
+        document.remove("version");
+    }
+    Ok(toml_text::text_of(&document))
+}
+
+/// The program of the runtime of that name.
+pub fn program(text: &str, name: &str) -> Result<Option<String>> {
+    let document = parse(text)?;
+    let plugin = plugin_of(version_of(&document, None))?;
+    let runtime = ["plugins", plugin, "containerd", "runtimes", name];
+    let Some(found) = get_table(&document, &runtime) else {
+        return Ok(None);
+    };
+    let options = found.get("options").and_then(Item::as_table_like);
+    let named = |key| options?.get(key)?.as_str();
+    let program = named("BinaryName").or_else(|| named("Runtime"));
+    Ok(Some(program.unwrap_or_default().to_owned()))
+}
+
+/// Why the runtime may not come to be used, although it is there.
+pub fn notes(text: &str) -> Result<Vec<String>> {
+    let document = parse(text)?;
+    let has = |key: &str, wanted: &[&str]| {
+        let list = document.get(key).and_then(Item::as_array);
+        list.is_some_and(|list| {
+            let mut words = list.iter().filter_map(toml_edit::Value::as_str);
+            words.any(|word| wanted.is_empty() || wanted.contains(&word))
+        })
+    };
+    let mut notes = Vec::new();
+    if has("disabled_plugins", &PLUGINS.map(|(_, plugin)| plugin)) {
+        notes.push(
+            "disabled_plugins names CRI, so that Kubernetes' containers are not made at all"
+                .to_owned(),
+        );
+    }
+    if version_of(&document, None) == 2 && has("imports", &[]) {
+        notes.push(
+            "containerd 1 takes the whole section of CRI from the last file of `imports` that has one".to_owned(),
+        );
+    }
+    Ok(notes)
+}
+
+/// The folder for files beside this one, where containerd merges them key by key: from
+/// version 3 on. Before, a file's section replaces the whole section of others, see
+/// <https://github.com/containerd/containerd/pull/9982>.
+pub fn import_folder(text: &str) -> Result<Option<PathBuf>> {
+    let document = parse(text)?;
+    if version_of(&document, None) < 3 {
+        return Ok(None);
+    }
+    let imports = document.get("imports").and_then(Item::as_array);
+    let patterns = imports.into_iter().flatten().filter_map(|p| p.as_str());
+    let mut folders = patterns.filter_map(|pattern| pattern.strip_suffix("/*.toml"));
+    Ok(folders
+        .find(|folder| folder.starts_with('/'))
+        .map(PathBuf::from))
+}
+
+fn version_of(document: &DocumentMut, main: Option<&DocumentMut>) -> i64 {
+    let version = |document: &DocumentMut| document.get("version").and_then(Item::as_integer);
+    let implied = if document.is_empty() { NEW } else { 1 };
+    version(document)
+        .or_else(|| main.map(|main| version(main).unwrap_or(1)))
+        .unwrap_or(implied)
+}
+
+fn plugin_of(version: i64) -> Result<&'static str> {
+    let mut known = PLUGINS.iter();
+    let found = known.find(|(number, _)| *number == version);
+    found.map(|(_, plugin)| *plugin).ok_or_else(|| {
+        format!("its version is {version}, and runtimes are entered into version 1, 2 or 3")
+    })
+}
+
+fn add_runtime(
+    document: &mut DocumentMut,
+    main: Option<&DocumentMut>,
+    plugin: &str,
+    wanted: &Wanted,
+) -> Result<()> {
+    let path = ["plugins", plugin, "containerd", "runtimes"];
+    let count = |document: &DocumentMut| get_table(document, &path).map_or(0, TableLike::len);
+    // Built-in runtimes are gone as soon as a file names one.
+    let lacks_built_in = count(document) + main.map_or(0, count) == 0;
+    let model = model(document, plugin).or_else(|| model(main?, plugin));
+    let runtimes = table(document, &path)?;
+    if lacks_built_in {
+        let mut built_in = Table::new();
+        built_in.insert("runtime_type", toml_edit::value(RUNC));
+        runtimes.insert(BUILT_IN, Item::Table(built_in));
+    }
+    if runtimes.get(&wanted.name).is_none() {
+        runtimes.insert(&wanted.name, Item::Table(model.unwrap_or_else(plain)));
+    }
+    let ours = table(document, &[&path[..], &[&wanted.name]].concat())?;
+    let kind = ours.get("runtime_type").and_then(Item::as_str);
+    let key = if kind == Some(OLD) {
+        "Runtime"
+    } else {
+        "BinaryName"
+    };
+    let options = table(document, &[&path[..], &[&wanted.name, "options"]].concat())?;
+    toml_text::set(options, key, &wanted.program);
+    Ok(())
+}
+
+fn plain() -> Table {
+    let mut plain = Table::new();
+    plain.insert("runtime_type", toml_edit::value(RUNC));
+    plain
+}
+
+/// The default runtime, without comments and places in the file, if it is one for runc.
+fn model(document: &DocumentMut, plugin: &str) -> Option<Table> {
+    let containerd = ["plugins", plugin, "containerd"];
+    let default = get_text(document, &[&containerd[..], &[DEFAULT]].concat());
+    let runtime = |name| get(document, &[&containerd[..], &["runtimes", name]].concat());
+    let is_for_runc = |item: &&Item| {
+        let kind = item.get("runtime_type").and_then(Item::as_str);
+        kind.is_some_and(|kind| kind.starts_with("io.containerd.runc.") || kind == OLD)
+    };
+    let named = default.and_then(runtime).filter(is_for_runc);
+    let found = named.or_else(|| runtime(BUILT_IN).filter(is_for_runc))?;
+    Some(copy(found.as_table_like()?))
+}
+
+/// The values of a table, laid out as ours are.
+pub fn copy(from: &dyn TableLike) -> Table {
+    let mut made = Table::new();
+    for (key, item) in from.iter() {
+        let item = match item.as_table_like() {
+            Some(inner) if item.is_table() => Item::Table(copy(inner)),
+            _ => {
+                let mut item = item.clone();
+                if let Some(value) = item.as_value_mut() {
+                    value.decor_mut().clear();
+                }
+                item
+            }
+        };
+        made.insert(key, item);
+    }
+    made
+}
+
+/// True where the only runtime is the built-in one, as we write it.
+fn is_bare(document: &DocumentMut, plugin: &str) -> bool {
+    let path = ["plugins", plugin, "containerd", "runtimes"];
+    let all = get_table(document, &path).map_or(0, TableLike::len);
+    let built_in = get_table(document, &[&path[..], &[BUILT_IN]].concat());
+    all == 1 && built_in.is_some_and(|table| table.len() == 1 && table.contains_key("runtime_type"))
+}
+
+fn own_default(
+    document: &mut DocumentMut,
+    plugin: &str,
+    name: &str,
+    beside: &Beside,
+) -> Result<()> {
+    let path = ["plugins", plugin, "containerd", DEFAULT];
+    if get_text(document, &path) != Some(name) {
+        return Ok(());
+    }
+    let before = parse(beside.original.unwrap_or_default())?;
+    match get_text(&before, &path).filter(|other| *other != name) {
+        Some(other) => toml_text::set(table(document, &path[..3])?, DEFAULT, other),
+        None => toml_text::remove(document, &path),
+    }
+    toml_text::as_before(document, &before, &path[..3]);
+    Ok(())
+}
+
+/// CDI as it was, if we were who switched it on.
+fn own_cdi(document: &mut DocumentMut, plugin: &str, beside: &Beside) -> Result<()> {
+    let path = ["plugins", plugin, CDI];
+    let flag = |document: &DocumentMut| get(document, &path).and_then(Item::as_bool);
+    let original = parse(beside.original.unwrap_or_default())?;
+    let before = flag(&original);
+    let ours = flag(&parse(beside.written.unwrap_or_default())?);
+    if flag(document) != Some(true) || ours != Some(true) || before == Some(true) {
+        return Ok(());
+    }
+    match before {
+        Some(before) => toml_text::set(table(document, &path[..2])?, CDI, before),
+        None => toml_text::remove(document, &path),
+    }
+    toml_text::as_before(document, &original, &path[..2]);
+    Ok(())
+}

@@ -1,0 +1,91 @@
+//! CRI-O: a file of ours in its folder of drop-ins.
+//!
+//! Source: <https://github.com/cri-o/cri-o/blob/main/docs/crio.conf.5.md>
+
+use toml_edit::{DocumentMut, Item, Table};
+
+use super::containerd::copy;
+use super::toml_text::{self, get, get_text, parse, table};
+use super::{Beside, Result, Wanted};
+
+const RUNTIME: &[&str] = &["crio", "runtime"];
+const DEFAULT: &str = "default_runtime";
+/// What CRI-O takes where nothing is configured: crun since 1.31, runc before.
+const BUILT_IN: [&str; 2] = ["crun", "runc"];
+
+/// The text with the runtime. CDI needs no setting: CRI-O reads the specifications.
+pub fn with(text: &str, wanted: &Wanted, beside: &Beside) -> Result<String> {
+    let mut document = parse(text)?;
+    let name = wanted.name.as_str();
+    let path = [RUNTIME, &["runtimes"]].concat();
+    if get(&document, &[&path[..], &[name]].concat()).is_none() {
+        let model = model(&document, beside, name)?;
+        table(&mut document, &path)?.insert(name, Item::Table(model));
+    }
+    let ours = table(&mut document, &[&path[..], &[name]].concat())?;
+    toml_text::set(ours, "runtime_path", &wanted.program);
+    toml_text::set(ours, "runtime_type", "oci");
+    match wanted.is_default {
+        Some(true) => toml_text::set(table(&mut document, RUNTIME)?, DEFAULT, name),
+        Some(false) => own_default(&mut document, name, beside)?,
+        None => {}
+    }
+    Ok(toml_text::text_of(&document))
+}
+
+/// The text without the runtime.
+pub fn without(text: &str, name: &str, beside: &Beside) -> Result<String> {
+    let mut document = parse(text)?;
+    own_default(&mut document, name, beside)?;
+    toml_text::remove(&mut document, &[RUNTIME, &["runtimes", name]].concat());
+    Ok(toml_text::text_of(&document))
+}
+
+/// The program of the runtime of that name.
+pub fn program(text: &str, name: &str) -> Result<Option<String>> {
+    let document = parse(text)?;
+    let runtime = get(&document, &[RUNTIME, &["runtimes", name]].concat());
+    let path = |item: &Item| {
+        item.get("runtime_path")
+            .and_then(Item::as_str)
+            .map(str::to_owned)
+    };
+    Ok(runtime.map(|item| path(item).unwrap_or_default()))
+}
+
+/// The default runtime of all the files: where its monitor lies, and what annotations it
+/// may see, holds for ours too.
+fn model(document: &DocumentMut, beside: &Beside, name: &str) -> Result<Table> {
+    let mut files = Vec::new();
+    for text in beside.others {
+        files.push(parse(text)?);
+    }
+    let files: Vec<&DocumentMut> = files.iter().chain([document]).collect();
+    let named = files
+        .iter()
+        .rev()
+        .find_map(|file| get_text(file, &[RUNTIME, &[DEFAULT]].concat()));
+    let models = named.into_iter().filter(|n| *n != name).chain(BUILT_IN);
+    for name in models {
+        let path = [RUNTIME, &["runtimes", name]].concat();
+        let found = files.iter().rev().find_map(|file| get(file, &path));
+        if let Some(found) = found.and_then(Item::as_table_like) {
+            return Ok(copy(found));
+        }
+    }
+    Ok(Table::new())
+}
+
+fn own_default(document: &mut DocumentMut, name: &str, beside: &Beside) -> Result<()> {
+    let path = [RUNTIME, &[DEFAULT]].concat();
+    if get_text(document, &path) != Some(name) {
+        return Ok(());
+    }
+    let before = parse(beside.original.unwrap_or_default())?;
+    match get_text(&before, &path).filter(|other| *other != name) {
+        Some(other) => toml_text::set(table(document, RUNTIME)?, DEFAULT, other),
+        None => toml_text::remove(document, &path),
+    }
+    toml_text::as_before(document, &before, RUNTIME);
+    Ok(())
+}

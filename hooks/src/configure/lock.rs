@@ -1,0 +1,269 @@
+//! Lets one process at a time read, change and write the files of a folder.
+//!
+//! The lock lies on the folder itself, so that no file of ours is left there, and the kernel
+//! takes it back from a process that is killed.
+
+use std::fs::File;
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
+
+use super::files;
+use crate::error::{Error, Result};
+
+/// A run that changes a file takes some writes that are synced.
+const LIMIT: Duration = Duration::from_secs(30);
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// Held while files are read, changed and written.
+#[derive(Debug)]
+pub struct Lock {
+    // First to go: once the locks are gone, another process may write into these.
+    made: Made,
+    _folders: Vec<Folder>,
+    is_sure: bool,
+}
+
+#[derive(Debug)]
+struct Folder {
+    path: PathBuf,
+    file: File,
+    identity: (u64, u64),
+}
+
+/// Folders that were made to be locked, the outermost first. The empty ones go in the end.
+#[derive(Debug, Default)]
+struct Made(Vec<PathBuf>);
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        for folder in self.0.iter().rev() {
+            let _ = std::fs::remove_dir(folder);
+        }
+    }
+}
+
+impl Lock {
+    /// False where a folder's file system, such as NFS, locks no folders.
+    pub fn is_sure(&self) -> bool {
+        self.is_sure
+    }
+
+    /// Which folders above a file were made, the outermost first.
+    pub fn made_for(&self, file: &Path) -> Vec<String> {
+        let above = self.made.0.iter().filter(|folder| file.starts_with(folder));
+        above.map(|folder| folder.display().to_string()).collect()
+    }
+}
+
+/// Locks the folders of files. Missing ones are made where `makes` says so, and else have
+/// nothing to be locked. Errors: another process holds a folder for too long, or a folder can't
+/// be made or opened.
+pub fn take(paths: &[&Path], makes: bool) -> Result<Lock> {
+    take_within(paths, makes, LIMIT)
+}
+
+fn take_within(paths: &[&Path], makes: bool, limit: Duration) -> Result<Lock> {
+    let deadline = Instant::now() + limit;
+    let mut made = Made::default();
+    loop {
+        let opened = open_all(paths, makes, &mut made)?;
+        if let Some(folders) = opened {
+            let mut is_sure = true;
+            for folder in &folders {
+                is_sure &= wait(folder, deadline, limit)?;
+            }
+            // A process that ended may have removed a folder that was waited for.
+            if folders.iter().all(Folder::is_there) {
+                return Ok(Lock {
+                    made,
+                    _folders: folders,
+                    is_sure,
+                });
+            }
+        }
+        if Instant::now() >= deadline {
+            let shown = paths.first().map(|path| path.display().to_string());
+            return Err(Error::failed(format!(
+                "can't write {}: its folder was removed again and again",
+                shown.unwrap_or_default()
+            ))
+            .resolve("wait until other programs are done, and try again"));
+        }
+    }
+}
+
+/// The folders in an order that is the same for every process. `None`: one was removed meanwhile.
+fn open_all(paths: &[&Path], makes: bool, made: &mut Made) -> Result<Option<Vec<Folder>>> {
+    let mut folders = Vec::new();
+    for path in paths {
+        let fail = |error: std::io::Error| files::failed("write", path, &error);
+        let path = std::path::absolute(path).map_err(fail)?;
+        let folder = path.parent().unwrap_or(Path::new("/"));
+        let found = if makes { make(&path, made) } else { Ok(()) };
+        match found.and_then(|()| Folder::open(folder)) {
+            Ok(folder) => folders.push(folder),
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(fail(error)),
+            Err(_) if makes => return Ok(None),
+            Err(_) => {}
+        }
+    }
+    folders.sort_by_key(|folder| folder.identity);
+    folders.dedup_by_key(|folder| folder.identity);
+    Ok(Some(folders))
+}
+
+fn make(file: &Path, made: &mut Made) -> std::io::Result<()> {
+    for folder in files::missing_folders(file).into_iter().map(PathBuf::from) {
+        match std::fs::create_dir(&folder) {
+            Ok(()) if made.0.contains(&folder) => {}
+            Ok(()) => made.0.push(folder),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+impl Folder {
+    fn open(path: &Path) -> std::io::Result<Self> {
+        let file = File::open(path)?;
+        let about = file.metadata()?;
+        Ok(Self {
+            path: path.to_owned(),
+            file,
+            identity: (about.dev(), about.ino()),
+        })
+    }
+
+    fn is_there(&self) -> bool {
+        let about = std::fs::metadata(&self.path);
+        about.is_ok_and(|about| (about.dev(), about.ino()) == self.identity)
+    }
+}
+
+/// False: the file system has no such locks. A user's home on NFS has to work too.
+fn wait(folder: &Folder, deadline: Instant, limit: Duration) -> Result<bool> {
+    loop {
+        match rustix::fs::flock(&folder.file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(true),
+            Err(Errno::WOULDBLOCK) if Instant::now() >= deadline => {
+                return Err(busy(folder, limit));
+            }
+            Err(Errno::WOULDBLOCK | Errno::INTR) => std::thread::sleep(PAUSE),
+            Err(_) => return Ok(false),
+        }
+    }
+}
+
+fn busy(folder: &Folder, limit: Duration) -> Error {
+    let shown = folder.path.display();
+    let locks = std::fs::read_to_string("/proc/locks").unwrap_or_default();
+    let limit = limit.as_secs();
+    match holder(&locks, folder.identity.1) {
+        Some(id) => {
+            let name = std::fs::read_to_string(format!("/proc/{id}/comm")).unwrap_or_default();
+            let name = name.trim();
+            Error::failed(format!(
+                "can't lock {shown}: process {id} ({name}) has held it for {limit} s"
+            ))
+            .resolve(format!(
+                "wait until it is done, or end it, and try again: kill {id}"
+            ))
+        }
+        None => Error::failed(format!(
+            "can't lock {shown}: another process has held it for {limit} s"
+        ))
+        .resolve(format!(
+            "find it, wait until it is done, and try again: fuser -v {shown}"
+        )),
+    }
+}
+
+/// Which process holds a folder: proc(5), `/proc/locks`. Its device is another one than
+/// `stat` shows on some file systems.
+fn holder(locks: &str, inode: u64) -> Option<u32> {
+    let suffix = format!(":{inode}");
+    let mut holders = locks.lines().filter_map(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [_, "FLOCK", _, _, id, place, ..] = words.as_slice() else {
+            return None;
+        };
+        place.ends_with(&suffix).then(|| id.parse().ok()).flatten()
+    });
+    holders.find(|id| *id > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_one_waits_and_then_names_who_holds_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let (one, two) = (dir.path().join("one"), dir.path().join("two"));
+        let held = take(&[&one, &two], false).unwrap();
+        assert!(held.is_sure());
+        let short = Duration::from_millis(30);
+        let error = take_within(&[&two], false, short).unwrap_err().to_string();
+        assert!(error.contains("can't lock"), "{error}");
+        let own = format!("process {} (", std::process::id());
+        assert!(error.contains(&own), "{error}");
+        assert!(error.contains("kill "), "{error}");
+        drop(held);
+        take(&[&two], false).unwrap();
+    }
+
+    #[test]
+    fn folders_are_made_and_the_empty_ones_go() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("a/b/file");
+        let without = take(&[&file], false).unwrap();
+        assert!(!dir.path().join("a").exists());
+        drop(without);
+        let held = take(&[&file], true).unwrap();
+        let made = held.made_for(&file);
+        assert_eq!(made.len(), 2);
+        assert!(made[0].ends_with("/a") && made[1].ends_with("/a/b"));
+        assert!(held.made_for(Path::new("/other")).is_empty());
+        drop(held);
+        assert!(!dir.path().join("a").exists());
+        let held = take(&[&file], true).unwrap();
+        std::fs::write(dir.path().join("a/kept"), "").unwrap();
+        drop(held);
+        assert!(dir.path().join("a/kept").exists() && !dir.path().join("a/b").exists());
+    }
+
+    /// The second one waits at a folder that is gone when its turn comes.
+    #[test]
+    fn a_folder_that_is_removed_meanwhile_is_made_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("a/file");
+        let held = take(&[&file], true).unwrap();
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| {
+                let _held = take(&[&file], true).unwrap();
+                std::fs::write(&file, "x").unwrap();
+            });
+            std::thread::sleep(Duration::from_millis(50));
+            drop(held);
+            other.join().unwrap();
+        });
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "x");
+    }
+
+    #[test]
+    fn the_holder_is_found_among_others() {
+        let locks = "1: POSIX  ADVISORY  WRITE 5 fd:01:77 0 EOF\n\
+            2: FLOCK  ADVISORY  WRITE 6 fd:01:177 0 EOF\n\
+            3: FLOCK  ADVISORY  WRITE 7 fd:01:77 0 EOF\n\
+            3: -> FLOCK  ADVISORY  WRITE 8 fd:01:77 0 EOF\n";
+        assert_eq!(holder(locks, 77), Some(7));
+        assert_eq!(holder(locks, 78), None);
+        assert_eq!(holder("", 77), None);
+    }
+}

@@ -1,0 +1,140 @@
+//! Enters an OCI runtime of ours into the configuration of container engines, beside what
+//! others put there, and takes it out again.
+//!
+//! Each engine's module turns a text into a text and knows no file. [`plan`] decides which
+//! files become what, with what a [`record`] remembers; [`files`] alone writes.
+
+pub mod containerd;
+pub mod crio;
+pub mod docker;
+pub mod files;
+pub mod hooks_d;
+pub mod json_text;
+pub mod links;
+pub mod lock;
+pub mod plan;
+pub mod podman;
+pub mod record;
+pub mod toml_text;
+
+use std::path::PathBuf;
+
+/// What is wrong with a text, for the caller to say in which file.
+pub type Result<T> = std::result::Result<T, String>;
+
+/// An engine that can be configured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Engine {
+    Docker,
+    Containerd,
+    Crio,
+    Podman,
+}
+
+impl Engine {
+    pub const ALL: [(&'static str, Self); 4] = [
+        ("docker", Self::Docker),
+        ("containerd", Self::Containerd),
+        ("crio", Self::Crio),
+        ("podman", Self::Podman),
+    ];
+
+    pub fn from_word(word: &str) -> Option<Self> {
+        let mut all = Self::ALL.iter();
+        all.find(|(name, _)| *name == word)
+            .map(|(_, engine)| *engine)
+    }
+
+    pub fn word(self) -> &'static str {
+        let mut all = Self::ALL.iter();
+        all.find(|(_, engine)| *engine == self)
+            .map_or("", |(name, _)| *name)
+    }
+
+    /// The file that is edited where no other is named.
+    pub fn file(self, runtime: &str) -> PathBuf {
+        match self {
+            Self::Docker => "/etc/docker/daemon.json".into(),
+            Self::Containerd => "/etc/containerd/config.toml".into(),
+            Self::Crio => format!("/etc/crio/crio.conf.d/99-{runtime}.conf").into(),
+            Self::Podman => format!("/etc/containers/containers.conf.d/50-{runtime}.conf").into(),
+        }
+    }
+
+    /// The command after which the engine works by its files. `None`: it reads them at
+    /// every start of a container.
+    pub fn reread(self) -> Option<&'static str> {
+        match self {
+            Self::Docker => Some("systemctl reload docker"),
+            Self::Containerd => Some("systemctl restart containerd"),
+            Self::Crio => Some("systemctl restart crio"),
+            Self::Podman => None,
+        }
+    }
+
+    /// The text with the runtime. Errors: the text can't be added to.
+    pub fn with(self, text: &str, wanted: &Wanted, beside: &Beside) -> Result<String> {
+        match self {
+            Self::Docker => docker::with(text, wanted, beside),
+            Self::Containerd => containerd::with(text, wanted, beside),
+            Self::Crio => crio::with(text, wanted, beside),
+            Self::Podman => podman::with(text, wanted, beside),
+        }
+    }
+
+    /// The text without the runtime of that name, and with what was there before in place
+    /// of ours. Errors: the text can't be read.
+    pub fn without(self, text: &str, name: &str, beside: &Beside) -> Result<String> {
+        match self {
+            Self::Docker => docker::without(text, name, beside),
+            Self::Containerd => containerd::without(text, name, beside),
+            Self::Crio => crio::without(text, name, beside),
+            Self::Podman => podman::without(text, name, beside),
+        }
+    }
+
+    /// The program of the runtime of that name. Errors: the text can't be read.
+    pub fn program(self, text: &str, name: &str) -> Result<Option<String>> {
+        match self {
+            Self::Docker => docker::program(text, name),
+            Self::Containerd => containerd::program(text, name),
+            Self::Crio => crio::program(text, name),
+            Self::Podman => podman::program(text, name),
+        }
+    }
+
+    /// True for a text that says nothing.
+    pub fn is_empty(self, text: &str) -> bool {
+        match self {
+            Self::Docker => {
+                json_text::parse(text).is_ok_and(|root| root.members().is_empty())
+                    && !text.contains(['/', '#'])
+            }
+            _ => toml_text::is_empty(text),
+        }
+    }
+}
+
+/// The runtime that an engine is to have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wanted {
+    /// What users call it.
+    pub name: String,
+    /// An absolute path, or a name that the engine looks up.
+    pub program: String,
+    /// Containers get it without asking. `false`: no longer. `None`: as it is.
+    pub is_default: Option<bool>,
+    /// The engine reads specifications of CDI. `false`, `None`: as above.
+    pub cdi: Option<bool>,
+}
+
+/// What is known beside the text that is edited.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Beside<'a> {
+    /// The file before we first wrote it.
+    pub original: Option<&'a str>,
+    /// The file as we wrote it last.
+    pub written: Option<&'a str>,
+    /// Other files that the engine reads too, those that count more last.
+    pub others: &'a [String],
+}

@@ -1,0 +1,265 @@
+//! What becomes of an engine's file. Pure, but for [`Job`], which reads, decides and writes.
+
+use std::path::{Path, PathBuf};
+
+use super::lock::{self, Lock};
+use super::record::{Entry, Record};
+use super::{files, links, Beside, Engine, Wanted};
+use crate::error::{Error, Result};
+
+/// A file that is to be changed.
+#[derive(Debug)]
+pub struct Job {
+    pub engine: Engine,
+    pub file: PathBuf,
+    /// Other files that the engine reads, see [`Beside`].
+    pub others: Vec<String>,
+    pub record: PathBuf,
+    /// Say what would be done.
+    pub is_dry: bool,
+}
+
+/// What was done.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Done {
+    pub file: PathBuf,
+    /// `None`: there was no file.
+    pub before: Option<String>,
+    /// `None`: there is no file then.
+    pub after: Option<String>,
+}
+
+impl Done {
+    pub fn is_change(&self) -> bool {
+        self.before != self.after
+    }
+}
+
+impl Job {
+    /// Enters a runtime.
+    pub fn enter(&self, wanted: &Wanted) -> Result<Done> {
+        self.run(true, |text, entry| {
+            entered(self.engine, text, entry, wanted, &self.others)
+        })
+    }
+
+    /// Takes a runtime out.
+    pub fn take_out(&self, name: &str) -> Result<Done> {
+        self.run(false, |text, entry| {
+            taken_out(self.engine, text, entry, name)
+        })
+    }
+
+    /// Others wait from before the files are read until they are written.
+    fn run(
+        &self,
+        makes_folders: bool,
+        decide: impl Fn(Option<&str>, Option<&Entry>) -> super::Result<Plan>,
+    ) -> Result<Done> {
+        let lock = || lock::take(&[&self.record, &self.file], makes_folders);
+        let held = (!self.is_dry).then(lock).transpose()?;
+        let before = files::read(&self.file)?;
+        let mut record = Record::load(&self.record)?;
+        let entry = record.get(&self.file).cloned();
+        let plan = decide(before.as_deref(), entry.as_ref());
+        let mut plan = plan.map_err(|problem| refused(&self.file, &problem))?;
+        if let Some(held) = &held {
+            if let Some(new) = &mut plan.entry {
+                let mut made = held.made_for(&self.file);
+                made.retain(|folder| !new.folders.contains(folder));
+                new.folders.extend(made);
+            }
+            self.make(held, &mut record, before.as_deref(), &plan, entry.as_ref())?;
+        }
+        Ok(Done {
+            file: self.file.clone(),
+            before,
+            after: plan.after,
+        })
+    }
+
+    /// Remembers first: a run that is killed in between is understood by the next one.
+    fn make(
+        &self,
+        held: &Lock,
+        record: &mut Record,
+        before: Option<&str>,
+        plan: &Plan,
+        old: Option<&Entry>,
+    ) -> Result<()> {
+        let keeps = plan.entry.is_some();
+        if keeps && plan.entry.as_ref() != old {
+            record.put(held, &self.file, plan.entry.clone())?;
+        }
+        match &plan.after {
+            after if after.as_deref() == before => {}
+            Some(text) => files::write(held, &self.file, text, None)?,
+            None => {
+                files::remove(held, &self.file)?;
+                files::remove_folders(old.map_or(&[][..], |old| &old.folders));
+            }
+        }
+        if !keeps && old.is_some() {
+            record.put(held, &self.file, None)?;
+        }
+        Ok(())
+    }
+}
+
+fn refused(file: &Path, problem: &str) -> Error {
+    let shown = file.display();
+    Error::failed(format!(
+        "{shown} can't be changed: {problem}. It was left as it is"
+    ))
+    .resolve(format!(
+        "correct it by hand (`editor {shown}`), and try again"
+    ))
+}
+
+/// What a file becomes, and what is remembered of it.
+#[derive(Debug, PartialEq, Eq)]
+struct Plan {
+    after: Option<String>,
+    entry: Option<Entry>,
+}
+
+/// Errors: the text can't be added to, or has a runtime of that name that is not ours.
+fn entered(
+    engine: Engine,
+    current: Option<&str>,
+    entry: Option<&Entry>,
+    wanted: &Wanted,
+    others: &[String],
+) -> super::Result<Plan> {
+    let text = current.unwrap_or_default();
+    let is_remembered = entry.is_some_and(|entry| entry.runtimes.contains(&wanted.name));
+    if let Some(program) = engine.program(text, &wanted.name)? {
+        if program != wanted.program && !is_remembered && !links::is_name_of_ours(&program) {
+            return Err(format!(
+                "it has a runtime {:?} that is not ours ({program:?}); take another name with --runtime-name",
+                wanted.name
+            ));
+        }
+    }
+    let original = original_of(engine, current, entry)?;
+    let beside = Beside {
+        original: original.as_deref(),
+        written: entry
+            .and_then(|entry| entry.written.first())
+            .map(String::as_str),
+        others,
+    };
+    let after = engine.with(text, wanted, &beside)?;
+    if current == Some(after.as_str()) {
+        return Ok(Plan {
+            after: Some(after),
+            entry: entry.cloned(),
+        });
+    }
+    let mut entry = Entry {
+        original,
+        written: [Some(after.as_str()), current]
+            .into_iter()
+            .flatten()
+            .map(str::to_owned)
+            .collect(),
+        ..entry.cloned().unwrap_or_default()
+    };
+    if !is_remembered {
+        entry.runtimes.push(wanted.name.clone());
+    }
+    Ok(Plan {
+        after: Some(after),
+        entry: Some(entry),
+    })
+}
+
+/// What the file was without us. One that others changed since is theirs, but for our runtimes.
+fn original_of(
+    engine: Engine,
+    current: Option<&str>,
+    entry: Option<&Entry>,
+) -> super::Result<Option<String>> {
+    let (Some(text), Some(entry)) = (current, entry) else {
+        return Ok(current.map(str::to_owned));
+    };
+    if entry.has_written(text) {
+        return Ok(entry.original.clone());
+    }
+    let mut left = text.to_owned();
+    for name in &entry.runtimes {
+        left = engine.without(&left, name, &beside(entry))?;
+    }
+    let is_gone = engine.is_empty(&left) && entry.original.is_none();
+    Ok(Some(left).filter(|_| !is_gone))
+}
+
+fn beside(entry: &Entry) -> Beside<'_> {
+    Beside {
+        original: entry.original.as_deref(),
+        written: entry.written.first().map(String::as_str),
+        others: &[],
+    }
+}
+
+/// Errors: the text can't be read, or the runtime is not ours.
+fn taken_out(
+    engine: Engine,
+    current: Option<&str>,
+    entry: Option<&Entry>,
+    name: &str,
+) -> super::Result<Plan> {
+    let Some(text) = current else {
+        return Ok(Plan {
+            after: None,
+            entry: None,
+        });
+    };
+    let nothing = Entry::default();
+    let known = entry.unwrap_or(&nothing);
+    let is_only = known.runtimes.iter().all(|other| other == name);
+    if entry.is_some() && is_only && known.has_written(text) {
+        return Ok(Plan {
+            after: known.original.clone(),
+            entry: None,
+        });
+    }
+    let is_remembered = known.runtimes.iter().any(|other| other == name);
+    let program = engine.program(text, name)?;
+    if !is_remembered
+        && program
+            .as_deref()
+            .is_some_and(|p| !links::is_name_of_ours(p))
+    {
+        return Err(format!(
+            "its runtime {name:?} is not ours ({:?})",
+            program.unwrap_or_default()
+        ));
+    }
+    let mut after = text.to_owned();
+    if is_remembered || program.is_some() {
+        let mut beside = beside(known);
+        if !is_only {
+            // What the runtimes have in common, such as CDI, stays with the others.
+            beside.written = None;
+        }
+        after = engine.without(text, name, &beside)?;
+    }
+    let mut entry = entry.cloned();
+    if let Some(entry) = &mut entry {
+        entry.runtimes.retain(|other| other != name);
+        entry.written = vec![after.clone(), text.to_owned()];
+    }
+    let was_made = match &entry {
+        Some(entry) => entry.original.is_none(),
+        // A file by our name in a folder of such files.
+        None => matches!(engine, Engine::Crio | Engine::Podman),
+    };
+    Ok(Plan {
+        entry: entry.filter(|entry| !entry.runtimes.is_empty()),
+        after: Some(after).filter(|after| !(was_made && engine.is_empty(after))),
+    })
+}
+
+#[cfg(test)]
+mod tests;

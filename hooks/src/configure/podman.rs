@@ -1,0 +1,61 @@
+//! podman: a file of ours beside `containers.conf`.
+//!
+//! Source: <https://github.com/containers/common/blob/main/docs/containers.conf.5.md>
+
+use toml_edit::{DocumentMut, Value};
+
+use super::toml_text::{self, get, get_text, parse, table};
+use super::{Beside, Result, Wanted};
+
+const RUNTIMES: &[&str] = &["engine", "runtimes"];
+const DEFAULT: &[&str] = &["engine", "runtime"];
+
+/// The text with the runtime. CDI needs no setting: podman reads the specifications.
+pub fn with(text: &str, wanted: &Wanted, beside: &Beside) -> Result<String> {
+    let mut document = parse(text)?;
+    let programs = Value::Array([wanted.program.as_str()].into_iter().collect());
+    if wanted.is_default == Some(true) {
+        toml_text::set(
+            table(&mut document, &DEFAULT[..1])?,
+            DEFAULT[1],
+            &wanted.name,
+        );
+    }
+    toml_text::set(table(&mut document, RUNTIMES)?, &wanted.name, programs);
+    if wanted.is_default == Some(false) {
+        own_default(&mut document, &wanted.name, beside)?;
+    }
+    Ok(toml_text::text_of(&document))
+}
+
+/// The text without the runtime.
+pub fn without(text: &str, name: &str, beside: &Beside) -> Result<String> {
+    let mut document = parse(text)?;
+    own_default(&mut document, name, beside)?;
+    toml_text::remove(&mut document, &[RUNTIMES, &[name]].concat());
+    let before = parse(beside.original.unwrap_or_default())?;
+    for table in [RUNTIMES, &RUNTIMES[..1]] {
+        toml_text::as_before(&mut document, &before, table);
+    }
+    Ok(toml_text::text_of(&document))
+}
+
+/// The first program of the runtime of that name.
+pub fn program(text: &str, name: &str) -> Result<Option<String>> {
+    let document = parse(text)?;
+    let runtime = get(&document, &[RUNTIMES, &[name]].concat());
+    let first = |item: &toml_edit::Item| item.as_array()?.get(0)?.as_str().map(str::to_owned);
+    Ok(runtime.map(|item| first(item).unwrap_or_default()))
+}
+
+fn own_default(document: &mut DocumentMut, name: &str, beside: &Beside) -> Result<()> {
+    if get_text(document, DEFAULT) != Some(name) {
+        return Ok(());
+    }
+    let before = parse(beside.original.unwrap_or_default())?;
+    match get_text(&before, DEFAULT).filter(|other| *other != name) {
+        Some(other) => toml_text::set(table(document, &DEFAULT[..1])?, DEFAULT[1], other),
+        None => toml_text::remove(document, DEFAULT),
+    }
+    Ok(())
+}

@@ -1,0 +1,215 @@
+//! Changes single values of a TOML text; comments, order and all else of it stay.
+
+use toml_edit::{DocumentMut, Item, Table, TableLike, Value};
+
+use super::Result;
+
+/// Reads a text. Errors: it is no TOML; says in which line.
+pub fn parse(text: &str) -> Result<DocumentMut> {
+    text.parse::<DocumentMut>().map_err(|error| {
+        let at = error.span().map_or(0, |span| span.start);
+        let line = text.bytes().take(at).filter(|b| *b == b'\n').count() + 1;
+        let problem = error.message().replace('\n', "; ");
+        format!("line {line}: {problem}")
+    })
+}
+
+/// The document as text.
+pub fn text_of(document: &DocumentMut) -> String {
+    let text = document.to_string();
+    // What stood above a table that is gone is no reason for a line at the beginning.
+    text.trim_start_matches('\n').to_owned()
+}
+
+/// The item at a path.
+pub fn get<'a>(document: &'a DocumentMut, path: &[&str]) -> Option<&'a Item> {
+    path.iter().try_fold(document.as_item(), |item, name| {
+        item.as_table_like()?.get(name)
+    })
+}
+
+/// The text at a path.
+pub fn get_text<'a>(document: &'a DocumentMut, path: &[&str]) -> Option<&'a str> {
+    get(document, path)?.as_str()
+}
+
+/// The table at a path.
+pub fn get_table<'a>(document: &'a DocumentMut, path: &[&str]) -> Option<&'a dyn TableLike> {
+    get(document, path)?.as_table_like()
+}
+
+/// The table at a path, made where it is not there.
+/// Errors: something else is there, or on the way.
+pub fn table<'a>(document: &'a mut DocumentMut, path: &[&str]) -> Result<&'a mut dyn TableLike> {
+    let mut table: &mut dyn TableLike = document.as_table_mut();
+    for (depth, name) in path.iter().enumerate() {
+        let item = table.entry(name).or_insert_with(|| {
+            let mut made = Table::new();
+            // Without values of its own, it gets no line of its own.
+            made.set_implicit(true);
+            Item::Table(made)
+        });
+        let found = item.as_table_like_mut();
+        let shown = || path[..=depth].join(".");
+        table = found.ok_or_else(|| format!("{} is not a table", shown()))?;
+    }
+    Ok(table)
+}
+
+/// Gives a key of a table a value; what stands beside it on its line stays.
+pub fn set(table: &mut dyn TableLike, key: &str, value: impl Into<Value>) {
+    let mut value: Value = value.into();
+    let old = table.get_mut(key).and_then(Item::as_value_mut);
+    match old {
+        Some(old) if is_same(old, &value) => {}
+        Some(old) => {
+            *value.decor_mut() = old.decor().clone();
+            *old = value;
+        }
+        None => _ = table.insert(key, Item::Value(value)),
+    }
+}
+
+fn is_same(one: &Value, other: &Value) -> bool {
+    match (one, other) {
+        (Value::Array(one), Value::Array(other)) => {
+            let same = |(one, other): (&Value, &Value)| is_same(one, other);
+            one.len() == other.len() && one.iter().zip(other.iter()).all(same)
+        }
+        (Value::String(one), Value::String(other)) => one.value() == other.value(),
+        (Value::Boolean(one), Value::Boolean(other)) => one.value() == other.value(),
+        (Value::Integer(one), Value::Integer(other)) => one.value() == other.value(),
+        _ => false,
+    }
+}
+
+/// Takes the item at a path out, and tables above it that were there for nothing else.
+pub fn remove(document: &mut DocumentMut, path: &[&str]) {
+    remove_below(document.as_table_mut(), path);
+}
+
+/// True if the table is left without anything.
+fn remove_below(table: &mut dyn TableLike, path: &[&str]) -> bool {
+    let Some((name, rest)) = path.split_first() else {
+        return false;
+    };
+    if rest.is_empty() {
+        table.remove(name);
+        return table.is_empty();
+    }
+    let Some(inner) = table.get_mut(name) else {
+        return false;
+    };
+    // A table with a line of the admin stays.
+    let is_implicit = inner.as_table().is_some_and(Table::is_implicit);
+    let Some(inner) = inner.as_table_like_mut() else {
+        return false;
+    };
+    if remove_below(inner, rest) && is_implicit {
+        table.remove(name);
+    }
+    table.is_empty()
+}
+
+/// A table of which only tables are left loses its own line, if it had none before.
+pub fn as_before(document: &mut DocumentMut, before: &DocumentMut, path: &[&str]) {
+    let is_written = |table: &Table| !table.is_implicit();
+    if get(before, path)
+        .and_then(Item::as_table)
+        .is_some_and(is_written)
+    {
+        return;
+    }
+    let found = path.iter().try_fold(document.as_item_mut(), |item, name| {
+        item.as_table_like_mut()?.get_mut(name)
+    });
+    let Some(table) = found.and_then(Item::as_table_mut) else {
+        return;
+    };
+    if table.iter().any(|(_, item)| item.is_value()) {
+        return;
+    }
+    table.set_implicit(true);
+    if table.is_empty() {
+        remove(document, path);
+    }
+}
+
+/// True for a text without a value, a table or a comment.
+pub fn is_empty(text: &str) -> bool {
+    text.trim().is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str =
+        "# by hand\na = 1 # one\n\n[b.c] # see ops\nd = [\n  \"x\", # y\n]\n[[e]]\nf = {g = 'h'}\n";
+
+    fn edited(text: &str, path: &[&str], key: &str, value: impl Into<Value>) -> String {
+        let mut document = parse(text).unwrap();
+        set(table(&mut document, path).unwrap(), key, value);
+        text_of(&document)
+    }
+
+    #[test]
+    fn what_is_not_edited_stays_as_it_is() {
+        assert_eq!(text_of(&parse(TEXT).unwrap()), TEXT);
+        assert_eq!(edited(TEXT, &[], "a", 1), TEXT);
+        assert_eq!(
+            edited(TEXT, &[], "a", 2),
+            TEXT.replace("a = 1 #", "a = 2 #")
+        );
+        assert_eq!(
+            edited(TEXT, &["b", "c"], "z", true),
+            TEXT.replace("]\n[[e", "]\nz = true\n[[e")
+        );
+        assert_eq!(
+            edited(TEXT, &["b", "n"], "z", "t"),
+            TEXT.replace("]\n[[e", "]\n\n[b.n]\nz = \"t\"\n[[e")
+        );
+    }
+
+    #[test]
+    fn what_was_added_can_be_taken_away() {
+        for path in [&["b", "c", "n"][..], &["n"], &["x", "y", "z"]] {
+            let mut document = parse(&edited(TEXT, path, "k", "v")).unwrap();
+            remove(&mut document, &[path, &["k"]].concat());
+            remove(&mut document, path);
+            assert_eq!(text_of(&document), TEXT, "{path:?}");
+        }
+        let mut document = parse("[a]\n[b.c]\nd = 1\n").unwrap();
+        remove(&mut document, &["b", "c"]);
+        assert_eq!(text_of(&document), "[a]\n");
+    }
+
+    #[test]
+    fn mistakes_say_where() {
+        let problem = parse("a = 1\nb = \n").unwrap_err();
+        assert!(problem.starts_with("line 2: "), "{problem}");
+        let mut document = parse(TEXT).unwrap();
+        let problem = table(&mut document, &["b", "c", "d"]).err().unwrap();
+        assert_eq!(problem, "b.c.d is not a table");
+    }
+
+    #[test]
+    fn values_are_the_same_however_they_are_written() {
+        for (text, value) in [
+            ("k = 'a'\n", Value::from("a")),
+            ("k = \"\"\"a\"\"\" # x\n", Value::from("a")),
+            ("k = 0x10\n", Value::from(16)),
+            (
+                "k = [ 'a' , \"b\" ]\n",
+                Value::Array(["a", "b"].into_iter().collect()),
+            ),
+        ] {
+            assert_eq!(edited(text, &[], "k", value), text);
+        }
+        let other = Value::Array(["a"].into_iter().collect());
+        assert_eq!(
+            edited("k = ['a', 'b'] # c\n", &[], "k", other),
+            "k = [\"a\"] # c\n"
+        );
+    }
+}

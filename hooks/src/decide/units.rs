@@ -1,0 +1,395 @@
+//! Which of a vendor's devices are meant: from names of whatever kind to nodes. Pure.
+
+use std::collections::BTreeSet;
+
+use crate::error::Error;
+use crate::log::brief;
+use crate::request::{Interface, Units};
+
+/// Beginnings of UUIDs: shorter ones name nothing.
+const UUIDS: [&str; 2] = ["GPU-", "MIG-"];
+/// How a part of a device is named by its device's UUID and its instances.
+const INSTANCES: &str = "MIG-GPU-";
+
+/// A device that can be chosen.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Unit {
+    pub index: u32,
+    pub uuid: Option<String>,
+    /// Paths of its nodes, the first the one that it is known by.
+    pub nodes: Vec<String>,
+    pub parts: Vec<Part>,
+}
+
+/// A part of one that can be chosen like it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Part {
+    /// Its number on its device. `None`: its place among the others.
+    pub index: Option<u32>,
+    pub uuid: Option<String>,
+    pub gpu_instance: Option<u32>,
+    pub compute_instance: Option<u32>,
+    /// Paths of the nodes that it takes beside its device's own.
+    pub nodes: Vec<String>,
+}
+
+/// What was chosen.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Chosen {
+    pub is_all: bool,
+    /// Places among the units.
+    pub units: BTreeSet<usize>,
+    /// Paths of every node that it takes.
+    pub nodes: BTreeSet<String>,
+}
+
+/// Who asks, for messages.
+#[derive(Debug, Clone, Copy)]
+pub struct Asker<'a> {
+    pub interface: Interface,
+    pub by: &'a str,
+    /// The host has facts beyond nodes.
+    pub known: bool,
+}
+
+/// Looks the names up. Errors: a name that means no unit, or several.
+pub fn choose(wanted: &Units, units: &[Unit], asker: Asker) -> Result<Chosen, Error> {
+    let mut chosen = Chosen::default();
+    match wanted {
+        Units::None => {}
+        Units::All => {
+            chosen.is_all = true;
+            for at in 0..units.len() {
+                chosen.add(units, at, None);
+            }
+        }
+        Units::These(names) => {
+            for name in names {
+                let (at, part) = find(name, units, asker)?;
+                chosen.add(units, at, part);
+            }
+        }
+    }
+    Ok(chosen)
+}
+
+impl Chosen {
+    /// A part is used by its device's node; a whole device has all its parts.
+    fn add(&mut self, units: &[Unit], at: usize, part: Option<usize>) {
+        let unit = &units[at];
+        self.units.insert(at);
+        self.nodes.extend(unit.nodes.iter().cloned());
+        let parts = unit.parts.iter().enumerate();
+        for (_, part) in parts.filter(|(place, _)| part.is_none_or(|part| part == *place)) {
+            self.nodes.extend(part.nodes.iter().cloned());
+        }
+    }
+}
+
+type Place = (usize, Option<usize>);
+
+fn find(name: &str, units: &[Unit], asker: Asker) -> Result<Place, Error> {
+    let by = asker.by;
+    let found = if let Some((index, part)) = name.split_once(':') {
+        by_indices(index, part, units)
+    } else if let Some(rest) = name.strip_prefix(INSTANCES) {
+        // Newer UUIDs of parts may begin like this too.
+        by_instances(rest, units).or(by_uuid(name, units, by)?)
+    } else if UUIDS.iter().any(|start| name.starts_with(start)) {
+        by_uuid(name, units, by)?
+    } else {
+        by_index(name, units).map(|at| (at, None))
+    };
+    found.ok_or_else(|| unknown(name, units, asker))
+}
+
+fn number(text: &str) -> Option<u32> {
+    let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    digits.then(|| text.parse().ok()).flatten()
+}
+
+fn by_index(name: &str, units: &[Unit]) -> Option<usize> {
+    let index = number(name)?;
+    units.iter().position(|unit| unit.index == index)
+}
+
+fn by_indices(index: &str, part: &str, units: &[Unit]) -> Option<Place> {
+    let at = by_index(index, units)?;
+    let wanted = number(part)?;
+    let mut parts = (0..).zip(&units[at].parts);
+    let place = parts.position(|(place, part)| part.index.unwrap_or(place) == wanted)?;
+    Some((at, Some(place)))
+}
+
+/// `<UUID of the GPU>/<GPU instance>/<compute instance>`, as drivers before 470 write it.
+fn by_instances(rest: &str, units: &[Unit]) -> Option<Place> {
+    let mut words = rest.split('/');
+    let uuid = format!("GPU-{}", words.next()?);
+    let (gpu, compute) = (number(words.next()?)?, number(words.next()?)?);
+    let is_it = |unit: &Unit| unit.uuid.as_deref() == Some(&uuid);
+    let at = units.iter().position(is_it)?;
+    let mut parts = units[at].parts.iter();
+    let part =
+        parts.position(|p| (p.gpu_instance, p.compute_instance) == (Some(gpu), Some(compute)))?;
+    (words.next().is_none()).then_some((at, Some(part)))
+}
+
+/// The whole UUID, or a beginning that only one has.
+fn by_uuid(name: &str, units: &[Unit], by: &str) -> Result<Option<Place>, Error> {
+    let mut found: Vec<(&str, Place)> = Vec::new();
+    if UUIDS.contains(&name) {
+        return Ok(None);
+    }
+    for (at, unit) in units.iter().enumerate() {
+        let own = unit.uuid.iter().map(|uuid| (uuid, (at, None)));
+        let parts = unit.parts.iter().enumerate();
+        let parts = parts.filter_map(|(part, p)| Some((p.uuid.as_ref()?, (at, Some(part)))));
+        for (uuid, place) in own.chain(parts) {
+            if uuid == name {
+                return Ok(Some(place));
+            }
+            if uuid.starts_with(name) {
+                found.push((uuid, place));
+            }
+        }
+    }
+    match found.as_slice() {
+        [] => Ok(None),
+        [(_, place)] => Ok(Some(*place)),
+        several => {
+            let uuids: Vec<&str> = several.iter().map(|(uuid, _)| *uuid).collect();
+            let uuids = uuids.join(", ");
+            let message = format!(
+                "{by} asks for the device {:?}, which may be {uuids}",
+                brief(name)
+            );
+            Err(Error::usage(message).resolve("write more of the UUID"))
+        }
+    }
+}
+
+fn unknown(name: &str, units: &[Unit], asker: Asker) -> Error {
+    let by = asker.by;
+    let asks = format!("{by} asks for the device {:?}", brief(name));
+    if units.is_empty() {
+        return Error::usage(format!("{asks}; the host has no device of this vendor"))
+            .resolve("load the driver: `provision load`; `oci-decorator check` lists the nodes");
+    }
+    let words: Vec<String> = units.iter().map(shown).collect();
+    let error = Error::usage(format!("{asks}; the host has {}", words.join(", ")));
+    let is_uuid = UUIDS.iter().any(|start| name.starts_with(start));
+    let needs_facts = !asker.known && (is_uuid || name.contains(':'));
+    match asker.interface {
+        Interface::Amd => error.resolve("name one of these numbers; `rocm-smi` lists the devices of a host"),
+        Interface::Nvidia if needs_facts => error.resolve("UUIDs and parts of devices are known only once `provision load` has written the device facts; until then, name an index"),
+        Interface::Nvidia => error.resolve("name one of them; `nvidia-smi -L` lists the devices of a host"),
+    }
+}
+
+/// "0 (GPU-…; 0:0 MIG-…)"
+fn shown(unit: &Unit) -> String {
+    let index = unit.index;
+    let uuid = unit.uuid.iter().cloned();
+    let parts = unit.parts.iter().enumerate();
+    let parts = parts.map(|(at, part)| {
+        let own = part.index.map_or(at.to_string(), |own| own.to_string());
+        match &part.uuid {
+            Some(uuid) => format!("{index}:{own} {uuid}"),
+            None => format!("{index}:{own}"),
+        }
+    });
+    let words: Vec<String> = uuid.chain(parts).collect();
+    if words.is_empty() {
+        index.to_string()
+    } else {
+        format!("{index} ({})", words.join("; "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const V: Asker<'static> = Asker {
+        interface: Interface::Nvidia,
+        by: "V",
+        known: true,
+    };
+
+    fn part(uuid: &str, instances: (u32, u32), node: &str) -> Part {
+        Part {
+            index: None,
+            uuid: Some(uuid.to_owned()),
+            gpu_instance: Some(instances.0),
+            compute_instance: Some(instances.1),
+            nodes: vec![format!("/dev/caps/{node}")],
+        }
+    }
+
+    /// Two devices; the second has two parts, and index and node differ.
+    fn host() -> Vec<Unit> {
+        vec![
+            Unit {
+                index: 0,
+                uuid: Some("GPU-aa11".to_owned()),
+                nodes: vec!["/dev/nvidia1".to_owned(), "/dev/dri/card1".to_owned()],
+                parts: Vec::new(),
+            },
+            Unit {
+                index: 1,
+                uuid: Some("GPU-aa22".to_owned()),
+                nodes: vec!["/dev/nvidia0".to_owned()],
+                parts: vec![part("MIG-b1", (1, 0), "a"), part("MIG-b1c", (2, 1), "b")],
+            },
+        ]
+    }
+
+    fn these(names: &[&str]) -> Units {
+        Units::These(names.iter().map(|&name| name.to_owned()).collect())
+    }
+
+    fn nodes(names: &[&str]) -> Result<Vec<String>, String> {
+        choose(&these(names), &host(), V)
+            .map(|chosen| chosen.nodes.into_iter().collect())
+            .map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn names_of_every_kind() {
+        let first = &["/dev/dri/card1", "/dev/nvidia1"][..];
+        let second = &["/dev/caps/a", "/dev/caps/b", "/dev/nvidia0"][..];
+        for (names, expected) in [
+            (&["0"][..], first),
+            (&["00"], first),
+            (&["GPU-aa11"], first),
+            (&["GPU-aa1"], first),
+            (&["1"], second),
+            (&["GPU-aa22"], second),
+            (&["1:0"], &["/dev/caps/a", "/dev/nvidia0"]),
+            (&["1:1"], &["/dev/caps/b", "/dev/nvidia0"]),
+            // The whole of one is the beginning of the other.
+            (&["MIG-b1"], &["/dev/caps/a", "/dev/nvidia0"]),
+            (&["MIG-b1c"], &["/dev/caps/b", "/dev/nvidia0"]),
+            (&["MIG-GPU-aa22/2/1"], &["/dev/caps/b", "/dev/nvidia0"]),
+            (&["MIG-b1", "1:1"], second),
+            (&[], &[]),
+        ] {
+            assert_eq!(nodes(names).unwrap(), expected, "{names:?}");
+        }
+        let all = choose(&Units::All, &host(), V).unwrap();
+        assert_eq!((all.nodes.len(), all.units.len(), all.is_all), (5, 2, true));
+        let none = choose(&Units::None, &host(), V).unwrap();
+        assert_eq!(none, Chosen::default());
+    }
+
+    #[test]
+    fn a_part_has_the_number_that_the_driver_gave_it() {
+        let mut units = host();
+        units[1].parts[0].index = Some(4);
+        units[1].parts[1].index = Some(0);
+        let nodes = |name: &str| {
+            let chosen = choose(&these(&[name]), &units, V).ok()?;
+            chosen.nodes.into_iter().next()
+        };
+        assert_eq!(nodes("1:4").as_deref(), Some("/dev/caps/a"));
+        assert_eq!(nodes("1:0").as_deref(), Some("/dev/caps/b"));
+        assert_eq!(nodes("1:1"), None);
+        assert_eq!(shown(&units[1]), "1 (GPU-aa22; 1:4 MIG-b1; 1:0 MIG-b1c)");
+    }
+
+    #[test]
+    fn what_is_not_there_is_refused_with_what_is() {
+        let has = "the host has 0 (GPU-aa11), 1 (GPU-aa22; 1:0 MIG-b1; 1:1 MIG-b1c)";
+        for name in [
+            "2",
+            "-1",
+            "+1",
+            "0:0",
+            "1:2",
+            "1:",
+            ":1",
+            "1:1:1",
+            "GPU-",
+            "GPU-x",
+            "MIG-",
+            "MIG-GPU-aa22/2",
+            "MIG-GPU-aa22/2/1/0",
+            "MIG-GPU-aa22/7/1",
+            "gpu-aa11",
+            "nvidia0",
+            "99999999999999999999",
+            "",
+        ] {
+            let error = nodes(&[name]).unwrap_err();
+            let expected = format!("V asks for the device {name:?}; {has}: name one of them");
+            assert!(error.starts_with(&expected), "{error}");
+        }
+        let error = nodes(&["GPU-aa"]).unwrap_err();
+        let expected = "V asks for the device \"GPU-aa\", which may be GPU-aa11, GPU-aa22: write more of the UUID";
+        assert_eq!(error, expected);
+        let bare = [Unit::default()];
+        let error = choose(&these(&["GPU-a"]), &bare, Asker { known: false, ..V }).unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .contains("the host has 0: UUIDs and parts"),
+            "{error}"
+        );
+        let error = choose(&these(&["0"]), &[], V).unwrap_err();
+        let expected = "V asks for the device \"0\"; the host has no device of this vendor: load the driver: `provision load`";
+        assert!(error.to_string().starts_with(expected), "{error}");
+        let unknown = |name: &str, interface| {
+            let asker = Asker {
+                interface,
+                known: false,
+                ..V
+            };
+            let error = choose(&these(&[name]), &bare, asker).unwrap_err();
+            error.to_string()
+        };
+        for name in ["-1", "GPU-1", "3"] {
+            let found = unknown(name, Interface::Amd);
+            assert!(found.contains("`rocm-smi`"), "{found}");
+            assert!(
+                !found.contains("nvidia-smi") && !found.contains("UUID"),
+                "{found}"
+            );
+        }
+        let found = unknown("-1", Interface::Nvidia);
+        assert!(found.contains("name one of them"), "{found}");
+        let found = unknown(&"1".repeat(5_000_000), Interface::Nvidia);
+        assert!(
+            found.len() < 300 && found.contains("11…"),
+            "{}",
+            found.len()
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn order_and_duplicates_do_not_matter(
+            names in prop::collection::vec("0|1|1:[01]|GPU-aa(11|22)|MIG-b1c?|x", 0..6),
+            seed in any::<usize>(),
+        ) {
+            let once = choose(&Units::These(names.clone()), &host(), V);
+            let mut other = names.clone();
+            other.rotate_left(seed % (names.len().max(1)));
+            other.extend(names.iter().rev().cloned());
+            let twice = choose(&Units::These(other), &host(), V);
+            prop_assert_eq!(once.is_ok(), twice.is_ok());
+            if let (Ok(once), Ok(twice)) = (once, twice) {
+                prop_assert_eq!(once, twice);
+            }
+        }
+
+        #[test]
+        fn any_name_is_looked_up(name in "(?s).{0,20}", odd in "[MIGPU0-9:/a-c-]{0,20}") {
+            for name in [name, odd] {
+                if let Ok(chosen) = choose(&Units::These(vec![name]), &host(), V) {
+                    prop_assert_eq!(chosen.units.len(), 1);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,352 @@
+//! What is known of a vendor's devices beyond their nodes: the file that `provision` writes
+//! when it loads a driver.
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
+use super::host::Host;
+use crate::config::trust::untrusted;
+use crate::oci::json::Json;
+use crate::rootfs::{read_regular, split};
+
+/// Where the files lie, below the host's root.
+pub const FOLDER: &str = "/run/oci-decorator/devices";
+/// Largest file that is read, in bytes: some hundred bytes a device.
+pub const MAX_SIZE: u64 = 1 << 20;
+
+/// A vendor's devices.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Facts {
+    pub driver_version: Option<String>,
+    pub cuda_version: Option<String>,
+    pub devices: Vec<Gpu>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Gpu {
+    pub index: u32,
+    pub minor: u32,
+    pub uuid: Option<String>,
+    /// `0000:01:00.0`
+    pub pci: Option<String>,
+    pub brand: Option<String>,
+    /// Compute capability: `8.0`.
+    pub arch: Option<String>,
+    pub mig: Vec<Mig>,
+}
+
+/// A part of a device that can be used like one.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Mig {
+    /// Its number on its device.
+    pub index: Option<u32>,
+    pub uuid: Option<String>,
+    pub gpu_instance: Option<u32>,
+    pub compute_instance: Option<u32>,
+    /// Names under `/dev`.
+    pub nodes: Vec<String>,
+}
+
+/// The file of a vendor.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Found {
+    Absent,
+    Facts(Facts),
+    /// Where it is, and why it can't be used.
+    Broken(String),
+}
+
+impl Found {
+    pub fn facts(&self) -> Option<&Facts> {
+        match self {
+            Self::Facts(facts) => Some(facts),
+            _ => None,
+        }
+    }
+}
+
+impl Host {
+    /// Reads the facts about a vendor's devices. No link is followed on the way, and others
+    /// than root must not be able to change the file or a folder that it lies in.
+    pub fn facts(&self, vendor: &str) -> Found {
+        let path = format!("{FOLDER}/{vendor}.json");
+        let broken = |problem: &str| Found::Broken(format!("{}: {problem}", self.shown(&path)));
+        let bytes = match self.trusted_bytes(&path) {
+            Ok(Ok(bytes)) => bytes,
+            Ok(Err(problem)) => return broken(&problem),
+            Err(Errno::NOENT) => return Found::Absent,
+            Err(Errno::INVAL) => return broken("not a regular file"),
+            Err(Errno::FBIG) => return broken(&format!("larger than {MAX_SIZE} bytes")),
+            Err(error) => return broken(&format!("can't be read: {error}")),
+        };
+        match std::str::from_utf8(&bytes)
+            .map_err(|e| e.to_string())
+            .and_then(parse)
+        {
+            Ok(facts) => Found::Facts(facts),
+            Err(problem) => broken(&problem),
+        }
+    }
+
+    /// Errors within: why others than root may have written it.
+    fn trusted_bytes(&self, path: &str) -> rustix::io::Result<Result<Vec<u8>, String>> {
+        let mut step = path;
+        while let Some((folder, _)) = split(step) {
+            let stat = rustix::fs::fstat(self.root.open_plain(step, OFlags::PATH)?)?;
+            if let Some(problem) = untrusted(&stat) {
+                return Ok(Err(format!("{step} {problem}")));
+            }
+            step = folder;
+        }
+        let fd = self.root.open_plain(path, OFlags::PATH)?;
+        read_regular(&fd, MAX_SIZE).map(|(bytes, _)| Ok(bytes))
+    }
+}
+
+/// Reads the text. What else it has is for others.
+fn parse(text: &str) -> Result<Facts, String> {
+    let value: Json = serde_json::from_str(text).map_err(|e| format!("not valid JSON: {e}"))?;
+    let Json::Object(_) = value else {
+        return Err(format!("expected an object, found {}", value.kind()));
+    };
+    let mut facts = Facts {
+        driver_version: text_of(&value, "driver_version")?,
+        cuda_version: text_of(&value, "cuda_version")?,
+        devices: Vec::new(),
+    };
+    for (at, device) in list_of(&value, "devices")?.iter().enumerate() {
+        let gpu = gpu(device).map_err(|problem| format!("devices[{at}]: {problem}"))?;
+        if facts.devices.iter().any(|other| other.index == gpu.index) {
+            return Err(format!(
+                "devices[{at}]: the index {} is another's",
+                gpu.index
+            ));
+        }
+        if facts.devices.iter().any(|other| other.minor == gpu.minor) {
+            return Err(format!(
+                "devices[{at}]: the minor {} is another's",
+                gpu.minor
+            ));
+        }
+        facts.devices.push(gpu);
+    }
+    Ok(facts)
+}
+
+fn gpu(value: &Json) -> Result<Gpu, String> {
+    let mut gpu = Gpu {
+        index: number_of(value, "index")?.ok_or("\"index\" is missing")?,
+        minor: number_of(value, "minor")?.ok_or("\"minor\" is missing")?,
+        uuid: text_of(value, "uuid")?,
+        pci: text_of(value, "pci")?,
+        brand: text_of(value, "brand")?,
+        arch: text_of(value, "arch")?,
+        mig: Vec::new(),
+    };
+    for (at, part) in list_of(value, "mig")?.iter().enumerate() {
+        let mig = mig(part).map_err(|problem| format!("mig[{at}]: {problem}"))?;
+        gpu.mig.push(mig);
+    }
+    Ok(gpu)
+}
+
+fn mig(value: &Json) -> Result<Mig, String> {
+    let nodes = list_of(value, "nodes")?.iter().map(|node| {
+        let node = node
+            .text()
+            .ok_or("\"nodes\": not every entry is a string")?;
+        let name = node.strip_prefix("/dev/").unwrap_or(node);
+        let plain = !name.split('/').any(|part| matches!(part, "" | "." | ".."));
+        let plain = plain && !name.contains(|c: char| c.is_control());
+        plain
+            .then(|| name.to_owned())
+            .ok_or(format!("{node:?} is not a name under /dev"))
+    });
+    Ok(Mig {
+        index: number_of(value, "index")?,
+        uuid: text_of(value, "uuid")?,
+        gpu_instance: number_of(value, "gpu_instance")?,
+        compute_instance: number_of(value, "compute_instance")?,
+        nodes: nodes.collect::<Result<_, String>>()?,
+    })
+}
+
+fn member<'j>(value: &'j Json, key: &str) -> Option<&'j Json<'j>> {
+    let Json::Object(members) = value else {
+        return None;
+    };
+    let mut members = members.iter().rev();
+    let found = members
+        .find(|(name, _)| name == key)
+        .map(|(_, value)| value);
+    found.filter(|value| **value != Json::Null)
+}
+
+fn wrong(key: &str, what: &str, found: &Json) -> String {
+    format!("{key:?}: expected {what}, found {}", found.kind())
+}
+
+fn text_of(value: &Json, key: &str) -> Result<Option<String>, String> {
+    let text = |found: &Json| match found.text() {
+        Some(text) => Ok(text.to_owned()),
+        None => Err(wrong(key, "a string", found)),
+    };
+    let found = member(value, key).map(text).transpose()?;
+    Ok(found.filter(|text| !text.is_empty()))
+}
+
+fn number_of(value: &Json, key: &str) -> Result<Option<u32>, String> {
+    let number = |found: &Json| match found {
+        Json::Number(number)
+            if number.fract() == 0.0 && (0.0..=f64::from(u32::MAX)).contains(number) =>
+        {
+            #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // It was compared.
+            let number = *number as u32;
+            Ok(number)
+        }
+        other => Err(wrong(key, "a whole number", other)),
+    };
+    member(value, key).map(number).transpose()
+}
+
+fn list_of<'j>(value: &'j Json, key: &str) -> Result<&'j [Json<'j>], String> {
+    match member(value, key) {
+        None => Ok(&[]),
+        Some(Json::Array(items)) => Ok(items),
+        Some(other) => Err(wrong(key, "a list", other)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::fs;
+    use std::os::unix::fs::{symlink, PermissionsExt};
+
+    const TEXT: &str = r#"{"driver_version":"535.261.03","cuda_version":"12.2","written":1.5,"devices":
+        [{"index":0,"minor":1,"uuid":"GPU-a","pci":"0000:01:00.0","brand":"Tesla","arch":"8.0","extra":{},
+          "mig":[{"uuid":"MIG-a","gpu_instance":1,"compute_instance":0,"nodes":["nvidia-caps/nvidia-cap3","/dev/x"]}]},
+         {"index":1,"minor":0,"uuid":null,"brand":""}]}"#;
+
+    fn host() -> (tempfile::TempDir, Host, std::path::PathBuf) {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join(&FOLDER[1..]);
+        fs::create_dir_all(&folder).unwrap();
+        let host = Host::open(dir.path()).unwrap();
+        let file = folder.join("nvidia.json");
+        (dir, host, file)
+    }
+
+    #[test]
+    fn a_file_is_read() {
+        let (_dir, host, file) = host();
+        assert_eq!(host.facts("nvidia"), Found::Absent);
+        fs::write(&file, TEXT).unwrap();
+        let found = host.facts("nvidia");
+        let facts = found.facts().unwrap();
+        assert_eq!(facts.driver_version.as_deref(), Some("535.261.03"));
+        assert_eq!(facts.cuda_version.as_deref(), Some("12.2"));
+        let [first, second] = facts.devices.as_slice() else {
+            panic!("{facts:?}");
+        };
+        assert_eq!((first.index, first.minor), (0, 1));
+        assert_eq!(first.pci.as_deref(), Some("0000:01:00.0"));
+        assert_eq!(first.mig[0].nodes, ["nvidia-caps/nvidia-cap3", "x"]);
+        assert_eq!(first.mig[0].gpu_instance, Some(1));
+        let expected = Gpu {
+            index: 1,
+            ..Gpu::default()
+        };
+        assert_eq!(*second, expected);
+    }
+
+    #[test]
+    fn mistakes_are_named_with_their_place() {
+        for (text, problem) in [
+            ("", "not valid JSON"),
+            ("[]", "expected an object, found a list"),
+            (
+                r#"{"devices":{}}"#,
+                "\"devices\": expected a list, found an object",
+            ),
+            (
+                r#"{"devices":[{"index":0}]}"#,
+                "devices[0]: \"minor\" is missing",
+            ),
+            (r#"{"devices":[3]}"#, "devices[0]: \"index\" is missing"),
+            (
+                r#"{"devices":[{"index":-1,"minor":0}]}"#,
+                "devices[0]: \"index\": expected a whole number, found a number",
+            ),
+            (
+                r#"{"devices":[{"index":0,"minor":0.5}]}"#,
+                "devices[0]: \"minor\": expected a whole number",
+            ),
+            (
+                r#"{"cuda_version":12.2}"#,
+                "\"cuda_version\": expected a string, found a number",
+            ),
+            (
+                r#"{"devices":[{"index":0,"minor":0,"mig":[{"nodes":["../sda"]}]}]}"#,
+                "devices[0]: mig[0]: \"../sda\" is not a name under /dev",
+            ),
+            (
+                r#"{"devices":[{"index":0,"minor":0},{"index":0,"minor":1}]}"#,
+                "devices[1]: the index 0 is another's",
+            ),
+            (
+                r#"{"devices":[{"index":0,"minor":0},{"index":1,"minor":0}]}"#,
+                "devices[1]: the minor 0 is another's",
+            ),
+            (
+                r#"{"devices":[{"index":0,"minor":0,"mig":[{"nodes":[1]}]}]}"#,
+                "devices[0]: mig[0]: \"nodes\": not every entry is a string",
+            ),
+        ] {
+            let found = parse(text).unwrap_err();
+            assert!(found.starts_with(problem), "{text}\n{found}");
+        }
+    }
+
+    #[test]
+    fn files_that_others_may_write_are_not_read() {
+        let (dir, host, file) = host();
+        let problem = || match host.facts("nvidia") {
+            Found::Broken(problem) => problem,
+            other => panic!("{other:?}"),
+        };
+        fs::write(&file, TEXT).unwrap();
+        fs::set_permissions(&file, PermissionsExt::from_mode(0o666)).unwrap();
+        assert!(problem().contains("nvidia.json is writable by everyone"));
+        fs::set_permissions(&file, PermissionsExt::from_mode(0o644)).unwrap();
+        let folder = dir.path().join("run/oci-decorator");
+        fs::set_permissions(&folder, PermissionsExt::from_mode(0o777)).unwrap();
+        assert!(
+            problem().contains("/run/oci-decorator/ is writable by everyone"),
+            "{}",
+            problem()
+        );
+        fs::set_permissions(&folder, PermissionsExt::from_mode(0o755)).unwrap();
+        assert!(host.facts("nvidia").facts().is_some());
+        fs::rename(&file, dir.path().join("other")).unwrap();
+        symlink(dir.path().join("other"), &file).unwrap();
+        assert!(problem().contains("can't be read"), "{}", problem());
+        fs::remove_file(&file).unwrap();
+        fs::create_dir(&file).unwrap();
+        assert!(problem().ends_with("not a regular file"));
+        fs::remove_dir(&file).unwrap();
+        let large = fs::File::create(&file).unwrap();
+        large.set_len(MAX_SIZE + 1).unwrap();
+        assert!(problem().ends_with("larger than 1048576 bytes"));
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_refused(text in "(?s).{0,80}", tail in "[\\[\\]{}\":,a-z_0-9.-]{0,60}") {
+            let _ = parse(&text);
+            let _ = parse(&format!("{{\"devices\":[{{\"index\":0,{tail}"));
+            let _ = parse(&format!("{{\"devices\":{tail}}}"));
+        }
+    }
+}

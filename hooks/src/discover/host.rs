@@ -1,0 +1,217 @@
+//! Looks up devices and files on the host, under the folder that is its root.
+
+use std::cell::OnceCell;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, FileType, OFlags, Stat};
+use rustix::io::Errno;
+
+pub use super::tree::{Found, Tree};
+use crate::discover::glob;
+use crate::edits::{lies_in, Access, Device};
+use crate::error::{Error, Result};
+use crate::rootfs::listing::names_in;
+use crate::rootfs::{cannot_open, path_of, Root};
+
+/// The host's file tree.
+#[derive(Debug)]
+pub struct Host {
+    pub(super) root: Root,
+    /// The root as the caller wrote it, without a slash at its end.
+    written: String,
+    /// The root as the kernel names it, likewise.
+    real: String,
+    /// Its `/dev`, opened for the first device.
+    dev: OnceCell<Option<OwnedFd>>,
+}
+
+impl Host {
+    /// Errors: the root isn't a folder that can be opened.
+    pub fn open(root: &Path) -> Result<Self> {
+        let opened = Root::open(root).map_err(|e| cannot_open("the host's root", root, e))?;
+        let real = path_of(&opened).ok_or_else(|| {
+            Error::failed(format!(
+                "can't find out where {} lies: /proc is missing, or the path is not UTF-8",
+                root.display()
+            ))
+        })?;
+        Ok(Self {
+            root: opened,
+            written: root.to_string_lossy().trim_end_matches('/').to_owned(),
+            real: real.trim_end_matches('/').to_owned(),
+            dev: OnceCell::new(),
+        })
+    }
+
+    /// The tree in which a vendor's files lie: a folder of the host, or its root.
+    /// Errors: the driver isn't installed.
+    pub fn tree(&self, folder: Option<&str>) -> Result<Tree<'_>> {
+        let Some(folder) = folder else {
+            return Ok(Tree::new(self, None, self.written.clone()));
+        };
+        let sub = self.root.sub(folder).map_err(|error| {
+            Error::not_found(format!(
+                "the driver is not installed: can't open {}{folder}: {error}",
+                self.written
+            ))
+            .resolve("install it, or correct \"root\" in the vendor file")
+        })?;
+        let written = self.source(&sub).ok_or_else(|| {
+            Error::failed(format!("can't tell where {}{folder} lies", self.written))
+        })?;
+        Ok(Tree::new(self, Some(sub), written))
+    }
+
+    /// A path of the host as this process finds it: below the root, where it is not so already.
+    pub fn on_host(&self, path: &str) -> String {
+        if self.written.is_empty() || lies_in(path, &self.written) {
+            path.to_owned()
+        } else {
+            format!("{}{path}", self.written)
+        }
+    }
+
+    /// What lies at a path of the host, which may begin with the root. Links are followed
+    /// within the root.
+    pub fn stat(&self, path: &str) -> rustix::io::Result<Stat> {
+        let within = path.strip_prefix(&self.written).unwrap_or(path);
+        rustix::fs::fstat(self.root.open_in(within, OFlags::PATH)?)
+    }
+
+    /// Where a folder of the host lies. Below another root than `/`, no link leads out of that.
+    /// `None`: there is no such folder.
+    pub fn folder(&self, path: &Path) -> Option<PathBuf> {
+        if self.written.is_empty() {
+            return Some(path.to_owned());
+        }
+        let within = path.to_str()?;
+        let within = within.strip_prefix(&self.written).unwrap_or(within);
+        let flags = OFlags::PATH | OFlags::DIRECTORY;
+        let opened = self.root.open_in(within, flags).ok()?;
+        self.source(opened).map(PathBuf::from)
+    }
+
+    /// Reads a regular file of the host, of at most `limit` bytes.
+    pub fn read(&self, path: &str, limit: u64) -> rustix::io::Result<Vec<u8>> {
+        self.root.read(path, limit).map(|(bytes, _)| bytes)
+    }
+
+    /// Where an open file lies, the root as the caller wrote it.
+    pub(super) fn source(&self, fd: impl AsFd) -> Option<String> {
+        let path = path_of(fd)?;
+        let rest = path.strip_prefix(&self.real)?;
+        Some(format!("{}{rest}", self.written))
+    }
+
+    /// A path of the host as the caller would write it.
+    pub fn shown(&self, path: &str) -> String {
+        format!("{}{path}", self.written)
+    }
+
+    /// The nodes that a device name, path or pattern stands for, by container path.
+    pub fn devices(&self, wanted: &str) -> Vec<(String, DeviceFound)> {
+        let name = wanted.strip_prefix("/dev/").unwrap_or(wanted);
+        let names = if glob::is_pattern(name) {
+            self.expand(name)
+        } else {
+            vec![name.to_owned()]
+        };
+        names
+            .into_iter()
+            .map(|name| format!("/dev/{name}"))
+            .map(|path| {
+                let found = self.device(&path);
+                (path, found)
+            })
+            .collect()
+    }
+
+    fn device(&self, path: &str) -> DeviceFound {
+        let stat = match self.stat_device(path) {
+            Ok(stat) => stat,
+            Err(Errno::NOENT) => return DeviceFound::Missing,
+            Err(error) => return DeviceFound::Unusable(error.to_string()),
+        };
+        let kind = match FileType::from_raw_mode(stat.st_mode) {
+            FileType::CharacterDevice => 'c',
+            FileType::BlockDevice => 'b',
+            FileType::Directory => {
+                return DeviceFound::Unusable(format!("is a folder; \"{path}/*\" names its nodes"))
+            }
+            _ => return DeviceFound::Unusable("is not a device node".to_owned()),
+        };
+        DeviceFound::Node(Device {
+            source: format!("{}{path}", self.written),
+            path: path.to_owned(),
+            kind,
+            major: rustix::fs::major(stat.st_rdev),
+            minor: rustix::fs::minor(stat.st_rdev),
+            mode: stat.st_mode & 0o777,
+            uid: Some(stat.st_uid),
+            gid: Some(stat.st_gid),
+            access: Access::ALL,
+        })
+    }
+
+    fn stat_device(&self, path: &str) -> rustix::io::Result<Stat> {
+        let name = path.trim_start_matches("/dev/");
+        if let (Some(dev), false) = (self.dev(), name.contains('/')) {
+            let stat = rustix::fs::statat(dev, name, AtFlags::SYMLINK_NOFOLLOW)?;
+            if FileType::from_raw_mode(stat.st_mode) != FileType::Symlink {
+                return Ok(stat);
+            }
+        }
+        let fd = self.root.open_in(path, OFlags::PATH)?;
+        rustix::fs::fstat(fd)
+    }
+
+    fn dev(&self) -> Option<&OwnedFd> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY;
+        let open = || self.root.open_in("dev", flags).ok();
+        self.dev.get_or_init(open).as_ref()
+    }
+
+    /// Names under `/dev` that match a pattern, part by part, in order.
+    fn expand(&self, pattern: &str) -> Vec<String> {
+        let mut names = vec![String::new()];
+        for part in pattern.split('/') {
+            names = names
+                .iter()
+                .flat_map(|folder| self.expand_part(folder, part))
+                .collect();
+        }
+        names
+    }
+
+    fn expand_part(&self, folder: &str, part: &str) -> Vec<String> {
+        let join =
+            |name: &str| format!("{folder}{}{name}", if folder.is_empty() { "" } else { "/" });
+        if !glob::is_pattern(part) {
+            return vec![join(part)];
+        }
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        let Ok(opened) = self.root.open_in(&format!("dev/{folder}"), flags) else {
+            return Vec::new();
+        };
+        let mut names: Vec<String> = names_in(&opened)
+            .unwrap_or_default()
+            .into_iter()
+            .filter(|name| !name.starts_with('.') && glob::matches(part, name))
+            .map(|name| join(&name))
+            .collect();
+        names.sort();
+        names
+    }
+}
+
+/// What a device path turned out to be.
+#[derive(Debug, PartialEq, Eq)]
+pub enum DeviceFound {
+    Node(Device),
+    Missing,
+    Unusable(String),
+}
+
+#[cfg(test)]
+mod tests;

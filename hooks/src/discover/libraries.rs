@@ -1,0 +1,266 @@
+//! Libraries in folders of a container: what the loader's cache must know of each.
+//!
+//! CDI and NVIDIA's interfaces name folders, and our cache has entries for files. Before a
+//! container exists, the files are found by the sources of the mounts that will lie in those
+//! folders; once it exists, in the container's own root.
+
+use std::fs::File;
+use std::path::Path;
+
+use rustc_hash::FxHashSet;
+use rustix::fs::OFlags;
+
+use crate::discover::elf;
+use crate::edits::{lies_in, Edits, Library, Link};
+use crate::rootfs::listing::names_in;
+use crate::rootfs::{open_regular, split, Root};
+
+/// More files than any driver has in a folder.
+const MAX_FILES: usize = 4096;
+
+/// The names that `ldconfig` looks at.
+pub fn is_library(path: &str) -> bool {
+    split(path).is_some_and(|(_, name)| {
+        (name.starts_with("lib") || name.starts_with("ld-")) && name.contains(".so")
+    })
+}
+
+/// Turns `library_folders` into libraries: those that mounts of the edits bring there. Each
+/// gets the link that `ldconfig` would make for it, by its soname.
+pub fn find(edits: &mut Edits) {
+    if edits.library_folders.is_empty() {
+        return;
+    }
+    let folders = std::mem::take(&mut edits.library_folders);
+    let own = edits.mounts.iter().map(|m| (&m.source, &m.target));
+    let binds = edits
+        .described
+        .iter()
+        .filter(|m| matches!(m.kind.as_str(), "" | "bind"));
+    let all = own.chain(binds.map(|m| (&m.source, &m.target)));
+    let mut files: Vec<(String, String)> = Vec::new();
+    for (source, target) in all {
+        for folder in &folders {
+            in_mount(folder, source, target, &mut files);
+        }
+    }
+    let known: FxHashSet<String> = edits.libraries.iter().map(|l| l.path.clone()).collect();
+    let mut found: Vec<Library> = files
+        .iter()
+        .filter(|(_, path)| !known.contains(path))
+        .filter_map(|(source, path)| on_host(source, path))
+        .collect();
+    let linked = linked(&edits.links, &folders, &found);
+    let taken = |path: &String| {
+        files.iter().any(|(_, p)| p == path) || edits.links.iter().any(|l| l.path == *path)
+    };
+    let missing: Vec<Link> = found
+        .iter()
+        .filter_map(soname_link)
+        .filter(|l| !taken(&l.path))
+        .collect();
+    found.extend(linked);
+    for link in missing {
+        if !edits.links.iter().any(|l| l.path == link.path) {
+            edits.links.push(link);
+        }
+    }
+    edits.libraries.extend(found);
+}
+
+/// Adds the files that a mount brings into a folder: itself, or those of the host's folder.
+fn in_mount(folder: &str, source: &str, target: &str, files: &mut Vec<(String, String)>) {
+    let parent = split(target).map(|(parent, _)| parent.trim_end_matches('/'));
+    let mut add = |source: String, path: String| {
+        if is_library(&path) && !files.iter().any(|(_, there)| *there == path) {
+            files.push((source, path));
+        }
+    };
+    if parent == Some(folder) {
+        add(source.to_owned(), target.to_owned());
+    } else if lies_in(folder, target) {
+        let on_host = format!("{source}{}", &folder[target.len()..]);
+        let Ok(entries) = std::fs::read_dir(&on_host) else {
+            return;
+        };
+        let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        let mut names: Vec<String> = names.take(MAX_FILES).collect();
+        names.sort();
+        for name in names {
+            add(format!("{on_host}/{name}"), format!("{folder}/{name}"));
+        }
+    }
+}
+
+/// Reads a file of the host. `None`: no library.
+fn on_host(source: &str, path: &str) -> Option<Library> {
+    let is_link = std::fs::symlink_metadata(source).ok()?.is_symlink();
+    // Before it is opened: to open a device can be an act by itself.
+    if !Path::new(source).metadata().ok()?.is_file() {
+        return None;
+    }
+    library(&File::open(source).ok()?, path, is_link)
+}
+
+/// Reads a file of a container's root. `None`: no library.
+pub fn in_root(root: &Root, path: &str) -> Option<Library> {
+    let (fd, _) = open_regular(root.open_in(path, OFlags::PATH).ok()?).ok()?;
+    let itself = OFlags::PATH | OFlags::NOFOLLOW;
+    let stat = rustix::fs::fstat(root.open_in(path, itself).ok()?).ok()?;
+    let kind = rustix::fs::FileType::from_raw_mode(stat.st_mode);
+    library(&File::from(fd), path, kind == rustix::fs::FileType::Symlink)
+}
+
+/// Those in a folder of a container's root, in the order of their names.
+pub fn in_folder(root: &Root, folder: &str) -> Vec<Library> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+    let Ok(opened) = root.open_in(folder, flags) else {
+        return Vec::new();
+    };
+    let mut names = names_in(opened).unwrap_or_default();
+    names.sort();
+    names
+        .iter()
+        .filter(|name| is_library(name))
+        .take(MAX_FILES)
+        .filter_map(|name| in_root(root, &format!("{folder}/{name}")))
+        .collect()
+}
+
+fn library(file: &File, path: &str, is_link: bool) -> Option<Library> {
+    let elf = elf::read(file)?;
+    let (_, name) = split(path)?;
+    Some(Library {
+        path: path.to_owned(),
+        soname: elf.soname.unwrap_or_else(|| name.to_owned()),
+        flags: elf.flags,
+        is_link,
+    })
+}
+
+/// The link by which the loader, and programs that know the path, find the file.
+pub fn soname_link(library: &Library) -> Option<Link> {
+    let (folder, name) = split(&library.path)?;
+    (library.soname != name && !library.is_link).then(|| Link {
+        path: format!("{folder}{}", library.soname),
+        target: name.to_owned(),
+    })
+}
+
+/// Links among these libraries, which the loader finds by names of their own.
+fn linked(links: &[Link], folders: &[String], libraries: &[Library]) -> Vec<Library> {
+    let one = |link: &Link| {
+        let (folder, _) = split(&link.path)?;
+        let is_listed = folders.iter().any(|f| f == folder.trim_end_matches('/'));
+        if !is_listed || !is_library(&link.path) {
+            return None;
+        }
+        let target = if link.target.starts_with('/') {
+            link.target.clone()
+        } else {
+            format!("{folder}{}", link.target)
+        };
+        let to = libraries.iter().find(|l| l.path == target)?;
+        Some(Library {
+            path: link.path.clone(),
+            is_link: true,
+            ..to.clone()
+        })
+    };
+    links.iter().filter_map(one).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::discover::elf::tests::sample;
+    use crate::edits::{DescribedMount, Mount};
+
+    /// Its soname is libx.so.1.
+    fn elf_bytes() -> Vec<u8> {
+        sample(62, true, "libm.so.6")
+    }
+
+    fn bind(source: &str, target: &str) -> DescribedMount {
+        DescribedMount {
+            source: source.to_owned(),
+            target: target.to_owned(),
+            kind: String::new(),
+            options: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn libraries_of_mounts_are_found_by_their_sources() {
+        let host = tempfile::tempdir().unwrap();
+        let at = |name: &str| host.path().join(name).display().to_string();
+        for name in ["libx.so.5", "libother.so.1", "folder-file", "libbad.so"] {
+            std::fs::write(at(name), elf_bytes()).unwrap();
+        }
+        std::fs::write(at("libbad.so"), "text").unwrap();
+        std::fs::create_dir(at("store")).unwrap();
+        std::fs::write(at("store/libx.so.1"), elf_bytes()).unwrap();
+        let mut edits = Edits {
+            mounts: vec![Mount {
+                source: at("libx.so.5"),
+                target: "/usr/lib/libx.so.5".to_owned(),
+            }],
+            described: vec![
+                bind(&at("libother.so.1"), "/elsewhere/libother.so.1"),
+                bind(&at("folder-file"), "/usr/lib/program"),
+                bind(&at("libbad.so"), "/usr/lib/libbad.so"),
+                bind(&at("store"), "/opt/driver"),
+            ],
+            links: vec![Link {
+                path: "/usr/lib/libx.so".to_owned(),
+                target: "libx.so.5".to_owned(),
+            }],
+            library_folders: vec!["/usr/lib".to_owned(), "/opt/driver".to_owned()],
+            ..Edits::default()
+        };
+        find(&mut edits);
+        let found: Vec<_> = edits
+            .libraries
+            .iter()
+            .map(|l| (&*l.path, &*l.soname, l.is_link))
+            .collect();
+        let expected = [
+            ("/usr/lib/libx.so.5", "libx.so.1", false),
+            ("/opt/driver/libx.so.1", "libx.so.1", false),
+            ("/usr/lib/libx.so", "libx.so.1", true),
+        ];
+        assert_eq!(found, expected);
+        let links: Vec<_> = edits.links.iter().map(|l| (&*l.path, &*l.target)).collect();
+        let expected = [
+            ("/usr/lib/libx.so", "libx.so.5"),
+            ("/usr/lib/libx.so.1", "libx.so.5"),
+        ];
+        assert_eq!(links, expected);
+        let once = edits.clone();
+        find(&mut edits);
+        assert_eq!(edits, once);
+    }
+
+    #[test]
+    fn a_root_is_looked_at_from_within() {
+        let tree = tempfile::tempdir().unwrap();
+        let outside = tempfile::tempdir().unwrap();
+        let secret = outside.path().join("libs.so");
+        std::fs::write(&secret, elf_bytes()).unwrap();
+        std::fs::create_dir(tree.path().join("lib")).unwrap();
+        std::fs::write(tree.path().join("lib/libx.so.5"), elf_bytes()).unwrap();
+        std::os::unix::fs::symlink("libx.so.5", tree.path().join("lib/libx.so")).unwrap();
+        std::os::unix::fs::symlink(secret, tree.path().join("lib/libs.so")).unwrap();
+        let root = Root::open(tree.path()).unwrap();
+        let found: Vec<_> = in_folder(&root, "/lib")
+            .into_iter()
+            .map(|l| (l.path, l.is_link))
+            .collect();
+        let expected = [
+            ("/lib/libx.so".to_owned(), true),
+            ("/lib/libx.so.5".to_owned(), false),
+        ];
+        assert_eq!(found, expected);
+        assert_eq!(in_folder(&root, "/none"), []);
+    }
+}

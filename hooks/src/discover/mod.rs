@@ -1,0 +1,13 @@
+//! Looks up on the host what an inventory names: device nodes, files, libraries.
+
+pub mod answer;
+pub mod elf;
+pub mod facts;
+mod files;
+mod folders;
+pub mod glob;
+pub mod host;
+pub mod inventory;
+pub mod libraries;
+mod tree;
+pub mod units;

@@ -1,0 +1,246 @@
+//! One vendor's files, looked up on the host.
+//!
+//! Most of them are a file, or a link to another name, in a folder that can be reached
+//! without links. There, one look at the folder serves them all: a file costs one system
+//! call, and none once the folder was listed, as one with many files of a vendor's own tree
+//! is. Everything else takes the long way: openat2 for the path as it stands, and /proc
+//! to say where that led.
+
+use std::borrow::Cow;
+use std::cell::{Cell, OnceCell, RefCell};
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+
+use rustc_hash::FxHashMap;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::host::Host;
+use crate::rootfs::listing::entries_in;
+use crate::rootfs::{open_regular, split, Root};
+
+/// Links from name to name within a folder that are followed the short way.
+const MAX_LINKS: u32 = 8;
+/// Longer than any name: limits.h, `NAME_MAX`.
+const MAX_NAME: usize = 256;
+/// Lookups in a folder after which it is listed: to list one takes as long as five of them.
+const PATIENCE: u32 = 5;
+/// Bytes of names up to which a listing is kept: some 150 names.
+const MAX_LISTING: usize = 8192;
+
+/// Where one vendor's files are looked up.
+#[derive(Debug)]
+pub struct Tree<'a> {
+    host: &'a Host,
+    sub: Option<Root>,
+    /// Its folder, free of links below the host's root as the caller wrote it.
+    written: String,
+    /// Folders that were opened already, as the inventory calls them.
+    folders: RefCell<Vec<(String, Rc<Folder>)>>,
+}
+
+#[derive(Debug)]
+struct Folder {
+    fd: OwnedFd,
+    lookups: Cell<u32>,
+    /// It is of a vendor's own tree: small, and nothing in it comes or goes.
+    is_own: bool,
+    /// Everything in it, unless that is too much.
+    names: OnceCell<Option<FxHashMap<String, FileType>>>,
+}
+
+impl Folder {
+    fn names(&self) -> Option<&FxHashMap<String, FileType>> {
+        let list = || {
+            let entries = entries_in(&self.fd, MAX_LISTING).ok()??;
+            Some(entries.into_iter().collect())
+        };
+        let names = if self.is_own {
+            self.names.get_or_init(list)
+        } else {
+            &None
+        };
+        names.as_ref()
+    }
+
+    /// What a name is, links not followed.
+    fn kind(&self, name: &str) -> rustix::io::Result<FileType> {
+        self.lookups.set(self.lookups.get() + 1);
+        let names = if self.lookups.get() > PATIENCE {
+            self.names()
+        } else {
+            None
+        };
+        match names.map(|names| names.get(name)) {
+            Some(None) => Err(Errno::NOENT),
+            Some(Some(kind)) if *kind != FileType::Unknown => Ok(*kind),
+            _ => {
+                let stat = rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW)?;
+                Ok(FileType::from_raw_mode(stat.st_mode))
+            }
+        }
+    }
+}
+
+/// What lies at a path of the host.
+#[derive(Debug)]
+pub struct Found {
+    pub kind: FileType,
+    /// The path to mount it from: free of links, beginning with the host's
+    /// root as the caller wrote it. `None` when it isn't valid UTF-8.
+    pub source: Option<String>,
+    /// The path itself is a symbolic link.
+    pub is_link: bool,
+    place: Place,
+}
+
+#[derive(Debug)]
+enum Place {
+    /// In a folder, by the last part of its source.
+    Named(Rc<Folder>),
+    /// A descriptor of `O_PATH`.
+    Open(OwnedFd),
+}
+
+impl Found {
+    /// Opens it for reading. Errors: `INVAL` for what is no regular file.
+    pub fn open(&self) -> rustix::io::Result<OwnedFd> {
+        match &self.place {
+            Place::Open(fd) => open_regular(fd).map(|(fd, _)| fd),
+            Place::Named(_) if self.kind != FileType::RegularFile => Err(Errno::INVAL),
+            Place::Named(folder) => {
+                let (_, name) = self.source.as_deref().and_then(split).ok_or(Errno::NOENT)?;
+                let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
+                rustix::fs::openat(&folder.fd, name, flags | OFlags::CLOEXEC, Mode::empty())
+            }
+        }
+    }
+}
+
+impl<'a> Tree<'a> {
+    pub(super) fn new(host: &'a Host, sub: Option<Root>, written: String) -> Self {
+        Self {
+            host,
+            sub,
+            written,
+            folders: RefCell::default(),
+        }
+    }
+
+    /// Looks a path up; nothing is opened.
+    pub fn find(&self, path: &str) -> rustix::io::Result<Found> {
+        match self.find_in_folder(path) {
+            Ok(Some(found)) => Ok(found),
+            Ok(None) | Err(Errno::LOOP) => self.find_through_links(path),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Where a folder of the tree lies, if no link leads to it.
+    pub fn source_of(&self, folder: &str) -> String {
+        format!("{}{folder}", self.written)
+    }
+
+    /// What the vendor calls a file that lies there.
+    pub fn path_of<'p>(&self, source: &'p str) -> Option<&'p str> {
+        source.strip_prefix(&self.written)
+    }
+
+    /// Whether a folder holds nothing but what `known` says yes to.
+    /// Errors: `LOOP` if a link leads to it.
+    pub fn holds_only(
+        &self,
+        folder: &str,
+        known: impl Fn(&str) -> bool,
+    ) -> rustix::io::Result<bool> {
+        let opened = self.folder(&format!("{folder}/"))?;
+        if let Some(names) = opened.names() {
+            return Ok(names.keys().all(|name| known(name)));
+        }
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        let entries = entries_in(self.root().open_plain(folder, flags)?, usize::MAX)?;
+        Ok(entries.is_some_and(|entries| entries.iter().all(|(name, _)| known(name))))
+    }
+
+    /// The short way. `None`, or `LOOP`: it doesn't lead there.
+    fn find_in_folder(&self, path: &str) -> rustix::io::Result<Option<Found>> {
+        let Some((folder, name)) = split(path) else {
+            return Ok(None);
+        };
+        let opened = self.folder(folder)?;
+        let mut name = Cow::Borrowed(name);
+        let mut buffer = [MaybeUninit::uninit(); MAX_NAME];
+        for links in 0..MAX_LINKS {
+            let kind = opened.kind(&name)?;
+            if kind != FileType::Symlink {
+                return Ok(Some(Found {
+                    kind,
+                    source: Some([&*self.written, folder, &*name].concat()),
+                    is_link: links > 0,
+                    place: Place::Named(opened),
+                }));
+            }
+            let (target, _) = rustix::fs::readlinkat_raw(&opened.fd, &*name, &mut buffer)?;
+            match std::str::from_utf8(target) {
+                // One that fills the buffer may go on.
+                Ok(target)
+                    if target.len() < MAX_NAME
+                        && !target.contains('/')
+                        && !matches!(target, "." | "..") =>
+                {
+                    name = Cow::Owned(target.to_owned());
+                }
+                _ => break,
+            }
+        }
+        Ok(None)
+    }
+
+    /// A folder that no link leads to; `LOOP` if one does.
+    fn folder(&self, path: &str) -> rustix::io::Result<Rc<Folder>> {
+        let mut known = self.folders.borrow_mut();
+        if let Some((_, folder)) = known.iter().find(|(name, _)| name == path) {
+            return Ok(Rc::clone(folder));
+        }
+        let folder = Rc::new(self.open_folder(path)?);
+        known.push((path.to_owned(), Rc::clone(&folder)));
+        Ok(folder)
+    }
+
+    fn open_folder(&self, path: &str) -> rustix::io::Result<Folder> {
+        let is_own = self.sub.is_some();
+        let access = if is_own { OFlags::RDONLY } else { OFlags::PATH };
+        Ok(Folder {
+            fd: self.root().open_plain(path, access | OFlags::DIRECTORY)?,
+            lookups: Cell::new(0),
+            is_own,
+            names: OnceCell::new(),
+        })
+    }
+
+    fn find_through_links(&self, path: &str) -> rustix::io::Result<Found> {
+        let fd = self.root().open_in(path, OFlags::PATH)?;
+        let stat = rustix::fs::fstat(&fd)?;
+        Ok(Found {
+            kind: FileType::from_raw_mode(stat.st_mode),
+            source: self.host.source(&fd),
+            is_link: self.is_link(path),
+            place: Place::Open(fd),
+        })
+    }
+
+    fn is_link(&self, path: &str) -> bool {
+        self.root()
+            .open_in(path, OFlags::PATH | OFlags::NOFOLLOW)
+            .and_then(rustix::fs::fstat)
+            .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Symlink)
+    }
+
+    fn root(&self) -> &Root {
+        self.sub.as_ref().unwrap_or(&self.host.root)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,143 @@
+use super::*;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+/// A host with files in `store`, and what leads to them.
+fn host() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store");
+    std::fs::create_dir_all(store.join("lib")).unwrap();
+    std::fs::create_dir_all(store.join("other")).unwrap();
+    std::fs::write(store.join("lib/file"), "content").unwrap();
+    std::fs::write(store.join("other/file"), "other").unwrap();
+    let link = |target: &str, name: &str| symlink(target, store.join(name)).unwrap();
+    link("file", "lib/link");
+    link("../other/file", "lib/across");
+    link("/other/file", "lib/absolute");
+    link("..", "lib/up");
+    link("self", "lib/self");
+    link("lib", "folder-link");
+    link("/etc/passwd", "lib/out");
+    for i in 0..=MAX_LINKS {
+        link(&format!("chain{}", i + 1), &format!("lib/chain{i}"));
+    }
+    link("file", &format!("lib/chain{}", MAX_LINKS + 1));
+    dir
+}
+
+fn found(tree: &Tree, path: &str) -> std::result::Result<(String, bool, String), Errno> {
+    let found = tree.find(path)?;
+    let mut content = String::new();
+    if let Ok(fd) = found.open() {
+        std::io::Read::read_to_string(&mut std::fs::File::from(fd), &mut content).unwrap();
+    }
+    Ok((found.source.clone().unwrap(), found.is_link, content))
+}
+
+#[test]
+fn short_and_long_way_find_the_same() {
+    let dir = host();
+    let host = Host::open(dir.path()).unwrap();
+    let shown = dir.path().display();
+    let cases: [(&str, &str, bool, &str); 7] = [
+        ("/lib/file", "lib/file", false, "content"),
+        ("/lib/link", "lib/file", true, "content"),
+        ("/lib/across", "other/file", true, "other"),
+        ("/lib/absolute", "other/file", true, "other"),
+        ("/folder-link/file", "lib/file", false, "content"),
+        ("/folder-link/link", "lib/file", true, "content"),
+        ("/lib/chain0", "lib/file", true, "content"),
+    ];
+    let tree = host.tree(Some("/store")).unwrap();
+    // Twice: the second time the folder may have been listed.
+    for (path, source, is_link, content) in cases.iter().chain(&cases) {
+        let expected = format!("{shown}/store/{source}");
+        let expected = (expected, *is_link, (*content).to_owned());
+        assert_eq!(found(&tree, path), Ok(expected), "{path}");
+    }
+}
+
+#[test]
+fn links_stay_within_the_tree() {
+    let dir = host();
+    let host = Host::open(dir.path()).unwrap();
+    let tree = host.tree(Some("/store")).unwrap();
+    assert_eq!(tree.find("/lib/out").unwrap_err(), Errno::NOENT);
+    assert_eq!(tree.find("/lib/self").unwrap_err(), Errno::LOOP);
+    assert_eq!(tree.find("/gone/file").unwrap_err(), Errno::NOENT);
+    assert_eq!(tree.find("/lib/file/x").unwrap_err(), Errno::NOTDIR);
+    let up = tree.find("/lib/up").unwrap();
+    assert_eq!(up.kind, FileType::Directory);
+    assert_eq!(up.open().unwrap_err(), Errno::INVAL);
+}
+
+#[test]
+fn a_folder_is_listed_once_it_was_asked_for_a_few_names() {
+    let dir = host();
+    let host = Host::open(dir.path()).unwrap();
+    let tree = host.tree(Some("/store")).unwrap();
+    for _ in 0..=PATIENCE {
+        assert!(tree.find("/other/gone").is_err());
+    }
+    // What comes later isn't seen: nothing comes into a store's entry.
+    std::fs::write(dir.path().join("store/other/late"), "").unwrap();
+    assert_eq!(tree.find("/other/late").unwrap_err(), Errno::NOENT);
+    // Elsewhere on the host, files come and go.
+    let tree = host.tree(None).unwrap();
+    for _ in 0..=PATIENCE {
+        assert!(tree.find("/store/other/gone").is_err());
+    }
+    std::fs::write(dir.path().join("store/other/later"), "").unwrap();
+    assert!(tree.find("/store/other/later").is_ok());
+}
+
+#[test]
+fn a_folder_that_holds_only_what_is_known() {
+    let dir = host();
+    let host = Host::open(dir.path()).unwrap();
+    let tree = host.tree(Some("/store")).unwrap();
+    let only =
+        |names: &'static [&str]| tree.holds_only("/other", move |name| names.contains(&name));
+    assert_eq!(only(&["file"]), Ok(true));
+    assert_eq!(only(&["file", "more"]), Ok(true));
+    assert_eq!(only(&[]), Ok(false));
+    assert_eq!(tree.holds_only("/folder-link", |_| true), Err(Errno::LOOP));
+    assert_eq!(tree.holds_only("/gone", |_| true), Err(Errno::NOENT));
+}
+
+#[test]
+fn a_large_folder_is_not_kept_and_still_read_whole() {
+    let dir = host();
+    let many = dir.path().join("store/many");
+    std::fs::create_dir(&many).unwrap();
+    for i in 0..400 {
+        std::fs::write(many.join(format!("a-name-that-is-rather-long-{i}")), "").unwrap();
+    }
+    let host = Host::open(dir.path()).unwrap();
+    let tree = host.tree(Some("/store")).unwrap();
+    for i in 0..400 {
+        assert!(tree
+            .find(&format!("/many/a-name-that-is-rather-long-{i}"))
+            .is_ok());
+    }
+    assert_eq!(
+        tree.holds_only("/many", |name| name.starts_with("a-")),
+        Ok(true)
+    );
+    assert_eq!(
+        tree.holds_only("/many", |name| name.ends_with('7')),
+        Ok(false)
+    );
+}
+
+#[test]
+fn names_that_are_not_utf8_have_no_source() {
+    use std::os::unix::ffi::OsStrExt;
+    let dir = host();
+    let odd = std::ffi::OsStr::from_bytes(b"odd\xff");
+    std::fs::write(dir.path().join("store").join(odd), "").unwrap();
+    symlink(Path::new(odd), dir.path().join("store/link")).unwrap();
+    let host = Host::open(dir.path()).unwrap();
+    let tree = host.tree(Some("/store")).unwrap();
+    assert_eq!(tree.find("/link").unwrap().source, None);
+}

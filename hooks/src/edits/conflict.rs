@@ -1,0 +1,299 @@
+//! The one rule for what a container has already: what the user mounted stays.
+//!
+//! A mount or node of ours is left out where the container's own configuration has
+//! something at its path, in it (ours would hide that), or around it (its mount point
+//! would be made in the user's volume). The right to use a device that was asked for is
+//! given all the same. File systems that are made new for the container (a tmpfs, /proc)
+//! hold nothing of the user's: ours may lie in them.
+
+use std::collections::BTreeMap;
+use std::mem::take;
+
+use rustc_hash::FxHashSet;
+
+use super::coalesce::fold;
+use super::paths::{clean, Image};
+use super::present::{Container, Present, Standing};
+use super::{lies_in, sort_mounts, DescribedMount, Device, Edits, Library, Link, Mount};
+use crate::log::level::Level;
+use crate::log::Note;
+use crate::rootfs::split;
+
+/// Where the library cache lies.
+const CACHE: &str = "/etc/ld.so.cache";
+
+/// Edits that hide nothing of the container's own. Appliers take no others. Their paths
+/// in the container have no link of the image on the way.
+#[derive(Debug, Default)]
+pub struct Settled {
+    devices: Vec<Device>,
+    allowed: Vec<Device>,
+    mounts: Vec<Mount>,
+    directories: Vec<String>,
+    libraries: Vec<Library>,
+    new_file_systems: Vec<String>,
+    described: Vec<DescribedMount>,
+    links: Vec<Link>,
+    late_links: Vec<Link>,
+    rest: Edits,
+}
+
+impl Settled {
+    /// Nodes to be made, and allowed.
+    pub fn devices(&self) -> &[Device] {
+        &self.devices
+    }
+
+    /// Every device that the container may use: those, and others whose nodes it has by a
+    /// mount of its own.
+    pub fn allowed(&self) -> impl Iterator<Item = &Device> {
+        self.devices.iter().chain(&self.allowed)
+    }
+
+    pub fn mounts(&self) -> &[Mount] {
+        &self.mounts
+    }
+
+    /// Folders that no mount brings into being.
+    pub fn directories(&self) -> &[String] {
+        &self.directories
+    }
+
+    pub fn libraries(&self) -> &[Library] {
+        &self.libraries
+    }
+
+    /// Mounts of others' making.
+    pub fn described(&self) -> &[DescribedMount] {
+        &self.described
+    }
+
+    /// Links in the image's own files.
+    pub fn links(&self) -> &[Link] {
+        &self.links
+    }
+
+    /// Links in file systems that the runtime makes new: there is no place for them before.
+    pub fn late_links(&self) -> &[Link] {
+        &self.late_links
+    }
+
+    /// What hides nothing of the container's: its process's environment and groups, hooks,
+    /// network devices. The lists of paths are empty here.
+    pub fn rest(&self) -> &Edits {
+        &self.rest
+    }
+
+    /// Where the container has file systems that are made new for it.
+    pub fn new_file_systems(&self) -> &[String] {
+        &self.new_file_systems
+    }
+}
+
+impl Edits {
+    /// Leaves out the devices whose nodes the container's own configuration lists, with
+    /// whatever rights it gives them.
+    pub fn leave_listed(&mut self, present: &Present) {
+        let is_listed = |device: &Device| present.devices.iter().any(|p| clean(p) == device.path);
+        self.devices.retain(|device| !is_listed(device));
+    }
+
+    /// Applies the rule, and puts folders in place of their files where that hides nothing.
+    /// Notes: what is left out.
+    pub fn settle(mut self, present: &Present, image: &dyn Image) -> (Settled, Vec<Note>) {
+        let bare: Vec<String> = self.bare_directories().map(str::to_owned).collect();
+        self.leave_listed(present);
+        let mut container = Container::new(present, image);
+        fold(&mut self, &mut container);
+        let mut kept = Kept::default();
+        let mut settled = Settled {
+            new_file_systems: container.new_file_systems(),
+            ..Settled::default()
+        };
+        let mut hidden = settled.add_mounts(take(&mut self.mounts), &mut container, &mut kept);
+        let described = take(&mut self.described);
+        settled.add_described(described, &mut container, &mut kept, &mut hidden);
+        settled.add_devices(take(&mut self.devices), present, &mut container);
+        settled.add_directories(bare, &mut container, &mut kept);
+        settled.add_links(take(&mut self.links), &mut container, &mut kept);
+        settled.libraries = take(&mut self.libraries);
+        settled.libraries.retain(|l| !hidden.contains(&l.path));
+        self.directories.clear();
+        settled.rest = self;
+        let mut notes = kept.notes(&container);
+        notes.extend(settled.keep_cache(&mut container));
+        (settled, notes)
+    }
+}
+
+impl Settled {
+    /// Gives the targets at which the container sees neither our file nor another.
+    fn add_mounts(
+        &mut self,
+        mounts: Vec<Mount>,
+        container: &mut Container,
+        kept: &mut Kept,
+    ) -> FxHashSet<String> {
+        let mut hidden = FxHashSet::default();
+        self.mounts = mounts;
+        self.mounts.retain_mut(|mount| {
+            let (moved, standing) = container.stand(&mount.target, &mount.source);
+            match standing {
+                Standing::Free => mount.target = moved.unwrap_or(take(&mut mount.target)),
+                Standing::Ours => {}
+                Standing::At(other) => kept.add(other, take(&mut mount.target)),
+                Standing::Around(other) | Standing::Within(other) => {
+                    kept.add(other, mount.target.clone());
+                    hidden.insert(take(&mut mount.target));
+                }
+            }
+            standing == Standing::Free
+        });
+        // Links may have led two of them to one place, or a folder behind what lies in it.
+        sort_mounts(&mut self.mounts);
+        self.mounts.dedup_by(|b, a| a.target == b.target);
+        hidden
+    }
+
+    /// Adds to `hidden` the targets at which the container sees neither file.
+    fn add_described(
+        &mut self,
+        mounts: Vec<DescribedMount>,
+        container: &mut Container,
+        kept: &mut Kept,
+        hidden: &mut FxHashSet<String>,
+    ) {
+        for mut mount in mounts {
+            let (moved, standing) = container.stand(&mount.target, &mount.source);
+            match standing {
+                Standing::Free => {
+                    mount.target = moved.unwrap_or(mount.target);
+                    let is_there = |target: &String| *target == mount.target;
+                    let ours = self.mounts.iter().map(|m| &m.target);
+                    let mut there = ours.chain(self.described.iter().map(|m| &m.target));
+                    if !there.any(is_there) {
+                        self.described.push(mount);
+                    }
+                }
+                Standing::Ours => {}
+                Standing::At(place) if container.is_made_as(place, &mount) => {}
+                Standing::At(other) => kept.add(other, mount.target),
+                Standing::Around(other) | Standing::Within(other) => {
+                    kept.add(other, mount.target.clone());
+                    hidden.insert(mount.target);
+                }
+            }
+        }
+        // Parents before what lies in them; the order of others is their author's.
+        let depth = |mount: &DescribedMount| mount.target.matches('/').count();
+        self.described.sort_by_key(depth);
+    }
+
+    /// A link is itself what is put in place: where an older one of that name leads is not
+    /// followed.
+    fn add_links(&mut self, links: Vec<Link>, container: &mut Container, kept: &mut Kept) {
+        for mut link in links {
+            if let Some((folder, name)) = split(&link.path) {
+                let folder = container.resolve(folder);
+                link.path = format!("{}/{name}", folder.trim_end_matches('/'));
+            }
+            let is_new = |place: &&String| lies_in(&link.path, place);
+            match container.standing(&link.path, "") {
+                Standing::Free if self.new_file_systems.iter().any(|p| is_new(&p)) => {
+                    self.late_links.push(link);
+                }
+                Standing::Free | Standing::Ours => self.links.push(link),
+                Standing::At(other) | Standing::Within(other) | Standing::Around(other) => {
+                    kept.add(other, link.path);
+                }
+            }
+        }
+    }
+
+    fn add_devices(&mut self, devices: Vec<Device>, present: &Present, container: &mut Container) {
+        let listed = present.devices.iter();
+        let listed: FxHashSet<String> = listed.map(|p| container.resolve(p)).collect();
+        self.devices = devices;
+        self.devices.retain_mut(|device| {
+            let (moved, standing) = container.stand(&device.path, &device.source);
+            device.path = moved.unwrap_or(take(&mut device.path));
+            if listed.contains(&device.path) {
+                return false;
+            }
+            if standing != Standing::Free {
+                self.allowed.push(device.clone());
+            }
+            standing == Standing::Free
+        });
+    }
+
+    fn add_directories(
+        &mut self,
+        directories: Vec<String>,
+        container: &mut Container,
+        kept: &mut Kept,
+    ) {
+        for directory in directories {
+            let (moved, standing) = container.stand(&directory, "");
+            match standing {
+                Standing::Around(place) => kept.add(place, directory),
+                Standing::At(_) => {}
+                _ => self.directories.push(moved.unwrap_or(directory)),
+            }
+        }
+    }
+
+    /// Where the user mounted the library cache, or the folder that it lies in, ours could
+    /// only be made beneath.
+    fn keep_cache(&mut self, container: &mut Container) -> Option<Note> {
+        if self.libraries.is_empty() && self.rest.compat.is_empty() {
+            return None;
+        }
+        let (_, standing) = container.stand(CACHE, "");
+        let (Standing::At(place) | Standing::Around(place)) = standing else {
+            // It is made in the image, where this container does not see it.
+            let path = container.new_around(CACHE)?;
+            let message = format!(
+                "the container's own file system {path} is new and hides the library cache: the driver's libraries are found in the loader's default folders only"
+            );
+            return Some(Note::new(Level::Warning, message));
+        };
+        self.libraries.clear();
+        self.rest.compat.clear();
+        let path = container.path(place);
+        let message = format!(
+            "the container's own mount {path} stays as it is, and has the library cache: the driver's libraries are found in the loader's default folders only"
+        );
+        Some(Note::new(Level::Warning, message))
+    }
+}
+
+/// What stays, and what of ours is left out for it.
+#[derive(Default)]
+struct Kept(BTreeMap<usize, Vec<String>>);
+
+impl Kept {
+    fn add(&mut self, place: usize, ours: String) {
+        self.0.entry(place).or_default().push(ours);
+    }
+
+    /// One for each mount that stays, however many files are left out.
+    fn notes(self, container: &Container) -> Vec<Note> {
+        let note = |(place, ours): (usize, Vec<String>)| {
+            let more = match ours.len() {
+                1 => String::new(),
+                count => format!(" and {} more", count - 1),
+            };
+            let message = format!(
+                "the container's own mount {} stays as it is: {}{more} left out",
+                container.path(place),
+                ours[0]
+            );
+            Note::new(Level::Warning, message)
+        };
+        self.0.into_iter().map(note).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;

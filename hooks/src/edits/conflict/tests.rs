@@ -1,0 +1,363 @@
+use super::super::paths::tests::Links;
+use super::super::paths::Unseen;
+use super::super::present::Mounted;
+use super::*;
+use std::collections::BTreeMap;
+
+fn mount(target: &str) -> Mount {
+    Mount {
+        source: format!("/h{target}"),
+        target: target.to_owned(),
+    }
+}
+
+fn user<'a>(destination: &'a str, source: &'a str) -> Mounted<'a> {
+    Mounted {
+        destination: destination.into(),
+        source: source.into(),
+        is_new: false,
+    }
+}
+
+fn tmpfs(destination: &str) -> Mounted<'_> {
+    Mounted {
+        is_new: true,
+        ..user(destination, "tmpfs")
+    }
+}
+
+fn library(path: &str) -> Library {
+    Library {
+        path: path.to_owned(),
+        soname: "lib.so".to_owned(),
+        flags: 0,
+        is_link: false,
+    }
+}
+
+fn device(path: &str) -> Device {
+    Device {
+        source: path.to_owned(),
+        path: path.to_owned(),
+        kind: 'c',
+        major: 195,
+        minor: 0,
+        mode: 0o666,
+        uid: Some(0),
+        gid: Some(0),
+        access: crate::edits::Access::ALL,
+    }
+}
+
+/// A library on its own, a folder of data, and a bare directory.
+fn edits() -> Edits {
+    Edits {
+        mounts: vec![mount("/usr/lib/liba.so"), mount("/opt/data")],
+        directories: vec!["/opt/bare".to_owned()],
+        libraries: vec![library("/usr/lib/liba.so")],
+        ..Edits::default()
+    }
+}
+
+struct Outcome {
+    mounts: Vec<String>,
+    libraries: usize,
+    directories: usize,
+    notes: Vec<String>,
+}
+
+fn settle(mounts: Vec<Mounted>, image: &dyn Image) -> Outcome {
+    let present = Present {
+        mounts,
+        ..Present::default()
+    };
+    let (settled, notes) = edits().settle(&present, image);
+    Outcome {
+        mounts: settled.mounts.iter().map(|m| m.target.clone()).collect(),
+        libraries: settled.libraries.len(),
+        directories: settled.directories.len(),
+        notes: notes.into_iter().map(|note| note.message).collect(),
+    }
+}
+
+const LIBRARY: &str = "/usr/lib/liba.so";
+const DATA: &str = "/opt/data";
+
+#[test]
+fn what_the_user_mounted_stays() {
+    // The user's mount; which of ours remain; whether the library and the directory do.
+    type Case = (&'static str, &'static [&'static str], usize, usize);
+    let cases: [Case; 14] = [
+        ("/other", &[DATA, LIBRARY], 1, 1),
+        ("/usr/lib/liba.so.1", &[DATA, LIBRARY], 1, 1),
+        // At a path of ours, however it is written. The user's own library is cached.
+        (LIBRARY, &[DATA], 1, 1),
+        ("/usr/lib/liba.so/", &[DATA], 1, 1),
+        ("//usr/./lib/../lib//liba.so", &[DATA], 1, 1),
+        ("usr/lib/liba.so", &[DATA], 1, 1),
+        ("/opt/data", &[LIBRARY], 1, 1),
+        // In a folder of ours.
+        ("/opt/data/mine", &[LIBRARY], 1, 1),
+        ("/opt/data/a/../b", &[LIBRARY], 1, 1),
+        // Around paths of ours.
+        ("/usr/lib", &[DATA], 0, 1),
+        ("/usr/", &[DATA], 0, 1),
+        ("/opt", &[LIBRARY], 1, 0),
+        ("/opt/bare", &[DATA, LIBRARY], 1, 0),
+        ("/", &[], 0, 0),
+    ];
+    for (destination, mounts, libraries, directories) in cases {
+        let found = settle(vec![user(destination, "/volume")], &Unseen);
+        assert_eq!(found.mounts, mounts, "{destination}");
+        assert_eq!(found.libraries, libraries, "{destination}");
+        assert_eq!(found.directories, directories, "{destination}");
+        let expected = usize::from(mounts.len() < 2);
+        assert_eq!(
+            found.notes.len(),
+            expected,
+            "{destination}: {:?}",
+            found.notes
+        );
+    }
+}
+
+#[test]
+fn notes_name_the_mount_and_what_is_left_out() {
+    let found = settle(vec![user("/opt/", "/volume")], &Unseen);
+    let expected = "the container's own mount /opt stays as it is: /opt/data and 1 more left out";
+    assert_eq!(found.notes, [expected]);
+}
+
+#[test]
+fn links_of_the_image_lead_to_what_is_mounted() {
+    let image = Links([("/lib64", "usr/lib"), ("/data", "/opt/data")].into());
+    for (destination, mounts) in [
+        ("/lib64/liba.so", [DATA].as_slice()),
+        ("/lib64", &[DATA]),
+        ("/lib64/../lib/liba.so", &[DATA]),
+        ("/data/mine", &[LIBRARY]),
+        ("/lib64/other", &[DATA, LIBRARY]),
+    ] {
+        let found = settle(vec![user(destination, "/volume")], &image);
+        assert_eq!(found.mounts, mounts, "{destination}");
+    }
+    // Ours too may be what a link leads from.
+    let image = Links([("/usr/lib", "/volume"), (DATA, "elsewhere")].into());
+    let found = settle(
+        vec![user("/volume", "/v"), user("/opt/elsewhere", "/e")],
+        &image,
+    );
+    assert_eq!(found.mounts, Vec::<String>::new());
+    let found = settle(Vec::new(), &image);
+    assert_eq!(found.mounts, ["/opt/elsewhere", "/volume/liba.so"]);
+}
+
+#[test]
+fn links_that_a_mount_hides_lead_nowhere() {
+    let image = Links([("/usr/lib", "/elsewhere"), ("/vol/in", "/usr/lib")].into());
+    let found = settle(vec![user("/usr", "/volume")], &image);
+    assert_eq!(found.mounts, [DATA]);
+    // The second is mounted in the first, not in /usr/lib.
+    let found = settle(vec![user("/vol", "/volume"), user("/vol/in", "/x")], &image);
+    assert_eq!(found.mounts, ["/elsewhere/liba.so", DATA]);
+}
+
+#[test]
+fn new_file_systems_take_ours_in() {
+    let found = settle(vec![tmpfs("/opt"), tmpfs("/usr/lib/")], &Unseen);
+    assert_eq!(found.mounts, [DATA, LIBRARY]);
+    assert_eq!(found.notes, Vec::<String>::new());
+    // At a path of ours, or in it, they stay as any other; the innermost decides.
+    assert_eq!(settle(vec![tmpfs(DATA)], &Unseen).mounts, [LIBRARY]);
+    assert_eq!(
+        settle(vec![tmpfs("/opt/data/x")], &Unseen).mounts,
+        [LIBRARY]
+    );
+    let nested = vec![tmpfs("/usr"), user("/usr/lib", "/volume")];
+    assert_eq!(settle(nested, &Unseen).mounts, [DATA]);
+    let nested = vec![user("/usr", "/volume"), tmpfs("/usr/lib")];
+    assert_eq!(settle(nested, &Unseen).mounts, [DATA, LIBRARY]);
+}
+
+#[test]
+fn what_is_there_already_is_not_mounted_again_and_nothing_is_said() {
+    for mounts in [
+        vec![
+            user(LIBRARY, "/h/usr/lib/liba.so"),
+            user(DATA, "/h/opt/data"),
+        ],
+        vec![user("/usr/lib", "/h/usr/lib"), user(DATA, "/h/opt/data")],
+    ] {
+        let found = settle(mounts, &Unseen);
+        assert_eq!((found.mounts.len(), found.libraries), (0, 1));
+        assert_eq!(found.notes, Vec::<String>::new());
+    }
+}
+
+#[test]
+fn a_library_cache_of_the_users_stays() {
+    let image = Links([("/etc", "/private/etc")].into());
+    for (destination, image, libraries) in [
+        ("/etc", &Unseen as &dyn Image, 0),
+        ("/etc/ld.so.cache", &Unseen, 0),
+        ("/etc/ld.so.conf.d", &Unseen, 1),
+        ("/etc/hosts", &Unseen, 1),
+        ("/private/etc", &image, 0),
+    ] {
+        let found = settle(vec![user(destination, "/volume")], image);
+        assert_eq!(found.mounts, [DATA, LIBRARY], "{destination}");
+        assert_eq!(found.libraries, libraries, "{destination}");
+        assert_eq!(found.notes.len(), 1 - libraries, "{destination}");
+    }
+    // What is new hides the image's, which has no volume of the user's.
+    let found = settle(vec![tmpfs("/etc")], &Unseen);
+    assert_eq!((found.libraries, found.notes.len()), (1, 1));
+    assert!(found.notes[0].contains("/etc is new and hides the library cache"));
+    for mounts in [vec![tmpfs("/run")], vec![tmpfs("/etc/ld.so.conf.d")]] {
+        assert!(settle(mounts, &Unseen).notes.is_empty());
+    }
+}
+
+/// runc takes a destination that begins with the root's own path to lie below it as it is.
+#[test]
+fn destinations_below_the_roots_own_path_are_what_runc_makes_of_them() {
+    let mut present = Present {
+        mounts: vec![
+            user("/b/rootfs/opt/x", "/mine"),
+            user("/b/rootfsx/opt/x", "/mine"),
+        ],
+        ..Present::default()
+    };
+    present.add_below("/b/rootfs");
+    let destinations: Vec<&str> = present.mounts.iter().map(|m| &*m.destination).collect();
+    assert_eq!(
+        destinations,
+        ["/b/rootfs/opt/x", "/b/rootfsx/opt/x", "/opt/x"]
+    );
+    assert_eq!(present.mounts[2].source, "/mine");
+}
+
+#[test]
+fn devices_of_the_users_stay_and_others_are_allowed() {
+    let settle = |mounts: Vec<Mounted>, devices: &[&str]| {
+        let present = Present {
+            mounts,
+            devices: devices.iter().map(|&path| path.to_owned().into()).collect(),
+        };
+        let edits = Edits {
+            devices: vec![device("/dev/x0"), device("/dev/x1")],
+            ..Edits::default()
+        };
+        let image = Links([("/nodes", "dev")].into());
+        let (settled, _) = edits.settle(&present, &image);
+        let path = |device: &Device| device.path.clone();
+        let made: Vec<String> = settled.devices().iter().map(path).collect();
+        let allowed: Vec<String> = settled.allowed().map(path).collect();
+        (made, allowed)
+    };
+    let names = |names: &[&str]| -> Vec<String> { names.iter().map(|&n| n.to_owned()).collect() };
+    let both = names(&["/dev/x0", "/dev/x1"]);
+    assert_eq!(
+        settle(vec![tmpfs("/dev")], &[]),
+        (both.clone(), both.clone())
+    );
+    // Its rights are the user's word too.
+    let one = names(&["/dev/x1"]);
+    assert_eq!(settle(vec![], &["/dev//x0/"]), (one.clone(), one.clone()));
+    assert_eq!(settle(vec![], &["/nodes/x0"]), (one.clone(), one.clone()));
+    let nodes = vec![tmpfs("/dev"), user("/dev/x0", "/dev/x0")];
+    assert_eq!(settle(nodes, &[]), (one, names(&["/dev/x1", "/dev/x0"])));
+    assert_eq!(settle(vec![user("/dev/", "/dev")], &[]), (vec![], both));
+}
+
+/// runc takes `..` out of the text first, crun follows the link first (both tried).
+#[test]
+fn a_mount_behind_a_link_and_dots_is_where_either_runtime_puts_it() {
+    let image = Links(BTreeMap::from([("/lib64", "usr/lib64")]));
+    for destination in ["/lib64/../usr/lib", "/lib64/../lib"] {
+        let found = settle(vec![user(destination, "/volume")], &image);
+        assert_eq!(found.mounts, [DATA], "{destination}");
+        assert_eq!(found.notes.len(), 1, "{destination}");
+    }
+}
+
+/// A volume is mounted over a tmpfs in it that came before, and is what ours would be made in.
+#[test]
+fn a_later_mount_covers_what_lies_in_it() {
+    let covered = vec![tmpfs("/usr/lib"), user("/usr", "/volume")];
+    assert_eq!(settle(covered, &Unseen).mounts, [DATA]);
+    let within = vec![user("/usr", "/volume"), tmpfs("/usr/lib")];
+    assert_eq!(settle(within, &Unseen).mounts, [DATA, LIBRARY]);
+}
+
+fn described(target: &str) -> DescribedMount {
+    DescribedMount {
+        source: format!("/h{target}"),
+        target: target.to_owned(),
+        kind: String::new(),
+        options: Vec::new(),
+    }
+}
+
+fn link(path: &str) -> Link {
+    Link {
+        path: path.to_owned(),
+        target: "x".to_owned(),
+    }
+}
+
+/// What came by CDI gives way to the user's own as what is ours does.
+#[test]
+fn described_mounts_and_links_hide_nothing_of_the_users() {
+    let image = Links(BTreeMap::from([
+        ("/lib", "usr/lib"),
+        ("/usr/lib/old", "libold.so"),
+    ]));
+    let edits = Edits {
+        mounts: vec![mount("/opt/ours")],
+        described: [
+            "/lib/deep/libb.so",
+            "/lib/liba.so",
+            "/opt/ours",
+            "/mine/in",
+            "/user",
+            "/again",
+        ]
+        .map(described)
+        .into(),
+        libraries: vec![library("/lib/liba.so"), library("/mine/in")],
+        links: ["/lib/old", "/mine/link", "/user", "/dev/by/x", "/new"]
+            .map(link)
+            .into(),
+        groups: vec![44],
+        ..Edits::default()
+    };
+    let present = Present {
+        mounts: vec![
+            tmpfs("/dev"),
+            user("/mine", "/volume"),
+            user("/user", "/volume"),
+            user("/again", "/h/again"),
+        ],
+        ..Present::default()
+    };
+    let (settled, notes) = edits.settle(&present, &image);
+    let targets: Vec<_> = settled
+        .described()
+        .iter()
+        .map(|m| m.target.as_str())
+        .collect();
+    assert_eq!(targets, ["/usr/lib/liba.so", "/usr/lib/deep/libb.so"]);
+    let libraries: Vec<_> = settled
+        .libraries()
+        .iter()
+        .map(|l| l.path.as_str())
+        .collect();
+    assert_eq!(libraries, ["/lib/liba.so"]);
+    let paths = |links: &[Link]| links.iter().map(|l| l.path.clone()).collect::<Vec<_>>();
+    // The link of the image is replaced: where it leads is not.
+    assert_eq!(paths(settled.links()), ["/usr/lib/old", "/new"]);
+    assert_eq!(paths(settled.late_links()), ["/dev/by/x"]);
+    assert_eq!(settled.rest().groups, [44]);
+    assert_eq!(notes.len(), 2, "{notes:?}");
+}

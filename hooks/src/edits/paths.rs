@@ -1,0 +1,203 @@
+//! Paths of a container, as text.
+
+use std::borrow::Cow;
+
+/// Links that are followed before a path counts as one that leads nowhere: the kernel's
+/// own limit (`path_resolution(7)`).
+const MAX_LINKS: u32 = 40;
+
+/// True when the path is the folder or lies in it.
+pub fn lies_in(path: &str, folder: &str) -> bool {
+    folder == "/"
+        || path
+            .strip_prefix(folder)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// True for an absolute path without empty parts, `.` and `..`, other than `/`.
+pub fn is_plain(path: &str) -> bool {
+    // By bytes: a large inventory has thousands of them.
+    let Some(rest) = path.as_bytes().strip_prefix(b"/") else {
+        return false;
+    };
+    let mut start = 0;
+    for (at, byte) in rest.iter().enumerate() {
+        match byte {
+            b'/' if matches!(rest[start..at], [] | [b'.'] | [b'.', b'.']) => return false,
+            b'/' => start = at + 1,
+            0 => return false,
+            _ => {}
+        }
+    }
+    !matches!(rest[start..], [] | [b'.'] | [b'.', b'.'])
+}
+
+/// The path as runtimes read the destination of a mount: from the root, without empty
+/// parts, `.` and `..`.
+pub fn clean(path: &str) -> Cow<'_, str> {
+    if is_plain(path) {
+        return Cow::Borrowed(path);
+    }
+    let mut parts = Vec::new();
+    for part in path.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => _ = parts.pop(),
+            part => parts.push(part),
+        }
+    }
+    Cow::Owned(format!("/{}", parts.join("/")))
+}
+
+/// What is at a path of an image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum At {
+    Nothing,
+    /// Something, and no link on the way.
+    Something,
+    /// A link is on the way.
+    Link,
+}
+
+/// What the rules have to know of an image.
+pub trait Image {
+    fn at(&self, path: &str) -> At;
+    /// Where the link at a path leads, whose folder no link leads to. `None`: it is no link.
+    fn link(&self, path: &str) -> Option<String>;
+    /// True where the image has no such folder, or an empty one.
+    fn is_free(&self, folder: &str) -> bool;
+}
+
+/// An image that can't be looked at: every path counts as it stands.
+pub struct Unseen;
+
+impl Image for Unseen {
+    fn at(&self, _: &str) -> At {
+        At::Something
+    }
+
+    fn link(&self, _: &str) -> Option<String> {
+        None
+    }
+
+    fn is_free(&self, _: &str) -> bool {
+        false
+    }
+}
+
+/// Where a path leads within the image, which has a link on its way. What is mounted there is
+/// another file tree: its links are not the image's.
+pub fn follow(path: &str, image: &dyn Image, is_mount: impl Fn(&str) -> bool) -> String {
+    let mut rest: Vec<String> = reversed(path).collect();
+    let mut done = String::new();
+    let mut links = 0;
+    while let Some(part) = rest.pop() {
+        match part.as_str() {
+            "" | "." => continue,
+            ".." => {
+                done.truncate(done.rfind('/').unwrap_or(0));
+                continue;
+            }
+            part => {
+                done.push('/');
+                done.push_str(part);
+            }
+        }
+        if is_mount(&done) {
+            break;
+        }
+        let target = if links < MAX_LINKS {
+            image.link(&done)
+        } else {
+            None
+        };
+        if let Some(target) = target {
+            links += 1;
+            let end = if target.starts_with('/') {
+                0
+            } else {
+                done.rfind('/').unwrap_or(0)
+            };
+            done.truncate(end);
+            rest.extend(reversed(&target));
+        }
+    }
+    rest.reverse();
+    clean(&format!("{done}/{}", rest.join("/"))).into_owned()
+}
+
+fn reversed(path: &str) -> impl Iterator<Item = String> + '_ {
+    path.rsplit('/').map(str::to_owned)
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    /// An image of links; everything else is a folder.
+    pub struct Links(pub BTreeMap<&'static str, &'static str>);
+
+    impl Image for Links {
+        fn at(&self, path: &str) -> At {
+            let mut prefixes = path.match_indices('/').map(|(at, _)| &path[..at]);
+            if prefixes.any(|prefix| self.0.contains_key(prefix)) || self.0.contains_key(path) {
+                At::Link
+            } else {
+                At::Something
+            }
+        }
+
+        fn link(&self, path: &str) -> Option<String> {
+            self.0.get(path).map(|&target| target.to_owned())
+        }
+
+        fn is_free(&self, _: &str) -> bool {
+            true
+        }
+    }
+
+    #[test]
+    fn clean_table() {
+        for (path, expected) in [
+            ("/a/b", "/a/b"),
+            ("a/b", "/a/b"),
+            ("/a/b/", "/a/b"),
+            ("//a/./b//", "/a/b"),
+            ("/a/../b", "/b"),
+            ("/../..", "/"),
+            ("", "/"),
+        ] {
+            assert_eq!(clean(path), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn lies_in_table() {
+        assert!(lies_in("/a", "/a") && lies_in("/a/b", "/a") && lies_in("/a", "/"));
+        assert!(!lies_in("/ab", "/a") && !lies_in("/a", "/a/b"));
+    }
+
+    #[test]
+    fn links_lead_within_the_image_and_stop_at_mounts() {
+        let image = Links(BTreeMap::from([
+            ("/lib", "usr/lib"),
+            ("/usr/lib/x", "/opt/./x/"),
+            ("/up", "../../../etc"),
+            ("/loop", "loop"),
+            ("/volume/deep", "/etc"),
+        ]));
+        let lead = |path: &str| follow(path, &image, |path| path == "/volume");
+        for (path, expected) in [
+            ("/lib/a.so", "/usr/lib/a.so"),
+            ("/lib/../a", "/usr/a"),
+            ("/lib/x/y", "/opt/x/y"),
+            ("/up/hosts", "/etc/hosts"),
+            ("/volume/deep/a", "/volume/deep/a"),
+            ("/plain/a", "/plain/a"),
+        ] {
+            assert_eq!(lead(path), expected, "{path}");
+        }
+        assert_eq!(lead("/loop/a"), "/loop/a");
+    }
+}

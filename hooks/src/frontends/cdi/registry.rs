@@ -1,0 +1,203 @@
+//! Which specification has which device.
+
+use std::path::PathBuf;
+
+use crate::config::cdi::folder::SpecFile;
+use crate::config::cdi::name::{qualified, Qualified};
+use crate::config::cdi::{Document, NamedDevice};
+use crate::error::{Error, Result};
+use crate::log::brief;
+
+/// Names that an error suggests.
+const MAX_SUGGESTIONS: usize = 5;
+
+/// What the files of a host's folders have.
+#[derive(Debug)]
+pub struct Registry<'a> {
+    files: &'a [SpecFile],
+    folders: &'a [PathBuf],
+}
+
+/// A device, and the specification that has it.
+#[derive(Debug, Clone, Copy)]
+pub struct Found<'a> {
+    pub file: &'a SpecFile,
+    pub document: &'a Document,
+    pub device: &'a NamedDevice,
+}
+
+/// A device that a container can name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listed {
+    pub name: String,
+    pub file: PathBuf,
+    /// Files of the same folder that have it too, so that no container gets it.
+    pub conflicts: Vec<PathBuf>,
+}
+
+impl<'a> Registry<'a> {
+    /// The folders are those that an error names.
+    pub fn new(files: &'a [SpecFile], folders: &'a [PathBuf]) -> Self {
+        Self { files, folders }
+    }
+
+    /// Finds a device. Errors: no specification has it, several of one folder have it, or the
+    /// one that may have it can't be used.
+    pub fn find(&self, name: &str) -> Result<Found<'a>> {
+        let Some(wanted) = qualified(name) else {
+            return Err(
+                Error::usage(format!("{:?} is no name of a CDI device", brief(name)))
+                    .resolve("write it like vendor.com/class=device"),
+            );
+        };
+        // One of its kind that can't be read may be the one that has it, or that says it
+        // otherwise.
+        self.refuse_broken(name, |kind| kind == Some(wanted.kind))?;
+        let candidates = self.all(wanted);
+        let top = candidates.iter().map(|found| found.file.priority).max();
+        let mut best = candidates.iter().filter(|f| Some(f.file.priority) == top);
+        match (best.next(), best.next()) {
+            (Some(found), None) => Ok(*found),
+            (Some(one), Some(other)) => Err(conflict(name, one.file, other.file)),
+            (None, _) => {
+                self.refuse_broken(name, |kind| kind.is_none())?;
+                Err(self.unknown(name, wanted))
+            }
+        }
+    }
+
+    /// Every device that a specification has, in the order of the names.
+    pub fn list(&self) -> Vec<Listed> {
+        let mut listed: Vec<(usize, Listed)> = Vec::new();
+        for file in self.files {
+            let Ok(document) = &file.content else {
+                continue;
+            };
+            for device in &document.devices {
+                let name = format!("{}={}", document.kind, device.name);
+                let known = listed.iter_mut().find(|(_, listed)| listed.name == name);
+                let own = Listed {
+                    name,
+                    file: file.path.clone(),
+                    conflicts: Vec::new(),
+                };
+                match known {
+                    None => listed.push((file.priority, own)),
+                    Some(known) if known.0 == file.priority => known.1.conflicts.push(own.file),
+                    Some(known) => *known = (file.priority, own),
+                }
+            }
+        }
+        let mut listed: Vec<Listed> = listed.into_iter().map(|(_, listed)| listed).collect();
+        listed.sort_by(|a, b| a.name.cmp(&b.name));
+        listed
+    }
+
+    fn all(&self, wanted: Qualified) -> Vec<Found<'a>> {
+        let mut found = Vec::new();
+        for file in self.files {
+            let Ok(document) = &file.content else {
+                continue;
+            };
+            if document.kind != wanted.kind {
+                continue;
+            }
+            let named = document.devices.iter();
+            let named = named.filter(|device| device.name == wanted.device);
+            found.extend(named.map(|device| Found {
+                file,
+                document,
+                device,
+            }));
+        }
+        found
+    }
+
+    fn refuse_broken(&self, name: &str, is_its: impl Fn(Option<&str>) -> bool) -> Result<()> {
+        for file in self.files {
+            if let Err(broken) = &file.content {
+                if is_its(broken.kind.as_deref()) {
+                    let path = file.path.display();
+                    return Err(Error::usage(format!(
+                        "{name} is asked for, but {path} can't be used: {}",
+                        broken.summary()
+                    ))
+                    .resolve("correct the file, or remove it; `oci-decorator cdi list` names every mistake"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn unknown(&self, name: &str, wanted: Qualified) -> Error {
+        let folders: Vec<_> = self
+            .folders
+            .iter()
+            .map(|f| f.display().to_string())
+            .collect();
+        let folders = folders.join(", ");
+        let listed = self.list();
+        let of_kind =
+            |listed: &&Listed| qualified(&listed.name).is_some_and(|name| name.kind == wanted.kind);
+        let mut near: Vec<&str> = listed
+            .iter()
+            .filter(of_kind)
+            .map(|l| l.name.as_str())
+            .collect();
+        if near.is_empty() {
+            near = listed.iter().map(|l| l.name.as_str()).collect();
+        }
+        near.sort_by_key(|known| distance(known, name));
+        let more = near.len().saturating_sub(MAX_SUGGESTIONS);
+        near.truncate(MAX_SUGGESTIONS);
+        let known = match (near.is_empty(), more) {
+            (true, _) => "they have no devices".to_owned(),
+            (false, 0) => format!("known are {}", near.join(", ")),
+            (false, more) => format!("known are {} and {more} more", near.join(", ")),
+        };
+        Error::not_found(format!(
+            "no CDI specification in {folders} has the device {}; {known}",
+            brief(name)
+        ))
+        .resolve("`oci-decorator cdi list` shows every device; `oci-decorator cdi generate --output /etc/cdi/NAME.json` or the vendor's own tool writes a specification")
+    }
+}
+
+fn conflict(name: &str, one: &SpecFile, other: &SpecFile) -> Error {
+    let (one, other) = (one.path.display(), other.path.display());
+    Error::usage(format!("{name} is in {one} and in {other}: neither counts"))
+        .resolve("remove one of the files, or its device")
+}
+
+/// How many letters must be changed, added or taken out.
+fn distance(one: &str, other: &str) -> usize {
+    let mut row: Vec<usize> = (0..=other.chars().count()).collect();
+    for (at, letter) in one.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = at + 1;
+        for (place, theirs) in other.chars().enumerate() {
+            let changed = diagonal + usize::from(letter != theirs);
+            diagonal = row[place + 1];
+            row[place + 1] = changed.min(diagonal + 1).min(row[place] + 1);
+        }
+    }
+    row.last().copied().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn distances() {
+        for (one, other, expected) in [
+            ("", "", 0),
+            ("a", "", 1),
+            ("gpu=0", "gpu=1", 1),
+            ("abc", "b", 2),
+        ] {
+            assert_eq!(distance(one, other), expected);
+            assert_eq!(distance(other, one), expected);
+        }
+    }
+}

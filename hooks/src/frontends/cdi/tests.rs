@@ -1,0 +1,362 @@
+use super::*;
+use crate::edits::Access;
+use std::path::Path;
+
+/// A host with two folders of specifications.
+struct Scene(tempfile::TempDir);
+
+impl Scene {
+    fn new() -> Self {
+        let scene = Self(tempfile::tempdir().unwrap());
+        for folder in ["etc/cdi", "run/cdi", "dev", "usr/lib"] {
+            std::fs::create_dir_all(scene.0.path().join(folder)).unwrap();
+        }
+        scene.file("usr/lib/libx.so.1", "");
+        scene.file("usr/lib/libx.so.2", "");
+        scene
+    }
+
+    fn file(&self, path: &str, text: &str) {
+        let path = self.0.path().join(path);
+        std::fs::write(&path, text).unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o644);
+        std::fs::set_permissions(path, mode).unwrap();
+    }
+
+    /// Devices with these edits, of the kind `v.com/c`.
+    fn spec(&self, path: &str, common: &str, devices: &[(&str, &str)]) {
+        let devices: Vec<String> = devices
+            .iter()
+            .map(|(name, edits)| format!(r#"{{"name":"{name}","containerEdits":{{{edits}}}}}"#))
+            .collect();
+        let text = format!(
+            r#"{{"cdiVersion":"1.1.0","kind":"v.com/c","containerEdits":{{{common}}},"devices":[{}]}}"#,
+            devices.join(",")
+        );
+        self.file(path, &text);
+    }
+
+    fn edits(&self, names: &[&str]) -> Result<(Edits, Vec<Note>)> {
+        let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
+        let folders = ["/etc/cdi", "/run/cdi"].map(PathBuf::from);
+        edits(&names, &folders, &Host::open(self.0.path()).unwrap())
+    }
+
+    fn fails(&self, names: &[&str]) -> String {
+        self.edits(names).unwrap_err().to_string()
+    }
+}
+
+fn env(value: &str) -> String {
+    format!(r#""env":["A={value}"]"#)
+}
+
+#[test]
+fn nothing_is_read_for_no_names() {
+    let scene = Scene::new();
+    scene.file("etc/cdi/bad.json", "{");
+    assert_eq!(scene.edits(&[]), Ok((Edits::default(), Vec::new())));
+}
+
+#[test]
+fn a_later_folder_counts_more_and_two_files_of_one_are_a_conflict() {
+    let scene = Scene::new();
+    scene.spec(
+        "etc/cdi/a.json",
+        "",
+        &[("d", &env("etc")), ("e", &env("etc"))],
+    );
+    scene.spec("run/cdi/b.json", "", &[("d", &env("run"))]);
+    let of = |name: &str| scene.edits(&[name]).unwrap().0.environment;
+    assert_eq!(of("v.com/c=d"), ["A=run"]);
+    assert_eq!(of("v.com/c=e"), ["A=etc"]);
+    scene.spec("etc/cdi/c.json", "", &[("e", &env("other"))]);
+    let error = scene.fails(&["v.com/c=e"]);
+    assert!(
+        error.contains("etc/cdi/a.json and in ") && error.contains("neither counts"),
+        "{error}"
+    );
+    assert_eq!(of("v.com/c=d"), ["A=run"]);
+    // One of a later folder settles it.
+    scene.spec("run/cdi/d.json", "", &[("e", &env("late"))]);
+    assert_eq!(of("v.com/c=e"), ["A=late"]);
+    let host = Host::open(scene.0.path()).unwrap();
+    let folders = ["/etc/cdi", "/run/cdi"].map(PathBuf::from);
+    let files = read(&folders, &host).unwrap();
+    let listed = Registry::new(&files, &folders).list();
+    let names: Vec<_> = listed
+        .iter()
+        .map(|l| (l.name.as_str(), l.conflicts.len()))
+        .collect();
+    assert_eq!(names, [("v.com/c=d", 0), ("v.com/c=e", 0)]);
+}
+
+#[test]
+fn what_is_not_known_is_refused_whole_with_the_nearest_names() {
+    let scene = Scene::new();
+    scene.spec(
+        "etc/cdi/a.json",
+        "",
+        &[("gpu0", &env("0")), ("gpu1", &env("1"))],
+    );
+    let error = scene.fails(&["v.com/c=gpu0", "v.com/c=gpu2"]);
+    for part in [
+        &format!("in {0}/etc/cdi, {0}/run/cdi has", scene.0.path().display()),
+        "v.com/c=gpu2",
+        "known are v.com/c=gpu0, v.com/c=gpu1",
+        "cdi list",
+    ] {
+        assert!(error.contains(part), "{part}\n{error}");
+    }
+    assert!(scene.fails(&["a/b=c"]).contains("a/b=c"));
+    assert!(scene.fails(&["gpu0"]).contains("no name of a CDI device"));
+    let both = scene.fails(&["v.com/c=x", "v.com/c=y"]);
+    assert!(both.contains("=x;") && both.contains("=y;"), "{both}");
+}
+
+/// As `/var/run` is a link on most hosts.
+#[test]
+fn links_of_the_host_lead_within_its_root() {
+    let scene = Scene::new();
+    let outside = tempfile::tempdir().unwrap();
+    std::fs::create_dir(outside.path().join("cdi")).unwrap();
+    std::os::unix::fs::symlink("/run", scene.0.path().join("link")).unwrap();
+    std::os::unix::fs::symlink(outside.path(), scene.0.path().join("out")).unwrap();
+    scene.spec("run/cdi/a.json", "", &[("d", &env("1"))]);
+    let host = Host::open(scene.0.path()).unwrap();
+    let count = |folder: &str| read(&[folder.into()], &host).unwrap().len();
+    assert_eq!(count("/link/cdi"), 1);
+    std::fs::copy(
+        scene.0.path().join("run/cdi/a.json"),
+        outside.path().join("cdi/a.json"),
+    )
+    .unwrap();
+    assert_eq!(count("/out/cdi"), 0);
+}
+
+#[test]
+fn a_broken_file_stops_only_who_may_need_it() {
+    let scene = Scene::new();
+    scene.spec("etc/cdi/a.json", "", &[("d", &env("1"))]);
+    scene.file("etc/cdi/other.json", r#"{"kind": "o.com/x", "x": 9}"#);
+    let (edits, notes) = scene.edits(&["v.com/c=d"]).unwrap();
+    assert_eq!(edits.environment, ["A=1"]);
+    assert!(notes[0]
+        .message
+        .contains("other.json can't be used and is ignored"));
+    let error = scene.fails(&["o.com/x=1"]);
+    assert!(
+        error.contains("other.json can't be used: ") && error.contains("(and "),
+        "{error}"
+    );
+    scene.file("etc/cdi/what.json", "\u{0}");
+    assert!(scene.edits(&["v.com/c=d"]).is_ok());
+    assert!(scene
+        .fails(&["v.com/c=none"])
+        .contains("what.json can't be used"));
+    scene.file("run/cdi/mine.json", r#"{"kind": "v.com/c", "#);
+    assert!(scene
+        .fails(&["v.com/c=d"])
+        .contains("mine.json can't be used"));
+}
+
+#[test]
+fn common_edits_come_once_and_later_values_count() {
+    let scene = Scene::new();
+    let common = r#""env":["A=common","B=1"],"additionalGids":[0,44]"#;
+    let of = |lib: &str, a: &str| {
+        format!(
+            r#""env":["A={a}"],"additionalGids":[44,105],"mounts":[{{"hostPath":"/usr/lib/{lib}","containerPath":"/usr/lib/../lib/libx.so","options":["ro"]}},{{"hostPath":"/usr","containerPath":"/opt"}}]"#
+        )
+    };
+    scene.spec(
+        "etc/cdi/a.json",
+        common,
+        &[("d", &of("libx.so.1", "d")), ("e", &of("libx.so.2", "e"))],
+    );
+    let names = ["v.com/c=d", "v.com/c=e", "v.com/c=d"];
+    let (edits, _) = scene.edits(&names).unwrap();
+    assert_eq!(edits.environment, ["A=e", "B=1"]);
+    assert_eq!(edits.groups, [44, 105]);
+    let root = scene.0.path().display();
+    let mounts: Vec<_> = edits
+        .described
+        .iter()
+        .map(|m| (m.target.as_str(), m.source.clone()))
+        .collect();
+    assert_eq!(
+        mounts,
+        [
+            ("/opt", format!("{root}/usr")),
+            ("/usr/lib/libx.so", format!("{root}/usr/lib/libx.so.2"))
+        ]
+    );
+    assert_eq!(edits.described[1].options, ["bind", "ro"]);
+}
+
+#[test]
+fn a_file_or_node_that_is_gone_is_named_with_its_device() {
+    let scene = Scene::new();
+    let gone = r#""mounts":[{"hostPath":"/usr/lib/gone.so","containerPath":"/x"}]"#;
+    let node = r#""deviceNodes":[{"path":"/dev/gone"}]"#;
+    scene.spec("etc/cdi/a.json", "", &[("d", gone), ("e", node)]);
+    for (name, part) in [
+        ("v.com/c=d", "/usr/lib/gone.so"),
+        ("v.com/c=e", "/dev/gone"),
+    ] {
+        let error = scene.fails(&[name]);
+        for part in [
+            name,
+            "etc/cdi/a.json",
+            part,
+            "the host has no such",
+            "generate",
+        ] {
+            assert!(error.contains(part), "{part}\n{error}");
+        }
+    }
+}
+
+#[test]
+fn nodes_are_what_the_specification_or_the_host_says() {
+    use rustix::fs::{makedev, mknodat, FileType, Mode, CWD};
+    if !crate::need::root("mknod") {
+        return;
+    }
+    let scene = Scene::new();
+    let node = scene.0.path().join("dev/x");
+    mknodat(
+        CWD,
+        node,
+        FileType::CharacterDevice,
+        Mode::from_raw_mode(0o600),
+        makedev(240, 7),
+    )
+    .unwrap();
+    let of = |fields: &str| format!(r#""deviceNodes":[{{"path":"/dev/x"{fields}}}]"#);
+    let cases = [
+        ("plain", of(""), ('c', 240, 7), Access::ALL),
+        (
+            "full",
+            of(r#","type":"b","major":8,"minor":1,"permissions":"r""#),
+            ('b', 8, 1),
+            Access {
+                read: true,
+                ..Access::NONE
+            },
+        ),
+        ("u", of(r#","type":"u""#), ('c', 240, 7), Access::ALL),
+        (
+            "none",
+            of(r#","permissions":"none""#),
+            ('c', 240, 7),
+            Access::NONE,
+        ),
+        ("pipe", of(r#","type":"p""#), ('p', 0, 0), Access::ALL),
+    ];
+    let devices: Vec<_> = cases
+        .iter()
+        .map(|(name, edits, ..)| (*name, edits.as_str()))
+        .collect();
+    scene.spec("etc/cdi/a.json", "", &devices);
+    for (name, _, numbers, access) in &cases {
+        let (edits, _) = scene.edits(&[&format!("v.com/c={name}")]).unwrap();
+        let [device] = edits.devices.as_slice() else {
+            panic!("{name}")
+        };
+        assert_eq!(
+            (device.kind, device.major, device.minor),
+            *numbers,
+            "{name}"
+        );
+        assert_eq!(
+            (device.access, device.mode, device.uid),
+            (*access, 0o666, None),
+            "{name}"
+        );
+        assert!(Path::new(&device.source).starts_with(scene.0.path()));
+    }
+    scene.spec("etc/cdi/a.json", "", &[("d", &of(r#","type":"b""#))]);
+    assert!(scene
+        .fails(&["v.com/c=d"])
+        .contains("of the type b, and it is of the type c"));
+}
+
+#[test]
+fn hooks_that_are_known_become_edits_and_others_stay() {
+    let scene = Scene::new();
+    let hook = |path: &str, args: &str| {
+        format!(r#"{{"hookName":"createContainer","path":"{path}","args":["x",{args}]}}"#)
+    };
+    let hooks = [
+        hook(
+            "/usr/bin/nvidia-cdi-hook",
+            r#""create-symlinks","--link","libx.so.1::/usr/lib/libx.so""#,
+        ),
+        hook(
+            "/usr/bin/nvidia-ctk",
+            r#""hook","update-ldcache","--folder","/usr/lib","--ldconfig-path","@/sbin/ldconfig""#,
+        ),
+        hook(
+            "/usr/bin/nvidia-cdi-hook",
+            r#""enable-cuda-compat","--host-driver-version=535.1""#,
+        ),
+        hook(
+            "/usr/bin/nvidia-cdi-hook",
+            r#""disable-device-node-modification""#,
+        ),
+        hook(
+            "/usr/bin/nvidia-cdi-hook",
+            r#""create-symlinks","--new-option""#,
+        ),
+        hook(
+            "/usr/bin/nvidia-cdi-hook",
+            r#""chmod","--mode","755","--path","/dev/dri""#,
+        ),
+        r#"{"hookName":"prestart","path":"/bin/own","env":["X=1"],"timeout":2}"#.to_owned(),
+    ];
+    scene.spec(
+        "etc/cdi/a.json",
+        "",
+        &[("d", &format!(r#""hooks":[{}]"#, hooks.join(",")))],
+    );
+    let (edits, _) = scene.edits(&["v.com/c=d"]).unwrap();
+    assert_eq!(
+        (&*edits.links[0].path, &*edits.links[0].target),
+        ("/usr/lib/libx.so", "libx.so.1")
+    );
+    assert_eq!(edits.library_folders, ["/usr/lib"]);
+    assert_eq!(edits.compat[0].driver.as_deref(), Some("535.1"));
+    let args: Vec<_> = edits
+        .hooks
+        .iter()
+        .map(|h| h.args.get(1).map(String::as_str))
+        .collect();
+    assert_eq!(args, [Some("create-symlinks"), Some("chmod"), None]);
+    let own = &edits.hooks[2];
+    assert_eq!(
+        (own.timeout, own.env.as_slice()),
+        (Some(2), &["X=1".to_owned()][..])
+    );
+    assert!(edits.hooks[1].env[0].starts_with("PATH="));
+}
+
+#[test]
+fn annotations_name_devices() {
+    let names = |annotations: &[(&str, &str)]| {
+        annotation_names(annotations.iter().copied(), &["cdi.k8s.io/"])
+    };
+    let found = names(&[
+        ("cdi.k8s.io/a", "v/c=d,v/c=e"),
+        ("x", "no"),
+        ("cdi.k8s.io/b", "v/c=d"),
+    ]);
+    assert_eq!(found.unwrap(), ["v/c=d", "v/c=e"]);
+    for value in ["", "0", "v/c=d,", "v/c=d, v/c=e"] {
+        let error = names(&[("cdi.k8s.io/a", value)]).unwrap_err().to_string();
+        assert!(
+            error.contains("the annotation cdi.k8s.io/a has "),
+            "{error}"
+        );
+    }
+}

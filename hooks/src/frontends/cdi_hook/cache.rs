@@ -1,0 +1,76 @@
+//! `update-ldcache`: the libraries in folders of a container that exists.
+
+use rustc_hash::FxHashSet;
+
+use crate::apply::cannot_link;
+use crate::discover::libraries::{in_folder, in_root, is_library, soname_link};
+use crate::edits::paths::clean;
+use crate::edits::{Library, Present};
+use crate::ldcache::{self, drop_in, parse, MAX_CACHE};
+use crate::log::Note;
+use crate::rootfs::{split, Rootfs};
+
+const CACHE: &str = "etc/ld.so.cache";
+/// Folders that every loader searches.
+const DEFAULT: [&str; 4] = ["/lib", "/usr/lib", "/lib64", "/usr/lib64"];
+
+/// Merges what the folders have into the image's caches. Of a folder that the image's own
+/// cache knows, only what is mounted there is new.
+pub fn update(rootfs: &Rootfs, present: &Present, folders: &[String]) -> Vec<Note> {
+    let known = known_folders(rootfs);
+    let mut found: Vec<Library> = Vec::new();
+    if let Some(compat) = drop_in::compat(&rootfs.files) {
+        found.extend(in_folder(&rootfs.files, &compat));
+    }
+    let mut mounted = Vec::new();
+    for folder in folders {
+        let folder = clean(folder);
+        let targets = present.mounts.iter().map(|mount| clean(&mount.destination));
+        let in_it = targets.filter(|path| {
+            let parent = split(path).map(|(parent, _)| parent.trim_end_matches('/'));
+            parent == Some(&folder) && is_library(path)
+        });
+        mounted.extend(in_it.filter_map(|path| in_root(&rootfs.mounted, &path)));
+        if !known.contains(&*folder) {
+            found.extend(in_folder(&rootfs.mounted, &folder));
+        }
+    }
+    let mut seen: FxHashSet<String> = found.iter().map(|l| l.path.clone()).collect();
+    let new = mounted.iter().filter(|l| seen.insert(l.path.clone()));
+    found.extend(new.cloned());
+    let mut notes = make_links(rootfs, &mounted);
+    notes.extend(ldcache::update(&rootfs.files, &found));
+    notes
+}
+
+/// What `ldconfig` makes: programs and musl's loader look for a library under its soname.
+fn make_links(rootfs: &Rootfs, libraries: &[Library]) -> Vec<Note> {
+    let make = |library: &Library| {
+        let link = soname_link(library)?;
+        if libraries.iter().any(|other| other.path == link.path) {
+            return None;
+        }
+        let (root, within) = rootfs.writer(&link.path);
+        let error = root.make_link(within, &link.target).err()?;
+        Some(cannot_link(&link.path, error))
+    };
+    libraries.iter().filter_map(make).collect()
+}
+
+fn known_folders(rootfs: &Rootfs) -> FxHashSet<String> {
+    let mut known: FxHashSet<String> = DEFAULT.iter().map(|&f| f.to_owned()).collect();
+    let Ok((bytes, _)) = rootfs.files.read(CACHE, MAX_CACHE) else {
+        return known;
+    };
+    let cache = parse(&bytes).unwrap_or_default();
+    for entry in &cache.entries {
+        let folder = std::str::from_utf8(entry.path).ok().and_then(split);
+        if let Some((folder, _)) = folder {
+            let folder = folder.trim_end_matches('/');
+            if !known.contains(folder) {
+                known.insert(folder.to_owned());
+            }
+        }
+    }
+    known
+}

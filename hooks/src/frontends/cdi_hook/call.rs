@@ -1,0 +1,283 @@
+//! The command line of `nvidia-cdi-hook`, as specifications of CDI have it.
+
+use std::ffi::OsString;
+
+use lexopt::Arg::{Long, Value};
+use lexopt::ValueExt;
+
+use crate::edits::{Compat, Link};
+use crate::error::{Error, Result};
+
+/// What it can be asked for, as its errors name it.
+pub const VERBS: [&str; 6] = [
+    "create-symlinks",
+    "update-ldcache",
+    "enable-cuda-compat",
+    "disable-device-node-modification",
+    "chmod",
+    PROFILE,
+];
+/// Since version 1.20 of NVIDIA's. What it writes is a setting of a driver's own program.
+const PROFILE: &str = "update-application-profile";
+/// Where NVIDIA's images have the newer libraries.
+const COMPAT_FOLDER: &str = "/usr/local/cuda/compat";
+
+/// What a hook is asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Call {
+    pub verb: Verb,
+    /// A file that has the state, instead of standard input.
+    pub state: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verb {
+    CreateSymlinks(Vec<Link>),
+    UpdateLdcache(Vec<String>),
+    EnableCudaCompat(Compat),
+    DisableDeviceNodeModification,
+    Chmod { mode: u32, paths: Vec<String> },
+    UpdateApplicationProfile,
+}
+
+/// What the options of a verb say.
+#[derive(Default)]
+struct Options {
+    state: Option<String>,
+    links: Vec<Link>,
+    folders: Vec<String>,
+    compat: Option<Compat>,
+    mode: Option<u32>,
+    paths: Vec<String>,
+}
+
+impl Call {
+    /// Reads the words behind the program's name. Errors: a verb or an option that is not
+    /// known, or one that says nothing.
+    pub fn parse(words: Vec<OsString>) -> Result<Self> {
+        let mut parser = lexopt::Parser::from_args(words);
+        let verb = loop {
+            match parser.next().map_err(|e| usage(&e))? {
+                // Accepted before the verb too, and without a meaning here.
+                Some(Long("debug" | "quiet")) => {}
+                Some(Value(verb)) => break verb.to_string_lossy().into_owned(),
+                Some(other) => return Err(usage(&other.unexpected())),
+                None => return Err(usage(&"no command given")),
+            }
+        };
+        if !VERBS.contains(&verb.as_str()) {
+            return Err(usage(&format!("unknown command {verb:?}")));
+        }
+        if verb == PROFILE {
+            // It does nothing, whatever its options are.
+            return Ok(Self {
+                verb: Verb::UpdateApplicationProfile,
+                state: None,
+            });
+        }
+        let options = Options::parse(parser, &verb)?;
+        let missing = |option: &str| usage(&format!("{verb}: {option} is missing"));
+        let parsed = match verb.as_str() {
+            "create-symlinks" => Verb::CreateSymlinks(options.links),
+            "update-ldcache" => Verb::UpdateLdcache(options.folders),
+            "enable-cuda-compat" => {
+                Verb::EnableCudaCompat(options.compat.unwrap_or_else(empty_compat))
+            }
+            "chmod" => Verb::Chmod {
+                mode: options.mode.ok_or_else(|| missing("--mode"))?,
+                paths: options.paths,
+            },
+            _ => Verb::DisableDeviceNodeModification,
+        };
+        Ok(Self {
+            verb: parsed,
+            state: options
+                .state
+                .filter(|file| !matches!(file.as_str(), "" | "-")),
+        })
+    }
+}
+
+fn empty_compat() -> Compat {
+    Compat {
+        folder: COMPAT_FOLDER.to_owned(),
+        driver: None,
+        cuda: None,
+    }
+}
+
+impl Options {
+    fn parse(mut parser: lexopt::Parser, verb: &str) -> Result<Self> {
+        let mut options = Self::default();
+        while let Some(argument) = parser.next().map_err(|e| usage(&e))? {
+            let Long(name) = argument else {
+                return Err(usage(&format!("{verb}: {}", argument.unexpected())));
+            };
+            let name = name.to_owned();
+            options.take(verb, &name, &mut parser)?;
+        }
+        Ok(options)
+    }
+
+    fn take(&mut self, verb: &str, name: &str, parser: &mut lexopt::Parser) -> Result<()> {
+        let mut text = || -> Result<String> {
+            let value = parser.value().map_err(|e| usage(&e))?;
+            value.string().map_err(|e| usage(&e))
+        };
+        match (verb, name) {
+            (_, "container-spec") => self.state = Some(text()?),
+            (_, "debug" | "quiet") => {}
+            ("create-symlinks", "link") => self.links.push(link(&text()?)?),
+            ("update-ldcache", "folder") => self.folders.extend(folders(&text()?)?),
+            // The cache is merged natively: no program of host or image is run for it.
+            ("update-ldcache", "ldconfig-path") => _ = text()?,
+            ("enable-cuda-compat", "host-driver-version") => {
+                self.compat().driver = version(name, text()?)?;
+            }
+            ("enable-cuda-compat", "host-cuda-version") => {
+                self.compat().cuda = version(name, text()?)?;
+            }
+            ("enable-cuda-compat", "cuda-compat-container-root") => self.compat().folder = text()?,
+            ("chmod", "mode") => {
+                let mode = text()?;
+                let number = u32::from_str_radix(mode.trim_start_matches("0o"), 8).ok();
+                let number = number.filter(|mode| *mode <= 0o777);
+                let known = number.ok_or_else(|| usage(&format!("--mode {mode:?} is no mode")))?;
+                self.mode = Some(known);
+            }
+            ("chmod", "path") => self.paths.extend(list(&text()?)),
+            _ => return Err(usage(&format!("{verb}: unknown option --{name}"))),
+        }
+        Ok(())
+    }
+
+    fn compat(&mut self) -> &mut Compat {
+        self.compat.get_or_insert_with(empty_compat)
+    }
+}
+
+/// Numbers with dots between them; an empty one is not known.
+fn version(option: &str, text: String) -> Result<Option<String>> {
+    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
+    if text.is_empty() || text.split('.').all(is_number) {
+        return Ok(Some(text).filter(|text| !text.is_empty()));
+    }
+    Err(usage(&format!("--{option} {text:?} is no version")))
+}
+
+/// Folders of the container. A relative one would be searched from nowhere.
+fn folders(text: &str) -> Result<Vec<String>> {
+    let found = list(text);
+    if found.is_empty() {
+        return Err(usage(&"--folder is empty"));
+    }
+    match found.iter().find(|folder| !folder.starts_with('/')) {
+        Some(folder) => Err(usage(&format!(
+            "--folder {folder:?} is not an absolute path"
+        ))),
+        None => Ok(found),
+    }
+}
+
+/// Several values may stand behind one option, with commas.
+fn list(text: &str) -> Vec<String> {
+    let parts = text.split(',').filter(|part| !part.is_empty());
+    parts.map(str::to_owned).collect()
+}
+
+/// `TARGET::LINK`.
+fn link(text: &str) -> Result<Link> {
+    let mut parts = text.split("::");
+    match (parts.next(), parts.next(), parts.next()) {
+        (Some(target), Some(path), None) if !target.is_empty() && !path.is_empty() => Ok(Link {
+            path: path.to_owned(),
+            target: target.to_owned(),
+        }),
+        _ => Err(usage(&format!("--link {text:?}: expected TARGET::LINK"))),
+    }
+}
+
+fn usage(problem: &dyn std::fmt::Display) -> Error {
+    Error::usage(problem.to_string()).resolve(format!("known commands are {}", VERBS.join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(words: &str) -> Result<Verb> {
+        let words = words.split_whitespace().map(Into::into).collect();
+        Call::parse(words).map(|call| call.verb)
+    }
+
+    #[test]
+    fn verbs_and_their_options() {
+        let link = |target: &str, path: &str| Link {
+            path: path.to_owned(),
+            target: target.to_owned(),
+        };
+        let links = Verb::CreateSymlinks(vec![link("../x", "/a"), link("y", "/b")]);
+        assert_eq!(
+            parse("create-symlinks --link ../x::/a --link=y::/b"),
+            Ok(links)
+        );
+        let folders = vec!["/a".to_owned(), "/b".to_owned(), "/c".to_owned()];
+        let words = "update-ldcache --ldconfig-path @/sbin/ldconfig --folder /a --folder /b,/c";
+        assert_eq!(parse(words), Ok(Verb::UpdateLdcache(folders)));
+        let compat = Compat {
+            driver: Some("535.1".to_owned()),
+            ..empty_compat()
+        };
+        let words = "--debug enable-cuda-compat --host-driver-version=535.1 --host-cuda-version=";
+        assert_eq!(parse(words), Ok(Verb::EnableCudaCompat(compat)));
+        let chmod = Verb::Chmod {
+            mode: 0o755,
+            paths: vec!["/dev/dri".to_owned()],
+        };
+        assert_eq!(parse("chmod --mode 755 --path /dev/dri"), Ok(chmod));
+        assert!(parse("disable-device-node-modification --container-spec -").is_ok());
+    }
+
+    #[test]
+    fn what_is_refused_names_the_known() {
+        for (words, part) in [
+            ("", "no command given"),
+            ("fly", "unknown command \"fly\""),
+            ("--fly", "--fly"),
+            ("create-symlinks --link a", "expected TARGET::LINK"),
+            ("create-symlinks --link a::b::c", "expected TARGET::LINK"),
+            ("create-symlinks --link ::b", "expected TARGET::LINK"),
+            ("create-symlinks --folder /a", "unknown option --folder"),
+            ("create-symlinks x", "unexpected argument"),
+            ("chmod --path /x", "--mode is missing"),
+            ("chmod --mode 999", "is no mode"),
+            ("chmod --mode 4755", "is no mode"),
+            ("update-ldcache --folder", "missing argument"),
+            ("update-ldcache --folder=", "--folder is empty"),
+            ("update-ldcache --folder=,", "--folder is empty"),
+            (
+                "update-ldcache --folder /a,b/c",
+                "\"b/c\" is not an absolute path",
+            ),
+            (
+                "enable-cuda-compat --host-driver-version abc",
+                "\"abc\" is no version",
+            ),
+            (
+                "enable-cuda-compat --host-driver-version=1..2",
+                "\"1..2\" is no version",
+            ),
+            (
+                "enable-cuda-compat --host-cuda-version=12x",
+                "\"12x\" is no version",
+            ),
+        ] {
+            let error = parse(words).unwrap_err().to_string();
+            assert!(error.contains(part), "{words}: {error}");
+            assert!(
+                error.contains("known commands are create-symlinks, "),
+                "{error}"
+            );
+        }
+    }
+}

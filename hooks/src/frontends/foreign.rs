@@ -1,0 +1,185 @@
+//! The interfaces of others that a front end answers, and what their ways give that are not
+//! by a vendor file.
+
+use std::path::Path;
+use std::sync::LazyLock;
+
+use crate::config::nvidia::{Config, Mode};
+use crate::config::settings::{Scheduler, Settings};
+use crate::discover::host::Host;
+use crate::edits::Edits;
+use crate::error::Result;
+use crate::log::Note;
+use crate::oci::spec::request_with;
+use crate::policy::Policy;
+use crate::request::{Ask, Interface, Request, Source, Units, Way};
+
+use super::nvidia::{csv, legacy, HostOf, Nvidia, Reader, DEVICES, HOOKS};
+use super::sarus::{self, Given};
+use super::{amd, cdi};
+
+/// NVIDIA's interface under the program's own names: by the vendor file.
+static OWN: LazyLock<Config> = LazyLock::new(|| Config {
+    mode: Mode::JitCdi,
+    ..Config::default()
+});
+
+/// Which interfaces are answered. By default none is.
+#[derive(Debug, Default)]
+pub struct Foreign<'a> {
+    pub nvidia: Option<Nvidia<'a>>,
+    pub amd: bool,
+    pub scheduler: Scheduler,
+    /// What the scheduler gave this process.
+    pub given: Given,
+}
+
+impl<'a> Foreign<'a> {
+    /// Those of the settings.
+    pub fn of_settings(settings: &Settings, reader: Reader) -> Self {
+        let has = |interface| settings.interfaces.contains(&interface);
+        let nvidia = has(Interface::Nvidia).then(|| Nvidia {
+            config: &OWN,
+            problem: None,
+            reader,
+            reads_annotations: false,
+            file: None,
+        });
+        Self {
+            nvidia,
+            amd: has(Interface::Amd),
+            ..Self::default()
+        }
+        .with_scheduler(settings)
+    }
+
+    /// NVIDIA's, as its own names answer it, and those of the settings.
+    pub fn of_nvidia(settings: &Settings, nvidia: Nvidia<'a>) -> Self {
+        Self {
+            nvidia: Some(nvidia),
+            amd: settings.interfaces.contains(&Interface::Amd),
+            ..Self::default()
+        }
+        .with_scheduler(settings)
+    }
+
+    fn with_scheduler(mut self, settings: &Settings) -> Self {
+        self.scheduler = settings.scheduler;
+        if self.scheduler != Scheduler::Ignored {
+            self.given = Given::of_process();
+        }
+        self
+    }
+
+    /// What a config asks for, by flags of vendor files and by these.
+    pub fn request<'b>(&self, config: &'b [u8], policy: &Policy, root: &Path) -> Request<'b> {
+        let wanted = self.nvidia.map(|nvidia| nvidia.wanted());
+        let mut request = request_with(config, &wanted.unwrap_or_default());
+        if self.scheduler != Scheduler::Ignored {
+            request.reserved = self.reserved();
+        }
+        if let Some(nvidia) = &self.nvidia {
+            sarus::apply(&mut request, &self.given, self.scheduler);
+            nvidia.read(&mut request, config, policy, &HostOf(root));
+        }
+        if self.amd {
+            amd::read(&mut request, &self.given, self.scheduler, policy);
+        }
+        request
+    }
+
+    /// The vendors whose devices only the scheduler gives, whether the interface by which it
+    /// does is answered or not.
+    fn reserved(&self) -> Vec<String> {
+        let known = Interface::WORDS.map(|(_, interface)| interface.domain());
+        let kind = self.nvidia.map(|nvidia| nvidia.config.cdi_kind.as_str());
+        let own = kind
+            .and_then(|kind| kind.split_once('/'))
+            .map(|kind| kind.0);
+        let all = known.into_iter().chain(own);
+        all.map(str::to_ascii_lowercase).collect()
+    }
+
+    /// What is given for an ask beside a vendor file's answer.
+    pub fn given(&self, ask: &Ask, request: &Request, host: &Host) -> Result<(Edits, Vec<Note>)> {
+        let Some(nvidia) = self.nvidia.filter(|_| ask.interface == Interface::Nvidia) else {
+            return Ok((Edits::default(), Vec::new()));
+        };
+        let (mut edits, notes) = match ask.way {
+            Way::VendorFile => (nvidia.beside(host)?, Vec::new()),
+            Way::Csv => csv::edits(host, nvidia.config, ask)?,
+            Way::Cdi => by_names(nvidia.config, ask, request, host)?,
+            Way::Hook => {
+                let get = |name: &str| std::env::var(name).ok();
+                let hook = legacy::hook(&nvidia, &request.hooks, get)?;
+                let edits = Edits {
+                    hooks: hook.into_iter().collect(),
+                    ..Edits::default()
+                };
+                return Ok((edits, Vec::new()));
+            }
+        };
+        // What Docker adds for `--gpus` has nothing left to do.
+        edits.replaced_hooks = HOOKS.map(str::to_owned).to_vec();
+        Ok((edits, notes))
+    }
+}
+
+/// What specifications of CDI give for the names of an ask. A hook that comes later has
+/// nothing left to do, as the variable says.
+fn by_names(
+    config: &Config,
+    ask: &Ask,
+    request: &Request,
+    host: &Host,
+) -> Result<(Edits, Vec<Note>)> {
+    ask.details.as_ref().map_err(Clone::clone)?;
+    let Units::These(names) = &ask.units else {
+        return Ok((Edits::default(), Vec::new()));
+    };
+    let (mut edits, notes) = cdi::edits(names, &config.cdi_folders, host)?;
+    edits.environment.retain(|entry| !is_devices(entry));
+    // What the scheduler gives beside it keeps its variable.
+    if request.reserved.is_empty() || ask.source == Source::Scheduler {
+        edits.environment.push(format!("{DEVICES}=void"));
+    }
+    Ok((edits, notes))
+}
+
+fn is_devices(entry: &str) -> bool {
+    entry.split('=').next() == Some(DEVICES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn by_default_nothing_foreign_is_answered() {
+        let foreign = Foreign::of_settings(&Settings::default(), Reader::Runtime);
+        assert!(foreign.nvidia.is_none() && !foreign.amd);
+        let config =
+            br#"{"process":{"env":["NVIDIA_VISIBLE_DEVICES=all","ROCR_VISIBLE_DEVICES=0"]}}"#;
+        let request = foreign.request(config, &Policy::default(), Path::new("/"));
+        assert_eq!((request.asks.len(), request.suspect), (0, None));
+    }
+
+    #[test]
+    fn settings_name_what_is_answered() {
+        let settings = Settings {
+            interfaces: vec![Interface::Nvidia, Interface::Amd],
+            ..Settings::default()
+        };
+        let foreign = Foreign::of_settings(&settings, Reader::Runtime);
+        let config = br#"{"annotations":{"cdi.k8s.io/a":"v/c=d"},"process":{"env":
+            ["NVIDIA_VISIBLE_DEVICES=0","ROCR_VISIBLE_DEVICES=1"]}}"#;
+        let request = foreign.request(config, &Policy::default(), Path::new("/"));
+        let asks: Vec<_> = request
+            .asks
+            .iter()
+            .map(|ask| (ask.interface, ask.way))
+            .collect();
+        let expected = [Interface::Nvidia, Interface::Amd].map(|it| (it, Way::VendorFile));
+        assert_eq!(asks, expected);
+    }
+}

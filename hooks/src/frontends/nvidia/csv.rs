@@ -1,0 +1,408 @@
+//! The lists of host files by which NVIDIA's boards say what a container gets: a folder of
+//! files with lines of a kind, a comma and a path.
+
+use super::DEVICES;
+use crate::config::nvidia::Config;
+use crate::config::trust;
+use crate::config::vendor::{Inventory, Vendor};
+use crate::decide::{Choice, VendorFile};
+use crate::discover::answer::{check_one, groups};
+use crate::discover::host::Host;
+use crate::discover::inventory::collect;
+use crate::edits::paths::{clean, is_plain};
+use crate::edits::{Edits, Link};
+use crate::error::{Error, Result};
+use crate::log::level::Level;
+use crate::log::Note;
+use crate::request::{Ask, Details, Interface, Known};
+use crate::rootfs::split;
+
+/// Files that count unless an image asks for all.
+const BASE: [&str; 3] = ["devices.csv", "drivers.csv", "l4t.csv"];
+const MAX_SIZE: u64 = 1 << 20;
+/// Links after which a path leads nowhere.
+const MAX_LINKS: usize = 40;
+/// What the files give, as a feature.
+const FEATURE: &str = "csv";
+
+/// What lines of the files name.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Lines {
+    devices: Vec<String>,
+    libraries: Vec<String>,
+    folders: Vec<String>,
+    links: Vec<String>,
+}
+
+/// What a container gets by the files. Every board has one GPU: which devices were asked
+/// for makes no difference. Notes: what the host has not, and lines that say nothing.
+/// Errors: the folder can't be read; others than root may change one of its files.
+pub fn edits(host: &Host, config: &Config, ask: &Ask) -> Result<(Edits, Vec<Note>)> {
+    let details = ask.details.as_ref().map_err(Clone::clone)?;
+    let folder = config.csv_folder.to_string_lossy();
+    let (lines, mut notes) = read(host, &folder, details.every_list)?;
+    notes.extend(requirements(host, details)?);
+    let file = VendorFile {
+        name: Interface::Nvidia.word().to_owned(),
+        path: host.shown(&folder),
+        content: Ok(vendor(&lines)),
+    };
+    let Ok(vendor) = &file.content else {
+        return Ok((Edits::default(), notes));
+    };
+    let choice = Choice {
+        file: &file,
+        vendor,
+        features: vec![FEATURE],
+    };
+    let (mut edits, found) = collect(host, &[choice])?;
+    notes.extend(found);
+    edits.links = lines
+        .links
+        .iter()
+        .flat_map(|path| chain(host, path))
+        .collect();
+    if details.groups {
+        edits.groups = groups(&edits.devices);
+    }
+    // A hook that comes later has nothing left to do.
+    edits.environment.push(format!("{DEVICES}=void"));
+    Ok((edits, notes))
+}
+
+fn vendor(lines: &Lines) -> Vendor {
+    let inventory = Inventory {
+        devices: lines.devices.clone(),
+        libraries: lines.libraries.clone(),
+        miscellaneous: lines.folders.clone(),
+        ..Inventory::default()
+    };
+    Vendor {
+        version: None,
+        log_level: Level::Info,
+        activation_flag: DEVICES.to_owned(),
+        driver_feature: Vec::new(),
+        inventory: vec![(FEATURE.to_owned(), inventory)],
+        root: None,
+        sonames: rustc_hash::FxHashMap::default(),
+        cdi_kind: None,
+        units: None,
+        interfaces: vec![Interface::Nvidia],
+        aliases: Vec::new(),
+    }
+}
+
+fn read(host: &Host, folder: &str, every: bool) -> Result<(Lines, Vec<Note>)> {
+    let shown = host.shown(folder);
+    let names = host.names_in(folder).map_err(|error| {
+        Error::not_found(format!("NVIDIA_VISIBLE_DEVICES asks for devices by the files of {shown}, which can't be listed: {error}"))
+            .resolve("install the board's files, or set another `mode` in NVIDIA's config.toml")
+    })?;
+    let refuse = |problem: String| Err(Error::usage(problem).resolve(trust::RESOLUTION));
+    if let Ok(Some(problem)) = host.distrust(folder) {
+        return refuse(problem);
+    }
+    let mut lines = Lines::default();
+    let mut notes = Vec::new();
+    for name in names.iter().filter(|name| counts(name, every)) {
+        let path = format!("{folder}/{name}");
+        let shown = host.shown(&path);
+        if let Ok(Some(problem)) = host.distrust(&path) {
+            return refuse(problem);
+        }
+        match host.read_file(&path, MAX_SIZE) {
+            Ok((_, stat)) if trust::untrusted(&stat).is_some() => {
+                let problem = trust::untrusted(&stat).unwrap_or_default();
+                return refuse(format!("{shown} {problem}"));
+            }
+            Ok((bytes, _)) => lines.add(&shown, &String::from_utf8_lossy(&bytes), &mut notes),
+            Err(error) => {
+                let message = format!("{shown} is left out: {error}");
+                notes.push(Note::new(Level::Warning, message));
+            }
+        }
+    }
+    Ok((lines, notes))
+}
+
+fn counts(name: &str, every: bool) -> bool {
+    let stem = name.len().checked_sub(".csv".len());
+    let is_csv = stem.is_some_and(|at| {
+        at > 0 && name.is_char_boundary(at) && name[at..].eq_ignore_ascii_case(".csv")
+    });
+    is_csv && (every || BASE.contains(&name))
+}
+
+impl Lines {
+    /// Adds what a file names. Lines that say nothing are left out, with a word in the log.
+    fn add(&mut self, file: &str, text: &str, notes: &mut Vec<Note>) {
+        for (number, line) in (1..).zip(text.lines()) {
+            let line = line.trim();
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            if !self.add_line(line) {
+                let message = format!("{file}:{number}: {line:?} is left out: it is no kind (dev, lib, dir, sym), comma and absolute path");
+                notes.push(Note::new(Level::Debug, message));
+            }
+        }
+    }
+
+    /// False: it says nothing. The path may have commas.
+    fn add_line(&mut self, line: &str) -> bool {
+        let Some((kind, path)) = line.split_once(',') else {
+            return false;
+        };
+        let (kind, path) = (kind.trim(), path.trim());
+        let list = match kind {
+            "dev" if path.starts_with("/dev/") => &mut self.devices,
+            "lib" => &mut self.libraries,
+            "dir" => &mut self.folders,
+            "sym" => &mut self.links,
+            _ => return false,
+        };
+        if !is_plain(path) {
+            return false;
+        }
+        if !list.iter().any(|known| known == path) {
+            list.push(path.to_owned());
+        }
+        true
+    }
+}
+
+/// A link, and those that it leads to.
+fn chain(host: &Host, path: &str) -> Vec<Link> {
+    let mut links = Vec::new();
+    let mut path = path.to_owned();
+    while let Some(target) = host.link(&path).filter(|_| links.len() < MAX_LINKS) {
+        let next = match split(&path) {
+            Some((folder, _)) if !target.starts_with('/') => format!("{folder}{target}"),
+            _ => target.clone(),
+        };
+        let next = clean(&next).into_owned();
+        links.push(Link { path, target });
+        path = next;
+    }
+    links
+}
+
+fn requirements(host: &Host, details: &Details) -> Result<Vec<Note>> {
+    if details.requirements.is_empty() {
+        return Ok(Vec::new());
+    }
+    let found = host.facts(Interface::Nvidia.word());
+    let facts = found.facts();
+    let gpu = facts.and_then(|facts| facts.devices.first());
+    let known = Known {
+        cuda: facts.and_then(|facts| facts.cuda_version.as_deref()),
+        driver: facts.and_then(|facts| facts.driver_version.as_deref()),
+        arch: gpu.and_then(|gpu| gpu.arch.as_deref()),
+        brand: gpu.and_then(|gpu| gpu.brand.as_deref()),
+    };
+    let notes = details
+        .requirements
+        .iter()
+        .map(|one| check_one(one, &known));
+    let notes: Result<Vec<Option<Note>>> = notes.collect();
+    Ok(notes?.into_iter().flatten().collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::request::{Source, Units, Way};
+    use proptest::prelude::*;
+    use std::fs;
+    use std::os::unix::fs::{symlink, PermissionsExt};
+    use std::path::Path;
+
+    const FOLDER: &str = "etc/nvidia-container-runtime/host-files-for-container.d";
+
+    fn ask(every_list: bool) -> Ask {
+        let details = Details {
+            every_list,
+            ..Details::default()
+        };
+        Ask {
+            interface: Interface::Nvidia,
+            source: Source::Environment,
+            by: DEVICES.to_owned(),
+            units: Units::All,
+            way: Way::Csv,
+            details: Ok(details),
+        }
+    }
+
+    fn file(root: &Path, path: &str, text: &str) {
+        let path = root.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    #[test]
+    fn lines_of_every_kind() {
+        let mut lines = Lines::default();
+        let mut notes = Vec::new();
+        let text = "# a comment\n\n dev , /dev/nvmap \nlib,/usr/lib/a,b.so\nlib,/usr/lib/a,b.so\n\
+            dir, /lib/firmware/tegra\nsym,/usr/lib/libx.so\ndev,/etc/passwd\nlib,relative\n\
+            lib,/a/../b\nlib\nfoo,/a\n,\nlib,";
+        lines.add("f.csv", text, &mut notes);
+        let list = |items: &[&str]| items.iter().map(|&i| i.to_owned()).collect::<Vec<_>>();
+        let expected = Lines {
+            devices: list(&["/dev/nvmap"]),
+            libraries: list(&["/usr/lib/a,b.so"]),
+            folders: list(&["/lib/firmware/tegra"]),
+            links: list(&["/usr/lib/libx.so"]),
+        };
+        assert_eq!(lines, expected);
+        assert_eq!(notes.len(), 7);
+        assert!(notes[0]
+            .message
+            .starts_with("f.csv:8: \"dev,/etc/passwd\" is left out"));
+        assert!(notes.iter().all(|note| note.level == Level::Debug));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn of_any_text_only_plain_absolute_paths_are_taken(
+            text in "(?s)((dev|lib|dir|sym|x)?[ ,]{0,2}(/dev|/\\.\\.|//)?.{0,6}\n?){0,6}"
+        ) {
+            let (mut lines, mut notes) = (Lines::default(), Vec::new());
+            lines.add("f.csv", &text, &mut notes);
+            let Lines { devices, libraries, folders, links } = &lines;
+            for device in devices {
+                proptest::prop_assert!(device.starts_with("/dev/"), "{}", device);
+            }
+            for path in [devices, libraries, folders, links].into_iter().flatten() {
+                proptest::prop_assert!(is_plain(path) && path.starts_with('/'), "{}", path);
+                proptest::prop_assert!(!path.split('/').any(|step| step == ".."), "{}", path);
+            }
+        }
+    }
+
+    #[test]
+    fn base_files_count_and_others_on_request() {
+        for (name, base, every) in [
+            ("devices.csv", true, true),
+            ("drivers.csv", true, true),
+            ("l4t.csv", true, true),
+            ("cuda.csv", false, true),
+            ("cuda.CSV", false, true),
+            (".csv", false, false),
+            ("é.csv", false, true),
+            ("cuda.csv.orig", false, false),
+            ("csv", false, false),
+        ] {
+            assert_eq!(
+                (counts(name, false), counts(name, true)),
+                (base, every),
+                "{name}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_the_files_name_is_given() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path();
+        file(root, &format!("{FOLDER}/l4t.csv"),
+            "lib,/usr/lib/tegra/libx.so.1\nlib,/usr/lib/gone.so\ndir,/lib/firmware\nsym,/usr/lib/libx.so\ndev,/dev/gone\n");
+        file(root, &format!("{FOLDER}/cuda.csv"), "dir,/opt/cuda\n");
+        file(root, "usr/lib/tegra/libx.so.1.2", "x");
+        fs::create_dir_all(root.join("lib/firmware")).unwrap();
+        fs::create_dir_all(root.join("opt/cuda")).unwrap();
+        symlink("libx.so.1.2", root.join("usr/lib/tegra/libx.so.1")).unwrap();
+        symlink("./tegra/libx.so.1", root.join("usr/lib/libx.so")).unwrap();
+        let host = Host::open(root).unwrap();
+        let config = Config::default();
+        let (edits, notes) = edits(&host, &config, &ask(false)).unwrap();
+        let targets: Vec<_> = edits.mounts.iter().map(|m| m.target.as_str()).collect();
+        assert_eq!(targets, ["/lib/firmware", "/usr/lib/tegra/libx.so.1"]);
+        let source = format!("{}/usr/lib/tegra/libx.so.1.2", root.display());
+        assert_eq!(edits.mounts[1].source, source);
+        let links: Vec<_> = edits
+            .links
+            .iter()
+            .map(|l| (l.path.as_str(), l.target.as_str()))
+            .collect();
+        assert_eq!(
+            links,
+            [
+                ("/usr/lib/libx.so", "./tegra/libx.so.1"),
+                ("/usr/lib/tegra/libx.so.1", "libx.so.1.2"),
+            ]
+        );
+        assert_eq!(edits.environment, ["NVIDIA_VISIBLE_DEVICES=void"]);
+        let warnings = notes.iter().filter(|note| note.level == Level::Warning);
+        assert_eq!(warnings.count(), 2, "{notes:?}");
+        let (every, _) = super::edits(&host, &config, &ask(true)).unwrap();
+        assert_eq!(every.mounts.len(), 3);
+    }
+
+    #[test]
+    fn files_that_can_not_be_used() {
+        let dir = tempfile::tempdir().unwrap();
+        let host = Host::open(dir.path()).unwrap();
+        let config = Config::default();
+        let error = edits(&host, &config, &ask(false)).unwrap_err().to_string();
+        assert!(
+            error.contains("which can't be listed") && error.contains("config.toml"),
+            "{error}"
+        );
+        let name = format!("{FOLDER}/l4t.csv");
+        file(dir.path(), &name, "");
+        assert!(edits(&host, &config, &ask(false)).is_ok());
+        fs::set_permissions(dir.path().join(&name), PermissionsExt::from_mode(0o666)).unwrap();
+        let error = edits(&host, &config, &ask(false)).unwrap_err().to_string();
+        assert!(
+            error.contains("l4t.csv is writable by everyone: chown root it"),
+            "{error}"
+        );
+        let mode = |path: &str, mode| {
+            let permissions = PermissionsExt::from_mode(mode);
+            fs::set_permissions(dir.path().join(path), permissions).unwrap();
+        };
+        mode(&name, 0o644);
+        assert!(edits(&host, &config, &ask(false)).is_ok());
+        // Who may write to a folder above chooses what lies there.
+        for folder in [FOLDER, "etc"] {
+            mode(folder, 0o777);
+            let error = edits(&host, &config, &ask(false)).unwrap_err().to_string();
+            let expected = format!("/{folder} is writable by everyone; What");
+            let expected = expected.trim_end_matches("; What");
+            assert!(error.contains(expected), "{error}");
+            mode(folder, 0o755);
+        }
+        fs::rename(dir.path().join(&name), dir.path().join("list")).unwrap();
+        fs::create_dir(dir.path().join("open")).unwrap();
+        fs::rename(dir.path().join("list"), dir.path().join("open/list")).unwrap();
+        symlink("/open/list", dir.path().join(&name)).unwrap();
+        assert!(edits(&host, &config, &ask(false)).is_ok());
+        mode("open", 0o777);
+        let error = edits(&host, &config, &ask(false)).unwrap_err().to_string();
+        assert!(error.contains("/open is writable by everyone"), "{error}");
+    }
+
+    #[test]
+    fn links_in_a_circle_end() {
+        let dir = tempfile::tempdir().unwrap();
+        symlink("b", dir.path().join("a")).unwrap();
+        symlink("/a", dir.path().join("b")).unwrap();
+        let host = Host::open(dir.path()).unwrap();
+        assert_eq!(chain(&host, "/a").len(), MAX_LINKS);
+        assert!(chain(&host, "/none").is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read(text in "(?s).{0,60}", odd in "(dev|lib|dir|sym|x)?,?[ /a-z.,]{0,20}") {
+            let mut lines = Lines::default();
+            let mut notes = Vec::new();
+            lines.add("f", &text, &mut notes);
+            lines.add("f", &odd, &mut notes);
+            prop_assert!(lines.libraries.iter().chain(&lines.links).all(|path| is_plain(path)));
+            let _ = counts(&text, true);
+        }
+    }
+}

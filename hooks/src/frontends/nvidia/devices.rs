@@ -1,0 +1,291 @@
+//! Which devices: from the words of variables, mounts and annotations.
+
+use rustc_hash::FxHashSet;
+
+use super::{requirements, DEVICES, MOUNTS};
+use crate::config::nvidia::Config;
+use crate::edits::paths::clean;
+use crate::frontends::cdi::is_name;
+use crate::frontends::sarus::CUDA;
+use crate::log::brief;
+use crate::request::{Request, Source};
+
+/// What words ask for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Words {
+    Nothing,
+    All,
+    /// Control nodes only.
+    None,
+    /// These, each once.
+    These(Vec<String>),
+}
+
+impl Words {
+    /// Reads lists: of `all`, `none` and `void` the first counts, for the whole. NVIDIA's
+    /// hook makes an empty name of a name that is given twice; here it is one.
+    pub fn of<'w>(lists: impl IntoIterator<Item = &'w str>) -> Self {
+        let mut names = Vec::new();
+        for word in lists.into_iter().flat_map(|list| list.split(',')) {
+            match word.trim() {
+                "all" => return Self::All,
+                "none" => return Self::None,
+                "void" => return Self::Nothing,
+                name => names.push(name),
+            }
+        }
+        Self::names(names)
+    }
+
+    /// Each once, and no empty one. No word is special.
+    fn names<'w>(words: impl IntoIterator<Item = &'w str>) -> Self {
+        let mut known = FxHashSet::default();
+        let mut names = Vec::new();
+        for word in words.into_iter().map(str::trim) {
+            if !word.is_empty() && known.insert(word) {
+                names.push(word.to_owned());
+            }
+        }
+        if names.is_empty() {
+            Self::Nothing
+        } else {
+            Self::These(names)
+        }
+    }
+}
+
+impl Candidate {
+    pub fn names(&self) -> &[String] {
+        match &self.words {
+            Words::These(names) => names,
+            _ => &[],
+        }
+    }
+
+    pub fn is_schedulers(&self) -> bool {
+        self.sources.contains(&Source::Scheduler)
+    }
+
+    /// Names of CDI count where these do too, wherever they stand.
+    pub fn require_cdi(&mut self) {
+        if !self.is_schedulers() && !self.sources.contains(&Source::Cdi) {
+            self.sources.push(Source::Cdi);
+        }
+    }
+
+    /// A word of an annotation of CDI that is no name of it.
+    pub fn malformed(&self) -> Option<&str> {
+        let mut names = self.names().iter();
+        let by_annotation = self.sources.first() == Some(&Source::Cdi);
+        let found = names.find(|name| by_annotation && !is_name(name));
+        found.map(String::as_str)
+    }
+}
+
+/// A place where devices may be asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Candidate {
+    /// Each must count.
+    pub sources: Vec<Source>,
+    pub by: String,
+    pub words: Words,
+}
+
+/// Those that a request has, the one that overrules the others first.
+pub fn candidates(request: &Request, config: &Config) -> Vec<Candidate> {
+    let mut found = Vec::new();
+    if let Some((key, _)) = request.cdi.first() {
+        let names = request.cdi.iter().flat_map(|(_, names)| names.split(','));
+        found.push(Candidate {
+            sources: vec![Source::Cdi, Source::Annotations],
+            by: key.clone().into_owned(),
+            words: Words::names(names),
+        });
+    }
+    if config.volume_mounts {
+        let names = by_mounts(request);
+        if let Some(first) = names.first() {
+            found.push(Candidate {
+                sources: vec![Source::Mounts],
+                by: format!("the mount {MOUNTS}/{}", brief(first)),
+                words: Words::of(names.iter().map(String::as_str)),
+            });
+        }
+    }
+    found.extend(by_environment(request, config));
+    found.extend(by_scheduler(request));
+    found
+}
+
+fn by_environment(request: &Request, config: &Config) -> Option<Candidate> {
+    let get = |name: &String| request.environment.get(name);
+    let swarm: Vec<&String> = config
+        .swarm_resources
+        .iter()
+        .filter(|n| get(n).is_some())
+        .collect();
+    let (by, words) = if let Some(first) = swarm.first() {
+        let values = swarm.iter().filter_map(|name| get(name));
+        ((*first).clone(), Words::of(values))
+    } else if request.is_scheduled {
+        return None;
+    } else if request.environment.bare_of(DEVICES) {
+        // To be refused.
+        (DEVICES.to_owned(), Words::These(Vec::new()))
+    } else if let Some(value) = request.environment.get(DEVICES) {
+        (DEVICES.to_owned(), Words::of([value]))
+    } else if requirements::is_legacy(&request.environment) {
+        (super::CUDA_VERSION.to_owned(), Words::All)
+    } else {
+        return None;
+    };
+    let sources = vec![Source::Environment];
+    Some(Candidate { sources, by, words })
+}
+
+/// What the host's scheduler gave, which stands where a container asks by itself otherwise.
+fn by_scheduler(request: &Request) -> Option<Candidate> {
+    if !request.is_scheduled {
+        return None;
+    }
+    let value = request.environment.get(DEVICES).unwrap_or_default();
+    Some(Candidate {
+        sources: vec![Source::Scheduler],
+        by: format!("{CUDA} of the scheduler"),
+        words: Words::of([value]),
+    })
+}
+
+/// What stands below the folder for itself, a channel aside.
+fn by_mounts(request: &Request) -> Vec<String> {
+    let names = below(request).into_iter();
+    names
+        .filter(|name| !name.starts_with("imex/"))
+        .map(|name| match name.strip_prefix("cdi/") {
+            // A name of CDI as a path: vendor, class and device.
+            Some(rest) if !rest.contains('=') => match rest.rsplit_once('/') {
+                Some((kind, device)) => format!("{kind}={device}"),
+                None => rest.to_owned(),
+            },
+            Some(rest) => rest.to_owned(),
+            None => name,
+        })
+        .collect()
+}
+
+/// Paths below the folder on which nothing is mounted but `/dev/null`.
+pub fn below(request: &Request) -> Vec<String> {
+    let empty = |source: &str| clean(source) == "/dev/null";
+    let mounts = request.mounts.iter().filter(|mount| empty(&mount.source));
+    mounts
+        .filter_map(|mount| {
+            let path = clean(&mount.destination);
+            let name = path.strip_prefix(MOUNTS)?.strip_prefix('/')?;
+            Some(name.to_owned())
+        })
+        .collect()
+}
+
+/// True for `vendor/class=device`.
+pub fn is_qualified(name: &str) -> bool {
+    let parts = name.split_once('=').and_then(|(kind, device)| {
+        let (vendor, class) = kind.split_once('/')?;
+        Some([vendor, class, device])
+    });
+    parts.is_some_and(|parts| parts.iter().all(|part| !part.is_empty()))
+}
+
+/// The name with its kind, which a name of a device alone lacks.
+pub fn qualified(name: &str, kind: &str) -> String {
+    if is_qualified(name) {
+        name.to_owned()
+    } else {
+        format!("{kind}={name}")
+    }
+}
+
+/// The name without the kind that is understood anyway.
+pub fn bare<'n>(name: &'n str, kind: &str) -> &'n str {
+    let rest = name
+        .strip_prefix(kind)
+        .and_then(|rest| rest.strip_prefix('='));
+    rest.filter(|rest| !rest.is_empty()).unwrap_or(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::request::AskingMount;
+
+    #[test]
+    fn only_mounts_of_the_null_device_below_the_folder_ask() {
+        let request = |source: &'static str, destination: &'static str| {
+            let mount = AskingMount {
+                source: source.into(),
+                destination: destination.into(),
+            };
+            Request {
+                mounts: vec![mount],
+                ..Request::default()
+            }
+        };
+        for (source, destination, expected) in [
+            (
+                "/dev/null",
+                "/var/run/nvidia-container-devices/0",
+                Some("0"),
+            ),
+            (
+                "/dev//null",
+                "/var/run/nvidia-container-devices//0/",
+                Some("0"),
+            ),
+            (
+                "/dev/null",
+                "/var/run/x/../nvidia-container-devices/0",
+                Some("0"),
+            ),
+            ("/dev/zero", "/var/run/nvidia-container-devices/0", None),
+            ("/dev/null", "/var/run/nvidia-container-devices", None),
+            ("/dev/null", "/var/run/nvidia-container-devices0/0", None),
+            ("/dev/null", "/var/run/nvidia-container-devices/../0", None),
+        ] {
+            let found = below(&request(source, destination));
+            let expected: Vec<String> = expected.iter().map(|&n| n.to_owned()).collect();
+            assert_eq!(found, expected, "{source} {destination}");
+        }
+    }
+
+    /// With steps that grow with the square of the names this takes minutes.
+    #[test]
+    fn many_names_are_read_in_no_time() {
+        let names: Vec<String> = (0..300_000).map(|at| at.to_string()).collect();
+        let list = names.join(",");
+        let started = std::time::Instant::now();
+        let words = Words::of([list.as_str(), "0,1,2"]);
+        assert!(started.elapsed().as_secs() < 20, "{:?}", started.elapsed());
+        assert_eq!(words, Words::These(names));
+    }
+
+    #[test]
+    fn names_of_cdi_have_three_parts() {
+        let kind = "nvidia.com/gpu";
+        for (name, is, without) in [
+            ("0", false, "0"),
+            ("nvidia.com/gpu=1", true, "1"),
+            ("nvidia.com/gpu=", false, "nvidia.com/gpu="),
+            ("nvidia.com/gpus=1", true, "nvidia.com/gpus=1"),
+            ("/gpu=1", false, "/gpu=1"),
+            ("nvidia.com/=1", false, "nvidia.com/=1"),
+            ("gpu=1", false, "gpu=1"),
+        ] {
+            assert_eq!((is_qualified(name), bare(name, kind)), (is, without));
+            let expected = if is {
+                name.to_owned()
+            } else {
+                format!("{kind}={name}")
+            };
+            assert_eq!(qualified(name, kind), expected);
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! The mode in which a hook gives the devices: the hook that is added to the spec.
+
+use std::ffi::OsStr;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use super::{Nvidia, HOOKS};
+use crate::config::settings;
+use crate::edits::Hook;
+use crate::error::{Error, Result};
+use crate::frontends::program::{candidates, is_executable, PATH};
+
+const STAGE: &str = "prestart";
+/// The option of our own hook that names our settings.
+pub const SETTINGS_OPTION: &str = "oci-decorator-config";
+
+/// The hook that is to be added. `None`: the spec has one already, as where Docker was given
+/// `--gpus`. `get` reads the runtime's own environment.
+/// Errors: there is no such program.
+pub fn hook(
+    nvidia: &Nvidia,
+    present: &[String],
+    get: impl Fn(&str) -> Option<String>,
+) -> Result<Option<Hook>> {
+    let config = nvidia.config;
+    let base = |path: &str| {
+        Path::new(path)
+            .file_name()
+            .map(|name| name.to_string_lossy().into_owned())
+    };
+    let own = base(&config.hook).unwrap_or_default();
+    let is_known = |name: &String| *name == own || HOOKS.contains(&name.as_str());
+    if present
+        .iter()
+        .filter_map(|path| base(path))
+        .any(|name| is_known(&name))
+    {
+        return Ok(None);
+    }
+    let search = get("PATH").unwrap_or_default();
+    let path = find(&config.hook, &search).ok_or_else(|| {
+        Error::not_found(format!("the mode \"legacy\" needs the hook {}, which is not there", config.hook))
+            .resolve("`oci-decorator install-links /usr/bin` makes it; or set another `mode` in NVIDIA's config.toml")
+    })?;
+    let mut args = vec![own, STAGE.to_owned()];
+    // A hook trusts no variable to name its configuration.
+    if let Some(file) = nvidia.file {
+        args.insert(1, format!("-config={}", file.display()));
+    }
+    // Nor one that names our settings, with the policy. NVIDIA's own hook knows no such option.
+    let named = get(settings::VARIABLE).filter(|file| !file.is_empty());
+    if let Some(file) = named.filter(|_| is_ours(&path)) {
+        let file = std::path::absolute(&file).map_err(|error| {
+            Error::failed(format!("can't tell where the settings {file} lie: {error}"))
+        })?;
+        args.insert(1, format!("-{SETTINGS_OPTION}={}", file.display()));
+    }
+    Ok(Some(Hook {
+        stage: STAGE.to_owned(),
+        path,
+        args,
+        env: vec![format!("PATH={PATH}")],
+        timeout: None,
+    }))
+}
+
+/// True for this very program under another name.
+fn is_ours(path: &str) -> bool {
+    let identity = |path: &str| std::fs::metadata(path).map(|m| (m.dev(), m.ino())).ok();
+    let own = identity("/proc/self/exe");
+    own.is_some() && identity(path) == own
+}
+
+fn find(hook: &str, search: &str) -> Option<String> {
+    // A path that is no path from the root would depend on the working folder.
+    if hook.contains('/') && !hook.starts_with('/') {
+        return None;
+    }
+    let search = format!("{search}:{PATH}");
+    let mut found = candidates(hook, OsStr::new(&search)).into_iter();
+    let found = found.find(|path| is_executable(path))?;
+    found.into_os_string().into_string().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::nvidia::Config;
+    use crate::frontends::nvidia::Reader;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn program(path: &Path) -> String {
+        std::fs::write(path, "").unwrap();
+        std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).unwrap();
+        path.display().to_string()
+    }
+
+    #[test]
+    fn our_own_hook_gets_our_settings_and_another_does_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let ours = dir.path().join("ours");
+        std::os::unix::fs::symlink(std::env::current_exe().unwrap(), &ours).unwrap();
+        let theirs = program(&dir.path().join("theirs"));
+        let args = |path: &str, file: &'static str| {
+            let config = Config {
+                hook: path.to_owned(),
+                ..Config::default()
+            };
+            let nvidia = Nvidia {
+                config: &config,
+                problem: None,
+                reader: Reader::Runtime,
+                reads_annotations: true,
+                file: None,
+            };
+            let get = |name: &str| (name == "OCI_DECORATOR_CONFIG").then(|| file.to_owned());
+            hook(&nvidia, &[], get).unwrap().unwrap().args
+        };
+        let ours = ours.to_str().unwrap();
+        let own = ["ours", "-oci-decorator-config=/s.toml", "prestart"];
+        assert_eq!(args(ours, "/s.toml"), own);
+        assert!(args(ours, "s.toml")[1].starts_with("-oci-decorator-config=/"));
+        assert_eq!(args(ours, ""), ["ours", "prestart"]);
+        assert_eq!(args(&theirs, "/s.toml"), ["theirs", "prestart"]);
+    }
+
+    #[test]
+    fn the_hook_is_added_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = program(&dir.path().join("gpu-hook"));
+        let mut config = Config {
+            hook: path.clone(),
+            ..Config::default()
+        };
+        let folder = dir.path().display().to_string();
+        let get = |name: &str| (name == "PATH").then(|| format!("relative:{folder}"));
+        let hook = |config: &Config, present: &[String]| {
+            let nvidia = Nvidia {
+                config,
+                problem: None,
+                reader: Reader::Runtime,
+                reads_annotations: true,
+                file: Some(Path::new("/c.toml")),
+            };
+            super::hook(&nvidia, present, get)
+        };
+        let added = hook(&config, &["/usr/bin/other".to_owned()])
+            .unwrap()
+            .unwrap();
+        let expected = Hook {
+            stage: "prestart".to_owned(),
+            path: path.clone(),
+            args: ["gpu-hook", "-config=/c.toml", "prestart"]
+                .map(str::to_owned)
+                .to_vec(),
+            env: vec![format!("PATH={PATH}")],
+            timeout: None,
+        };
+        assert_eq!(added, expected);
+        config.hook = "gpu-hook".to_owned();
+        assert_eq!(hook(&config, &[]).unwrap().unwrap().path, path);
+        for present in [
+            "/opt/gpu-hook",
+            "/usr/bin/nvidia-container-runtime-hook",
+            "/x/nvidia-container-toolkit",
+        ] {
+            assert_eq!(
+                hook(&config, &[present.to_owned()]).unwrap(),
+                None,
+                "{present}"
+            );
+        }
+        for missing in ["no-such-hook", "./gpu-hook", "/no/such/hook"] {
+            config.hook = missing.to_owned();
+            let error = hook(&config, &[]).unwrap_err().to_string();
+            assert!(
+                error.contains(missing) && error.contains("install-links"),
+                "{error}"
+            );
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! What an image requires: `NVIDIA_REQUIRE_*`, and `CUDA_VERSION` of older ones.
+
+use super::{CUDA_VERSION, REQUIRE_CUDA};
+use crate::error::{Error, Result};
+use crate::log::brief;
+use crate::request::{Environment, Requirement};
+
+const PREFIX: &str = "NVIDIA_REQUIRE_";
+/// Not a requirement: it says which of the lists of a board's files count.
+const JETPACK: &str = "NVIDIA_REQUIRE_JETPACK";
+const EVERY_LIST: &str = "csv-mounts=all";
+const DISABLE: &str = "NVIDIA_DISABLE_REQUIRE";
+/// What Go's `strconv.ParseBool` takes for true.
+const TRUE: [&str; 6] = ["1", "t", "T", "TRUE", "true", "True"];
+
+/// True for an image from before the variables that ask.
+pub fn is_legacy(environment: &Environment) -> bool {
+    environment
+        .get(CUDA_VERSION)
+        .is_some_and(|version| !version.is_empty())
+        && environment.get(REQUIRE_CUDA).is_none()
+}
+
+/// True where an image asks for every list of a board's files.
+pub fn wants_every_list(environment: &Environment) -> bool {
+    environment.get(JETPACK) == Some(EVERY_LIST)
+}
+
+/// All of them hold, or the container doesn't start.
+/// Errors: a `CUDA_VERSION` that is none.
+pub fn requirements(environment: &Environment) -> Result<Vec<Requirement>> {
+    if environment
+        .get(DISABLE)
+        .is_some_and(|word| TRUE.contains(&word))
+    {
+        return Ok(Vec::new());
+    }
+    let variables = environment.variables().into_iter();
+    let mut found: Vec<Requirement> = variables
+        .filter(|(name, _)| name.starts_with(PREFIX) && !name.starts_with(JETPACK))
+        .map(|(name, value)| Requirement {
+            by: name.to_owned(),
+            text: value.to_owned(),
+        })
+        .collect();
+    if is_legacy(environment) {
+        let value = environment.get(CUDA_VERSION).unwrap_or_default();
+        let version = major_minor(value).ok_or_else(|| {
+            Error::usage(format!("{CUDA_VERSION}={} of the image is not a version", brief(value)))
+                .resolve("set NVIDIA_VISIBLE_DEVICES=void for an image that needs no GPU, or NVIDIA_DISABLE_REQUIRE=true")
+        })?;
+        found.push(Requirement {
+            by: format!("{CUDA_VERSION}={value}"),
+            text: format!("cuda>={version}"),
+        });
+    }
+    Ok(found)
+}
+
+/// The first two numbers of a semantic version, the later ones of which may be missing.
+/// <https://semver.org/#spec-item-2>
+fn major_minor(text: &str) -> Option<String> {
+    let text = text.strip_prefix('v').unwrap_or(text);
+    let (numbers, _) = match text.find(['-', '+']) {
+        Some(at) => text.split_at(at),
+        None => (text, ""),
+    };
+    let is_number = |part: &&str| {
+        let digits = !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
+        digits && (part.len() == 1 || !part.starts_with('0'))
+    };
+    let parts: Vec<&str> = numbers.split('.').collect();
+    // What follows a hyphen or a plus does so after three numbers.
+    let is_whole = parts.len() == 3 || numbers.len() == text.len();
+    if parts.len() > 3 || !parts.iter().all(is_number) || !is_whole {
+        return None;
+    }
+    Some(format!("{}.{}", parts[0], parts.get(1).unwrap_or(&"0")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn found(entries: &[&str]) -> std::result::Result<Vec<String>, String> {
+        let environment: Environment = entries.iter().copied().collect();
+        let found = requirements(&environment).map_err(|e| e.to_string())?;
+        Ok(found
+            .into_iter()
+            .map(|r| format!("{}: {}", r.by, r.text))
+            .collect())
+    }
+
+    #[test]
+    fn variables() {
+        for (entries, expected) in [
+            (
+                &[
+                    "NVIDIA_REQUIRE_CUDA=cuda>=9.0",
+                    "NVIDIA_REQUIRE_ARCH=arch>=7",
+                ][..],
+                &[
+                    "NVIDIA_REQUIRE_CUDA: cuda>=9.0",
+                    "NVIDIA_REQUIRE_ARCH: arch>=7",
+                ][..],
+            ),
+            (
+                &[
+                    "NVIDIA_REQUIRE_CUDA=cuda>=9.0",
+                    "NVIDIA_REQUIRE_CUDA=cuda>=8.0",
+                ],
+                &["NVIDIA_REQUIRE_CUDA: cuda>=8.0"],
+            ),
+            (&["CUDA_VERSION=9.0"], &["CUDA_VERSION=9.0: cuda>=9.0"]),
+            (
+                &["CUDA_VERSION=9.0.176"],
+                &["CUDA_VERSION=9.0.176: cuda>=9.0"],
+            ),
+            (&["CUDA_VERSION=9"], &["CUDA_VERSION=9: cuda>=9.0"]),
+            (
+                &["CUDA_VERSION=v11.4.0-rc.1+x"],
+                &["CUDA_VERSION=v11.4.0-rc.1+x: cuda>=11.4"],
+            ),
+            (&["CUDA_VERSION="], &[]),
+            (
+                &["CUDA_VERSION=9.0", "NVIDIA_REQUIRE_CUDA=cuda>=8.0"],
+                &["NVIDIA_REQUIRE_CUDA: cuda>=8.0"],
+            ),
+            (
+                &["CUDA_VERSION=foo", "NVIDIA_REQUIRE_CUDA="],
+                &["NVIDIA_REQUIRE_CUDA: "],
+            ),
+            (
+                &["CUDA_VERSION=9.0", "NVIDIA_REQUIRE_BRAND=brand=tesla"],
+                &[
+                    "NVIDIA_REQUIRE_BRAND: brand=tesla",
+                    "CUDA_VERSION=9.0: cuda>=9.0",
+                ],
+            ),
+            (
+                &[
+                    "NVIDIA_REQUIRE_JETPACK=csv-mounts=all",
+                    "NVIDIA_REQUIRE_JETPACK_HOST_MOUNTS=x",
+                ],
+                &[],
+            ),
+            (
+                &["NVIDIA_REQUIRE_CUDA=cuda>=99", "NVIDIA_DISABLE_REQUIRE=1"],
+                &[],
+            ),
+            (
+                &[
+                    "NVIDIA_REQUIRE_CUDA=cuda>=99",
+                    "NVIDIA_DISABLE_REQUIRE=true",
+                ],
+                &[],
+            ),
+            (&["CUDA_VERSION=foo", "NVIDIA_DISABLE_REQUIRE=True"], &[]),
+            (
+                &["NVIDIA_REQUIRE_CUDA=cuda>=99", "NVIDIA_DISABLE_REQUIRE=yes"],
+                &["NVIDIA_REQUIRE_CUDA: cuda>=99"],
+            ),
+            (
+                &[
+                    "NVIDIA_REQUIRE_CUDA=cuda>=99",
+                    "NVIDIA_DISABLE_REQUIRE=tRUE",
+                ],
+                &["NVIDIA_REQUIRE_CUDA: cuda>=99"],
+            ),
+        ] {
+            assert_eq!(found(entries).unwrap(), expected, "{entries:?}");
+        }
+    }
+
+    #[test]
+    fn a_version_that_is_none_is_refused() {
+        for version in ["foo", "9.x", "9.0.0.0", "09.0", ".", "9.0-rc", "9.", "-1"] {
+            let error = found(&[&format!("CUDA_VERSION={version}")]).unwrap_err();
+            let expected = format!("CUDA_VERSION={version} of the image is not a version: ");
+            assert!(error.starts_with(&expected), "{error}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_environment_is_read(entries in prop::collection::vec(
+            "(CUDA_VERSION|NVIDIA_REQUIRE_[A-Z]{0,2}|NVIDIA_DISABLE_REQUIRE)(=.{0,8})?", 0..6)) {
+            let environment: Environment = entries.iter().map(String::as_str).collect();
+            let _ = requirements(&environment);
+        }
+    }
+}

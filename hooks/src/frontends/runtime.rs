@@ -1,0 +1,306 @@
+//! The runtime shim: edits the bundle of a container that is about to be made,
+//! then becomes the low-level runtime. Every other command passes through.
+
+use std::ffi::{OsStr, OsString};
+use std::io::Write;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rustix::fs::Stat;
+
+use crate::apply::spec::Spec;
+use crate::apply::write_files;
+use crate::config::settings::{self, Loaded};
+use crate::error::{exit, Error, Result};
+use crate::frontends::foreign::Foreign;
+use crate::frontends::nvidia::{Nvidia, Reader};
+use crate::frontends::program::{candidates, is_executable, PATH};
+use crate::frontends::{self, text_of, FrontEnd};
+use crate::log::clock;
+use crate::log::level::Level;
+use crate::log::{append, printable, Log, Note};
+use crate::oci::bundle;
+use crate::oci::command_line::{Arguments, Create, LogFormat};
+use crate::oci::json::quote;
+
+/// The name under which the program is a runtime.
+pub const NAME: &str = "oci-decorator-runtime";
+
+/// Runs the command line of a runtime. Comes back only when that failed.
+pub fn run(words: &[OsString]) -> u8 {
+    run_as(words, None)
+}
+
+/// What is another's about the runtime under another's name.
+#[derive(Debug)]
+pub struct Guise<'a> {
+    pub nvidia: Nvidia<'a>,
+    /// `None`: those of our settings.
+    pub runtimes: Option<&'a [String]>,
+    /// Where they are from.
+    pub file: &'a Path,
+    /// `None`: that of our settings.
+    pub log_level: Option<Level>,
+    pub log_file: Option<PathBuf>,
+    /// What is to be said of its configuration, once something is asked for.
+    pub warnings: &'a [String],
+}
+
+/// Runs the command line of a runtime in another's guise. Comes back only when that failed.
+pub fn run_as(words: &[OsString], guise: Option<&Guise>) -> u8 {
+    let arguments = Arguments::parse(words);
+    let error = match start(&arguments, words, guise) {
+        Ok(never) => match never {},
+        Err(error) => error,
+    };
+    report(&arguments, &printable(&error.to_string()));
+    exit::FAILED
+}
+
+fn start(
+    arguments: &Arguments,
+    words: &[OsString],
+    guise: Option<&Guise>,
+) -> Result<std::convert::Infallible> {
+    // Broken settings must not keep anyone from stopping a container.
+    let named = settings::named_by_environment();
+    let loaded = settings::load(named.as_deref());
+    if let Some(likeliest) = arguments.creates.first() {
+        decorate(&loaded, arguments, &likeliest.container, guise)?;
+    }
+    let (runtimes, file) = match guise.and_then(|guise| Some((guise.runtimes?, guise.file))) {
+        Some(theirs) => theirs,
+        None => (
+            loaded.settings.runtimes.as_slice(),
+            named
+                .as_deref()
+                .unwrap_or(Path::new(settings::DEFAULT_PATH)),
+        ),
+    };
+    become_runtime(runtimes, file, words)
+}
+
+/// Edits what the container is made from.
+fn decorate(
+    loaded: &Loaded,
+    arguments: &Arguments,
+    container: &str,
+    guise: Option<&Guise>,
+) -> Result<()> {
+    let settings = &loaded.settings;
+    let (level, file) = match guise {
+        Some(guise) => (
+            guise.log_level.unwrap_or(settings.log_level),
+            guise.log_file.as_ref(),
+        ),
+        None => (settings.log_level, None),
+    };
+    let file = file.or(settings.log_file.as_ref()).cloned();
+    let log = Log::new(level, file, container);
+    let mut front_end = FrontEnd::new(loaded, &log, Reader::Runtime);
+    if let Some(guise) = guise {
+        front_end.foreign = Foreign::of_nvidia(settings, guise.nvidia);
+        front_end.warnings = guise.warnings;
+    }
+    let edited = configs(&arguments.creates).and_then(|configs| {
+        match (configs.as_slice(), arguments.doubt) {
+            ([], _) => Ok(()), // The runtime says what is missing in its own words.
+            ([config], None) => edit_bundle(&front_end, config),
+            (configs, doubt) => refuse_who_asks(&front_end, configs, doubt),
+        }
+    });
+    if let Err(error) = &edited {
+        log.write(&Note::new(Level::Error, format!("start refused: {error}")));
+    }
+    edited
+}
+
+/// A container's config that is there.
+struct Config<'a> {
+    create: &'a Create,
+    bytes: Vec<u8>,
+    stat: Stat,
+}
+
+/// Those that are there, each once. Runtimes that look elsewhere make no container.
+fn configs(creates: &[Create]) -> Result<Vec<Config<'_>>> {
+    let mut found: Vec<Config> = Vec::new();
+    for create in creates {
+        if found.iter().any(|other| is_same(other.create, create)) {
+            continue;
+        }
+        if let Some((bytes, stat)) = bundle::read_config(&create.config)? {
+            found.push(Config {
+                create,
+                bytes,
+                stat,
+            });
+        }
+    }
+    Ok(found)
+}
+
+/// The same name in the same folder, and the same bundle. Two links to one file are two:
+/// a file is replaced under its name.
+fn is_same(one: &Create, other: &Create) -> bool {
+    one.config.file_name() == other.config.file_name()
+        && is_same_folder(one.config.parent(), other.config.parent())
+        && is_same_folder(Some(&one.bundle), Some(&other.bundle))
+}
+
+fn is_same_folder(one: Option<&Path>, other: Option<&Path>) -> bool {
+    let folder = |path: Option<&Path>| {
+        let path = path.filter(|path| *path != Path::new(""));
+        let stat = rustix::fs::stat(path.unwrap_or(Path::new("."))).ok()?;
+        Some((stat.st_dev, stat.st_ino))
+    };
+    folder(one).is_some_and(|one| folder(other) == Some(one))
+}
+
+/// What the runtime reads may not be what we would edit.
+fn refuse_who_asks(front_end: &FrontEnd, configs: &[Config], doubt: Option<&str>) -> Result<()> {
+    for config in configs {
+        if let Some(flag) = front_end.may_ask(&front_end.request(&config.bytes))? {
+            let why = doubt.unwrap_or("runc, crun and youki would take different bundles");
+            let message = format!(
+                "{flag} is set, but the runtime's command line can't be read for certain: {why}"
+            );
+            return Err(Error::failed(message).resolve(
+                "write `create --bundle DIR NAME`, options before the name and each value after a blank",
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn edit_bundle(front_end: &FrontEnd, config: &Config) -> Result<()> {
+    let Config {
+        create,
+        bytes,
+        stat,
+    } = config;
+    let Some(edits) = front_end.edits(&front_end.request(bytes))? else {
+        return Ok(());
+    };
+    let log = front_end.log;
+    let text = text_of(bytes)?;
+    let path = &create.config;
+    let spec = Spec::parse(text)?;
+    let rootfs = frontends::rootfs(&spec, &create.bundle)?;
+    let settled = frontends::settle(edits, &spec, rootfs.as_ref(), log)?;
+    let edited = spec.edited(&settled)?;
+    if edited != text {
+        bundle::write_config(path, &edited, stat).map_err(|e| {
+            Error::failed(format!("can't write {}: {e}", path.display()))
+                .resolve("the bundle must be writable for what its container asks for")
+        })?;
+    }
+    if let Some(rootfs) = &rootfs {
+        write_files(rootfs, &settled, log);
+    }
+    Ok(())
+}
+
+/// `file` is where the list of runtimes is, or belongs.
+fn become_runtime(
+    runtimes: &[String],
+    file: &Path,
+    words: &[OsString],
+) -> Result<std::convert::Infallible> {
+    let path = std::env::var_os("PATH").unwrap_or_else(|| PATH.into());
+    let program = find(runtimes, &path).ok_or_else(|| {
+        Error::not_found(format!(
+            "no low-level runtime found: {}",
+            runtimes.join(", ")
+        ))
+        .resolve(format!(
+            "install one in a folder of PATH, or name it under \"runtimes\" in {}",
+            file.display()
+        ))
+    })?;
+    let error = Command::new(&program).args(words).exec();
+    Err(Error::failed(format!(
+        "can't run {}: {error}",
+        program.display()
+    )))
+}
+
+/// The first runtime that can be executed and is not this program itself.
+fn find(runtimes: &[String], path: &OsStr) -> Option<PathBuf> {
+    let own = std::fs::metadata("/proc/self/exe").ok();
+    let own = own.map(|m| (m.dev(), m.ino()));
+    runtimes
+        .iter()
+        .flat_map(|name| candidates(name, path))
+        .find(|candidate| {
+            let found = std::fs::metadata(candidate).ok();
+            found.map(|m| (m.dev(), m.ino())) != own && is_executable(candidate)
+        })
+}
+
+/// Says to the engine why the start is refused: on stderr, and where it asked
+/// for the runtime's log, in the runtime's own format, so that it is shown.
+fn report(arguments: &Arguments, message: &str) {
+    let message = format!("oci-decorator: {message}");
+    // First, as a closed pipe at standard error ends the program.
+    if let Some(log) = &arguments.log {
+        append(log, &entry(&message, arguments.log_format));
+    }
+    let _ = writeln!(std::io::stderr(), "{message}");
+}
+
+/// A line as runc logs it.
+fn entry(message: &str, format: LogFormat) -> String {
+    let (time, text) = (clock::now(), quote(message));
+    match format {
+        LogFormat::Json => format!("{{\"level\":\"error\",\"msg\":{text},\"time\":\"{time}\"}}\n"),
+        LogFormat::Text => format!("time=\"{time}\" level=error msg={text}\n"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn runtimes_are_tried_in_order() {
+        let dir = tempfile::tempdir().unwrap();
+        let make = |name: &str, mode| {
+            let path = dir.path().join(name);
+            std::fs::write(&path, "").unwrap();
+            std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
+            path
+        };
+        make("notexec", 0o644);
+        let second = make("second", 0o755);
+        std::os::unix::fs::symlink("/proc/self/exe", dir.path().join("self")).unwrap();
+        let list = |names: &[&str]| names.iter().map(|&n| n.to_owned()).collect::<Vec<_>>();
+        let path = dir.path().as_os_str();
+        assert_eq!(
+            find(&list(&["absent", "notexec", "self", "second"]), path),
+            Some(second.clone())
+        );
+        let absolute = second.display().to_string();
+        assert_eq!(find(&list(&[&absolute]), OsStr::new("")), Some(second));
+        assert_eq!(find(&list(&["absent"]), path), None);
+    }
+
+    #[test]
+    fn only_absolute_folders_of_path_count() {
+        let dir = tempfile::tempdir().unwrap();
+        let program = dir.path().join("runc");
+        std::fs::write(&program, "").unwrap();
+        std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
+        let depth = std::env::current_dir().unwrap().components().count() - 1;
+        let relative = "../".repeat(depth) + program.to_str().unwrap().trim_start_matches('/');
+        assert!(std::fs::metadata(&relative).is_ok());
+        let name = vec![relative];
+        let executable = |path: &str| find(&name, OsStr::new(path));
+        for path in ["", ":", "/nowhere:", ":/nowhere", ".", "./:..", "src/.."] {
+            assert_eq!(executable(path), None, "{path:?}");
+        }
+    }
+}

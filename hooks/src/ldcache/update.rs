@@ -1,0 +1,200 @@
+//! Brings the loaders' files of a container's root up to date.
+
+use std::os::fd::OwnedFd;
+
+use rustc_hash::FxHashSet;
+use rustix::fs::{FileType, OFlags, Stat};
+use rustix::io::Errno;
+
+use crate::edits::Library;
+use crate::log::level::Level;
+use crate::log::Note;
+use crate::publish::publish;
+use crate::rootfs::{split, Root};
+
+use super::additions::additions;
+use super::{drop_in, merge, musl, parse, write, Addition, Cache, Unreadable};
+
+/// Largest cache that is read; a full desktop's is a twentieth of this.
+pub const MAX_CACHE: u64 = 4 << 20;
+/// Always the same, so that what a killed start left is found by the next one.
+const TEMPORARY: &str = ".oci-decorator.tmp";
+const MAX_STUBS: u32 = 1024;
+const CACHE: &str = "etc/ld.so.cache";
+/// Loaders of glibc; an image with none of them and no cache isn't glibc's.
+const GLIBC_LOADERS: [&str; 8] = [
+    "lib64/ld-linux-x86-64.so.2",
+    "lib/ld-linux.so.2",
+    "lib/ld-linux-aarch64.so.1",
+    "lib/ld-linux-armhf.so.3",
+    "lib64/ld64.so.2",
+    "lib/ld64.so.1",
+    "lib/ld-linux-riscv64-lp64d.so.1",
+    "lib64/ld-linux-loongarch-lp64d.so.1",
+];
+
+/// Updates the caches of a container's root. Never fails: what an image makes
+/// impossible is a note, and the container starts with what it has.
+pub fn update(root: &Root, libraries: &[Library]) -> Vec<Note> {
+    let mut notes = Vec::new();
+    if libraries.is_empty() {
+        return notes;
+    }
+    let additions = additions(libraries);
+    let folders = folders(&additions);
+    let mut warn = |what: &str, error: &dyn std::fmt::Display| {
+        notes.push(Note::new(Level::Warning, format!("{what}: {error}")));
+    };
+    if let Err(error) = glibc(root, &additions, &folders, &mut warn) {
+        warn("can't update the image's library cache", &error);
+    }
+    if let Err(error) = musl::update(root, &additions, &folders) {
+        warn("can't update musl's path file", &error);
+    }
+    notes
+}
+
+/// Puts a file into a folder of the image.
+pub(super) fn put(
+    folder: &OwnedFd,
+    name: &str,
+    bytes: &[u8],
+    like: &Stat,
+) -> rustix::io::Result<()> {
+    let mut like = *like;
+    // Never more than a data file needs, whatever the image's file had.
+    like.st_mode &= 0o644;
+    publish(folder, TEMPORARY, name, bytes, &like)
+}
+
+/// Folders of the additions, in the order of their first library.
+fn folders(additions: &[Addition]) -> Vec<&str> {
+    let mut seen = FxHashSet::default();
+    additions
+        .iter()
+        .filter_map(|a| split(&a.path))
+        .map(|(folder, _)| folder.trim_end_matches('/'))
+        .filter(|folder| seen.insert(*folder))
+        .collect()
+}
+
+/// Merges into glibc's cache. What it can do without is a warning.
+fn glibc(
+    root: &Root,
+    additions: &[Addition],
+    folders: &[&str],
+    warn: &mut impl FnMut(&str, &dyn std::fmt::Display),
+) -> rustix::io::Result<()> {
+    let (old, stat) = match root.read(CACHE, MAX_CACHE) {
+        Ok((bytes, stat)) => (bytes, Some(stat)),
+        Err(Errno::NOENT) if has_loader(root) => (Vec::new(), None),
+        Err(Errno::NOENT) => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    let mut cache = parse(&old).unwrap_or_else(|Unreadable(why)| {
+        // The loader finds the image's libraries in its default folders, as it does
+        // for a cache that it can't read.
+        warn("the image's library cache can't be read, and was replaced by one with the driver's libraries only", &why);
+        Cache::default()
+    });
+    let earlier = drop_in::read(root);
+    drop_stubs(root, &mut cache, additions, &earlier);
+    let unlisted = unlisted(&cache, additions, folders);
+    if let Err(error) = drop_in::update(root, &earlier, &unlisted) {
+        warn(
+            "a later ldconfig in the container won't find the driver's folders",
+            &error,
+        );
+    }
+    let new = write(&merge(cache, additions)).ok_or(Errno::FBIG)?;
+    if new != old {
+        let etc = root.make_folder("etc")?;
+        put(&etc, "ld.so.cache", &new, &owner(root, stat)?)?;
+    }
+    Ok(())
+}
+
+/// Takes out entries of an earlier driver, whose files are gone. What runtimes leave in an
+/// image in place of a mounted file is an empty one, which the loader would take for
+/// the library and fail. Only folders that an earlier start has listed are looked at.
+fn drop_stubs(root: &Root, cache: &mut Cache, additions: &[Addition], earlier: &str) {
+    // The image may have written the list, of any length.
+    let listed: FxHashSet<&str> = drop_in::folders(earlier).collect();
+    if listed.is_empty() {
+        return;
+    }
+    let mut ours: Vec<&[u8]> = additions.iter().map(|a| a.path.as_bytes()).collect();
+    ours.sort_unstable();
+    // A driver has some dozens of libraries; a hostile cache may claim any number.
+    let mut looks_left = MAX_STUBS;
+    cache.entries.retain(|entry| {
+        let Some((folder, _)) = std::str::from_utf8(entry.path).ok().and_then(split) else {
+            return true;
+        };
+        let suspect = listed.contains(folder.trim_end_matches('/'))
+            && ours.binary_search(&entry.path).is_err()
+            && looks_left > 0;
+        if !suspect {
+            return true;
+        }
+        looks_left -= 1;
+        !is_stub(root, entry.path)
+    });
+}
+
+fn is_stub(root: &Root, path: &[u8]) -> bool {
+    let Ok(path) = std::str::from_utf8(path) else {
+        return false;
+    };
+    let stat = root.open_in(path, OFlags::PATH).and_then(rustix::fs::fstat);
+    match stat {
+        Ok(stat) => {
+            FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile && stat.st_size == 0
+        }
+        Err(error) => error == Errno::NOENT,
+    }
+}
+
+fn has_loader(root: &Root) -> bool {
+    GLIBC_LOADERS
+        .iter()
+        .any(|path| root.open_in(path, OFlags::PATH).is_ok())
+}
+
+/// The file's own owner and mode, or for a new one its folder's owner.
+fn owner(root: &Root, stat: Option<Stat>) -> rustix::io::Result<Stat> {
+    stat.map_or_else(
+        || {
+            let mut stat = rustix::fs::fstat(root.open_in("etc", OFlags::PATH)?)?;
+            stat.st_mode = 0o644;
+            Ok(stat)
+        },
+        Ok,
+    )
+}
+
+/// Folders that the image's own `ldconfig` doesn't look into: none of the
+/// cache's other entries lies there. Naming one that it does would change the
+/// order in which it finds the image's libraries.
+fn unlisted<'a>(cache: &Cache, additions: &[Addition], folders: &[&'a str]) -> Vec<&'a str> {
+    let mut ours: Vec<&[u8]> = additions.iter().map(|a| a.path.as_bytes()).collect();
+    ours.sort_unstable();
+    let mut known: Vec<&[u8]> = cache
+        .entries
+        .iter()
+        .filter(|e| ours.binary_search(&e.path).is_err())
+        .filter_map(|e| {
+            let end = e.path.iter().rposition(|&b| b == b'/')?;
+            Some(&e.path[..end])
+        })
+        .collect();
+    known.sort_unstable();
+    known.dedup();
+    folders
+        .iter()
+        .copied()
+        .filter(|f| {
+            known.binary_search(&f.as_bytes()).is_err() && !matches!(*f, "/lib" | "/usr/lib")
+        })
+        .collect()
+}

@@ -1,0 +1,255 @@
+//! Log lines: to journald or syslog, and to a file when the settings name one.
+//!
+//! Best effort throughout. A log that can't be written never stops a container,
+//! and a daemon that doesn't read never holds one up.
+
+pub mod clock;
+pub mod level;
+
+use std::borrow::Cow;
+use std::cell::OnceCell;
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+
+use self::level::Level;
+
+const IDENTIFIER: &str = "oci-decorator";
+/// <https://systemd.io/JOURNAL_NATIVE_PROTOCOL/>
+const JOURNAL: &str = "/run/systemd/journal/socket";
+const SYSLOG: &str = "/dev/log";
+/// So many characters of a value say which one it is.
+const BRIEF: usize = 80;
+/// Facility "daemon" (RFC 5424, section 6.2.1).
+const FACILITY: usize = 3 << 3;
+
+/// One line for the log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Note {
+    pub level: Level,
+    pub message: String,
+    pub vendor: Option<String>,
+    pub feature: Option<String>,
+    /// The vendor's own `log_level`, which counts for its lines.
+    pub limit: Option<Level>,
+}
+
+impl Note {
+    pub fn new(level: Level, message: impl Into<String>) -> Self {
+        Self {
+            level,
+            message: message.into(),
+            vendor: None,
+            feature: None,
+            limit: None,
+        }
+    }
+
+    #[must_use]
+    pub fn vendor(mut self, vendor: &str) -> Self {
+        self.vendor = Some(vendor.to_owned());
+        self
+    }
+
+    #[must_use]
+    pub fn feature(mut self, feature: &str) -> Self {
+        self.feature = Some(feature.to_owned());
+        self
+    }
+
+    #[must_use]
+    pub fn limit(mut self, limit: Level) -> Self {
+        self.limit = Some(limit);
+        self
+    }
+}
+
+/// Where lines go. Nothing is opened before the first line.
+#[derive(Debug)]
+pub struct Log {
+    level: Level,
+    file: Option<PathBuf>,
+    container: String,
+    /// A socket to a daemon, and whether that is journald.
+    daemon: OnceCell<Option<(UnixDatagram, bool)>>,
+}
+
+impl Log {
+    /// A log of lines up to this level, about this container (its id, or nothing).
+    pub fn new(level: Level, file: Option<PathBuf>, container: &str) -> Self {
+        Self {
+            level,
+            file,
+            container: container.to_owned(),
+            daemon: OnceCell::new(),
+        }
+    }
+
+    pub fn write_all(&self, notes: &[Note]) {
+        for note in notes {
+            self.write(note);
+        }
+    }
+
+    pub fn write(&self, note: &Note) {
+        if note.level > note.limit.unwrap_or(self.level) {
+            return;
+        }
+        self.send(note);
+        if let Some(file) = &self.file {
+            let line = format!(
+                "{} {} {}\n",
+                clock::now(),
+                note.level.word(),
+                self.line(note)
+            );
+            append(file, &line);
+        }
+    }
+
+    /// Sends the line to the first daemon that is there; none is asked again
+    /// once it wasn't.
+    fn send(&self, note: &Note) {
+        let daemon = self.daemon.get_or_init(|| {
+            let socket = UnixDatagram::unbound().ok()?;
+            socket.set_nonblocking(true).ok()?;
+            let journal = socket.connect(JOURNAL).is_ok();
+            (journal || socket.connect(SYSLOG).is_ok()).then_some((socket, journal))
+        });
+        if let Some((socket, journal)) = daemon {
+            let datagram = if *journal {
+                self.journal_datagram(note)
+            } else {
+                self.syslog_datagram(note)
+            };
+            // A full queue loses the line; waiting would hold the start up.
+            let _ = socket.send(datagram.as_bytes());
+        }
+    }
+
+    fn fields<'a>(&'a self, note: &'a Note) -> impl Iterator<Item = (&'static str, &'a str)> {
+        [
+            ("vendor", note.vendor.as_deref().unwrap_or_default()),
+            ("feature", note.feature.as_deref().unwrap_or_default()),
+            ("container", self.container.as_str()),
+        ]
+        .into_iter()
+        .filter(|(_, value)| !value.is_empty())
+    }
+
+    /// The note on one line, with what it is about.
+    fn line(&self, note: &Note) -> String {
+        let about: Vec<String> = self
+            .fields(note)
+            .map(|(name, value)| format!("{name}={}", printable(value)))
+            .collect();
+        let message = printable(&note.message);
+        if about.is_empty() {
+            message
+        } else {
+            format!("{message} [{}]", about.join(" "))
+        }
+    }
+
+    fn journal_datagram(&self, note: &Note) -> String {
+        use std::fmt::Write;
+        let mut datagram = format!(
+            "MESSAGE={}\nPRIORITY={}\nSYSLOG_IDENTIFIER={IDENTIFIER}\n",
+            self.line(note),
+            note.level as usize
+        );
+        for (name, value) in self.fields(note) {
+            let name = name.to_uppercase();
+            let value = printable(value);
+            let _ = writeln!(datagram, "OCI_DECORATOR_{name}={value}");
+        }
+        datagram
+    }
+
+    fn syslog_datagram(&self, note: &Note) -> String {
+        format!(
+            "<{}>{IDENTIFIER}[{}]: {}",
+            FACILITY + note.level as usize,
+            std::process::id(),
+            self.line(note)
+        )
+    }
+}
+
+/// A value that people wrote, cut for a message where it is long.
+pub fn brief(text: &str) -> Cow<'_, str> {
+    match text.char_indices().nth(BRIEF) {
+        None => Cow::Borrowed(text),
+        Some((end, _)) => Cow::Owned(format!("{}…", &text[..end])),
+    }
+}
+
+/// The text on one line: control characters are written as Rust escapes them.
+pub fn printable(text: &str) -> String {
+    if text.chars().any(char::is_control) {
+        text.chars()
+            .flat_map(|c| {
+                let escaped = c.is_control().then(|| c.escape_default());
+                let plain = (!c.is_control()).then_some(c);
+                escaped.into_iter().flatten().chain(plain)
+            })
+            .collect()
+    } else {
+        text.to_owned()
+    }
+}
+
+/// Adds a line to a file. A link in its place is not followed.
+pub fn append(file: &Path, line: &str) {
+    let flags = OFlags::WRONLY
+        | OFlags::APPEND
+        | OFlags::CREATE
+        | OFlags::NOFOLLOW
+        | OFlags::NONBLOCK
+        | OFlags::CLOEXEC;
+    if let Ok(opened) = rustix::fs::open(file, flags, Mode::from_raw_mode(0o640)) {
+        let _ = File::from(opened).write_all(line.as_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn log() -> Log {
+        Log::new(Level::Info, None, "c1")
+    }
+
+    #[test]
+    fn a_line_says_what_it_is_about_and_stays_one_line() {
+        let note = Note::new(Level::Warning, "no\nsuch file")
+            .vendor("nvidia")
+            .feature("compute");
+        assert_eq!(
+            log().line(&note),
+            "no\\nsuch file [vendor=nvidia feature=compute container=c1]"
+        );
+        let datagram = log().journal_datagram(&note);
+        assert!(datagram.contains("PRIORITY=4\n"));
+        assert!(datagram.contains("OCI_DECORATOR_VENDOR=nvidia\n"));
+        assert!(log()
+            .syslog_datagram(&note)
+            .starts_with("<28>oci-decorator["));
+    }
+
+    #[test]
+    fn the_vendors_own_level_counts_for_its_lines() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut log = log();
+        log.file = Some(dir.path().join("log"));
+        log.write(&Note::new(Level::Debug, "dropped"));
+        log.write(&Note::new(Level::Debug, "kept").limit(Level::Debug));
+        log.write(&Note::new(Level::Info, "dropped").limit(Level::Error));
+        let text = std::fs::read_to_string(dir.path().join("log")).unwrap();
+        assert_eq!(text.lines().count(), 1);
+        assert!(text.ends_with("Z debug kept [container=c1]\n"), "{text}");
+    }
+}

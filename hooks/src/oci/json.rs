@@ -1,0 +1,314 @@
+//! Reading JSON in the two ways that this program needs: a small tree that
+//! remembers duplicate keys (for files that people write), and objects whose
+//! values stay untouched slices of the text (for files that we edit).
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_json::value::RawValue;
+
+/// A JSON value whose objects keep the order and the duplicates of their keys. Strings are
+/// borrowed from the text where they have no escapes.
+///
+/// Nesting deeper than 127 is an error of the parser, so neither parsing nor
+/// dropping one can run out of stack.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Json<'a> {
+    Null,
+    Bool(bool),
+    Number(f64),
+    Text(Cow<'a, str>),
+    Array(Vec<Json<'a>>),
+    Object(Vec<(Cow<'a, str>, Json<'a>)>),
+}
+
+impl Json<'_> {
+    /// What a person would call this kind of value.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Null => "null",
+            Self::Bool(_) => "true or false",
+            Self::Number(_) => "a number",
+            Self::Text(_) => "a string",
+            Self::Array(_) => "a list",
+            Self::Object(_) => "an object",
+        }
+    }
+
+    pub fn text(&self) -> Option<&str> {
+        match self {
+            Self::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+}
+
+struct JsonVisitor;
+
+impl<'de> Visitor<'de> for JsonVisitor {
+    type Value = Json<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Json<'de>, E> {
+        Ok(Json::Null)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Json<'de>, E> {
+        Ok(Json::Bool(value))
+    }
+
+    // Nothing that we read is a number; which one it was doesn't matter.
+    #[allow(clippy::cast_precision_loss)]
+    fn visit_i64<E>(self, value: i64) -> Result<Json<'de>, E> {
+        Ok(Json::Number(value as f64))
+    }
+
+    #[allow(clippy::cast_precision_loss)]
+    fn visit_u64<E>(self, value: u64) -> Result<Json<'de>, E> {
+        Ok(Json::Number(value as f64))
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Json<'de>, E> {
+        Ok(Json::Number(value))
+    }
+
+    fn visit_borrowed_str<E>(self, value: &'de str) -> Result<Json<'de>, E> {
+        Ok(Json::Text(Cow::Borrowed(value)))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Json<'de>, E> {
+        Ok(Json::Text(Cow::Owned(value.to_owned())))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Json<'de>, A::Error> {
+        let mut items = Vec::new();
+        while let Some(item) = seq.next_element()? {
+            items.push(item);
+        }
+        Ok(Json::Array(items))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Json<'de>, A::Error> {
+        let mut members = Vec::new();
+        while let Some((Key(key), value)) = map.next_entry()? {
+            members.push((key, value));
+        }
+        Ok(Json::Object(members))
+    }
+}
+
+impl<'de> Deserialize<'de> for Json<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(JsonVisitor)
+    }
+}
+
+/// A key, borrowed where it can be (serde's own `Cow` never is).
+struct Key<'a>(Cow<'a, str>);
+
+struct KeyVisitor;
+
+impl<'de> Visitor<'de> for KeyVisitor {
+    type Value = Key<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a string")
+    }
+
+    fn visit_borrowed_str<E>(self, key: &'de str) -> Result<Key<'de>, E> {
+        Ok(Key(Cow::Borrowed(key)))
+    }
+
+    fn visit_str<E>(self, key: &str) -> Result<Key<'de>, E> {
+        Ok(Key(Cow::Owned(key.to_owned())))
+    }
+}
+
+impl<'de> Deserialize<'de> for Key<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_str(KeyVisitor)
+    }
+}
+
+/// Text in which what is no character, as half of a surrogate pair, becomes U+FFFD, as it
+/// does for runc. Some strings are the container's, and hold what its author likes.
+struct LossyText<'a>(Cow<'a, str>);
+
+struct LossyTextVisitor;
+
+impl<'de> Visitor<'de> for LossyTextVisitor {
+    type Value = LossyText<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a string")
+    }
+
+    fn visit_borrowed_bytes<E>(self, text: &'de [u8]) -> Result<LossyText<'de>, E> {
+        Ok(LossyText(String::from_utf8_lossy(text)))
+    }
+
+    fn visit_bytes<E>(self, text: &[u8]) -> Result<LossyText<'de>, E> {
+        let text = String::from_utf8_lossy(text).into_owned();
+        Ok(LossyText(Cow::Owned(text)))
+    }
+}
+
+impl<'de> Deserialize<'de> for LossyText<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_bytes(LossyTextVisitor)
+    }
+}
+
+/// The text of a string, borrowed where it has no escapes. `None`: it is no string.
+pub fn lossy_text(value: &RawValue) -> Option<Cow<'_, str>> {
+    let plain = value.get().strip_prefix('"')?.strip_suffix('"')?;
+    if !plain.contains('\\') {
+        return Some(Cow::Borrowed(plain));
+    }
+    let text: LossyText = serde_json::from_str(value.get()).ok()?;
+    Some(text.0)
+}
+
+/// Whether Go's reader, which runc is built with, takes a key for a known one: it prefers
+/// the same letters and accepts any case, the Kelvin sign and the long s included.
+/// <https://pkg.go.dev/encoding/json#Unmarshal>
+pub fn folds_to(key: &str, known: &str) -> bool {
+    let fold = |c| match c {
+        '\u{212a}' => 'k',
+        '\u{17f}' => 's',
+        c => c.to_ascii_lowercase(),
+    };
+    key == known || key.chars().map(fold).eq(known.chars().map(fold))
+}
+
+/// The members of one object, each value an untouched slice of the text.
+#[derive(Debug)]
+pub struct RawObject<'a>(pub Vec<(Cow<'a, str>, &'a RawValue)>);
+
+impl<'a> RawObject<'a> {
+    pub fn get(&self, key: &str) -> Option<&'a RawValue> {
+        self.0.iter().find(|(k, _)| k == key).map(|(_, v)| *v)
+    }
+
+    /// A key that occurs twice.
+    pub fn duplicate(&self) -> Option<&str> {
+        let mut keys: Vec<&str> = self.0.iter().map(|(key, _)| &**key).collect();
+        keys.sort_unstable();
+        let twice = keys.windows(2).find(|pair| pair[0] == pair[1])?;
+        Some(twice[0])
+    }
+
+    /// A key that only some readers take for one of these, and which.
+    pub fn misspelt<'k>(&self, known: &[&'k str]) -> Option<(&str, &'k str)> {
+        self.0.iter().find_map(|(key, _)| {
+            let same = known.iter().find(|name| folds_to(key, name))?;
+            (key != same).then_some((&**key, *same))
+        })
+    }
+}
+
+struct RawObjectVisitor;
+
+impl<'de> Visitor<'de> for RawObjectVisitor {
+    type Value = RawObject<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut members = Vec::new();
+        while let Some((LossyText(key), value)) = map.next_entry()? {
+            members.push((key, value));
+        }
+        Ok(RawObject(members))
+    }
+}
+
+impl<'de> Deserialize<'de> for RawObject<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(RawObjectVisitor)
+    }
+}
+
+/// A JSON string literal for this text.
+pub fn quote(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() + 2);
+    out.push('"');
+    for c in text.chars() {
+        match c {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            c if u32::from(c) < 0x20 => {
+                use fmt::Write;
+                let _ = write!(out, "\\u{:04x}", u32::from(c));
+            }
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn duplicates_stay_visible() {
+        let value: Json = serde_json::from_str(r#"{"a":1,"a":null}"#).unwrap();
+        let expected = vec![("a".into(), Json::Number(1.0)), ("a".into(), Json::Null)];
+        assert_eq!(value, Json::Object(expected));
+    }
+
+    #[test]
+    fn deep_nesting_is_an_error_not_a_crash() {
+        let deep = "[".repeat(100_000);
+        assert!(serde_json::from_str::<Json>(&deep).is_err());
+    }
+
+    #[test]
+    fn half_of_a_surrogate_pair_is_a_replacement_character() {
+        let text = r#"{"a\ud800":"\udc00b","c":"\ud83d\ude00","n":1,"t":"\t"}"#;
+        let object: RawObject = serde_json::from_str(text).unwrap();
+        assert!(object.0[0].0.starts_with("a\u{fffd}"));
+        let found: Vec<_> = object.0.iter().map(|(_, v)| lossy_text(v)).collect();
+        assert!(found[0].as_deref().unwrap().ends_with("\u{fffd}b"));
+        assert_eq!(found[1].as_deref(), Some("😀"));
+        assert_eq!((&found[2], found[3].as_deref()), (&None, Some("\t")));
+    }
+
+    #[test]
+    fn keys_fold_as_gos_reader_folds_them() {
+        for (key, folds) in [
+            ("mounts", true),
+            ("Mounts", true),
+            ("mount\u{17f}", true),
+            ("MOUNT\u{17f}", true),
+            ("mount", false),
+            ("mountsx", false),
+            ("mountß", false),
+        ] {
+            assert_eq!(folds_to(key, "mounts"), folds, "{key}");
+        }
+        assert!(folds_to("linu\u{212a}", "linuK"));
+        let object: RawObject = serde_json::from_str(r#"{"x":1,"ENV":2}"#).unwrap();
+        assert_eq!(object.misspelt(&["args", "env"]), Some(("ENV", "env")));
+        assert_eq!(object.misspelt(&["ENV", "X"]), Some(("x", "X")));
+        assert_eq!(object.misspelt(&["ENV", "y"]), None);
+    }
+
+    #[test]
+    fn quote_escapes_what_json_demands() {
+        let text = "a\"b\\c\n\u{1}é";
+        let back: String = serde_json::from_str(&quote(text)).unwrap();
+        assert_eq!(back, text);
+    }
+}

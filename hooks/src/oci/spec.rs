@@ -1,0 +1,295 @@
+//! What a container's config asks for, read without a verdict on the rest of it.
+//!
+//! Most containers ask for nothing, and whatever stands in their config is between the
+//! engine and the runtime. So nothing is an error here. What makes it uncertain what a
+//! runtime will read becomes the request's [`doubt`](Request::doubt), and all that may be
+//! meant counts as asked for: a key given twice, or `"Env"`, which runc takes for `"env"`.
+
+use std::borrow::Cow;
+
+use serde_json::value::RawValue;
+
+use crate::error::Error;
+use crate::oci::json::{folds_to, lossy_text, RawObject};
+use crate::request::{Annotations, AskingMount, Environment, Request, ANNOTATION_PREFIX};
+
+/// What makes a container privileged, in its bounding set.
+const PRIVILEGE: &str = "CAP_SYS_ADMIN";
+
+/// What more than flags is looked for.
+#[derive(Debug, Default)]
+pub struct Wanted<'w> {
+    /// The folder of a container in which mounts ask.
+    pub mounts_below: Option<&'w str>,
+    /// How annotations begin that name devices of CDI.
+    pub cdi_prefixes: &'w [String],
+}
+
+/// What the config asks for by the flags of vendor files.
+pub fn request(config: &[u8]) -> Request<'_> {
+    request_with(config, &Wanted::default())
+}
+
+/// What the config asks for.
+pub fn request_with<'a>(config: &'a [u8], wanted: &Wanted) -> Request<'a> {
+    if let Ok(text) = std::str::from_utf8(config) {
+        return read(text, wanted);
+    }
+    let text = String::from_utf8_lossy(config);
+    let found = read(&text, wanted);
+    let owned = |text: Cow<str>| -> Cow<'static, str> { Cow::Owned(text.into_owned()) };
+    let mount = |mount: AskingMount| AskingMount {
+        source: owned(mount.source),
+        destination: owned(mount.destination),
+    };
+    let cdi = found.cdi.into_iter();
+    Request {
+        environment: found.environment.into_owned(),
+        annotations: found.annotations.into_owned(),
+        mounts: found.mounts.into_iter().map(mount).collect(),
+        cdi: cdi.map(|(key, names)| (owned(key), owned(names))).collect(),
+        doubt: Some(doubtful("it is not UTF-8")),
+        ..Request::default()
+    }
+}
+
+/// The programs of the hooks at the stage `prestart`, by their paths. What can't be read
+/// has none: a runtime says so.
+pub fn prestart_hooks(text: &str) -> Vec<String> {
+    fn object(value: &RawValue) -> Option<RawObject<'_>> {
+        serde_json::from_str(value.get()).ok()
+    }
+    let hooks = || {
+        let members: RawObject = serde_json::from_str(text).ok()?;
+        let prestart = object(members.get("hooks")?)?.get("prestart")?;
+        let list: Vec<&RawValue> = serde_json::from_str(prestart.get()).ok()?;
+        let path = |hook: &RawValue| Some(lossy_text(object(hook)?.get("path")?)?.into_owned());
+        Some(list.into_iter().filter_map(path).collect())
+    };
+    hooks().unwrap_or_default()
+}
+
+fn read<'a>(text: &'a str, wanted: &Wanted) -> Request<'a> {
+    let members: RawObject = match serde_json::from_str(text) {
+        Ok(members) => members,
+        Err(error) => return guess(text, &error, wanted),
+    };
+    let mut reader = Reader::default();
+    for process in reader.values("", &members, "process") {
+        let Some(process) = reader.object("process", process) else {
+            continue;
+        };
+        for env in reader.values("process.", &process, "env") {
+            reader.environment(env);
+        }
+        for capabilities in reader.values("process.", &process, "capabilities") {
+            reader.capabilities(capabilities);
+        }
+    }
+    for annotations in reader.values("", &members, "annotations") {
+        reader.annotations(annotations);
+        reader.cdi(annotations, wanted.cdi_prefixes);
+    }
+    if let Some(folder) = wanted.mounts_below {
+        for mounts in reader.values("", &members, "mounts") {
+            reader.mounts(mounts, folder);
+        }
+    }
+    reader.0
+}
+
+/// What is no JSON has no structure: each of its strings may ask.
+fn guess<'a>(text: &'a str, error: &serde_json::Error, wanted: &Wanted) -> Request<'a> {
+    let mut environment = Environment::default();
+    let (mut cdi, mut mounts) = (Vec::new(), Vec::new());
+    for piece in text.split('"') {
+        let string = unescaped(piece);
+        if is_cdi(&string, wanted.cdi_prefixes) {
+            cdi.push((string.clone(), Cow::Borrowed("")));
+        }
+        if wanted.mounts_below.is_some_and(|at| string.starts_with(at)) {
+            let source = Cow::Borrowed("");
+            let destination = string.clone();
+            mounts.push(AskingMount {
+                source,
+                destination,
+            });
+        }
+        environment.push(match string.strip_prefix(ANNOTATION_PREFIX) {
+            Some(flag) => Cow::Owned(flag.to_owned()),
+            None => string,
+        });
+    }
+    Request {
+        environment,
+        cdi,
+        mounts,
+        doubt: Some(doubtful(&error.to_string())),
+        ..Request::default()
+    }
+}
+
+fn is_cdi(key: &str, prefixes: &[String]) -> bool {
+    prefixes.iter().any(|prefix| key.starts_with(&**prefix))
+}
+
+/// What a reader makes of a string, where it is one.
+fn unescaped(piece: &str) -> Cow<'_, str> {
+    if !piece.contains('\\') {
+        return Cow::Borrowed(piece);
+    }
+    match serde_json::from_str::<String>(&format!("\"{piece}\"")) {
+        Ok(text) => Cow::Owned(text),
+        Err(_) => Cow::Borrowed(piece),
+    }
+}
+
+#[derive(Default)]
+struct Reader<'a>(Request<'a>);
+
+impl<'a> Reader<'a> {
+    fn doubt(&mut self, problem: &str) {
+        self.0.doubt.get_or_insert_with(|| doubtful(problem));
+    }
+
+    /// Every value that some runtime takes for this key's.
+    fn values(&mut self, place: &str, object: &RawObject<'a>, name: &str) -> Vec<&'a RawValue> {
+        let mut found = Vec::new();
+        for (key, value) in &object.0 {
+            if !folds_to(key, name) {
+                continue;
+            }
+            if key != name {
+                self.doubt(&format!("{place}{key}: some runtimes take it for {name:?}"));
+            } else if object.0.iter().filter(|(key, _)| key == name).count() > 1 {
+                self.doubt(&format!("{place}{name} is given twice"));
+            }
+            if value.get() != "null" {
+                found.push(*value);
+            }
+        }
+        found
+    }
+
+    fn object(&mut self, place: &str, value: &'a RawValue) -> Option<RawObject<'a>> {
+        let read = serde_json::from_str(value.get());
+        read.map_err(|e| self.doubt(&format!("{place}: {e}"))).ok()
+    }
+
+    fn list(&mut self, place: &str, value: &'a RawValue) -> Vec<&'a RawValue> {
+        let read = serde_json::from_str(value.get());
+        read.map_err(|e| self.doubt(&format!("{place}: {e}")))
+            .unwrap_or_default()
+    }
+
+    fn environment(&mut self, value: &'a RawValue) {
+        for entry in self.list("process.env", value) {
+            match lossy_text(entry) {
+                Some(entry) => self.0.environment.push(entry),
+                None => self.doubt("process.env: not every entry is a string"),
+            }
+        }
+    }
+
+    /// Specs before version 1.0.0 have one list instead of several sets.
+    fn capabilities(&mut self, value: &'a RawValue) {
+        if value.get().starts_with('[') {
+            self.privilege("process.capabilities", value);
+            return;
+        }
+        let Some(sets) = self.object("process.capabilities", value) else {
+            return;
+        };
+        for bounding in self.values("process.capabilities.", &sets, "bounding") {
+            self.privilege("process.capabilities.bounding", bounding);
+        }
+    }
+
+    fn privilege(&mut self, place: &str, value: &'a RawValue) {
+        let mut names = self.list(place, value).into_iter();
+        self.0.privileged |= names.any(|name| lossy_text(name).as_deref() == Some(PRIVILEGE));
+    }
+
+    /// Annotations that name devices of CDI. Of two with one key both count.
+    fn cdi(&mut self, value: &'a RawValue, prefixes: &[String]) {
+        let text = value.get();
+        let may_have = |prefix: &String| text.contains(&**prefix) || text.contains('\\');
+        if !prefixes.iter().any(may_have) {
+            return;
+        }
+        let Some(members) = self.object("annotations", value) else {
+            return;
+        };
+        for (key, value) in members.0 {
+            if !is_cdi(&key, prefixes) {
+                continue;
+            }
+            if self.0.cdi.iter().any(|(known, _)| *known == key) {
+                self.doubt(&format!("annotations: {key:?} is given twice"));
+            }
+            match lossy_text(value) {
+                Some(names) => self.0.cdi.push((key, names)),
+                None => self.doubt(&format!("annotations: {key:?} is not a string")),
+            }
+        }
+    }
+
+    /// Mounts that may be meant as a request.
+    fn mounts(&mut self, value: &'a RawValue, folder: &str) {
+        // The folder's own name has no character that is escaped without need.
+        let name = folder.rsplit('/').next().unwrap_or(folder);
+        if !value.get().contains(name) && !value.get().contains('\\') {
+            return;
+        }
+        for item in self.list("mounts", value) {
+            let Some(members) = self.object("mounts", item) else {
+                continue;
+            };
+            let mut text = |key| {
+                let values = self.values("mounts.", &members, key);
+                values.into_iter().find_map(lossy_text).unwrap_or_default()
+            };
+            let (source, destination) = (text("source"), text("destination"));
+            self.0.mounts.push(AskingMount {
+                source,
+                destination,
+            });
+        }
+    }
+
+    fn annotations(&mut self, value: &'a RawValue) {
+        // Engines write dozens of their own.
+        if !value.get().contains(ANNOTATION_PREFIX) && !value.get().contains('\\') {
+            return;
+        }
+        let Some(members) = self.object("annotations", value) else {
+            return;
+        };
+        let mut found = Annotations::default();
+        for (key, value) in members
+            .0
+            .iter()
+            .filter(|(key, _)| key.starts_with(ANNOTATION_PREFIX))
+        {
+            let flag = &key[ANNOTATION_PREFIX.len()..];
+            if found.get(flag).is_some() || self.0.annotations.get(flag).is_some() {
+                self.doubt(&format!("annotations: {key:?} is given twice"));
+            }
+            let text = lossy_text(value).unwrap_or_else(|| {
+                self.doubt(&format!("annotations: {key:?} is not a string"));
+                Cow::Borrowed("")
+            });
+            found.push(key, text);
+        }
+        self.0.annotations.extend(found);
+    }
+}
+
+fn doubtful(problem: &str) -> Error {
+    Error::failed(format!(
+        "the container's config.json is not a valid spec: {problem}"
+    ))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,231 @@
+//! Whether a container may have what it asks for: which sources of a request count, and
+//! which vendors and features may be asked for at all. `[policy]` of the settings says it;
+//! the default is one host's, where who may start a container may have its devices.
+
+use std::fmt;
+
+use crate::request::{asked, Asked, Request, Source};
+
+/// Whose requests of one source count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Who {
+    #[default]
+    All,
+    /// Containers with `CAP_SYS_ADMIN` in their bounding set, as NVIDIA's hook has it:
+    /// they could take the devices by themselves.
+    Privileged,
+    None,
+}
+
+/// What becomes of a container that asks for what it may not have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnRefusal {
+    /// It starts without, and the log says so.
+    #[default]
+    Ignore,
+    Fail,
+}
+
+/// What may be asked of a vendor.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Allowed {
+    All,
+    Features(Vec<String>),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Policy {
+    pub annotations: Who,
+    pub environment: Who,
+    /// Mounts that stand for devices.
+    pub mounts: Who,
+    /// Names of CDI devices.
+    pub cdi: Who,
+    pub on_refusal: OnRefusal,
+    /// Vendors by the names of their files, without `.json`. `None`: every vendor.
+    pub allow: Option<Vec<(String, Allowed)>>,
+}
+
+/// What a container asks of one vendor, as far as it counts.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Verdict<'r> {
+    pub value: Option<&'r str>,
+    /// What does not count, and why.
+    pub refused: Vec<String>,
+}
+
+impl Who {
+    pub const WORDS: [(&'static str, Self); 3] = [
+        ("all", Self::All),
+        ("privileged", Self::Privileged),
+        ("none", Self::None),
+    ];
+
+    pub fn word(self) -> &'static str {
+        let mut words = Self::WORDS.into_iter();
+        words
+            .find(|(_, who)| *who == self)
+            .map_or("", |(word, _)| word)
+    }
+}
+
+impl Who {
+    fn containers(self) -> &'static str {
+        match self {
+            Self::All => "all containers",
+            Self::Privileged => "privileged containers",
+            Self::None => "no container",
+        }
+    }
+}
+
+impl OnRefusal {
+    pub const WORDS: [(&'static str, Self); 2] = [("ignore", Self::Ignore), ("fail", Self::Fail)];
+}
+
+impl Policy {
+    pub fn who(&self, source: Source) -> Who {
+        match source {
+            Source::Annotations => self.annotations,
+            Source::Environment => self.environment,
+            Source::Mounts => self.mounts,
+            Source::Cdi => self.cdi,
+            Source::Scheduler => Who::All,
+        }
+    }
+
+    /// What a container asks for by this flag of a vendor. An annotation that counts
+    /// overrules the environment, `none` too: it cannot come from the image. What is
+    /// overruled is not held against the container either, as an image may have set it.
+    pub fn judge<'r>(&self, request: &'r Request, vendor: &str, flag: &str) -> Verdict<'r> {
+        let mut verdict = Verdict::default();
+        for source in Source::OF_FLAGS {
+            let Some(value) = request.get(source, flag) else {
+                continue;
+            };
+            if self.counts(source, request.privileged) {
+                verdict.value = Some(value);
+                break;
+            }
+            if asked(Some(value)) != Asked::Nothing {
+                verdict.refused.push(self.not_counted(source, flag));
+            }
+        }
+        let asks = asked(verdict.value) != Asked::Nothing;
+        if let (true, Err(reason)) = (asks, self.judge_vendor(vendor, flag)) {
+            verdict.value = None;
+            verdict.refused.push(reason);
+        }
+        verdict
+    }
+
+    /// Whether what a source says counts. Errors: why not, for what was asked by this name.
+    pub fn judge_source(&self, source: Source, privileged: bool, by: &str) -> Result<(), String> {
+        if self.counts(source, privileged) {
+            return Ok(());
+        }
+        Err(self.not_counted(source, by))
+    }
+
+    /// Whether the vendor may be asked for anything. Errors: why not.
+    pub fn judge_vendor(&self, vendor: &str, by: &str) -> Result<(), String> {
+        match self.allowed(vendor) {
+            Some(_) => Ok(()),
+            None => Err(format!(
+                "{by} asks for the vendor {vendor:?}, and \"policy.allow\" has no such vendor"
+            )),
+        }
+    }
+
+    /// Whether the vendor may be asked for everything at once: what is not given by features
+    /// cannot be held to some of them. Errors: why not.
+    pub fn judge_whole(&self, vendor: &str, by: &str) -> Result<(), String> {
+        self.judge_vendor(vendor, by)?;
+        match self.allowed(vendor) {
+            Some(Allowed::Features(_)) => Err(format!(
+                "{by} asks for whole devices of the vendor {vendor:?}, and \"policy.allow\" has only features of it"
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// Might something be asked for by this flag, whatever is read of the request, and
+    /// by what container?
+    pub fn may_count(&self, request: &Request, vendor: &str, flag: &str) -> bool {
+        self.allowed(vendor).is_some()
+            && Source::OF_FLAGS
+                .into_iter()
+                .any(|source| self.who(source) != Who::None && request.may_ask(source, flag))
+    }
+
+    /// Whether a feature may be asked for.
+    pub fn allows(&self, vendor: &str, feature: &str) -> bool {
+        match self.allowed(vendor) {
+            None => false,
+            Some(Allowed::All) => true,
+            Some(Allowed::Features(features)) => features.iter().any(|name| name == feature),
+        }
+    }
+
+    fn allowed(&self, vendor: &str) -> Option<&Allowed> {
+        let Some(allow) = &self.allow else {
+            return Some(&Allowed::All);
+        };
+        let mut entries = allow.iter();
+        entries
+            .find(|(name, _)| name == vendor)
+            .map(|(_, what)| what)
+    }
+
+    fn counts(&self, source: Source, privileged: bool) -> bool {
+        match self.who(source) {
+            Who::All => true,
+            Who::Privileged => privileged,
+            Who::None => false,
+        }
+    }
+
+    fn not_counted(&self, source: Source, flag: &str) -> String {
+        let word = source.word();
+        let who = self.who(source).word();
+        format!("{flag} of the container's {word} does not count: \"policy.{word}\" is {who:?}")
+    }
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The others are said where they are limited.
+        let others = [Source::Mounts, Source::Cdi].into_iter();
+        let others = others.filter(|source| self.who(*source) != Who::All);
+        for source in Source::OF_FLAGS.into_iter().chain(others) {
+            write!(
+                f,
+                "{} of {}, ",
+                source.word(),
+                self.who(source).containers()
+            )?;
+        }
+        match &self.allow {
+            None => f.write_str("every vendor")?,
+            Some(vendors) if vendors.is_empty() => f.write_str("no vendor")?,
+            Some(vendors) => {
+                let names: Vec<String> = vendors.iter().map(shown).collect();
+                write!(f, "the vendors {}", names.join(", "))?;
+            }
+        }
+        f.write_str(match self.on_refusal {
+            OnRefusal::Ignore => "; anything else is ignored",
+            OnRefusal::Fail => "; anything else refuses the start",
+        })
+    }
+}
+
+fn shown((vendor, allowed): &(String, Allowed)) -> String {
+    match allowed {
+        Allowed::All => vendor.clone(),
+        Allowed::Features(features) => format!("{vendor} ({})", features.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests;

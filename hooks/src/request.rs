@@ -1,0 +1,391 @@
+//! What a container asks for, and of what kind it is: all that a front end knows of it.
+//! Whether it may is the [`policy`](crate::policy)'s to say, and what it gets
+//! [`decide`](crate::decide)'s.
+
+mod ask;
+mod requirement;
+
+use std::borrow::Cow;
+
+use rustc_hash::FxHashSet;
+
+use crate::error::Error;
+
+pub use ask::{Ask, Channels, Details, Interface, MigRight, Units, Way};
+pub use requirement::{is_version, Known, Outcome, Requirement, Subject};
+
+/// Annotations that ask: `oci-decorator.d/FLAG`, with a value as the variable `FLAG` has.
+pub const ANNOTATION_PREFIX: &str = "oci-decorator.d/";
+
+/// What one container asks for.
+#[derive(Debug, Default)]
+pub struct Request<'a> {
+    pub environment: Environment<'a>,
+    pub annotations: Annotations<'a>,
+    /// Its bounding set has `CAP_SYS_ADMIN`, so that it could help itself.
+    pub privileged: bool,
+    /// Why the runtime may see another request than this one.
+    pub doubt: Option<Error>,
+    /// Mounts, where a front end wants to know: some ask by their destinations.
+    pub mounts: Vec<AskingMount<'a>>,
+    /// Annotations of CDI with their keys, likewise.
+    pub cdi: Vec<(Cow<'a, str>, Cow<'a, str>)>,
+    /// What is asked for through foreign interfaces.
+    pub asks: Vec<Ask>,
+    /// By what something may be asked for through them, however the request is read.
+    pub suspect: Option<String>,
+    /// What was asked for there and does not count, and why.
+    pub refused: Vec<String>,
+    /// The variables that ask are the host's scheduler's.
+    pub is_scheduled: bool,
+    /// Vendors, as names of CDI begin with them, whose devices only the host's scheduler
+    /// gives. Empty: no scheduler counts.
+    pub reserved: Vec<String>,
+    /// Hooks that the spec has at the stage `prestart`, where a front end wants to know.
+    pub hooks: Vec<String>,
+    /// Variables that the container gets whatever it is given otherwise.
+    pub set: Vec<String>,
+    /// Variables that it must not keep.
+    pub unset: Vec<String>,
+}
+
+/// A mount of the container.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AskingMount<'a> {
+    pub source: Cow<'a, str>,
+    pub destination: Cow<'a, str>,
+}
+
+/// Where a request can stand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    Annotations,
+    Environment,
+    /// Mounts below a folder that stands for devices.
+    Mounts,
+    /// Names of CDI, in annotations or in a variable.
+    Cdi,
+    /// The host's own scheduler, which no policy judges.
+    Scheduler,
+}
+
+impl Source {
+    /// Where a flag can stand. The one that comes first overrules the others.
+    pub const OF_FLAGS: [Self; 2] = [Self::Annotations, Self::Environment];
+
+    /// Its key in the policy's settings, and what people call it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Annotations => "annotations",
+            Self::Environment => "environment",
+            Self::Mounts => "mounts",
+            Self::Cdi => "cdi",
+            Self::Scheduler => "scheduler",
+        }
+    }
+}
+
+impl<'a> Request<'a> {
+    /// The request of someone who says it in words: `NAME=value`.
+    pub fn of_environment<T: Into<Cow<'a, str>>>(entries: impl IntoIterator<Item = T>) -> Self {
+        Self {
+            environment: entries.into_iter().collect(),
+            ..Self::default()
+        }
+    }
+
+    /// True for a kind of CDI (`vendor.com/class`) that only the host's scheduler gives. A vendor
+    /// has kinds under names below its own too, like `management.nvidia.com/gpu`.
+    pub fn reserves(&self, kind: &str) -> bool {
+        let vendor = kind.split_once('/').map_or(kind, |(vendor, _)| vendor);
+        let vendor = vendor.to_ascii_lowercase();
+        self.reserved.iter().any(|own| {
+            let rest = vendor.strip_suffix(own.as_str());
+            rest.is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+        })
+    }
+
+    /// What a source says of a flag.
+    pub fn get(&self, source: Source, flag: &str) -> Option<&str> {
+        match source {
+            Source::Annotations => self.annotations.get(flag),
+            Source::Environment => self.environment.get(flag),
+            Source::Mounts | Source::Cdi | Source::Scheduler => None,
+        }
+    }
+
+    /// Does any of what a source says of a flag, also of what is overruled there, ask
+    /// for something?
+    pub fn may_ask(&self, source: Source, flag: &str) -> bool {
+        let asks = |value: &str| asked(Some(value)) != Asked::Nothing;
+        match source {
+            Source::Annotations => self.annotations.of(flag).any(asks),
+            Source::Environment => self.environment.of(flag).any(asks),
+            Source::Mounts | Source::Cdi | Source::Scheduler => false,
+        }
+    }
+}
+
+/// Entries as they stand: `NAME=value`, or `NAME` alone.
+#[derive(Debug, Default)]
+pub struct Environment<'a>(Vec<Cow<'a, str>>);
+
+impl<'a> Environment<'a> {
+    /// The value of a variable; empty for `NAME` alone. The last entry counts,
+    /// as it does for the runtimes.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.of(name).next()
+    }
+
+    /// Every value, the last first.
+    pub fn of<'b, 'n>(&'b self, name: &'n str) -> impl Iterator<Item = &'b str> + use<'a, 'b, 'n> {
+        self.0.iter().rev().filter_map(move |entry| {
+            let rest = entry.strip_prefix(name)?;
+            if rest.is_empty() {
+                Some(rest)
+            } else {
+                rest.strip_prefix('=')
+            }
+        })
+    }
+
+    pub fn push(&mut self, entry: Cow<'a, str>) {
+        self.0.push(entry);
+    }
+
+    /// Takes every entry of a variable out. True: there was one.
+    pub fn remove(&mut self, name: &str) -> bool {
+        let before = self.0.len();
+        self.0.retain(|entry| entry_name(entry) != name);
+        self.0.len() < before
+    }
+
+    /// Variables with their values, each once.
+    pub fn variables(&self) -> Vec<(&str, &str)> {
+        let mut found: Vec<(&str, &str)> = Vec::new();
+        let mut known: FxHashSet<&str> = FxHashSet::default();
+        for entry in self.0.iter().rev() {
+            let name = entry_name(entry);
+            if known.insert(name) {
+                let value = entry.get(name.len() + 1..).unwrap_or_default();
+                found.push((name, value));
+            }
+        }
+        found.reverse();
+        found
+    }
+
+    /// True where an entry is this name alone.
+    pub fn bare_of(&self, name: &str) -> bool {
+        self.0.iter().any(|entry| entry == name)
+    }
+
+    /// An entry without a `=`, where there is one.
+    pub fn bare(&self) -> Option<&str> {
+        let mut entries = self.0.iter();
+        entries
+            .find(|entry| !entry.contains('='))
+            .map(|entry| &**entry)
+    }
+
+    /// The same, free of the text that it was read from.
+    pub fn into_owned(self) -> Environment<'static> {
+        let owned = |entry: Cow<str>| Cow::Owned(entry.into_owned());
+        Environment(self.0.into_iter().map(owned).collect())
+    }
+}
+
+fn entry_name(entry: &str) -> &str {
+    entry.split_once('=').map_or(entry, |(name, _)| name)
+}
+
+impl<'a, T: Into<Cow<'a, str>>> FromIterator<T> for Environment<'a> {
+    fn from_iter<I: IntoIterator<Item = T>>(entries: I) -> Self {
+        Self(entries.into_iter().map(Into::into).collect())
+    }
+}
+
+/// Flags with their values, from annotations of [`ANNOTATION_PREFIX`].
+#[derive(Debug, Default)]
+pub struct Annotations<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
+
+impl<'a> Annotations<'a> {
+    pub fn get(&self, flag: &str) -> Option<&str> {
+        self.of(flag).next()
+    }
+
+    fn of<'b, 'n>(&'b self, flag: &'n str) -> impl Iterator<Item = &'b str> + use<'a, 'b, 'n> {
+        let named = self.0.iter().rev().filter(move |(name, _)| name == flag);
+        named.map(|(_, value)| &**value)
+    }
+
+    /// Adds one where its key has the prefix.
+    pub fn push(&mut self, key: &str, value: Cow<'a, str>) {
+        if let Some(flag) = key.strip_prefix(ANNOTATION_PREFIX) {
+            self.0.push((Cow::Owned(flag.to_owned()), value));
+        }
+    }
+
+    pub fn extend(&mut self, other: Self) {
+        self.0.extend(other.0);
+    }
+
+    /// Flags of which something is asked.
+    pub fn asking(&self) -> impl Iterator<Item = &str> {
+        let asks = |value| asked(Some(value)) != Asked::Nothing;
+        self.0
+            .iter()
+            .filter(move |(_, value)| asks(value))
+            .map(|(flag, _)| &**flag)
+    }
+
+    /// The same, free of the text that they were read from.
+    pub fn into_owned(self) -> Annotations<'static> {
+        let owned = |text: Cow<str>| Cow::Owned(text.into_owned());
+        let pairs = self.0.into_iter();
+        Annotations(
+            pairs
+                .map(|(flag, value)| (owned(flag), owned(value)))
+                .collect(),
+        )
+    }
+}
+
+/// What the value of a flag asks for.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Asked<'a> {
+    Nothing,
+    Defaults,
+    All,
+    Features(Vec<&'a str>),
+}
+
+/// The table of values; `docs/reference/oci-decorator.md` has it for readers.
+pub fn asked(value: Option<&str>) -> Asked<'_> {
+    match value.map(str::trim) {
+        None | Some("none" | "void") => Asked::Nothing,
+        Some("") => Asked::Defaults,
+        Some("all") => Asked::All,
+        Some(list) => Asked::Features(list.split(',').map(str::trim).collect()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn names_match_exactly_and_the_last_entry_counts() {
+        let env: Environment = [
+            "NOT_OCI_X=1",
+            "FOO=OCI_X",
+            "OCI_XY=2",
+            "OCI_X=a",
+            "=",
+            "",
+            "OCI_X=b=c",
+            "BARE",
+        ]
+        .into_iter()
+        .collect();
+        assert_eq!(env.get("OCI_X"), Some("b=c"));
+        assert_eq!(env.get("BARE"), Some(""));
+        assert_eq!(env.get("OCI"), None);
+    }
+
+    #[test]
+    fn variables_are_listed_each_once() {
+        let mut env: Environment = ["B=1", "A=x=y", "C", "B=2"].into_iter().collect();
+        assert_eq!(env.variables(), [("A", "x=y"), ("C", ""), ("B", "2")]);
+        assert_eq!(env.bare(), Some("C"));
+        assert!(env.remove("C") && !env.remove("C") && env.remove("B"));
+        assert_eq!((env.bare(), env.variables()), (None, vec![("A", "x=y")]));
+    }
+
+    /// With steps that grow with the square of the entries this takes minutes.
+    #[test]
+    fn many_variables_are_listed_in_no_time() {
+        let env: Environment = (0..300_000).map(|at| format!("A{at}=1")).collect();
+        let started = std::time::Instant::now();
+        assert_eq!(env.variables().len(), 300_000);
+        assert!(started.elapsed().as_secs() < 20, "{:?}", started.elapsed());
+    }
+
+    #[test]
+    fn a_scheduler_has_a_vendors_kinds_and_those_below_it() {
+        let request = Request {
+            reserved: vec!["nvidia.com".to_owned()],
+            ..Request::default()
+        };
+        for (kind, expected) in [
+            ("nvidia.com/gpu", true),
+            ("nvidia.com/mig", true),
+            ("management.nvidia.com/gpu", true),
+            ("NVIDIA.com/gpu", true),
+            ("notnvidia.com/gpu", false),
+            ("nvidia.com.org/gpu", false),
+            ("other.com/nvidia.com", false),
+        ] {
+            assert_eq!(request.reserves(kind), expected, "{kind}");
+            assert!(!Request::default().reserves(kind));
+        }
+    }
+
+    #[test]
+    fn annotations_have_a_prefix_and_match_exactly() {
+        let mut annotations = Annotations::default();
+        for (key, value) in [
+            ("oci-decorator.d/OCI_X", "a"),
+            ("oci-decorator.d/OCI_Y", "none"),
+            ("OCI_X", "b"),
+            ("oci-decorator/OCI_X", "c"),
+            ("Oci-decorator.d/OCI_X", "d"),
+        ] {
+            annotations.push(key, value.into());
+        }
+        assert_eq!(annotations.get("OCI_X"), Some("a"));
+        assert_eq!(annotations.get("OCI"), None);
+        assert_eq!(annotations.asking().collect::<Vec<_>>(), ["OCI_X"]);
+    }
+
+    #[test]
+    fn what_is_overruled_may_ask_too() {
+        let request = Request::of_environment(["OCI_X=all", "OCI_X=none", "OCI_Y=void"]);
+        assert!(request.may_ask(Source::Environment, "OCI_X"));
+        assert!(!request.may_ask(Source::Environment, "OCI_Y"));
+        assert!(!request.may_ask(Source::Annotations, "OCI_X"));
+        assert_eq!(
+            asked(request.get(Source::Environment, "OCI_X")),
+            Asked::Nothing
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn any_entries_are_looked_up_like_a_map(
+            entries in prop::collection::vec(("[A-C]{1,2}", "(?s).{0,4}"), 0..20)
+        ) {
+            let env: Environment = entries.iter().map(|(k, v)| format!("{k}={v}")).collect();
+            for name in ["A", "B", "AA", "AB", "D"] {
+                let expected = entries.iter().rev().find(|(k, _)| k == name).map(|(_, v)| v.as_str());
+                prop_assert_eq!(env.get(name), expected);
+            }
+        }
+
+        #[test]
+        fn what_asks_may_ask_and_stays_so_when_owned(
+            entries in prop::collection::vec("[AB](=(all|none|void|x|))?", 0..8)
+        ) {
+            let request = Request::of_environment(entries.iter().map(String::as_str));
+            let owned = Request::of_environment(entries.clone()).environment.into_owned();
+            for name in ["A", "B"] {
+                let value = request.get(Source::Environment, name);
+                prop_assert!(
+                    asked(value) == Asked::Nothing || request.may_ask(Source::Environment, name)
+                );
+                prop_assert_eq!(owned.get(name), value);
+            }
+        }
+    }
+}

@@ -1,0 +1,377 @@
+//! What an image demands of driver and devices, in the language of `NVIDIA_REQUIRE_*`:
+//! conditions like `cuda>=12.2`; a comma is "and", a blank is "or".
+//!
+//! As with NVIDIA's own tool, a condition is looked at only when the verdict depends on it,
+//! what the host does not know counts as met, and `12.0` is `12`.
+
+use std::cmp::Ordering;
+use std::fmt;
+
+use crate::log::brief;
+
+/// What a condition is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Subject {
+    Cuda,
+    Driver,
+    Arch,
+    Brand,
+}
+
+impl Subject {
+    pub const WORDS: [(&'static str, Self); 4] = [
+        ("cuda", Self::Cuda),
+        ("driver", Self::Driver),
+        ("arch", Self::Arch),
+        ("brand", Self::Brand),
+    ];
+
+    pub fn word(self) -> &'static str {
+        Self::WORDS[self as usize].0
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Comparison {
+    Equal,
+    NotEqual,
+    Less,
+    LessOrEqual,
+    Greater,
+    GreaterOrEqual,
+}
+
+const COMPARISONS: [(&str, Comparison); 6] = [
+    ("=", Comparison::Equal),
+    ("!=", Comparison::NotEqual),
+    ("<", Comparison::Less),
+    ("<=", Comparison::LessOrEqual),
+    (">", Comparison::Greater),
+    (">=", Comparison::GreaterOrEqual),
+];
+const SIGNS: [char; 4] = ['<', '>', '=', '!'];
+
+/// One variable's demand.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Requirement {
+    /// The variable that has it; with its value, where the demand follows from that.
+    pub by: String,
+    pub text: String,
+}
+
+/// What a host knows of itself and of one of its devices.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Known<'a> {
+    pub cuda: Option<&'a str>,
+    pub driver: Option<&'a str>,
+    pub arch: Option<&'a str>,
+    pub brand: Option<&'a str>,
+}
+
+impl<'a> Known<'a> {
+    pub fn of(&self, subject: Subject) -> Option<&'a str> {
+        match subject {
+            Subject::Cuda => self.cuda,
+            Subject::Driver => self.driver,
+            Subject::Arch => self.arch,
+            Subject::Brand => self.brand,
+        }
+    }
+}
+
+/// "cuda 12.2, driver 535.261.03", for messages.
+impl fmt::Display for Known<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let known = Subject::WORDS.into_iter();
+        let known: Vec<String> = known
+            .filter_map(|(word, subject)| Some(format!("{word} {}", self.of(subject)?)))
+            .collect();
+        f.write_str(&known.join(", "))
+    }
+}
+
+/// What comes of a requirement on a host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    Met,
+    /// As far as the host can tell: it knows nothing of these.
+    MetUnlessKnown(Vec<Subject>),
+    Unmet,
+    /// This part is no condition.
+    Invalid(String),
+}
+
+impl fmt::Display for Requirement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = brief(&self.text);
+        if self.by.contains('=') {
+            write!(f, "{} requires {text}", brief(&self.by))
+        } else {
+            write!(f, "the image requires {}={text}", self.by)
+        }
+    }
+}
+
+impl Requirement {
+    pub fn check(&self, known: &Known) -> Outcome {
+        let mut unknown = Vec::new();
+        let mut is_unmet = false;
+        for alternative in self.text.split(' ').filter(|part| !part.is_empty()) {
+            unknown.clear();
+            match all_met(alternative, known, &mut unknown) {
+                Err(part) => return Outcome::Invalid(part),
+                Ok(true) if unknown.is_empty() => return Outcome::Met,
+                Ok(true) => return Outcome::MetUnlessKnown(unknown),
+                Ok(false) => is_unmet = true,
+            }
+        }
+        if is_unmet {
+            Outcome::Unmet
+        } else {
+            Outcome::Met
+        }
+    }
+
+    /// Whether a condition of it is about the subject.
+    pub fn is_about(&self, subject: Subject) -> bool {
+        let mut parts = self.text.split([' ', ',']);
+        parts.any(|part| parse(part).is_some_and(|condition| condition.subject == subject))
+    }
+}
+
+/// Errors: the first part that is no condition.
+fn all_met(alternative: &str, known: &Known, unknown: &mut Vec<Subject>) -> Result<bool, String> {
+    for part in alternative.split(',').filter(|part| !part.is_empty()) {
+        let condition = parse(part).ok_or(part)?;
+        match known.of(condition.subject) {
+            None => unknown.push(condition.subject),
+            Some(value) => match condition.holds(value) {
+                Some(true) => {}
+                Some(false) => return Ok(false),
+                // The host's own value is none that can be compared.
+                None => unknown.push(condition.subject),
+            },
+        }
+    }
+    Ok(true)
+}
+
+struct Condition<'a> {
+    subject: Subject,
+    comparison: Comparison,
+    value: &'a str,
+}
+
+/// `None`: it is no condition.
+fn parse(text: &str) -> Option<Condition<'_>> {
+    let (name, rest) = text.split_at(text.find(SIGNS)?);
+    let value = rest.trim_start_matches(SIGNS);
+    let sign = &rest[..rest.len() - value.len()];
+    let mut subjects = Subject::WORDS.into_iter();
+    let (_, subject) = subjects.find(|(word, _)| word.eq_ignore_ascii_case(name))?;
+    let (_, comparison) = COMPARISONS.into_iter().find(|(text, _)| *text == sign)?;
+    let comparable = match subject {
+        Subject::Brand => matches!(comparison, Comparison::Equal | Comparison::NotEqual),
+        _ => is_version(value),
+    };
+    (comparable && !value.is_empty()).then_some(Condition {
+        subject,
+        comparison,
+        value,
+    })
+}
+
+impl Condition<'_> {
+    fn holds(&self, value: &str) -> Option<bool> {
+        let order = if self.subject == Subject::Brand {
+            let same = value.eq_ignore_ascii_case(self.value);
+            if same {
+                Ordering::Equal
+            } else {
+                Ordering::Less
+            }
+        } else if is_version(value) {
+            compare(value, self.value)
+        } else {
+            return None;
+        };
+        Some(match self.comparison {
+            Comparison::Equal => order.is_eq(),
+            Comparison::NotEqual => order.is_ne(),
+            Comparison::Less => order.is_lt(),
+            Comparison::LessOrEqual => order.is_le(),
+            Comparison::Greater => order.is_gt(),
+            Comparison::GreaterOrEqual => order.is_ge(),
+        })
+    }
+}
+
+/// Digits and dots, a digit first.
+pub fn is_version(text: &str) -> bool {
+    text.starts_with(|c: char| c.is_ascii_digit())
+        && text.chars().all(|c| c.is_ascii_digit() || c == '.')
+}
+
+/// Compares versions number by number; what one lacks is 0.
+fn compare(one: &str, other: &str) -> Ordering {
+    // Of any length: numbers are compared as text without zeros in front.
+    let numbers = |text: &str| -> Vec<String> {
+        let parts = text.split('.').filter(|part| !part.is_empty());
+        parts
+            .map(|part| part.trim_start_matches('0').to_owned())
+            .collect()
+    };
+    let (one, other) = (numbers(one), numbers(other));
+    let none = String::new();
+    for at in 0..one.len().max(other.len()) {
+        let (a, b) = (one.get(at).unwrap_or(&none), other.get(at).unwrap_or(&none));
+        let order = a.len().cmp(&b.len()).then_with(|| a.cmp(b));
+        if order.is_ne() {
+            return order;
+        }
+    }
+    Ordering::Equal
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const HOST: Known = Known {
+        cuda: Some("12.2"),
+        driver: Some("535.261.03"),
+        arch: Some("8.0"),
+        brand: Some("Tesla"),
+    };
+
+    fn check(text: &str, known: &Known) -> Outcome {
+        let requirement = Requirement {
+            by: "NVIDIA_REQUIRE_CUDA".to_owned(),
+            text: text.to_owned(),
+        };
+        requirement.check(known)
+    }
+
+    #[test]
+    fn conditions_on_a_host() {
+        for (text, met) in [
+            ("", true),
+            (" ", true),
+            (",", true),
+            ("cuda>=12.2", true),
+            ("cuda>=12.2.0", true),
+            ("cuda>=12.3", false),
+            ("cuda>=9.0", true),
+            ("cuda=12.2", true),
+            ("cuda=12", false),
+            ("cuda!=12.2", false),
+            ("cuda<=12.2", true),
+            ("cuda<12.10", true),
+            ("cuda>12.2", false),
+            ("CUDA>=12", true),
+            ("driver>=535", true),
+            ("driver<536", true),
+            ("driver=535.261.3", true),
+            ("arch>=7.5", true),
+            ("arch>8", false),
+            ("brand=tesla", true),
+            ("brand=TESLA", true),
+            ("brand!=tesla", false),
+            ("brand=quadro", false),
+            // A comma is "and", a blank is "or".
+            ("cuda>=12.0,driver>=470", true),
+            ("cuda>=12.0,driver>=550", false),
+            ("cuda>=12.9 brand=tesla,driver>=470,driver<536", true),
+            ("cuda>=12.9 brand=quadro,driver>=470", false),
+            ("cuda>=12.9  cuda>=12.0", true),
+            ("cuda>=184467440737095516160", false),
+        ] {
+            let expected = if met { Outcome::Met } else { Outcome::Unmet };
+            assert_eq!(check(text, &HOST), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_condition_is_named_when_it_counts() {
+        for (text, part) in [
+            ("cuda", "cuda"),
+            ("cuda>=", "cuda>="),
+            ("cuda==12", "cuda==12"),
+            ("cuda!12", "cuda!12"),
+            ("cuda=>12", "cuda=>12"),
+            ("cuda>=x", "cuda>=x"),
+            ("cuda>=.5", "cuda>=.5"),
+            ("brand>=tesla", "brand>=tesla"),
+            ("colour=red", "colour=red"),
+            ("cuda>=12.0,foo", "foo"),
+            ("cuda>=12.9 foo=1", "foo=1"),
+        ] {
+            assert_eq!(check(text, &HOST), Outcome::Invalid(part.to_owned()));
+        }
+        // What comes later changes nothing: NVIDIA's tool does not look at it.
+        assert_eq!(check("cuda>=12.0 foo", &HOST), Outcome::Met);
+        assert_eq!(check("cuda>=12.9,foo", &HOST), Outcome::Unmet);
+    }
+
+    #[test]
+    fn what_the_host_does_not_know_counts_as_met() {
+        let host = Known {
+            driver: Some("535.261.03-custom"),
+            cuda: Some("12.2"),
+            ..Known::default()
+        };
+        for (text, outcome) in [
+            ("cuda>=12.0", Outcome::Met),
+            (
+                "driver>=900",
+                Outcome::MetUnlessKnown(vec![Subject::Driver]),
+            ),
+            (
+                "brand=tesla,arch>=9",
+                Outcome::MetUnlessKnown(vec![Subject::Brand, Subject::Arch]),
+            ),
+            ("cuda>=13,brand=tesla", Outcome::Unmet),
+            (
+                "brand=tesla cuda>=12",
+                Outcome::MetUnlessKnown(vec![Subject::Brand]),
+            ),
+        ] {
+            assert_eq!(check(text, &host), outcome, "{text}");
+        }
+        assert_eq!(host.to_string(), "cuda 12.2, driver 535.261.03-custom");
+    }
+
+    #[test]
+    fn subjects_are_known_by_their_words() {
+        for (word, subject) in Subject::WORDS {
+            assert_eq!(subject.word(), word);
+            let requirement = Requirement {
+                by: String::new(),
+                text: format!("x=1 arch=1,{word}=1"),
+            };
+            assert!(requirement.is_about(subject));
+            assert_eq!(
+                requirement.is_about(Subject::Brand),
+                subject == Subject::Brand
+            );
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_has_an_outcome(text in "(?s).{0,60}", odd in "[a-z<>=!,. 0-9]{0,40}") {
+            for text in [text, odd.clone(), format!("cuda>={odd}"), format!("brand={odd}")] {
+                let _ = check(&text, &HOST);
+                prop_assert!(check(&text, &Known::default()) != Outcome::Unmet);
+            }
+        }
+
+        #[test]
+        fn versions_are_ordered(a in "[0-9]{1,3}(\\.[0-9]{1,3}){0,3}", b in "[0-9]{1,3}(\\.[0-9]{1,3}){0,3}") {
+            prop_assert_eq!(compare(&a, &b), compare(&b, &a).reverse());
+            prop_assert_eq!(compare(&a, &format!("{a}.0")), Ordering::Equal);
+            prop_assert_eq!(compare(&format!("{a}.1"), &a), Ordering::Greater);
+        }
+    }
+}

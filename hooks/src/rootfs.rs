@@ -1,0 +1,280 @@
+//! The way into a file tree that others control: every path is resolved by the kernel as
+//! if the tree were `/` (openat2, `RESOLVE_IN_ROOT`), and what comes out is a descriptor,
+//! never a path to be resolved again. `container` is a container's root, `write` what may
+//! be made in one.
+
+pub mod container;
+pub mod listing;
+mod write;
+
+use std::cell::OnceCell;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat, CWD};
+use rustix::io::Errno;
+use rustix::mount::{open_tree, OpenTreeFlags};
+
+use crate::error::Error;
+
+pub use container::Rootfs;
+
+/// How often a lookup is tried again when a rename elsewhere disturbed it
+/// (openat2(2): `EAGAIN`).
+const RETRIES: u32 = 64;
+
+/// An open folder that serves as `/` for every lookup.
+#[derive(Debug)]
+pub struct Root {
+    fd: OwnedFd,
+    /// Lookups are held to the mount that it lies on; then, where one would leave that, a
+    /// clone of the mount without those on it serves.
+    bare: Option<OnceCell<Option<OwnedFd>>>,
+}
+
+impl Root {
+    /// Opens the folder itself; this path is the caller's own and trusted.
+    /// Errors: `NOSYS` where openat2(2) is missing, see [`cannot_open`].
+    pub fn open(path: &Path) -> rustix::io::Result<Self> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        match rustix::fs::openat2(CWD, path, flags, Mode::empty(), ResolveFlags::empty()) {
+            // With this, filters of system calls refuse what they don't know.
+            Err(Errno::PERM) if rustix::fs::open(path, flags, Mode::empty()).is_ok() => {
+                Err(Errno::NOSYS)
+            }
+            other => other.map(Self::new),
+        }
+    }
+
+    fn new(fd: OwnedFd) -> Self {
+        Self { fd, bare: None }
+    }
+
+    /// The same root without anything that is mounted in it: what lies beneath a mount
+    /// point is found instead. Without the right to clone mounts (`CAP_SYS_ADMIN`, Linux
+    /// 5.2), what leads there is an error, `EXDEV`.
+    #[must_use]
+    pub fn without_mounts(self) -> Self {
+        Self {
+            bare: Some(OnceCell::new()),
+            ..self
+        }
+    }
+
+    /// A folder of this tree as a tree of its own.
+    pub fn sub(&self, path: &str) -> rustix::io::Result<Self> {
+        self.open_in(path, OFlags::PATH | OFlags::DIRECTORY)
+            .map(Self::new)
+    }
+
+    /// Opens a path of the tree. Links are followed within the tree only.
+    pub fn open_in(&self, path: &str, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+        let within = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+        match self.resolve(path, flags, within) {
+            Err(Errno::XDEV) => match self.bare.as_ref().and_then(|bare| self.bare(bare)) {
+                // On the clone too: with shared propagation, a mount may arrive there.
+                Some(bare) => open(bare, path, flags, within | ResolveFlags::NO_XDEV),
+                None => Err(Errno::XDEV),
+            },
+            other => other,
+        }
+    }
+
+    /// Opens a path that must have no link in it (`ELOOP` if it has), and where mounts are
+    /// left out no mount point (`EXDEV`).
+    pub fn open_plain(&self, path: &str, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+        let within = ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS;
+        self.resolve(path, flags, within)
+    }
+
+    fn resolve(
+        &self,
+        path: &str,
+        flags: OFlags,
+        mut within: ResolveFlags,
+    ) -> rustix::io::Result<OwnedFd> {
+        within.set(ResolveFlags::NO_XDEV, self.bare.is_some());
+        open(&self.fd, path, flags, within)
+    }
+
+    /// Made when it is needed: to take a clone apart again makes the kernel wait for all
+    /// processors, which takes as long as a quarter of a start.
+    fn bare<'a>(&self, bare: &'a OnceCell<Option<OwnedFd>>) -> Option<&'a OwnedFd> {
+        let flags = OpenTreeFlags::OPEN_TREE_CLONE
+            | OpenTreeFlags::OPEN_TREE_CLOEXEC
+            | OpenTreeFlags::AT_EMPTY_PATH;
+        bare.get_or_init(|| open_tree(&self.fd, "", flags).ok())
+            .as_ref()
+    }
+
+    /// Reads a regular file of at most `limit` bytes.
+    /// Errors: `INVAL` for what is no regular file, `FBIG` for a larger one.
+    pub fn read(&self, path: &str, limit: u64) -> rustix::io::Result<(Vec<u8>, Stat)> {
+        read_regular(&self.open_in(path, OFlags::PATH)?, limit)
+    }
+}
+
+fn open(
+    root: &OwnedFd,
+    path: &str,
+    flags: OFlags,
+    within: ResolveFlags,
+) -> rustix::io::Result<OwnedFd> {
+    let flags = flags | OFlags::CLOEXEC;
+    for _ in 0..RETRIES {
+        match rustix::fs::openat2(root, path, flags, Mode::empty(), within) {
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            other => return other,
+        }
+    }
+    Err(Errno::AGAIN)
+}
+
+impl AsFd for Root {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Why a root can't be opened.
+pub fn cannot_open(what: &str, path: &Path, error: Errno) -> Error {
+    let path = path.display();
+    if error == Errno::NOSYS {
+        return Error::not_found(format!(
+            "can't open {what} {path}: the system call openat2 is missing"
+        ))
+        .resolve("use Linux 5.6 or newer, and let no seccomp filter forbid openat2");
+    }
+    Error::not_found(format!("can't open {what} {path}: {error}"))
+}
+
+/// True for two descriptors of one file.
+pub fn is_same(one: &Stat, other: &Stat) -> bool {
+    (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
+}
+
+/// Reads what a descriptor of `O_PATH` stands for: a regular file of at most `limit` bytes.
+///
+/// It is opened only after it is known to be one. To open a device can be an act
+/// by itself (a watchdog starts, a tape rewinds), and a FIFO would hold us up.
+/// Errors: `INVAL` for what is no regular file, `FBIG` for a larger one.
+pub fn read_regular(found: impl AsFd, limit: u64) -> rustix::io::Result<(Vec<u8>, Stat)> {
+    let (fd, stat) = open_regular(found)?;
+    read_whole(&fd, &stat, limit).map(|bytes| (bytes, stat))
+}
+
+/// Reads an open regular file of at most `limit` bytes. Errors: `FBIG` for a larger one.
+pub fn read_whole(fd: &OwnedFd, stat: &Stat, limit: u64) -> rustix::io::Result<Vec<u8>> {
+    let size = u64::try_from(stat.st_size).unwrap_or(u64::MAX);
+    if size > limit {
+        return Err(Errno::FBIG);
+    }
+    let size = usize::try_from(size).map_err(|_| Errno::FBIG)?;
+    let mut bytes = Vec::with_capacity(size);
+    while bytes.len() < size {
+        match rustix::io::read(fd, rustix::buffer::spare_capacity(&mut bytes)) {
+            Ok(0) => break, // It was cut since.
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(bytes)
+}
+
+/// Opens what a descriptor of `O_PATH` stands for, for reading.
+/// Errors: `INVAL` for what is no regular file.
+pub fn open_regular(found: impl AsFd) -> rustix::io::Result<(OwnedFd, Stat)> {
+    let stat = rustix::fs::fstat(&found)?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Err(Errno::INVAL);
+    }
+    // For reading: that flag is 0.
+    let fd = rustix::fs::open(own_link(&found), OFlags::CLOEXEC, Mode::empty())?;
+    Ok((fd, stat))
+}
+
+/// The path by which this process can name what a descriptor stands for.
+fn own_link(fd: &impl AsFd) -> String {
+    format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd())
+}
+
+/// Where the kernel says that an open file lies.
+pub fn path_of(fd: impl AsFd) -> Option<String> {
+    rustix::fs::readlink(own_link(&fd), Vec::new())
+        .ok()
+        .and_then(|path| path.into_string().ok())
+}
+
+/// The folder and the last part of a path. `None` for `/` and the empty path.
+pub fn split(path: &str) -> Option<(&str, &str)> {
+    let path = path.trim_end_matches('/');
+    let name = path.rsplit('/').next().filter(|name| !name.is_empty())?;
+    let folder = &path[..path.len() - name.len()];
+    Some((if folder.is_empty() { "." } else { folder }, name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn links_never_leave_the_tree() {
+        let outside = tempfile::tempdir().unwrap();
+        std::fs::write(outside.path().join("secret"), "host").unwrap();
+        let tree = tempfile::tempdir().unwrap();
+        let target = outside.path().join("secret");
+        symlink(&target, tree.path().join("absolute")).unwrap();
+        symlink(
+            "../../../../../../../../etc/passwd",
+            tree.path().join("dots"),
+        )
+        .unwrap();
+        symlink("/proc/self/root/etc/passwd", tree.path().join("magic")).unwrap();
+        let root = Root::open(tree.path()).unwrap();
+        for name in ["absolute", "dots", "magic", "../../etc/passwd"] {
+            assert_eq!(root.read(name, 100).unwrap_err(), Errno::NOENT, "{name}");
+        }
+    }
+
+    #[test]
+    fn only_regular_files_up_to_the_limit_are_read() {
+        let tree = tempfile::tempdir().unwrap();
+        std::fs::write(tree.path().join("file"), "12345").unwrap();
+        std::fs::create_dir(tree.path().join("folder")).unwrap();
+        let mode = Mode::from_raw_mode(0o600);
+        let fifo = tree.path().join("fifo");
+        rustix::fs::mknodat(rustix::fs::CWD, fifo, FileType::Fifo, mode, 0).unwrap();
+        let root = Root::open(tree.path()).unwrap();
+        assert_eq!(root.read("/file", 5).unwrap().0, b"12345");
+        assert_eq!(root.read("/file", 4).unwrap_err(), Errno::FBIG);
+        assert_eq!(root.read("folder", 9).unwrap_err(), Errno::INVAL);
+        assert_eq!(root.read("fifo", 9).unwrap_err(), Errno::INVAL);
+        assert_eq!(root.sub("file").unwrap_err(), Errno::NOTDIR);
+        let sub = root.sub("folder").unwrap();
+        assert_eq!(sub.read("../file", 9).unwrap_err(), Errno::NOENT);
+    }
+
+    #[test]
+    fn a_device_is_never_opened() {
+        if !crate::need::root("mknod") {
+            return;
+        }
+        let tree = tempfile::tempdir().unwrap();
+        let node = tree.path().join("node");
+        // No driver has this number: to open it would be ENXIO.
+        let numbers = rustix::fs::makedev(240, 77);
+        let (kind, mode) = (FileType::CharacterDevice, Mode::from_raw_mode(0o600));
+        rustix::fs::mknodat(rustix::fs::CWD, node, kind, mode, numbers).unwrap();
+        let root = Root::open(tree.path()).unwrap();
+        assert_eq!(root.read("node", 9).unwrap_err(), Errno::INVAL);
+    }
+
+    #[test]
+    fn split_table() {
+        assert_eq!(split("/a/b"), Some(("/a/", "b")));
+        assert_eq!(split("a"), Some((".", "a")));
+        assert_eq!(split("/a"), Some(("/", "a")));
+        assert_eq!(split("/"), None);
+    }
+}

@@ -1,0 +1,109 @@
+//! A container's root, for every front end that looks into one or writes there.
+
+use std::path::Path;
+
+use rustix::fs::{fstat, readlinkat, OFlags, Stat};
+use rustix::io::Errno;
+
+use super::listing::is_empty;
+use super::{cannot_open, is_same, Root};
+use crate::edits::lies_in;
+use crate::edits::paths::{At, Image};
+use crate::error::{Error, Result};
+
+/// Names of the root that this program itself runs in, and of the one that the host's
+/// first process has: they differ in a chroot.
+const OWN_ROOTS: [&str; 2] = ["/", "/proc/1/root"];
+
+/// Two views of one folder.
+#[derive(Debug)]
+pub struct Rootfs {
+    /// With everything that is mounted in it. Nothing is made here: what is mounted may
+    /// be a volume of the user's.
+    pub mounted: Root,
+    /// The files of the image, and nothing that is mounted on them. A folder that is a
+    /// mount point in the container is here the one that lies beneath.
+    pub files: Root,
+    /// File systems that are made new for the container, by where they are mounted.
+    new: Vec<(String, Root)>,
+}
+
+impl Rootfs {
+    /// Errors: there is no such folder, or it is the root that we are in ourselves.
+    pub fn open(path: &Path) -> Result<Self> {
+        let fail = |error| cannot_open("the container's root", path, error);
+        let mounted = Root::open(path).map_err(fail)?;
+        if is_own(&fstat(&mounted).map_err(fail)?) {
+            return Err(Error::failed(format!(
+                "the container's root {} is the root of the host or of this mount namespace: nothing is done to it",
+                path.display()
+            ))
+            .resolve("give the container a root of its own; a hook belongs to the stage prestart or createRuntime"));
+        }
+        let files = mounted.sub(".").map_err(fail)?.without_mounts();
+        Ok(Self {
+            mounted,
+            files,
+            new: Vec::new(),
+        })
+    }
+
+    /// Lets files be made in file systems that were made new for the container. Those that
+    /// are not there are left out.
+    pub fn open_new(&mut self, mounted: &[String]) {
+        let open = |path: &String| {
+            let root = self.mounted.sub(path).ok()?;
+            Some((path.clone(), root.without_mounts()))
+        };
+        self.new = mounted.iter().filter_map(open).collect();
+    }
+
+    /// True for a path in one of the file systems that [`Self::open_new`] opened.
+    pub fn is_in_new(&self, path: &str) -> bool {
+        self.new.iter().any(|(new, _)| lies_in(path, new))
+    }
+
+    /// Where a path without links may be made, and what it is called there.
+    pub fn writer<'a>(&'a self, path: &'a str) -> (&'a Root, &'a str) {
+        let around = self.new.iter().filter(|(new, _)| lies_in(path, new));
+        match around.max_by_key(|(new, _)| new.len()) {
+            Some((new, root)) => (root, path[new.len()..].trim_start_matches('/')),
+            None => (&self.files, path),
+        }
+    }
+}
+
+fn is_own(stat: &Stat) -> bool {
+    OWN_ROOTS
+        .iter()
+        .any(|own| rustix::fs::stat(*own).is_ok_and(|own| is_same(&own, stat)))
+}
+
+/// What is mounted there already is not the image's: it has no links, and isn't free.
+impl Image for Rootfs {
+    fn at(&self, path: &str) -> At {
+        match self.files.open_plain(path, OFlags::PATH) {
+            Err(Errno::LOOP) => At::Link,
+            Err(Errno::NOENT) => At::Nothing,
+            Ok(_) | Err(_) => At::Something,
+        }
+    }
+
+    fn link(&self, path: &str) -> Option<String> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW;
+        let found = self.files.open_plain(path, flags).ok()?;
+        let target = readlinkat(found, "", Vec::new()).ok()?;
+        target.into_string().ok()
+    }
+
+    fn is_free(&self, folder: &str) -> bool {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        match self.files.open_plain(folder, flags) {
+            Ok(folder) => is_empty(&folder) == Ok(true),
+            Err(error) => error == Errno::NOENT,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

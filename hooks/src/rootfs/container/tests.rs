@@ -1,0 +1,67 @@
+use super::*;
+use crate::error::exit;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::symlink;
+
+#[test]
+fn the_own_root_is_refused_by_any_name() {
+    let tree = tempfile::tempdir().unwrap();
+    let link = tree.path().join("link");
+    symlink("/", &link).unwrap();
+    let names = ["/", "/./", "/..", "/tmp/..", "/proc/self/root"].map(Path::new);
+    // Not everyone may look there.
+    let first = Path::new("/proc/1/root");
+    let first = std::fs::metadata(first).is_ok().then_some(first);
+    for path in names.into_iter().chain([&*link]).chain(first) {
+        let error = Rootfs::open(path).unwrap_err();
+        let message = error.to_string();
+        assert!(message.contains("nothing is done to it"), "{message}");
+        assert_eq!(error.code, exit::FAILED);
+    }
+    assert!(Rootfs::open(tree.path()).is_ok());
+    let gone = Rootfs::open(&tree.path().join("gone")).unwrap_err();
+    assert_eq!(gone.code, exit::NOT_FOUND);
+}
+
+#[test]
+fn an_image_is_looked_at_within_its_root() {
+    let tree = tempfile::tempdir().unwrap();
+    for folder in ["usr/lib", "usr/empty"] {
+        std::fs::create_dir_all(tree.path().join(folder)).unwrap();
+    }
+    let latin = std::ffi::OsStr::from_bytes(b"usr/latin/\xe9");
+    std::fs::create_dir_all(tree.path().join(latin)).unwrap();
+    symlink("usr/lib", tree.path().join("lib")).unwrap();
+    symlink("/etc", tree.path().join("usr/lib/out")).unwrap();
+    let image = Rootfs::open(tree.path()).unwrap();
+    for (path, at, link, free) in [
+        ("/usr", At::Something, None, false),
+        ("/usr/empty", At::Something, None, true),
+        ("/usr/gone", At::Nothing, None, true),
+        ("/usr/latin", At::Something, None, false),
+        ("/lib", At::Link, Some("usr/lib"), false),
+        ("/usr/lib/out", At::Link, Some("/etc"), false),
+        ("/usr/lib/out/passwd", At::Link, None, false),
+    ] {
+        assert_eq!(image.at(path), at, "{path}");
+        assert_eq!(image.link(path).as_deref(), link, "{path}");
+        assert_eq!(image.is_free(path), free, "{path}");
+    }
+}
+
+#[test]
+fn files_are_made_in_the_innermost_new_file_system() {
+    let tree = tempfile::tempdir().unwrap();
+    std::fs::create_dir_all(tree.path().join("dev/shm")).unwrap();
+    let mut rootfs = Rootfs::open(tree.path()).unwrap();
+    let paths = ["/dev", "/dev/shm", "/gone"].map(str::to_owned);
+    rootfs.open_new(&paths);
+    for (path, expected) in [
+        ("/dev/x0", "x0"),
+        ("/dev/shm/a/b", "a/b"),
+        ("/devices", "/devices"),
+        ("/gone/a", "/gone/a"),
+    ] {
+        assert_eq!(rootfs.writer(path).1, expected, "{path}");
+    }
+}

@@ -1,0 +1,100 @@
+//! What is in an open folder.
+
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
+
+use rustix::fs::{FileType, RawDir};
+
+/// Bytes that the kernel is asked for at a time when it lists a folder.
+const LISTING_BUFFER: usize = 4096;
+/// What an entry takes besides its name: getdents64(2), `struct linux_dirent64`.
+const ENTRY_SIZE: usize = 19;
+
+/// The names in an open folder that are UTF-8, in no order, and what each is (where the
+/// file system says so). `None`: more bytes of entries than `limit`.
+pub fn entries_in(
+    folder: impl AsFd,
+    limit: usize,
+) -> rustix::io::Result<Option<Vec<(String, FileType)>>> {
+    let mut buffer = [MaybeUninit::uninit(); LISTING_BUFFER];
+    let mut entries = RawDir::new(folder, &mut buffer);
+    let mut names = Vec::new();
+    let mut size = 0;
+    while let Some(entry) = entries.next() {
+        let entry = entry?;
+        let Ok(name) = entry.file_name().to_str() else {
+            continue;
+        };
+        size += ENTRY_SIZE + name.len();
+        if size > limit {
+            return Ok(None);
+        }
+        if !matches!(name, "." | "..") {
+            names.push((name.to_owned(), entry.file_type()));
+        }
+    }
+    Ok(Some(names))
+}
+
+/// The names in an open folder that are UTF-8, in no order.
+pub fn names_in(folder: impl AsFd) -> rustix::io::Result<Vec<String>> {
+    let entries = entries_in(folder, usize::MAX)?.unwrap_or_default();
+    Ok(entries.into_iter().map(|(name, _)| name).collect())
+}
+
+/// True for an open folder that has no entries, whatever their names would be. No more
+/// than the first few are looked at: an image may have millions.
+pub fn is_empty(folder: impl AsFd) -> rustix::io::Result<bool> {
+    let mut buffer = [MaybeUninit::uninit(); LISTING_BUFFER];
+    let mut entries = RawDir::new(folder, &mut buffer);
+    while let Some(entry) = entries.next() {
+        if !matches!(entry?.file_name().to_bytes(), b"." | b"..") {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rootfs::Root;
+    use rustix::fs::OFlags;
+
+    #[test]
+    fn names_of_any_bytes_fill_a_folder() {
+        use std::os::unix::ffi::OsStrExt;
+        let tree = tempfile::tempdir().unwrap();
+        let root = Root::open(tree.path()).unwrap();
+        let open = || {
+            root.open_in(".", OFlags::RDONLY | OFlags::DIRECTORY)
+                .unwrap()
+        };
+        assert_eq!(is_empty(open()), Ok(true));
+        let latin = std::ffi::OsStr::from_bytes(b"\xe9");
+        std::fs::write(tree.path().join(latin), "").unwrap();
+        assert_eq!(is_empty(open()), Ok(false));
+    }
+
+    #[test]
+    fn listings_stop_at_their_limit() {
+        let tree = tempfile::tempdir().unwrap();
+        let expected = ["file", "folder", "other-file"];
+        std::fs::create_dir(tree.path().join("folder")).unwrap();
+        for name in ["file", "other-file"] {
+            std::fs::write(tree.path().join(name), "").unwrap();
+        }
+        let root = Root::open(tree.path()).unwrap();
+        let open = || {
+            root.open_in(".", OFlags::RDONLY | OFlags::DIRECTORY)
+                .unwrap()
+        };
+        let mut names = names_in(open()).unwrap();
+        names.sort();
+        assert_eq!(names, expected);
+        let size = |name: &&str| name.len() + ENTRY_SIZE;
+        let all: usize = expected.iter().chain(&[".", ".."]).map(size).sum();
+        assert_eq!(entries_in(open(), all).unwrap().map(|e| e.len()), Some(3));
+        assert_eq!(entries_in(open(), all - 1).unwrap(), None);
+    }
+}

@@ -1,0 +1,214 @@
+//! What is made in a container's root: folders and empty files, owned as the folder that
+//! they lie in, with the same mode whatever the umask of the engine.
+
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{
+    chownat, fchmod, fchown, fstat, readlinkat, renameat, symlinkat, unlinkat, AtFlags, Gid, Mode,
+    OFlags, Stat, Uid,
+};
+use rustix::io::Errno;
+
+use super::{is_same, split, Root};
+
+const FOLDER_MODE: Mode = Mode::from_raw_mode(0o755);
+const FILE_MODE: Mode = Mode::from_raw_mode(0o644);
+
+impl Root {
+    /// Makes a folder and its parents, mode 0755. What exists stays as it is.
+    pub fn make_folder(&self, path: &str) -> rustix::io::Result<OwnedFd> {
+        let folder = OFlags::PATH | OFlags::DIRECTORY;
+        match self.open_in(path, folder) {
+            Err(Errno::NOENT) => {}
+            other => return other,
+        }
+        let (parent, name) = split(path).ok_or(Errno::NOENT)?;
+        let parent = self.make_folder(parent)?;
+        match rustix::fs::mkdirat(&parent, name, FOLDER_MODE) {
+            Ok(()) => {}
+            Err(Errno::EXIST) => return self.open_in(path, folder),
+            Err(error) => return Err(error),
+        }
+        // What a process of another container could have put in its place by now is a
+        // folder that it may write anyway.
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let made = rustix::fs::openat(&parent, name, flags, Mode::empty())?;
+        hand_over(&made, &fstat(&parent)?, FOLDER_MODE)?;
+        Ok(made)
+    }
+
+    /// Makes an empty file and its folder, mode 0644, and never through a link.
+    /// Gives a descriptor of `O_PATH`. Errors: `LOOP` for a link that leads nowhere.
+    pub fn make_file(&self, path: &str) -> rustix::io::Result<OwnedFd> {
+        let (folder, name) = split(path).ok_or(Errno::INVAL)?;
+        let folder = self.make_folder(folder)?;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
+        let made = match rustix::fs::openat(&folder, name, flags | OFlags::CLOEXEC, FILE_MODE) {
+            // The path itself led nowhere, so what has the name is a link.
+            Err(Errno::EXIST) => return Err(Errno::LOOP),
+            other => other?,
+        };
+        hand_over(&made, &fstat(&folder)?, FILE_MODE)?;
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let opened = rustix::fs::openat(&folder, name, flags, Mode::empty())?;
+        if is_same(&fstat(&opened)?, &fstat(&made)?) {
+            Ok(opened)
+        } else {
+            Err(Errno::LOOP)
+        }
+    }
+}
+
+/// A link until it is in its place. Always the same, so that what a killed start left is
+/// found by the next one.
+const TEMPORARY_LINK: &str = ".oci-decorator.link";
+/// How often another start may take the temporary link away.
+const LINK_TRIES: u32 = 16;
+
+impl Root {
+    /// Makes a symbolic link and its folder, in place of an older link; never through one.
+    /// Errors: `EXIST` where a file or folder has the name.
+    pub fn make_link(&self, path: &str, target: &str) -> rustix::io::Result<()> {
+        let (folder, name) = split(path).ok_or(Errno::INVAL)?;
+        let folder = self.make_folder(folder)?;
+        match readlinkat(&folder, name, Vec::new()) {
+            Ok(there) if there.as_bytes() == target.as_bytes() => return Ok(()),
+            Ok(_) => {}
+            Err(Errno::NOENT) => match symlinkat(target, &folder, name) {
+                Ok(()) => return own_link(&folder, name),
+                // Another start was here since.
+                Err(Errno::EXIST) => return self.make_link(path, target),
+                Err(error) => return Err(error),
+            },
+            Err(Errno::INVAL) => return Err(Errno::EXIST),
+            Err(error) => return Err(error),
+        }
+        replace_link(&folder, name, target)
+    }
+}
+
+/// Puts a link in the place of another, so that the name is there at every moment.
+fn replace_link(folder: &OwnedFd, name: &str, target: &str) -> rustix::io::Result<()> {
+    for _ in 0..LINK_TRIES {
+        match symlinkat(target, folder, TEMPORARY_LINK) {
+            Ok(()) => {}
+            Err(Errno::EXIST) => {
+                unlinkat(folder, TEMPORARY_LINK, AtFlags::empty())?;
+                continue;
+            }
+            Err(error) => return Err(error),
+        }
+        own_link(folder, TEMPORARY_LINK)?;
+        match renameat(folder, TEMPORARY_LINK, folder, name) {
+            Err(Errno::NOENT) => {}
+            other => return other,
+        }
+    }
+    Err(Errno::AGAIN)
+}
+
+fn own_link(folder: &OwnedFd, name: &str) -> rustix::io::Result<()> {
+    let like = fstat(folder)?;
+    let (owner, group) = (Uid::from_raw(like.st_uid), Gid::from_raw(like.st_gid));
+    let flags = AtFlags::SYMLINK_NOFOLLOW;
+    match chownat(folder, name, Some(owner), Some(group), flags) {
+        // Without the right to give files away, they stay ours. Another start may have
+        // taken a temporary one.
+        Err(Errno::PERM | Errno::NOENT) => Ok(()),
+        other => other,
+    }
+}
+
+/// Gives what was just made its owner and its mode.
+fn hand_over(new: &OwnedFd, like: &Stat, mode: Mode) -> rustix::io::Result<()> {
+    let own = fstat(new)?;
+    // First the mode: once it is another's, only root may change it.
+    if Mode::from_raw_mode(own.st_mode & 0o777) != mode {
+        fchmod(new, mode)?;
+    }
+    if (own.st_uid, own.st_gid) == (like.st_uid, like.st_gid) {
+        return Ok(());
+    }
+    let (owner, group) = (Uid::from_raw(like.st_uid), Gid::from_raw(like.st_gid));
+    match fchown(new, Some(owner), Some(group)) {
+        // Without the right to give files away, they stay ours.
+        Err(Errno::PERM) => Ok(()),
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{chown, symlink, MetadataExt};
+
+    #[test]
+    fn folders_are_made_inside_the_tree() {
+        let tree = tempfile::tempdir().unwrap();
+        symlink("/usr/real", tree.path().join("link")).unwrap();
+        std::fs::create_dir_all(tree.path().join("usr/real")).unwrap();
+        let root = Root::open(tree.path()).unwrap();
+        root.make_folder("/link/a/b").unwrap();
+        assert!(tree.path().join("usr/real/a/b").is_dir());
+        // Where it would lead without us is on the host.
+        let host = tempfile::tempdir().unwrap();
+        symlink(host.path().join("gone"), tree.path().join("dangling")).unwrap();
+        assert_eq!(root.make_folder("dangling").unwrap_err(), Errno::NOENT);
+        assert_eq!(root.make_file("dangling").unwrap_err(), Errno::LOOP);
+        assert!(!host.path().join("gone").exists());
+    }
+
+    #[test]
+    fn links_replace_links_and_nothing_else() {
+        let tree = tempfile::tempdir().unwrap();
+        let host = tempfile::tempdir().unwrap();
+        let root = Root::open(tree.path()).unwrap();
+        let lead = |path: &str| std::fs::read_link(tree.path().join(path)).unwrap();
+        for target in ["libx.so.1", "/opt/libx.so.2", "/opt/libx.so.2", "../x"] {
+            root.make_link("/usr/lib/libx.so", target).unwrap();
+            assert_eq!(lead("usr/lib/libx.so"), std::path::Path::new(target));
+        }
+        assert_eq!(
+            std::fs::read_dir(tree.path().join("usr/lib"))
+                .unwrap()
+                .count(),
+            1
+        );
+        std::fs::write(tree.path().join("file"), "kept").unwrap();
+        std::fs::create_dir(tree.path().join("folder")).unwrap();
+        for name in ["file", "folder"] {
+            assert_eq!(root.make_link(name, "x").unwrap_err(), Errno::EXIST);
+        }
+        // What a killed start left, and a folder that leads to the host.
+        symlink("left", tree.path().join(TEMPORARY_LINK)).unwrap();
+        symlink("old", tree.path().join("link")).unwrap();
+        root.make_link("link", "new").unwrap();
+        assert_eq!(lead("link"), std::path::Path::new("new"));
+        symlink(host.path(), tree.path().join("out")).unwrap();
+        assert_eq!(root.make_link("out/x", "y").unwrap_err(), Errno::NOENT);
+        assert_eq!(std::fs::read_dir(host.path()).unwrap().count(), 0);
+    }
+
+    /// With userns-remap, the root of the host owns nothing in an image.
+    #[test]
+    fn what_is_made_is_owned_as_its_folder_is() {
+        if !crate::need::root("chown") {
+            return;
+        }
+        let tree = tempfile::tempdir().unwrap();
+        chown(tree.path(), Some(100_000), Some(100_001)).unwrap();
+        let root = Root::open(tree.path()).unwrap();
+        root.make_folder("a/b").unwrap();
+        root.make_file("c/d/file").unwrap();
+        for (path, mode) in [
+            ("a", 0o40_755),
+            ("a/b", 0o40_755),
+            ("c/d", 0o40_755),
+            ("c/d/file", 0o100_644),
+        ] {
+            let about = std::fs::metadata(tree.path().join(path)).unwrap();
+            let found = (about.uid(), about.gid(), about.mode());
+            assert_eq!(found, (100_000, 100_001, mode), "{path}");
+        }
+    }
+}

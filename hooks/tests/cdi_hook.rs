@@ -1,0 +1,331 @@
+//! `nvidia-cdi-hook`, by itself and under a real runtime.
+
+use std::process::{Command, Stdio};
+
+use serde_json::{json, Value};
+
+use crate::support::{code, need, program, runtime, stderr, stdout, Tree};
+
+/// A bundle whose image has a loader, and a library that is there as if it was mounted.
+fn setup() -> Tree {
+    let tree = Tree::new();
+    tree.file("bundle/rootfs/lib64/ld-linux-x86-64.so.2", "");
+    tree.file(
+        "bundle/rootfs/etc/ld.so.conf",
+        "include ld.so.conf.d/*.conf\n",
+    );
+    tree.library("bundle/rootfs/opt/d/libx.so.5", "libx.so.1", &[]);
+    config(&tree, "rootfs");
+    tree
+}
+
+fn config(tree: &Tree, root: &str) {
+    tree.file(
+        "bundle/config.json",
+        json!({"root": {"path": root}}).to_string(),
+    );
+}
+
+/// Runs the hook as runtimes do at that stage: what it must not use is there, and wrong.
+fn hook(tree: &Tree, words: &[&str]) -> std::process::Output {
+    use std::io::Write;
+    let state = json!({"id": "c", "pid": 1, "status": "creating", "bundle": tree.path("bundle")});
+    let mut child = program("nvidia-cdi-hook")
+        .args(words)
+        .current_dir(tree.path("bundle/rootfs"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let _ = child
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(state.to_string().as_bytes());
+    child.wait_with_output().unwrap()
+}
+
+fn works(tree: &Tree, words: &[&str]) {
+    let output = hook(tree, words);
+    assert_eq!(
+        (code(&output), stderr(&output)),
+        (0, String::new()),
+        "{words:?}"
+    );
+}
+
+#[test]
+fn links_are_made_within_the_root() {
+    let tree = setup();
+    let outside = Tree::new();
+    tree.link("bundle/rootfs/out", &outside.shown());
+    let words = [
+        "create-symlinks",
+        "--link",
+        "libx.so.5::/opt/d/libx.so",
+        "--link=../a::/new/folder/b",
+    ];
+    for _ in 0..2 {
+        works(&tree, &words);
+    }
+    let lead = |path: &str| std::fs::read_link(tree.path("bundle/rootfs").join(path)).unwrap();
+    assert_eq!(lead("opt/d/libx.so").to_str(), Some("libx.so.5"));
+    assert_eq!(lead("new/folder/b").to_str(), Some("../a"));
+    // A file is the image's own. A folder of the host is out of reach.
+    let output = hook(
+        &tree,
+        &[
+            "create-symlinks",
+            "--link",
+            "x::/etc/ld.so.conf",
+            "--link",
+            "x::/out/evil",
+        ],
+    );
+    assert_eq!(code(&output), 0);
+    assert!(
+        stderr(&output).contains("the image has a file or folder of that name"),
+        "{}",
+        stderr(&output)
+    );
+    assert!(stderr(&output).contains("/out/evil"), "{}", stderr(&output));
+    assert_eq!(outside.listing(), Vec::<String>::new());
+}
+
+#[test]
+fn the_cache_is_merged_once_however_often_a_container_starts() {
+    let tree = setup();
+    let words = [
+        "update-ldcache",
+        "--folder",
+        "/opt/d",
+        "--ldconfig-path",
+        "@/sbin/ldconfig",
+    ];
+    works(&tree, &words);
+    let cache = tree.text("bundle/rootfs/etc/ld.so.cache");
+    assert!(cache.contains("/opt/d/libx.so.5\0"), "{cache}");
+    let drop_in = tree.text("bundle/rootfs/etc/ld.so.conf.d/00-oci-decorator.conf");
+    assert!(drop_in.ends_with("/opt/d\n"), "{drop_in}");
+    let listing = tree.listing();
+    for _ in 0..44 {
+        works(&tree, &words);
+    }
+    assert_eq!(tree.listing(), listing);
+    assert_eq!(tree.text("bundle/rootfs/etc/ld.so.cache"), cache);
+}
+
+#[test]
+fn newer_libraries_of_the_image_come_first_and_only_where_they_are_newer() {
+    let tree = setup();
+    tree.library("bundle/rootfs/opt/d/libcuda.so.1", "libcuda.so.1", &[]);
+    let compat = "bundle/rootfs/usr/local/cuda/compat";
+    tree.library(
+        &format!("{compat}/libcuda.so.580.10.01"),
+        "libcuda.so.1",
+        &[],
+    );
+    tree.link(&format!("{compat}/libcuda.so.1"), "libcuda.so.580.10.01");
+    let start = |driver: &str| {
+        works(
+            &tree,
+            &[
+                "enable-cuda-compat",
+                &format!("--host-driver-version={driver}"),
+            ],
+        );
+        works(&tree, &["update-ldcache", "--folder", "/opt/d"]);
+        let cache = tree.text("bundle/rootfs/etc/ld.so.cache");
+        let ours = cache.find("/usr/local/cuda/compat/libcuda.so.1\0");
+        let theirs = cache.find("/opt/d/libcuda.so.1\0").unwrap();
+        (ours, theirs)
+    };
+    assert_eq!(start("590.1").0, None);
+    let drop_in = tree.path("bundle/rootfs/etc/ld.so.conf.d/00-oci-decorator-compat.conf");
+    assert!(!drop_in.exists());
+    start("535.1");
+    let files: Vec<_> = tree.listing();
+    start("535.1");
+    assert_eq!(tree.listing(), files);
+    assert!(drop_in.exists());
+    // The order of the entries, as the loader takes the first.
+    let bytes = std::fs::read(tree.path("bundle/rootfs/etc/ld.so.cache")).unwrap();
+    let cache = oci_decorator::ldcache::parse(&bytes).unwrap();
+    let first = cache
+        .entries
+        .iter()
+        .find(|e| e.soname == b"libcuda.so.1")
+        .unwrap();
+    assert_eq!(
+        String::from_utf8_lossy(first.path),
+        "/usr/local/cuda/compat/libcuda.so.1"
+    );
+    start("590.1");
+    assert!(!drop_in.exists());
+}
+
+#[test]
+fn the_hosts_root_is_refused_and_so_is_what_is_not_understood() {
+    let tree = setup();
+    for root in ["", "/", "//", "/.", "/tmp/.."] {
+        config(&tree, root);
+        let output = hook(&tree, &["update-ldcache", "--folder", "/opt/d"]);
+        assert_eq!(code(&output), 1, "{root}");
+        assert!(
+            root.is_empty() == stderr(&output).contains("root.path \"\"")
+                && stderr(&output).contains("has the root.path"),
+            "{root} {}",
+            stderr(&output)
+        );
+    }
+    works(
+        &tree,
+        &["update-application-profile", "--new=option", "--other", "x"],
+    );
+    let output = hook(&tree, &["fly"]);
+    assert_eq!(code(&output), 2);
+    assert!(stderr(&output).contains("known commands are create-symlinks, update-ldcache"));
+    assert!(stdout(&hook(&tree, &["--version"])).contains("nvidia-cdi-hook"));
+    config(&tree, "rootfs");
+    let state = tree.file("state", json!({"bundle": tree.path("bundle")}).to_string());
+    let state = state.display().to_string();
+    works(
+        &tree,
+        &[
+            "create-symlinks",
+            "--container-spec",
+            &state,
+            "--link",
+            "x::/y",
+        ],
+    );
+    works(&tree, &["chmod", "--mode", "700", "--path", "/opt/d"]);
+    let mode = std::fs::metadata(tree.path("bundle/rootfs/opt/d"))
+        .unwrap()
+        .permissions();
+    assert_eq!(
+        std::os::unix::fs::PermissionsExt::mode(&mode) & 0o777,
+        0o700
+    );
+}
+
+/// In a mount namespace, as at that stage. This machine has no such driver, so that a plain
+/// folder stands for /proc.
+#[test]
+fn the_drivers_settings_are_covered_by_a_file_of_ours() {
+    if !need::root("mounts") {
+        return;
+    }
+    let tree = setup();
+    let own = "A: 1\nModifyDeviceFiles: 1\nB: 2\n";
+    tree.file("bundle/rootfs/proc/driver/nvidia/params", own);
+    tree.file("bundle/rootfs/proc/driver/nvidia/version", "");
+    let state = tree.file("state", json!({"bundle": tree.path("bundle")}).to_string());
+    tree.link("nvidia-cdi-hook", env!("CARGO_BIN_EXE_oci-decorator"));
+    let script = "set -e
+        mount --make-rprivate /
+        for _ in 1 2; do ./nvidia-cdi-hook disable-device-node-modification --container-spec state; done
+        cd bundle/rootfs/proc/driver/nvidia
+        cat params; ls; (echo x >params) 2>&1 | grep -o 'Read-only' || true
+        grep -c \"$PWD\" /proc/self/mountinfo";
+    let output = Command::new("unshare")
+        .args(["-m", "sh", "-c", script])
+        .current_dir(tree.0.path())
+        .output()
+        .unwrap();
+    let new = own.replace("Files: 1", "Files: 0");
+    let expected = format!("{new}params\nversion\nRead-only\n1\n");
+    assert_eq!(
+        (stdout(&output), stderr(&output)),
+        (expected, String::new())
+    );
+    assert!(state.exists());
+    assert_eq!(tree.text("bundle/rootfs/proc/driver/nvidia/params"), own);
+}
+
+/// A user's own mounts: his volume, and his file over the driver's settings.
+#[test]
+fn what_the_user_mounted_stays_as_it_is() {
+    if !need::root("mounts") {
+        return;
+    }
+    let tree = setup();
+    tree.file("bundle/rootfs/vol/x", "");
+    tree.file("volume/x", "");
+    tree.file(
+        "bundle/rootfs/proc/driver/nvidia/params",
+        "ModifyDeviceFiles: 1\n",
+    );
+    tree.folder("memory");
+    tree.file("state", json!({"bundle": tree.path("bundle")}).to_string());
+    tree.link("nvidia-cdi-hook", env!("CARGO_BIN_EXE_oci-decorator"));
+    let script = "set -e
+        mount --make-rprivate /
+        mount --bind volume bundle/rootfs/vol
+        mount -t tmpfs none memory
+        echo 'ModifyDeviceFiles: 1' >memory/params
+        mount --bind memory/params bundle/rootfs/proc/driver/nvidia/params
+        ./nvidia-cdi-hook chmod --mode 777 --path /vol/x --container-spec state
+        ./nvidia-cdi-hook disable-device-node-modification --container-spec state
+        cat bundle/rootfs/proc/driver/nvidia/params
+        stat -c %a volume/x";
+    let output = Command::new("unshare")
+        .args(["-m", "sh", "-c", script])
+        .current_dir(tree.0.path())
+        .output()
+        .unwrap();
+    let expected = "ModifyDeviceFiles: 1\n644\n".to_owned();
+    assert_eq!(
+        (stdout(&output), code(&output)),
+        (expected, 0),
+        "{}",
+        stderr(&output)
+    );
+}
+
+#[test]
+fn a_real_runtime_starts_a_container_with_every_hook() {
+    let Some(program) = runtime::find("runc") else {
+        return;
+    };
+    let tree = setup();
+    let mut spec = runtime::bundle(&tree, &["LD_PRELOAD=/evil.so"]);
+    let mounts = spec["mounts"].as_array_mut().unwrap();
+    let source = tree.path("bundle/rootfs/opt/d/libx.so.5");
+    mounts.push(json!({"destination": "/usr/lib/libx.so.5", "type": "bind", "source": source, "options": ["bind", "ro"]}));
+    let hook = |words: &[&str]| {
+        let args = [&["nvidia-cdi-hook"], words].concat();
+        json!({"path": env!("CARGO_BIN_EXE_oci-decorator"), "args": args, "env": []})
+    };
+    spec["hooks"]["createContainer"] = Value::Array(vec![
+        hook(&[
+            "create-symlinks",
+            "--link",
+            "libx.so.5::/usr/lib/libx.so",
+            "--link",
+            "../null::/dev/by/x",
+        ]),
+        hook(&["update-ldcache", "--folder", "/usr/lib"]),
+        hook(&["disable-device-node-modification"]),
+        hook(&["disable-device-node-modification"]),
+    ]);
+    tree.file("bundle/config.json", spec.to_string());
+    let container = match runtime::create(&mut Command::new(program), &tree) {
+        Ok(container) => container,
+        Err(problem) => panic!("{problem}"),
+    };
+    let lead = |path: &str| std::fs::read_link(container.path(path)).unwrap();
+    assert_eq!(lead("/usr/lib/libx.so").to_str(), Some("libx.so.5"));
+    assert_eq!(lead("/usr/lib/libx.so.1").to_str(), Some("libx.so.5"));
+    assert_eq!(
+        lead("/dev/by/x").to_str(),
+        Some("../null"),
+        "a file system that is new"
+    );
+    drop(container);
+    let cache = tree.text("bundle/rootfs/etc/ld.so.cache");
+    assert!(cache.contains("/usr/lib/libx.so.5\0"), "{cache}");
+    let after = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    assert!(!after.contains(&tree.shown()), "a mount is left: {after}");
+}

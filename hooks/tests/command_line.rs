@@ -1,0 +1,312 @@
+//! Command lines, held to the real runtimes: which config do runc and crun open, and is
+//! that what we take them to open? Nothing starts, as every config here is cut off.
+
+use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::support::runtime::{find, finish};
+use crate::support::Tree;
+use oci_decorator::oci::command_line::Arguments;
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+use rustix::fs::inotify::{self, CreateFlags, Reader, WatchFlags};
+
+/// Lines that are tried; each takes two starts of a runtime, 50 ms.
+const CASES: u32 = 120;
+
+/// Folders with a config. Those with odd names are what some words mean to one runtime.
+const BUNDLES: [&str; 8] = ["", "a", "b", "=a", "undle=a", "a/b", "=b", "create"];
+
+/// A folder to start runtimes in, which has bundles and is one.
+struct Bench {
+    tree: Tree,
+    watch: OwnedFd,
+    /// Watched configs, by the kernel's numbers for them.
+    configs: Vec<(i32, String)>,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let tree = Tree::new();
+        let watch = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).unwrap();
+        let mut configs = Vec::new();
+        let names = BUNDLES.iter().map(|b| format!("{b}/config.json"));
+        for name in names.chain(["other.json".to_owned(), "/a/other.json".to_owned()]) {
+            let name = name.trim_start_matches('/').to_owned();
+            let path = tree.file(&format!("cwd/{name}"), "{");
+            let number = inotify::add_watch(&watch, &path, WatchFlags::OPEN).unwrap();
+            configs.push((number, name));
+        }
+        Self {
+            tree,
+            watch,
+            configs,
+        }
+    }
+
+    /// The configs that a runtime opens, by their paths from the current folder.
+    fn opened_by(&self, runtime: &Path, words: &[&str]) -> BTreeSet<String> {
+        let state = self.tree.path("state");
+        let mut command = Command::new(runtime);
+        command.current_dir(self.tree.path("cwd"));
+        finish(command.arg("--root").arg(state).args(words));
+        let mut buffer = [MaybeUninit::uninit(); 4096];
+        let mut reader = Reader::new(&self.watch, &mut buffer);
+        let mut opened = BTreeSet::new();
+        while let Ok(event) = reader.next() {
+            let of = self
+                .configs
+                .iter()
+                .find(|(number, _)| *number == event.wd());
+            opened.insert(of.unwrap().1.clone());
+        }
+        opened
+    }
+
+    /// The configs that we take a runtime to open, of those that are there.
+    fn understood(&self, words: &[&str]) -> (BTreeSet<String>, Option<&'static str>) {
+        let line: Vec<OsString> = ["--root", "state"]
+            .iter()
+            .chain(words)
+            .map(|word| OsString::from(*word))
+            .collect();
+        let arguments = Arguments::parse(&line);
+        let cwd = self.tree.path("cwd");
+        let there = arguments
+            .creates
+            .iter()
+            .map(|create| cwd.join(&create.config));
+        let there = there.filter_map(|path| path.canonicalize().ok());
+        let cwd = cwd.canonicalize().unwrap();
+        let name = |path: PathBuf| path.strip_prefix(&cwd).unwrap().display().to_string();
+        (there.map(name).collect(), arguments.doubt)
+    }
+}
+
+fn words(line: &str) -> Vec<&str> {
+    line.split_whitespace().collect()
+}
+
+fn set(names: &[&str]) -> BTreeSet<String> {
+    names.iter().map(|&name| name.to_owned()).collect()
+}
+
+/// What each runtime opens, and that we know exactly that.
+#[test]
+fn what_a_runtime_takes_is_understood() {
+    let bench = Bench::new();
+    for (name, lines) in [
+        (
+            "runc",
+            &[
+                ("create --bundle a id", "a/config.json"),
+                ("create id", "config.json"),
+                ("create id --bundle a", "a/config.json"),
+                ("create --bundle=a id", "a/config.json"),
+                ("create -bundle a id", "a/config.json"),
+                ("create --b a id", "a/config.json"),
+                ("create --b=a id", "a/config.json"),
+                ("create -b b --bundle= id", ""),
+                ("create -b a --no-pivot --pid-file b -- id", "a/config.json"),
+                (
+                    "--debug --log b/log -log-format=json create --bundle a id",
+                    "a/config.json",
+                ),
+                (
+                    "-systemd-cgroup --rootless=auto run -d --keep -b a id",
+                    "a/config.json",
+                ),
+                ("restore --bundle a --image-path b id", "a/config.json"),
+                (
+                    "restore -d --work-path b --empty-ns network -b a id",
+                    "a/config.json",
+                ),
+                ("-- create -b a id", "a/config.json"),
+                ("state a", ""),
+                ("--new create -b a id", ""),
+            ][..],
+        ),
+        (
+            "crun",
+            &[
+                ("create --bundle a id", "a/config.json"),
+                ("create id", "config.json"),
+                ("create id --bundle a", ""),
+                ("create -ba id", "a/config.json"),
+                ("create --bund=a id", "a/config.json"),
+                ("create --b a id", "a/config.json"),
+                ("create --no-p --pid b -b a id", "a/config.json"),
+                ("run -dba id", "a/config.json"),
+                ("run -b a -f other.json id", "other.json"),
+                ("run -b a --config=config.json id", "a/config.json"),
+                ("run --conf other.json id", "other.json"),
+                (
+                    "--cgroup-manager=cgroupfs --deb create -b a -- id",
+                    "a/config.json",
+                ),
+                (
+                    "--log-f json --log=b/log --cgroup-m cgroupfs create -b a id",
+                    "a/config.json",
+                ),
+                ("state a", ""),
+                ("--new create -b a id", ""),
+            ],
+        ),
+    ] {
+        let Some(runtime) = find(name) else {
+            continue;
+        };
+        for (line, expected) in lines {
+            let opened = bench.opened_by(&runtime, &words(line));
+            let expected: Vec<&str> = Some(*expected)
+                .into_iter()
+                .filter(|e| !e.is_empty())
+                .collect();
+            assert_eq!(opened, set(&expected), "{name} {line}");
+            if opened.is_empty() {
+                continue;
+            }
+            let (mut understood, doubt) = bench.understood(&words(line));
+            // Where a runtime would look that goes to the bundle first.
+            if line.contains("-f other") {
+                assert!(understood.remove("a/other.json"));
+            }
+            assert_eq!((understood, doubt), (opened, None), "{name} {line}");
+        }
+    }
+}
+
+/// Where they differ, what each of them opens is known.
+#[test]
+fn what_runtimes_take_differently_is_known_for_each() {
+    let bench = Bench::new();
+    for (line, runc, crun) in [
+        (
+            "create -b=a id",
+            Some("a/config.json"),
+            Some("=a/config.json"),
+        ),
+        (
+            "create -bundle=a id",
+            Some("a/config.json"),
+            Some("undle=a/config.json"),
+        ),
+    ] {
+        let (understood, _) = bench.understood(&words(line));
+        for (name, expected) in [("runc", runc), ("crun", crun)] {
+            let Some(runtime) = find(name) else {
+                continue;
+            };
+            let opened = bench.opened_by(&runtime, &words(line));
+            assert_eq!(
+                opened,
+                expected.into_iter().map(str::to_owned).collect(),
+                "{name} {line}"
+            );
+            assert!(
+                opened.is_subset(&understood),
+                "{name} {line}: {understood:?}"
+            );
+        }
+        assert_eq!(understood.len(), 2, "{line}");
+    }
+}
+
+/// Options of the command, as lines write them: whole, cut off, or of one runtime only.
+const OWN: [&str; 38] = [
+    "--bundle a",
+    "-b a",
+    "--bundle=b",
+    "-b=b",
+    "-ba",
+    "-b=a",
+    "-bundle a",
+    "-bundle=a",
+    "--bund=a",
+    "--b a",
+    "--b=b",
+    "--bundle=",
+    "-db",
+    "-dba",
+    "-d",
+    "--detach",
+    "-f other.json",
+    "-fother.json",
+    "--conf=other.json",
+    "--config a/other.json",
+    "--config config.json",
+    "--pid-file b",
+    "--pid-file=b",
+    "--pid -b",
+    "--no-pivot",
+    "--no-p",
+    "--keep",
+    "--preserve-fds=1",
+    "--console-socket -b",
+    "--new",
+    "-x",
+    "--image-path a",
+    "--",
+    "-",
+    "id",
+    "a",
+    "--bundle",
+    "-b",
+];
+/// Options before it.
+const GLOBAL: [&str; 16] = [
+    "--debug",
+    "-debug",
+    "--deb",
+    "--log=b/log",
+    "--log create",
+    "--log-format json",
+    "--log-f=json",
+    "-log-format text",
+    "--rootless=auto",
+    "--rootless run",
+    "--systemd-cgroup",
+    "--systemd",
+    "--new",
+    "--cgroup-manager=cgroupfs",
+    "--criu run",
+    "--",
+];
+
+/// No line makes a container of a config that we don't know of.
+#[test]
+fn no_runtime_opens_what_we_do_not_expect() {
+    let runtimes = ["runc", "crun"].map(find);
+    let line = (
+        prop::collection::vec(prop::sample::select(GLOBAL.as_slice()), 0..2),
+        prop::sample::select(vec!["create", "run", "restore"]),
+        prop::collection::vec(prop::sample::select(OWN.as_slice()), 0..3),
+        prop::sample::select(vec!["id", "id", "-- id", "id --bundle a", ""]),
+    );
+    let bench = Bench::new();
+    let created = Cell::new(0);
+    let mut runner = TestRunner::new(ProptestConfig::with_cases(CASES));
+    let run = runner.run(&line, |(global, verb, own, end)| {
+        let line = [&global[..], &[verb], &own, &[end]].concat().join(" ");
+        let line = words(&line);
+        let (understood, doubt) = bench.understood(&line);
+        for runtime in runtimes.iter().flatten() {
+            let opened = bench.opened_by(runtime, &line);
+            created.set(created.get() + u32::from(!opened.is_empty()));
+            prop_assert!(
+                opened.is_subset(&understood),
+                "{} opens {opened:?}; known were {understood:?}, in doubt: {doubt:?}",
+                runtime.display()
+            );
+        }
+        Ok(())
+    });
+    run.unwrap_or_else(|failure| panic!("{failure}"));
+    println!("{} of {CASES} lines were accepted", created.get());
+    assert!(created.get() > CASES / 4 || runtimes.iter().all(Option::is_none));
+}

@@ -1,0 +1,338 @@
+//! What may not be had through NVIDIA's interface: beside a scheduler, and by policy,
+//! whatever way asks.
+
+use serde_json::{json, Value};
+
+use crate::nvidia::{create_as, edited, host, node, nodes, spec, RUNTIME};
+use crate::support::{code, stderr, Tree};
+
+const OWN: &str = "/usr/bin/oci-decorator-runtime";
+const BY_CDI: &str = "/usr/bin/nvidia-container-runtime.cdi";
+const CDI: &str = r#"{"cdiVersion": "0.5.0", "kind": "KIND", "devices": [
+    {"name": "0", "containerEdits": {"deviceNodes": [{"path": "/dev/NODE"}]}},
+    {"name": "all", "containerEdits": {"deviceNodes": [{"path": "/dev/NODE"}]}}]}"#;
+
+/// A container that asks, and the name of the program that starts it.
+struct Case {
+    program: &'static str,
+    spec: Value,
+}
+
+fn case(program: &'static str, environment: &[&str], pointer: &str, more: Value) -> Case {
+    let mut spec = spec(environment, &[]);
+    if !pointer.is_empty() {
+        spec[pointer] = more;
+    }
+    Case { program, spec }
+}
+
+fn mount(name: &str) -> Value {
+    json!([{"source": "/dev/null", "destination": format!("/var/run/nvidia-container-devices/{name}")}])
+}
+
+/// A host with specifications of CDI, whose settings have these lines, and NVIDIA's these.
+fn host_with(settings: &str, nvidia: &str) -> Option<Tree> {
+    let tree = host()?;
+    for (kind, name) in [
+        ("nvidia.com/gpu", "nvidia1"),
+        ("management.nvidia.com/gpu", "nvidia1"),
+        ("other.com/nic", "nic"),
+    ] {
+        let text = CDI.replace("KIND", kind).replace("NODE", name);
+        tree.file(&format!("host/etc/cdi/{name}-{}.json", kind.len()), text);
+    }
+    node(&tree, "nic", 0o666, 0, 30);
+    node(&tree, "nvidia-caps-imex-channels/channel0", 0o666, 0, 31);
+    let own = tree.text("config.toml");
+    tree.file("config.toml", format!("{own}{settings}\n"));
+    let all = format!(
+        "accept-nvidia-visible-devices-as-volume-mounts = true\nswarm-resource = \"GPUS\"\n{nvidia}"
+    );
+    tree.file("nvidia.toml", all);
+    Some(tree)
+}
+
+/// Starts it; what it gets, or why not.
+fn started(tree: &Tree, case: &Case, given: Option<&str>) -> Result<Value, String> {
+    let file = tree.path("nvidia.toml").display().to_string();
+    let mut variables = vec![("NVIDIA_CTK_CONFIG_FILE_PATH", file.as_str())];
+    variables.extend(given.map(|list| ("CUDA_VISIBLE_DEVICES", list)));
+    let output = create_as(tree, case.program, &case.spec, &variables);
+    match code(&output) {
+        0 => Ok(edited(tree)),
+        _ => Err(stderr(&output)),
+    }
+}
+
+/// Every way by which a container could ask for GPU 0, which the scheduler did not give.
+fn ways() -> Vec<(&'static str, Case)> {
+    let annotations = |key: &str, value: &str| json!({key: value});
+    vec![
+        ("flag", case(RUNTIME, &["OCI_NVIDIA=all"], "", json!(0))),
+        (
+            "flag, own name",
+            case(OWN, &["OCI_NVIDIA=all"], "", json!(0)),
+        ),
+        (
+            "annotation",
+            case(
+                RUNTIME,
+                &[],
+                "annotations",
+                annotations("oci-decorator.d/OCI_NVIDIA", "all"),
+            ),
+        ),
+        (
+            "CDI",
+            case(
+                RUNTIME,
+                &[],
+                "annotations",
+                annotations("cdi.k8s.io/x", "nvidia.com/gpu=0"),
+            ),
+        ),
+        (
+            "CDI of a kind below",
+            case(
+                RUNTIME,
+                &[],
+                "annotations",
+                annotations("cdi.k8s.io/x", "management.nvidia.com/gpu=all"),
+            ),
+        ),
+        ("mount", case(RUNTIME, &[], "mounts", mount("0"))),
+        (
+            "mount of CDI",
+            case(RUNTIME, &[], "mounts", mount("cdi/nvidia.com/gpu/0")),
+        ),
+        ("swarm", case(RUNTIME, &["GPUS=0"], "", json!(0))),
+        (
+            "channels",
+            case(RUNTIME, &["NVIDIA_IMEX_CHANNELS=all"], "", json!(0)),
+        ),
+    ]
+}
+
+#[test]
+fn beside_a_scheduler_nothing_else_gives_a_device() {
+    let Some(tree) = host_with("scheduler = \"strict\"", "") else {
+        return;
+    };
+    for (way, case) in ways() {
+        for (given, expected) in [
+            (Some("1"), &["dri/card0", "nvidia0", "nvidiactl"][..]),
+            (Some("NoDevFiles"), &[]),
+            (None, &[]),
+        ] {
+            let expected = if case.program == OWN { &[] } else { expected };
+            let found = started(&tree, &case, given).unwrap();
+            assert_eq!(nodes(&found), expected, "{way} {given:?}");
+        }
+        // Channels are looked at only where a device is given.
+        let log = tree.text("log");
+        let notice = "only the host's scheduler gives these devices; the container starts without";
+        assert!(log.contains(notice), "{way}: {log}");
+        std::fs::remove_file(tree.path("log")).unwrap();
+    }
+    let Some(tree) = host_with(
+        "scheduler = \"strict\"\n[policy]\non-refusal = \"fail\"",
+        "",
+    ) else {
+        return;
+    };
+    for (way, case) in ways() {
+        let error = started(&tree, &case, Some("1")).unwrap_err();
+        assert!(
+            error.contains("does not count: with \"scheduler\""),
+            "{way}: {error}"
+        );
+    }
+}
+
+/// What a scheduler can't give is given as ever, beside what it gave.
+#[test]
+fn other_devices_come_beside_a_schedulers() {
+    let Some(tree) = host_with("scheduler = \"lenient\"", "") else {
+        return;
+    };
+    let nic = json!({"cdi.k8s.io/x": "other.com/nic=0"});
+    let case = case(RUNTIME, &[], "annotations", nic);
+    let found = started(&tree, &case, Some("1")).unwrap();
+    assert_eq!(nodes(&found), ["dri/card0", "nic", "nvidia0", "nvidiactl"]);
+    let environment = found["process"]["env"].to_string();
+    assert!(
+        environment.contains("NVIDIA_VISIBLE_DEVICES=1"),
+        "{environment}"
+    );
+    let found = started(&tree, &case, None).unwrap();
+    assert_eq!(nodes(&found), ["nic"]);
+}
+
+/// Ways that end in names of CDI.
+fn by_names() -> Vec<(&'static str, Case)> {
+    let annotation = json!({"cdi.k8s.io/x": "nvidia.com/gpu=0"});
+    vec![
+        (
+            "variable",
+            case(
+                RUNTIME,
+                &["NVIDIA_VISIBLE_DEVICES=nvidia.com/gpu=0"],
+                "",
+                json!(0),
+            ),
+        ),
+        (
+            "mount of CDI",
+            case(RUNTIME, &[], "mounts", mount("cdi/nvidia.com/gpu/0")),
+        ),
+        (
+            "mode, variable",
+            case(BY_CDI, &["NVIDIA_VISIBLE_DEVICES=0"], "", json!(0)),
+        ),
+        (
+            "mode, all",
+            case(BY_CDI, &["NVIDIA_VISIBLE_DEVICES=all"], "", json!(0)),
+        ),
+        ("mode, mount", case(BY_CDI, &[], "mounts", mount("0"))),
+        ("annotation", case(RUNTIME, &[], "annotations", annotation)),
+    ]
+}
+
+#[test]
+fn names_of_cdi_need_the_policys_leave_however_they_come_about() {
+    for (policy, gets) in [
+        ("", true),
+        ("[policy]\ncdi = \"none\"", false),
+        ("[policy.allow]\namd = \"all\"", false),
+        ("[policy.allow]\nnvidia = [\"utility\"]", false),
+        ("[policy.allow]\n\"nvidia.com/gpu\" = \"all\"", false),
+        ("[policy.allow]\nnvidia = \"all\"", true),
+    ] {
+        let Some(tree) = host_with(policy, "") else {
+            return;
+        };
+        for (way, case) in by_names() {
+            let found = started(&tree, &case, None).unwrap();
+            assert_eq!(!nodes(&found).is_empty(), gets, "{policy} {way}");
+        }
+        if gets {
+            continue;
+        }
+        let fails = match policy.strip_prefix("[policy]") {
+            Some(rest) => format!("[policy]\non-refusal = \"fail\"{rest}"),
+            None => format!("[policy]\non-refusal = \"fail\"\n{policy}"),
+        };
+        let Some(tree) = host_with(&fails, "") else {
+            return;
+        };
+        for (way, case) in by_names() {
+            let error = started(&tree, &case, None).unwrap_err();
+            assert!(error.contains("policy."), "{fails} {way}: {error}");
+        }
+    }
+}
+
+/// A kind that no vendor file has is a vendor of its own.
+#[test]
+fn the_list_of_vendors_names_kinds_too() {
+    let nic = || json!({"cdi.k8s.io/x": "other.com/nic=0"});
+    for (allow, expected) in [
+        ("nvidia = \"all\"", &[][..]),
+        ("\"other.com/nic\" = \"all\"", &["nic"]),
+        ("\"other.com/nic\" = [\"x\"]", &[]),
+    ] {
+        let Some(tree) = host_with(&format!("[policy.allow]\n{allow}"), "") else {
+            return;
+        };
+        let case = case(RUNTIME, &[], "annotations", nic());
+        assert_eq!(
+            nodes(&started(&tree, &case, None).unwrap()),
+            expected,
+            "{allow}"
+        );
+    }
+}
+
+#[test]
+fn the_lists_of_a_board_are_the_vendors() {
+    let mode = "[nvidia-container-runtime]\nmode = \"csv\"\n";
+    for (policy, gets) in [
+        ("", true),
+        ("[policy.allow]\namd = \"all\"", false),
+        ("[policy.allow]\nnvidia = [\"compute\"]", false),
+        ("[policy.allow]\nnvidia = \"all\"", true),
+    ] {
+        let Some(tree) = host_with(policy, mode) else {
+            return;
+        };
+        let folder = "host/etc/nvidia-container-runtime/host-files-for-container.d";
+        tree.file(&format!("{folder}/devices.csv"), "dev, /dev/nvidia0\n");
+        let case = case(RUNTIME, &["NVIDIA_VISIBLE_DEVICES=all"], "", json!(0));
+        let found = started(&tree, &case, None).unwrap();
+        assert_eq!(!nodes(&found).is_empty(), gets, "{policy}");
+    }
+}
+
+#[test]
+fn channels_and_rights_need_their_sources_leave() {
+    let channel = "nvidia-caps-imex-channels/channel0";
+    let by_variable = || case(RUNTIME, &["NVIDIA_IMEX_CHANNELS=0"], "mounts", mount("1"));
+    let by_mount = || {
+        case(
+            RUNTIME,
+            &["NVIDIA_VISIBLE_DEVICES=1"],
+            "mounts",
+            mount("imex/0"),
+        )
+    };
+    for (policy, case, gets) in [
+        ("", by_variable(), true),
+        ("environment = \"none\"", by_variable(), false),
+        ("", by_mount(), true),
+        ("mounts = \"none\"", by_mount(), false),
+    ] {
+        let Some(tree) = host_with(&format!("[policy]\n{policy}"), "") else {
+            return;
+        };
+        let found = nodes(&started(&tree, &case, None).unwrap());
+        assert!(found.contains(&"nvidia0".to_owned()), "{found:?}");
+        assert_eq!(found.contains(&channel.to_owned()), gets, "{policy}");
+    }
+    let mut rights = case(
+        RUNTIME,
+        &["NVIDIA_MIG_MONITOR_DEVICES=all"],
+        "mounts",
+        mount("1"),
+    );
+    rights.spec["process"]["capabilities"] = json!({"bounding": ["CAP_SYS_ADMIN"]});
+    for (policy, gets) in [("", true), ("environment = \"none\"", false)] {
+        let Some(tree) = host_with(&format!("[policy]\n{policy}"), "") else {
+            return;
+        };
+        tree.file(
+            "host/proc/driver/nvidia/capabilities/mig/monitor",
+            "DeviceFileMinor: 3\n",
+        );
+        let found = nodes(&started(&tree, &rights, None).unwrap());
+        let right = "nvidia-caps/nvidia-cap3".to_owned();
+        assert_eq!(found.contains(&right), gets, "{policy}");
+    }
+}
+
+#[test]
+fn an_annotation_of_cdi_has_names_only() {
+    let Some(tree) = host_with("", "") else {
+        return;
+    };
+    for value in ["0", "all", "none", "void", "nvidia.com/gpu=0,1", "a/b=c=d"] {
+        for program in [RUNTIME, BY_CDI] {
+            let annotations = json!({"cdi.k8s.io/x": value});
+            let case = case(program, &[], "annotations", annotations);
+            let error = started(&tree, &case, None).unwrap_err();
+            assert!(
+                error.contains("the annotation cdi.k8s.io/x has "),
+                "{value} {error}"
+            );
+        }
+    }
+}

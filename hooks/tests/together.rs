@@ -1,0 +1,153 @@
+//! Commands that change the same files at the same time.
+
+use std::os::unix::fs::PermissionsExt;
+use std::process::Stdio;
+
+use crate::support::{code, is_quick, program, run, stderr, Tree};
+
+const DAEMON: &str = "{\n\t\"log-driver\":   \"json-file\",\n \"x\": [1,2 , 3]   }";
+
+fn rounds() -> usize {
+    if is_quick() {
+        2
+    } else {
+        12
+    }
+}
+
+/// Starts all of them, and waits until all have done what they are for.
+fn all(name: &str, lines: &[Vec<String>]) {
+    let start = |words: &Vec<String>| {
+        program(name)
+            .args(words)
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap()
+    };
+    let started: Vec<_> = lines.iter().map(start).collect();
+    let ended: Vec<_> = started
+        .into_iter()
+        .map(|child| child.wait_with_output().unwrap())
+        .collect();
+    for output in ended {
+        assert_eq!((code(&output), stderr(&output)), (0, String::new()));
+    }
+}
+
+fn words(fixed: &[&str], more: &[&str]) -> Vec<String> {
+    fixed.iter().chain(more).map(|&w| w.to_owned()).collect()
+}
+
+#[test]
+fn a_file_of_an_engine_keeps_its_bytes_and_its_mode() {
+    for _ in 0..rounds() {
+        let tree = Tree::new();
+        let file = tree.file("daemon.json", DAEMON).display().to_string();
+        // New folders for it are made by the first and removed by the last.
+        let record = tree.path("lib/record/rec.json").display().to_string();
+        let fixed = [
+            "configure",
+            "docker",
+            "--config",
+            &file,
+            "--record",
+            &record,
+        ];
+        let more: [&[&str]; 4] = [
+            &[],
+            &["--set-as-default"],
+            &["--cdi"],
+            &["--runtime-name=x"],
+        ];
+        all("oci-decorator", &more.map(|more| words(&fixed, more)));
+        let text = tree.text("daemon.json");
+        serde_json::from_str::<serde_json::Value>(&text).unwrap();
+        let about = std::fs::metadata(&file).unwrap();
+        assert_eq!(about.permissions().mode() & 0o777, 0o644);
+        let out = [&["--remove"][..], &["--remove", "--runtime-name=x"]];
+        all("oci-decorator", &out.map(|more| words(&fixed, more)));
+        assert_eq!(tree.text("daemon.json"), DAEMON);
+        assert_eq!(tree.listing(), ["daemon.json", "lib"]);
+    }
+}
+
+#[test]
+fn a_file_in_a_folder_that_is_made_is_put_back_to_nothing() {
+    for _ in 0..rounds() {
+        let tree = Tree::new();
+        // A record's empty folder goes with it.
+        tree.file("kept", "");
+        let record = tree.path("rec.json").display().to_string();
+        let file = tree.path("a/b/50.conf").display().to_string();
+        let fixed = [
+            "configure",
+            "podman",
+            "--record",
+            &record,
+            "--config",
+            &file,
+        ];
+        let line = words(&fixed, &[]);
+        all("oci-decorator", &[line.clone(), line.clone(), line]);
+        assert_eq!(
+            tree.listing(),
+            ["a", "a/b", "a/b/50.conf", "kept", "rec.json"]
+        );
+        let line = words(&fixed, &["--remove"]);
+        all("oci-decorator", &[line.clone(), line]);
+        assert_eq!(tree.listing(), ["kept"]);
+    }
+}
+
+#[test]
+fn every_link_is_there_in_the_end() {
+    for _ in 0..rounds() {
+        let tree = Tree::new();
+        let line = words(&["install-links", &tree.shown()], &[]);
+        all(
+            "oci-decorator",
+            &[line.clone(), line.clone(), line.clone(), line],
+        );
+        assert_eq!(tree.listing().len(), 7);
+    }
+}
+
+#[test]
+fn no_setting_is_lost() {
+    const KEYS: [&str; 4] = [
+        "nvidia-container-cli.debug",
+        "nvidia-container-cli.root",
+        "nvidia-container-runtime.debug",
+        "nvidia-container-cli.ldcache",
+    ];
+    for _ in 0..rounds() {
+        let tree = Tree::new();
+        let file = tree.path("nv/config.toml").display().to_string();
+        let fixed = ["config", "--config-file", &file, "--in-place", "--set"];
+        let lines = KEYS.map(|key| words(&fixed, &[&format!("{key}=/z")]));
+        all("nvidia-ctk", &lines);
+        let text = tree.text("nv/config.toml");
+        assert_eq!(text.matches("= \"/z\"").count(), KEYS.len(), "{text}");
+        assert_eq!(tree.listing(), ["nv", "nv/config.toml"]);
+    }
+}
+
+/// A run that was killed leaves its draft, which the next one removes.
+#[test]
+fn what_a_killed_run_left_goes() {
+    let tree = Tree::new();
+    let file = tree.file("daemon.json", DAEMON).display().to_string();
+    tree.file(".daemon.json.oci-decorator.77.0", "half");
+    let record = tree.path("rec.json").display().to_string();
+    let fixed = [
+        "configure",
+        "docker",
+        "--config",
+        &file,
+        "--record",
+        &record,
+    ];
+    assert_eq!(code(&run(&fixed, "")), 0);
+    assert_eq!(tree.listing(), ["daemon.json", "rec.json"]);
+}
