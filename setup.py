@@ -14,4 +14,9 @@ def trees(*names: str) -> list[tuple[str, list[str]]]:
     return list(found.items())
 
 
-setup(data_files=trees("docs", "driver_images", "templates"))
+setup(
+    data_files=[
+        *trees("docs", "driver_images", "templates"),
+        ("share/provision", ["constraints.txt"]),
+    ]
+)

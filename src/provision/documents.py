@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import codecs
 import json
+import os
+import stat
 import tomllib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from provision.errors import ConfigError, Mistake, NotFoundError
+from provision.errors import ConfigError, Mistake, NotFoundError, ProvisionError
 
 # The largest document that makes sense; a bigger one is a mistake or an attack.
 MAX_BYTES = 16 * 1024 * 1024
 
 
 class Frozen(BaseModel):
-    """Base of all data models: immutable, strict, no unknown keys."""
+    """Base of all data models: immutable, strict, no unknown keys.
 
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+    What was wrong is never quoted: it may be a secret.
+    """
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", hide_input_in_errors=True)
 
 
 ModelT = TypeVar("ModelT", bound=Frozen)
@@ -38,10 +46,28 @@ def load_toml(path: Path, model: type[ModelT]) -> ModelT:
     text = _read(path)
     try:
         data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        # JSON mode, because strict validation of Python values would refuse a list for a tuple.
+        document = json.dumps(data, default=str)
+    except (ValueError, RecursionError) as error:
+        # Besides the library's own: numbers of thousands of digits, thousands of brackets.
         raise ConfigError(str(path), [Mistake("", f"not valid TOML: {error}")]) from error
-    # JSON mode, because strict validation of Python values would refuse a list for a tuple.
-    return parse_json(json.dumps(data, default=str), model, name=str(path))
+    if mistakes := [Mistake(place, "has a NUL character in it") for place in _with_nul(data)]:
+        raise ConfigError(str(path), mistakes)
+    return parse_json(document, model, name=str(path))
+
+
+def _with_nul(value: object, place: str = "") -> Iterator[str]:
+    """Yield the places of texts that no path, address or argument may hold."""
+    inside: Iterable[tuple[object, object]] = ()
+    match value:
+        case str() if "\0" in value:
+            yield place
+        case dict():
+            inside = value.items()
+        case list():
+            inside = enumerate(value)
+    for key, one in inside:
+        yield from _with_nul(one, f"{place}.{key}" if place else str(key))
 
 
 def load_json(path: Path, model: type[ModelT]) -> ModelT:
@@ -66,12 +92,41 @@ def parse_json(text: str, model: type[ModelT], *, name: str) -> ModelT:
         raise ConfigError(name, mistakes_of(error)) from error
 
 
+@contextmanager
+def refusing(message: str, *, resolution: str | None = None) -> Iterator[None]:
+    """Turn a value that a model refuses into an error of ours, where the value is foreign data.
+
+    Args:
+        message: What can't be made of it, and where it is from.
+        resolution: What to do next.
+
+    Raises:
+        ProvisionError: A model refused a value; each complaint is in its details.
+    """
+    try:
+        yield
+    except ValidationError as error:
+        raise ProvisionError(
+            message,
+            resolution=resolution,
+            details="\n".join(map(str, mistakes_of(error))),
+        ) from error
+
+
 def mistakes_of(error: ValidationError) -> list[Mistake]:
     """Return a validation error's complaints as mistakes with dotted paths."""
+    items = error.errors(include_url=False, include_context=False, include_input=False)
+    places = [item["loc"] for item in items]
     return [
         Mistake(".".join(str(part) for part in item["loc"]), _reason(item["type"], item["msg"]))
-        for item in error.errors(include_url=False, include_context=False, include_input=False)
+        for item in items
+        # A list is also "too short" without its wrong items.
+        if item["type"] != "too_short" or not _has_wrong_items(item["loc"], places)
     ]
+
+
+def _has_wrong_items(place: tuple[int | str, ...], others: list[tuple[int | str, ...]]) -> bool:
+    return any(len(other) > len(place) and other[: len(place)] == place for other in others)
 
 
 def _reason(kind: str, message: str) -> str:
@@ -82,14 +137,26 @@ def _reason(kind: str, message: str) -> str:
     return message.removeprefix("Value error, ")
 
 
+def _without_waiting(path: str, flags: int) -> int:
+    """Open a file; a named pipe that has no writer too."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
 def _read(path: Path) -> str:
     try:
-        with path.open("rb") as stream:
+        with open(path, "rb", opener=_without_waiting) as stream:
+            if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+                raise ConfigError(str(path), [Mistake("", "not a regular file")])
             data = stream.read(MAX_BYTES + 1)
     except FileNotFoundError as error:
         raise NotFoundError(f"There is no file '{path}'.") from error
+    except IsADirectoryError as error:
+        raise ConfigError(str(path), [Mistake("", "a folder, where a file should be")]) from error
     if len(data) > MAX_BYTES:
         raise ConfigError(str(path), [Mistake("", f"larger than {MAX_BYTES} bytes")])
+    if data.startswith(codecs.BOM_UTF8):
+        problem = "begins with a byte order mark; save it as UTF-8 without BOM"
+        raise ConfigError(str(path), [Mistake("", problem)])
     try:
         return data.decode()
     except UnicodeDecodeError as error:

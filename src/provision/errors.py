@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from enum import IntEnum
 
+from provision.redaction import redact
+
 
 class ExitCode(IntEnum):
     """Exit codes of every ``provision`` command."""
@@ -35,10 +37,11 @@ class ProvisionError(Exception):
     def __init__(
         self, message: str, *, resolution: str | None = None, details: str | None = None
     ) -> None:
-        super().__init__(message)
-        self.message = message
-        self.resolution = resolution
-        self.details = details
+        # They end up on terminals, in journals and in files that everyone may read.
+        self.message = redact(message)
+        self.resolution = resolution and redact(resolution)
+        self.details = details and redact(details)
+        super().__init__(self.message)
 
     def members(self) -> dict[str, object]:
         """Return what programs want to know besides the text, as what ``json.dumps`` takes."""

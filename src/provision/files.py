@@ -6,11 +6,17 @@ import fcntl
 import hashlib
 import os
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
-_CHUNK = 1 << 20
+from provision.errors import InUseError
+
+_POLL_SECONDS = 0.05
+# What a lock is waited for if nothing else is said: as long as a build may take.
+LONGEST_WAIT_S = 3 * 3600.0
 # Where SELinux keeps a file's label, see xattr(7).
 _LABEL = "security.selinux"
 
@@ -105,15 +111,19 @@ def sha256_file(path: Path) -> str:
 
 
 @contextmanager
-def lock(path: Path, *, on_wait: Callable[[], None] | None = None) -> Iterator[None]:
+def lock(
+    path: Path, *, on_wait: Callable[[], None] | None = None, limit: float = LONGEST_WAIT_S
+) -> Iterator[None]:
     """Hold an exclusive lock on a file; the kernel releases it however the process ends.
 
     Args:
         path: The lock file; made if missing and never removed (removing it would let a third
             process lock another file of the same name).
         on_wait: Called once if another process holds the lock, before waiting for it.
+        limit: Seconds to wait at most.
 
     Raises:
+        InUseError: Another process held it for longer.
         OSError: The folder can't be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -123,8 +133,26 @@ def lock(path: Path, *, on_wait: Callable[[], None] | None = None) -> Iterator[N
         except BlockingIOError:
             if on_wait is not None:
                 on_wait()
-            fcntl.flock(stream, fcntl.LOCK_EX)
+            _wait_for(stream, path, limit)
         yield
+
+
+def _wait_for(stream: IO[bytes], path: Path, limit: float) -> None:
+    """Take a lock that another process holds."""
+    # flock(2) knows no time limit.
+    end = time.monotonic() + limit
+    while True:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= end:
+                raise InUseError(
+                    f"Another process has held '{path}' for {limit:g} s.",
+                    resolution=f"See which one it is: fuser -v {path}. Then run the command again.",
+                ) from None
+            time.sleep(_POLL_SECONDS)
+        else:
+            return
 
 
 def _label_as_folder(handle: int, folder: Path) -> None:

@@ -14,6 +14,9 @@ from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, model
 from provision.documents import Frozen
 from provision.pin import Pin, Sha256
 
+# Beside the artifact in a store entry: the image that it came from, if that is not signed.
+UNSIGNED = PurePosixPath("unsigned")
+
 FileKind = Literal["library", "binary", "miscellaneous", "firmware"]
 
 
@@ -43,6 +46,12 @@ NodeName = Annotated[
     str,
     StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*(/?[A-Za-z0-9_-]|\{minor\})*$"),
 ]
+# A shell pattern of names below /dev.
+DevicePattern = Annotated[
+    str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*[*?\[][A-Za-z0-9._/*?\[\]!-]*$")
+]
+# Ways of others to ask for devices, which oci-decorator answers with a vendor's.
+Interface = Literal["nvidia", "amd"]
 LogLevel = Literal[
     "LOG_EMERG",
     "LOG_ALERT",
@@ -103,11 +112,25 @@ class ContainerFeature(Frozen):
 
 
 class Container(Frozen):
-    """How a container asks for the driver: the head of the vendor config."""
+    """How a container asks for the driver: the head of the vendor config.
+
+    Attributes:
+        activation_flag: The environment variable.
+        driver_feature: The features that a flag without a value stands for.
+        log_level: Which lines about the driver go to the log.
+        units: Pattern of the device nodes that can be chosen one by one; every other device of a
+            feature is a control node. None: oci-decorator's own rule.
+        interfaces: Whose way to ask for devices is answered with this driver. With ``nvidia``, the
+            facts of its devices are collected when it is loaded.
+        features: What there is to ask for.
+    """
 
     activation_flag: VariableName
     driver_feature: tuple[FeatureName, ...]
     log_level: LogLevel = "LOG_INFO"
+    units: DevicePattern | None = None
+    # None and not empty: a Pin has what a recipe says, and nothing of what it leaves out.
+    interfaces: Annotated[tuple[Interface, ...], Field(min_length=1)] | None = None
     features: dict[FeatureName, ContainerFeature]
 
 

@@ -8,9 +8,15 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, StringConstraints
+from pydantic import (
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    StringConstraints,
+    model_serializer,
+)
 
 from provision.documents import Frozen
 
@@ -27,6 +33,12 @@ Version = Annotated[
 # Debian policy 5.6.12; the epoch's colon included.
 PackageVersion = Annotated[str, StringConstraints(pattern=r"^[0-9][A-Za-z0-9.+:~-]*$")]
 PackageName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9+.-]+$")]
+
+# Goes into a RUN line: nothing that a shell reads.
+Url = Annotated[str, StringConstraints(pattern=r"^https?://[^\s\"'\\$`]+$")]
+Commit = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]
+# Name and tag, as a Dockerfile's FROM takes it.
+ImageName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][A-Za-z0-9._/:-]*$")]
 
 _DIGEST_LENGTH = 12
 # https://github.com/opencontainers/distribution-spec/blob/v1.1.0/spec.md#pulling-manifests
@@ -64,7 +76,7 @@ class BasePin(Frozen):
         digest: Of the registry's manifest, or the image's own id where it came from no registry.
     """
 
-    image: Annotated[str, StringConstraints(pattern=r"^[a-z0-9][A-Za-z0-9._/:-]*$")]
+    image: ImageName
     digest: ImageDigest
 
 
@@ -88,7 +100,7 @@ class ArchiveSource(Frozen):
     """A tarball or zip file from the driver's vendor."""
 
     kind: Literal["archive"] = "archive"
-    url: Annotated[str, StringConstraints(pattern=r"^https?://[^\s\"'\\$`]+$")]
+    url: Url
     sha256: Sha256
     strip: int = Field(default=1, ge=0)
 
@@ -97,8 +109,8 @@ class GitSource(Frozen):
     """A git commit; ``sha256`` is that of ``git archive --format=tar COMMIT``."""
 
     kind: Literal["git"] = "git"
-    url: Annotated[str, StringConstraints(pattern=r"^https?://[^\s\"'\\$`]+$")]
-    commit: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]
+    url: Url
+    commit: Commit
     sha256: Sha256
 
 
@@ -125,6 +137,8 @@ class Pin(Frozen):
         recipe: Digest of the driver.toml parts that reach the build.
         template: Digest of the Dockerfile template, its macros and the collector.
         signing_key: Fingerprint of the key that signs the modules; None: they are not signed.
+        keyring: Of the keys that the build's archive is verified with, where they are not the
+            distro's own: another authority may give a version another content.
     """
 
     schema_version: Literal[1] = Field(default=1, alias="schema")
@@ -141,8 +155,17 @@ class Pin(Frozen):
     recipe: Sha256
     template: Sha256
     signing_key: str | None = None
+    keyring: Sha256 | None = None
 
     model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
+
+    @model_serializer(mode="wrap")
+    def _said_if_any(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave the keyring out where a Pin names no keyring: such Pins are older than it."""
+        data: dict[str, Any] = handler(self)
+        if data["keyring"] is None:
+            del data["keyring"]
+        return data
 
     def canonical_json(self) -> str:
         """Return the one JSON text of this Pin: sorted keys, no blanks, ASCII only.
@@ -169,3 +192,8 @@ class Pin(Frozen):
         # '+' and '~' are legal in versions and not in tags; the digest keeps tags apart.
         tag = re.sub(r"[^A-Za-z0-9_.-]", "_", label)[: _TAG_LENGTH - _DIGEST_LENGTH - 1]
         return f"provision/{self.driver.name}:{tag}-{self.short_digest}"
+
+
+def keyring_digest(keyring: bytes | None) -> str | None:
+    """Return what a Pin says of the keys of an archive; None: they are the distro's own."""
+    return None if keyring is None else hashlib.sha256(keyring).hexdigest()

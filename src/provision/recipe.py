@@ -15,13 +15,24 @@ from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, model
 
 from provision.documents import Frozen
 from provision.manifest import Container, FeatureName, FileKind, HostNeeds, RelativePath
-from provision.pin import ArchiveSource, GitSource, Name, PackageName, Sha256, Version
+from provision.pin import (
+    ArchiveSource,
+    Commit,
+    GitSource,
+    Name,
+    PackageName,
+    Sha256,
+    Url,
+    Version,
+)
 
 # What a recipe's texts may refer to; resolve and render fill them in.
 PLACEHOLDERS = frozenset(
     {"arch", "jobs", "kernel", "kernel_build", "kernel_source", "multiarch", "version"}
 )
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
+# Those that provision.render.quoting refuses.
+_CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]")
 
 
 def _specifiers(text: str) -> str:
@@ -29,6 +40,18 @@ def _specifiers(text: str) -> str:
         SpecifierSet(text)
     except InvalidSpecifier as error:
         raise ValueError(f"'{text}' is no version specifier such as '>=5.4,<6.13'") from error
+    return text
+
+
+def _one_line(text: str) -> str:
+    if _CONTROL.search(text):
+        raise ValueError("holds a control character, which can't go into a Dockerfile")
+    return text
+
+
+def _text(text: str) -> str:
+    # Line ends may be there: it is put on one line where it is used.
+    _one_line(" ".join(text.split()))
     return text
 
 
@@ -46,9 +69,10 @@ def _fixed_placeholders(text: str) -> str:
 
 
 Specifiers = Annotated[str, AfterValidator(_specifiers)]
-Argument = Annotated[str, AfterValidator(_placeholders)]
-Template = Annotated[str, AfterValidator(_fixed_placeholders)]
-SourcePath = Annotated[RelativePath, AfterValidator(_fixed_placeholders)]
+Argument = Annotated[str, AfterValidator(_placeholders), AfterValidator(_one_line)]
+Template = Annotated[str, AfterValidator(_fixed_placeholders), AfterValidator(_one_line)]
+SourcePath = Annotated[RelativePath, AfterValidator(_fixed_placeholders), AfterValidator(_one_line)]
+Licence = Annotated[str, AfterValidator(_text)]
 PciId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{4}$")]
 
 
@@ -93,7 +117,7 @@ class ArchiveRelease(Frozen):
     """One released version as a tarball or zip file; ``strip``: leading path parts to drop."""
 
     version: Version
-    url: str
+    url: Url
     sha256: Sha256
     strip: int = Field(default=1, ge=0)
 
@@ -106,8 +130,8 @@ class GitRelease(Frozen):
     """One released version as a git commit; sha256 of ``git archive --format=tar COMMIT``."""
 
     version: Version
-    url: str
-    commit: str
+    url: Url
+    commit: Commit
     sha256: Sha256
 
     def source(self) -> GitSource:
@@ -166,7 +190,7 @@ class Flavour(Frozen):
     """One way to build a driver (open or proprietary modules, …)."""
 
     default: bool = False
-    licences: tuple[str, ...] = Field(min_length=1)
+    licences: tuple[Licence, ...] = Field(min_length=1)
     package: PackageName | None = None
     build: Build
 
@@ -174,7 +198,10 @@ class Flavour(Frozen):
 class Patch(Frozen):
     """A file under ``patches/``, applied with ``patch -p1`` where versions and flavours match."""
 
-    file: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\.patch$")]
+    # No longer than a tar file of the build context takes it, below patches/.
+    file: Annotated[
+        str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\.patch$", max_length=90)
+    ]
     versions: Specifiers = ""
     flavours: tuple[Name, ...] = ()
     reason: Annotated[str, StringConstraints(min_length=1)]
@@ -205,6 +232,42 @@ class UserFile(Frozen):
     model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
 
 
+class InstalledFeature(Frozen):
+    """What one feature consists of on a host that has the driver from elsewhere.
+
+    Attributes:
+        devices: As in ``container.features``.
+        libraries: File names, in the folders for libraries; may be globs.
+        binaries: File names, in the folders for programs; may be globs.
+        miscellaneous: Paths, relative to the host's root; may be globs.
+        bits: Which libraries count: 64, or 32 for those of the architecture's smaller sibling.
+    """
+
+    devices: tuple[str, ...] = ()
+    libraries: tuple[Template, ...] = ()
+    binaries: tuple[Template, ...] = ()
+    miscellaneous: tuple[SourcePath, ...] = ()
+    bits: Literal[32, 64] = 64
+
+
+class Installed(Frozen):
+    """How to recognise a driver that a host has from elsewhere: its distro, or its maker.
+
+    Attributes:
+        library: File name of a library that every installation has; with ``{version}``, which says
+            what the version is.
+        libraries: Folders for libraries, relative to the host's root; the first that has a file
+            counts.
+        binaries: Folders for programs.
+        features: What there is to ask for.
+    """
+
+    library: Annotated[Template, StringConstraints(pattern=r"\{version\}")]
+    libraries: tuple[SourcePath, ...] = Field(min_length=1)
+    binaries: tuple[SourcePath, ...] = ("usr/bin", "usr/sbin")
+    features: dict[FeatureName, InstalledFeature] = Field(min_length=1)
+
+
 class Recipe(Frozen):
     """A driver.toml."""
 
@@ -221,6 +284,7 @@ class Recipe(Frozen):
     container: Container
     files: tuple[UserFile, ...] = ()
     host: HostNeeds = HostNeeds()
+    installed: Installed | None = None
 
     model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
 
@@ -265,12 +329,18 @@ class Recipe(Frozen):
     def _feature_problems(self) -> list[str]:
         known = self.container.features
         wanted = [("container.driver_feature", f) for f in self.container.driver_feature]
+        lacking = [
+            f"installed.features lacks '{feature}', which container.driver_feature names"
+            for feature in self.container.driver_feature
+            if self.installed is not None and feature not in self.installed.features
+        ]
         wanted += [(f"files {file.source}", f) for file in self.files for f in file.features]
-        return [
+        unknown = [
             f"{where} names the feature '{feature}', which container.features lacks"
             for where, feature in wanted
             if feature not in known
         ]
+        return [*unknown, *lacking]
 
 
 def version_matches(version: str, specifiers: str) -> bool:

@@ -1,26 +1,38 @@
 """The only place that starts processes.
 
-Programs get an argument list (never a shell), ``/dev/null`` as standard input and a small, known
-environment, so that neither the caller's locale nor its variables can change a result.
+Programs get an argument list (never a shell), ``/dev/null`` as standard input, no terminal that
+they could ask on, and a small, known environment, so that neither the caller's locale nor its
+variables can change a result. Every wait for one has a limit (docs/decisions/0086).
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import selectors
 import shlex
 import shutil
+import signal
 import subprocess
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from provision.errors import NotFoundError, ProvisionError
+from provision.redaction import redact
 
 log = logging.getLogger(__name__)
 
+# Seconds for a program of which nothing else is said, and for one whose lines are shown as they
+# come: several times what the slowest of them takes on a slow host.
+LIMIT_S = 300.0
+LONG_LIMIT_S = 3600.0
+# How long a program may take to end after it was killed, or after its work is over.
+_END_S = 10.0
 # What a child may inherit: where programs are, and how to reach the network.
 _INHERITED = (
     "PATH",
@@ -38,6 +50,7 @@ _STDERR_LINES = 20
 # setpriv(1), unshare(1): killed with this process, and with them everything that they started.
 _WITH_PARENT = ("--pdeathsig", "KILL")
 _OWN_NAMESPACES = ("--mount", "--pid", "--fork", "--kill-child")
+_CHUNK = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,95 +75,98 @@ def run(
     check: bool = True,
     env: Mapping[str, str] | None = None,
     stdin: bytes | None = None,
-    timeout: float | None = None,
+    timeout: float = LIMIT_S,
 ) -> Completed:
     """Run a program to its end and return its output.
 
     Args:
-        argv: Program and arguments.
+        argv: Program and arguments; every user of the machine can read them, so no secrets.
         why: What the program is for, as it completes "which is needed to …".
         check: Whether a non-zero exit status is an error.
         env: Variables to add to the small inherited environment.
-        stdin: What the program reads; nothing by default.
-        timeout: Seconds after which the program is killed; None waits for ever.
+        stdin: What the program reads; nothing by default. The way for secrets.
+        timeout: Seconds after which the program and all that it started are killed.
 
     Raises:
         NotFoundError: The program is not installed.
         ProvisionError: It failed (with ``check``) or ran past its timeout.
     """
     args = tuple(str(arg) for arg in argv)
-    program = _needed_program(args, why)
+    child = subprocess.Popen(
+        [_needed_program(args, why), *args[1:]],
+        env=_environment(env),
+        stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
     try:
-        done = subprocess.run(
-            [program, *args[1:]],
-            check=False,
-            env=_environment(env),
-            input=stdin,
-            stdin=None if stdin is not None else subprocess.DEVNULL,
-            capture_output=True,
-            timeout=timeout,
-        )
+        stdout, stderr = child.communicate(stdin, timeout=timeout)
     except subprocess.TimeoutExpired as error:
-        raise ProvisionError(
-            f"'{shlex.join(args)}' did not finish within {timeout:g} s while it had to {why}."
-        ) from error
+        raise _too_slow(args, why, timeout, ended=_end(child)) from error
+    except BaseException:
+        _end(child)
+        raise
     completed = Completed(
         argv=args,
-        returncode=done.returncode,
-        stdout=done.stdout.decode(errors="replace"),
-        stderr=done.stderr.decode(errors="replace"),
+        returncode=child.returncode,
+        stdout=stdout.decode(errors="replace"),
+        stderr=stderr.decode(errors="replace"),
     )
     if check and completed.returncode != 0:
-        raise ProvisionError(
-            f"'{shlex.join(args)}' failed with exit status {completed.returncode}"
-            f" while it had to {why}.",
-            details="\n".join(completed.stderr.splitlines()[-_STDERR_LINES:]) or None,
-        )
+        raise _failed(args, why, completed.returncode, completed.stderr.splitlines())
     return completed
 
 
-def stream(argv: Sequence[str | Path], *, why: str, on_line: Callable[[str], None]) -> None:
+def stream(
+    argv: Sequence[str | Path],
+    *,
+    why: str,
+    on_line: Callable[[str], None],
+    timeout: float = LONG_LIMIT_S,
+) -> None:
     """Run a long program as root, handing on each line that it prints as it comes.
 
     It gets namespaces of its own for processes and mounts, so that nothing of it outlives this
     process however that ends: not its children, nor what it mounted.
 
     Args:
-        argv: Program and arguments.
+        argv: Program and arguments; no secrets.
         why: What the program is for, as it completes "which is needed to …".
         on_line: Called with each line of its output and errors.
+        timeout: Seconds after which the program and all that it started are killed.
 
     Raises:
         NotFoundError: The program is not installed.
-        ProvisionError: It failed.
+        ProvisionError: It failed or ran past its timeout.
     """
     args = tuple(str(arg) for arg in argv)
+    deadline = time.monotonic() + timeout
     program = _needed_program(args, why)
     container = [_needed_program(("setpriv",), why), *_WITH_PARENT]
     container += [_needed_program(("unshare",), why), *_OWN_NAMESPACES]
     last: deque[str] = deque(maxlen=_STDERR_LINES)
-    with subprocess.Popen(
+    child = subprocess.Popen(
         [*container, program, *args[1:]],
         env=_environment(None),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-    ) as child:
-        try:
-            for line in child.stdout or ():
-                last.append(line.rstrip("\n"))
-                on_line(last[-1])
-        except BaseException:
-            child.kill()
-            raise
-    if child.returncode != 0:
-        raise ProvisionError(
-            f"'{shlex.join(args)}' failed with exit status {child.returncode}"
-            f" while it had to {why}.",
-            details="\n".join(last) or None,
-        )
+        start_new_session=True,
+    )
+    try:
+        for line in _lines(child.stdout, deadline):
+            last.append(line)
+            on_line(line)
+        status = child.wait(max(0.0, deadline - time.monotonic()))
+    except (TimeoutError, subprocess.TimeoutExpired) as error:
+        raise _too_slow(args, why, timeout, ended=_end(child)) from error
+    except BaseException:
+        _end(child)
+        raise
+    _close(child)
+    if status != 0:
+        raise _failed(args, why, status, list(last))
 
 
 @contextmanager
@@ -159,26 +175,98 @@ def beside(argv: Sequence[str | Path], *, why: str) -> Iterator[None]:
 
     Args:
         argv: Program and arguments; it has to end when its standard input does, which is a pipe
-            that nobody writes to. What it prints is dropped, and so is how it ends.
+            that nothing is written to. What it prints is dropped, and so is how it ends. It is
+            killed if it goes on.
         why: What the program is for, as it completes "which is needed to …".
 
     Raises:
         NotFoundError: The program is not installed.
     """
     args = tuple(str(arg) for arg in argv)
-    program = _needed_program(args, why)
-    with subprocess.Popen(
-        [program, *args[1:]],
+    child = subprocess.Popen(
+        [_needed_program(args, why), *args[1:]],
         env=_environment(None),
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-    ) as child:
+        start_new_session=True,
+    )
+    try:
+        yield
+    finally:
+        _close(child)
         try:
-            yield
-        finally:
-            # Popen closes the pipe and waits.
-            log.debug("end of '%s' (process %d)", shlex.join(args), child.pid)
+            child.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            log.debug("'%s' (process %d) does not end: killed", _shown(args), child.pid)
+            _end(child)
+
+
+def _lines(pipe: IO[bytes] | None, deadline: float) -> Iterator[str]:
+    """Yield the lines that come through a pipe.
+
+    Raises:
+        TimeoutError: It is still open at the deadline, of the monotonic clock.
+    """
+    if pipe is None:
+        return
+    rest = b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(pipe, selectors.EVENT_READ)
+        while selector.select(max(0.0, deadline - time.monotonic())):
+            chunk = os.read(pipe.fileno(), _CHUNK)
+            *lines, rest = (rest + chunk).split(b"\n")
+            yield from (line.decode(errors="replace") for line in lines)
+            if not chunk:
+                if rest:
+                    yield rest.decode(errors="replace")
+                return
+            if time.monotonic() > deadline:
+                break
+    raise TimeoutError
+
+
+def _end(child: subprocess.Popen[bytes]) -> bool:
+    """Kill a program and what it started; return whether it is gone.
+
+    The kernel doesn't end a process while it waits for a device: such a one is left behind.
+    """
+    with suppress(ProcessLookupError):
+        # It leads a session, and so a group, of its own.
+        os.killpg(child.pid, signal.SIGKILL)
+    _close(child)
+    try:
+        child.wait(_END_S)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def _close(child: subprocess.Popen[bytes]) -> None:
+    for pipe in (child.stdin, child.stdout, child.stderr):
+        if pipe is not None:
+            # What it was to read may be still to be written, and it is gone.
+            with suppress(OSError):
+                pipe.close()
+
+
+def _too_slow(args: Sequence[str], why: str, timeout: float, *, ended: bool) -> ProvisionError:
+    left = "" if ended else " It can't be killed: the kernel waits for a device on its behalf."
+    return ProvisionError(
+        f"'{_shown(args)}' did not finish within {timeout:g} s while it had to {why}.{left}",
+        resolution=None if ended else "Look into the kernel's log (dmesg), and reboot.",
+    )
+
+
+def _failed(args: Sequence[str], why: str, status: int, lines: Sequence[str]) -> ProvisionError:
+    return ProvisionError(
+        f"'{_shown(args)}' failed with exit status {status} while it had to {why}.",
+        details="\n".join(lines[-_STDERR_LINES:]) or None,
+    )
+
+
+def _shown(args: Sequence[str]) -> str:
+    return redact(shlex.join(args))
 
 
 def _needed_program(args: Sequence[str], why: str) -> str:
@@ -189,7 +277,7 @@ def _needed_program(args: Sequence[str], why: str) -> str:
             f"The program '{args[0]}' was not found, which is needed to {why}.",
             resolution=f"Install the package that holds '{args[0]}' and try again.",
         )
-    log.debug("+ %s", shlex.join(args))
+    log.debug("+ %s", _shown(args))
     return program
 
 

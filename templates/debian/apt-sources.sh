@@ -6,6 +6,9 @@
 # An empty MIRROR stands for the one that the base image itself uses. Base images differ in which
 # suites they name (many only the release, without updates), and the pinned versions come from all
 # three of a release, so all three are written, in place of what was there.
+#
+# An archive that is not signed by the distro's own keys brings its keyring along. DEBIAN_SNAPSHOT
+# says in the environment that its index counts although its time of validity is over.
 set -eu
 
 codename=$1
@@ -13,7 +16,10 @@ mirror=${2%/}
 security=${3%/}
 shift 3
 
-keyring=/usr/share/keyrings/debian-archive-keyring.gpg
+keyring=/provision/archive-keyring.gpg
+[ -e "$keyring" ] || keyring=/usr/share/keyrings/debian-archive-keyring.gpg
+valid_until=yes
+[ -z "${DEBIAN_SNAPSHOT:-}" ] || valid_until=no
 
 # Address of the archive that a suite comes from, as the base image is configured. apt itself reads
 # the configuration, in whichever of its two formats that is.
@@ -40,10 +46,12 @@ URIs: $mirror
 Suites: $codename $codename-updates
 Components: $*
 Signed-By: $keyring
+Check-Valid-Until: $valid_until
 
 Types: deb
 URIs: $security
 Suites: $codename-security
 Components: $*
 Signed-By: $keyring
+Check-Valid-Until: $valid_until
 EOF

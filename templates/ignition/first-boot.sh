@@ -50,9 +50,14 @@ if ! works "$environment/bin/provision" --version; then
     "$python/bin/python3" -m venv --without-pip "$environment"
     pip=$(echo "$staged"/wheels/pip-*.whl)
     wheel=$(echo "$staged"/wheels/provision-*.whl)
+    # NVML's package, by which GPUs are named, where the archive has it.
+    extras=
+    for found in "$staged"/wheels/nvidia_ml_py-*.whl; do
+        [ ! -e "$found" ] || extras="[nvml]"
+    done
     # pip runs from its own wheel: this Python has none.
     "$environment/bin/python" "$pip/pip" install --quiet --disable-pip-version-check \
-        --no-index --no-cache-dir --find-links="$staged/wheels" "$wheel"
+        --no-index --no-cache-dir --find-links="$staged/wheels" "$wheel$extras"
     label "$environment"
     "$environment/bin/provision" --version
     sync -f "$environment"

@@ -9,16 +9,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from provision.agent.conclusion import Result
+from provision.agent.contents import damages, read_contents
 from provision.agent.desired import last_desired, load_desired
-from provision.agent.model import Desired, DesiredDriver, Observed
+from provision.agent.model import Desired, DesiredDriver, Observed, Slot
 from provision.agent.observe import observe
 from provision.agent.plan import Mode
-from provision.agent.reconcile import Result, Run, apply, held
+from provision.agent.reconcile import Run, apply
 from provision.errors import ConfigError
 from provision.install.kernels import link_kernel
 from provision.install.layout import STORE, Layout
-from provision.install.state import load_state, store_state
+from provision.install.locks import changing, switching
+from provision.install.state import NewerStateError, load_state, store_state
 from provision.progress import Note, Progress, silent
+from provision.rootfs import glob_in_root
 
 
 def boot(
@@ -40,9 +44,9 @@ def boot(
         progress(Note(f"{error.message}: taking what it said before"))
         mistakes = error
         desired = last_desired(root) or _stored(root)
-    with held(root, progress):
-        _replace_damaged(root, desired, observe(root, desired, look="modules"), progress)
-    result = apply(Run(root, desired, Mode(may_prepare=False), catalogues, progress=progress))
+    with switching(root, progress):
+        _replace_damaged(root, observe(root, desired, look="modules"), progress)
+        result = apply(Run(root, desired, Mode(may_prepare=False), catalogues, progress=progress))
     if mistakes is not None:
         raise mistakes
     return result
@@ -50,11 +54,11 @@ def boot(
 
 def _stored(root: Path) -> Desired:
     """Return as desired what the store has."""
-    names = sorted({link.parent.parent.name for link in (root / STORE).glob("*/kernels/*")})
+    names = sorted({link.parent.parent.name for link in glob_in_root(root, f"{STORE}/*/kernels/*")})
     return Desired(tuple(DesiredDriver(name) for name in names))
 
 
-def _replace_damaged(root: Path, desired: Desired, observed: Observed, progress: Progress) -> None:
+def _replace_damaged(root: Path, observed: Observed, progress: Progress) -> None:
     """Note which artifacts are damaged, and take the one before where there is one that is whole.
 
     A later run makes the damaged one anew.
@@ -68,16 +72,33 @@ def _replace_damaged(root: Path, desired: Desired, observed: Observed, progress:
             continue
         progress(Note(f"The artifact of {driver.name} for {running} is damaged: {slot.damage}"))
         layout = Layout(root, driver.name)
-        state = load_state(layout)
-        known = replace(state.of(running), damaged=slot.digest)
-        if slot.previous is not None and slot.previous != slot.digest:
-            link_kernel(layout, running, slot.previous)
-            # Made from what nobody knows: a later run decides anew.
-            known = replace(known, inputs=None, previous=None, stamp=None)
-            before = observe(root, desired, look="modules").drivers[driver.name].slots[running]
-            if before.is_whole:
-                progress(Note(f"Taking the one before: {slot.previous}"))
-            else:
-                link_kernel(layout, running, slot.digest)
-                known = replace(state.of(running), damaged=slot.digest)
+        try:
+            with changing(layout, progress):
+                _replace(layout, running, slot, progress)
+        except NewerStateError as error:
+            progress(Note(error.message))
+
+
+def _replace(layout: Layout, running: str, slot: Slot, progress: Progress) -> None:
+    """Note that a kernel's artifact is damaged, and let it use the one before if that is whole."""
+    state = load_state(layout)
+    known = replace(state.of(running), damaged=slot.digest)
+    before = slot.previous
+    if before is None or before == slot.digest or not _is_whole(layout, before, running):
         store_state(layout, state.updated(running, known))
+        return
+    # What it is made from is not known: a later run decides again. Written first, with the one
+    # before: a boot that is killed in between is repeated by the next.
+    known = replace(known, inputs=None, stamp=None)
+    store_state(layout, state.updated(running, known))
+    link_kernel(layout, running, before)
+    store_state(layout, state.updated(running, replace(known, previous=None)))
+    progress(Note(f"Taking the one before: {before}"))
+
+
+def _is_whole(layout: Layout, digest: str, running: str) -> bool:
+    entry = layout.entry(digest)
+    contents = read_contents(entry)
+    if contents is None or contents.kernel != running:
+        return False
+    return not any(damages(entry, contents, all_checksums=True))

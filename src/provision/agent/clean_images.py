@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 
 from provision.agent.collect import Removed, kept_digests
 from provision.errors import ProvisionError
 from provision.image.build import DIGEST_LABEL
+from provision.install.locks import building
 from provision.pipeline.images import open_engine
 from provision.pipeline.settings import load_settings
 from provision.progress import Note, Progress, silent
@@ -34,9 +35,11 @@ def remove_images(
         NotFoundError: No engine answers.
         ProvisionError: The engine failed.
     """
-    kept = kept_digests(root) - {one.digest for one in removed}
     gone = []
-    with closing(open_engine(load_settings(root))) as engine:
+    # An image that an agent has just built is not in the store yet.
+    waiting = nullcontext() if dry_run else building(root, progress)
+    with waiting, closing(open_engine(load_settings(root))) as engine:
+        kept = kept_digests(root) - {one.digest for one in removed}
         for image in engine.images_with_label(DIGEST_LABEL):
             digest = image.labels[DIGEST_LABEL].removeprefix("sha256:")[:_DIGITS]
             is_ours = len(image.tags) == 1 and image.tags[0].startswith(_PREFIX)

@@ -67,29 +67,41 @@ def read_contents(entry: Path) -> Contents | None:
         manifest = json.loads((entry / MANIFEST).read_bytes())
         pin = manifest["pin"]
         return Contents(
-            driver=pin["driver"]["name"],
-            version=pin["driver"]["version"],
-            flavour=pin["driver"]["flavour"],
-            kernel=pin["kernel"]["release"],
+            driver=_text(pin["driver"]["name"]),
+            version=_text(pin["driver"]["version"]),
+            flavour=_text(pin["driver"]["flavour"]),
+            kernel=_text(pin["kernel"]["release"]),
             modules=tuple(
-                ModuleFile(m["path"], m["size"], m["sha256"], m["name"])
+                ModuleFile(_text(m["path"]), m["size"], m["sha256"], _text(m["name"]))
                 for m in manifest["modules"]
             ),
             files=tuple(
-                File(f"driver{f['path']}", f["size"], f["sha256"])
+                File(f"driver{_text(f['path'])}", f["size"], f["sha256"])
                 for f in manifest["files"]
                 if f.get("sha256") is not None
             ),
             devices=tuple(
-                device
+                _text(device)
                 for feature in manifest["container"]["features"].values()
                 for device in feature.get("devices", ())
             ),
             may_be_signed=pin.get("signing_key") is not None,
             optional=frozenset(manifest.get("host", {}).get("optional", ())),
         )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
+
+
+def _text(value: object) -> str:
+    """Take a string that can stand in a path and in a file.
+
+    Raises:
+        ValueError: It is none.
+    """
+    if not isinstance(value, str) or "\0" in value:
+        raise ValueError
+    value.encode()
+    return value
 
 
 def stamp(entry: Path, contents: Contents) -> str:

@@ -18,8 +18,11 @@ from typing import Any
 
 import provision
 from provision.agent.model import Desired, DesiredDriver
+from provision.errors import InUseError
 from provision.files import remove_drafts, write_atomic
 from provision.install.layout import STORE
+from provision.install.locks import switching
+from provision.rootfs import in_root
 
 CONFIG = Path("etc/provision/provision.toml")
 _KEPT = STORE / ".desired.json"
@@ -47,9 +50,10 @@ def load_desired(
     desired: Desired = importlib.import_module("provision.agent.wishes").read(root, catalogues)
     if keep:
         # A store that can't be written is the business of whoever writes more into it.
-        with suppress(OSError):
-            remove_drafts(root / _KEPT)
-            write_atomic(root / _KEPT, json.dumps({"key": key, "desired": asdict(desired)}) + "\n")
+        with suppress(OSError, InUseError), switching(root):
+            path = in_root(root, _KEPT, follow=False)
+            remove_drafts(path)
+            write_atomic(path, json.dumps({"key": key, "desired": asdict(desired)}) + "\n")
     return desired
 
 
@@ -61,7 +65,7 @@ def last_desired(root: Path) -> Desired | None:
 
 def _kept(root: Path) -> Mapping[str, Any] | None:
     try:
-        kept = json.loads((root / _KEPT).read_text())
+        kept = json.loads(in_root(root, _KEPT).read_text())
         return {"key": kept["key"], "desired": kept["desired"]}
     except (OSError, ValueError, KeyError, TypeError):
         return None
@@ -69,7 +73,7 @@ def _kept(root: Path) -> Mapping[str, Any] | None:
 
 def _key(root: Path, catalogues: Sequence[Path]) -> str:
     """Return a fingerprint of the file, and of the program that reads it."""
-    path = root / CONFIG
+    path = in_root(root, CONFIG)
     text = path.read_bytes() if path.exists() else b""
     # Where the program lies decides which catalogue and templates are its own.
     program = (provision.__version__, provision.__file__, sys.prefix, sys.version, str(root))

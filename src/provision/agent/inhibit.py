@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from provision.rootfs import in_root
 from provision.run import beside, find_program
 
 # logind answers where systemd has started it: https://www.freedesktop.org/wiki/Software/systemd/inhibit/
@@ -23,7 +24,7 @@ def shutdown_delayed(root: Path, why: str) -> Iterator[None]:
         root: Root of the running host.
         why: Shown to whoever asks what delays the shutdown.
     """
-    if not (root / _LOGIND).is_dir() or find_program("systemd-inhibit") is None:
+    if not in_root(root, _LOGIND).is_dir() or find_program("systemd-inhibit") is None:
         yield
         return
     # cat ends when this process does, and with it the inhibitor.

@@ -15,6 +15,7 @@ from pathlib import Path
 import provision
 from provision.agent.model import Desired, DesiredDriver
 from provision.host.kernel import machine
+from provision.rootfs import in_root
 
 _OS_RELEASES = ("etc/os-release", "usr/lib/os-release")
 _COLLECTOR = Path(provision.__file__).parent / "render/collect.py"
@@ -68,7 +69,7 @@ def read_inputs(root: Path, desired: Desired) -> Inputs:
 def _certificate(root: Path, desired: Desired) -> str:
     if desired.certificate is None:
         return ""
-    path = root / desired.certificate.lstrip("/")
+    path = in_root(root, desired.certificate)
     return _files(path.parent, [path])
 
 
@@ -79,7 +80,7 @@ def _distro(root: Path) -> Mapping[str, str]:
     """
     for name in _OS_RELEASES:
         try:
-            lines = (root / name).read_text().splitlines()
+            lines = in_root(root, name).read_text().splitlines()
         except OSError:
             continue
         fields = dict(line.split("=", 1) for line in lines if "=" in line)

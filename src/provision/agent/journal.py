@@ -12,10 +12,14 @@ from collections.abc import Mapping
 from enum import IntEnum
 from pathlib import Path
 
+from provision.rootfs import in_root
+
 _SOCKET = Path("run/systemd/journal/socket")
 # A datagram must fit into the socket's buffer (net.core.wmem_default, 208 KiB); longer texts
 # would have to go by a file descriptor, and end up in the build's log anyway.
 _LONGEST = 32 * 1024
+# A journal that hangs takes nothing any more once its buffer is full.
+_LIMIT_S = 1.0
 
 
 class Priority(IntEnum):
@@ -48,8 +52,9 @@ def tell(root: Path, message: str, priority: Priority, fields: Mapping[str, obje
     }
     data = b"".join(_field(name, str(v)) for name, v in entry.items() if v is not None)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as door:
+        door.settimeout(_LIMIT_S)
         try:
-            door.sendto(data, str(root / _SOCKET))
+            door.sendto(data, str(in_root(root, _SOCKET)))
         except OSError:
             return False
     return True

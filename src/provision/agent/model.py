@@ -73,7 +73,9 @@ class Slot:
         is_whole: Whether that artifact is in the store, undamaged.
         damage: What is wrong with it.
         stamp: Fingerprint of its files' sizes and times, if it is whole.
+        known_stamp: The same when they were last compared.
         version: The driver's version in it.
+        unsigned: The registry's image that it came from, if that is not signed.
         previous: The artifact that the kernel used before.
         rejected: Artifacts that somebody rolled back from.
         failure: Why the wanted artifact is not there.
@@ -89,7 +91,9 @@ class Slot:
     is_whole: bool = False
     damage: str | None = None
     stamp: str | None = None
+    known_stamp: str | None = None
     version: str | None = None
+    unsigned: str | None = None
     previous: str | None = None
     rejected: tuple[str, ...] = ()
     failure: Failure | None = None
@@ -117,6 +121,8 @@ class ObservedDriver:
         serves: Whether the artifact in use works: its modules are loaded, where there is a kernel
             that runs.
         users: Who keeps them from being unloaded.
+        notes: What is remembered of it and can't be read, and what could not be found out about its
+            devices, for people.
     """
 
     name: str
@@ -126,6 +132,7 @@ class ObservedDriver:
     loaded: Loaded = "no"
     serves: bool = False
     users: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,21 @@ from typing import Literal
 from provision.agent.contents import Contents, damages, read_contents, stamp
 from provision.agent.inputs import Inputs, read_inputs
 from provision.agent.model import Desired, DesiredDriver, Loaded, Observed, ObservedDriver, Slot
+from provision.devices.record import recorded_problems
 from provision.host.kernels import Ask, find_kernels
 from provision.install.kernels import linked_kernels
 from provision.install.layout import STORE, Layout
-from provision.install.state import KernelState, load_state
+from provision.install.origin import unsigned_reference
+from provision.install.state import (
+    DriverState,
+    Failure,
+    KernelState,
+    NewerStateError,
+    load_state,
+)
+from provision.install.unreadable import copies_of
 from provision.modules.loaded import LoadedModule, is_same_build, loaded_modules, users_of
+from provision.rootfs import glob_in_root, in_root
 
 # How closely artifacts are looked at: by their files' sizes and times, unless those changed; or by
 # the checksums of their modules.
@@ -75,9 +85,15 @@ def _driver(
         loaded: What the kernel has loaded; None: no kernel runs there.
     """
     current = _current(layout)
-    is_complete = current is not None and load_state(layout).activated == current
-    is_active = is_complete and layout.vendor_config.is_file()
-    driver = ObservedDriver(layout.driver, slots, current, is_active, serves=is_active)
+    state = load_state(layout)
+    # What a newer provision wrote can't be added to: there the links have to do.
+    is_complete = current is not None and (state.activated == current or state.is_newer)
+    is_active = (
+        is_complete
+        and in_root(layout.root, layout.vendor_config.relative_to(layout.root)).is_file()
+    )
+    notes = _notes(layout, state)
+    driver = ObservedDriver(layout.driver, slots, current, is_active, serves=is_active, notes=notes)
     if loaded is None:
         return driver
     contents = {digest: read_contents(layout.entry(digest)) for digest in (mine, current) if digest}
@@ -94,13 +110,26 @@ def _driver(
     )
 
 
+def _notes(layout: Layout, state: DriverState) -> tuple[str, ...]:
+    """Return what people should know about what is remembered of a driver."""
+    copies = (
+        f"'{path}' could not be read and was set aside; look at it, then remove it"
+        for path in copies_of(layout.state)
+    )
+    remembered = (f"'{layout.state}': {problem}" for problem in state.problems)
+    return (*remembered, *copies, *recorded_problems(layout.root, layout.driver))
+
+
 def _current(layout: Layout) -> str | None:
-    return layout.current.readlink().name if layout.current.is_symlink() else None
+    try:
+        return layout.current.readlink().name
+    except OSError:
+        return None
 
 
 def _stored(root: Path) -> set[str]:
     """Return the drivers that have an artifact for some kernel: those that an apply put there."""
-    return {link.parent.parent.name for link in (root / STORE).glob("*/kernels/*")}
+    return {link.parent.parent.name for link in glob_in_root(root, f"{STORE}/*/kernels/*")}
 
 
 def _slots(
@@ -116,8 +145,12 @@ def _slots(
         known = state.of(release)
         damage = _damage(layout, digest, contents, known, look) if digest else None
         slot = _slot(inputs.of(driver, release), known, digest, contents)
+        if state.is_newer:
+            slot = _sealed(slot, NewerStateError(layout.state, state.schema))
         if digest and contents and damage is None:
             slot = replace(slot, is_whole=True, stamp=stamp(layout.entry(digest), contents))
+        if digest:
+            slot = replace(slot, unsigned=unsigned_reference(layout.entry(digest)))
         slots[release] = replace(slot, damage=damage)
     return slots
 
@@ -129,6 +162,7 @@ def _slot(inputs: str, known: KernelState, digest: str | None, contents: Content
         made_from=known.inputs,
         digest=digest,
         version=contents.version if contents else None,
+        known_stamp=known.stamp,
         previous=known.previous,
         rejected=known.rejected,
         failure=failure,
@@ -139,6 +173,13 @@ def _slot(inputs: str, known: KernelState, digest: str | None, contents: Content
         prepared=known.prepared,
         seconds=known.seconds,
     )
+
+
+def _sealed(slot: Slot, error: NewerStateError) -> Slot:
+    """Return the same for a driver of which nothing may be decided."""
+    now = int(time.time())
+    failure = Failure("state", error.message, error.resolution, None, slot.inputs, now, final=True)
+    return replace(slot, failure=failure, holds_off=True)
 
 
 def _damage(

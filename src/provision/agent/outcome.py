@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from provision.agent.plan import Action
+from provision.agent.unexpected import UnexpectedError
 from provision.errors import ProvisionError
 from provision.install.state import Failure
 
@@ -26,3 +27,8 @@ class Outcome:
     seconds: float
     error: ProvisionError | None = None
     failure: Failure | None = None
+
+    @property
+    def is_defect(self) -> bool:
+        """Whether something failed that no part of the program has words for."""
+        return isinstance(self.error, UnexpectedError)

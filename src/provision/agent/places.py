@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from provision.install.layout import STORE
-
 STATUS = Path("run/provision/status.json")
 # The exporter's folder where a distro's package has one: Debian, Fedora.
 EXPORTER_FOLDERS = (
@@ -13,8 +11,3 @@ EXPORTER_FOLDERS = (
     Path("var/lib/node_exporter/textfile_collector"),
 )
 METRICS = "provision.prom"
-
-
-def host_lock(root: Path) -> Path:
-    """Return the file that is locked by whoever changes a host."""
-    return root / STORE / ".lock"

@@ -161,7 +161,9 @@ def _prepare(driver: DesiredDriver, release: str, slot: Slot, mode: Mode) -> Ste
     if reason is None:
         return None
     failure = slot.failure
-    if failure is not None and slot.holds_off and not mode.retry:
+    # Trying again does not overrule what a newer provision has decided.
+    may_retry = mode.retry and failure is not None and failure.reason != "state"
+    if failure is not None and slot.holds_off and not may_retry:
         obstacle: Obstacle = "rejected" if failure.reason == "rejected" else "failed"
         return Blocked(driver.name, release, obstacle, failure.message, failure.resolution)
     if not mode.may_prepare:

@@ -8,7 +8,7 @@ from provision.agent.contents import damages, read_contents
 from provision.errors import NotFoundError
 from provision.install.kernels import entries, link_kernel, linked_kernels
 from provision.install.layout import Layout
-from provision.install.state import Failure, load_state, store_state
+from provision.install.state import Failure, load_state, refuse_newer, store_state
 
 
 def choose(layout: Layout, release: str) -> tuple[str, str]:
@@ -19,7 +19,9 @@ def choose(layout: Layout, release: str) -> tuple[str, str]:
 
     Raises:
         NotFoundError: The kernel has no artifact, or none to go back to.
+        NewerStateError: A newer provision wrote what is remembered of the driver.
     """
+    refuse_newer(layout)
     now = linked_kernels(layout).get(release)
     if now is None:
         raise NotFoundError(
@@ -50,12 +52,18 @@ def reject(
 ) -> None:
     """Let a kernel use another artifact, and its present one no more until the inputs change.
 
+    The caller holds the driver's lock since it chose.
+
     Args:
         layout: The driver's places.
         release: The kernel.
         digest: The artifact to use.
         inputs: Fingerprint of what would give the rejected one again.
         failure: Why it is rejected, if it did not work.
+
+    Raises:
+        NewerStateError: A newer provision wrote what is remembered of the driver.
+        OSError: The store can't be written.
     """
     state = load_state(layout)
     known = state.of(release)

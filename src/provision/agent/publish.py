@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from provision.agent.outcome import Outcome
 from provision.agent.places import EXPORTER_FOLDERS, METRICS, STATUS
 from provision.agent.status import SlotStatus, Status
 from provision.files import remove_drafts, write_atomic
+from provision.rootfs import in_root
 
 _BAD = {
     "failed": Priority.ERROR,
@@ -24,7 +26,7 @@ _BAD = {
 def publish(
     root: Path, status: Status, outcomes: Iterable[Outcome], *, textfile: str | None
 ) -> list[str]:
-    """Write a host's status to where others look for it.
+    """Write a host's status to where others look for it; the caller holds the host's lock.
 
     Args:
         root: Root of the host.
@@ -38,7 +40,7 @@ def publish(
     problems = []
     before = last_status(root)
     _tell(root, status, outcomes, before=before)
-    files = {root / STATUS: json.dumps(status.document(), indent=2) + "\n"}
+    files = {in_root(root, STATUS, follow=False): json.dumps(status.document(), indent=2) + "\n"}
     metrics = _metrics_file(root, textfile)
     if metrics is not None:
         files[metrics] = metrics_text(status)
@@ -54,7 +56,7 @@ def publish(
 def last_status(root: Path) -> dict[str, Any] | None:
     """Return the document that was written last; None if there is none that can be read."""
     try:
-        document = json.loads((root / STATUS).read_text())
+        document = json.loads(in_root(root, STATUS).read_text())
     except (OSError, ValueError):
         return None
     return document if isinstance(document, dict) else None
@@ -62,8 +64,9 @@ def last_status(root: Path) -> dict[str, Any] | None:
 
 def _metrics_file(root: Path, textfile: str | None) -> Path | None:
     if textfile is not None:
-        return root / textfile.lstrip("/")
-    folder = next((root / f for f in EXPORTER_FOLDERS if (root / f).is_dir()), None)
+        return in_root(root, textfile, follow=False)
+    folders = (in_root(root, folder) for folder in EXPORTER_FOLDERS)
+    folder = next((folder for folder in folders if folder.is_dir()), None)
     return None if folder is None else folder / METRICS
 
 
@@ -85,6 +88,12 @@ def _tell(
                 "resolution": error.resolution if error else None,
             },
         )
+    for name, note in _new_notes(status, before):
+        tell(root, f"{name}: {note}", Priority.WARNING, {"driver": name})
+    if status.error is not None and (before or {}).get("error") != asdict(status.error):
+        trouble = status.error
+        fields = {"details": trouble.details, "resolution": trouble.resolution}
+        tell(root, trouble.message, Priority.ERROR, fields)
     if before is None or before.get("state") != status.state:
         priority = _BAD.get(status.state, Priority.INFO)
         for name, slot in _worst_slots(status):
@@ -95,6 +104,14 @@ def _tell(
                 {"driver": name, "kernel": slot.release, "state": slot.state},
             )
         tell(root, f"The host is {status.state}", priority, {"state": status.state})
+
+
+def _new_notes(status: Status, before: dict[str, Any] | None) -> Iterable[tuple[str, str]]:
+    """Return what the status notes of drivers and the one before did not."""
+    drivers = (before or {}).get("drivers", ())
+    known = {(d["name"], note) for d in drivers for note in d.get("notes", ())}
+    found = ((driver.name, note) for driver in status.drivers for note in driver.notes)
+    return (one for one in found if one not in known)
 
 
 def _worst_slots(status: Status) -> Iterable[tuple[str, SlotStatus]]:

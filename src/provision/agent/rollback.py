@@ -6,14 +6,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from provision.agent.conclusion import Result, always_told
 from provision.agent.inputs import read_inputs
 from provision.agent.model import Desired, DesiredDriver
 from provision.agent.plan import Mode
 from provision.agent.previous import choose, reject
-from provision.agent.reconcile import Result, Run, apply_held, held
-from provision.errors import NotFoundError
-from provision.host.kernels import find_kernels
+from provision.agent.reconcile import Run, apply
+from provision.errors import InUseError, NotFoundError
+from provision.host.kernel import kernel_release
+from provision.install.kernels import linked_kernels
 from provision.install.layout import Layout
+from provision.install.locks import changing, switching
 from provision.progress import Note, Progress, silent
 
 
@@ -28,22 +31,31 @@ def rollback(
     """Go back to the artifact before, for the running kernel.
 
     Modules that are in use stay until the next boot, which takes the artifact that was chosen.
+    A build that is under way goes on: what it makes is not taken.
 
     Raises:
         NotFoundError: There is nothing to go back to.
+        InUseError: Another command switched the driver while this one waited for it; nothing was
+            done.
+        NewerStateError: A newer provision wrote what is remembered of the driver.
         OSError: The store can't be written.
     """
     layout = Layout(root, driver)
-    with held(root, progress):
-        release = _running(root)
-        now, digest = choose(layout, release)
+    release = _running(root)
+    meant = linked_kernels(layout).get(release)
+    with switching(root, progress):
         wanted = _wanted(desired, driver)
-        inputs = read_inputs(root, desired).of(wanted, release)
-        progress(Note(f"{driver} goes back from {now} to {digest}"))
-        reject(layout, release, digest, inputs=inputs)
-        alone = replace(desired, drivers=(wanted,), is_configured=False)
-        run = Run(root, alone, Mode(may_prepare=False), catalogues, progress=progress)
-        return apply_held(run, whole=desired)
+        with changing(layout, progress):
+            now, digest = choose(layout, release)
+            if now != meant:
+                raise _switched(driver, str(meant), now)
+            inputs = read_inputs(root, desired).of(wanted, release)
+            progress(Note(f"{driver} goes back from {now} to {digest}"))
+            reject(layout, release, digest, inputs=inputs)
+        only = replace(desired, drivers=(wanted,), is_configured=False)
+        mode = Mode(may_prepare=False)
+        with always_told(root, progress):
+            return apply(Run(root, only, mode, catalogues, progress, whole=desired))
 
 
 def would_roll_back(root: Path, driver: str) -> tuple[str, str]:
@@ -56,10 +68,17 @@ def would_roll_back(root: Path, driver: str) -> tuple[str, str]:
 
 
 def _running(root: Path) -> str:
-    release = find_kernels(root).running
+    release = kernel_release(root)
     if release is None:
         raise NotFoundError(f"There is no kernel under '{root}'.")
     return release
+
+
+def _switched(driver: str, meant: str, now: str) -> InUseError:
+    return InUseError(
+        f"Another command has switched {driver} from {meant} to {now} while this one waited.",
+        resolution="Nothing was done. To go back further, run the command again.",
+    )
 
 
 def _wanted(desired: Desired, driver: str) -> DesiredDriver:

@@ -26,6 +26,23 @@ _ORDER: tuple[State, ...] = (
 
 
 @dataclass(frozen=True, slots=True)
+class Trouble:
+    """What failed that is about no driver's kernel: the run itself, or a driver on its way out.
+
+    Attributes:
+        message: What happened, in one line.
+        resolution: What to do.
+        details: A program's last lines, or a traceback.
+        exit_code: What the run ended with.
+    """
+
+    message: str
+    resolution: str | None
+    details: str | None
+    exit_code: int
+
+
+@dataclass(frozen=True, slots=True)
 class SlotStatus:
     """How a driver is for one kernel.
 
@@ -37,6 +54,7 @@ class SlotStatus:
         is_ready: Whether the driver works with this kernel, be it with an older artifact.
         version: The driver's version in its artifact.
         digest: Short digest of that artifact.
+        unsigned: The registry's image that it came from, if that is not signed.
         previous: The artifact before.
         rejected: Artifacts that somebody rolled back from.
         prepared: Unix time when the artifact was there.
@@ -52,6 +70,7 @@ class SlotStatus:
     is_ready: bool
     version: str | None
     digest: str | None
+    unsigned: str | None
     previous: str | None
     rejected: tuple[str, ...]
     prepared: int | None
@@ -76,6 +95,8 @@ class DriverStatus:
         loaded: ``yes``, ``no``, ``partly``, ``other``; None: no kernel runs there.
         users: Who uses its modules.
         kernels: By kernel.
+        notes: What is remembered of it and can't be read, and what could not be found out about its
+            devices.
     """
 
     name: str
@@ -88,6 +109,7 @@ class DriverStatus:
     loaded: str | None
     users: tuple[str, ...]
     kernels: tuple[SlotStatus, ...]
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +124,7 @@ class Status:
         kernels: The host's kernels.
         drivers: The drivers.
         planned: What an apply would do.
+        error: What failed besides what the drivers' kernels say; None: nothing did.
     """
 
     time: int
@@ -111,14 +134,40 @@ class Status:
     kernels: Kernels
     drivers: tuple[DriverStatus, ...]
     planned: tuple[str, ...]
+    error: Trouble | None = None
 
     def document(self) -> dict[str, Any]:
         """Return what ``status.json`` holds; ``docs/reference/status.schema.json`` describes it."""
         document = asdict(self)
+        for driver in document["drivers"]:
+            for slot in driver["kernels"]:
+                # Keys that a newer provision wrote are no part of this format.
+                (slot["failure"] or {}).pop("extra", None)
         return {"schema": SCHEMA, **document}
 
 
-def status_of(desired: Desired, observed: Observed, plan: Plan, *, time: int) -> Status:
+def failed_status(trouble: Trouble, *, time: int) -> Status:
+    """Return the status of a host that could not be looked at."""
+    return Status(
+        time=time,
+        state="failed",
+        is_ready=False,
+        exit_code=trouble.exit_code,
+        kernels=Kernels(None),
+        drivers=(),
+        planned=(),
+        error=trouble,
+    )
+
+
+def status_of(
+    desired: Desired,
+    observed: Observed,
+    plan: Plan,
+    *,
+    time: int,
+    trouble: Trouble | None = None,
+) -> Status:
     """Return how a host is.
 
     Args:
@@ -126,6 +175,7 @@ def status_of(desired: Desired, observed: Observed, plan: Plan, *, time: int) ->
         observed: What it has.
         plan: What would be done.
         time: Unix time of the observation.
+        trouble: What failed besides: then the host's state is ``failed``, whatever else it is.
     """
     drivers = tuple(_driver(wanted, observed, desired, plan) for wanted in desired.drivers)
     names = {driver.name for driver in desired.drivers}
@@ -134,14 +184,17 @@ def status_of(desired: Desired, observed: Observed, plan: Plan, *, time: int) ->
         "reboot-required" for blocked in plan.blocked if blocked.driver not in names
     )
     slots = (slot.state for driver in drivers for slot in driver.kernels)
+    state = _worst((*lingering, *(driver.state for driver in drivers)))
+    exit_code = int(_exit_code({*lingering, *slots}))
     return Status(
         time=time,
-        state=_worst((*lingering, *(driver.state for driver in drivers))),
+        state="failed" if trouble else state,
         is_ready=all(driver.is_ready for driver in drivers),
-        exit_code=int(_exit_code({*lingering, *slots})),
+        exit_code=trouble.exit_code if trouble else exit_code,
         kernels=observed.kernels,
         drivers=drivers,
         planned=tuple(map(str, plan.actions)),
+        error=trouble,
     )
 
 
@@ -171,6 +224,7 @@ def _driver(
         loaded=driver.loaded if observed.is_live else None,
         users=driver.users,
         kernels=slots,
+        notes=driver.notes,
     )
 
 
@@ -197,6 +251,7 @@ def _slot(driver: ObservedDriver, release: str, observed: Observed, plan: Plan) 
         is_ready=driver.serves if is_running else slot.is_whole,
         version=slot.version,
         digest=slot.digest,
+        unsigned=slot.unsigned,
         previous=slot.previous,
         rejected=slot.rejected,
         prepared=slot.prepared,

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from provision.host.kernels import find_kernels
 from provision.progress import Note, Progress, silent
+from provision.rootfs import in_root
 
 # Files that package managers lock as long as they work: dpkg(1), rpm's lib/rpmlock.c.
 _LOCKS = ("var/lib/dpkg/lock", "var/lib/dpkg/lock-frontend", "var/lib/rpm/.rpm.lock")
@@ -69,7 +70,7 @@ def is_calm(root: Path) -> bool:
 
 def _busy(root: Path) -> Path | None:
     """Return the lock that somebody holds; None if nobody holds any."""
-    return next((path for name in _LOCKS if _is_locked(path := root / name)), None)
+    return next((path for name in _LOCKS if _is_locked(path := in_root(root, name))), None)
 
 
 def _is_locked(path: Path) -> bool:

@@ -10,6 +10,7 @@ from pathlib import Path
 from provision.agent.model import Desired, DesiredDriver
 from provision.catalogue import catalogue_folders, templates_dir
 from provision.config import PATH, Config, load
+from provision.rootfs import in_root
 
 
 def read(root: Path, catalogues: Sequence[Path] = ()) -> Desired:
@@ -26,7 +27,7 @@ def read(root: Path, catalogues: Sequence[Path] = ()) -> Desired:
             DesiredDriver(name, wanted.version, wanted.flavour, wanted.options)
             for name, wanted in config.drivers.items()
         ),
-        is_configured=(root / PATH).exists(),
+        is_configured=in_root(root, PATH).exists(),
         unload=config.policy.unload,
         prebuild=config.policy.prebuild,
         keep=config.policy.keep,
@@ -48,6 +49,13 @@ def _basis(config: Config) -> str:
         "base_images": {name: distro.base_images for name, distro in config.distros.items()},
         "signing": config.signing.model_dump(mode="json"),
     }
+    keyrings = {
+        name: distro.archive.keyring
+        for name, distro in config.distros.items()
+        if distro.archive.keyring is not None
+    }
+    if keyrings:
+        parts["keyrings"] = keyrings
     if config.kernel_distro is not None:
         parts["kernel_distro"] = config.kernel_distro
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

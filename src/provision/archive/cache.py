@@ -6,16 +6,16 @@ Whoever reads or changes it holds the lock (``provision.archive.index``).
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import json
 import logging
-import lzma
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from provision.archive.packages import PackageTable, parse_packages, write_table
+from provision.archive.packed import MAX_PACKED, read_packed
 from provision.archive.places import Place
 from provision.archive.release_file import IndexFile, ReleaseFile, parse_release
 from provision.errors import NotFoundError, ProvisionError
@@ -36,11 +36,13 @@ class Known:
 
     Attributes:
         signed: Its signed text.
+        release: What that says.
         checked: Unix time when the archive last said that this is current.
         tried: Unix time when it was last asked, with or without an answer.
     """
 
     signed: Signed
+    release: ReleaseFile
     checked: float
     tried: float
 
@@ -70,13 +72,14 @@ class SuiteCache:
         Raises:
             UnreachableError: The archive can't be reached, and nothing is cached.
             SignatureError: What it sent is not signed by a trusted key.
-            ProvisionError: What it sent is out of date.
+            ProvisionError: What it sent is of another suite, or out of date; or it can't be
+                reached, and what is cached is out of date.
         """
         known = self._load()
-        if known and 0 <= now - known.checked < MAX_AGE:
-            return self._parse(known.signed)
+        if known and 0 <= now - known.checked < MAX_AGE and not self._is_expired(known, now):
+            return known.release
         if known and known.tried > known.checked and 0 <= now - known.tried < _RETRY_AFTER:
-            return self._outdated(known)
+            return self._kept(known, now, "can't be reached")
         try:
             signed = get_signed(
                 f"{self.url}/InRelease",
@@ -87,8 +90,8 @@ class SuiteCache:
         except UnreachableError:
             if known is None:
                 raise
-            self._store(Known(known.signed, known.checked, now))
-            return self._outdated(known)
+            self._store(replace(known, tried=now))
+            return self._kept(known, now, "can't be reached")
         return self._accept(signed, known, now)
 
     def table(
@@ -130,7 +133,7 @@ class SuiteCache:
             for old in self.folder.glob(f"{stem}*"):
                 if old != path:
                     old.unlink()
-        return _unpack(path)
+        return read_packed(path, index)
 
     def _read_packages(
         self, release: ReleaseFile, index: IndexFile, path: Path, progress: Progress
@@ -140,7 +143,7 @@ class SuiteCache:
         try:
             self._download(release, index, packed, progress)
             progress(Note(f"reading the index {self.place} {folder}"))
-            write_table(path, parse_packages(_unpack(packed)))
+            write_table(path, parse_packages(read_packed(packed, index)))
         finally:
             packed.unlink(missing_ok=True)
 
@@ -149,52 +152,103 @@ class SuiteCache:
     ) -> None:
         folder = index.path.rpartition("/")[0]
         url = f"{self.url}/{index.path}"
+        get = partial(
+            download,
+            sha256=index.sha256,
+            destination=packed,
+            limit=min(index.size, MAX_PACKED),
+            progress=progress,
+        )
         if release.has_by_hash:
             hashed = f"{self.url}/{folder}/by-hash/SHA256/{index.sha256}"
             try:
-                download(hashed, sha256=index.sha256, destination=packed, progress=progress)
+                get(hashed)
             except NotFoundError:
                 # A copy of an archive may have left these files out.
                 log.debug("%s: no such file; taking %s", hashed, url)
             else:
                 return
-        download(url, sha256=index.sha256, destination=packed, progress=progress)
+        get(url)
 
     def _accept(self, signed: Signed, known: Known | None, now: float) -> ReleaseFile:
-        release = self._parse(signed)
-        if release.valid_until and release.valid_until < datetime.fromtimestamp(now, UTC):
-            raise ProvisionError(
-                f"The index of '{self.place}' is out of date: it was valid until"
-                f" {release.valid_until:%Y-%m-%d %H:%M} UTC.",
-                resolution="Check this machine's clock, or use another mirror: this one has"
-                " stopped following the archive.",
-            )
-        before = self._parse(known.signed) if known else None
-        if known and before and before.date and release.date and release.date < before.date:
-            # Mirrors behind one name differ for a while; going back would change Pins to and fro.
-            log.warning("%s answered with an older index; keeping the newer one", self.place)
-            signed, release = known.signed, before
-        self._store(Known(signed, now, now))
-        return release
+        """Keep what the archive sent, unless it is older than what it sent before.
 
-    def _outdated(self, known: Known) -> ReleaseFile:
+        Source: https://wiki.debian.org/DebianRepository/Format#Date.2C_Valid-Until
+        """
+        new = Known(signed, self._parse(signed), now, now)
+        if known is not None and self._is_older(new.release, known.release):
+            # A replay; or mirrors behind one name, which differ for a while. It doesn't count as
+            # an answer: the next run asks again.
+            self._store(replace(known, tried=now))
+            return self._kept(known, now, "answered with an older index than before")
+        if self._is_expired(new, now):
+            raise self._expired(new.release, "It is what the archive sent just now.")
+        self._store(new)
+        return new.release
+
+    def _kept(self, known: Known, now: float, why: str) -> ReleaseFile:
+        """Return what is cached, as long as it is valid."""
+        if self._is_expired(known, now):
+            raise self._expired(
+                known.release, f"The cached index is the newest: {self.place} {why}."
+            )
         log.warning(
-            "%s can't be reached; using its index as of %s UTC",
+            "%s %s; using its index as of %s UTC",
             self.place,
+            why,
             f"{datetime.fromtimestamp(known.checked, UTC):%Y-%m-%d %H:%M}",
         )
-        return self._parse(known.signed)
+        return known.release
+
+    def _is_older(self, release: ReleaseFile, before: ReleaseFile) -> bool:
+        if self.place.snapshot or before.date is None:
+            return False
+        return release.date is None or release.date < before.date
+
+    def _is_expired(self, known: Known, now: float) -> bool:
+        until = known.release.valid_until
+        return not self.place.snapshot and until is not None and until.timestamp() < now
+
+    def _expired(self, release: ReleaseFile, details: str) -> ProvisionError:
+        return ProvisionError(
+            f"The index of '{self.place}' is out of date: it was valid until"
+            f" {release.valid_until:%Y-%m-%d %H:%M} UTC.",
+            resolution="Check this machine's clock (date) and that it reaches the archive, or use"
+            " another mirror: this one may have stopped following the archive. For a mirror that"
+            " keeps an old state on purpose: [distros.ID.archive] snapshot = true in"
+            " /etc/provision/provision.toml.",
+            details=details,
+        )
 
     def _parse(self, signed: Signed) -> ReleaseFile:
-        return parse_release(signed.payload, name=f"{self.url}/InRelease")
+        name = f"{self.url}/InRelease"
+        release = parse_release(signed.payload, name=name)
+        if self.place.suite not in release.names:
+            raise ProvisionError(
+                f"'{name}' is the index of '{' or '.join(release.names) or 'nothing'}', not of"
+                f" '{self.place.suite}'.",
+                resolution="Its signature is good, so it was put in another's place: don't"
+                " use this mirror.",
+            )
+        return release
 
     def _load(self) -> Known | None:
         try:
             state = json.loads((self.folder / "state.json").read_bytes())
             payload = (self.folder / "Release").read_bytes()
             signed = Signed(payload, state["etag"], state["last_modified"])
-            return Known(signed, float(state["checked"]), float(state["tried"]))
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            checked, tried = float(state["checked"]), float(state["tried"])
+            # Refuses what is no point in time, which could not be shown.
+            datetime.fromtimestamp(checked, UTC)
+            return Known(signed, self._parse(signed), checked, tried)
+        except (
+            FileNotFoundError,
+            ArithmeticError,
+            ValueError,
+            KeyError,
+            TypeError,
+            ProvisionError,
+        ):
             # Never written, or damaged: read anew.
             return None
 
@@ -208,10 +262,3 @@ class SuiteCache:
             "tried": known.tried,
         }
         write_atomic(self.folder / "state.json", json.dumps(state, indent=1) + "\n")
-
-
-def _unpack(path: Path) -> bytes:
-    data = path.read_bytes()
-    if path.suffix == ".xz":
-        return lzma.decompress(data)
-    return gzip.decompress(data) if path.suffix == ".gz" else data

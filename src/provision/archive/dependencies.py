@@ -29,17 +29,31 @@ class Alternative:
     version: str | None = None
 
     def accepts(self, version: str) -> bool:
-        """Return whether a version of the package satisfies the dependency."""
+        """Return whether a version of the package satisfies the dependency.
+
+        Raises:
+            ProvisionError: What it is compared with is no version, or the relation is none.
+        """
         if self.relation is None or self.version is None:
             return True
-        order = compare_versions(version, self.version)
-        return {
+        try:
+            order = compare_versions(version, self.version)
+        except ValueError as error:
+            raise ProvisionError(
+                f"'{self.name} ({self.relation} {self.version})' is no package relation: {error}."
+            ) from error
+        known = {
             "<<": order < 0,
             "<=": order <= 0,
             "=": order == 0,
             ">=": order >= 0,
             ">>": order > 0,
-        }[self.relation]
+        }
+        if self.relation not in known:
+            raise ProvisionError(
+                f"'{self.name} ({self.relation} {self.version})' is no package relation."
+            )
+        return known[self.relation]
 
 
 def parse_depends(text: str) -> tuple[tuple[Alternative, ...], ...]:

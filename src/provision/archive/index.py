@@ -23,7 +23,7 @@ from provision.progress import Note, Progress, silent
 log = logging.getLogger(__name__)
 
 _THREADS = 4
-_WAITING = "waiting for another provision to finish reading package indexes"
+WAITING = "waiting for another provision to finish reading package indexes"
 
 
 class ArchiveIndex:
@@ -36,6 +36,9 @@ class ArchiveIndex:
         places: Where they come from, as in sources.list: "URI suite component…".
         mirror: Address of the archive.
         security_mirror: Address of its security updates; None: there are none.
+        keyring: The keys that sign it, in OpenPGP's binary form, where they are not the distro's
+            own; None: they are.
+        is_snapshot: Whether it counts although its time of validity is over.
     """
 
     def __init__(
@@ -47,12 +50,16 @@ class ArchiveIndex:
         places: Sequence[str],
         mirror: str,
         security_mirror: str | None,
+        keyring: bytes | None = None,
+        is_snapshot: bool = False,
     ) -> None:
         self.distro = distro
         self.architecture = architecture
         self.places = tuple(places)
         self.mirror = mirror
         self.security_mirror = security_mirror
+        self.keyring = keyring
+        self.is_snapshot = is_snapshot
         self._tables = tuple(tables)
 
     def package(self, name: str) -> IndexedPackage | None:
@@ -124,7 +131,7 @@ def open_index(
     places = find_places(distro, config=settings, root=root, key_folder=folder / "keys")
     sections = tuple(dict.fromkeys(["main", *components]))
     with (
-        lock(folder / "lock", on_wait=lambda: progress(Note(_WAITING))),
+        lock(folder / "lock", on_wait=lambda: progress(Note(WAITING))),
         ThreadPoolExecutor(_THREADS) as pool,
     ):
         found = [
@@ -144,7 +151,20 @@ def open_index(
         places=[_shown(place, release, sections) for place, release in releases],
         mirror=next(p.uri for p in found_places if p.suite == distro.codename),
         security_mirror=next((p.uri for p in found_places if p.suite.endswith("-security")), None),
+        keyring=_keyring(found_places),
+        is_snapshot=any(place.snapshot for place in found_places),
     )
+
+
+def _keyring(places: Sequence[Place]) -> bytes | None:
+    """Return the keys of all places together; None where all are the distro's own.
+
+    Binary keyrings are sequences of keys: https://www.rfc-editor.org/rfc/rfc9580#section-10.1
+    """
+    if not any(place.has_own_keys for place in places):
+        return None
+    files = dict.fromkeys(key for place in places for key in place.keyrings)
+    return b"".join(dict.fromkeys(file.read_bytes() for file in files))
 
 
 Want = tuple[SuiteCache, ReleaseFile, str, str]

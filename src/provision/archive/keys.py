@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import re
 from pathlib import Path
@@ -35,7 +34,7 @@ def dearmor(text: str, *, name: str) -> bytes:
         data = [line for line in lines if line not in {"", "."} and ":" not in line]
         try:
             keys += base64.b64decode("".join(d for d in data if d[0] != "="), validate=True)
-        except binascii.Error as error:
+        except ValueError as error:
             raise ProvisionError(f"The key in '{name}' is damaged: {error}.") from error
     if not keys:
         raise ProvisionError(f"There is no OpenPGP key in '{name}'.")

@@ -6,19 +6,22 @@ the table is made under a temporary name and never changes afterwards.
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from provision.archive.ordering import version_key
+from provision.archive.ordering import VersionKey, version_key
 from provision.errors import ProvisionError
 from provision.files import sync_directory
 
 # https://wiki.debian.org/DebianRepository/Format#A.22Packages.22_Indices
 _FIELDS = (b"Package", b"Version", b"Architecture", b"Filename", b"SHA256", b"Size", b"Depends")
 _WANTED = frozenset(_FIELDS)
+# As large as the table takes it.
+_SIZE = re.compile(r"[0-9]{1,15}")
 _CREATE = """
     CREATE TABLE packages (
         name TEXT, version TEXT, architecture TEXT, filename TEXT, sha256 TEXT, size INTEGER,
@@ -80,7 +83,7 @@ def _row(fields: dict[bytes, bytes]) -> Row:
     name, version, architecture, filename, sha256, size, depends = (
         fields[key].decode(errors="replace") for key in _FIELDS
     )
-    if not (name and version and size.isdigit()):
+    if not (name and version and _SIZE.fullmatch(size)):
         raise ProvisionError(f"The package index has a broken entry (package '{name}').")
     return name, version, architecture, filename, sha256, int(size), depends
 
@@ -125,7 +128,10 @@ class PackageTable:
         self._path = path
         # Immutable: no lock files beside it, so that a read-only cache works too.
         uri = f"{path.resolve().as_uri()}?mode=ro&immutable=1"
-        self._connection = sqlite3.connect(uri, uri=True, check_same_thread=False)
+        try:
+            self._connection = sqlite3.connect(uri, uri=True, check_same_thread=False)
+        except sqlite3.DatabaseError as error:
+            raise _damaged(path, error) from error
 
     def named(self, name: str) -> list[IndexedPackage]:
         """Return every version of a package."""
@@ -145,10 +151,7 @@ class PackageTable:
         try:
             rows: list[Row] = self._connection.execute(_SELECT, (first, end)).fetchall()
         except sqlite3.DatabaseError as error:
-            raise ProvisionError(
-                f"The cached package index '{self._path}' is damaged: {error}.",
-                resolution="Delete that file; it is made again.",
-            ) from error
+            raise _damaged(self._path, error) from error
         return [
             IndexedPackage(
                 name,
@@ -166,5 +169,27 @@ class PackageTable:
 
 
 def newest_first(packages: Iterable[IndexedPackage]) -> list[IndexedPackage]:
-    """Return packages by version, the newest first."""
-    return sorted(packages, key=lambda package: version_key(package.version), reverse=True)
+    """Return packages by version, the newest first.
+
+    Raises:
+        ProvisionError: One has a version that is not valid.
+    """
+    return sorted(packages, key=_key, reverse=True)
+
+
+def _key(package: IndexedPackage) -> VersionKey:
+    try:
+        return version_key(package.version)
+    except ValueError as error:
+        raise ProvisionError(
+            f"The package index of {package.suite} has '{package.name}' in a version that is"
+            f" not valid: '{package.version}'.",
+            resolution="Use another mirror.",
+        ) from error
+
+
+def _damaged(path: Path, error: sqlite3.DatabaseError) -> ProvisionError:
+    return ProvisionError(
+        f"The cached package index '{path}' is damaged: {error}.",
+        resolution="Delete that file; it is made again.",
+    )

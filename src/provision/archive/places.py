@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from provision.archive.distros import FAMILIES, Family
@@ -14,6 +14,7 @@ from provision.config import PATH as CONFIG_PATH
 from provision.config import ArchiveConfig
 from provision.errors import NotFoundError
 from provision.pin import DistroPin
+from provision.rootfs import in_root
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +32,8 @@ class Place:
         keyrings: Files with the keys that may sign its index.
         origin: What the index must say about where it comes from; None: anything.
         tentative: It may turn out to be somebody else's archive, which is then left out.
+        snapshot: It keeps an old state on purpose, whose time of validity is over.
+        has_own_keys: Its keyring is not the distro's own.
     """
 
     uri: str
@@ -38,6 +41,8 @@ class Place:
     keyrings: tuple[Path, ...]
     origin: str | None = None
     tentative: bool = False
+    snapshot: bool = False
+    has_own_keys: bool = False
 
     def __str__(self) -> str:
         return f"{self.uri} {self.suite}"
@@ -72,11 +77,12 @@ def find_places(
                 root / CONFIG_PATH,
                 distro.id,
             )
-        return [
-            Place(uri.rstrip("/"), suite, keys)
+        named = [
+            Place(uri.rstrip("/"), suite, keys, snapshot=config.snapshot)
             for uri, suite in zip(addresses, suites, strict=True)
             if uri
         ]
+        return _noted(named, family, root)
     sources = [s for s in read_sources(root) if _may_be_of(s, family)]
     own = [source for source in sources if source.suite in suites]
     if not any(source.suite == distro.codename for source in own):
@@ -84,7 +90,20 @@ def find_places(
     if not own:
         raise _no_mirror(distro, root)
     default = _keyrings(family, config, root, key_folder)
-    return list(dict.fromkeys(_place(source, family, default, root, key_folder) for source in own))
+    found = [_place(source, family, default, root, key_folder) for source in own]
+    if config.snapshot:
+        found = [replace(place, snapshot=True) for place in found]
+    return _noted(found, family, root)
+
+
+def _noted(places: Iterable[Place], family: Family, root: Path) -> list[Place]:
+    """Return places, each once, with a note of whether their keys are the distro's own."""
+    # One keyring may have two names (Debian 13: .gpg is a link to .pgp).
+    known = {in_root(root, name).resolve() for name in family.keyrings}
+    return [
+        replace(place, has_own_keys=not {key.resolve() for key in place.keyrings} <= known)
+        for place in dict.fromkeys(places)
+    ]
 
 
 def _may_be_of(source: AptSource, family: Family) -> bool:
@@ -102,17 +121,7 @@ def _derive(sources: Iterable[AptSource], family: Family, distro: DistroPin) -> 
     for source in sources:
         for other, _, other_security in others:
             wanted = {other: (release, updates), other_security: (security,)}
-            derived += [
-                AptSource(
-                    source.uri,
-                    suite,
-                    source.components,
-                    source.signed_by,
-                    source.key,
-                    source.origin,
-                )
-                for suite in wanted.get(source.suite, ())
-            ]
+            derived += [replace(source, suite=suite) for suite in wanted.get(source.suite, ())]
     return derived
 
 
@@ -122,13 +131,20 @@ def _place(
     if source.key:
         keys: tuple[Path, ...] = (store_key(source.key, key_folder, name=source.origin),)
     elif source.signed_by:
-        files = [root / name.lstrip("/") for name in source.signed_by]
+        files = [in_root(root, name) for name in source.signed_by]
         keys = tuple(binary_keyring(file, key_folder) for file in files if file.is_file())
     else:
         keys = tuple(default)
     # One keyring may have two names (Debian 13: .gpg is a link to .pgp).
     foreign = {key.resolve() for key in keys} != {key.resolve() for key in default}
-    return Place(source.uri, source.suite, keys or tuple(default), family.origin, tentative=foreign)
+    return Place(
+        source.uri,
+        source.suite,
+        keys or tuple(default),
+        family.origin,
+        tentative=foreign,
+        snapshot=source.snapshot,
+    )
 
 
 def _keyrings(
@@ -136,7 +152,7 @@ def _keyrings(
 ) -> tuple[Path, ...]:
     names = (config.keyring,) if config.keyring else family.keyrings
     for name in names:
-        path = root / name.lstrip("/")
+        path = in_root(root, name)
         if path.is_file():
             return (binary_keyring(path, key_folder),)
     raise NotFoundError(

@@ -18,10 +18,19 @@ _ENDINGS = (".xz", ".gz", "")
 
 @dataclass(frozen=True, slots=True)
 class IndexFile:
-    """A Packages or Sources file: its path relative to the suite's folder, and its sha256."""
+    """A Packages or Sources file.
+
+    Attributes:
+        path: Relative to the suite's folder.
+        sha256: Of the file.
+        size: Of the file, in bytes.
+        unpacked_size: Bytes of its text; None: the Release file doesn't say.
+    """
 
     path: str
     sha256: str
+    size: int
+    unpacked_size: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +51,12 @@ class ReleaseFile:
         return self.fields.get("Origin", "")
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """What it calls itself: its codename and its suite."""
+        fields = (self.fields.get(name, "").strip() for name in ("Codename", "Suite"))
+        return tuple(dict.fromkeys(name for name in fields if name))
+
+    @property
     def components(self) -> frozenset[str]:
         """The archive's sections (``updates/main`` of a security archive is ``main``)."""
         words = self.fields.get("Components", "").split()
@@ -54,7 +69,7 @@ class ReleaseFile:
 
     @property
     def date(self) -> datetime | None:
-        """When it was made."""
+        """When it was made; None: it doesn't say."""
         return _date(self.fields.get("Date"))
 
     @property
@@ -84,12 +99,17 @@ class ReleaseFile:
         return self._best(f"{component}/source/Sources")
 
     def _best(self, stem: str) -> IndexFile | None:
+        plain = self._listed(stem)
         for ending in _ENDINGS:
-            pattern = rf"^ ([0-9a-f]{{64}})[ \t]+\d+[ \t]+{re.escape(stem + ending)}$"
-            match = re.search(pattern, self.checksums, re.MULTILINE)
-            if match:
-                return IndexFile(stem + ending, match[1])
+            if found := self._listed(stem + ending):
+                return IndexFile(stem + ending, *found, plain[1] if plain else None)
         return None
+
+    def _listed(self, path: str) -> tuple[str, int] | None:
+        """Return a file's sha256 and size."""
+        pattern = rf"^ ([0-9a-f]{{64}})[ \t]+([0-9]{{1,15}})[ \t]+{re.escape(path)}$"
+        match = re.search(pattern, self.checksums, re.MULTILINE)
+        return (match[1], int(match[2])) if match else None
 
 
 def parse_release(payload: bytes, *, name: str) -> ReleaseFile:
@@ -100,13 +120,19 @@ def parse_release(payload: bytes, *, name: str) -> ReleaseFile:
         name: What error messages call it.
 
     Raises:
-        ProvisionError: It has no sha256 sums.
+        ProvisionError: It has no sha256 sums, or a date that is not valid.
     """
     text = payload.decode(errors="replace")
     section = _SECTION.search(text)
     if section is None:
         raise ProvisionError(f"'{name}' is no archive's index: it lists no sha256 sums.")
-    return ReleaseFile(dict(_FIELD.findall(text)), section[1])
+    fields = dict(_FIELD.findall(text))
+    for key in ("Date", "Valid-Until"):
+        if key in fields and _date(fields[key]) is None:
+            raise ProvisionError(
+                f"'{name}' is no archive's index: its {key} is '{fields[key]}', which is no date."
+            )
+    return ReleaseFile(fields, section[1])
 
 
 def _date(text: str | None) -> datetime | None:
@@ -114,6 +140,6 @@ def _date(text: str | None) -> datetime | None:
         return None
     try:
         date = parsedate_to_datetime(text)
-    except ValueError:
+        return date.astimezone(UTC) if date.tzinfo else date.replace(tzinfo=UTC)
+    except (ValueError, OverflowError):
         return None
-    return date if date.tzinfo else date.replace(tzinfo=UTC)

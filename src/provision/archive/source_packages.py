@@ -9,14 +9,14 @@ from pathlib import Path
 from debian.deb822 import Sources
 
 from provision.archive.cache import SuiteCache
-from provision.archive.index import default_cache, suite_release
+from provision.archive.index import WAITING, default_cache, suite_release
 from provision.archive.ordering import version_key
 from provision.archive.places import find_places
 from provision.config import Config
-from provision.errors import NotFoundError
+from provision.errors import NotFoundError, ProvisionError
 from provision.files import lock
 from provision.pin import DistroPin
-from provision.progress import Progress, silent
+from provision.progress import Note, Progress, silent
 
 _COMPONENT = "main"
 
@@ -29,11 +29,13 @@ class SourceFile:
         name: Its name.
         url: Its address.
         sha256: Its checksum, 64 hexadecimal digits.
+        size: Bytes.
     """
 
     name: str
     url: str
     sha256: str
+    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,7 @@ def find_sources(
     settings = (config or Config()).distro(distro.id).archive
     places = find_places(distro, config=settings, root=root, key_folder=folder / "keys")
     found: list[SourcePackage] = []
-    with lock(folder / "lock"):
+    with lock(folder / "lock", on_wait=lambda: progress(Note(WAITING))):
         for place in places:
             cache, release = suite_release(SuiteCache(place, folder))
             text = release and cache.sources(release, _COMPONENT, progress)
@@ -105,14 +107,31 @@ def find_sources(
 
 
 def _packages(text: bytes, name: str, uri: str) -> Iterator[SourcePackage]:
-    """Yield a package's versions; only its own entries are parsed, of some 35,000."""
+    """Yield a package's versions; only its own entries are parsed, of some 35,000.
+
+    Raises:
+        ProvisionError: An entry of it lacks something.
+    """
     head = f"Package: {name}\n".encode()
     for stanza in text.split(b"\n\n"):
         if stanza.startswith(head):
-            fields = Sources(stanza)
-            address = f"{uri}/{fields['Directory']}"
-            files = tuple(
-                SourceFile(row["name"], f"{address}/{row['name']}", row["sha256"])
-                for row in fields["Checksums-Sha256"]
-            )
-            yield SourcePackage(name, str(fields["Version"]), files)
+            try:
+                yield _package(Sources(stanza), name, uri)
+            except (KeyError, ValueError) as error:
+                raise ProvisionError(
+                    f"The source index of '{uri}' has a broken entry (package '{name}').",
+                    resolution="Try again later, or use another mirror.",
+                    details=f"{type(error).__name__}: {error}",
+                ) from error
+
+
+def _package(fields: Sources, name: str, uri: str) -> SourcePackage:
+    version = str(fields["Version"])
+    # Refuses what is no version, which could not be sorted.
+    version_key(version)
+    address = f"{uri}/{fields['Directory']}"
+    files = tuple(
+        SourceFile(row["name"], f"{address}/{row['name']}", row["sha256"], int(row["size"]))
+        for row in fields["Checksums-Sha256"]
+    )
+    return SourcePackage(name, version, files)

@@ -8,10 +8,12 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from debian.deb822 import Deb822
+
+from provision.rootfs import glob_in_root, in_root
 
 log = logging.getLogger(__name__)
 
@@ -19,7 +21,13 @@ _ONE_LINE = re.compile(
     r"deb\s+(?:\[(?P<options>[^\]]*)\]\s*)?(?P<address>\S+)\s+(?P<suite>\S+)(?P<components>.*)"
 )
 # What the one-line format calls its options, by their names in the other format.
-_OPTION_NAMES = {"signed-by": "Signed-By", "enabled": "Enabled"}
+_OPTION_NAMES = {
+    "signed-by": "Signed-By",
+    "enabled": "Enabled",
+    "check-valid-until": "Check-Valid-Until",
+}
+# apt.conf(5): what apt reads as false.
+_FALSE = frozenset({"no", "false", "without", "off", "disable", "0"})
 _ARMOR = "-----BEGIN PGP PUBLIC KEY BLOCK-----"
 
 
@@ -34,6 +42,7 @@ class AptSource:
         signed_by: Key files, as named there; empty: apt's general keys.
         key: A key that stands in the configuration itself, as armored text.
         origin: The file that says so.
+        snapshot: Whether its index counts although it is out of date (``Check-Valid-Until: no``).
     """
 
     uri: str
@@ -42,6 +51,7 @@ class AptSource:
     signed_by: tuple[str, ...]
     key: str | None
     origin: str
+    snapshot: bool = False
 
 
 def read_sources(root: Path) -> list[AptSource]:
@@ -50,13 +60,12 @@ def read_sources(root: Path) -> list[AptSource]:
     Lines that make no sense are logged and left out, as one broken file of somebody else's
     archive must not stop a build.
     """
-    folder = root / "etc/apt"
     found: list[AptSource] = []
-    for path in [folder / "sources.list", *sorted((folder / "sources.list.d").glob("*.list"))]:
-        if path.is_file():
-            found += parse_list(_text(path), origin=str(path))
-    for path in sorted((folder / "sources.list.d").glob("*.sources")):
-        found += parse_deb822(_text(path), origin=str(path))
+    for pattern, parse in _FILES:
+        for name in glob_in_root(root, f"etc/apt/{pattern}"):
+            path = in_root(root, name)
+            if path.is_file():
+                found += parse(_text(path), origin=str(root / name))
     return [resolved for source in found for resolved in _follow_mirror_file(source, root)]
 
 
@@ -86,7 +95,7 @@ def parse_deb822(text: str, *, origin: str) -> Iterator[AptSource]:
         fold = {key.lower(): value for key, value in fields.items()}
         if "deb" not in fold.get("types", "").split():
             continue
-        named = {"Signed-By": fold.get("signed-by", ""), "Enabled": fold.get("enabled", "yes")}
+        named = {name: fold[key] for key, name in _OPTION_NAMES.items() if key in fold}
         yield from _sources(
             fold.get("uris", "").split(),
             fold.get("suites", "").split(),
@@ -103,9 +112,9 @@ def _sources(
     options: Mapping[str, str],
     origin: str,
 ) -> Iterator[AptSource]:
-    # apt.conf(5): what apt reads as false.
-    if options.get("Enabled", "yes").lower() in {"no", "false", "without", "off", "disable", "0"}:
+    if options.get("Enabled", "yes").lower() in _FALSE:
         return
+    is_snapshot = options.get("Check-Valid-Until", "yes").lower() in _FALSE
     signed_by = options.get("Signed-By", "")
     key = signed_by if _ARMOR in signed_by else None
     # A fingerprint narrows apt's general keys down; it names no file.
@@ -113,7 +122,9 @@ def _sources(
     sections = tuple(components)
     for uri in uris:
         for suite in suites:
-            yield AptSource(uri.rstrip("/"), suite, sections, files, key, origin)
+            yield AptSource(
+                uri.rstrip("/"), suite, sections, files, key, origin, snapshot=is_snapshot
+            )
 
 
 def _follow_mirror_file(source: AptSource, root: Path) -> Iterator[AptSource]:
@@ -125,18 +136,24 @@ def _follow_mirror_file(source: AptSource, root: Path) -> Iterator[AptSource]:
     if scheme != "mirror+file":
         yield source
         return
-    mirrors = root / path.lstrip("/")
+    mirrors = in_root(root, path)
     if not mirrors.is_file():
         log.warning("%s: there is no list of mirrors '%s'", source.origin, mirrors)
         return
     for line in _text(mirrors).splitlines():
         uri = line.partition("#")[0].split("\t")[0].strip().rstrip("/")
         if uri.startswith(("http://", "https://")):
-            yield AptSource(
-                uri, source.suite, source.components, source.signed_by, source.key, source.origin
-            )
+            yield replace(source, uri=uri)
             return
 
 
 def _text(path: Path) -> str:
     return path.read_text(encoding="utf-8", errors="replace")
+
+
+# In the order in which apt reads them.
+_FILES = (
+    ("sources.list", parse_list),
+    ("sources.list.d/*.list", parse_list),
+    ("sources.list.d/*.sources", parse_deb822),
+)

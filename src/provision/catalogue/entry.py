@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from provision.documents import load_toml
+from provision.documents import MAX_BYTES, load_toml
 from provision.errors import ConfigError, Mistake
 from provision.recipe import Recipe
 
@@ -54,7 +54,13 @@ def load_entry(folder: Path) -> Entry:
         if patch.file in patches:
             mistakes.append(Mistake(f"patches.{number}.file", f"'{patch.file}' is named twice"))
         elif file.is_file():
-            patches[patch.file] = file.read_bytes()
+            with file.open("rb") as stream:
+                content = stream.read(MAX_BYTES + 1)
+            patches[patch.file] = content
+            if len(content) > MAX_BYTES:
+                mistakes.append(
+                    Mistake(f"patches.{number}.file", f"'{file}' is larger than {MAX_BYTES} bytes")
+                )
         else:
             mistakes.append(Mistake(f"patches.{number}.file", f"there is no file '{file}'"))
     if mistakes:

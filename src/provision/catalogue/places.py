@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from provision.errors import NotFoundError
+from provision.rootfs import in_root
 
 # The repository's root, seen from this file, if it still lies in a checkout.
 _CHECKOUT = Path(__file__).resolve().parents[3]
@@ -24,7 +25,7 @@ def catalogue_folders(configured: Sequence[str] = (), *, root: Path = Path("/"))
         NotFoundError: provision's own are missing.
     """
     own = _shipped("driver_images")
-    return [own, *(root / folder.lstrip("/") for folder in configured)]
+    return [own, *(in_root(root, folder) for folder in configured)]
 
 
 def templates_dir() -> Path:

@@ -16,6 +16,7 @@ import click
 from provision import __version__
 from provision.cli.group import COMMANDS, LazyGroup
 from provision.errors import ExitCode, ProvisionError, UsageError
+from provision.redaction import redact
 
 _INDENT = "  "
 _HELP = {"help_option_names": ["-h", "--help"]}
@@ -31,6 +32,20 @@ class InterruptedByUserError(ProvisionError):
     exit_code = ExitCode.INTERRUPTED
 
 
+def handlers() -> list[logging.Handler]:
+    """Return where logs go to: standard error, without secrets."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Redacting("%(message)s"))
+    return [handler]
+
+
+class _Redacting(logging.Formatter):
+    """Libraries log addresses too, with the passwords in them."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return redact(super().format(record))
+
+
 @click.group(cls=LazyGroup, context_settings=_HELP, epilog=_EXIT_CODES)
 @click.option("-v", "--verbose", is_flag=True, help="Show what is run, and all output of builds.")
 @click.version_option(__version__, "--version", message="%(prog)s %(version)s")
@@ -41,7 +56,7 @@ def group(*, verbose: bool) -> None:
     version, and installs them: facts → resolve → build → verify → install.
     """
     level = logging.DEBUG if verbose else logging.WARNING
-    logging.basicConfig(format="%(message)s", level=logging.WARNING, stream=sys.stderr)
+    logging.basicConfig(level=logging.WARNING, handlers=handlers())
     logging.getLogger("provision").setLevel(level)
 
 

@@ -27,6 +27,8 @@ COMMANDS: Mapping[str, str] = {
     "gc": "Remove artifacts that no kernel needs.",
     "load": "Load drivers' modules from the store into the running kernel.",
     "unload": "Unload drivers' modules from the running kernel.",
+    "devices": "Show devices' indices and UUIDs, or look at them again.",
+    "vendor-file": "Write the vendor file of a driver that the host has from elsewhere.",
     "doctor": "Explain what is wrong with drivers on this host, and what to do.",
     "host-python": "Make a Python for hosts that have none.",
     "units": "Install or remove the systemd units and kernel hooks.",

@@ -97,6 +97,8 @@ def _print(results: Iterable[Moved], verb: str, *, dry_run: bool, as_json: bool)
         would = "would be " if dry_run else ""
         if result.conflicts:
             click.echo(f"{', '.join(result.conflicts)}: {would}unloaded")
+        for problem in result.problems:
+            click.echo(f"{what}: warning: {problem}", err=True)
         if result.modules:
             click.echo(f"{what}: {would}{verb}: {', '.join(result.modules)}")
         else:
@@ -113,5 +115,6 @@ def _document(result: Moved, *, changed: bool) -> dict[str, Any]:
         "entry": str(result.entry),
         "modules": list(result.modules),
         "conflicts": list(result.conflicts),
+        "problems": list(result.problems),
         "changed": changed and bool(result.modules or result.conflicts),
     }

@@ -27,6 +27,11 @@ catalogue = click.option(
     metavar="DIR",
     help="Further folder of drivers; may be given more than once.",
 )
+allow_unsigned = click.option(
+    "--allow-unsigned",
+    is_flag=True,
+    help="Use an image of a registry although it is not signed.",
+)
 dry_run = click.option("--dry-run", is_flag=True, help="Only say what would be done.")
 distro = click.option(
     "--distro", metavar="ID:VERSION", help="Distro of the kernel, such as debian:12.  [the host's]"

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import click
 from rich.console import Console, Group, RenderableType
@@ -14,6 +15,7 @@ from rich.spinner import Spinner
 from rich.text import Text
 
 from provision.progress import Event, Note, Output, Progress, Step, Transfer
+from provision.redaction import redact
 
 _REFRESHES_PER_SECOND = 8
 _WIDTH = 100
@@ -30,7 +32,7 @@ def shown(*, verbose: bool) -> Iterator[Progress]:
         verbose: Whether to show every line that a build prints.
     """
     if not sys.stderr.isatty():
-        yield _Lines(verbose=verbose)
+        yield _redacted(_Lines(verbose=verbose))
         return
     console = Console(stderr=True)
     screen = _Screen(console, verbose=verbose)
@@ -42,8 +44,21 @@ def shown(*, verbose: bool) -> Iterator[Progress]:
         redirect_stdout=False,
         redirect_stderr=False,
     ):
-        yield screen
+        yield _redacted(screen)
         screen.end_step()
+
+
+def _redacted(show: Progress) -> Progress:
+    """Return a progress that shows no secrets, such as the password in a mirror's address."""
+
+    def showing(event: Event) -> None:
+        match event:
+            case Transfer(what):
+                show(replace(event, what=redact(what)))
+            case Note(text) | Step(text=text) | Output(text):
+                show(replace(event, text=redact(text)))
+
+    return showing
 
 
 class _Lines:

@@ -6,12 +6,13 @@ import importlib
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Any
 
 import click
 
+from provision.agent.conclusion import Result
 from provision.agent.outcome import Outcome
-from provision.agent.reconcile import Result
 from provision.agent.status import Status
 from provision.errors import ExitCode
 from provision.progress import Event, Progress
@@ -50,6 +51,8 @@ def result_document(result: Result) -> dict[str, Any]:
 
 def _error(status: Status) -> dict[str, Any]:
     """Return what every command says that did not end well; nothing if this one did."""
+    if status.error is not None:
+        return {"error": asdict(status.error)}
     slots = [(driver.name, slot) for driver in status.drivers for slot in driver.kernels]
     bad = [(name, slot) for name, slot in slots if slot.state not in {"ready", "pending"}]
     if status.exit_code == ExitCode.DONE or not bad:
@@ -88,6 +91,9 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
 def print_result(result: Result) -> None:
     """Print how the host is after a run, for people."""
     status = result.status
+    for driver in status.drivers:
+        for note in driver.notes:
+            click.echo(f"{driver.name}: {note}")
     if not result.outcomes and status.state == "ready":
         click.echo("Nothing to do.")
         return
@@ -95,14 +101,21 @@ def print_result(result: Result) -> None:
         for slot in driver.kernels:
             text = f"{driver.name} for {slot.release}: {_coloured(slot.state)}"
             click.echo(f"{text}, {slot.version}" if slot.version else text)
-            if slot.reason:
-                click.echo(f"  {slot.reason}")
-            for line in (slot.failure.details or "").splitlines() if slot.failure else ():
-                click.echo(f"  {line}")
-            if slot.resolution:
-                click.echo(f"  What to do: {slot.resolution}")
-    if not status.drivers:
+            details = slot.failure.details if slot.failure else None
+            _print_reason(slot.reason, details, slot.resolution)
+    if status.error is not None:
+        error = status.error
+        click.echo(f"{_coloured('failed')}: {error.message}")
+        _print_reason(None, error.details, error.resolution)
+    elif not status.drivers:
         click.echo("provision.toml names no driver: nothing to do.")
+
+
+def _print_reason(reason: str | None, details: str | None, resolution: str | None) -> None:
+    for line in [*([reason] if reason else []), *(details or "").splitlines()]:
+        click.echo(f"  {line}")
+    if resolution:
+        click.echo(f"  What to do: {resolution}")
 
 
 def _coloured(state: str) -> str:

@@ -52,7 +52,9 @@ def rendered(status: Status) -> RenderableType:
     for driver in status.drivers:
         for slot in driver.kernels:
             table.add_row(*_row(driver, slot))
-    notes = [Text(note, style="yellow") for note in status.kernels.notes]
+    said = [*status.kernels.notes, *status.kernels.doubts]
+    said += [f"{driver.name}: {note}" for driver in status.drivers for note in driver.notes]
+    notes = [Text(note, style="yellow") for note in said]
     if not status.drivers:
         return Group(head, *notes, Text("provision.toml names no driver."))
     return Group(head, *notes, table, *_reasons(status))
@@ -70,6 +72,11 @@ def _reasons(status: Status) -> Iterator[Text]:
     """Yield why anything is not ready, and what to do."""
     for driver in status.drivers:
         for slot in driver.kernels:
+            if slot.unsigned is not None:
+                yield Text.assemble(
+                    (f"{driver.name} for {slot.release}: ", "bold"),
+                    (f"{slot.digest} is unsigned; it came from {slot.unsigned}", "yellow"),
+                )
             if slot.reason is None:
                 continue
             yield Text.assemble((f"{driver.name} for {slot.release}: ", "bold"), slot.reason)

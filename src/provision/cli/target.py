@@ -73,7 +73,7 @@ class Target:
 
 def target(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options that say which build is meant; they arrive as ``target: Target``."""
-    gathered = _gathering(command, "target", Target)
+    gathered = gathering(command, "target", Target)
     decorators = [
         click.option(
             "--kernel", metavar="RELEASE", help="As 'uname -r' prints it.  [the one that runs]"
@@ -97,7 +97,7 @@ def target(command: Callable[..., None]) -> Callable[..., None]:
 
 def building(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options that say how to build; they arrive as ``how: BuildSettings``."""
-    gathered = _gathering(command, "how", BuildSettings)
+    gathered = gathering(command, "how", BuildSettings)
     decorators = [
         click.option(
             "--jobs",
@@ -115,9 +115,7 @@ def building(command: Callable[..., None]) -> Callable[..., None]:
     return gathered
 
 
-def _gathering(
-    command: Callable[..., None], name: str, kind: type[Target | BuildSettings]
-) -> Callable[..., None]:
+def gathering(command: Callable[..., None], name: str, kind: type[Any]) -> Callable[..., None]:
     """Make a command that takes the fields of a class as options and hands on an object of it."""
     wanted = [field.name for field in fields(kind)]
 

@@ -6,12 +6,14 @@ Every key is optional; a host without the file gets the defaults.
 from __future__ import annotations
 
 from provision.config.build import ArchiveConfig, DistroConfig, EngineConfig
-from provision.config.drivers import DriverConfig, PolicyConfig, RegistryConfig, SigningConfig
-from provision.config.file import PATH, Config, MetricsConfig, load
+from provision.config.drivers import DriverConfig, PolicyConfig, RegistryConfig
+from provision.config.file import PATH, CdiConfig, Config, MetricsConfig, load
+from provision.config.signing import SigningConfig
 
 __all__ = [
     "PATH",
     "ArchiveConfig",
+    "CdiConfig",
     "Config",
     "DistroConfig",
     "DriverConfig",

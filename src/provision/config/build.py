@@ -3,12 +3,31 @@
 from __future__ import annotations
 
 from typing import Annotated
+from urllib.parse import urlsplit
 
-from pydantic import Field, StringConstraints
+from pydantic import AfterValidator, Field, StringConstraints
 
 from provision.documents import Frozen
+from provision.pin import Url
 
-Url = Annotated[str, StringConstraints(pattern=r"^https?://[^\s\"'\\$`]+$")]
+
+def _address(text: str) -> str:
+    # Says what is wrong with the port or with an IPv6 address.
+    if urlsplit(text).port == 0:
+        raise ValueError("port 0 is none")
+    return text
+
+
+EngineAddress = Annotated[
+    str,
+    StringConstraints(pattern=r"^(unix|tcp|https?|ssh)://[^\s]+$"),
+    AfterValidator(_address),
+]
+# A name of an image, with its digest or without.
+BaseImage = Annotated[
+    str,
+    StringConstraints(pattern=r"^[a-z0-9][A-Za-z0-9._/:-]*(@sha256:[0-9a-f]{64})?$"),
+]
 
 
 class EngineConfig(Frozen):
@@ -21,7 +40,7 @@ class EngineConfig(Frozen):
         jobs: How many compilers run at once; None: one a processor.
     """
 
-    host: str | None = None
+    host: EngineAddress | None = None
     network: str | None = None
     jobs: int | None = Field(default=None, ge=1)
 
@@ -33,11 +52,14 @@ class ArchiveConfig(Frozen):
         mirror: Address of the archive.
         security_mirror: Address of its security updates.
         keyring: File with the keys that sign its index.
+        snapshot: Whether it keeps an old state on purpose: its index counts although its time of
+            validity is over, or an index before was newer.
     """
 
     mirror: Url | None = None
     security_mirror: Url | None = None
     keyring: str | None = None
+    snapshot: bool = False
 
 
 class DistroConfig(Frozen):
@@ -50,4 +72,4 @@ class DistroConfig(Frozen):
     """
 
     archive: ArchiveConfig = ArchiveConfig()
-    base_images: dict[str, str] = Field(default_factory=dict)
+    base_images: dict[str, BaseImage] = Field(default_factory=dict)

@@ -40,7 +40,6 @@ RegistryAddress = Annotated[
     str, StringConstraints(pattern=r"^[A-Za-z0-9.-]+(:[0-9]+)?(/[a-z0-9]+([._-]+[a-z0-9]+)*)*$")
 ]
 AbsolutePath = Annotated[str, StringConstraints(pattern=r"^/[^\x00\n]*$")]
-KeyAddress = Annotated[str, StringConstraints(pattern=r"^(/[^\x00\n]*|pkcs11:[^\s]+)$")]
 
 
 class DriverConfig(Frozen):
@@ -63,15 +62,18 @@ class RegistryConfig(Frozen):
     Attributes:
         address: ``host[:port][/prefix]``; None: nothing is pulled.
         push: Whether what was built here is pushed there.
+        allow_unsigned: Whether what it serves is used although it is not signed.
     """
 
     address: RegistryAddress | None = None
     push: bool = False
+    allow_unsigned: bool = False
 
     @model_validator(mode="after")
-    def _push_needs_address(self) -> Self:
-        if self.push and self.address is None:
-            raise ValueError("'push' needs an 'address'")
+    def _need_address(self) -> Self:
+        for name in ("push", "allow_unsigned"):
+            if getattr(self, name) and self.address is None:
+                raise ValueError(f"'{name}' needs an 'address'")
         return self
 
 
@@ -92,26 +94,3 @@ class PolicyConfig(Frozen):
     keep: int = Field(default=1, ge=0)
     update: Literal["never", "timer"] = "never"
     hold_updates: bool = False
-
-
-class SigningConfig(Frozen):
-    """The key that kernel modules are signed with.
-
-    Attributes:
-        key: File of the private key, or a PKCS#11 URI; None: modules are not signed.
-        certificate: File of its certificate.
-        hash: Digest of the signature, as the kernel's sign-file calls it.
-        pin_file: File with the key's passphrase or the token's PIN; None: the variable
-            ``KBUILD_SIGN_PIN`` has it, or there is none.
-    """
-
-    key: KeyAddress | None = None
-    certificate: AbsolutePath | None = None
-    hash: Literal["sha256", "sha384", "sha512"] = "sha256"
-    pin_file: AbsolutePath | None = None
-
-    @model_validator(mode="after")
-    def _both_or_none(self) -> Self:
-        if (self.key is None) != (self.certificate is None):
-            raise ValueError("'key' and 'certificate' go together")
-        return self

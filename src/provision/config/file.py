@@ -13,10 +13,11 @@ from provision.config.drivers import (
     DriverConfig,
     PolicyConfig,
     RegistryConfig,
-    SigningConfig,
 )
+from provision.config.signing import SigningConfig
 from provision.documents import Frozen, load_toml
 from provision.pin import Name
+from provision.rootfs import in_root
 
 PATH = Path("etc/provision/provision.toml")
 
@@ -34,6 +35,16 @@ class MetricsConfig(Frozen):
     textfile: AbsolutePath | None = None
 
 
+class CdiConfig(Frozen):
+    """Specifications of the Container Device Interface, for ``--device`` of engines.
+
+    Attributes:
+        generate: Whether the units write them, at boot and when drivers change.
+    """
+
+    generate: bool = True
+
+
 class Config(Frozen):
     """A provision.toml.
 
@@ -48,6 +59,7 @@ class Config(Frozen):
     registry: RegistryConfig = RegistryConfig()
     signing: SigningConfig = SigningConfig()
     metrics: MetricsConfig = MetricsConfig()
+    cdi: CdiConfig = CdiConfig()
     engine: EngineConfig = EngineConfig()
     distros: dict[Name, DistroConfig] = Field(default_factory=dict)
     kernel_distro: KernelDistro | None = None
@@ -64,5 +76,5 @@ def load(root: Path = Path("/")) -> Config:
     Raises:
         ConfigError: The file has mistakes; all of them are named.
     """
-    path = root / PATH
+    path = in_root(root, str(PATH))
     return load_toml(path, Config) if path.exists() else Config()

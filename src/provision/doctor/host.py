@@ -6,19 +6,22 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from provision.doctor.finding import Finding
 from provision.doctor.scene import Scene
 from provision.install.layout import STORE
 from provision.install.units import UNITS, has_kernel_hooks
 from provision.modules.verify import verify_modules
+from provision.rootfs import glob_in_root, in_root
 
 _ENABLED = {
     "provision-boot.service": "nothing loads the drivers at boot",
     "provision-kernel.path": "nothing prepares drivers for a kernel that is installed",
     "provision-apply.timer": "nothing heals what is missing",
 }
+# Installed only where `provision units` was asked for it.
+_CDI = "provision-cdi.path"
 _HOOK = "etc/kernel/postinst.d/provision"
 # Where distros keep libraries.
 _LIBRARIES = ("usr/lib", "usr/lib64", "usr/lib/*-linux-gnu", "usr/local/lib")
@@ -40,12 +43,12 @@ _AUTOMATIC_REBOOT = re.compile(
 def other_copies(scene: Scene) -> Iterator[Finding]:
     """No second copy of a module lies where modprobe takes it by name."""
     for driver, _entry, manifest in scene.installed():
-        folder = scene.root / "lib/modules" / manifest.pin.kernel.release
+        folder = f"lib/modules/{manifest.pin.kernel.release}"
         wanted = {module.name for module in manifest.modules}
         found = [
             path
             for name in _MODULE_FOLDERS
-            for path in sorted((folder / name).rglob("*.ko*"))
+            for path in sorted(in_root(scene.root, f"{folder}/{name}").rglob("*.ko*"))
             if path.name.partition(".")[0].replace("-", "_") in wanted
         ]
         if found:
@@ -64,22 +67,28 @@ def dkms(scene: Scene) -> Iterator[Finding]:
     """DKMS has not left out the running kernel silently."""
     running = scene.kernels.running
     for driver in scene.drivers:
-        for folder in sorted((scene.root / "var/lib/dkms").glob(f"{driver.name}*/*")):
+        for name in glob_in_root(scene.root, f"var/lib/dkms/{driver.name}*/*"):
+            folder = in_root(scene.root, name)
             is_built = running is not None and (folder / running).is_dir()
-            if folder.is_dir() and (folder / "source").exists() and not is_built:
+            has_source = os.path.lexists(folder / "source")
+            if folder.is_dir() and has_source and not is_built:
                 yield Finding(
                     "warn",
-                    f"DKMS has {folder.parent.name} {folder.name}, and not for {running}",
+                    f"DKMS has {name.parent.name} {name.name}, and not for {running}",
                     "it leaves out a kernel whose headers are missing, and reports success",
-                    f"let provision look after it alone: dkms remove {folder.parent.name}/"
-                    f"{folder.name} --all",
+                    f"let provision look after it alone: dkms remove {name.parent.name}/"
+                    f"{name.name} --all",
                     driver.name,
                 )
 
 
 def host_libraries(scene: Scene) -> Iterator[Finding]:
     """The host's own libraries of a driver are of the version of its modules."""
-    folders = [path for pattern in _LIBRARIES for path in scene.root.glob(pattern)]
+    folders = [
+        in_root(scene.root, name)
+        for pattern in _LIBRARIES
+        for name in glob_in_root(scene.root, pattern)
+    ]
     for driver, _entry, manifest in scene.installed():
         version = manifest.pin.driver.version
         stems = {name for f in manifest.files if (name := _stem(f.path, version))}
@@ -106,7 +115,7 @@ def old_files(scene: Scene) -> Iterator[Finding]:
     """No process still runs with files of an artifact that is not in use any more."""
     store = f"/{STORE}/"
     current = {entry.name for _driver, entry, _manifest in scene.installed()}
-    for process in sorted((scene.root / "proc").glob("[0-9]*")):
+    for process in sorted(in_root(scene.root, "proc").glob("[0-9]*")):
         used = {
             (parts[0], parts[1])
             for path in _mapped(process)
@@ -128,16 +137,18 @@ def old_files(scene: Scene) -> Iterator[Finding]:
 
 def units(scene: Scene) -> Iterator[Finding]:
     """The units are installed and enabled."""
-    folder = scene.root / UNITS
-    enabled = {path.name for path in folder.glob("*.wants/provision-*") if path.is_symlink()}
+    enabled = {link.name for link in _enabled(scene, "provision-*")}
     if not scene.drivers:
         return
-    for name, consequence in _ENABLED.items():
+    expected = dict(_ENABLED)
+    if in_root(scene.root, UNITS / _CDI).is_file():
+        expected[_CDI] = "engines see the CDI devices of an earlier driver"
+    for name, consequence in expected.items():
         if name not in enabled:
             yield Finding(
                 "warn", f"{name} is not enabled", consequence, "provision units installs them"
             )
-    if enabled and has_kernel_hooks(scene.root) and not (scene.root / _HOOK).is_file():
+    if enabled and has_kernel_hooks(scene.root) and not in_root(scene.root, _HOOK).is_file():
         yield Finding(
             "warn",
             f"/{_HOOK} is missing",
@@ -149,16 +160,15 @@ def units(scene: Scene) -> Iterator[Finding]:
 def automatic_reboot(scene: Scene) -> Iterator[Finding]:
     """No updater reboots into a kernel that was not prepared."""
     reboots = [
-        path
+        name
         for pattern in ("etc/apt/apt.conf.d/*", "etc/dnf/automatic.conf")
-        for path in sorted(scene.root.glob(pattern))
-        if path.is_file() and _AUTOMATIC_REBOOT.search(path.read_text(errors="replace"))
+        for name in glob_in_root(scene.root, pattern)
+        if _AUTOMATIC_REBOOT.search(scene.text(str(name)) or "")
     ]
-    enabled = (scene.root / UNITS).glob("*.wants/provision-kernel.path")
-    if reboots and not any(path.is_symlink() for path in enabled):
+    if reboots and not _enabled(scene, "provision-kernel.path"):
         yield Finding(
             "warn",
-            f"/{reboots[0].relative_to(scene.root)} lets the host reboot by itself",
+            f"/{reboots[0]} lets the host reboot by itself",
             "kernel upgrades come unattended, and nothing prepares the drivers before",
             "provision units; while a build runs, a reboot is delayed",
         )
@@ -185,7 +195,7 @@ def store(scene: Scene) -> Iterator[Finding]:
                 f"provision apply, or provision install --replace {driver.name}",
                 driver.name,
             )
-    folder = scene.root / STORE
+    folder = in_root(scene.root, STORE)
     if folder.is_dir() and (free := shutil.disk_usage(folder).free) < _FREE:
         yield Finding(
             "warn",
@@ -193,6 +203,15 @@ def store(scene: Scene) -> Iterator[Finding]:
             "an artifact takes up to 1 GiB while it is unpacked, and builds more in the engine",
             "provision gc; docker image prune",
         )
+
+
+def _enabled(scene: Scene, pattern: str) -> list[PurePosixPath]:
+    """Return the links that enable units."""
+    return [
+        link
+        for link in glob_in_root(scene.root, f"{UNITS}/*.wants/{pattern}")
+        if in_root(scene.root, link, follow=False).is_symlink()
+    ]
 
 
 def _stem(path: str, version: str) -> str | None:

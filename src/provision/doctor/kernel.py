@@ -15,6 +15,7 @@ from provision.modules.loaded import other_builds, users_of
 from provision.modules.loading import devices_of
 from provision.modules.nodes import missing_nodes
 from provision.modules.signing import is_signed
+from provision.rootfs import in_root
 
 _MODULE_TYPE = "modules_object_t"
 
@@ -223,7 +224,7 @@ def _demands_signatures(scene: Scene) -> str | None:
 
 
 def _without_link(scene: Scene, manifest: Manifest) -> list[str]:
-    devices = scene.root / "dev"
+    devices = in_root(scene.root, "dev")
     found = []
     for path in sorted({p for pattern in devices_of(manifest) for p in devices.glob(pattern)}):
         numbers = path.stat().st_rdev
@@ -235,8 +236,8 @@ def _without_link(scene: Scene, manifest: Manifest) -> list[str]:
 
 def _is_file(root: Path, name: str) -> bool:
     # A link there holds a path as the host itself calls it, whatever the root is.
-    link = root / FOLDER / name
-    return link.is_symlink() and (root / str(link.readlink()).lstrip("/")).is_file()
+    link = in_root(root, FOLDER / name, follow=False)
+    return link.is_symlink() and in_root(root, FOLDER / name).is_file()
 
 
 def _label(path: Path) -> str | None:

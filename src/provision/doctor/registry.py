@@ -69,6 +69,7 @@ CHECKS: tuple[Check, ...] = (
     Check("distro", builds.distro),
     Check("headers-source", builds.headers_source),
     Check("engine", builds.engine),
+    Check("registry", settings.registry),
     Check("host-libraries", host.host_libraries),
     Check("old-files", host.old_files),
     Check("other-copies", host.other_copies),

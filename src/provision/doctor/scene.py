@@ -20,6 +20,7 @@ from provision.modules.kernel_log import KernelLog
 from provision.modules.loaded import LoadedModule, loaded_modules
 from provision.modules.verify import MANIFEST
 from provision.recipe import Recipe
+from provision.rootfs import glob_in_root, in_root
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ class Driver:
         layout: Its places.
         kernels: Short digest of the artifact of each kernel, by release.
         state: What the agent remembers.
-        entry: Folder of the artifact for the running kernel; None: there is none.
+        entry: Folder of the artifact for the running kernel; None: there is no such file.
         manifest: That artifact's; None: there is none that can be read.
         recipe: From the catalogue; None: it has none that can be read.
     """
@@ -74,9 +75,9 @@ class Scene:
                 yield driver, driver.entry, driver.manifest
 
     def text(self, name: str) -> str | None:
-        """Return the text of a file of the host, without blanks around it; None: there is none."""
+        """Return the text of a file of the host, without blanks around it; None: no such file."""
         try:
-            return (self.root / name).read_text(errors="replace").strip()
+            return in_root(self.root, name).read_text(errors="replace").strip()
         except OSError:
             return None
 
@@ -92,7 +93,7 @@ def observe(root: Path = Path("/")) -> Scene:
     config = load(root)
     kernels = find_kernels(root)
     catalogue = Catalogue(catalogue_folders(config.catalogue, root=root))
-    folders = (root / STORE).glob("[!.]*")
+    folders = glob_in_root(root, f"{STORE}/*")
     stored = {path.name for path in folders if _is_installed(Layout(root, path.name))}
     names = sorted(stored | set(config.drivers))
     with KernelLog(root, whole=True) as log:
@@ -128,12 +129,11 @@ def _artifact(
     layout: Layout, kernels: Mapping[str, str], running: str | None
 ) -> tuple[Path | None, Manifest | None]:
     """Return the artifact for the running kernel: the one linked to it, else the current one."""
-    linked = layout.current
+    entry = layout.linked(layout.current)
     if running is not None and running in kernels:
-        linked = layout.entry(kernels[running])
-    if not linked.is_dir():
+        entry = layout.entry(kernels[running])
+    if entry is None or not entry.is_dir():
         return None, None
-    entry = linked.resolve()
     try:
         manifest = load_json(entry / MANIFEST, Manifest)
     except ProvisionError:

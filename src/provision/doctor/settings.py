@@ -9,6 +9,8 @@ from pathlib import Path
 
 from provision.doctor.finding import Finding
 from provision.doctor.scene import Scene
+from provision.install.origin import unsigned_reference
+from provision.rootfs import glob_in_root, in_root
 
 _RUNTIME = "oci-decorator"
 _DAEMON_JSON = "etc/docker/daemon.json"
@@ -25,7 +27,7 @@ _CONTAINERS_CONF = (
 def catalogue(scene: Scene) -> Iterator[Finding]:
     """The folders of drivers that provision.toml names are there."""
     for folder in scene.config.catalogue:
-        if not (scene.root / folder.lstrip("/")).is_dir():
+        if not in_root(scene.root, folder).is_dir():
             yield Finding(
                 "warn",
                 f"catalogue names {folder}, and there is no such folder",
@@ -33,6 +35,29 @@ def catalogue(scene: Scene) -> Iterator[Finding]:
                 " taken instead",
                 "put the folder there, or take it out of catalogue in"
                 " /etc/provision/provision.toml",
+            )
+
+
+def registry(scene: Scene) -> Iterator[Finding]:
+    """What a registry serves may be used here, and nothing in the store came from one unsigned."""
+    configured = scene.config.registry
+    if configured.address is not None and not configured.allow_unsigned:
+        yield Finding(
+            "warn",
+            f"[registry] address is {configured.address}, and nothing is pulled from there",
+            "what it serves is not signed: who may push there decides what the kernel loads",
+            "if you trust all of them: [registry] allow_unsigned = true in"
+            " /etc/provision/provision.toml",
+        )
+    for driver, entry, _manifest in scene.installed():
+        if reference := unsigned_reference(entry):
+            yield Finding(
+                "warn",
+                f"{entry.name} is unsigned",
+                f"it came from {reference}, and that is not signed",
+                f"build it here: provision build {driver.name}, then provision install --replace"
+                f" {driver.name}",
+                driver.name,
             )
 
 
@@ -67,7 +92,7 @@ def runtime(scene: Scene) -> Iterator[Finding]:
 def _missing(root: Path, name: str, programs: tuple[str, ...]) -> Iterator[Finding]:
     # Docker looks for a bare name along its PATH, which isn't ours to know.
     is_known = all(program.startswith("/") for program in programs)
-    if is_known and not any((root / program.lstrip("/")).is_file() for program in programs):
+    if is_known and not any(in_root(root, program).is_file() for program in programs):
         yield Finding(
             "warn",
             f"/{name} has the runtime oci-decorator, and there is no {' or '.join(programs)}",
@@ -79,21 +104,22 @@ def _missing(root: Path, name: str, programs: tuple[str, ...]) -> Iterator[Findi
 def _podman(root: Path) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield the files that say what podman's oci-decorator is; the last one counts."""
     for pattern in _CONTAINERS_CONF:
-        for path in sorted(root.glob(pattern)):
+        for name in glob_in_root(root, pattern):
             try:
-                programs = tomllib.loads(path.read_text())["engine"]["runtimes"][_RUNTIME]
-            except (OSError, ValueError, KeyError, TypeError):
+                text = in_root(root, name).read_text()
+                programs = tomllib.loads(text)["engine"]["runtimes"][_RUNTIME]
+            except (OSError, ValueError, KeyError, TypeError, RecursionError):
                 # It says nothing of it, or podman itself refuses it.
                 continue
             if isinstance(programs, list) and programs:
-                yield str(path.relative_to(root)), tuple(map(str, programs))
+                yield str(name), tuple(map(str, programs))
 
 
 def _docker(root: Path) -> tuple[str, ...]:
     """Return what Docker's oci-decorator is; empty: it has none."""
     try:
-        entry: object = json.loads((root / _DAEMON_JSON).read_text())["runtimes"][_RUNTIME]
-    except (OSError, ValueError, KeyError, TypeError):
+        entry: object = json.loads(in_root(root, _DAEMON_JSON).read_text())["runtimes"][_RUNTIME]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         # As above.
         return ()
     path = entry.get("path") if isinstance(entry, Mapping) else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import re
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,6 +35,9 @@ _CONNECT_TIMEOUT = 10.0
 _READ_TIMEOUT = 60.0
 # An InRelease has some 150 kB.
 _MAX_SIGNED = 16 << 20
+# Of what no index gives the size of. The largest driver has less than 1 GiB.
+LARGEST = 4 << 30
+_NUMBER = re.compile(r"[0-9]{1,18}")
 _RETRIED_STATUS = frozenset({408, 429, 500, 502, 503, 504})
 _REACH = (
     "Check that this machine reaches that address. Behind a proxy, set https_proxy and http_proxy"
@@ -65,7 +69,14 @@ class _TroubleError(Exception):
     """Connection trouble: worth another attempt."""
 
 
-def download(url: str, *, sha256: str, destination: Path, progress: Progress = silent) -> bool:
+def download(
+    url: str,
+    *,
+    sha256: str,
+    destination: Path,
+    limit: int = LARGEST,
+    progress: Progress = silent,
+) -> bool:
     """Download a file whose content is known beforehand.
 
     The file appears under its name only when it is complete and right.
@@ -74,6 +85,7 @@ def download(url: str, *, sha256: str, destination: Path, progress: Progress = s
         url: Its address.
         sha256: Its checksum, 64 hexadecimal digits.
         destination: Where it goes; the folder is made if it is missing.
+        limit: Bytes that it may have; no more are written. Its size, where that is known.
         progress: Told how far it is.
 
     Returns:
@@ -92,7 +104,7 @@ def download(url: str, *, sha256: str, destination: Path, progress: Progress = s
         handle, name = tempfile.mkstemp(dir=destination.parent, prefix=f".{destination.name}.")
         temporary = Path(name)
         try:
-            got = _receive(url, handle, progress)
+            got = _receive(url, handle, limit, progress)
             if got != sha256:
                 raise _wrong_content(url, expected=sha256, got=got)
             temporary.chmod(0o644)
@@ -166,17 +178,7 @@ def _request(url: str, headers: Mapping[str, str]) -> Iterator[requests.Response
     import requests  # noqa: PLC0415 - 0.15 s that a command with a warm cache doesn't pay
 
     try:
-        # Identity: a compressed transfer would change the bytes whose checksum is known.
-        with requests.get(
-            url,
-            headers={
-                "Accept-Encoding": "identity",
-                "User-Agent": f"provision/{__version__}",
-                **headers,
-            },
-            stream=True,
-            timeout=(_CONNECT_TIMEOUT, _READ_TIMEOUT),
-        ) as response:
+        with _opened(url, headers) as response:
             _check_status(url, response)
             yield response
     except (
@@ -186,9 +188,41 @@ def _request(url: str, headers: Mapping[str, str]) -> Iterator[requests.Response
     ) as error:
         raise _TroubleError(str(error)) from error
     except requests.RequestException as error:
-        raise ProvisionError(
-            f"Could not download '{url}'.", resolution=_REACH, details=str(error)
-        ) from error
+        raise _refused(url, error) from error
+
+
+def _opened(url: str, headers: Mapping[str, str]) -> requests.Response:
+    """Return the server's answer, of which only the head was read.
+
+    Raises:
+        requests.RequestException: Whatever the library says of network and server.
+        ProvisionError: The address, a proxy's or the file of certificates makes no sense.
+    """
+    import requests  # noqa: PLC0415 - as above
+    from urllib3.exceptions import HTTPError  # noqa: PLC0415 - as above
+
+    try:
+        return requests.get(
+            url,
+            headers={
+                # A compressed transfer would change the bytes whose checksum is known.
+                "Accept-Encoding": "identity",
+                "User-Agent": f"provision/{__version__}",
+                **headers,
+            },
+            stream=True,
+            timeout=(_CONNECT_TIMEOUT, _READ_TIMEOUT),
+        )
+    except requests.RequestException:
+        raise
+    except (HTTPError, OSError, ValueError) as error:
+        # The library lets these through: a proxy or a host's name that can't be parsed, a missing
+        # REQUESTS_CA_BUNDLE.
+        raise _refused(url, error) from error
+
+
+def _refused(url: str, error: Exception) -> ProvisionError:
+    return ProvisionError(f"Could not download '{url}'.", resolution=_REACH, details=str(error))
 
 
 def _check_status(url: str, response: requests.Response) -> None:
@@ -206,14 +240,19 @@ def _check_status(url: str, response: requests.Response) -> None:
         )
 
 
-def _content(response: requests.Response, *, limit: int | None = None) -> Iterator[bytes]:
-    """Yield a response's content; a transfer that ends early is connection trouble."""
+def _content(response: requests.Response, *, limit: int) -> Iterator[bytes]:
+    """Yield a response's content, never more than the limit.
+
+    A transfer that ends early is connection trouble.
+    """
     expected = _length(response)
     received = 0
+    if expected is not None and expected > limit:
+        raise _too_large(response.url, limit)
     for chunk in response.iter_content(_CHUNK):
         received += len(chunk)
-        if limit is not None and received > limit:
-            raise ProvisionError(f"'{response.url}' is larger than {limit} bytes.")
+        if received > limit:
+            raise _too_large(response.url, limit)
         yield chunk
     if expected is not None and received < expected:
         raise _TroubleError(f"the transfer ended after {received} of {expected} bytes")
@@ -222,16 +261,23 @@ def _content(response: requests.Response, *, limit: int | None = None) -> Iterat
 def _length(response: requests.Response) -> int | None:
     text = response.headers.get("Content-Length", "")
     encoded = response.headers.get("Content-Encoding", "identity") != "identity"
-    return int(text) if text.isdigit() and not encoded else None
+    return int(text) if _NUMBER.fullmatch(text) and not encoded else None
 
 
-def _receive(url: str, handle: int, progress: Progress) -> str:
+def _too_large(url: str, limit: int) -> ProvisionError:
+    return ProvisionError(
+        f"'{url}' is not the file that was expected: it is larger than {limit} bytes.",
+        resolution="Try again later or from another mirror: something else answers there.",
+    )
+
+
+def _receive(url: str, handle: int, limit: int, progress: Progress) -> str:
     """Write a download to an open file, closing it, and return its sha256."""
     digest = hashlib.sha256()
     done = 0
     with os.fdopen(handle, "wb") as stream, _request(url, {}) as response:
         total = _length(response)
-        for chunk in _content(response):
+        for chunk in _content(response, limit=limit):
             stream.write(chunk)
             digest.update(chunk)
             done += len(chunk)

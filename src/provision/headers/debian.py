@@ -17,6 +17,7 @@ from provision.archive import (
     parse_depends,
     version_key,
 )
+from provision.documents import refusing
 from provision.errors import NotFoundError
 from provision.pin import PackagePin
 
@@ -26,7 +27,10 @@ _PARTS = (_PREFIX, "linux-kbuild-", "linux-compiler-")
 # gcc-12; gcc-14-for-host stands for the compiler of the architecture that is built for.
 _COMPILER = re.compile(r"(?P<package>gcc-[0-9.]+)(-for-host)?")
 # 6.1.0-47-cloud-amd64, 6.12.117+deb13-amd64, 6.1.0-0.deb11.5-amd64: version, then flavour.
-_RELEASE = re.compile(r"(?P<version>\d[^-]*(?:-\d[^-]*)?)-(?P<flavour>[a-z].*)")
+# Of the characters that a version may have, so that it can be sorted as one.
+_RELEASE = re.compile(
+    r"(?P<version>[0-9][A-Za-z0-9.+~]*(?:-[0-9][A-Za-z0-9.+~]*)?)-(?P<flavour>[a-z][A-Za-z0-9.+~-]*)"
+)
 _NEIGHBOURS = 2
 
 
@@ -132,7 +136,8 @@ def _pick(index: ArchiveIndex, group: tuple[Alternative, ...]) -> IndexedPackage
 
 
 def _pin(package: IndexedPackage) -> PackagePin:
-    return PackagePin(name=package.name, version=package.version)
+    with refusing(f"The package {package.name} {package.version} can't be pinned."):
+        return PackagePin(name=package.name, version=package.version)
 
 
 def _no_headers(index: ArchiveIndex, kernel: str) -> NotFoundError:

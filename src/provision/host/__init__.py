@@ -6,9 +6,28 @@ root and on the trees of the tests. Imports no heavy library: ``provision facts`
 
 from __future__ import annotations
 
-from provision.host.engines import Engine
-from provision.host.facts import Distro, Facts, read_facts
-from provision.host.kernel import kernel_order
-from provision.host.pci import PciDevice
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from provision.host.engines import Engine
+    from provision.host.facts import Distro, Facts, read_facts
+    from provision.host.kernel import kernel_order
+    from provision.host.pci import PciDevice
 
 __all__ = ["Distro", "Engine", "Facts", "PciDevice", "kernel_order", "read_facts"]
+_MODULES = {
+    "Engine": "engines",
+    "Distro": "facts",
+    "Facts": "facts",
+    "read_facts": "facts",
+    "kernel_order": "kernel",
+    "PciDevice": "pci",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Load what is asked for: who only wants to know the kernels doesn't wait for the rest."""
+    if name not in _MODULES:
+        raise AttributeError(name)
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

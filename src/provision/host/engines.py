@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from os.path import lexists
 from pathlib import Path
+
+from provision.rootfs import in_root
 
 # Where programs are: Flatcar's extensions use /opt/bin.
 _FOLDERS = ("usr/bin", "usr/sbin", "bin", "sbin", "usr/local/bin", "usr/local/sbin", "opt/bin")
@@ -47,5 +50,5 @@ def find_engines(root: Path) -> tuple[Engine, ...]:
 
 
 def _first(root: Path, names: tuple[str, ...] | list[str]) -> str | None:
-    # lexists: a link may point to an absolute path, which is right only on the host itself.
-    return next((f"/{n}" for n in names if (root / n).is_symlink() or (root / n).exists()), None)
+    # A link that leads nowhere counts: what it leads to may be mounted later.
+    return next((f"/{n}" for n in names if lexists(in_root(root, n, follow=False))), None)

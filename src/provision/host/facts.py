@@ -14,6 +14,9 @@ from provision.host.immutability import immutable_kind
 from provision.host.kernel import kernel_release, machine
 from provision.host.pci import PciDevice, pci_devices
 from provision.host.security import lockdown, secure_boot, selinux
+from provision.rootfs import in_root
+
+_OS_RELEASES = ("etc/os-release", "usr/lib/os-release")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,20 +94,21 @@ def _distro(root: Path) -> Distro:
 
     Source: https://www.freedesktop.org/software/systemd/man/latest/os-release.html
     """
-    known = LinuxDistribution(include_lsb=False, include_uname=False, root_dir=str(root))
+    places = [in_root(root, name) for name in _OS_RELEASES]
+    file = next((place for place in places if place.is_file()), places[-1])
+    known = LinuxDistribution(include_lsb=False, include_uname=False, os_release_file=str(file))
     fields = known.os_release_info()
     if not fields:
         raise NotFoundError(
             f"There is no os-release under '{root}', so it is no host's root.",
-            details="\n".join(
-                f"looked for {root / name}" for name in ("etc/os-release", "usr/lib/os-release")
-            ),
+            details="\n".join(f"looked for {root / name}" for name in _OS_RELEASES),
         )
     return Distro(
         # Not the library's id, which renames some: this is what other tools call it too.
         id=fields.get("id", "linux"),
         version=fields.get("version_id", ""),
-        codename=known.codename().lower(),
+        # Not the library's own, which looks into other files of this machine too.
+        codename=known.os_release_attr("codename").lower(),
         like=tuple(fields.get("id_like", "").split()),
         variant=fields.get("variant_id", ""),
         name=fields.get("pretty_name", "Linux"),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from provision.rootfs import in_root
+
 
 def immutable_kind(root: Path, distro: str) -> str | None:
     """Return ``ostree``, ``flatcar``, ``transactional``, ``read-only``, or None for none of them.
@@ -12,12 +14,12 @@ def immutable_kind(root: Path, distro: str) -> str | None:
         root: Root of the host.
         distro: Its id, as in os-release.
     """
-    if (root / "run/ostree-booted").exists():
+    if in_root(root, "run/ostree-booted").exists():
         return "ostree"
     if distro == "flatcar":
         return "flatcar"
     read_only = _is_read_only(root)
-    updater = any((root / f / "transactional-update").exists() for f in ("usr/sbin", "sbin"))
+    updater = any(in_root(root, f"{f}/transactional-update").exists() for f in ("usr/sbin", "sbin"))
     # The program can be installed on an ordinary host too, where it does no harm.
     if updater and read_only is not False:
         return "transactional"
@@ -30,7 +32,7 @@ def _is_read_only(root: Path) -> bool | None:
     Source: fstab(5), the format of /proc/mounts; a later line hides an earlier one.
     """
     try:
-        lines = (root / "proc/mounts").read_text().splitlines()
+        lines = in_root(root, "proc/mounts").read_text().splitlines()
     except OSError:
         return None
     options = {fields[1]: fields[3].split(",") for fields in map(str.split, lines)}

@@ -7,6 +7,8 @@ import re
 import struct
 from pathlib import Path
 
+from provision.rootfs import glob_in_root, in_root
+
 # e_machine: https://refspecs.linuxfoundation.org/elf/gabi4+/ch4.eheader.html, numbers in <elf.h>.
 _MACHINES = {62: "x86_64", 183: "aarch64", 21: "ppc64le", 22: "s390x", 243: "riscv64"}
 # Programs that every host has, whatever its size.
@@ -22,11 +24,11 @@ def kernel_release(root: Path) -> str | None:
     newest kernel under its ``lib/modules`` that is complete, which a boot of it would take. Package
     managers make a kernel's folder long before they are done; ``modules.dep`` comes last.
     """
-    running = root / "proc/sys/kernel/osrelease"
+    running = in_root(root, "proc/sys/kernel/osrelease")
     if running.is_file():
         return running.read_text().strip()
-    folders = [root / "usr/lib/modules", root / "lib/modules"]
-    complete = {path.parent.name for f in folders for path in f.glob("*/modules.dep")}
+    patterns = ("usr/lib/modules/*/modules.dep", "lib/modules/*/modules.dep")
+    complete = {path.parent.name for p in patterns for path in glob_in_root(root, p)}
     return max(complete, key=kernel_order, default=None)
 
 
@@ -47,11 +49,8 @@ def machine(root: Path) -> str:
     own = os.uname().machine
     if root == Path("/"):
         return own
-    real_root = root.resolve()
-    # An absolute link would lead out of the root, to this machine's own program.
-    paths = [path for name in _PROGRAMS if (path := (root / name).resolve()).is_file()]
-    inside = [path for path in paths if path.is_relative_to(real_root)]
-    return next((found for path in inside if (found := elf_machine(_head(path)))), own)
+    paths = [path for name in _PROGRAMS if (path := in_root(root, name)).is_file()]
+    return next((found for path in paths if (found := elf_machine(_head(path)))), own)
 
 
 def _head(path: Path) -> bytes:

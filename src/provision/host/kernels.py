@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from provision.errors import ProvisionError
+from provision.host.boot_entries import boot_entries
 from provision.host.kernel import kernel_order, kernel_release
 from provision.host.slots import PendingKernels, next_of_flatcar, next_of_ostree
+from provision.rootfs import glob_in_root, in_root
 from provision.run import find_program, run
 
 _FOLDERS = ("usr/lib/modules", "lib/modules")
@@ -28,6 +30,8 @@ class Kernels:
         installed: All that are complete, the newest first.
         incomplete: Those whose files are not all there (yet).
         notes: What could not be found out, for people.
+        others: What deployments, slots and boot loader entries have besides: it may boot again.
+        doubts: Why there may be more kernels than these.
     """
 
     running: str | None
@@ -35,6 +39,8 @@ class Kernels:
     installed: tuple[str, ...] = ()
     incomplete: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
 
     @property
     def relevant(self) -> tuple[str, ...]:
@@ -45,7 +51,7 @@ class Kernels:
     @property
     def bootable(self) -> tuple[str, ...]:
         """Every kernel that could be chosen at a boot, the relevant ones first."""
-        return tuple(dict.fromkeys([*self.relevant, *self.installed]))
+        return tuple(dict.fromkeys([*self.relevant, *self.installed, *self.others]))
 
 
 def find_kernels(
@@ -67,6 +73,8 @@ def find_kernels(
     # A host that switches between whole systems boots what its updater says, whatever else lies
     # in /lib/modules of the one that runs.
     found = PendingKernels(tuple(newest)) if special is None else special
+    entries = boot_entries(root)
+    known = {running, *complete}
     return Kernels(
         running=running,
         pending=tuple(
@@ -75,6 +83,8 @@ def find_kernels(
         installed=tuple(complete),
         incomplete=tuple(incomplete),
         notes=found.notes,
+        others=tuple(release for release in entries.releases if release not in known),
+        doubts=entries.doubts,
     )
 
 
@@ -86,9 +96,9 @@ def kernels_of_usr(usr: Path) -> tuple[str, ...]:
 
 def _pending_elsewhere(root: Path, ask: Ask) -> PendingKernels | None:
     """Return what an image-based host boots next; None for a host of packages."""
-    if (root / "run/ostree-booted").exists():
+    if in_root(root, "run/ostree-booted").exists():
         return next_of_ostree(root, ask(("rpm-ostree", "status", "--json")))
-    if (root / "boot/flatcar").is_dir():
+    if in_root(root, "boot/flatcar").is_dir():
         return next_of_flatcar(root, ask(("update_engine_client", "-status")))
     return None
 
@@ -100,12 +110,12 @@ def _installed(root: Path) -> tuple[list[str], list[str]]:
     an image a kernel can't boot: its package is gone, or not unpacked yet.
     """
     folders = {
-        path.name: path
+        path.name: folder
         for name in _FOLDERS
-        for path in (root / name).glob("*")
-        if path.is_dir() and path.name[:1].isdigit()
+        for path in glob_in_root(root, f"{name}/[0-9]*")
+        if (folder := in_root(root, path)).is_dir()
     }
-    images = {path.name.removeprefix("vmlinuz-") for path in (root / "boot").glob("vmlinuz-*")}
+    images = {path.name.removeprefix("vmlinuz-") for path in glob_in_root(root, "boot/vmlinuz-*")}
     complete: list[str] = []
     incomplete: list[str] = []
     for release in sorted(folders, key=kernel_order, reverse=True):

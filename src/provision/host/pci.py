@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from provision.rootfs import in_root
+
 _CLASS_DIGITS = 4
 
 
@@ -32,15 +34,16 @@ def pci_devices(root: Path) -> tuple[PciDevice, ...]:
 
     Source: https://docs.kernel.org/PCI/sysfs-pci.html
     """
-    folder = root / "sys/bus/pci/devices"
+    folder = in_root(root, "sys/bus/pci/devices")
     try:
         addresses = sorted(path.name for path in folder.iterdir())
     except OSError:
         return ()
-    return tuple(device for name in addresses if (device := _device(folder / name)) is not None)
+    found = (_device(in_root(root, f"sys/bus/pci/devices/{name}"), name) for name in addresses)
+    return tuple(device for device in found if device is not None)
 
 
-def _device(folder: Path) -> PciDevice | None:
+def _device(folder: Path, address: str) -> PciDevice | None:
     try:
         vendor, device, kind = (_hex(folder / name) for name in ("vendor", "device", "class"))
     except OSError:
@@ -48,7 +51,7 @@ def _device(folder: Path) -> PciDevice | None:
         return None
     link = folder / "driver"
     driver = link.readlink().name if link.is_symlink() else None
-    return PciDevice(folder.name, vendor, device, kind[:_CLASS_DIGITS], driver)
+    return PciDevice(address, vendor, device, kind[:_CLASS_DIGITS], driver)
 
 
 def _hex(path: Path) -> str:

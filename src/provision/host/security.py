@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from provision.rootfs import in_root
+
 # UEFI specification 2.10, section 3.3: the global variables' GUID.
 _SECURE_BOOT = "SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
 # efivarfs puts four bytes of attributes before the value:
@@ -14,11 +16,11 @@ _ATTRIBUTES = 4
 
 def secure_boot(root: Path) -> str:
     """Return ``enabled``, ``disabled``, ``absent`` (no UEFI) or ``unknown`` (no access)."""
-    firmware = root / "sys/firmware/efi"
+    firmware = in_root(root, "sys/firmware/efi")
     if not firmware.is_dir():
         return "absent"
     try:
-        value = (firmware / "efivars" / _SECURE_BOOT).read_bytes()[_ATTRIBUTES:]
+        value = in_root(root, f"sys/firmware/efi/efivars/{_SECURE_BOOT}").read_bytes()[_ATTRIBUTES:]
     except FileNotFoundError:
         # A firmware without the variable has no Secure Boot; without efivarfs nobody knows.
         mounted = any((firmware / "efivars").glob("*"))
@@ -34,7 +36,7 @@ def lockdown(root: Path) -> str | None:
     Source: kernel_lockdown(7): ``none [integrity] confidentiality``.
     """
     try:
-        text = (root / "sys/kernel/security/lockdown").read_text()
+        text = in_root(root, "sys/kernel/security/lockdown").read_text()
     except OSError:
         return None
     match = re.search(r"\[(\w+)\]", text)
@@ -47,13 +49,15 @@ def selinux(root: Path) -> str:
     Of a root that isn't running it is what its configuration asks for.
     """
     try:
-        return "enforcing" if (root / "sys/fs/selinux/enforce").read_text() == "1" else "permissive"
+        text = in_root(root, "sys/fs/selinux/enforce").read_text()
     except OSError:
         pass
-    configured = _configured(root / "etc/selinux/config")
+    else:
+        return "enforcing" if text == "1" else "permissive"
+    configured = _configured(in_root(root, "etc/selinux/config"))
     if configured is None:
         return "absent"
-    return "disabled" if (root / "sys/fs").is_dir() else configured
+    return "disabled" if in_root(root, "sys/fs").is_dir() else configured
 
 
 def _configured(path: Path) -> str | None:

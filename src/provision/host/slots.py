@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from provision.rootfs import glob_in_root, in_root
+
 # "CURRENT_OP=UPDATE_STATUS_UPDATED_NEED_REBOOT": the update is complete and boots next.
 _COMPLETE = "UPDATE_STATUS_UPDATED_NEED_REBOOT"
 # A kernel image on x86: "HdrS" at 0x202; at 0x20e the version's address, counted from 0x200.
@@ -45,7 +47,10 @@ def next_of_ostree(root: Path, status: str | None) -> PendingKernels:
     releases, notes = [], []
     for folder in folders:
         modules = folder / "usr/lib/modules"
-        found = sorted(path.parent.name for path in modules.glob("*/vmlinuz"))
+        # A deployment is a root of its own.
+        found = sorted(
+            path.parent.name for path in glob_in_root(folder, "usr/lib/modules/*/vmlinuz")
+        )
         releases += found
         if not found:
             notes.append(f"there is no kernel in {modules}")
@@ -69,9 +74,9 @@ def next_of_flatcar(root: Path, status: str | None) -> PendingKernels:
         return PendingKernels()
     version = fields.get("NEW_VERSION", "?")
     try:
-        booted = (root / "proc/cmdline").read_text()
+        booted = in_root(root, "proc/cmdline").read_text()
         other = "a" if re.search(r"BOOT_IMAGE=\S*vmlinuz-b\b", booted) else "b"
-        return PendingKernels((image_release(root / f"boot/flatcar/vmlinuz-{other}"),))
+        return PendingKernels((image_release(in_root(root, f"boot/flatcar/vmlinuz-{other}")),))
     except (OSError, ValueError) as error:
         return PendingKernels(notes=(f"the kernel of the update {version} can't be read: {error}",))
 
@@ -103,4 +108,4 @@ def _before_booted(deployments: list[Mapping[str, Any]]) -> list[Mapping[str, An
 
 def _deployment(root: Path, deployment: Mapping[str, Any]) -> Path:
     name = f"{deployment['checksum']}.{deployment['serial']}"
-    return Path(root, "ostree/deploy", deployment["osname"], "deploy", name)
+    return in_root(root, f"ostree/deploy/{deployment['osname']}/deploy/{name}")

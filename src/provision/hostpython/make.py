@@ -20,6 +20,7 @@ from provision.image.scratch import scratch
 from provision.pipeline.images import build_arguments
 from provision.pipeline.settings import Settings
 from provision.progress import Note, Progress, silent
+from provision.render.templates import keyring_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,14 +132,19 @@ def _build(
     progress: Progress,
 ) -> Image:
     pin = resolved.pin
-    files = render_python(pin, templates_of(templates_dir()))
+    files = render_python(pin, templates_of(templates_dir())) | keyring_file(resolved.keyring)
     for source in (pin.original, pin.patches):
         files[f"source/{source.name}"] = read_source(settings, source)
     return build_image(
         engine,
         pin,
         files,
-        build_args=build_arguments(settings, resolved.mirror, resolved.security_mirror),
+        build_args=build_arguments(
+            settings,
+            resolved.mirror,
+            resolved.security_mirror,
+            is_snapshot=resolved.is_snapshot,
+        ),
         network=network or settings.config.engine.network,
         log=settings.state / "logs" / f"host-python-{pin.short_digest}.log",
         progress=progress,

@@ -40,6 +40,7 @@ class PythonPin(Frozen):
         patches: The distro's changes.
         packages: Build tools and libraries.
         template: Digest of the Dockerfile's template and its helpers.
+        keyring: Of the keys that the archive is verified with, where they are not the distro's own.
     """
 
     version: Annotated[str, StringConstraints(pattern=r"^3(\.[0-9]+)+$")]
@@ -52,6 +53,7 @@ class PythonPin(Frozen):
     patches: SourcePin
     packages: tuple[PackagePin, ...]
     template: Sha256
+    keyring: Sha256 | None = None
 
     def canonical_json(self) -> str:
         """Return the one JSON text of this pin: sorted keys, no blanks."""

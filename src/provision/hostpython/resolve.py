@@ -19,6 +19,7 @@ from provision.archive import (
     upstream_version,
 )
 from provision.catalogue import templates_dir
+from provision.documents import refusing
 from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.fetch import download
 from provision.host import read_facts
@@ -26,7 +27,7 @@ from provision.hostpython.pin import PythonPin, SourcePin
 from provision.hostpython.render import templates_of
 from provision.image.base import find_base
 from provision.image.engine import Engine
-from provision.pin import PackagePin
+from provision.pin import PackagePin, keyring_digest
 from provision.pipeline.resolution import base_request, choose_distro
 from provision.pipeline.settings import Settings
 from provision.progress import Note, Progress, silent
@@ -59,11 +60,15 @@ class ResolvedPython:
         pin: The pin.
         mirror: Address of the distro's archive.
         security_mirror: Address of its security updates, if there are any.
+        keyring: The archive's keys, where they are not the distro's own.
+        is_snapshot: Whether the archive counts although its time of validity is over.
     """
 
     pin: PythonPin
     mirror: str
     security_mirror: str | None
+    keyring: bytes | None = None
+    is_snapshot: bool = False
 
 
 def resolve_python(
@@ -101,7 +106,8 @@ def resolve_python(
     )
     try:
         name = python_package(index)
-        packages = tuple(PackagePin(name=p, version=_version(index, p)) for p in _PACKAGES)
+        with refusing("A package of the distro can't be pinned."):
+            packages = tuple(PackagePin(name=p, version=_version(index, p)) for p in _PACKAGES)
     finally:
         index.close()
     sources = find_sources(
@@ -126,10 +132,13 @@ def resolve_python(
             patches=patches,
             packages=packages,
             template=templates_of(templates_dir()).digest,
+            keyring=keyring_digest(index.keyring),
         )
     except ValidationError as error:
         raise _refused(prefix, error) from error
-    return ResolvedPython(pin, index.mirror, index.security_mirror)
+    return ResolvedPython(
+        pin, index.mirror, index.security_mirror, index.keyring, is_snapshot=index.is_snapshot
+    )
 
 
 def read_source(settings: Settings, pin: SourcePin) -> bytes:
@@ -170,8 +179,15 @@ def _downloaded(
 ) -> tuple[str, SourcePin, SourcePin]:
     files = source.file(".orig.tar."), source.file(".debian.tar.")
     for file in files:
-        download(file.url, sha256=file.sha256, destination=folder / file.name, progress=progress)
-    original, patches = (SourcePin(name=file.name, sha256=file.sha256) for file in files)
+        download(
+            file.url,
+            sha256=file.sha256,
+            destination=folder / file.name,
+            limit=file.size,
+            progress=progress,
+        )
+    with refusing(f"The source package {source.name} {source.version} can't be pinned."):
+        original, patches = (SourcePin(name=file.name, sha256=file.sha256) for file in files)
     return source.version, original, patches
 
 

@@ -1,18 +1,18 @@
 """The archive of wheels that a machine installs provision from.
 
-Format, name and checksum are those of the Ansible module ``bundle``, which can't import this: it
-runs on controllers that have no provision. So a playbook that comes later finds what it would have
-installed.
+Format, name and checksums are those of the Ansible module ``provision_bundle``, which can't import
+this: it runs on controllers that have no provision. So a playbook that comes later finds what it
+would have installed.
 """
 
 from __future__ import annotations
 
 import hashlib
-import re
 import shutil
 import sys
 import tarfile
 import tempfile
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,7 @@ from provision.errors import NotFoundError, UsageError
 from provision.files import lock, sha256_file
 from provision.ignition.pythons import HostPython
 from provision.progress import Note, Progress
-from provision.run import run
+from provision.run import LONG_LIMIT_S, run
 
 # What of a checkout goes into the wheel: pyproject.toml, setup.py.
 _PARTS = (
@@ -31,14 +31,21 @@ _PARTS = (
     "setup.py",
     "MANIFEST.in",
     "README.md",
+    "LICENSE",
+    "constraints.txt",
     "src",
     "docs",
     "driver_images",
     "templates",
 )
+CONSTRAINTS = "constraints.txt"
+# Where setup.py has it installed, seen from the root of the environment.
+_INSTALLED = f"share/provision/{CONSTRAINTS}"
 _OLDEST_GLIBC = 5
-_FORMAT = b"1"
-_NAME = re.compile(r"provision-([0-9a-f]{12})\.tar")
+_FORMAT = b"2"
+# The first moment that a wheel can name: the same files give the same wheel.
+# Source: https://reproducible-builds.org/specs/source-date-epoch/
+_EPOCH = {"SOURCE_DATE_EPOCH": "315532800"}
 _SHORT = 12
 _KEPT = 8
 _NEEDED = ("provision-*.whl", "pip-*.whl")
@@ -50,38 +57,39 @@ class Origin:
 
     Attributes:
         source: A checkout of the project, or a wheel of provision.
-        wheelhouse: A folder with the wheels that it depends on; None: the package index.
+        constraints: Text of the requirements file that names every package with its sha256.
+        wheelhouse: A folder with these packages; None: the package index.
         python: What it is for.
     """
 
     source: Path
+    constraints: str
     wheelhouse: Path | None
     python: HostPython
 
     @property
     def digest(self) -> str:
-        """A checksum of everything that decides what is in the archive."""
+        """A checksum of everything that the archive is made from: it names the archive."""
         total = hashlib.sha256(_FORMAT)
         libc = ["glibc", self.python.glibc]
         total.update(repr([list(self.python.version), self.python.machine, libc]).encode())
+        total.update(hashlib.sha256(self.constraints.encode()).digest())
         for path in _source_files(self.source):
-            total.update(f"{path.relative_to(self.source.parent)}\0".encode())
+            is_source = path == self.source
+            name = path.name if is_source else str(path.relative_to(self.source))
+            total.update(f"{name}\0".encode())
             total.update(hashlib.sha256(path.read_bytes()).digest())
         for path in sorted(self.wheelhouse.glob("*.whl")) if self.wheelhouse else ():
-            total.update(f"{path.name}\0{path.stat().st_size}\0".encode())
+            total.update(f"{path.name}\0{sha256_file(path)}\0".encode())
         return total.hexdigest()
-
-    @property
-    def environment_name(self) -> str:
-        """The name of the environment that a machine makes from the archive, as Ansible does."""
-        return f"venv-{self.digest[:_SHORT]}"
 
 
 def origin(source: Path, wheelhouse: Path | None, python: HostPython) -> Origin:
     """Return what an archive is to be made from.
 
     Raises:
-        UsageError: The source is neither a checkout nor a wheel, or there is no such wheelhouse.
+        UsageError: The source is neither a checkout nor a wheel, has no constraints, or there is
+            no such wheelhouse.
     """
     source = source.resolve()
     is_wheel = source.is_file() and source.name.startswith("provision-") and source.suffix == ".whl"
@@ -95,7 +103,33 @@ def origin(source: Path, wheelhouse: Path | None, python: HostPython) -> Origin:
             f"There is no folder '{wheelhouse}'.",
             resolution="Name one with the wheels that provision depends on, and pip's own.",
         )
-    return Origin(source, wheelhouse, python)
+    return Origin(source, _constraints(source), wheelhouse, python)
+
+
+def _constraints(source: Path) -> str:
+    """Return the text of the constraints that belong to a source."""
+    if source.is_dir():
+        path = source / CONSTRAINTS
+        text = path.read_text() if path.is_file() else None
+    else:
+        text = _constraints_in(source)
+    if text is None:
+        raise UsageError(
+            f"'{source}' has no {CONSTRAINTS}.",
+            resolution="Name a checkout of this version, or a wheel made of it (--source).",
+        )
+    return text
+
+
+def _constraints_in(wheel: Path) -> str | None:
+    try:
+        with zipfile.ZipFile(wheel) as opened:
+            names = [name for name in opened.namelist() if name.endswith(f"/{_INSTALLED}")]
+            return opened.read(names[0]).decode() if names else None
+    except zipfile.BadZipFile as error:
+        raise UsageError(
+            f"'{wheel}' is no wheel: {error}.", resolution="Name one of provision (--source)."
+        ) from error
 
 
 def bundles_folder(environ: Mapping[str, str]) -> Path:
@@ -130,7 +164,11 @@ def _make(origin: Origin, target: Path) -> None:
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".bundle-") as name:
         folder = Path(name)
         wheels = folder / "wheels"
-        _pip(_download_words(origin, _wheel(origin.source, folder), wheels))
+        wheels.mkdir()
+        file = folder / CONSTRAINTS
+        file.write_text(origin.constraints)
+        shutil.copy(_wheel(origin.source, folder), wheels)
+        _pip(_download_words(origin, file, wheels))
         draft = folder / target.name
         with tarfile.open(draft, "w") as archive:
             for path in sorted(wheels.glob("*.whl")):
@@ -149,10 +187,10 @@ def environment_name(bundle: Path, python: HostPython) -> str:
     if not bundle.is_file():
         raise NotFoundError(f"There is no file '{bundle}'.", resolution=way_out)
     try:
-        with tarfile.open(bundle, "r:") as archive:
-            names = [Path(name) for name in archive.getnames()]
-    except (tarfile.TarError, OSError) as error:
+        checksums = _checksums(bundle)
+    except (tarfile.TarError, ValueError, EOFError, OSError) as error:
         raise UsageError(f"'{bundle}' is no archive: {error}.", resolution=way_out) from error
+    names = [Path(name) for name in checksums]
     missing = [needed for needed in _NEEDED if not any(path.match(needed) for path in names)]
     if missing:
         raise UsageError(f"'{bundle}' has no '{missing[0]}'.", resolution=way_out)
@@ -162,8 +200,27 @@ def environment_name(bundle: Path, python: HostPython) -> str:
             f"'{bundle}' has '{others[0]}', which is not for Python {version} on {python.machine}.",
             resolution=way_out,
         )
-    named = _NAME.fullmatch(bundle.name)
-    return f"venv-{named[1] if named else sha256_file(bundle)[:_SHORT]}"
+    return f"venv-{contents_digest(checksums)[:_SHORT]}"
+
+
+def contents_digest(checksums: Mapping[str, str]) -> str:
+    """Return the checksum of what is in an archive: it names the environment that is made of it.
+
+    Args:
+        checksums: The sha256 of each wheel, by its file name.
+    """
+    lines = [f"{name} {checksum}\n" for name, checksum in sorted(checksums.items())]
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def _checksums(bundle: Path) -> dict[str, str]:
+    found: dict[str, str] = {}
+    with tarfile.open(bundle, "r:") as archive:
+        for member in archive:
+            content = archive.extractfile(member)
+            if content is not None:
+                found[Path(member.name).name] = hashlib.sha256(content.read()).hexdigest()
+    return found
 
 
 def platforms(python: HostPython) -> list[str]:
@@ -201,13 +258,14 @@ def _suits(wheel: str, python: HostPython) -> bool:
     )
 
 
-def _download_words(origin: Origin, wheel: Path, wheels: Path) -> list[str]:
+def _download_words(origin: Origin, constraints: Path, wheels: Path) -> list[str]:
     version = ".".join(map(str, origin.python.version))
-    words = ["download", "--only-binary=:all:", f"--python-version={version}", f"--dest={wheels}"]
+    words = ["download", "--require-hashes", "--no-deps", "--only-binary=:all:"]
+    words += [f"--python-version={version}", f"--dest={wheels}"]
     words += [f"--platform={name}" for name in platforms(origin.python)]
     if origin.wheelhouse is not None:
         words += ["--no-index", f"--find-links={origin.wheelhouse}"]
-    return [*words, str(wheel), "pip"]
+    return [*words, "--requirement", str(constraints)]
 
 
 def _wheel(source: Path, folder: Path) -> Path:
@@ -246,4 +304,4 @@ def _pip(words: list[str]) -> None:
             " Ansible made (--bundle).",
         )
     common = ["--quiet", "--disable-pip-version-check", "--no-input"]
-    run([*pip, words[0], *common, *words[1:]], why=why)
+    run([*pip, words[0], *common, *words[1:]], why=why, env=_EPOCH, timeout=LONG_LIMIT_S)

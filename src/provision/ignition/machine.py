@@ -8,7 +8,7 @@ from typing import Literal
 
 from provision.ignition.engines import BIN, PROGRAM, RUNTIME, VENDORS
 from provision.ignition.ledgers import FOLDER as LEDGERS
-from provision.ignition.ledgers import ledgers
+from provision.ignition.ledgers import PROVISION_TOML, ledgers
 from provision.ignition.spec import (
     Contents,
     Directory,
@@ -30,7 +30,6 @@ BUTANE: Mapping[Variant, str] = {"fcos": "1.4.0", "flatcar": "1.0.0"}
 
 _FOLDER = "/opt/provision"
 _STAGED = f"{_FOLDER}/first-boot"
-_TOML = "/etc/provision/provision.toml"
 _UNIT = "provision-first-boot.service"
 
 
@@ -59,21 +58,20 @@ class Machine:
 
 def configuration(machine: Machine) -> IgnitionConfig:
     """Return what makes a machine so."""
-    texts = machine.texts or {}
+    texts = {**(machine.texts or {}), PROVISION_TOML: machine.provision_toml}
     kept = ledgers(texts, daemon_json=machine.daemon_json)
     files = {
         f"{_FOLDER}/provision.tar": (0o644, machine.bundle),
         f"{_STAGED}/python.tar.gz": (0o644, machine.python),
         f"{_STAGED}/first-boot.sh": (0o755, inline(render("first-boot.sh"))),
-        _TOML: (0o644, inline(machine.provision_toml)),
         **{path: (0o644, inline(text)) for path, text in texts.items()},
         **{path: (0o600, inline(text)) for path, text in kept.items()},
     }
-    folders = {_FOLDER, _STAGED, BIN, "/etc/provision"}
+    folders = {_FOLDER, _STAGED, BIN, "/etc/provision", LEDGERS}
     links: tuple[Link, ...] = ()
     if machine.hook is not None:
         files[PROGRAM] = (0o755, machine.hook)
-        folders |= {"/etc/oci-decorator", VENDORS, LEDGERS}
+        folders |= {"/etc/oci-decorator", VENDORS}
         links = (Link(path=RUNTIME, target="oci-decorator"),)
     unit = render(f"{_UNIT}.j2", staged=_STAGED, environment=machine.environment)
     return IgnitionConfig(

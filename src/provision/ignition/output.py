@@ -10,7 +10,7 @@ from pathlib import Path
 
 from provision.errors import UsageError
 from provision.files import sync_directory, write_atomic
-from provision.ignition.bundle import bundles_folder, have_bundle
+from provision.ignition.bundle import bundles_folder, environment_name, have_bundle
 from provision.ignition.machine import Machine, butane, configuration
 from provision.ignition.prepare import Prepared
 from provision.ignition.spec import Contents, fetched
@@ -50,11 +50,13 @@ class Written:
     Attributes:
         config: The configuration itself.
         files: What it makes machines fetch.
+        environment: Name of the environment that a machine makes of the wheels among them.
         changed: Whether the folder was different before.
     """
 
     config: Served
     files: tuple[Served, ...]
+    environment: str
     changed: bool
 
 
@@ -89,6 +91,7 @@ def write(prepared: Prepared, folder: Path, *, progress: Progress) -> Written:
     bundle = prepared.bundle
     if not isinstance(bundle, Path):
         bundle = have_bundle(bundle, bundles_folder(os.environ), progress=progress)
+    environment = environment_name(bundle, prepared.python)
     progress(Step(2, _STEPS, "copy what machines fetch"))
     folder.mkdir(parents=True, exist_ok=True)
     before = {path.name for path in folder.iterdir()}
@@ -99,7 +102,7 @@ def write(prepared: Prepared, folder: Path, *, progress: Progress) -> Written:
     progress(Step(3, _STEPS, f"write {CONFIG}"))
     machine = Machine(
         provision_toml=prepared.provision_toml,
-        environment=prepared.environment,
+        environment=environment,
         python=python.contents(),
         bundle=wheels.contents(),
         hook=program.contents() if program else None,
@@ -113,7 +116,7 @@ def write(prepared: Prepared, folder: Path, *, progress: Progress) -> Written:
     changed = write_atomic(folder / BUTANE_FILE, snippet) or changed
     files = tuple(served for served in (python, wheels, program) if served is not None)
     is_new = any(served.name not in before for served in files)
-    return Written(config, files, changed=changed or is_new)
+    return Written(config, files, environment, changed=changed or is_new)
 
 
 def _described(name: str, content: bytes, url: str) -> Served:

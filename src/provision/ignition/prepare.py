@@ -75,7 +75,6 @@ class Prepared:
         texts: Further files of the machine, by path.
         daemon_json: Docker's, as it would be otherwise; None: there would be none.
         bundle: An archive of wheels, or what one is to be made from.
-        environment: Name of the environment that the machine makes of it.
     """
 
     url: str
@@ -86,7 +85,6 @@ class Prepared:
     texts: Mapping[str, str]
     daemon_json: str | None
     bundle: Path | Origin
-    environment: str
 
 
 def prepare(wish: Wish) -> Prepared:
@@ -108,6 +106,9 @@ def prepare(wish: Wish) -> Prepared:
     python = read_python(wish.python)
     _check_hook(wish, python)
     bundle: Path | Origin = wish.bundle or origin(wish.source, wish.wheelhouse, python)
+    if isinstance(bundle, Path):
+        # For what it checks.
+        environment_name(bundle, python)
     return Prepared(
         url=wish.url.rstrip("/"),
         variant=wish.variant,
@@ -117,11 +118,6 @@ def prepare(wish: Wish) -> Prepared:
         texts=_texts(wish),
         daemon_json=wish.docker_config.read_text() if wish.docker_config else None,
         bundle=bundle,
-        environment=(
-            environment_name(bundle, python)
-            if isinstance(bundle, Path)
-            else bundle.environment_name
-        ),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tarfile
+import zlib
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
@@ -63,7 +64,7 @@ def read_python(path: Path) -> HostPython:
         with tarfile.open(path, "r:gz") as archive:
             for member in archive:
                 _note(found, archive, member)
-    except (tarfile.TarError, EOFError, OSError) as error:
+    except (tarfile.TarError, zlib.error, ValueError, EOFError, OSError) as error:
         raise _refusal(path, f"is no archive: {error}") from error
     if found.version is None or found.machine is None or _PROGRAM not in found.names:
         raise _refusal(path, f"has no '{_ROOT / _PROGRAM}'")

@@ -1,4 +1,5 @@
 """Artifact images: made, found, pushed and unpacked through a container engine's API.
 
-``engine`` is the only module that knows the Docker SDK; the others work on its small interface.
+``engine`` and ``connection`` are the only modules that know the Docker SDK; the others work on the
+small interface of ``Engine``.
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,8 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from pydantic import ValidationError
+
+from provision.documents import mistakes_of
 from provision.errors import NotFoundError, ProvisionError, UsageError
-from provision.image.engine import Engine, Image, Message, split_reference
+from provision.image.engine import Engine, Image, Message
+from provision.image.references import split_reference
 from provision.image.scratch import scratch
 from provision.image.stream import transfer
 from provision.pin import BasePin
@@ -27,6 +32,7 @@ ARCHITECTURES = {
     "s390x": "s390x",
     "riscv64": "riscv64",
 }
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 # Copies of the making machine's own, which the engine replaces in every container.
 _FOREIGN = ("etc/hostname", "etc/resolv.conf")
 # What apt and the installation left behind, of no use in a base image.
@@ -84,7 +90,7 @@ def find_base(engine: Engine, request: BaseRequest, *, progress: Progress = sile
             "from the distro's own packages, or name another with --base.",
         )
     _check_architecture(image, request)
-    return BasePin(image=request.name, digest=_digest(image, name))
+    return _base_pin(request.name, _digest(image, name))
 
 
 def ensure_base(engine: Engine, base: BasePin, *, progress: Progress = silent) -> Image:
@@ -144,7 +150,7 @@ def make_base(
         made = engine.image(request.name)
         if made is not None and (before is None or made.id != before.id):
             # By the process that this one waited for.
-            return BasePin(image=request.name, digest=made.id)
+            return _base_pin(request.name, made.id)
         tree = folder / "root"
         progress(Note(f"Making {request.name} with debootstrap from {mirror}"))
         _debootstrap(tree, request, mirror=mirror, keyring=keyring, progress=progress)
@@ -154,16 +160,27 @@ def make_base(
     image = engine.image(request.name)
     if image is None:
         raise ProvisionError(f"The engine at {engine.host} took '{request.name}' and lacks it.")
-    return BasePin(image=request.name, digest=image.id)
+    return _base_pin(request.name, image.id)
 
 
 def _pinned(name: str, digest: str) -> BasePin:
-    if not digest.startswith("sha256:") or len(digest) != len("sha256:") + 64:
+    if not _DIGEST.fullmatch(digest):
         raise UsageError(
             f"'{digest}' is no digest of an image.",
             resolution="Give it as NAME@sha256: and 64 hexadecimal digits.",
         )
-    return BasePin(image=name, digest=digest)
+    return _base_pin(name, digest)
+
+
+def _base_pin(name: str, digest: str) -> BasePin:
+    try:
+        return BasePin(image=name, digest=digest)
+    except ValidationError as error:
+        raise UsageError(
+            f"'{name}' ({digest}) is no name of a base image.",
+            resolution="Give it as NAME:TAG or NAME@sha256:…, in lower case.",
+            details="\n".join(map(str, mistakes_of(error))),
+        ) from error
 
 
 def _digest(image: Image, name: str) -> str:
@@ -236,8 +253,11 @@ def _empty(folder: Path) -> None:
 @contextmanager
 def _packed(tree: Path, folder: Path) -> Iterator[IO[bytes]]:
     path = folder / "root.tar"
-    with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as archive:
-        archive.add(tree, arcname=".", filter=_plain)
+    try:
+        with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as archive:
+            archive.add(tree, arcname=".", filter=_plain)
+    except (tarfile.TarError, ValueError) as error:
+        raise ProvisionError(f"'{tree}' could not be packed: {error}.") from error
     with path.open("rb") as tar:
         yield tar
 

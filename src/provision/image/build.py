@@ -14,7 +14,13 @@ from provision.files import lock
 from provision.image.base import ensure_base
 from provision.image.context import pack
 from provision.image.diagnose import build_error
-from provision.image.engine import BuildOptions, Engine, EngineLostError, Image
+from provision.image.engine import (
+    BuildOptions,
+    Engine,
+    EngineLostError,
+    Image,
+)
+from provision.image.references import names_registry
 from provision.image.stream import BuildStream, StepRecord
 from provision.pin import Pin
 from provision.progress import Note, Output, Progress, Step, silent
@@ -77,13 +83,14 @@ class Built:
 def find(engine: Engine, pin: Pin) -> Image | None:
     """Return the artifact image of a Pin if the engine has it, whatever it is called there.
 
-    Only images with a name count: a name is given when everything is complete.
+    Only images with a name count: a name is given when everything is complete. One that has only
+    a registry's name was not made here.
     """
     image = engine.image(pin.image)
     if image is not None and image.labels.get(DIGEST_LABEL) == pin.digest:
         return image
     others = engine.images_with_label(f"{DIGEST_LABEL}={pin.digest}")
-    return others[0] if others else None
+    return next((i for i in others if not all(map(names_registry, i.tags))), None)
 
 
 def build(engine: Engine, request: BuildRequest, *, progress: Progress = silent) -> Built:

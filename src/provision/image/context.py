@@ -7,6 +7,8 @@ import tarfile
 from collections.abc import Mapping
 from typing import IO
 
+from provision.errors import ProvisionError
+
 
 def pack(files: Mapping[str, bytes]) -> IO[bytes]:
     """Return a tar file of regular files, sorted by path, without owner, date or mode of anyone.
@@ -20,6 +22,11 @@ def pack(files: Mapping[str, bytes]) -> IO[bytes]:
             entry = tarfile.TarInfo(path)
             entry.size = len(content)
             entry.mode = 0o644
-            archive.addfile(entry, io.BytesIO(content))
+            try:
+                archive.addfile(entry, io.BytesIO(content))
+            except ValueError as error:
+                raise ProvisionError(
+                    f"'{path}' can't go into the build context: {error}."
+                ) from error
     buffer.seek(0)
     return buffer

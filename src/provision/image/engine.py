@@ -5,29 +5,30 @@ Everything that the SDK raises becomes a ``ProvisionError`` here.
 
 from __future__ import annotations
 
-import errno
-import os
-import socket
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import IO, Any
-from urllib.parse import urlsplit
 
 from docker import APIClient
-from docker.errors import APIError, DockerException, ImageNotFound, NotFound
-from docker.tls import TLSConfig
+from docker.errors import (
+    APIError,
+    DockerException,
+    ImageNotFound,
+    NotFound,
+    StreamParseError,
+)
 from requests.exceptions import RequestException
 from urllib3.exceptions import HTTPError
 
-from provision.errors import NotFoundError, ProvisionError
+from provision.errors import ProvisionError
+from provision.image.references import split_reference
 
-# Where engines listen when nobody says otherwise: Docker first, then podman's service.
-DEFAULT_HOSTS = ("unix:///var/run/docker.sock", "unix:///run/podman/podman.sock")
-_CONNECT_SECONDS = 5.0
+# How long a build may say nothing: longer than any one step takes.
+_SILENT_SECONDS = 3600
 _CHUNK = 1 << 20
+_ANSWER_SHOWN = 200
 
 Message = Mapping[str, Any]
 
@@ -85,20 +86,23 @@ class Engine:
                 data = inspect(reference)
             except (ImageNotFound, NotFound):
                 return None
-        return Image(
-            id=data["Id"],
-            tags=tuple(data.get("RepoTags") or ()),
-            digests=tuple(data.get("RepoDigests") or ()),
-            labels=(data.get("Config") or {}).get("Labels") or {},
-            size=data.get("Size", 0),
-            architecture=data.get("Architecture", ""),
-        )
+        with self._understood(data):
+            return Image(
+                id=data["Id"],
+                tags=tuple(data.get("RepoTags") or ()),
+                digests=tuple(data.get("RepoDigests") or ()),
+                labels=(data.get("Config") or {}).get("Labels") or {},
+                size=data.get("Size", 0),
+                architecture=data.get("Architecture", ""),
+            )
 
     def images_with_label(self, label: str) -> list[Image]:
         """Return the named images that carry ``key`` or ``key=value`` as a label."""
         with self._translated("list images"):
             found = self._client.images(filters={"label": label, "dangling": False})
-        images = [self.image(entry["Id"]) for entry in found]
+        with self._understood(found):
+            ids = [str(entry["Id"]) for entry in found]
+        images = [self.image(image_id) for image_id in ids]
         return [image for image in images if image is not None and image.tags]
 
     def build(self, context: IO[bytes], options: BuildOptions) -> Iterator[Message]:
@@ -107,15 +111,17 @@ class Engine:
         The result gets no name; its id is in the messages (``aux``).
         """
         with self._translated("build an image"):
-            yield from self._client.build(
-                fileobj=context,
-                custom_context=True,
-                rm=True,
-                forcerm=True,
-                decode=True,
-                buildargs=dict(options.build_args),
-                network_mode=options.network,
-                timeout=None,
+            yield from self._messages(
+                self._client.build(
+                    fileobj=context,
+                    custom_context=True,
+                    rm=True,
+                    forcerm=True,
+                    decode=True,
+                    buildargs=dict(options.build_args),
+                    network_mode=options.network,
+                    timeout=_SILENT_SECONDS,
+                )
             )
 
     def tag(self, image_id: str, reference: str) -> None:
@@ -133,13 +139,15 @@ class Engine:
         """Fetch an image from its registry; yields what the engine says."""
         name, tag = split_reference(reference)
         with self._translated(f"pull '{reference}'"):
-            yield from self._client.pull(name, tag, stream=True, decode=True, platform=platform)
+            yield from self._messages(
+                self._client.pull(name, tag, stream=True, decode=True, platform=platform)
+            )
 
     def push(self, reference: str) -> Iterator[Message]:
         """Send an image to its registry; yields what the engine says."""
         name, tag = split_reference(reference)
         with self._translated(f"push '{reference}'"):
-            yield from self._client.push(name, tag, stream=True, decode=True)
+            yield from self._messages(self._client.push(name, tag, stream=True, decode=True))
 
     def import_tree(self, tar: IO[bytes], reference: str, changes: Iterable[str]) -> None:
         """Make an image of one layer out of a tar file of a root file system."""
@@ -167,8 +175,10 @@ class Engine:
             container = self._client.create_container(
                 image_id, command=["/none"], labels={"provision.extract": owner}
             )
+            with self._understood(container):
+                container_id = str(container["Id"])
             try:
-                stream, _status = self._client.get_archive(container["Id"], path, _CHUNK)
+                stream, _status = self._client.get_archive(container_id, path, _CHUNK)
                 try:
                     yield stream
                 finally:
@@ -179,8 +189,33 @@ class Engine:
                 self._remove_containers(label)
 
     def _remove_containers(self, label: str) -> None:
-        for entry in self._client.containers(all=True, filters={"label": label}):
-            self._client.remove_container(entry["Id"], force=True)
+        found = self._client.containers(all=True, filters={"label": label})
+        with self._understood(found):
+            ids = [str(entry["Id"]) for entry in found]
+        for container_id in ids:
+            self._client.remove_container(container_id, force=True)
+
+    def _messages(self, said: Iterable[object]) -> Iterator[Message]:
+        """Yield what an engine says during long work; each is an object."""
+        for message in said:
+            if not isinstance(message, Mapping):
+                raise self._odd(message)
+            yield message
+
+    @contextmanager
+    def _understood(self, answer: object) -> Iterator[None]:
+        """Refuse an answer that is not shaped as Docker's API says."""
+        try:
+            yield
+        except (KeyError, TypeError, AttributeError) as error:
+            raise self._odd(answer) from error
+
+    def _odd(self, answer: object) -> ProvisionError:
+        return ProvisionError(
+            f"The engine at {self.host} answers in a way that is not Docker's.",
+            resolution="Look whether that is Docker or podman's service, and not something else.",
+            details=repr(answer)[:_ANSWER_SHOWN],
+        )
 
     @contextmanager
     def _translated(self, what: str) -> Iterator[None]:
@@ -192,100 +227,16 @@ class Engine:
                 f"The engine at {self.host} could not {what}.",
                 details=str(error.explanation or error),
             ) from error
-        except (DockerException, RequestException, HTTPError, ConnectionError) as error:
+        except (
+            DockerException,
+            StreamParseError,
+            RequestException,
+            HTTPError,
+            ConnectionError,
+        ) as error:
             raise EngineLostError(
                 f"The connection to the engine at {self.host} broke when it had to {what}.",
                 resolution="Look whether the engine runs (systemctl status docker), and run the "
                 "command again: it goes on where it can.",
                 details=str(error),
             ) from error
-
-
-def connect(host: str | None = None) -> Engine:
-    """Connect to the engine.
-
-    Args:
-        host: Its address; None: ``DOCKER_HOST``, or the default socket that answers.
-
-    Raises:
-        NotFoundError: No engine answers; says what was tried and how to get one.
-        ProvisionError: There is one that may not be used, or that fails.
-    """
-    named = host or os.environ.get("DOCKER_HOST")
-    tried: list[str] = []
-    for candidate in (named,) if named else DEFAULT_HOSTS:
-        problem = _problem_of(candidate)
-        if problem is None:
-            return Engine(_client(candidate), candidate)
-        tried.append(f"{candidate}: {problem}")
-    if any(os.strerror(errno.EACCES) in line for line in tried):
-        raise ProvisionError(
-            "This user may not use the container engine.",
-            resolution="Run the command as root, or add the user to the engine's group "
-            "(usermod -aG docker USER, then log in again).",
-            details="\n".join(tried),
-        )
-    raise NotFoundError(
-        "No container engine answers.",
-        resolution="Start one (systemctl start docker), install one (apt install docker.io; or "
-        "podman, with systemctl start podman.socket), or name it in DOCKER_HOST or in "
-        "provision.toml ([engine] host).",
-        details="Tried:\n" + "\n".join(tried),
-    )
-
-
-def split_reference(reference: str) -> tuple[str, str | None]:
-    """Split ``name:tag`` or ``name@digest``; a registry's port is not a tag."""
-    if "@" in reference:
-        name, digest = reference.split("@", 1)
-        return _without_tag(name), digest
-    name = _without_tag(reference)
-    return name, reference[len(name) + 1 :] or None
-
-
-def _without_tag(reference: str) -> str:
-    folder, slash, last = reference.rpartition("/")
-    return folder + slash + last.split(":", 1)[0]
-
-
-def _problem_of(host: str) -> str | None:
-    """Say why a host can't be reached; None if it can (or if only the SDK can tell)."""
-    parts = urlsplit(host)
-    if parts.scheme == "unix":
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
-            door.settimeout(_CONNECT_SECONDS)
-            return _connect_problem(door, parts.path)
-    if parts.scheme == "tcp":
-        with socket.socket() as door:
-            door.settimeout(_CONNECT_SECONDS)
-            return _connect_problem(door, (parts.hostname or "", parts.port or 2375))
-    return None
-
-
-def _connect_problem(door: socket.socket, address: str | tuple[str, int]) -> str | None:
-    try:
-        door.connect(address)
-    except OSError as error:
-        return error.strerror or str(error)
-    return None
-
-
-def _client(host: str) -> APIClient:
-    try:
-        return APIClient(base_url=host, version="auto", tls=_tls())
-    except DockerException as error:
-        raise ProvisionError(
-            f"The container engine at {host} does not answer as one.", details=str(error)
-        ) from error
-
-
-def _tls() -> TLSConfig | bool:
-    """Return the client's certificates where the environment names them, as Docker's own does.
-
-    Source: https://docs.docker.com/reference/cli/docker/#environment-variables
-    """
-    if not os.environ.get("DOCKER_TLS_VERIFY"):
-        return False
-    folder = Path(os.environ.get("DOCKER_CERT_PATH") or Path.home() / ".docker")
-    certificate = (str(folder / "cert.pem"), str(folder / "key.pem"))
-    return TLSConfig(client_cert=certificate, ca_cert=str(folder / "ca.pem"), verify=True)

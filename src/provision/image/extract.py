@@ -14,9 +14,8 @@ from typing import IO, TYPE_CHECKING, cast
 from provision.errors import NotFoundError, ProvisionError
 from provision.files import lock
 from provision.image.engine import Engine, Image
-from provision.image.stream import transfer
-from provision.image.unpack import Unpacker
-from provision.progress import Progress, silent
+from provision.image.unpack import BAD_TAR, Unpacker
+from provision.progress import Note, Progress, silent
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -46,7 +45,7 @@ def extract(
     destination.mkdir(parents=True)
     try:
         with (
-            _owned(state) as owner,
+            _owned(state, progress) as owner,
             engine.archive(image.id, ARTIFACT, owner=owner) as chunks,
         ):
             unpacker = Unpacker(destination, strip=ARTIFACT.strip("/"), progress=progress)
@@ -67,47 +66,50 @@ def read_file(engine: Engine, image: Image, path: str, *, state: Path) -> bytes:
     with (
         _owned(state) as owner,
         engine.archive(image.id, f"{ARTIFACT}/{path}", owner=owner) as chunks,
-        tarfile.open(fileobj=_readable(chunks), mode="r|") as archive,
     ):
-        member = archive.next()
-        source = archive.extractfile(member) if member and member.isreg() else None
-        if source is None:
-            raise ProvisionError(f"'{path}' in the image is no regular file.")
-        return source.read(_FILE_MAX)
+        try:
+            with tarfile.open(fileobj=_readable(chunks), mode="r|") as archive:
+                return _content(archive, path)
+        except BAD_TAR as error:
+            raise ProvisionError(
+                f"'{path}' of the image could not be read as a tar stream.", details=str(error)
+            ) from error
 
 
-def find_image(engine: Engine, reference: str, *, progress: Progress = silent) -> Image:
-    """Return an image by name or id, pulled if the engine lacks it.
+def _content(archive: tarfile.TarFile, path: str) -> bytes:
+    """Return the content of the one file in an archive."""
+    member = archive.next()
+    source = archive.extractfile(member) if member and member.isreg() else None
+    if source is None:
+        raise ProvisionError(f"'{path}' in the image is no regular file.")
+    content = source.read(_FILE_MAX + 1)
+    if len(content) > _FILE_MAX:
+        raise ProvisionError(f"'{path}' in the image is larger than {_FILE_MAX} bytes.")
+    return content
+
+
+def find_image(engine: Engine, reference: str) -> Image:
+    """Return an image of the engine by name or id; nothing is pulled.
 
     Raises:
-        NotFoundError: It is neither here nor in its registry.
+        NotFoundError: The engine hasn't got it.
     """
     image = engine.image(reference)
-    reason = None
-    if image is None:
-        try:
-            for message in engine.pull(reference):
-                reason = message.get("error", reason)
-                for event in transfer(message):
-                    progress(event)
-        except ProvisionError as error:
-            reason = error.details or error.message
-        image = engine.image(reference)
     if image is None:
         raise NotFoundError(
-            f"There is no image '{reference}', here or in its registry.",
+            f"The engine at {engine.host} has no image '{reference}'.",
             resolution="'provision build' says what its image is called; 'docker images' lists "
             "those that the engine has.",
-            details=reason,
         )
     return image
 
 
 @contextmanager
-def _owned(state: Path) -> Iterator[str]:
+def _owned(state: Path, progress: Progress = silent) -> Iterator[str]:
     """Hold the lock under which containers for extraction exist; yields its name."""
     path = state / "locks" / "extract"
-    with lock(path):
+    waiting = "Another provision is reading an image; waiting for it"
+    with lock(path, on_wait=lambda: progress(Note(waiting))):
         yield str(path)
 
 

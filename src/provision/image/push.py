@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from provision.errors import ProvisionError
-from provision.image.engine import Engine, split_reference
+from provision.image.engine import Engine
+from provision.image.references import split_reference
 from provision.image.stream import transfer
 from provision.progress import Note, Progress, silent
 
@@ -42,7 +44,8 @@ def push(engine: Engine, image_id: str, reference: str, *, progress: Progress = 
                 "and look whether the engine reaches it.",
                 details=str(message["error"]),
             )
-        digest = (message.get("aux") or {}).get("Digest", digest)
+        aux = message.get("aux")
+        digest = aux.get("Digest", digest) if isinstance(aux, Mapping) else digest
         for event in transfer(message):
             progress(event)
     if digest is None:

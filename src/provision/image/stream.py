@@ -81,12 +81,12 @@ class BuildStream:
         if "stream" in message:
             return self._text(str(message["stream"]))
         if "aux" in message:
-            identity = (message["aux"] or {}).get("ID")
+            identity = _mapping(message["aux"]).get("ID")
             if identity:
                 self.stage_ids.append(str(identity))
         if "error" in message:
             self.error = str(message["error"]).strip()
-            self.exit_status = (message.get("errorDetail") or {}).get("code")
+            self.exit_status = _mapping(message.get("errorDetail")).get("code")
         if "status" in message:
             return transfer(message)
         return []
@@ -142,8 +142,14 @@ class BuildStream:
 
 def transfer(message: Mapping[str, Any]) -> list[Event]:
     """Turn a pull's or push's progress message into an event; most carry nothing to show."""
-    detail = message.get("progressDetail") or {}
-    if "current" not in detail:
+    detail = _mapping(message.get("progressDetail"))
+    current, total = detail.get("current"), detail.get("total")
+    if not isinstance(current, int):
         return []
-    what = f"{message['status']} {message.get('id', '')}".strip()
-    return [Transfer(what, int(detail["current"]), detail.get("total"))]
+    what = f"{message.get('status', '')} {message.get('id', '')}".strip()
+    return [Transfer(what, current, total if isinstance(total, int) else None)]
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    """Return a part of a message; empty where the engine left it out."""
+    return value if isinstance(value, Mapping) else {}

@@ -19,6 +19,9 @@ _CHUNK = 1 << 20
 # No set-uid bits, and nobody but the owner writes.
 _PERMISSIONS = 0o755
 _PROGRESS_BYTES = 8 << 20
+# What the library raises for a stream that is no tar file: besides its own, for numbers in its
+# headers that are none or too large.
+BAD_TAR = (tarfile.TarError, ValueError, ArithmeticError, EOFError)
 
 
 class Unpacker:
@@ -51,7 +54,7 @@ class Unpacker:
             with tarfile.open(fileobj=stream, mode="r|") as archive:
                 for member in archive:
                     self._member(archive, member)
-        except tarfile.TarError as error:
+        except BAD_TAR as error:
             raise ProvisionError(
                 "The image's content could not be read as a tar stream.", details=str(error)
             ) from error
@@ -110,6 +113,8 @@ class Unpacker:
 
     def _symlink(self, member: tarfile.TarInfo, path: PurePosixPath) -> None:
         target = PurePosixPath(member.linkname)
+        if not member.linkname or "\0" in member.linkname:
+            raise _refused(member.name, "is a link that names nothing")
         if target.is_absolute() or not _stays_inside(path.parent, target):
             raise _refused(member.name, f"points out of the artifact, to '{target}'")
         (self._root / path).symlink_to(member.linkname)

@@ -6,6 +6,7 @@ anybody.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 from provision.files import switch_symlink, sync_directory
@@ -40,12 +41,13 @@ def linked_kernels(layout: Layout) -> dict[str, str]:
         links = sorted(layout.kernels.iterdir())
     except OSError:
         return {}
-    # Names that begin with a dot are a killed run's.
-    return {
-        link.name: link.readlink().name
-        for link in links
-        if link.is_symlink() and not link.name.startswith(".")
-    }
+    found = {}
+    for link in links:
+        # Names that begin with a dot are a killed run's; another process may remove any.
+        with suppress(OSError):
+            if link.is_symlink() and not link.name.startswith("."):
+                found[link.name] = link.readlink().name
+    return found
 
 
 def entries(layout: Layout) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from provision.host.security import selinux
+from provision.install.layout import Layout
 from provision.manifest import Manifest
 
 # xattr(7); the value ends with a NUL: setfilecon(3).
@@ -33,25 +34,25 @@ _CANNOT = {
 log = logging.getLogger(__name__)
 
 
-def label_entry(entry: Path, manifest: Manifest, root: Path) -> None:
-    """Label an entry of the store and the folder that it lies in, where the host has SELinux.
+def label_entry(entry: Path, manifest: Manifest, layout: Layout) -> None:
+    """Label an entry of the store and the folder that it will lie in, where the host has SELinux.
 
     Links that are made beside it later get the folder's label.
 
     Args:
-        entry: The entry, complete.
+        entry: The entry or its draft, complete.
         manifest: Its manifest.
-        root: Root of the host that it is for.
+        layout: Where it belongs.
 
     Raises:
         OSError: This process may not set labels.
     """
-    if selinux(root) not in {"enforcing", "permissive"}:
+    if selinux(layout.root) not in {"enforcing", "permissive"}:
         return
     programs = {entry / "driver" / f.path.lstrip("/") for f in manifest.files if f.kind == "binary"}
     modules = entry / "lib/modules"
     unknown: set[str] = set()
-    for path in (entry.parent, *_tree(entry)):
+    for path in (layout.folder, *_tree(entry)):
         if path in programs:
             kind = _PROGRAM
         else:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from provision.rootfs import in_root
+
 STORE = PurePosixPath("var/lib/provision")
 VENDOR_CONFIGS = PurePosixPath("etc/oci-decorator/oci-decorator.d")
 LOADER_CONFIGS = PurePosixPath("etc/ld.so.conf.d")
@@ -21,11 +23,11 @@ class Layout:
     @property
     def folder(self) -> Path:
         """The driver's part of the store; all entries and what belongs to them lie in it."""
-        return self.root / STORE / self.driver
+        return in_root(self.root, STORE / self.driver)
 
     def entry(self, short_digest: str) -> Path:
         """Return the folder of one artifact: complete if it is there."""
-        return self.folder / short_digest
+        return in_root(self.root, STORE / self.driver / short_digest)
 
     @property
     def current(self) -> Path:
@@ -40,7 +42,7 @@ class Layout:
     @property
     def kernels(self) -> Path:
         """Folder of links: which artifact is for which kernel."""
-        return self.folder / "kernels"
+        return in_root(self.root, STORE / self.driver / "kernels")
 
     def kernel_link(self, release: str) -> Path:
         """Return the link to the artifact that is used when a kernel runs."""
@@ -48,7 +50,7 @@ class Layout:
 
     @property
     def state(self) -> Path:
-        """What the agent remembers; losing it costs time, nothing else."""
+        """What the agent remembers: what was chosen, what failed, what was rolled back from."""
         return self.folder / "state.json"
 
     @property
@@ -59,7 +61,7 @@ class Layout:
     @property
     def saved(self) -> Path:
         """Copies of other people's files that were replaced on request."""
-        return self.folder / "saved"
+        return in_root(self.root, STORE / self.driver / "saved")
 
     @property
     def lock(self) -> Path:
@@ -85,6 +87,13 @@ class Layout:
     def driver_root(self) -> PurePosixPath:
         """The current user space, as the host itself calls it whatever ``root`` is."""
         return PurePosixPath("/") / STORE / self.driver / "current/driver"
+
+    def linked(self, link: Path) -> Path | None:
+        """Return the artifact that a link of the store leads to; None: it leads to none."""
+        if not link.is_symlink():
+            return None
+        target = in_root(self.root, link.relative_to(self.root))
+        return target if target.is_dir() else None
 
     def on_host(self, path: Path) -> str:
         """Return a path as the host itself calls it."""

@@ -17,6 +17,7 @@ from provision.documents import Frozen, load_json
 from provision.errors import ProvisionError
 from provision.files import sync_directory, write_atomic
 from provision.pin import Sha256
+from provision.rootfs import in_root
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +95,10 @@ class Ledger:
             text: What it shall hold; None: it shall not exist.
             mode: Its permission bits.
         """
-        there = path.read_bytes() if path.exists() else None
+        there = self._content(path)
         is_same = there == (None if text is None else text.encode())
-        if is_same and not path.is_symlink() and (text is None or _mode(path) == mode):
+        place = self.place(path)
+        if is_same and not place.is_symlink() and (text is None or _mode(place) == mode):
             return []
         change = Change("remove", path) if text is None else Change("write", path, text, mode)
         if there is None:
@@ -106,6 +108,10 @@ class Ledger:
             return [change]
         return [Change("save", path, str(self.saved / f"{path.name}.{digest[:12]}")), change]
 
+    def place(self, path: Path) -> Path:
+        """Return where a file lies, whatever links its folders are; it may be a link itself."""
+        return in_root(self.root, self._name(path), follow=False)
+
     def make(self, change: Change) -> None:
         """Save, write or remove a file.
 
@@ -114,23 +120,36 @@ class Ledger:
         """
         match change.kind:
             case "save":
-                write_atomic(Path(change.value), change.path.read_bytes(), mode=0o600)
+                content = self._content(change.path) or b""
+                write_atomic(Path(change.value), content, mode=0o600)
             case "write":
                 self.write(change.path, change.value, mode=change.mode)
             case "remove":
-                change.path.unlink()
-                sync_directory(change.path.parent)
+                place = self.place(change.path)
+                place.unlink()
+                sync_directory(place.parent)
 
     def write(self, path: Path, text: str, *, mode: int = 0o644) -> None:
         """Write a file, noting beforehand what it may hold if this ends in the middle."""
         name = self._name(path)
         record = self.load()
-        there = [hashlib.sha256(path.read_bytes()).hexdigest()] if path.exists() else []
+        content = self._content(path)
+        there = [] if content is None else [hashlib.sha256(content).hexdigest()]
         new = hashlib.sha256(text.encode()).hexdigest()
         known = tuple(digest for digest in record.files.get(name, ()) if digest in there)
         files = {**record.files, name: (*known, new)}
         self.store(record.model_copy(update={"files": files}))
-        write_atomic(path, text, mode=mode)
+        write_atomic(self.place(path), text, mode=mode)
+
+    def _content(self, path: Path) -> bytes | None:
+        """Return what a file holds, through links below the root; None: there is no such file.
+
+        A link that leads nowhere is a foreign file too, such as one that masks a unit.
+        """
+        real = in_root(self.root, self._name(path))
+        if real.exists():
+            return real.read_bytes()
+        return b"" if self.place(path).is_symlink() else None
 
     def _name(self, path: Path) -> str:
         return f"/{path.relative_to(self.root)}"

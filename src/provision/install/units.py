@@ -1,4 +1,4 @@
-"""The systemd units that run the agent, the hooks of Debian's kernel packages, Flatcar's gate.
+"""The systemd units that run the agent, udev's rule, kernel packages' hooks, Flatcar's gate.
 
 They lie in /etc, where a host's own units belong, and are enabled by the links that
 ``systemctl enable`` would make, so that an image's root is prepared in the same way as a host.
@@ -17,15 +17,18 @@ from provision.errors import UsageError
 from provision.files import switch_symlink
 from provision.install.layout import STORE
 from provision.install.ledger import Change, Ledger, Record, refuse_strangers
+from provision.rootfs import glob_in_root, in_root
 from provision.run import find_program, run
 
 UNITS = PurePosixPath("etc/systemd/system")
 KERNEL_HOOKS = PurePosixPath("etc/kernel")
+UDEV_RULES = PurePosixPath("etc/udev/rules.d")
 # Where flatcar-postinst looks, as /usr/share/oem/bin: on its OEM partition, which can be written.
 # Source: https://www.flatcar.org/docs/latest/setup/releases/update-strategies/
 _OEM_PROGRAMS = PurePosixPath("oem/bin")
 # What runs at once, without waiting for a boot.
-_WATCHERS = ("provision-kernel.path", "provision-apply.timer")
+_WATCHERS = ("provision-kernel.path", "provision-apply.timer", "provision-cdi.path")
+_CDI = "provision-cdi."
 _UNIT_SUFFIXES = (".service.j2", ".path.j2", ".timer.j2")
 # systemd.service(5), COMMAND LINES: blanks, quotes, '%' and '$' mean something there.
 _PROGRAM = re.compile(r"/[A-Za-z0-9._+/-]+")
@@ -52,8 +55,9 @@ def unit_files(
     documentation: str,
     with_hooks: bool,
     with_gate: bool = False,
+    with_cdi: bool = True,
 ) -> list[UnitFile]:
-    """Render all units, the kernel hooks, and what holds updates of Flatcar.
+    """Render all units, udev's rule, the kernel hooks, and what holds updates of Flatcar.
 
     Args:
         templates: The folder of templates.
@@ -61,6 +65,7 @@ def unit_files(
         documentation: Address for ``Documentation=``.
         with_hooks: Whether the host's kernel packages run hooks in /etc/kernel.
         with_gate: Whether an update is held that drivers don't build for.
+        with_cdi: Whether CDI specifications are written at boot and when drivers change.
 
     Raises:
         UsageError: The path can't stand in a unit.
@@ -87,7 +92,11 @@ def unit_files(
     units = [
         p for p in sorted((templates / "systemd").iterdir()) if p.name.endswith(_UNIT_SUFFIXES)
     ]
+    units = [p for p in units if with_cdi or not p.name.startswith(_CDI)]
     files = [rendered(path, UNITS, 0o644) for path in units]
+    # udev sees by itself that a rule came or went: systemd-udevd.service(8).
+    rules = sorted((templates / "udev").glob("*.rules.j2"))
+    files += [rendered(path, UDEV_RULES, 0o644) for path in rules]
     if with_hooks:
         hooks = sorted((templates / "kernel").glob("*/provision.j2"))
         files += [rendered(path, KERNEL_HOOKS / path.parent.name, 0o755) for path in hooks]
@@ -111,7 +120,7 @@ def has_kernel_hooks(root: Path) -> bool:
 
     Source: https://kernel-team.pages.debian.net/kernel-handbook/ch-update-hooks.html
     """
-    return (root / "var/lib/dpkg").is_dir()
+    return in_root(root, "var/lib/dpkg").is_dir()
 
 
 def plan_units(root: Path, files: Iterable[UnitFile], *, replace: bool = False) -> list[Change]:
@@ -142,7 +151,7 @@ def plan_units(root: Path, files: Iterable[UnitFile], *, replace: bool = False) 
     changes += [
         Change("switch", path, target)
         for path, target in links.items()
-        if not (path.is_symlink() and str(path.readlink()) == target)
+        if not (place := ledger.place(path)).is_symlink() or str(place.readlink()) != target
     ]
     return changes
 
@@ -169,13 +178,13 @@ def apply_units(root: Path, changes: list[Change], *, on_change: Callable[[Chang
     for change in changes:
         on_change(change)
         if change.kind == "switch":
-            switch_symlink(change.path, change.value)
+            switch_symlink(ledger.place(change.path), change.value)
         else:
             ledger.make(change)
     _forget_removed(ledger)
     if is_running:
         _systemctl("daemon-reload")
-        if starting := [name for name in _WATCHERS if name not in removed]:
+        if starting := [name for name in _WATCHERS if (root / UNITS / name).exists()]:
             _systemctl("start", *starting)
 
 
@@ -203,9 +212,15 @@ def own_program(root: Path, started_as: str) -> str:
 def _own_links(root: Path, record: Record) -> set[Path]:
     """Return the links that enable a unit which we wrote."""
     names = set(record.files)
-    folders = (root / UNITS).glob("*.wants")
-    links = [path for folder in folders for path in folder.iterdir() if path.is_symlink()]
-    return {path for path in links if str(path.readlink()) in names}
+    found = {
+        root / path: in_root(root, path, follow=False)
+        for path in glob_in_root(root, f"{UNITS}/*.wants/*")
+    }
+    return {
+        path
+        for path, place in found.items()
+        if place.is_symlink() and str(place.readlink()) in names
+    }
 
 
 def _forget_removed(ledger: Ledger) -> None:
@@ -218,12 +233,12 @@ def _forget_removed(ledger: Ledger) -> None:
 
 
 def _exists(root: Path, name: str) -> bool:
-    return (root / name.lstrip("/")).exists()
+    return in_root(root, name).exists()
 
 
 def _ledger(root: Path) -> Ledger:
     # Below a name that no driver can have.
-    folder = root / STORE / ".units"
+    folder = in_root(root, STORE / ".units")
     return Ledger(root, folder / "written.json", folder)
 
 

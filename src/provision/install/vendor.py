@@ -27,6 +27,8 @@ def vendor_config(layout: Layout, manifest: Manifest) -> str:
         "activation_flag": container.activation_flag,
         "driver_feature": list(container.driver_feature),
         "root": str(layout.driver_root),
+        **({"interfaces": list(container.interfaces)} if container.interfaces else {}),
+        **({"units": container.units} if container.units else {}),
         "inventory": {name: _feature(manifest, name) for name in container.features},
         "sonames": _sonames(manifest),
     }

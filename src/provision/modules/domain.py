@@ -10,6 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from provision.host.security import selinux
+from provision.rootfs import in_root
 
 
 def in_own_domain(argv: list[str | Path], root: Path = Path("/")) -> list[str | Path]:
@@ -24,7 +25,7 @@ def in_own_domain(argv: list[str | Path], root: Path = Path("/")) -> list[str | 
     if selinux(root) not in {"enforcing", "permissive"}:
         return argv
     try:
-        context = (root / "proc/self/attr/current").read_text().rstrip("\0\n")
+        context = in_root(root, "proc/self/attr/current").read_text().rstrip("\0\n")
     except OSError:
         # The kernel has no SELinux, whatever the configuration says.
         return argv

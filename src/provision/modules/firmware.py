@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 from provision.errors import ProvisionError
 from provision.files import switch_symlink
 from provision.manifest import Manifest
+from provision.rootfs import in_root
 
 FOLDER = PurePosixPath("run/provision/firmware")
 PARAMETER = PurePosixPath("sys/module/firmware_class/parameters/path")
@@ -48,10 +49,10 @@ def offer_firmware(entry: Path, manifest: Manifest, *, root: Path = Path("/")) -
     real = entry.resolve()
     for name, path in names.items():
         target = f"/{(real / path).relative_to(root.resolve())}"
-        switch_symlink(root / FOLDER / name, target)
+        switch_symlink(in_root(root, FOLDER / name, follow=False), target)
     if current != ours:
         # Not atomically: it is no file but a parameter of the kernel.
-        (root / PARAMETER).write_text(ours)
+        in_root(root, PARAMETER).write_text(ours)
     return True
 
 
@@ -68,6 +69,6 @@ def firmware_names(manifest: Manifest) -> dict[str, str]:
 def configured_folder(root: Path) -> str:
     """Return the folder that the kernel looks into before its own; empty if there is none."""
     try:
-        return (root / PARAMETER).read_text().strip()
+        return in_root(root, PARAMETER).read_text().strip()
     except OSError:
         return ""

@@ -7,6 +7,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from provision.rootfs import in_root
+
 # Longer than any record: https://docs.kernel.org/admin-guide/abi-testing.html, /dev/kmsg.
 _RECORD = 8192
 
@@ -20,7 +22,7 @@ class KernelLog:
     """
 
     def __init__(self, root: Path, *, whole: bool = False) -> None:
-        self._path = root / "dev/kmsg"
+        self._path = in_root(root, "dev/kmsg")
         self._from = os.SEEK_SET if whole else os.SEEK_END
         self._handle: int | None = None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from provision.errors import ProvisionError
 from provision.modules.modinfo import read_identity
+from provision.rootfs import in_root
 
 if TYPE_CHECKING:
     # The agent looks at every boot, and these take longer to load than all else that it does.
@@ -72,10 +74,10 @@ def loaded_modules(root: Path = Path("/")) -> dict[str, LoadedModule]:
     https://docs.kernel.org/admin-guide/abi-stable.html.
     """
     try:
-        lines = (root / "proc/modules").read_text().splitlines()
+        lines = in_root(root, "proc/modules").read_text().splitlines()
     except FileNotFoundError:
         return {}
-    modules = (_loaded(line, root / "sys/module") for line in lines if line.strip())
+    modules = (_loaded(line, in_root(root, "sys/module")) for line in lines if line.strip())
     return {module.name: module for module in modules}
 
 
@@ -147,7 +149,7 @@ def users_of(
 
 def _loaded(line: str, modules: Path) -> LoadedModule:
     fields = line.split()
-    if len(fields) < _FIELDS:
+    if len(fields) < _FIELDS or not re.fullmatch(r"-|[0-9]{1,9}", fields[2]):
         raise ProvisionError(f"/proc/modules has a line that can't be understood: '{line}'.")
     name, _size, references, users = fields[:_FIELDS]
     folder = modules / name
@@ -174,7 +176,7 @@ def _is_in_tree(folder: Path) -> bool | None:
 def _up(root: Path, module: str) -> list[str]:
     """Return the network interfaces of a module that are up: no reference counts for them."""
     found = []
-    for interface in sorted((root / "sys/class/net").glob("*")):
+    for interface in sorted(in_root(root, "sys/class/net").glob("*")):
         driver = interface / "device/driver/module"
         flags = _text(interface / "flags")
         if driver.exists() and driver.resolve().name == module and flags is not None:
@@ -186,7 +188,7 @@ def _openers(module: str, devices: Iterable[str], root: Path) -> list[User]:
     """Return the processes that have devices open; the kernel where none can be found."""
     patterns = [f"/dev/{pattern}" for pattern in devices]
     found = []
-    for process in (root / "proc").glob("[0-9]*"):
+    for process in in_root(root, "proc").glob("[0-9]*"):
         opened = {path for path in _open_files(process) if _matches(path, patterns)}
         if opened:
             name = _text(process / "comm") or "?"

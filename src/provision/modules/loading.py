@@ -21,11 +21,15 @@ from provision.modules.nodes import make_nodes, remove_nodes
 from provision.modules.refusals import Refusal, explain
 from provision.modules.unloading import ModuleInUseError, unload_modules
 from provision.progress import Note, Progress, silent
+from provision.rootfs import in_root
 from provision.run import run
 
 # Module parameters: by module, then by name.
 Parameter = str | int | bool
 Options = Mapping[str, Mapping[str, Parameter]]
+# Seconds for one module and its hardware: less than provision-boot.service has for all of them, so
+# that the status still says which one hung.
+_LIMIT_S = 120.0
 
 
 def load(
@@ -136,7 +140,7 @@ def require_kernel(manifest: Manifest, root: Path = Path("/")) -> None:
     """
     release = manifest.pin.kernel.release
     try:
-        running = (root / "proc/sys/kernel/osrelease").read_text().strip()
+        running = in_root(root, "proc/sys/kernel/osrelease").read_text().strip()
     except OSError as error:
         raise NotFoundError(
             f"No kernel runs under '{root}', so nothing can be loaded there.",
@@ -204,6 +208,7 @@ def _load_needed(manifest: Manifest, modules: list[Module], root: Path, progress
                 ["modprobe", *elsewhere, "-a", *needed],
                 why=f"load what {module.name} needs",
                 check=False,
+                timeout=_LIMIT_S,
             )
             if done.returncode == 0:
                 progress(Note(f"loaded {', '.join(needed)} of the kernel's own"))
@@ -219,6 +224,7 @@ def _insert(entry: Path, manifest: Manifest, name: str, parameters: list[str], r
             in_own_domain(["modprobe", *where, name, *parameters], root),
             why=f"load the module {name}",
             check=False,
+            timeout=_LIMIT_S,
         )
         if done.returncode != 0:
             raise _explained(manifest, name, done.stderr, log)

@@ -10,13 +10,22 @@ from __future__ import annotations
 import gzip
 import lzma
 import struct
+import zlib
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
 from provision.errors import ProvisionError
 
 # What reading bytes that are no module may raise.
-UNREADABLE = (struct.error, IndexError, ValueError, EOFError, gzip.BadGzipFile, lzma.LZMAError)
+UNREADABLE = (
+    struct.error,
+    IndexError,
+    ValueError,
+    EOFError,
+    gzip.BadGzipFile,
+    lzma.LZMAError,
+    zlib.error,
+)
 _MAGIC = b"\x7fELF"
 _CLASS_64 = 2
 _MODINFO = b".modinfo"

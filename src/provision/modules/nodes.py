@@ -12,12 +12,13 @@ import re
 import stat
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from provision.errors import ProvisionError
 from provision.files import switch_symlink
 from provision.manifest import DeviceNode, Manifest
 from provision.progress import Note, Progress, silent
+from provision.rootfs import glob_in_root, in_root
 
 # Makes a node: path, mode with type, device number; ``os.mknod``.
 Mknod = Callable[[Path, int, int], None]
@@ -78,8 +79,9 @@ def make_nodes(
             progress(Note(f"make /dev/{node.name} ({node.major}:{node.minor})"))
             _make(root, node, mknod)
             made.append(f"/dev/{node.name}")
-        link = root / "dev/char" / f"{node.major}:{node.minor}"
-        switch_symlink(link, os.path.relpath(root / "dev" / node.name, link.parent))
+        link = in_root(root, f"dev/char/{node.major}:{node.minor}", follow=False)
+        place = in_root(root, f"dev/{node.name}", follow=False)
+        switch_symlink(link, os.path.relpath(place, link.parent))
     return tuple(made)
 
 
@@ -95,12 +97,13 @@ def remove_nodes(manifest: Manifest, *, root: Path = Path("/")) -> tuple[str, ..
         if rule.major in majors or rule.major in majors.values():
             continue
         pattern = re.compile(re.escape(rule.name).replace(r"\{minor\}", r"\d+"))
-        folder = (root / "dev" / rule.name).parent
-        for path in sorted(folder.glob("*")):
-            name = str(path.relative_to(root / "dev"))
+        for found in glob_in_root(root, str(PurePosixPath("dev", rule.name).parent / "*")):
+            path = in_root(root, found, follow=False)
+            name = str(found.relative_to("dev"))
             if pattern.fullmatch(name) and stat.S_ISCHR(path.lstat().st_mode):
                 numbers = path.lstat().st_rdev
-                link = root / "dev/char" / f"{os.major(numbers)}:{os.minor(numbers)}"
+                number = f"{os.major(numbers)}:{os.minor(numbers)}"
+                link = in_root(root, f"dev/char/{number}", follow=False)
                 link.unlink(missing_ok=True)
                 path.unlink()
                 removed.append(f"/dev/{name}")
@@ -113,7 +116,7 @@ def _majors(root: Path) -> dict[str, int]:
     Source: proc(5), /proc/devices.
     """
     try:
-        text = (root / "proc/devices").read_text()
+        text = in_root(root, "proc/devices").read_text()
     except OSError:
         return {}
     section = text.partition("Character devices:")[2].partition("Block devices:")[0]
@@ -126,14 +129,15 @@ def _numbered(rule: DeviceNode, root: Path) -> list[tuple[str, int]]:
     if rule.each is None:
         return [(rule.name, rule.minor or 0)]
     field = re.compile(rf"^{re.escape(rule.each.field)}\s*:\s*(\d+)\s*$", re.MULTILINE)
-    texts = [path.read_text() for path in sorted(root.glob(rule.each.files)) if path.is_file()]
+    places = [in_root(root, name) for name in glob_in_root(root, rule.each.files)]
+    texts = [path.read_text() for path in places if path.is_file()]
     numbers = [int(match[1]) for text in texts if (match := field.search(text))]
     return [(rule.name.replace("{minor}", str(number)), number) for number in numbers]
 
 
 def _is_there(root: Path, node: Node) -> bool:
     try:
-        status = (root / "dev" / node.name).lstat()
+        status = in_root(root, f"dev/{node.name}", follow=False).lstat()
     except FileNotFoundError:
         return False
     return stat.S_ISCHR(status.st_mode) and status.st_rdev == os.makedev(node.major, node.minor)
@@ -141,7 +145,7 @@ def _is_there(root: Path, node: Node) -> bool:
 
 def _make(root: Path, node: Node, mknod: Mknod) -> None:
     """Make a node under its name by one rename, so that nobody finds it half made."""
-    path = root / "dev" / node.name
+    path = in_root(root, f"dev/{node.name}", follow=False)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -15,9 +15,36 @@ _OTHER_SYMBOL = re.compile(r"disagrees about version of symbol (\S+)")
 _VERMAGIC = re.compile(r"version magic '(?P<is>[^']*)' should be '(?P<should>[^']*)'")
 _PARAMETER = re.compile(r"(?P<value>`.*' invalid for parameter|unknown parameter) .?(?P<name>\w+)")
 _SIGNATURE = ("Key was rejected by service", "Required key not available", "Bad message")
+# What the kernel logs of them: kernel/module/signing.c. Of one that doesn't verify it logs nothing.
+_SIGNATURE_LOG = (
+    ("unsigned module", "unsigned"),
+    ("unsupported crypto", "digest"),
+    ("unavailable key", "unknown"),
+)
 _LOG_LINES = 8
 
 SECURE_BOOT_HOW_TO = "docs/how-to/secure-boot.md"
+_SIGN = (
+    "Sign modules with a key of yours ([signing] in /etc/provision/provision.toml) and enrol its"
+    f" certificate with 'mokutil --import': {SECURE_BOOT_HOW_TO}."
+)
+_AGAIN = "sign it again: provision install --replace DRIVER"
+_SIGNATURE_REASONS = {
+    "unsigned": ("is not signed", _SIGN),
+    "unknown": ("is signed with a key that it does not know", _SIGN),
+    "digest": (
+        "has a signature with a digest that it does not have",
+        f'Set hash = "sha256" in [signing] of /etc/provision/provision.toml, and {_AGAIN}.',
+    ),
+    "broken": ("has a signature that it can't read", f"The module is damaged; {_AGAIN}."),
+    "": (
+        "has a signature that does not verify with any of them",
+        (
+            "See whether it was changed since it was signed (provision verify DRIVER), and whether"
+            f" its key's certificate is enrolled (mokutil --list-enrolled): {SECURE_BOOT_HOW_TO}."
+        ),
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +95,13 @@ def explain(refusal: Refusal) -> ProvisionError:
 def _signature(refusal: Refusal) -> _Reason | None:
     if not refusal.has(*_SIGNATURE):
         return None
-    is_signed = not any("unsigned module" in line for line in refusal.log)
-    what = "is signed with a key that it does not know" if is_signed else "is not signed"
+    kind = next((k for text, k in _SIGNATURE_LOG if any(text in line for line in refusal.log)), "")
+    if not kind and refusal.has("Required key not available"):
+        kind = "unknown"
+    what, resolution = _SIGNATURE_REASONS[kind or ("broken" if refusal.has("Bad message") else "")]
     return _Reason(
         f"this kernel accepts only modules signed with a key that it knows, and this one {what}",
-        "Sign modules with a key of yours ([signing] in /etc/provision/provision.toml) and enrol"
-        f" its certificate with 'mokutil --import': {SECURE_BOOT_HOW_TO}.",
+        resolution,
     )
 
 
@@ -84,8 +112,7 @@ def _lockdown(refusal: Refusal) -> _Reason | None:
     return _Reason(
         "the kernel is locked down (Secure Boot) and the module is not signed with a key that it"
         " knows",
-        "Sign modules with a key of yours ([signing] in /etc/provision/provision.toml) and enrol"
-        f" its certificate with 'mokutil --import': {SECURE_BOOT_HOW_TO}.",
+        _SIGN,
     )
 
 

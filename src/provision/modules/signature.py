@@ -1,7 +1,7 @@
-"""The signature at the end of a kernel module: where it begins, and what is signed.
+"""The signature at the end of a kernel module: read and appended.
 
 A module is followed by a PKCS#7 message, a fixed record with that message's length, and a magic
-text. Source: include/linux/module_signature.h and scripts/sign-file.c of the kernel;
+text. Source: struct module_signature in the kernel's include/linux/module_signature.h;
 https://docs.kernel.org/admin-guide/module-signing.html.
 """
 
@@ -64,6 +64,21 @@ def read_signature(path: Path) -> Appended | None:
         return None
     with path.open("rb") as stream, mmap(stream.fileno(), 0, access=ACCESS_READ) as data:
         return find_signature(data)
+
+
+def append_signature(path: Path, message: bytes) -> None:
+    """Append a signature to a module file; one that it has already no longer counts.
+
+    Args:
+        path: The module; not in use yet, because a run that is killed leaves half of it.
+        message: PKCS#7 in DER: detached, over the whole file as it is.
+
+    Raises:
+        OSError: The file can't be written.
+    """
+    record = _RECORD.pack(0, 0, _PKCS7, 0, 0, len(message))
+    with path.open("ab") as stream:
+        stream.write(message + record + MAGIC)
 
 
 def read_content(path: Path, appended: Appended) -> bytes:

@@ -1,7 +1,7 @@
 """Signs the modules of an artifact for hosts that refuse unsigned ones, and checks signatures.
 
-The kernel's own ``sign-file`` signs, so keys may be wherever it can reach them: in a file, or
-behind a PKCS#11 URI. Source: https://docs.kernel.org/admin-guide/module-signing.html.
+OpenSSL makes the messages and we append them (docs/decisions/0081). Keys may be wherever it can
+reach them: in a file, or in a token.
 """
 
 from __future__ import annotations
@@ -11,26 +11,24 @@ import os
 import ssl
 import tempfile
 from binascii import Error as Base64Error
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from provision.config import SigningConfig
 from provision.errors import NotFoundError, ProvisionError
 from provision.manifest import Manifest, Module
-from provision.modules.signature import find_signature, read_content, read_signature
+from provision.modules.signature import (
+    append_signature,
+    find_signature,
+    read_content,
+    read_signature,
+)
+from provision.modules.signing_key import SigningKey, on_host, open_key
 from provision.modules.verify import Finding
 from provision.progress import Note, Progress, silent
-from provision.run import Completed, run
+from provision.run import run
 
-# What sign-file and the kernel's own build read the key's passphrase or the token's PIN from.
-PIN_VARIABLE = "KBUILD_SIGN_PIN"
-# How OpenSSL's engine and tokens are told where they are: openssl-env(7), libp11's README.
-_TOKEN_VARIABLES = ("OPENSSL_CONF", "OPENSSL_ENGINES", "PKCS11_MODULE_PATH", "SOFTHSM2_CONF")
-# What sign-file says where OpenSSL has no provider for tokens.
-_NO_WAY_TO_TOKENS = "OSSL_PROVIDER_try_load"
 _DER_BEGIN = b"\x30"
-_MODULE_MODE = 0o644
 
 
 def fingerprint(certificate: Path) -> str:
@@ -47,7 +45,6 @@ def sign(
     entry: Path,
     manifest: Manifest,
     signing: SigningConfig,
-    tool: Path,
     *,
     root: Path = Path("/"),
     progress: Progress = silent,
@@ -58,7 +55,6 @@ def sign(
         entry: The artifact's folder.
         manifest: Its manifest; stays as it is, because it describes what was built.
         signing: Key and certificate.
-        tool: The kernel's sign-file.
         root: Root of the host that key and certificate are on.
         progress: Told what is done.
 
@@ -66,27 +62,25 @@ def sign(
         The modules that were signed; none without a key.
 
     Raises:
-        NotFoundError: Key or certificate are missing.
-        ProvisionError: sign-file failed, or what it made is not signed with this certificate.
+        NotFoundError: Key, certificate, PIN or OpenSSL are missing.
+        ProvisionError: OpenSSL failed, or what it made is not signed with this certificate.
+        OSError: A module can't be written.
     """
-    if signing.key is None or signing.certificate is None:
+    key = open_key(root, signing)
+    if key is None or signing.certificate is None:
         return ()
-    certificate = _on_host(root, signing.certificate)
-    key = signing.key if _is_token(signing) else str(_key_file(root, signing.key))
-    signer = _Signer(tool, key, certificate, signing.hash, _environment(root, signing))
-    for module in manifest.modules:
-        progress(Note(f"sign {module.name}"))
-        path = entry / module.path
-        done = signer.sign(path)
-        if done.returncode != 0 and _is_token(signing) and _NO_WAY_TO_TOKENS in done.stderr:
-            done = signer.sign_by_engine(path)
-        if done.returncode != 0:
-            raise _not_signed(module, signing, done.stderr)
-        path.chmod(_MODULE_MODE)
+    certificate = on_host(root, signing.certificate)
+    with tempfile.TemporaryDirectory(prefix="provision-") as name:
+        signer = _Signer(key, signing.hash, Path(name))
+        signer.certificate.write_text(ssl.DER_cert_to_PEM_cert(_der(certificate)))
+        for module in manifest.modules:
+            progress(Note(f"sign {module.name}"))
+            path = entry / module.path
+            append_signature(path, signer.sign(module, path, is_token=bool(signing.token_uri)))
     findings = verify_signatures(entry, manifest, certificate)
     if findings:
         raise ProvisionError(
-            "What the kernel's sign-file made does not verify.",
+            "The modules were signed, and their signatures do not verify.",
             resolution="See that key and certificate in provision.toml belong together.",
             details="\n".join(map(str, findings)),
         )
@@ -114,7 +108,7 @@ def verify_signatures(entry: Path, manifest: Manifest, certificate: Path) -> tup
 
 
 def is_signed(module: Path) -> bool:
-    """Return whether a module file carries a signature, by whomsoever.
+    """Return whether a module file carries a signature, made with any key.
 
     Raises:
         OSError: It can't be read.
@@ -127,39 +121,43 @@ def is_signed(module: Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Signer:
-    """Signs files; see ``SigningConfig`` for what it signs with."""
+    """Makes signatures.
 
-    tool: Path
-    key: str
-    certificate: Path
+    Attributes:
+        key: What OpenSSL is given to sign with.
+        hash: The signature's digest.
+        folder: Where it works.
+    """
+
+    key: SigningKey
     hash: str
-    environment: Mapping[str, str]
+    folder: Path
 
-    def sign(self, module: Path) -> Completed:
-        """Sign with sign-file, which makes a new file and renames it."""
-        return self._run([self.tool, self.hash, self.key, self.certificate, module])
+    @property
+    def certificate(self) -> Path:
+        """The key's certificate, as PEM: all that every OpenSSL reads."""
+        return self.folder / "certificate.pem"
 
-    def sign_by_engine(self, module: Path) -> Completed:
-        """Let OpenSSL's engine sign, and sign-file append that.
+    def sign(self, module: Module, path: Path, *, is_token: bool) -> bytes:
+        """Return the detached PKCS#7 message over a file, in DER, as the kernel takes it.
 
-        sign-file of newer kernels reaches tokens by OpenSSL's provider alone, which distros of
-        their time don't all have. The message is the same, byte for byte: openssl-cms(1) with the
-        flags of scripts/sign-file.c.
+        It has no certificates and no signed attributes: the kernel looks for its own copy of the
+        certificate, and hashes nothing but the module. Source: openssl-cms(1);
+        crypto/asymmetric_keys/pkcs7_parser.c and pkcs7_verify.c of the kernel.
         """
-        with tempfile.TemporaryDirectory(prefix="provision-") as folder:
-            message = Path(folder, "message")
-            key: list[str | Path] = ["-engine", "pkcs11", "-keyform", "engine", "-inkey", self.key]
-            if PIN_VARIABLE in self.environment:
-                key += ["-passin", f"env:{PIN_VARIABLE}"]
-            how = ["-binary", "-noattr", "-nocerts", "-md", self.hash, "-outform", "DER"]
-            files: list[str | Path] = ["-signer", self.certificate, "-in", module, "-out", message]
-            done = self._run(["openssl", "cms", "-sign", *key, *how, *files])
-            if done.returncode != 0:
-                return done
-            return self._run([self.tool, "-s", message, self.hash, self.certificate, module])
-
-    def _run(self, argv: Sequence[str | Path]) -> Completed:
-        return run(argv, why="sign a kernel module", env=self.environment, check=False)
+        message = self.folder / "message"
+        form = ["-binary", "-noattr", "-nocerts", "-nosmimecap", "-outform", "DER"]
+        files: list[str | Path] = ["-signer", self.certificate, "-in", path, "-out", message]
+        done = run(
+            ["openssl", "cms", "-sign", "-md", self.hash, *form, *files, *self.key.words],
+            why="sign a kernel module",
+            env=self.key.environment,
+            stdin=self.key.secret,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise _not_signed(module, done.stderr, is_token=is_token)
+        return message.read_bytes()
 
 
 def _fault(module: Path, folder: Path) -> str | None:
@@ -213,39 +211,15 @@ def _der(certificate: Path) -> bytes:
         ) from error
 
 
-def _is_token(signing: SigningConfig) -> bool:
-    return signing.key is not None and signing.key.startswith("pkcs11:")
-
-
-def _key_file(root: Path, name: str) -> Path:
-    path = _on_host(root, name)
-    if not path.is_file():
-        raise NotFoundError(
-            f"There is no key '{path}'.",
-            resolution="Correct [signing] in /etc/provision/provision.toml.",
-        )
-    return path
-
-
-def _environment(root: Path, signing: SigningConfig) -> dict[str, str]:
-    """Return the variables with the passphrase or PIN, and those that lead to a token."""
-    names = (PIN_VARIABLE, *_TOKEN_VARIABLES)
-    inherited = {name: os.environ[name] for name in names if name in os.environ}
-    if signing.pin_file is None:
-        return inherited
-    return inherited | {PIN_VARIABLE: _on_host(root, signing.pin_file).read_text().strip()}
-
-
-def _on_host(root: Path, name: str) -> Path:
-    return root / name.lstrip("/")
-
-
-def _not_signed(module: Module, signing: SigningConfig, said: str) -> ProvisionError:
-    hint = "The key may need a passphrase: [signing] pin_file in /etc/provision/provision.toml."
-    if _is_token(signing):
+def _not_signed(module: Module, said: str, *, is_token: bool) -> ProvisionError:
+    hint = (
+        "See that key and certificate belong together. The key may need a passphrase: name a file"
+        " that has it, [signing] pin_file in /etc/provision/provision.toml."
+    )
+    if is_token:
         hint = (
-            "See that the token is there and that OpenSSL has its PKCS#11 engine"
-            " (libengine-pkcs11-openssl, openssl-pkcs11); the PIN comes from [signing] pin_file."
+            "See that the token is there (pkcs11-tool --list-slots), that PKCS11_MODULE_PATH names"
+            " its module, and that the file that [signing] pin_file names has its PIN."
         )
     return ProvisionError(
         f"The module '{module.name}' could not be signed.",

@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from provision.documents import load_json
 from provision.errors import ConfigError, NotFoundError, ProvisionError
 from provision.files import sha256_file
-from provision.manifest import DriverFile, Manifest, Module
+from provision.manifest import UNSIGNED, DriverFile, Manifest, Module
 from provision.modules.modinfo import read_modinfo
 from provision.modules.signature import content_digest, read_signature
 
@@ -146,7 +146,7 @@ class _Check:
         self._artifact = artifact
         self._manifest = manifest
         self._on_bytes = on_bytes
-        self._known = {MANIFEST}
+        self._known = {MANIFEST, UNSIGNED}
         release = manifest.pin.kernel.release
         self._kernel_folder = PurePosixPath("lib/modules") / release
 

@@ -9,17 +9,20 @@ from pathlib import Path
 
 from provision.documents import load_json, parse_json
 from provision.errors import ProvisionError
-from provision.files import lock
 from provision.image.build import DIGEST_LABEL
 from provision.image.engine import Engine, Image
 from provision.image.extract import extract, find_image, read_file
+from provision.image.references import names_registry
 from provision.image.scratch import scratch
 from provision.install.activate import apply, plan, plan_removal
 from provision.install.kernels import linked_kernels, unlink_kernel
 from provision.install.labels import label_entry
 from provision.install.layout import Layout
 from provision.install.ledger import Change
-from provision.install.store import add, current_entry, remove_leftovers
+from provision.install.locks import changing, switching
+from provision.install.origin import mark_unsigned
+from provision.install.state import refuse_newer
+from provision.install.store import adopt, current_entry, drafted, remove_leftovers
 from provision.manifest import Manifest
 from provision.modules.verify import MANIFEST, Report, verify
 from provision.pipeline.settings import Settings
@@ -69,7 +72,7 @@ def verify_image(
         NotFoundError: There is no such image.
         ProvisionError: Its content can't be unpacked safely.
     """
-    image = find_image(engine, reference, progress=progress)
+    image = find_image(engine, reference)
     with scratch(settings.state, "verify", progress=progress) as folder:
         artifact = folder / "artifact"
         extract(engine, image, artifact, state=settings.state, progress=progress)
@@ -115,7 +118,7 @@ def install_image(
         ProvisionError: The artifact is damaged, the disk is full, or somebody else's file is in
             the way; nothing has changed then that matters to anyone.
     """
-    image = find_image(engine, reference, progress=progress)
+    image = find_image(engine, reference)
     manifest = _manifest_of(settings, engine, image, reference)
     layout = Layout(settings.root, manifest.pin.driver.name)
     entry = layout.entry(manifest.pin.short_digest)
@@ -123,18 +126,23 @@ def install_image(
         return Installed(manifest, entry, tuple(plan(layout, manifest, replace=replace)))
     with _locked(layout, progress):
         # Before anything is unpacked: whether somebody else's file is in the way.
-        changes = plan(layout, manifest, replace=replace)
-        added = _add(
-            settings,
-            engine,
-            _Source(image, reference, manifest),
-            replace=replace,
-            progress=progress,
-        )
-        if added and not any(change.kind == "unpack" for change in changes):
-            changes.insert(0, Change("unpack", entry))
-        apply(layout, changes, on_change=lambda change: progress(Note(str(change))))
-    return Installed(manifest, entry, tuple(changes))
+        plan(layout, manifest, replace=replace)
+    source = _Source(image, reference, manifest)
+    while True:
+        with (
+            _drafted(settings, engine, source, replace=replace, progress=progress) as draft,
+            switching(layout.root, progress),
+            _locked(layout, progress),
+        ):
+            if draft is None and not entry.is_dir():
+                # Garbage collection took it since it was verified.
+                continue
+            changes = plan(layout, manifest, replace=replace)
+            added = draft is not None and adopt(layout, entry.name, draft, replace=replace)
+            if added and not any(change.kind == "unpack" for change in changes):
+                changes.insert(0, Change("unpack", entry))
+            apply(layout, changes, on_change=lambda change: progress(Note(str(change))))
+            return Installed(manifest, entry, tuple(changes))
 
 
 def store_image(
@@ -147,20 +155,21 @@ def store_image(
 ) -> Stored:
     """Put an image's artifact into the store of a host, beside the one that is in use.
 
+    Until a link names it, garbage collection may take it again.
+
     Arguments and errors as ``install_image``.
     """
-    image = find_image(engine, reference, progress=progress)
+    image = find_image(engine, reference)
     manifest = _manifest_of(settings, engine, image, reference)
     layout = Layout(settings.root, manifest.pin.driver.name)
-    with _locked(layout, progress):
-        added = _add(
-            settings,
-            engine,
-            _Source(image, reference, manifest),
-            replace=replace,
-            progress=progress,
-        )
-    return Stored(manifest, layout.entry(manifest.pin.short_digest), added)
+    entry = layout.entry(manifest.pin.short_digest)
+    source = _Source(image, reference, manifest)
+    with (
+        _drafted(settings, engine, source, replace=replace, progress=progress) as draft,
+        _locked(layout, progress),
+    ):
+        added = draft is not None and adopt(layout, entry.name, draft, replace=replace)
+    return Stored(manifest, entry, added)
 
 
 def activate_entry(
@@ -178,8 +187,8 @@ def activate_entry(
         ConfigError: Its manifest is none.
         ProvisionError: Somebody else's file is in the way.
     """
-    manifest = load_json(entry / MANIFEST, Manifest)
-    with _locked(layout, progress):
+    with switching(layout.root, progress), _locked(layout, progress):
+        manifest = load_json(entry / MANIFEST, Manifest)
         changes = plan(layout, manifest, replace=replace)
         apply(layout, changes, on_change=lambda change: progress(Note(str(change))))
     return Installed(manifest, entry, tuple(changes))
@@ -191,9 +200,11 @@ def retire(layout: Layout, *, progress: Progress = silent) -> None:
     The links of its kernels go last, so that a run that is killed is finished by the next.
 
     Raises:
+        NewerStateError: A newer provision wrote what is remembered of it.
         OSError: A file can't be removed.
     """
-    with _locked(layout, progress):
+    with switching(layout.root, progress), _locked(layout, progress):
+        refuse_newer(layout)
         changes = plan_removal(layout)
         apply(layout, changes, on_change=lambda change: progress(Note(str(change))))
         layout.state.unlink(missing_ok=True)
@@ -204,11 +215,7 @@ def retire(layout: Layout, *, progress: Progress = silent) -> None:
 @contextmanager
 def _locked(layout: Layout, progress: Progress) -> Iterator[None]:
     """Hold a driver's lock, with what killed runs left behind removed."""
-
-    def waiting() -> None:
-        progress(Note(f"Another process is installing {layout.driver}; waiting for it"))
-
-    with lock(layout.lock, on_wait=waiting):
+    with changing(layout, progress):
         for path in remove_leftovers(layout):
             progress(Note(f"Removed what an interrupted run left behind: {path}"))
         yield
@@ -223,18 +230,18 @@ class _Source:
     manifest: Manifest
 
 
-def _add(
+@contextmanager
+def _drafted(
     settings: Settings,
     engine: Engine,
     source: _Source,
     *,
     replace: bool,
     progress: Progress,
-) -> bool:
-    """Unpack an image into the store, verify and sign it; the caller holds the driver's lock.
+) -> Iterator[Path | None]:
+    """Unpack, verify and sign an image, beside the store's entries; yields the draft.
 
-    Returns:
-        Whether it was added; an entry that was there is verified instead.
+    None where the store has the entry: that one is verified instead.
     """
     pin = source.manifest.pin
     layout = Layout(settings.root, pin.driver.name)
@@ -245,12 +252,28 @@ def _add(
         extract(engine, source.image, partial, state=settings.state, progress=progress)
         _verified(partial, source.image, progress).require_whole(f"The image '{source.reference}'")
         sign_entry(settings, partial, source.manifest, progress=progress)
-        label_entry(partial, source.manifest, settings.root)
+        if names_registry(source.reference):
+            mark_unsigned(partial, source.reference)
+        label_entry(partial, source.manifest, layout)
 
-    added = add(layout, pin.short_digest, fill, replace=replace)
-    if not added:
+    if not replace and verify_entry(layout, entry, progress=progress):
+        yield None
+        return
+    with drafted(layout, pin.short_digest, fill) as draft:
+        yield draft
+
+
+def verify_entry(layout: Layout, entry: Path, *, progress: Progress = silent) -> bool:
+    """Verify an entry of the store, under the driver's lock; returns whether there is one.
+
+    Raises:
+        ProvisionError: It is damaged.
+    """
+    with _locked(layout, progress):
+        if not entry.is_dir():
+            return False
         verify_path(entry, progress=progress).require_whole(f"The store entry '{entry}'")
-    return added
+        return True
 
 
 def _manifest_of(settings: Settings, engine: Engine, image: Image, reference: str) -> Manifest:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 
 from provision.errors import NotFoundError
+from provision.files import write_atomic
 from provision.image.base import BaseRequest, find_base, make_base
 from provision.image.build import BuildRequest, Built, build
-from provision.image.engine import Engine, connect
-from provision.pin import BasePin
+from provision.image.connection import connect
+from provision.image.engine import Engine
+from provision.pin import BasePin, keyring_digest
 from provision.pipeline.resolution import (
     Resolved,
     base_request,
@@ -69,7 +72,11 @@ def build_image(
         files=render_context(resolved).files,
         state=settings.state,
         build_args=build_arguments(
-            settings, resolved.mirror, resolved.security_mirror, jobs=how.jobs
+            settings,
+            resolved.mirror,
+            resolved.security_mirror,
+            is_snapshot=resolved.is_snapshot,
+            jobs=how.jobs,
         ),
         network=how.network or settings.config.engine.network,
         rebuild=how.rebuild,
@@ -119,20 +126,33 @@ def ensure_base_image(
             progress(Note(f"There is no image {request.name}; making it"))
     index = open_driver_index(settings, None, chosen, progress=progress)
     index.close()
-    keyring = settings.config.distro(chosen.id).archive.keyring
     pin = make_base(
         engine,
         request,
         mirror=index.mirror,
         state=settings.state,
-        keyring=settings.root / keyring.lstrip("/") if keyring else None,
+        keyring=_keyring_file(settings, index.keyring),
         progress=progress,
     )
     return pin, True
 
 
+def _keyring_file(settings: Settings, keyring: bytes | None) -> Path | None:
+    """Return the keys as a file, for a program; None: they are the distro's own."""
+    if keyring is None:
+        return None
+    path = settings.state / "archive/keys" / f"{keyring_digest(keyring)}.gpg"
+    write_atomic(path, keyring)
+    return path
+
+
 def build_arguments(
-    settings: Settings, mirror: str, security_mirror: str | None, *, jobs: int | None = None
+    settings: Settings,
+    mirror: str,
+    security_mirror: str | None,
+    *,
+    is_snapshot: bool = False,
+    jobs: int | None = None,
 ) -> dict[str, str]:
     """Return the arguments that every Dockerfile of ours takes; none changes the result.
 
@@ -140,12 +160,15 @@ def build_arguments(
         settings: The host.
         mirror: Address of the distro's archive.
         security_mirror: Address of its security updates, if there are any.
+        is_snapshot: Whether the archive counts although its time of validity is over.
         jobs: Compilers at once; None: what provision.toml says, or one a processor.
     """
     count = jobs or settings.config.engine.jobs or _processors()
     args = {"JOBS": str(count), "DEBIAN_MIRROR": mirror}
     if security_mirror:
         args["DEBIAN_SECURITY_MIRROR"] = security_mirror
+    if is_snapshot:
+        args["DEBIAN_SNAPSHOT"] = "yes"
     return args | {name: os.environ[name] for name in _PROXIES if name in os.environ}
 
 

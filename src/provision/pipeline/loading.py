@@ -7,16 +7,18 @@ from pathlib import Path
 
 from provision.documents import load_json
 from provision.errors import NotFoundError, ProvisionError
-from provision.files import lock
 from provision.install.layout import STORE, Layout
+from provision.install.locks import changing, switching
 from provision.manifest import Manifest
 from provision.modules.conflicts import loaded_conflicts
 from provision.modules.loaded import loaded_modules
 from provision.modules.loading import devices_of, load, loadable, require_kernel, unload
 from provision.modules.unloading import removable
 from provision.modules.verify import MANIFEST, verify_modules
+from provision.pipeline.devices import collect_loaded, unloading
 from provision.pipeline.settings import Settings
-from provision.progress import Note, Progress, silent
+from provision.progress import Progress, silent
+from provision.rootfs import glob_in_root, in_root
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,18 +30,20 @@ class Moved:
         entry: Its folder in the store.
         modules: The modules that were loaded or unloaded, in their order.
         conflicts: The kernel's own modules that were unloaded for them.
+        problems: What could not be found out about its devices.
     """
 
     manifest: Manifest
     entry: Path
     modules: tuple[str, ...]
     conflicts: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
 
 
 def stored_drivers(root: Path) -> list[str]:
     """Return the drivers that have an artifact in use in a host's store."""
-    folders = sorted((root / STORE).glob("*"))
-    return [folder.name for folder in folders if (folder / "current").is_symlink()]
+    links = glob_in_root(root, f"{STORE}/*/current")
+    return [link.parent.name for link in links if in_root(root, link, follow=False).is_symlink()]
 
 
 def load_driver(
@@ -59,14 +63,13 @@ def load_driver(
         ProvisionError: The artifact is damaged, or the kernel refused a module.
     """
     layout = Layout(settings.root, driver)
-    entry = _entry(layout)
-    manifest = load_json(entry / MANIFEST, Manifest)
-    require_kernel(manifest, settings.root)
     if dry_run:
+        entry, manifest = _loadable(layout)
         wanted = loadable(entry, manifest, root=settings.root)
         conflicts = loaded_conflicts(manifest, loaded_modules(settings.root))
         return Moved(manifest, entry, tuple(module.name for module in wanted), conflicts)
-    with lock(layout.lock, on_wait=lambda: progress(Note(f"waiting for who works on {driver}"))):
+    with switching(settings.root, progress), changing(layout, progress):
+        entry, manifest = _loadable(layout)
         verify_modules(entry).require_whole(f"The store entry '{entry}'")
         conflicts = loaded_conflicts(manifest, loaded_modules(settings.root))
         configured = settings.config.drivers.get(driver)
@@ -77,7 +80,8 @@ def load_driver(
             root=settings.root,
             progress=progress,
         )
-    return Moved(manifest, entry, loaded, conflicts)
+        problems = collect_loaded(settings.root, entry, manifest, progress=progress)
+    return Moved(manifest, entry, loaded, conflicts, problems)
 
 
 def unload_driver(
@@ -97,14 +101,28 @@ def unload_driver(
         ProvisionError: The kernel refused.
     """
     layout = Layout(settings.root, driver)
-    entry = _entry(layout)
-    manifest = load_json(entry / MANIFEST, Manifest)
     if dry_run:
+        entry, manifest = _artifact(layout)
         names = [module.name for module in manifest.modules]
         devices = devices_of(manifest)
         return Moved(manifest, entry, removable(names, devices=devices, root=settings.root))
-    with lock(layout.lock, on_wait=lambda: progress(Note(f"waiting for who works on {driver}"))):
-        return Moved(manifest, entry, unload(manifest, root=settings.root, progress=progress))
+    with switching(settings.root, progress), changing(layout, progress):
+        entry, manifest = _artifact(layout)
+        with unloading(settings.root, driver, progress=progress):
+            unloaded = unload(manifest, root=settings.root, progress=progress)
+    return Moved(manifest, entry, unloaded)
+
+
+def _loadable(layout: Layout) -> tuple[Path, Manifest]:
+    """Return the artifact for the running kernel, which must be for that very kernel."""
+    entry, manifest = _artifact(layout)
+    require_kernel(manifest, layout.root)
+    return entry, manifest
+
+
+def _artifact(layout: Layout) -> tuple[Path, Manifest]:
+    entry = _entry(layout)
+    return entry, load_json(entry / MANIFEST, Manifest)
 
 
 def _entry(layout: Layout) -> Path:
@@ -115,7 +133,7 @@ def _entry(layout: Layout) -> Path:
         ProvisionError: A link leads nowhere.
     """
     try:
-        running = (layout.root / "proc/sys/kernel/osrelease").read_text().strip()
+        running = in_root(layout.root, "proc/sys/kernel/osrelease").read_text().strip()
     except OSError:
         running = ""
     links = [layout.kernel_link(running)] if running else []
@@ -126,9 +144,10 @@ def _entry(layout: Layout) -> Path:
             f"The driver '{layout.driver}' is not installed under '{layout.root}'.",
             resolution=f"Install it: provision install {layout.driver}. Installed are: {there}.",
         )
-    if not link.is_dir():
+    entry = layout.linked(link)
+    if entry is None:
         raise ProvisionError(
             f"'{link}' points to an artifact that is gone.",
             resolution=f"Install it anew: provision install {layout.driver}.",
         )
-    return link.resolve()
+    return entry

@@ -12,13 +12,15 @@ from provision.errors import ProvisionError
 from provision.image.build import DIGEST_LABEL, find
 from provision.image.engine import Engine
 from provision.image.phases import phases
+from provision.image.pull import pull
 from provision.image.push import push
-from provision.image.stream import transfer
 from provision.install.layout import Layout
+from provision.install.locks import changing
 from provision.manifest import Manifest
 from provision.pin import Pin
 from provision.pipeline.artifacts import store_image, verify_path
 from provision.pipeline.images import BuildSettings, build_image
+from provision.pipeline.registry import UnsignedError, may_pull, registry_reference
 from provision.pipeline.resolution import Resolved
 from provision.pipeline.settings import Settings
 from provision.progress import Note, Progress, silent
@@ -66,21 +68,25 @@ def obtain(
         ProvisionError: The engine failed, the artifact is damaged or the disk is full.
     """
     begun = time.monotonic()
-    entry = Layout(settings.root, resolved.pin.driver.name).entry(resolved.pin.short_digest)
-    if entry.is_dir() and not replace:
-        report = verify_path(entry, progress=progress)
-        if report.manifest is not None and not report.findings:
+    layout = Layout(settings.root, resolved.pin.driver.name)
+    entry = layout.entry(resolved.pin.short_digest)
+    if not replace:
+        with changing(layout, progress):
+            report = verify_path(entry, progress=progress) if entry.is_dir() else None
+        if report is not None and report.manifest is not None and not report.findings:
             return Obtained(report.manifest, entry, "store", _total(begun))
-        progress(Note(f"{entry} is damaged; making it anew"))
-    origin, seconds = _have_image(settings, engine(), resolved, progress)
-    stored = store_image(settings, engine(), resolved.pin.image, replace=True, progress=progress)
+        if report is not None:
+            progress(Note(f"{entry} is damaged; making it again"))
+            replace = True
+    reference = _pulled(settings, engine(), resolved.pin, progress)
+    if reference is not None:
+        origin: Origin = "registry"
+        seconds: Mapping[str, float] = {}
+    else:
+        reference = resolved.pin.image
+        origin, seconds = _have_image(settings, engine(), resolved, progress)
+    stored = store_image(settings, engine(), reference, replace=replace, progress=progress)
     return Obtained(stored.manifest, entry, origin, {**seconds, **_total(begun)})
-
-
-def registry_reference(settings: Settings, pin: Pin) -> str | None:
-    """Return what the image of a Pin is called in the host's registry; None: it has none."""
-    address = settings.config.registry.address
-    return None if address is None else f"{address}/{pin.image.removeprefix('provision/')}"
 
 
 def _have_image(
@@ -89,8 +95,6 @@ def _have_image(
     """Have the image in the engine."""
     origin: Origin = "engine" if find(engine, resolved.pin) else "build"
     reference = registry_reference(settings, resolved.pin)
-    if origin == "build" and reference and _pull(engine, resolved.pin, reference, progress):
-        origin = "registry"
     # Gives an image that is there its name, and builds one that isn't.
     built = build_image(settings, engine, resolved, BuildSettings(), progress=progress)
     if built.built and reference and settings.config.registry.push:
@@ -100,23 +104,26 @@ def _have_image(
     return origin, {("build" if part == "total" else part): s for part, s in seconds.items()}
 
 
-def _pull(engine: Engine, pin: Pin, reference: str, progress: Progress) -> bool:
-    """Pull an image; returns whether it is there now. Whatever fails, it can still be built."""
-    progress(Note(f"Looking for {reference}"))
-    reason = None
+def _pulled(settings: Settings, engine: Engine, pin: Pin, progress: Progress) -> str | None:
+    """Pull the image of a Pin that the engine lacks; returns its name there.
+
+    Whatever fails, it can still be built.
+    """
+    reference = registry_reference(settings, pin)
+    if reference is None or find(engine, pin):
+        return None
+    if not may_pull(settings, reference):
+        progress(Note(f"{reference} is not looked for: {UnsignedError(reference).resolution}"))
+        return None
     try:
-        for message in engine.pull(reference):
-            reason = message.get("error", reason)
-            for event in transfer(message):
-                progress(event)
-        image = engine.image(reference)
+        image = pull(engine, reference, progress=progress)
     except ProvisionError as error:
         progress(Note(f"{reference} can't be pulled: {error.details or error.message}"))
-        return False
-    if image is None or image.labels.get(DIGEST_LABEL) != pin.digest:
-        progress(Note(f"{reference} can't be pulled: {reason or 'it is the image of another Pin'}"))
-        return False
-    return True
+        return None
+    if image.labels.get(DIGEST_LABEL) != pin.digest:
+        progress(Note(f"{reference} can't be used: it is the image of another Pin"))
+        return None
+    return reference
 
 
 def _push(engine: Engine, image_id: str, reference: str, progress: Progress) -> None:

@@ -24,6 +24,7 @@ from provision.render import (
     required_packages,
 )
 from provision.resolve import Request, components_of, decide
+from provision.rootfs import in_root
 from provision.versions import offered_versions
 
 
@@ -62,6 +63,8 @@ class Resolved:
         templates: What its Dockerfile is rendered from.
         mirror: Address of the distro's archive.
         security_mirror: Address of its security updates, if there are any.
+        keyring: The archive's keys, where they are not the distro's own.
+        is_snapshot: Whether the archive counts although its time of validity is over.
     """
 
     pin: Pin
@@ -69,6 +72,8 @@ class Resolved:
     templates: Templates
     mirror: str
     security_mirror: str | None
+    keyring: bytes | None = None
+    is_snapshot: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +137,15 @@ def resolve_pin(
     asked = base_request(settings, distro, reference=wanted.base)
     base = named_base(asked) or find_base(engine(), asked, progress=progress)
     pin = pin_on(base).model_copy(update={"signing_key": signing_key(settings)})
-    return Resolved(pin, entry, templates, index.mirror, index.security_mirror)
+    return Resolved(
+        pin,
+        entry,
+        templates,
+        index.mirror,
+        index.security_mirror,
+        keyring=index.keyring,
+        is_snapshot=index.is_snapshot,
+    )
 
 
 def signing_key(settings: Settings) -> str | None:
@@ -144,7 +157,7 @@ def signing_key(settings: Settings) -> str | None:
     certificate = settings.config.signing.certificate
     if certificate is None:
         return None
-    return fingerprint(settings.root / certificate.lstrip("/"))
+    return fingerprint(in_root(settings.root, certificate))
 
 
 def _own_kernel(settings: Settings, facts: Facts) -> str:
@@ -163,7 +176,13 @@ def render_context(resolved: Resolved) -> RenderedContext:
         UsageError: A value of the recipe can't go into a Dockerfile.
     """
     entry = resolved.entry
-    return render(resolved.pin, entry.recipe, templates=resolved.templates, patches=entry.patches)
+    return render(
+        resolved.pin,
+        entry.recipe,
+        templates=resolved.templates,
+        patches=entry.patches,
+        keyring=resolved.keyring,
+    )
 
 
 def list_kernels(

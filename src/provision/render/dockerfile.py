@@ -6,12 +6,19 @@ import hashlib
 from collections.abc import Mapping
 
 from provision.errors import NotFoundError, ProvisionError
-from provision.pin import ArchiveSource, GitSource, PackagePin, PackageSource, Pin
+from provision.pin import (
+    ArchiveSource,
+    GitSource,
+    PackagePin,
+    PackageSource,
+    Pin,
+    keyring_digest,
+)
 from provision.recipe import Flavour, Recipe
 from provision.render.context import RenderedContext
 from provision.render.plan import build_plan, fill, placeholders
 from provision.render.quoting import one_line, shell_command
-from provision.render.templates import Templates, fill_template
+from provision.render.templates import Templates, fill_template, keyring_file
 
 # What the templates' own steps call, whatever the driver: compression, kmod's depmod and modinfo,
 # patch, the collector's interpreter.
@@ -37,7 +44,12 @@ def required_packages(recipe: Recipe, flavour: str) -> tuple[str, ...]:
 
 
 def render(
-    pin: Pin, recipe: Recipe, *, templates: Templates, patches: Mapping[str, bytes]
+    pin: Pin,
+    recipe: Recipe,
+    *,
+    templates: Templates,
+    patches: Mapping[str, bytes],
+    keyring: bytes | None = None,
 ) -> RenderedContext:
     """Render the build context of a Pin.
 
@@ -46,17 +58,22 @@ def render(
         recipe: The driver's recipe, as it was when the Pin was made.
         templates: Of the Pin's distro, as they were when the Pin was made.
         patches: Contents of the Pin's patches, by file name.
+        keyring: The Pin's keyring; None: it has none.
 
     Raises:
-        ProvisionError: The recipe, the templates or a patch is not what the Pin was made from.
+        ProvisionError: The recipe, the templates, a patch or the keyring is not what the Pin was
+            made from.
         UsageError: A value of the recipe can't go into a Dockerfile.
     """
     _check(pin, recipe, templates, patches)
+    if keyring_digest(keyring) != pin.keyring:
+        raise _changed("archive's keyring is")
     flavour = _flavour(recipe, pin.driver.flavour)
     text = _dockerfile(pin, flavour, templates)
     contents = {"Dockerfile": text.encode(), "build.json": build_plan(pin, recipe, flavour)}
     contents |= templates.helpers
     contents |= {f"patches/{patch.name}": patches[patch.name] for patch in pin.patches}
+    contents |= keyring_file(keyring)
     return RenderedContext({name: contents[name] for name in sorted(contents)})
 
 

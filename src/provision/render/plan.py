@@ -69,7 +69,7 @@ def build_plan(pin: Pin, recipe: Recipe, flavour: Flavour) -> bytes:
             }
             for file in recipe.files
         ],
-        "container": recipe.container.model_dump(mode="json"),
+        "container": recipe.container.model_dump(mode="json", exclude_none=True),
         "host": recipe.host.model_dump(mode="json"),
     }
     return (json.dumps(plan, sort_keys=True, indent=1) + "\n").encode()

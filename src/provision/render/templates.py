@@ -14,6 +14,7 @@ from provision.errors import NotFoundError
 from provision.render.quoting import label_value, shell_word
 
 COLLECTOR = "collect.py"
+_KEYRING = "archive-keyring.gpg"
 # Distributions by the family whose template serves them.
 _FAMILIES = {"debian": "debian"}
 
@@ -53,6 +54,11 @@ def digest_of(sources: Mapping[str, str], helpers: Mapping[str, bytes]) -> str:
     for name, data in sorted(contents.items()):
         total.update(f"{hashlib.sha256(data).hexdigest()}  {name}\n".encode())
     return total.hexdigest()
+
+
+def keyring_file(keyring: bytes | None) -> dict[str, bytes]:
+    """Return the file of a build context that the archive is verified with, if it has one."""
+    return {} if keyring is None else {_KEYRING: keyring}
 
 
 def fill_template(name: str, sources: Mapping[str, str], values: Mapping[str, object]) -> str:

@@ -22,7 +22,7 @@ def recipe_digest(recipe: Recipe, flavour: str) -> str:
         "licences": list(chosen.licences),
         "package": chosen.package,
         "files": [file.model_dump(mode="json", by_alias=True) for file in recipe.files],
-        "container": recipe.container.model_dump(mode="json"),
+        "container": recipe.container.model_dump(mode="json", exclude_none=True),
     }
     # Said only where there is something to say: the Pins of drivers without it stay as they were.
     if recipe.host != HostNeeds():

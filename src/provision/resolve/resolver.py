@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from provision.archive import ArchiveIndex, IndexedPackage
 from provision.catalogue import Entry
-from provision.documents import mistakes_of
+from provision.documents import mistakes_of, refusing
 from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.headers import find_headers
 from provision.pin import (
@@ -22,6 +22,7 @@ from provision.pin import (
     PackagePin,
     PackageSource,
     Pin,
+    keyring_digest,
 )
 from provision.recipe import DebSource, Recipe
 from provision.resolve.kernels import buildable_kernels, known_ranges
@@ -81,9 +82,12 @@ def decide(
     tools = _tools(packages, index)
     sources = _sources(recipe, flavour, version, index)
 
+    with refusing(f"The version {version} of '{recipe.name}' can't be pinned."):
+        driver = DriverPin(name=recipe.name, version=version, flavour=flavour)
+
     def on(base: BasePin) -> Pin:
         return Pin(
-            driver=DriverPin(name=recipe.name, version=version, flavour=flavour),
+            driver=driver,
             kernel=kernel,
             distro=index.distro,
             base=base,
@@ -95,6 +99,7 @@ def decide(
             patches=_patches(entry, version=version, flavour=flavour),
             recipe=recipe_digest(recipe, flavour),
             template=template,
+            keyring=keyring_digest(index.keyring),
         )
 
     return on
@@ -208,7 +213,8 @@ def _tools(names: Iterable[str], index: ArchiveIndex) -> tuple[PackagePin, ...]:
         package = index.package(name)
         if package is None:
             raise _missing([name], index)
-        pins.append(PackagePin(name=name, version=package.version))
+        with refusing(f"The package {name} {package.version} can't be pinned."):
+            pins.append(PackagePin(name=name, version=package.version))
     return tuple(pins)
 
 
@@ -229,7 +235,8 @@ def _sources(recipe: Recipe, flavour: str, version: str, index: ArchiveIndex) ->
 
 
 def _deb(package: IndexedPackage) -> PackageSource:
-    return PackageSource(name=package.name, version=package.version, sha256=package.sha256)
+    with refusing(f"The package {package.name} {package.version} can't be pinned."):
+        return PackageSource(name=package.name, version=package.version, sha256=package.sha256)
 
 
 def _other_version(

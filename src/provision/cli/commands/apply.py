@@ -11,10 +11,11 @@ from typing import Any
 
 import click
 
+from provision.agent.conclusion import Result, always_told
 from provision.agent.desired import load_desired
 from provision.agent.model import Desired
 from provision.agent.plan import Mode
-from provision.agent.reconcile import Result, Run, apply
+from provision.agent.reconcile import Run, apply
 from provision.agent.waiting import is_calm, wait_for_kernel
 from provision.cli import options
 from provision.cli.output import print_json
@@ -93,8 +94,13 @@ def command(
 
 
 def _applied(root: Path, catalogues: tuple[Path, ...], ways: Ways, progress: Progress) -> Result:
-    if ways.boot:
-        return _boot(root, catalogues, progress)
+    with always_told(root, progress):
+        if ways.boot:
+            return _boot(root, catalogues, progress)
+        return _run(root, catalogues, ways, progress)
+
+
+def _run(root: Path, catalogues: tuple[Path, ...], ways: Ways, progress: Progress) -> Result:
     if ways.wait_kernel:
         wait_for_kernel(root, progress=progress)
     desired = load_desired(root, catalogues=catalogues, keep=True)

@@ -122,7 +122,7 @@ def _document(prepared: Prepared, written: Written | None, output: Path) -> dict
         "variant": prepared.variant,
         "python": ".".join(map(str, prepared.python.version)),
         "machine": prepared.python.machine,
-        "environment": prepared.environment,
+        "environment": written.environment if written else None,
         "config": asdict(written.config) if written else None,
         "files": [asdict(served) for served in written.files] if written else [],
         "changed": written is not None and written.changed,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,21 +11,36 @@ import click
 
 from provision.cli import options
 from provision.cli.output import print_json
-from provision.cli.target import Job, Target, building, job, target
+from provision.cli.target import Job, Target, building, gathering, job, target
 from provision.pipeline.artifacts import Installed, install_image
 from provision.pipeline.images import BuildSettings, build_image
+from provision.pipeline.registry import usable_image
 from provision.pipeline.resolution import Wanted
+
+
+@dataclass(frozen=True, slots=True)
+class Consent:
+    """What the user allows besides what is always done."""
+
+    replace: bool
+    allow_unsigned: bool
+
+
+def consent(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that allow something; they arrive as ``allowed: Consent``."""
+    gathered = options.allow_unsigned(gathering(command, "allowed", Consent))
+    return click.option(
+        "--replace",
+        is_flag=True,
+        help="Unpack an artifact again, and replace foreign files (a copy is kept).",
+    )(gathered)
 
 
 @click.command("install")
 @click.argument("what", metavar="IMAGE|DRIVER")
 @target
 @building
-@click.option(
-    "--replace",
-    is_flag=True,
-    help="Unpack an artifact anew, and replace files that somebody else wrote (a copy is kept).",
-)
+@consent
 @options.dry_run
 @options.as_json
 def command(
@@ -31,7 +48,7 @@ def command(
     what: str,
     root: Path,
     catalogues: tuple[Path, ...],
-    replace: bool,
+    allowed: Consent,
     dry_run: bool,
     as_json: bool,
     target: Target,
@@ -41,15 +58,28 @@ def command(
 
     With IMAGE, that image's artifact; with DRIVER, what 'provision build' would build, built first
     if need be. What is installed already is left alone.
+
+    An image whose name begins with a registry's host is pulled if the engine lacks it. All other
+    names are local; one that the engine lacks is looked for in the registry of provision.toml,
+    if that names one.
     """
     with job(root, catalogues) as work:
         is_image = ":" in what or "/" in what
-        image = what if is_image else _image_of(work, target.of(what), how, dry_run=dry_run)
+        if is_image:
+            image = usable_image(
+                work.settings,
+                work.engine,
+                what,
+                allow_unsigned=allowed.allow_unsigned,
+                progress=work.progress,
+            )
+        else:
+            image = _image_of(work, target.of(what), how, dry_run=dry_run)
         result = install_image(
             work.settings,
             work.engine,
             image,
-            replace=replace,
+            replace=allowed.replace,
             dry_run=dry_run,
             progress=work.progress,
         )

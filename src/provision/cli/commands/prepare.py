@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from provision.agent.conclusion import always_told
 from provision.agent.desired import load_desired
 from provision.agent.plan import Mode
 from provision.agent.reconcile import Run, apply
@@ -54,8 +55,8 @@ def command(
     root = root.resolve()
     verbose = click.get_current_context().find_root().params["verbose"]
     # Somebody asks for it: neither the policy nor an earlier failure counts.
-    desired = replace(load_desired(root, catalogues=catalogues), prebuild=True)
-    with lazily_shown(verbose=verbose) as progress:
+    with lazily_shown(verbose=verbose) as progress, always_told(root, progress):
+        desired = replace(load_desired(root, catalogues=catalogues), prebuild=True)
         run = Run(root, desired, Mode(retry=True), catalogues, progress, coming=coming)
         result = apply(run)
     lacking = list(_lacking(result.status, coming))

@@ -14,9 +14,13 @@ from provision.cli.progress import shown
 from provision.config import load
 from provision.files import lock
 from provision.host import read_facts
+from provision.install.confinement import require_visible
 from provision.install.layout import STORE
 from provision.install.ledger import Change
+from provision.install.locks import SWITCH_SECONDS
 from provision.install.units import (
+    UNITS,
+    UnitFile,
     apply_units,
     has_kernel_hooks,
     own_program,
@@ -24,7 +28,9 @@ from provision.install.units import (
     unit_files,
 )
 from provision.progress import Note
+from provision.rootfs import in_root
 
+_WAITING = "Another provision is writing units; waiting for it"
 _FLATCAR = "flatcar"
 _PAGE = "how-to/keep-drivers-loaded.md"
 _INSTALLED = "/opt/provision/venv/share/provision/docs"
@@ -51,25 +57,22 @@ def command(
     """Install and enable the systemd units that keep drivers in place, and the kernel hooks.
 
     They load drivers at boot, build for kernels that were installed, and see to it regularly that
-    the host is what provision.toml says. On Flatcar, with [policy] hold_updates, an update of the
+    the host is what provision.toml says. They write CDI specifications, unless [cdi] generate says
+    not to. On Flatcar, with [policy] hold_updates, an update of the
     system is held as long as drivers don't build for its kernel.
+
+    The program has to lie where the units see it: outside of home directories and of /tmp.
     """
     root = root.resolve()
-    files = (
-        []
-        if remove
-        else unit_files(
-            templates_dir(),
-            program=program or own_program(root, sys.argv[0]),
-            documentation=_documentation(root),
-            with_hooks=has_kernel_hooks(root),
-            with_gate=_holds_updates(root),
-        )
-    )
+    files = [] if remove else _files(root, program or own_program(root, sys.argv[0]))
     if dry_run:
         changes = plan_units(root, files, replace=replace)
     else:
-        with shown(verbose=False) as progress, lock(root / STORE / ".units/.lock"):
+        path = in_root(root, STORE / ".units/.lock")
+        with (
+            shown(verbose=False) as progress,
+            lock(path, on_wait=lambda: progress(Note(_WAITING)), limit=SWITCH_SECONDS),
+        ):
             changes = plan_units(root, files, replace=replace)
             apply_units(root, changes, on_change=lambda change: progress(Note(str(change))))
     if as_json:
@@ -79,6 +82,27 @@ def command(
     elif dry_run:
         for change in changes:
             click.echo(f"would {change}")
+
+
+def _files(root: Path, program: str) -> list[UnitFile]:
+    """Render what a host is to have, for a program that its units can start."""
+    files = unit_files(
+        templates_dir(),
+        program=program,
+        documentation=_documentation(root),
+        with_hooks=has_kernel_hooks(root),
+        with_gate=_holds_updates(root),
+        with_cdi=load(root).cdi.generate,
+    )
+    units = [(file.path.name, file.text) for file in files if file.path.parent == UNITS]
+    require_visible(root, program, units, checkout=_checkout())
+    return files
+
+
+def _checkout() -> Path | None:
+    """Return the clone that this program runs from; None: it is installed."""
+    folder = templates_dir().parent
+    return folder if (folder / "pyproject.toml").is_file() else None
 
 
 def _holds_updates(root: Path) -> bool:

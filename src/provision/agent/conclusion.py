@@ -1,0 +1,169 @@
+"""How a run ends: what failed is part of the status, and the status is there to be read."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from provision.agent.desired import last_desired
+from provision.agent.model import Desired, Observed
+from provision.agent.observe import observe
+from provision.agent.outcome import Outcome
+from provision.agent.plan import Plan, plan
+from provision.agent.publish import publish
+from provision.agent.status import Status, Trouble, failed_status, status_of
+from provision.agent.unexpected import as_told
+from provision.errors import ExitCode, ProvisionError
+from provision.install.kernels import linked_kernels
+from provision.install.layout import Layout
+from provision.install.locks import switching
+from provision.install.state import DriverState, update_state
+from provision.progress import Note, Progress, silent
+
+# A status that is late is worth less than the error that it is about.
+_PUBLISH_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a run did.
+
+    Attributes:
+        outcomes: What was done, in its order.
+        status: How the host is now.
+        problems: What could not be written down.
+    """
+
+    outcomes: tuple[Outcome, ...]
+    status: Status
+    problems: tuple[str, ...] = ()
+
+
+def conclude(
+    root: Path,
+    desired: Desired,
+    observed: Observed,
+    outcomes: tuple[Outcome, ...],
+    *,
+    progress: Progress,
+) -> Result:
+    """Write down and publish how a host is after a run; the caller holds the host's lock."""
+    observed = _with_failures(observed, outcomes)
+    _remember_stamps(root, observed)
+    planned = plan(desired, observed)
+    return publish_status(root, desired, observed, planned, outcomes, progress=progress)
+
+
+def publish_status(
+    root: Path,
+    desired: Desired,
+    observed: Observed,
+    planned: Plan,
+    outcomes: tuple[Outcome, ...] = (),
+    *,
+    progress: Progress,
+) -> Result:
+    """Publish how a host is; the caller holds the host's lock."""
+    trouble = _trouble(desired, outcomes)
+    status = status_of(desired, observed, planned, time=int(time.time()), trouble=trouble)
+    problems = publish(root, status, outcomes, textfile=desired.textfile)
+    for problem in problems:
+        progress(Note(problem))
+    return Result(outcomes, status, tuple(problems))
+
+
+@contextmanager
+def always_told(root: Path, progress: Progress = silent) -> Iterator[None]:
+    """Publish that a run failed, and why, whatever it raises; only SIGKILL goes untold.
+
+    The error goes on to the caller.
+    """
+    try:
+        yield
+    except BaseException as error:
+        # Whatever stands in the way of telling, the error itself must come through.
+        with suppress(Exception):
+            _publish_failure(root, as_told(error), progress)
+        raise
+
+
+def _publish_failure(root: Path, error: ProvisionError, progress: Progress) -> None:
+    desired = last_desired(root) or Desired()
+    trouble = Trouble(error.message, error.resolution, error.details, int(error.exit_code))
+    status = failed_status(trouble, time=int(time.time()))
+    # What failed may be the looking.
+    with suppress(Exception):
+        observed = observe(root, desired, ask=lambda _argv: None)
+        planned = plan(desired, observed)
+        status = status_of(desired, observed, planned, time=int(time.time()), trouble=trouble)
+    with suppress(ProvisionError, OSError), switching(root, limit=_PUBLISH_SECONDS):
+        publish(root, status, (), textfile=desired.textfile)
+        return
+    for problem in publish(root, status, (), textfile=desired.textfile):
+        progress(Note(problem))
+
+
+def _trouble(desired: Desired, outcomes: Iterable[Outcome]) -> Trouble | None:
+    """Return the first failure that no kernel's part of the status has.
+
+    That of a driver which is not wanted any more, and what is a defect of this program: it counts
+    even where what is there serves.
+    """
+    names = {driver.name for driver in desired.drivers}
+    # What succeeded in the end is no failure.
+    last = {outcome.action.key: outcome for outcome in outcomes}
+    for outcome in last.values():
+        error = outcome.error
+        if error is None or (outcome.action.driver in names and not outcome.is_defect):
+            continue
+        message = f"{outcome.action}: {error.message}"
+        return Trouble(message, error.resolution, error.details, int(ExitCode.FAILED))
+    return None
+
+
+def _with_failures(observed: Observed, outcomes: Iterable[Outcome]) -> Observed:
+    """Return the same with what failed in this run and could not be written down."""
+    drivers = dict(observed.drivers)
+    # What succeeded in the end is no failure.
+    for outcome in {outcome.action.key: outcome for outcome in outcomes}.values():
+        kind, name, release = outcome.action.key
+        slots = drivers[name].slots if name in drivers else {}
+        slot = slots.get(release)
+        if outcome.failure is None or slot is None or slot.failure or slot.load_failure:
+            continue
+        if kind != "prepare":
+            slot = replace(slot, load_failure=outcome.failure)
+        elif not slot.is_current:
+            slot = replace(slot, failure=outcome.failure)
+        drivers[name] = replace(drivers[name], slots={**slots, release: slot})
+    return replace(observed, drivers=drivers)
+
+
+def _remember_stamps(root: Path, observed: Observed) -> None:
+    """Note that artifacts were compared with their manifests, so that this isn't done again."""
+    for driver in observed.drivers.values():
+        layout = Layout(root, driver.name)
+        stamps = {
+            release: (slot.digest, slot.stamp)
+            for release, slot in driver.slots.items()
+            if slot.stamp is not None and slot.stamp != slot.known_stamp
+        }
+        if not stamps:
+            continue
+        with suppress(OSError, ProvisionError):
+            update_state(layout, partial(_stamped, layout, stamps))
+
+
+def _stamped(
+    layout: Layout, stamps: Mapping[str, tuple[str | None, str]], state: DriverState
+) -> DriverState:
+    """Return a state with the stamps of those artifacts that kernels still use."""
+    links = linked_kernels(layout)
+    for release, (digest, stamp) in stamps.items():
+        if links.get(release) == digest:
+            state = state.updated(release, replace(state.of(release), stamp=stamp))
+    return state

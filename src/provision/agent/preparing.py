@@ -1,0 +1,242 @@
+"""Makes artifacts: found, pulled or built, in the store, and linked to their kernel.
+
+This takes up to hours, during which the host may be changed by others; so no lock is held, and what
+was decided at the beginning is held against what is there in the end.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from provision.agent.contents import read_contents, stamp
+from provision.agent.failures import RejectedError
+from provision.agent.inhibit import shutdown_delayed
+from provision.agent.inputs import wish
+from provision.agent.model import Desired, DesiredDriver, Observed, Slot
+from provision.agent.plan import Action, Mode
+from provision.errors import ProvisionError
+from provision.host.kernel import kernel_release
+from provision.image.engine import Engine, EngineLostError
+from provision.install.kernels import link_kernel, linked_kernels
+from provision.install.layout import Layout
+from provision.install.locks import changing
+from provision.install.state import (
+    DriverState,
+    KernelState,
+    load_state,
+    refuse_newer,
+    store_state,
+    update_state,
+)
+from provision.pipeline.images import open_engine
+from provision.pipeline.obtaining import Obtained, obtain
+from provision.pipeline.resolution import Resolved, Wanted, resolve_pin
+from provision.pipeline.settings import Settings, load_settings
+from provision.progress import Note, Progress
+
+# For how long a lost engine is waited for: an upgrade restarts it in some seconds.
+_RECONNECTIONS = 30
+_RECONNECT_SECONDS = 2.0
+# Garbage collection may take what no link names yet; twice in a row is no accident.
+_ATTEMPTS = 3
+
+
+@dataclass
+class Preparer:
+    """Makes artifacts for one host; the attributes are those of ``Executor``."""
+
+    root: Path
+    desired: Desired
+    mode: Mode
+    catalogues: Sequence[Path]
+    progress: Progress
+    coming: tuple[str, ...] = ()
+
+    @cached_property
+    def settings(self) -> Settings:
+        """What builds need besides; read when the first one comes."""
+        return load_settings(self.root, catalogues=self.catalogues)
+
+    @cached_property
+    def engine(self) -> Engine:
+        """The container engine.
+
+        Raises:
+            NotFoundError: None answers.
+        """
+        return open_engine(self.settings)
+
+    def close(self) -> None:
+        """Give the engine's connections back, if there are any."""
+        if "engine" in vars(self):
+            self.engine.close()
+
+    def prepare(self, action: Action, observed: Observed) -> str:
+        """Have the artifact for a kernel in the store, and the kernel's link point to it.
+
+        Returns:
+            What was done, in one line.
+
+        Raises:
+            RejectedError: It is one that was rolled back from.
+            NewerStateError: A newer provision wrote what is remembered of the driver.
+            ProvisionError: It can't be had.
+        """
+        refuse_newer(Layout(self.root, action.driver))
+        slot = observed.drivers[action.driver].slots[action.kernel]
+        driver = next(d for d in self.desired.drivers if d.name == action.driver)
+        is_next = action.kernel != observed.kernels.running and observed.is_live
+        why = f"building {action.driver} for the kernel that boots next"
+        with shutdown_delayed(self.root, why) if is_next else nullcontext():
+            resolved = self._resolve(driver, action)
+            pin = resolved.pin
+            if self.mode.update and slot.is_current and pin.driver.version == slot.version:
+                self._forget_failure(action)
+                return f"{pin.driver.version} is the newest"
+            if pin.short_digest in slot.rejected and not self.mode.retry:
+                raise _rejected(pin.short_digest, driver, action)
+            is_damaged = not slot.is_whole and slot.digest == pin.short_digest
+            for _ in range(_ATTEMPTS):
+                obtained = self._obtain(resolved, replace=is_damaged)
+                result = self._link(action, driver, slot, obtained)
+                if result is not None:
+                    return result
+        raise ProvisionError(
+            f"'{obtained.entry}' is removed again and again.",
+            resolution="Look for a second 'provision gc' that runs all the time.",
+        )
+
+    def _obtain(self, resolved: Resolved, *, replace: bool) -> Obtained:
+        """Have the artifact in the store; an engine that is restarted meanwhile is waited for."""
+
+        def engine() -> Engine:
+            return self.engine
+
+        try:
+            return obtain(self.settings, engine, resolved, replace=replace, progress=self.progress)
+        except EngineLostError as error:
+            self.progress(Note(f"{error.message} Waiting until it is back"))
+            self._reconnect(error)
+        return obtain(self.settings, engine, resolved, replace=replace, progress=self.progress)
+
+    def _reconnect(self, lost: EngineLostError) -> None:
+        """Connect to the engine again.
+
+        Raises:
+            EngineLostError: It did not come back.
+        """
+        self.close()
+        vars(self).pop("engine", None)
+        for _ in range(_RECONNECTIONS):
+            time.sleep(_RECONNECT_SECONDS)
+            try:
+                self.engine.image("none")
+            except ProvisionError:
+                vars(self).pop("engine", None)
+            else:
+                return
+        raise lost
+
+    def _resolve(self, driver: DesiredDriver, action: Action) -> Resolved:
+        wanted = Wanted(
+            driver=driver.name,
+            kernel=action.kernel,
+            version=None if driver.version == "latest" else driver.version,
+            flavour=driver.flavour,
+            prefer=None if self.mode.update else self._settled(driver, action.kernel),
+        )
+        return resolve_pin(self.settings, lambda: self.engine, wanted, progress=self.progress)
+
+    def _settled(self, driver: DesiredDriver, release: str) -> str | None:
+        """Return the version that was chosen for the same wish, for this kernel or another.
+
+        Versions stay until another or a newer one is asked for: also for new kernels, and
+        where what was remembered is lost. Then what kernels use is what was chosen.
+        """
+        layout = Layout(self.root, driver.name)
+        known = load_state(layout)
+        candidates = [known.of(release), *known.kernels.values()]
+        mine = wish(driver)
+        found = next((k.version for k in candidates if k.wish == mine and k.version), None)
+        if found is not None or any(kernel.wish is not None for kernel in candidates):
+            return found
+        links = linked_kernels(layout)
+        digests = [links.pop(release, None), *links.values()]
+        used = (read_contents(layout.entry(digest)) for digest in digests if digest)
+        return next((contents.version for contents in used if contents), None)
+
+    def _link(
+        self, action: Action, driver: DesiredDriver, slot: Slot, obtained: Obtained
+    ) -> str | None:
+        """Let the kernel use the artifact, unless it was rolled back meanwhile.
+
+        Returns:
+            What was done; None if the artifact is gone again.
+        """
+        layout = Layout(self.root, driver.name)
+        digest = obtained.entry.name
+        with changing(layout, self.progress):
+            contents = read_contents(obtained.entry)
+            if contents is None:
+                return None
+            state = load_state(layout)
+            known = state.of(action.kernel)
+            if set(known.rejected) - set(slot.rejected):
+                return (
+                    f"{digest} is in the store and not in use: the driver was rolled back meanwhile"
+                )
+            now = linked_kernels(layout).get(action.kernel)
+            previous = known.previous if now in {None, digest} else now
+            # A run that is killed from here on is repeated, and still knows what was used before.
+            known = replace(known, previous=previous, inputs=None)
+            store_state(layout, state.updated(action.kernel, known))
+            link_kernel(layout, action.kernel, digest)
+            linked = self._linked(action, driver, slot, obtained, known)
+            linked = replace(linked, stamp=stamp(obtained.entry, contents))
+            store_state(layout, state.updated(action.kernel, linked))
+        version = obtained.manifest.pin.driver.version
+        return f"{version} is in the store (from: {obtained.origin})"
+
+    def _linked(
+        self,
+        action: Action,
+        driver: DesiredDriver,
+        slot: Slot,
+        obtained: Obtained,
+        known: KernelState,
+    ) -> KernelState:
+        """Return what is known of a kernel whose link was set."""
+        is_same = slot.made_from == slot.inputs and not self.mode.retry
+        is_coming = action.kernel in self.coming
+        announced = kernel_release(self.root) or "" if is_coming else known.announced
+        return KernelState(
+            inputs=slot.inputs,
+            wish=wish(driver),
+            version=obtained.manifest.pin.driver.version,
+            previous=known.previous,
+            prepared=int(time.time()),
+            seconds={name: round(taken, 3) for name, taken in obtained.seconds.items()},
+            rejected=known.rejected if is_same else (),
+            announced=announced,
+            extra=known.extra,
+        )
+
+    def _forget_failure(self, action: Action) -> None:
+        def changed(state: DriverState) -> DriverState:
+            return state.updated(action.kernel, replace(state.of(action.kernel), failure=None))
+
+        update_state(Layout(self.root, action.driver), changed)
+
+
+def _rejected(digest: str, driver: DesiredDriver, action: Action) -> RejectedError:
+    return RejectedError(
+        f"What would be made of {driver.name} for {action.kernel} is the artifact {digest}, which"
+        " was rolled back from.",
+        resolution="Ask for another version in provision.toml, or take it all the same:"
+        " provision apply --retry.",
+    )

@@ -1,0 +1,172 @@
+"""What the confinement of units hides of a host, and whether they could start their program.
+
+Source: systemd.exec(5), ``ProtectHome=`` and ``PrivateTmp=``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from provision.errors import UsageError
+
+_TRUE = ("yes", "true", "on", "1")
+# What a setting hides, and the values that do: ProtectHome=read-only hides nothing.
+_HIDING = {
+    "ProtectHome": ((*_TRUE, "tmpfs"), ("/home", "/root", "/run/user")),
+    "PrivateTmp": ((*_TRUE, "disconnected"), ("/tmp", "/var/tmp")),  # noqa: S108
+}
+_SETTING = re.compile(rf"^({'|'.join(_HIDING)})=(\S+)$", re.MULTILINE)
+# What the kernel follows in one path: path_resolution(7).
+_MOST_LINKS = 40
+# As much of a script's first line as the kernel reads: BINPRM_BUF_SIZE in linux/binfmts.h.
+_FIRST_LINE = 256
+# What pip writes where that is too little for the path of Python: the shell starts it from the
+# second line. Source: distlib/scripts.py, ScriptMaker._build_shebang.
+_SHELL = re.compile(rb"#!/bin/sh\s*$")
+_LAUNCHED = re.compile(rb"^'''exec'\s+")
+_LONGEST_LINE = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class Hidden:
+    """Something that a program needs and a unit doesn't see.
+
+    Attributes:
+        unit: The unit's name.
+        file: What is needed; an absolute path on the host.
+        setting: What hides it, such as ``ProtectHome=yes``.
+        folder: The folder that it lies in.
+    """
+
+    unit: str
+    file: PurePosixPath
+    setting: str
+    folder: str
+
+    def __str__(self) -> str:
+        return f"{self.unit}: {self.file} ({self.setting} hides {self.folder})"
+
+
+def require_visible(
+    root: Path, program: str, units: Iterable[tuple[str, str]], *, checkout: Path | None
+) -> None:
+    """Refuse a program that units could not start, because it lies where they can't see it.
+
+    Args:
+        root: Root of the host.
+        program: Its absolute path there; it may not be there yet.
+        units: Names and texts of the units that run it.
+        checkout: The clone that this program runs from, for what to do; None: it is installed.
+
+    Raises:
+        UsageError: It, its Python or its package are hidden from one of them.
+    """
+    found = list(hidden(root, program, units))
+    if not found:
+        return
+    source = checkout or "CHECKOUT"
+    raise UsageError(
+        f"Units can't run '{program}': it lies, or something that it needs does, in"
+        f" {' and '.join(sorted({item.folder for item in found}))}, which is hidden from them.",
+        resolution="Install a copy outside of home directories and of /tmp, and let that one"
+        " install the units: /usr/bin/python3 -m venv /usr/local/lib/provision &&"
+        f" /usr/local/lib/provision/bin/pip install {source} &&"
+        " /usr/local/lib/provision/bin/provision units",
+        details="\n".join(map(str, found)),
+    )
+
+
+def hidden(root: Path, program: str, units: Iterable[tuple[str, str]]) -> Iterator[Hidden]:
+    """Yield what a program needs to start and units don't see; one file a unit and folder."""
+    needed = list(dict.fromkeys(_needed(root, PurePosixPath(program))))
+    for unit, text in units:
+        # Some start another program.
+        if program not in text:
+            continue
+        for setting, value in _SETTING.findall(text):
+            hiding, folders = _HIDING[setting]
+            for folder in folders if value in hiding else ():
+                place = _places(root, PurePosixPath(folder))[-1]
+                inside = (path for path in needed if path.is_relative_to(place))
+                if (first := next(inside, None)) is not None:
+                    yield Hidden(unit, first, f"{setting}={value}", folder)
+
+
+def _needed(root: Path, program: PurePosixPath) -> Iterator[PurePosixPath]:
+    """Yield the places of a program, of its Python, and of what that imports it from."""
+    places = _places(root, program)
+    yield from places
+    interpreter = _interpreter(_below(root, places[-1]))
+    if interpreter is None:
+        return
+    yield from _places(root, interpreter)
+    # The folder counts by the name that the program gives: a virtual environment is no more than
+    # a link to its Python and what lies beside that link.
+    environment = _below(root, _places(root, interpreter.parent.parent)[-1])
+    for named in _named_by(environment):
+        yield from _places(root, named)
+
+
+def _interpreter(script: Path) -> PurePosixPath | None:
+    """Return the absolute path that a script's first line names: execve(2)."""
+    try:
+        with script.open("rb") as stream:
+            line = stream.readline(_FIRST_LINE)
+            if _SHELL.match(line):
+                line = _LAUNCHED.sub(b"#!", stream.readline(_LONGEST_LINE))
+    except OSError:
+        return None
+    words = line[2:].split()
+    if not line.startswith(b"#!") or not words or not words[0].startswith(b"/"):
+        return None
+    return PurePosixPath(words[0].decode(errors="surrogateescape"))
+
+
+def _named_by(environment: Path) -> Iterator[PurePosixPath]:
+    """Yield the folders that a virtual environment names outside of itself.
+
+    Its base Python (PEP 405), and what an editable installation or an admin added to its path
+    (docs.python.org, ``site``).
+    """
+    files = [environment / "pyvenv.cfg", *environment.glob("lib/python3*/site-packages/*.pth")]
+    for file in files:
+        try:
+            lines = file.read_text(errors="surrogateescape").splitlines()
+        except OSError:
+            continue
+        for line in lines:
+            name, _, value = line.partition("=")
+            named = value.strip() if name.strip() == "home" else line.strip()
+            if named.startswith("/"):
+                yield PurePosixPath(named)
+
+
+def _places(root: Path, path: PurePosixPath) -> list[PurePosixPath]:
+    """Return the places that a path leads through below a root: its links, and where it ends.
+
+    Links are followed as a process of that host would, never out of the root.
+    """
+    todo = list(reversed(path.parts[1:]))
+    here = PurePosixPath("/")
+    places: list[PurePosixPath] = []
+    while todo and len(places) < _MOST_LINKS:
+        part = todo.pop()
+        if part == "..":
+            here = here.parent
+            continue
+        here /= part
+        try:
+            target = _below(root, here).readlink()
+        except OSError:
+            continue
+        places.append(here)
+        here = PurePosixPath("/") if target.is_absolute() else here.parent
+        todo += reversed([part for part in target.parts if part != "/"])
+    return [*places, here]
+
+
+def _below(root: Path, path: PurePosixPath) -> Path:
+    return root / path.relative_to("/")
