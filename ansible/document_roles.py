@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-_ROLES = Path(__file__).resolve().parent / "roles"
+_ROLES = Path(__file__).resolve().parent / "ansible_collections/oci_decorator/drivers/roles"
 _MARKS = re.compile(r"([CVIPBM])\(([^()]*(?:\([^()]*\)[^()]*)*)\)")
 _EXAMPLES = {
     "provision_host": "provision_host_engine: docker",

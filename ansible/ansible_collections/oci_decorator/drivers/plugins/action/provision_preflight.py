@@ -1,0 +1,91 @@
+"""Checks on the controller that there is everything that hosts get, before one is touched."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
+from ansible_collections.oci_decorator.drivers.plugins.module_utils import preflight
+from ansible_collections.oci_decorator.drivers.plugins.module_utils.provision_toml import secrets_in
+
+# Where this collection lies, behind all links: plugins/action/ of it.
+_HEAD = "The controller is not ready. Correct this, and run the playbook again:"
+_COLLECTION = Path(__file__).resolve().parents[2]
+
+
+class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible has no type hints
+    """The action; it asks no host anything."""
+
+    _supports_check_mode = True
+    _requires_connection = False
+
+    def run(
+        self, tmp: str | None = None, task_vars: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Check, and return what was found."""
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        _checked, given = self.validate_argument_spec(
+            argument_spec={
+                "host": _part({"python_archive": _TEXT, "python_archive_sha256": _TEXT}),
+                "driver": _part(
+                    {
+                        "config": {"type": "dict", "default": {}},
+                        "source": _TEXT,
+                        "constraints": _TEXT,
+                        "wheelhouse": _TEXT,
+                        "images": {"type": "list", "elements": "str", "default": []},
+                    }
+                ),
+                "hook": _part({"program": _TEXT}),
+            },
+        )
+        mistakes: list[str] = []
+        if given["host"] is not None:
+            archive = self._path(given["host"]["python_archive"])
+            digest = given["host"]["python_archive_sha256"]
+            mistakes += preflight.python_mistakes(archive, digest)
+        if given["driver"] is not None:
+            result["source"], wrong = self._driver(given["driver"])
+            mistakes += wrong
+        if given["hook"] is not None:
+            program = self._path(given["hook"]["program"])
+            paths = [Path(program)] if program else preflight.own_programs(_COLLECTION)
+            result["programs"], wrong = preflight.programs_by_machine(paths)
+            mistakes += wrong
+        if mistakes:
+            raise AnsibleActionFail("\n".join([_HEAD, *preflight.numbered(mistakes)]))
+        return {**result, "changed": False}
+
+    def _driver(self, given: Mapping[str, Any]) -> tuple[str, list[str]]:
+        """Return where provision comes from, and what is wrong."""
+        source = self._path(given["source"])
+        path = Path(source) if source else preflight.own_source(_COLLECTION)
+        wrong = preflight.source_mistakes(path)
+        packages = []
+        if path is not None and not wrong:
+            constraints, house = self._path(given["constraints"]), self._path(given["wheelhouse"])
+            packages = preflight.packages_mistakes(path, constraints, house)
+        images = [self._path(image) for image in given["images"]]
+        found = [
+            *preflight.config_mistakes(given["config"], path),
+            *wrong,
+            *packages,
+            *preflight.images_mistakes(images),
+        ]
+        for secret in secrets_in(given["config"]):
+            found = [mistake.replace(secret, "********") for mistake in found]
+        return str(path or ""), found
+
+    def _path(self, name: str) -> str:
+        """Return a path of the controller, beside the playbook if it is a relative one."""
+        return str(self._loader.path_dwim(name)) if name else ""
+
+
+_TEXT: dict[str, Any] = {"type": "str", "default": ""}
+
+
+def _part(options: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "dict", "options": options}

@@ -1,0 +1,224 @@
+"""What a controller must have before a host is touched. Looks at files, and changes nothing.
+
+Each function returns lines that say what is missing or wrong, and what to do; none: all is well.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import importlib.util
+import re
+import struct
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.oci_decorator.drivers.plugins.module_utils.bundles import (
+    BundleError,
+    constraints_of,
+    sha256_of,
+)
+from ansible_collections.oci_decorator.drivers.plugins.module_utils.provision_toml import parsed
+
+# What a machine is called, by its number in the head of a program.
+# Source: elf(5), and https://www.sco.com/developers/gabi/latest/ch4.eheader.html
+_MACHINES = {62: "x86_64", 183: "aarch64", 243: "riscv64", 22: "s390x"}
+_ELF = struct.Struct("<4s14xH")
+_PIN = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)", re.MULTILINE)
+_RECIPE = re.compile(r"(?:.*/share/provision/)?driver_images/([^/]+)/driver\.toml")
+_BUILD = "python ansible/build_collection.py"
+
+
+def own_source(collection: Path) -> Path | None:
+    """Return the wheel that a collection brings, or the checkout that it lies in."""
+    wheels = sorted((collection / "files").glob("provision-*.whl"))
+    if wheels:
+        return wheels[-1]
+    clone = _clone(collection)
+    return clone if clone and (clone / "src/provision").is_dir() else None
+
+
+def own_programs(collection: Path) -> list[Path]:
+    """Return the programs oci-decorator that a collection brings, or that its checkout has."""
+    brought = sorted((collection / "files").glob("oci-decorator-*"))
+    clone = _clone(collection)
+    if brought or clone is None:
+        return brought
+    return [path for path in [clone / "build/oci-decorator"] if path.is_file()]
+
+
+def programs_by_machine(paths: list[Path]) -> tuple[dict[str, str], list[str]]:
+    """Return the paths of programs by the machine that each is for, and what is wrong."""
+    found: dict[str, str] = {}
+    wrong: list[str] = []
+    for path in paths:
+        machine = machine_of(path) if path.is_file() else None
+        if machine is not None:
+            found[machine] = str(path)
+        else:
+            what = "is no program" if path.is_file() else "is not there"
+            wrong.append(
+                f"The program '{path}' (provision_hook_program) {what}."
+                " 'make build' makes it in a checkout, as build/oci-decorator."
+            )
+    if not paths:
+        wrong.append(
+            "There is no program oci-decorator: this collection brings none, and no checkout"
+            " around it has one. Run 'make build' in the checkout, install the collection from the"
+            f" archive that '{_BUILD}' makes, or set provision_hook_program."
+        )
+    return found, wrong
+
+
+def machine_of(path: Path) -> str | None:
+    """Return what a program runs on, as ``uname -m`` says it; None if it is no known program."""
+    with path.open("rb") as stream:
+        head = stream.read(_ELF.size)
+    if len(head) < _ELF.size:
+        return None
+    magic, number = _ELF.unpack(head)
+    return _MACHINES.get(number) if magic == b"\x7fELF" else None
+
+
+def source_mistakes(source: Path | None) -> list[str]:
+    """Return what is wrong with where provision comes from."""
+    if source is None:
+        line = (
+            "There is no provision to install: this collection brings no wheel, and lies in no"
+            f" checkout. Install it from the archive that '{_BUILD}' makes, or set"
+            " provision_driver_source to a checkout of the project or a wheel of it."
+        )
+        return [line]
+    wrong = []
+    try:
+        constraints_of(source)
+    except (BundleError, OSError) as error:
+        wrong.append(
+            f"{error} (provision_driver_source). Name a checkout of the project, or a wheel of it."
+        )
+    if importlib.util.find_spec("pip") is None:
+        wrong.append(
+            "The Python that runs Ansible here has no pip, which packs provision for hosts."
+            " Install it: python3 -m ensurepip, or the distro's python3-pip."
+        )
+    return wrong
+
+
+def packages_mistakes(source: Path, constraints: str, wheelhouse: str) -> list[str]:
+    """Return which packages can't be had.
+
+    Args:
+        source: A checkout or a wheel, which has constraints of its own.
+        constraints: A file to be used in their place; empty: none.
+        wheelhouse: The folder that has to have them; empty: the package index has them.
+    """
+    if constraints and not Path(constraints).is_file():
+        line = (
+            f"There is no file '{constraints}' (provision_driver_constraints)."
+            " Leave the variable empty to use provision's own."
+        )
+        return [line]
+    if not wheelhouse:
+        return []
+    text = Path(constraints).read_text() if constraints else constraints_of(source)
+    names = {_normal(path.name) for path in Path(wheelhouse).glob("*.whl")}
+    missing = [
+        f"{name} {version}"
+        for name, version in _PIN.findall(text)
+        if not any(wheel.startswith(_normal(f"{name}-{version}-")) for wheel in names)
+    ]
+    if not missing:
+        return []
+    line = (
+        f"The folder '{wheelhouse}' (provision_driver_wheelhouse) has no wheel of"
+        f" {', '.join(missing)}. Fill it where there is a package index: pip download"
+        " --require-hashes --no-deps -r constraints.txt --dest FOLDER, with the checkout's file."
+    )
+    return [line]
+
+
+def config_mistakes(config: dict[str, Any], source: Path | None) -> list[str]:
+    """Return what is wrong with what hosts should have, as far as it shows here.
+
+    Args:
+        config: The content of provision.toml.
+        source: A checkout or a wheel, whose catalogue counts; None: none is known.
+    """
+    good, mistakes = parsed(config)
+    wrong = [f"provision_driver_{mistake}" for mistake in mistakes]
+    known = drivers_of(source) if source is not None else []
+    # Folders of the host's own may have any driver.
+    if not known or good.get("catalogue"):
+        return wrong
+    for name in good.get("drivers", {}):
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            guess = f" Did you mean '{close[0]}'?" if close else ""
+            wrong.append(
+                f"provision_driver_config.drivers.{name}: there is no such driver;"
+                f" there are {', '.join(known)}.{guess} A driver of your own needs its folder on"
+                " the host in provision_driver_config.catalogue."
+            )
+    return wrong
+
+
+def drivers_of(source: Path) -> list[str]:
+    """Return the names of the drivers that a checkout or a wheel has recipes of."""
+    if source.is_dir():
+        return sorted(path.parent.name for path in source.glob("driver_images/*/driver.toml"))
+    try:
+        with zipfile.ZipFile(source) as wheel:
+            found = (_RECIPE.fullmatch(name) for name in wheel.namelist())
+            return sorted(match.group(1) for match in found if match)
+    except (zipfile.BadZipFile, OSError):
+        return []
+
+
+def images_mistakes(archives: list[str]) -> list[str]:
+    """Return which archives of images are missing."""
+    return [
+        f"There is no archive '{path}' (provision_driver_images)."
+        " 'docker save --output FILE IMAGE' makes one."
+        for path in archives
+        if not Path(path).is_file()
+    ]
+
+
+def python_mistakes(archive: str, sha256: str) -> list[str]:
+    """Return what is wrong with the archive of a Python for hosts that have none."""
+    if not archive:
+        return []
+    if not Path(archive).is_file():
+        line = (
+            f"The archive '{archive}' (provision_host_python_archive) is not there:"
+            " 'provision host-python' makes one, in a container."
+        )
+        return [line]
+    digest = sha256_of(Path(archive))
+    if not sha256 or sha256.lower() == digest:
+        return []
+    is_checksum = len(sha256) == hashlib.sha256().digest_size * 2
+    wrong = "" if is_checksum else ", which is no checksum"
+    line = (
+        f"The archive '{archive}' has the sha256 {digest}, not {sha256}{wrong}"
+        " (provision_host_python_archive_sha256)."
+    )
+    return [line]
+
+
+def numbered(mistakes: list[str]) -> Iterator[str]:
+    """Return mistakes as lines of one message."""
+    yield from (f"{number}. {mistake}" for number, mistake in enumerate(mistakes, 1))
+
+
+def _clone(collection: Path) -> Path | None:
+    """Return the checkout that a collection lies in: below ansible/ansible_collections."""
+    root = collection / "../../../.."
+    return root.resolve() if (root / "pyproject.toml").is_file() else None
+
+
+def _normal(name: str) -> str:
+    """Return a name as wheels spell it: https://packaging.python.org/en/latest/specifications/."""
+    return re.sub(r"[-_.]+", "-", name).lower()

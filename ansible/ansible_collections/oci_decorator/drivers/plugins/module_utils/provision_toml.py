@@ -1,0 +1,113 @@
+"""What provision.toml can say: its keys, their types, and what of it is secret. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
+
+Spec = dict[str, Any]
+
+
+def _words(*choices: str) -> Spec:
+    return {"type": "str", "choices": list(choices)}
+
+
+_TEXT: Spec = {"type": "str"}
+SECTIONS: Spec = {
+    "policy": {
+        "unload": _words("idle", "never"),
+        "prebuild": {"type": "bool"},
+        "hold_updates": {"type": "bool"},
+        "keep": {"type": "int"},
+        "update": _words("never", "timer"),
+    },
+    "registry": {"address": _TEXT, "push": {"type": "bool"}, "allow_unsigned": {"type": "bool"}},
+    "signing": {
+        "key": _TEXT,
+        "certificate": _TEXT,
+        "hash": _words("sha256", "sha384", "sha512"),
+        "pin_file": _TEXT,
+    },
+    "metrics": {"textfile": _TEXT},
+    "cdi": {"generate": {"type": "bool"}},
+    "engine": {"host": _TEXT, "network": _TEXT, "jobs": {"type": "int"}},
+}
+CONFIG: Spec = {
+    "drivers": {"type": "dict"},
+    **{name: {"type": "dict", "options": options} for name, options in SECTIONS.items()},
+    "distros": {"type": "dict"},
+    "kernel_distro": _TEXT,
+    "catalogue": {"type": "list", "elements": "str"},
+}
+_DRIVER: Spec = {"version": _TEXT, "flavour": _TEXT, "options": {"type": "dict"}}
+_DISTRO: Spec = {
+    "archive": {
+        "type": "dict",
+        "options": {
+            "mirror": _TEXT,
+            "security_mirror": _TEXT,
+            "keyring": _TEXT,
+            "snapshot": {"type": "bool"},
+        },
+    },
+    "base_images": {"type": "dict"},
+}
+
+
+# Where it is on a host.
+PATH = "/etc/provision/provision.toml"
+# The password of an address (https://www.rfc-editor.org/rfc/rfc3986#section-3.2.1), and the PIN of
+# a PKCS#11 URI (https://www.rfc-editor.org/rfc/rfc7512#section-2.3).
+_SECRETS = (
+    re.compile(r"://[^\s/@:]*:([^\s/]+)@"),
+    re.compile(r"[?&;]pin-value=([^&;\s]+)"),
+)
+
+
+def parsed(config: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Return a configuration with values of proper types, and its mistakes with their places."""
+    mistakes: list[str] = []
+
+    def checked(spec: Spec, value: object, place: str) -> dict[str, Any]:
+        # A driver without settings is written as 'nvidia:' by many.
+        given = {} if value is None else value
+        if not isinstance(given, dict):
+            mistakes.append(f"{place}: must be a dictionary, not {given!r}")
+            return {}
+        result = ArgumentSpecValidator(spec).validate(given)
+        mistakes.extend(f"{place}: {message}" for message in result.error_messages)
+        return {k: v for k, v in result.validated_parameters.items() if v is not None}
+
+    good = checked(CONFIG, config, "config")
+    for section in SECTIONS.keys() & good.keys():
+        good[section] = {k: v for k, v in good[section].items() if v is not None}
+    for section, spec in (("drivers", _DRIVER), ("distros", _DISTRO)):
+        if section in good:
+            entries = good[section].items()
+            good[section] = {k: checked(spec, v, f"config.{section}.{k}") for k, v in entries}
+    return good, mistakes
+
+
+def secrets_in(document: object) -> set[str]:
+    """Return the passwords and PINs that stand in the texts of a document, at any depth."""
+    return {
+        secret
+        for text in _texts(document)
+        for pattern in _SECRETS
+        for secret in pattern.findall(text)
+    }
+
+
+def _texts(document: object) -> Iterator[str]:
+    if isinstance(document, str):
+        yield document
+    elif isinstance(document, dict):
+        for name, value in document.items():
+            yield from _texts(name)
+            yield from _texts(value)
+    elif isinstance(document, (list, tuple)):
+        for value in document:
+            yield from _texts(value)

@@ -1,0 +1,95 @@
+"""What of a folder is ours and may go, and what are foreign files, which stay. Changes nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+# What provision makes in a driver's part of its store: src/provision/install/layout.py. Everything
+# that begins with a dot is its own too.
+_OURS = re.compile(
+    r"\..*|[0-9a-f]{12}|current|previous|kernels|state\.json.*|written\.json.*|lock|saved"
+)
+# By any of these a folder of the store is known to be a driver's.
+_MARKS = ("kernels", "current", "previous", "state.json", "written.json", ".lock")
+# Copies of foreign files that were replaced on request: of a driver's, and of units.
+_SAVED = "saved"
+_UNITS = ".units"
+_RECORD = re.compile(r"written\.json.*|\..*")
+
+
+def store_parts(store: Path) -> tuple[list[Path], list[Path]]:
+    """Return what of a store is ours, and the foreign files in it.
+
+    Args:
+        store: The folder; it may be missing.
+    """
+    ours: list[Path] = []
+    foreign: list[Path] = []
+    for path in _entries(store):
+        if path.name == _UNITS and path.is_dir():
+            _split(path, _RECORD, ours, foreign)
+        elif path.name.startswith("."):
+            ours.append(path)
+        elif _is_driver(path):
+            _split(path, _OURS, ours, foreign)
+        else:
+            foreign.append(path)
+    return ours, foreign
+
+
+def emptied(folder: Path, gone: Iterable[Path]) -> list[Path]:
+    """Return the folders at and below a folder that are empty once some paths are gone.
+
+    Args:
+        folder: The folder; it may be missing.
+        gone: What goes, with everything in it.
+
+    Returns:
+        The innermost first.
+    """
+    known = set(gone)
+    found: list[Path] = []
+    if folder.is_symlink() or not folder.is_dir():
+        return found
+    for path in _entries(folder):
+        if path not in known:
+            found += emptied(path, known)
+    if all(path in known or path in found for path in _entries(folder)):
+        found.append(folder)
+    return found
+
+
+def files_left(folder: Path, gone: Iterable[Path]) -> list[Path]:
+    """Return the files below a folder that are still there once some paths are gone."""
+    known = set(gone)
+    left: list[Path] = []
+    for path in _entries(folder):
+        if path in known:
+            continue
+        if path.is_dir() and not path.is_symlink():
+            left += files_left(path, known)
+        else:
+            left.append(path)
+    return left
+
+
+def _split(folder: Path, names: re.Pattern[str], ours: list[Path], foreign: list[Path]) -> None:
+    for path in _entries(folder):
+        if path.name == _SAVED and any(path.iterdir()):
+            foreign.extend(_entries(path))
+        elif names.fullmatch(path.name):
+            ours.append(path)
+        else:
+            foreign.append(path)
+
+
+def _is_driver(path: Path) -> bool:
+    if path.is_symlink() or not path.is_dir():
+        return False
+    return any((path / name).exists() or (path / name).is_symlink() for name in _MARKS)
+
+
+def _entries(folder: Path) -> list[Path]:
+    return sorted(folder.iterdir()) if folder.is_dir() and not folder.is_symlink() else []

@@ -1,0 +1,66 @@
+"""What the module `provision_runtime` asks of `oci-decorator configure`, and its answers. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+
+def words(engine: str, params: Mapping[str, Any], *, is_dry: bool) -> list[str]:
+    """Return the words of `oci-decorator` that give an engine the runtime, or take it away."""
+    found = [
+        "configure",
+        engine,
+        f"--config={params[f'{engine}_path']}",
+        f"--record={params['record']}",
+        f"--runtime-name={params['name']}",
+        f"--runtime-path={params['program']}",
+        "--json",
+    ]
+    if engine not in params["engines"]:
+        found.append("--remove")
+    elif engine == "docker":
+        found.append(f"--set-as-default={str(params['docker_default']).lower()}")
+    return [*found, "--dry-run"] if is_dry else found
+
+
+def recorded(engine: str, params: Mapping[str, Any], record: Mapping[str, Any]) -> bool:
+    """Whether an engine's file is one that we wrote: a file of others is not even looked at.
+
+    containerd's may lie beside its main file, in a folder that this imports.
+    """
+    docker: str = params["docker_path"]
+    return docker in record if engine == "docker" else any(path != docker for path in record)
+
+
+def leaves_default(change: Mapping[str, Any], name: str) -> bool:
+    """Whether Docker's default was the runtime, and no other is named after the change."""
+    before, after = _docker(change["before"]), _docker(change["after"])
+    return before.get("default-runtime") == name and "default-runtime" not in after
+
+
+def with_default(text: str, name: str) -> str:
+    """Return a daemon.json with another default, for a Docker that runs to read once."""
+    return json.dumps(_docker(text) | {"default-runtime": name})
+
+
+def diffs(answer: Mapping[str, Any]) -> Iterator[dict[str, str]]:
+    """Return the changes of an answer as ``--diff`` shows them."""
+    for file in answer["files"]:
+        if file["changed"]:
+            yield {
+                "before_header": file["path"],
+                "after_header": file["path"],
+                "before": file["before"] or "",
+                "after": file["after"] or "",
+            }
+
+
+def _docker(text: str | None) -> dict[str, Any]:
+    """Return a daemon.json as a document; one that Docker can't read says nothing to it."""
+    try:
+        document = json.loads(text or "{}")
+    except json.JSONDecodeError:
+        return {}
+    return document if isinstance(document, dict) else {}

@@ -1,0 +1,92 @@
+"""What the roles decide from."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: provision_facts
+short_description: Finds what provision needs on a host
+description:
+  - Finds a Python that C(provision) can run with, the container engines, and what of the system
+    is read-only.
+  - Sets them as C(ansible_facts['provision']).
+  - Runs with Python 3.8 or newer, unlike the other modules of this collection.
+version_added: 0.1.0
+options:
+  python:
+    description: The only Python to consider, instead of the usual places.
+    type: path
+  program:
+    description: Where C(provision) is.
+    type: path
+    default: /opt/provision/bin/provision
+attributes:
+  check_mode:
+    description: Changes nothing.
+    support: full
+author:
+  - The authors of provision and oci-decorator (!UNKNOWN)
+"""
+
+EXAMPLES = r"""
+- name: Gather what the roles decide from
+  oci_decorator.drivers.provision_facts:
+"""
+
+RETURN = r"""
+ansible_facts:
+  description: Under C(provision), what was found.
+  returned: always
+  type: dict
+  contains:
+    provision:
+      description: The facts.
+      type: dict
+      sample:
+        python: {path: /usr/bin/python3, version: [3, 11, 2], libc: [glibc, "2.36"]}
+        machine: x86_64
+        engines: [docker, podman]
+        has_kubelet: false
+        is_installed: true
+        is_ostree: false
+        has_read_only_usr: false
+"""
+
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.oci_decorator.drivers.plugins.module_utils.pythons import find
+
+# By the program that the admin starts, not by the client, which may be there without it.
+_ENGINES = {"docker": "dockerd", "containerd": "containerd", "podman": "podman"}
+
+
+def _gathered(module: AnsibleModule) -> dict[str, Any]:
+    return {
+        "python": find(module, module.params["python"]),
+        "machine": platform.machine(),
+        "engines": [name for name, program in _ENGINES.items() if module.get_bin_path(program)],
+        "has_kubelet": module.get_bin_path("kubelet") is not None,
+        "is_installed": os.access(module.params["program"], os.X_OK),
+        "is_ostree": Path("/run/ostree-booted").exists(),
+        "has_read_only_usr": bool(os.statvfs("/usr").f_flag & os.ST_RDONLY),
+    }
+
+
+def main() -> None:
+    """Gather."""
+    module = AnsibleModule(
+        argument_spec={
+            "python": {"type": "path"},
+            "program": {"type": "path", "default": "/opt/provision/bin/provision"},
+        },
+        supports_check_mode=True,
+    )
+    module.exit_json(changed=False, ansible_facts={"provision": _gathered(module)})
+
+
+if __name__ == "__main__":
+    main()

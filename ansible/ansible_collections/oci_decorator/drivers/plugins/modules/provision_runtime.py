@@ -1,0 +1,242 @@
+"""Enters an OCI runtime into container engines."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: provision_runtime
+short_description: Enters an OCI runtime into Docker and containerd
+description:
+  - Has C(oci-decorator configure) add a runtime to the configuration files of engines. Everything
+    else in them stays as it is, comments too.
+  - It remembers what was there before. A file that was not changed since is put back as it was,
+    byte by byte; from another one, only our entries are taken.
+  - Restarts nothing; I(stale) says who has to read its configuration again. A Docker that runs is
+    told once, where its default would otherwise stay a runtime that is going.
+version_added: 0.1.0
+options:
+  engines:
+    description: Which engines have to have it. It is taken out of those that are not named.
+    type: list
+    elements: str
+    choices: [docker, containerd]
+    default: []
+  name:
+    description: The runtime's name.
+    type: str
+    default: oci-decorator
+  program:
+    description: The runtime's path; it is not looked for.
+    type: path
+    default: /usr/bin/oci-decorator-runtime
+  decorator:
+    description: The program C(oci-decorator). Empty, the one beside I(program).
+    type: path
+    default: ""
+  docker_default:
+    description: Whether it is Docker's default runtime.
+    type: bool
+    default: false
+  reload:
+    description: Whether a Docker that runs may be told to read its configuration again.
+    type: bool
+    default: true
+  docker_path:
+    description: Docker's configuration.
+    type: path
+    default: /etc/docker/daemon.json
+  containerd_path:
+    description: Containerd's configuration.
+    type: path
+    default: /etc/containerd/config.toml
+  record:
+    description: Where it is remembered what was there before.
+    type: path
+    default: /var/lib/oci-decorator/runtimes.json
+attributes:
+  check_mode:
+    description: Says what would change.
+    support: full
+  diff_mode:
+    description: Shows it.
+    support: full
+author:
+  - The authors of provision and oci-decorator (!UNKNOWN)
+"""
+
+EXAMPLES = r"""
+- name: Ensure Docker knows the runtime
+  oci_decorator.drivers.provision_runtime:
+    engines: [docker]
+  notify: Reload Docker
+"""
+
+RETURN = r"""
+stale:
+  description: Engines that run with another configuration than the one that we wrote.
+  returned: always
+  type: list
+  elements: str
+running:
+  description: Those of them that run, and so have to be told.
+  returned: always
+  type: list
+  elements: str
+"""
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.oci_decorator.drivers.plugins.module_utils.managed_files import write
+from ansible_collections.oci_decorator.drivers.plugins.module_utils.runtimes import (
+    diffs,
+    leaves_default,
+    recorded,
+    with_default,
+    words,
+)
+
+_ENGINES = ("docker", "containerd")
+_MICROSECONDS = 1_000_000
+# What Docker takes where nothing is configured, and how long it may take to reload.
+_BUILT_IN = "runc"
+_RELOAD_S = 10
+
+
+def _decorator(module: AnsibleModule) -> str:
+    named: str = module.params["decorator"]
+    return named or str(Path(module.params["program"]).with_name("oci-decorator"))
+
+
+def _configure(module: AnsibleModule, engine: str, *, is_dry: bool) -> dict[str, Any]:
+    """Have an engine's file edited, or say how it would be; return what the program says."""
+    command = [_decorator(module), *words(engine, module.params, is_dry=is_dry)]
+    code, printed, complaint = module.run_command(command)
+    if code != 0:
+        module.fail_json(msg=complaint.strip() or f"{' '.join(command)} ended with {code}")
+    answer: dict[str, Any] = json.loads(printed)
+    return answer
+
+
+def _record(module: AnsibleModule) -> dict[str, Any]:
+    path = Path(module.params["record"])
+    record: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    return record
+
+
+def _is_stale(module: AnsibleModule, engine: str, path: str, record: Mapping[str, Any]) -> bool:
+    """Whether an engine runs that has not read what we wrote, be it in a run that broke off."""
+    file = Path(path)
+    if not file.exists() or file.read_text() not in record.get(path, {}).get("written", []):
+        return False
+    since = _running_since(module, engine)
+    return since is not None and file.stat().st_mtime > since
+
+
+def _running_since(module: AnsibleModule, engine: str) -> float | None:
+    """Return when an engine started or reloaded last, as a Unix time; None if it does not run."""
+    command = ["systemctl", "show", engine, "--property=ActiveState,StateChangeTimestampMonotonic"]
+    code, printed = module.run_command(command)[:2]
+    shown = dict(line.split("=", 1) for line in printed.splitlines() if "=" in line)
+    if code != 0 or shown.get("ActiveState") != "active":
+        return None
+    changed = int(shown.get("StateChangeTimestampMonotonic") or 0) / _MICROSECONDS
+    return time.time() - (time.clock_gettime(time.CLOCK_MONOTONIC) - changed)
+
+
+def _leave_default(module: AnsibleModule, change: Mapping[str, Any]) -> None:
+    """Let a Docker that runs have its own default again.
+
+    A reload takes over a default that is named, and keeps the one it has where none is: so the
+    built-in one is named for a moment.
+    Source: https://github.com/moby/moby/blob/v26.1.5/daemon/reload.go
+    """
+    name = module.params["name"]
+    if not leaves_default(change, name):
+        return
+    if not module.params["reload"] or _running_since(module, "docker") is None:
+        return
+    text = with_default(change["before"], _BUILT_IN)
+    write(change["path"], text, None, module.atomic_move)
+    module.run_command(["systemctl", "reload", "docker"], check_rc=True)
+    deadline = time.monotonic() + _RELOAD_S
+    while _docker_default(module) == name and time.monotonic() < deadline:
+        time.sleep(0.1)
+    # What is there is still ours: the record has to have it so.
+    write(change["path"], change["before"], None, module.atomic_move)
+
+
+def _docker_default(module: AnsibleModule) -> str:
+    command = ["docker", "info", "--format", "{{.DefaultRuntime}}"]
+    printed: str = module.run_command(command)[1]
+    return printed.strip()
+
+
+def _answers(module: AnsibleModule) -> dict[str, dict[str, Any]]:
+    """Return what becomes of each engine's file, and have it so outside of check mode."""
+    record = _record(module)
+    answers: dict[str, dict[str, Any]] = {}
+    for engine in _ENGINES:
+        if engine not in module.params["engines"] and not recorded(engine, module.params, record):
+            continue
+        if module.check_mode and not Path(_decorator(module)).exists():
+            # The program is yet to come, and the runtime with it.
+            answers[engine] = {"changed": engine in module.params["engines"], "files": []}
+            continue
+        answers[engine] = _configure(module, engine, is_dry=True)
+    if module.check_mode:
+        return answers
+    for engine, answer in answers.items():
+        if engine == "docker" and answer["changed"]:
+            _leave_default(module, answer["files"][0])
+        _configure(module, engine, is_dry=False)
+    return answers
+
+
+def _result(module: AnsibleModule) -> dict[str, Any]:
+    answers = _answers(module)
+    record = _record(module)
+    stale = [
+        engine
+        for engine, answer in answers.items()
+        if answer["changed"]
+        or any(_is_stale(module, engine, file["path"], record) for file in answer["files"])
+    ]
+    return {
+        "changed": bool(stale),
+        "stale": stale,
+        "running": [engine for engine in stale if _running_since(module, engine) is not None],
+        "diff": [diff for answer in answers.values() for diff in diffs(answer)],
+    }
+
+
+def main() -> None:
+    """Enter or take out."""
+    module = AnsibleModule(
+        argument_spec={
+            "engines": {
+                "type": "list",
+                "elements": "str",
+                "choices": list(_ENGINES),
+                "default": [],
+            },
+            "name": {"type": "str", "default": "oci-decorator"},
+            "program": {"type": "path", "default": "/usr/bin/oci-decorator-runtime"},
+            "decorator": {"type": "path", "default": ""},
+            "docker_default": {"type": "bool", "default": False},
+            "reload": {"type": "bool", "default": True},
+            "docker_path": {"type": "path", "default": "/etc/docker/daemon.json"},
+            "containerd_path": {"type": "path", "default": "/etc/containerd/config.toml"},
+            "record": {"type": "path", "default": "/var/lib/oci-decorator/runtimes.json"},
+        },
+        supports_check_mode=True,
+    )
+    module.exit_json(**_result(module))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""Says how a host is."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: provision_status
+short_description: Says how the drivers of a host are, and what an apply would do
+description:
+  - Runs C(provision plan) and C(provision status). Changes nothing; fails where a host falls
+    short of I(require).
+version_added: 0.1.0
+options:
+  program:
+    description: Where C(provision) is.
+    type: path
+    default: /opt/provision/bin/provision
+  retry:
+    description: Whether what failed or was rolled back counts as something to do.
+    type: bool
+    default: false
+  require:
+    description:
+      - What must be so. C(ready), every driver works with the kernel that runs.
+      - C(prepared), each kernel's artifact is in the store, loaded or not.
+      - C(nothing), it is only reported.
+    type: str
+    choices: [ready, prepared, nothing]
+    default: nothing
+attributes:
+  check_mode:
+    description: Changes nothing.
+    support: full
+author:
+  - The authors of provision and oci-decorator (!UNKNOWN)
+"""
+
+EXAMPLES = r"""
+- name: Check that the drivers of this host work
+  oci_decorator.drivers.provision_status:
+    require: ready
+"""
+
+RETURN = r"""
+is_installed:
+  description: Whether C(provision) is there; if not, all else is empty.
+  returned: always
+  type: bool
+planned:
+  description: What an apply would do.
+  returned: always
+  type: list
+  elements: str
+reboot_required:
+  description: Whether only a reboot brings this host to what its configuration says.
+  returned: always
+  type: bool
+shortcomings:
+  description: What falls short of C(ready), whatever was required.
+  returned: always
+  type: list
+  elements: str
+status:
+  description: The document of C(provision status --json).
+  returned: always
+  type: dict
+"""
+
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.oci_decorator.drivers.plugins.module_utils.health import (
+    REQUIREMENTS,
+    is_reboot_required,
+    shortcomings,
+)
+from ansible_collections.oci_decorator.drivers.plugins.module_utils.managed_files import read
+from ansible_collections.oci_decorator.drivers.plugins.module_utils.program import (
+    DONE,
+    ProgramError,
+    call,
+    is_there,
+)
+from ansible_collections.oci_decorator.drivers.plugins.module_utils.provision_toml import (
+    PATH,
+    secrets_in,
+)
+
+_NOTHING: dict[str, Any] = {
+    "is_installed": False,
+    "planned": [],
+    "reboot_required": False,
+    "shortcomings": [],
+    "status": {},
+}
+
+
+def _asked(module: AnsibleModule, *words: str) -> dict[str, Any]:
+    answer = call(module, module.params["program"], words)
+    if answer.code != DONE:
+        raise ProgramError(answer.error or answer.notes)
+    return answer.document
+
+
+def _result(module: AnsibleModule) -> dict[str, Any]:
+    if not is_there(module.params["program"]):
+        return _NOTHING
+    status = _asked(module, "status")
+    planned = list(status["planned"])
+    if module.params["retry"]:
+        planned = [action["what"] for action in _asked(module, "plan", "--retry")["actions"]]
+    return {
+        "is_installed": True,
+        "planned": planned,
+        "reboot_required": is_reboot_required(status),
+        "shortcomings": shortcomings(status, "ready"),
+        "status": status,
+    }
+
+
+def main() -> None:
+    """Look."""
+    module = AnsibleModule(
+        argument_spec={
+            "program": {"type": "path", "default": "/opt/provision/bin/provision"},
+            "retry": {"type": "bool", "default": False},
+            "require": {"type": "str", "choices": list(REQUIREMENTS), "default": "nothing"},
+        },
+        supports_check_mode=True,
+    )
+    # What can't be fetched is named with its address.
+    module.no_log_values.update(secrets_in(read(PATH)))
+    require = module.params["require"]
+    try:
+        result = _result(module)
+    except ProgramError as error:
+        module.fail_json(msg=str(error))
+    if not result["is_installed"]:
+        wrong = [] if require == "nothing" else ["provision is not installed"]
+    else:
+        wrong = shortcomings(result["status"], require)
+    if wrong:
+        module.fail_json(msg="\n".join(wrong), **result)
+    module.exit_json(changed=False, **result)
+
+
+if __name__ == "__main__":
+    main()
