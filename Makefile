@@ -1,59 +1,73 @@
-# What to type here, and nothing else: the work is done by tests/kit (set-up), tests/demo and
-# tests/bench. Every target installs what it needs first, so that each works on a fresh machine.
+# What to type here, and nothing else: the work is done by .ci/setup and hooks/build.sh, tests/demo
+# and tests/bench. Every target installs what it needs first, so that each works on a fresh machine.
 
 MAKEFLAGS += --no-builtin-rules --no-print-directory
 .DEFAULT_GOAL := help
+ifndef IN_PAIRS
 .NOTPARALLEL:
+endif
 
 # PYTHONPATH: kit, demo and bench are packages below tests/, not part of what is installed.
 PYTHON := PYTHONPATH=tests .venv/bin/python
 PYTEST := $(PYTHON) -m pytest
-# Two hosts or guests at a time, each file's story in one process: a host mostly waits for Ansible, and
-# an emulated guest mostly uses one core.
-IN_PAIRS := --numprocesses=2 --dist=loadfile
+# tests/conftest.py says which tests share a process; a host mostly waits for Ansible, an engine for
+# the archive, and an emulated guest mostly uses one core.
+WORKERS ?= 3
+SHARED := --numprocesses=$(WORKERS) --durations=20 -m
+DAILY := $(SHARED) 'not nightly'
 
 help: ## What there is
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
-	@echo "  Variables of demo: DEMO_DRIVER (nvidia), DEMO_KERNEL (chosen), DEMO_DISTRO (debian:12)."
+	@echo "  Variables: DEMO_DRIVER (nvidia), DEMO_KERNEL (chosen), DEMO_DISTRO (debian:12) of demo; ONLY (every"
+	@echo "  row) of bench; WORKERS ($(WORKERS)) of tests with engines, hosts and guests."
 	@echo "  What is kept between runs lies in \$$PROVISION_TEST_CACHE, else \$$XDG_CACHE_HOME/provision-tests,"
 	@echo "  else /var/cache/provision-tests; it may be deleted at any time."
 
-demo: build ## The main job on real input: build a driver, install it, use it in containers (root)
+demo: engines build ## The main job on real input: build a driver, install it, use it in containers (root)
 	@$(PYTHON) -m demo
 
-test: check engine-test host-test vm-test ## All but the long stories: check, real engines, hosts, kernels (root, about an hour)
+check: setup ## Format, lints, types, layers, unit and golden tests (without root, under 3 minutes)
+	@$(MAKE) --jobs=2 --output-sync=target IN_PAIRS=1 check-python check-crate
 
-check: setup ## Format, lints, types, layers, unit and golden tests (under 3 minutes)
+check-python:
 	.venv/bin/ruff format --check
 	.venv/bin/ruff check
 	.venv/bin/mypy
 	.venv/bin/lint-imports
-	@$(PYTHON) -m kit.rust check
-	@$(PYTHON) -m kit.rust test
-	$(PYTEST) $(wildcard tests/unit tests/golden) tests/kit
+	$(PYTEST) tests/unit tests/golden tests/kit --numprocesses=2
 
-engine-test: build
-	$(PYTEST) tests/engine --durations=15
+check-crate:
+	hooks/build.sh check
+	hooks/build.sh test
 
-host-test: build ## The Ansible collection on Debian hosts in containers with systemd, by ssh (root)
-	$(PYTEST) tests/hosts $(IN_PAIRS) --durations=15
+test: check engines build ## check, then real engines, hosts and kernels (root, under 20 minutes, 45 the first time)
+	$(PYTEST) tests/engine tests/hosts tests/vm $(DAILY)
 
-vm-test: build ## Real kernels in QEMU guests, with or without KVM (root, some 30 minutes)
-	$(PYTEST) tests/vm --ignore=tests/vm/long $(IN_PAIRS) --durations=15
+test-nightly: engines build ## What `make test` leaves out: long scenarios, more of the same, Vagrant (root, hours)
+	@.ci/setup nightly
+	$(PYTEST) tests/engine tests/hosts tests/vm tests/vagrant $(SHARED) nightly
 
-vm-long-test: build ## More stories in guests: site.yml, CoreOS, kernels that come and go, mishaps (root; not part of test)
-	$(PYTEST) tests/vm/long $(IN_PAIRS) --durations=15
+engine-test: engines build
+	$(PYTEST) tests/engine $(DAILY)
 
-vagrant-test: build ## `vagrant up`, provision and reload on a box made here (root; not part of test)
-	@tests/kit/setup.sh install vagrant-libvirt libvirt-daemon-system dnsmasq-base slirp4netns iptables
-	$(PYTEST) tests/vagrant --durations=5
+host-test: engines build
+	$(PYTEST) tests/hosts $(DAILY)
 
-bench: build ## The table of speed and size, as ratios measured in one run (root)
-	@$(PYTHON) -m bench
+vm-test: engines build
+	$(PYTEST) tests/vm $(DAILY)
+
+bench: engines build ## The table of speed and size, as ratios measured in one run (root); ONLY=ROW for one
+	@$(PYTHON) -m bench $(if $(ONLY),--only '$(ONLY)')
+
+mutants: build ## Mutants of the crate's security-relevant modules, and which of them its tests let live
+	@hooks/mutants.sh
 
 build: setup ## The virtual environment, and the hook as build/oci-decorator
-	@$(PYTHON) -m kit.rust build
+	@hooks/build.sh build
+
+collection: build ## The Ansible collection and all that it brings, packed below build/
+	@$(PYTHON) ansible/build_collection.py --output build
 
 clean: ## Remove everything that was made in this folder
 	rm -rf .venv build hooks/target .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
@@ -61,7 +75,11 @@ clean: ## Remove everything that was made in this folder
 	find src tests -name __pycache__ -prune -exec rm -rf {} +
 
 setup:
-	@tests/kit/setup.sh packages
-	@tests/kit/setup.sh venv
+	@.ci/setup build
 
-.PHONY: help demo test check engine-test host-test vm-test vm-long-test vagrant-test bench build clean setup
+# Programs of engines, guests and hosts.
+engines:
+	@.ci/setup test
+
+.PHONY: help demo check check-python check-crate test test-nightly engine-test host-test vm-test bench \
+	mutants build collection clean setup engines

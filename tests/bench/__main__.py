@@ -1,36 +1,78 @@
-"""Entry of `make bench`: `python -m bench [--json] [--quick]`."""
+"""Entry of `make bench`: `python -m bench [--only ROW …] [--json] [--quick]`."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from bench import agent, hook, playbook, product, starts
-from bench.rows import as_documents, as_table
+from bench import agent, hook, nvidia, playbook, product, starts
+from bench.rows import as_document, as_text
 from bench.scene import Scene
+from kit.kernels import replaced
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from bench.rows import Group, Row
+
+# What needs least first: the last one compiles for minutes.
+_GROUPS: tuple[Group, ...] = (
+    *hook.FIRST,
+    *product.FIRST,
+    *hook.GROUPS,
+    *starts.GROUPS,
+    *nvidia.GROUPS,
+    *product.GROUPS,
+    *agent.GROUPS,
+    *playbook.GROUPS,
+)
+
+
+def _arguments(groups: Sequence[Group]) -> argparse.Namespace:
+    names = [name for group in groups for name in group.names]
+    parser = argparse.ArgumentParser(
+        prog="python -m bench", description=__doc__, epilog=f"Rows: {', '.join(names)}."
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
+    parser.add_argument("--quick", action="store_true", help="without the build of the modules")
+    parser.add_argument(
+        "--only", metavar="ROW", action="append", help="this row, or those that a pattern names"
+    )
+    given = parser.parse_args()
+    patterns = given.only or ["*"]
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            parser.error(f"there is no row {pattern!r}; there are {', '.join(names)}")
+    given.names = {name for name in names for pattern in patterns if fnmatchcase(name, pattern)}
+    if given.quick:
+        given.names -= set(product.BUILD.names)
+    return given
+
+
+def _measured(names: set[str], scene: Scene) -> Iterator[Row]:
+    for group in _GROUPS:
+        if names & set(group.names):
+            yield from (row for row in group.measure(scene) if row.name in names)
 
 
 def main() -> int:
     """Measure and print; 0 however the figures are: a slow machine is no failure."""
-    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
-    parser.add_argument("--quick", action="store_true", help="without the build of the modules")
-    wanted = parser.parse_args()
-    console = Console(stderr=True, highlight=False)
-    console.print("NVIDIA's driver is built first where the cache lacks it: some minutes")
-    with Scene() as scene:
-        rows = [*hook.rows(scene), *starts.rows(scene), *product.rows(scene), *agent.rows(scene)]
-        rows += playbook.rows(scene)
-        if not wanted.quick:
-            console.print("building NVIDIA's modules twice: in a container and outside")
-            rows += product.build_rows(scene)
-    if wanted.json:
-        sys.stdout.write(f"{json.dumps(as_documents(rows), indent=2)}\n")
-    else:
-        Console(highlight=False).print(as_table(rows))
+    given = _arguments(_GROUPS)
+    console = Console(highlight=False, soft_wrap=True, stderr=given.json)
+    if said := replaced():
+        console.print(said)
+    rows = []
+    with Scene(console.print) as scene:
+        for row in _measured(given.names, scene):
+            console.print(as_text(row))
+            rows.append(as_document(row))
+    if given.json:
+        sys.stdout.write(f"{json.dumps(rows, indent=2)}\n")
     return 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from bench.rows import Row
+from bench.rows import Group, Row
 from bench.timing import Timed, base_environment
 from kit.agent_host import AgentHost
 from kit.cache import REPOSITORY
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from bench.scene import Scene
 
-__all__ = ["rows"]
+__all__ = ["GROUPS"]
 
 _ROUNDS = 15
 _DRIVERS = 10
@@ -31,7 +31,7 @@ RUN apt-get update && apt-get install --yes --no-install-recommends \
 """
 
 
-def rows(scene: Scene) -> list[Row]:
+def _applies(scene: Scene) -> list[Row]:
     """`apply` against DKMS, ten drivers against one, `apply --boot`."""
     copies = _copies(scene)
     one = _host(scene, "one", [SMALL_DRIVER])
@@ -64,6 +64,7 @@ def rows(scene: Scene) -> list[Row]:
     seconds = {name: taken / 1e3 for name, taken in ms.items()}
     return [
         Row(
+            "apply",
             "provision apply / dkms autoinstall, nothing to do",
             ms["one"] / ms["dkms"],
             0.5,
@@ -71,6 +72,7 @@ def rows(scene: Scene) -> list[Row]:
             f"{seconds['one']:.2f} s; dkms {seconds['dkms']:.2f} s; one module; {how}",
         ),
         Row(
+            "apply-ten",
             "provision apply, ten drivers / one, nothing to do",
             ms["ten"] / ms["one"],
             2,
@@ -78,6 +80,7 @@ def rows(scene: Scene) -> list[Row]:
             f"{seconds['ten']:.2f} s; one {seconds['one']:.2f} s; {how}",
         ),
         Row(
+            "apply-boot",
             "provision apply --boot, all but the kernel's part",
             seconds["boot"],
             0.5,
@@ -128,3 +131,6 @@ def _dkms(scene: Scene) -> Timed:
     scene.mount_proc(tree)
     argv: list[str | Path] = [chroot, tree, "dkms", "autoinstall", "-k", OLD_KERNEL]
     return Timed("dkms", argv, env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"})
+
+
+GROUPS = (Group(("apply", "apply-ten", "apply-boot"), _applies),)

@@ -1,13 +1,20 @@
-"""One row of the table, and how it is shown."""
+"""One row of the table, how it is shown, and what measures it."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
+from rich.text import Text
 
-__all__ = ["Row", "as_documents", "as_table"]
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from bench.scene import Scene
+
+__all__ = ["Group", "Row", "as_document", "as_text"]
+
+_MARKS = {True: "✓", False: "✗", None: " "}
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +22,7 @@ class Row:
     """A measurement against its target.
 
     Attributes:
+        name: short, what `--only` takes.
         what: what was measured.
         value: the figure that the target is about, in `unit`.
         target: the most that it may be, in `unit`.
@@ -22,6 +30,7 @@ class Row:
         note: the measured figures behind it.
     """
 
+    name: str
     what: str
     value: float
     target: float | None
@@ -34,19 +43,28 @@ class Row:
         return None if self.target is None else self.value <= self.target
 
 
-def as_documents(rows: list[Row]) -> list[dict[str, Any]]:
-    """The rows for `--json`."""
-    return [{**asdict(row), "reached": row.reached} for row in rows]
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Rows that are measured together, because their programs take turns.
+
+    Attributes:
+        names: the rows' names.
+        measure: measures them; a machine that can't gets none.
+    """
+
+    names: tuple[str, ...]
+    measure: Callable[[Scene], Iterable[Row]]
 
 
-def as_table(rows: list[Row]) -> Table:
-    """The rows for people."""
-    table = Table(title="Speed and size, measured in this run", title_justify="left")
-    for name in ("what", "reach", "measured", "", "how"):
-        table.add_column(name, justify="right" if name in {"reach", "measured"} else "left")
-    for row in rows:
-        reach = "" if row.target is None else f"≤ {row.target:g} {row.unit}"
-        mark = {True: "✓", False: "✗", None: ""}[row.reached]
-        style = "red" if row.reached is False else None
-        table.add_row(row.what, reach, f"{row.value:.2f} {row.unit}", mark, row.note, style=style)
-    return table
+def as_document(row: Row) -> dict[str, Any]:
+    """A row for `--json`."""
+    return {**asdict(row), "reached": row.reached}
+
+
+def as_text(row: Row) -> Text:
+    """A row for people: a line with the figure, and one with what is behind it."""
+    reach = "" if row.target is None else f"≤ {row.target:g} {row.unit}"
+    figure = f"{row.value:.2f} {row.unit}"
+    line = f"{_MARKS[row.reached]} {row.name:<15}{figure:>11} {reach:>10}  {row.what}"
+    text = Text(line, style="red" if row.reached is False else "")
+    return text.append(f"\n  {'':<15}{row.note}", style="dim")

@@ -10,6 +10,7 @@ import tempfile
 from contextlib import ExitStack
 from dataclasses import dataclass
 from fcntl import LOCK_EX, flock
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -18,10 +19,10 @@ from kit.cache import REPOSITORY, cache_dir
 from kit.engine import Engine
 from kit.hosts import DISTRO, IMAGE, OLD_KERNEL, load_base
 from kit.process import run
-from kit.product import RUNTIME, Provision, write_runtime_config
+from kit.product import DECORATOR, RUNTIME, Provision, write_runtime_config
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 __all__ = ["Bundle", "Scene"]
 
@@ -79,62 +80,112 @@ class Bundle:
 
 
 class Scene:
-    """Everything the rows need; `with Scene() as scene:` cleans up behind it."""
+    """Everything that rows need, each part made when a row first asks for it.
+
+    `with Scene(say) as scene:` cleans up behind it; `say` shows a line to the user who waits.
+    """
+
+    def __init__(self, say: Callable[[str], object]) -> None:
+        self.say = say
+        self._opened = ExitStack()
 
     def __enter__(self) -> Self:
-        """Start the engine, have NVIDIA's driver in it, install it below a folder."""
-        self._opened = ExitStack()
-        try:
-            self._prepare()
-        except BaseException:
-            self._opened.close()
-            raise
+        """Nothing is made yet."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop the engine, remove the folder."""
+        """Stop the engine, remove the folders."""
         self._opened.close()
 
-    def _prepare(self) -> None:
-        # In build/, which a container with the crate's toolchain sees too.
+    @cached_property
+    def folder(self) -> Path:
+        """A folder of its own in build/, which a tree with the crate's toolchain sees too."""
         (REPOSITORY / "build").mkdir(exist_ok=True)
-        self.folder = self._scratch(REPOSITORY / "build")
+        return self._scratch(REPOSITORY / "build")
+
+    @cached_property
+    def _bundles(self) -> Path:
         # Engines keep bundles on a tmpfs.
         shared_memory = Path("/dev/shm")  # noqa: S108 - a folder of our own is made in it
-        self._bundles = self._scratch(shared_memory if shared_memory.is_dir() else self.folder)
-        self.timer = Timer(self.folder)
-        # The demo's engine: what it built needn't be built again.
+        return self._scratch(shared_memory if shared_memory.is_dir() else self.folder)
+
+    @cached_property
+    def timer(self) -> Timer:
+        """What times programs."""
+        return Timer(self.folder)
+
+    @cached_property
+    def engine(self) -> Engine:
+        """The demo's engine: what that built needn't be built again."""
         lock = self._opened.enter_context((cache_dir() / ".demo-engine.lock").open("w"))
         flock(lock, LOCK_EX)
         engine = Engine(
             cache_dir() / "demo-engine",
-            runtimes={"oci-decorator": RUNTIME},
-            environment={"OCI_DECORATOR_CONFIG": str(self.folder / "docker.toml")},
+            runtimes={
+                "oci-decorator": RUNTIME,
+                "nvidia": self.nvidia_names / "nvidia-container-runtime",
+            },
+            environment={
+                "OCI_DECORATOR_CONFIG": str(self.folder / "docker.toml"),
+                # Where dockerd looks for the hook that makes `--gpus` known.
+                "PATH": f"{self.nvidia_names}:{os.environ['PATH']}",
+            },
         )
-        self.engine = self._opened.enter_context(engine)
-        load_base(self.engine)
-        self.provision = Provision(self.engine.host)
-        self.built = self.provision.build(*TARGET)
-        self.root = self.folder / "host"
-        self.root.mkdir()
-        self.provision("install", self.built["image"], "--root", self.root)
-        self.base_tree = self.exported(IMAGE, "base")
-        self._add_second_vendor()
-        self._make_nodes()
-        write_runtime_config(self.folder / "docker.toml", self.config_dir, root=self.root)
-        self.shim_config = write_runtime_config(
+        self._opened.enter_context(engine)
+        load_base(engine)
+        return engine
+
+    @cached_property
+    def nvidia_names(self) -> Path:
+        """A folder with NVIDIA's names for our program."""
+        folder = self.folder / "nvidia-names"
+        folder.mkdir()
+        run([DECORATOR, "install-links", folder])
+        return folder
+
+    @cached_property
+    def provision(self) -> Provision:
+        """The command, with that engine."""
+        return Provision(self.engine.host)
+
+    @cached_property
+    def built(self) -> dict[str, Any]:
+        """What `provision build` says of NVIDIA's driver."""
+        self.say("NVIDIA's driver is built first where the cache lacks it: some minutes")
+        return self.provision.build(*TARGET)
+
+    @cached_property
+    def root(self) -> Path:
+        """The root of a host with both vendors' drivers and nodes."""
+        root = self.folder / "host"
+        root.mkdir()
+        self.provision("install", self.built["image"], "--root", root)
+        _add_second_vendor(root)
+        _make_nodes(root)
+        write_runtime_config(self.folder / "docker.toml", _config_dir(root), root=root)
+        return root
+
+    @cached_property
+    def base_tree(self) -> Path:
+        """The files of the base image."""
+        return self.exported(IMAGE, "base")
+
+    @cached_property
+    def shim_config(self) -> Path:
+        """Settings of the shim with a low-level runtime that does nothing."""
+        return write_runtime_config(
             self.folder / "shim.toml", self.config_dir, root=self.root, runtime="/bin/true"
         )
 
     @property
     def config_dir(self) -> Path:
         """The vendor configs of the host."""
-        return self.root / "etc/oci-decorator/oci-decorator.d"
+        return _config_dir(self.root)
 
     @property
     def entry(self) -> Path:
         """NVIDIA's store entry."""
-        return (self.root / "var/lib/provision/nvidia/current").resolve()
+        return _entry(self.root)
 
     def wanted(self) -> str:
         """How much the two vendors list, for a row's note."""
@@ -186,26 +237,37 @@ class Scene:
         self._opened.callback(shutil.rmtree, folder, ignore_errors=True)
         return folder
 
-    def _add_second_vendor(self) -> None:
-        (self.config_dir / "onload.json").write_text(json.dumps(_SECOND))
-        store = self.root / _STORE
-        (store / "0123456789ab").mkdir(parents=True)
-        (store / "current").symlink_to("0123456789ab")
-        onload = _SECOND["inventory"]["onload"]
-        library = next(self.entry.rglob("libnvidia-cfg.so.*"))
-        for path in onload["libraries"]:
-            shutil.copy(library, self._made(path))
-        more = _SECOND["inventory"]["profiles"]["miscellaneous"]
-        for path in (*onload["binaries"], *onload["miscellaneous"], *more):
-            self._made(path).write_text("#!/bin/sh\n")
 
-    def _make_nodes(self) -> None:
-        """The nodes of a host with one GPU; without them no device would be measured."""
-        (self.root / "dev").mkdir(exist_ok=True)
-        for name, numbers in _NODES.items():
-            os.mknod(self.root / "dev" / name, 0o666 | stat.S_IFCHR, os.makedev(*numbers))
+def _config_dir(root: Path) -> Path:
+    return root / "etc/oci-decorator/oci-decorator.d"
 
-    def _made(self, path: str) -> Path:
-        made = self.root / _STORE / "current/driver" / path.lstrip("/")
-        made.parent.mkdir(parents=True, exist_ok=True)
-        return made
+
+def _entry(root: Path) -> Path:
+    return (root / "var/lib/provision/nvidia/current").resolve()
+
+
+def _add_second_vendor(root: Path) -> None:
+    (_config_dir(root) / "onload.json").write_text(json.dumps(_SECOND))
+    store = root / _STORE
+    (store / "0123456789ab").mkdir(parents=True)
+    (store / "current").symlink_to("0123456789ab")
+
+    def made(path: str) -> Path:
+        file = store / "current/driver" / path.lstrip("/")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        return file
+
+    onload = _SECOND["inventory"]["onload"]
+    library = next(_entry(root).rglob("libnvidia-cfg.so.*"))
+    for path in onload["libraries"]:
+        shutil.copy(library, made(path))
+    more = _SECOND["inventory"]["profiles"]["miscellaneous"]
+    for path in (*onload["binaries"], *onload["miscellaneous"], *more):
+        made(path).write_text("#!/bin/sh\n")
+
+
+def _make_nodes(root: Path) -> None:
+    """The nodes of a host with one GPU; without them no device would be measured."""
+    (root / "dev").mkdir(exist_ok=True)
+    for name, numbers in _NODES.items():
+        os.mknod(root / "dev" / name, 0o666 | stat.S_IFCHR, os.makedev(*numbers))

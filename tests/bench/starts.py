@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from bench.rows import Row
+from bench.rows import Group, Row
 from bench.timing import Timed, base_environment
 from kit.hosts import IMAGE
 from kit.probe import find_program
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from bench.scene import Scene
 
-__all__ = ["rows"]
+__all__ = ["GROUPS", "prompt_grace_periods"]
 
 _ASKED = ("OCI_NVIDIA=all", "OCI_SOLARFLARE=all")
 _RUNC_ROUNDS = 400
@@ -39,12 +39,7 @@ _GROWTH = 12
 _DEVICES, _FILES = 1000, 2000
 
 
-def rows(scene: Scene) -> list[Row]:
-    """`runc run`, `docker run`, the large inventory."""
-    return [_runc(scene), *_docker(scene), *_large_inventory(scene)]
-
-
-def _runc(scene: Scene) -> Row:
+def _runc(scene: Scene) -> list[Row]:
     runc = _program("runc")
     config = write_runtime_config(
         scene.folder / "runc.toml", scene.config_dir, root=scene.root, runtime=str(runc)
@@ -70,7 +65,7 @@ def _runc(scene: Scene) -> Row:
             restore=decorated.restore,
         ),
     ]
-    with _prompt_grace_periods() as are_prompt:
+    with prompt_grace_periods() as are_prompt:
         ms = scene.timer.rounds_ms(programs, _RUNC_ROUNDS)
     # Of each round, as runc's own time drifts by more than what is measured.
     added = median(map(sub, ms["decorated"], ms["plain"]))
@@ -79,11 +74,12 @@ def _runc(scene: Scene) -> Row:
         f" {median(ms['decorated']):.1f} ms; median difference of {_RUNC_ROUNDS} turns"
         + (", grace periods expedited" if are_prompt else "")
     )
-    return Row("runc run, two vendors applied: added to plain", added, _RUNC_ADDED, "ms", note)
+    what = "runc run, two vendors applied: added to plain"
+    return [Row("runc", what, added, _RUNC_ADDED, "ms", note)]
 
 
 @contextmanager
-def _prompt_grace_periods() -> Iterator[bool]:
+def prompt_grace_periods() -> Iterator[bool]:
     """Have the kernel end RCU's grace periods at once; whether it can be told to.
 
     runc waits for several of them when it moves a process from cgroup to cgroup, with driver or
@@ -120,6 +116,7 @@ def _docker(scene: Scene) -> list[Row]:
     ).format
     return [
         Row(
+            "docker",
             "docker run, two vendors applied / plain",
             ms["asked"] / ms["plain"],
             _DOCKER_RATIO,
@@ -127,6 +124,7 @@ def _docker(scene: Scene) -> list[Row]:
             note(ms["asked"]),
         ),
         Row(
+            "docker-idle",
             "docker run, nothing asked for / plain",
             ms["unasked"] / ms["plain"],
             _DOCKER_RATIO,
@@ -190,8 +188,9 @@ def _large_inventory(scene: Scene) -> list[Row]:
         f" /bin/true {ms['true']:.2f} ms"
     )
     return [
-        Row("shim create, 1,000 devices and 2,000 files", large, _LARGE, "ms", note),
+        Row("large", "shim create, 1,000 devices and 2,000 files", large, _LARGE, "ms", note),
         Row(
+            "large-growth",
             "ten times the inventory, above an empty one",
             (large - nothing) / (small - nothing),
             _GROWTH,
@@ -199,6 +198,13 @@ def _large_inventory(scene: Scene) -> list[Row]:
             "10 x is linear, 100 x the square",
         ),
     ]
+
+
+GROUPS = (
+    Group(("runc",), _runc),
+    Group(("docker", "docker-idle"), _docker),
+    Group(("large", "large-growth"), _large_inventory),
+)
 
 
 def _program(name: str) -> Path:

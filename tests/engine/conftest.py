@@ -1,7 +1,7 @@
 """Engines, host trees and builds that the engine tests share.
 
-One private Docker engine and one podman a session. A build of NVIDIA's modules takes minutes, so
-there is one a kernel; whoever needs a driver fast takes v4l2loopback.
+One private podman a session beside the Docker engine. A build of NVIDIA's modules takes minutes, so
+there is one; what needs a driver fast takes v4l2loopback.
 """
 
 from __future__ import annotations
@@ -11,33 +11,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kit.bundles import overlaid, unpack_base
-from kit.engine import Engine
-from kit.hosts import DISTRO, OLD_KERNEL, SMALL_DRIVER, Containers, Host, load_base
+from kit.hosts import DISTRO, NEW_KERNEL, Containers, Host
 from kit.podman import Podman
-from kit.probe import can_mount, is_root, need, need_programs
-from kit.product import DECORATOR, RUNTIME, Provision, base_archive, write_runtime_config
+from kit.probe import can_mount, need, need_programs
+from kit.product import RUNTIME, Provision, base_archive, write_runtime_config
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-
-@pytest.fixture(scope="session")
-def shim_config(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The file that OCI_DECORATOR_CONFIG names in both engines; `host` writes it."""
-    return tmp_path_factory.mktemp("shim") / "config.toml"
-
-
-@pytest.fixture(scope="session")
-def engine(shim_config: Path) -> Iterator[Engine]:
-    """A private Docker engine with the base image of DISTRO and our runtime."""
-    need(is_root(), "root", "run as root: engines and debootstrap want it")
-    need_programs("dockerd", "containerd", "docker", "runc", "debootstrap")
-    need(DECORATOR.exists(), str(DECORATOR), "make build")
-    environment = {"OCI_DECORATOR_CONFIG": str(shim_config)}
-    with Engine(runtimes={"oci-decorator": RUNTIME}, environment=environment) as engine:
-        load_base(engine)
-        yield engine
+    from kit.engine import Engine
 
 
 @pytest.fixture(scope="session")
@@ -88,12 +71,6 @@ def fresh_root(base_root: Path, tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def small_build(provision: Provision) -> dict[str, Any]:
-    """What `provision build` says about the small driver on OLD_KERNEL: built in seconds."""
-    return provision.build(SMALL_DRIVER, "--kernel", OLD_KERNEL, "--distro", DISTRO)
-
-
-@pytest.fixture(scope="session")
 def nvidia_build(provision: Provision) -> dict[str, Any]:
-    """NVIDIA's open modules on OLD_KERNEL, and the user space: minutes."""
-    return provision.build("nvidia", "--kernel", OLD_KERNEL, "--distro", DISTRO)
+    """NVIDIA's open modules on NEW_KERNEL, and the user space: minutes."""
+    return provision.build("nvidia", "--kernel", NEW_KERNEL, "--distro", DISTRO)

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 import requests
 
+from kit.kernels import kernels
 from kit.probe import need
+from kit.product import Provision
 from provision.archive import find_distro, open_index
 from provision.archive.places import Place, find_places
 from provision.config import ArchiveConfig
@@ -70,3 +72,14 @@ def test_every_packaged_kernel_has_all_of_its_headers(distro: str, tmp_path: Pat
         find_distro(distro), architecture="x86_64", cache_dir=tmp_path, progress=events.append
     ).close()
     assert events == [], "the second time everything is cached"
+
+
+def test_the_kernels_that_a_driver_builds_on_are_listed(tmp_path: Path) -> None:
+    provision = Provision(environment={"XDG_CACHE_HOME": str(tmp_path)})
+    listed = provision.json("kernels", "nvidia", "--distro", "debian:12")
+    assert (listed["driver"], listed["distro"]) == ("nvidia", "debian:12")
+    builds = {row["release"]: row["builds"] for row in listed["kernels"]}
+    assert builds[kernels()[1]]
+    assert [row["version"] is not None for row in listed["kernels"]] == list(builds.values())
+    table = provision("kernels", "nvidia", "--distro", "debian:12").stdout
+    assert all(release in table for release in builds)

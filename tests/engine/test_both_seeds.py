@@ -50,7 +50,8 @@ def seeded_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The root of a host with both vendor files and a stand-in for everything that they list."""
     root = tmp_path_factory.mktemp("seeds")
     host = Host(root, root / "unused")
-    for path in sorted((REPOSITORY / "hooks/vendors").iterdir()):
+    for name in ("oci-nvidia", "oci-onload"):
+        path = REPOSITORY / f"hooks/vendors/{name}.json"
         document = json.loads(path.read_text())
         host.write_vendor(path.stem, document)
         stand_in(host, document)

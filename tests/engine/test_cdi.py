@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
+import stat
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -26,7 +28,9 @@ if TYPE_CHECKING:
     from kit.podman import Podman
     from kit.process import Completed
 
-    # Flags of `run`, whether to fail the test when it fails.
+    # What happens between the writing of the specification and the start.
+    Meanwhile = Callable[[], None] | None
+    # Flags of `run`, whether to fail the test when it fails, what runs in the container.
     Start = Callable[..., Completed]
 
 _PAGE = "how-to/configure-an-engine.md"
@@ -35,13 +39,17 @@ _VENDOR: dict[str, Any] = {
     "driver_feature": ["compute"],
     "cdi_kind": "example.com/gpu",
     "inventory": {
-        "compute": {"devices": ["gpu0", "gpu1"], "libraries": ["/opt/gpu/lib/libgpu.so.1"]},
-        "tools": {"devices": ["gpuctl"], "binaries": ["/usr/bin/gpu-tool"]},
+        "compute": {
+            "devices": ["gpu0", "gpu1", "gpuctl"],
+            "libraries": ["/opt/gpu/lib/libgpu.so.1"],
+        },
+        "tools": {"devices": ["gputool"], "binaries": ["/usr/bin/gpu-tool"]},
     },
 }
+_NODES = ("gpu0", "gpu1", "gpuctl", "gputool")
 _REPORT = f"""
 set --
-for name in gpu0 gpu1 gpuctl; do [ ! -e /dev/$name ] || set -- "$@" /dev/$name; done
+for name in {" ".join(_NODES)}; do [ ! -e /dev/$name ] || set -- "$@" /dev/$name; done
 {OPEN_NODES}
 ldconfig -p | grep -o '/opt/.*'
 cat /usr/bin/gpu-tool 2>/dev/null
@@ -87,19 +95,27 @@ def _generate(host: Host, output: Path) -> None:
 def start(request: pytest.FixtureRequest, podman: Podman, gpus: Host, tmp_path: Path) -> Start:
     """How an engine that has our specification, and no other part of us, starts a container."""
 
-    def in_docker(*flags: str, check: bool = True) -> Completed:
+    def in_docker(
+        *flags: str, check: bool = True, shell: str = _REPORT, meanwhile: Meanwhile = None
+    ) -> Completed:
         docker: DockerInTree = request.getfixturevalue("newer_docker")
         _generate(gpus, docker.cdi_dir / "gpu.json")
-        return docker("run", "--rm", *flags, IMAGE, "sh", "-c", _REPORT, check=check)
+        if meanwhile:
+            meanwhile()
+        return docker("run", "--rm", *flags, IMAGE, "sh", "-c", shell, check=check)
 
     # This podman reads /etc/cdi and nothing else; the machine's own stays as it is.
     machine = Installed(tmp_path / "machine")
 
-    def in_podman(*flags: str, check: bool = True) -> Completed:
+    def in_podman(
+        *flags: str, check: bool = True, shell: str = _REPORT, meanwhile: Meanwhile = None
+    ) -> Completed:
         folder = machine.layers / "etc/cdi"
         folder.mkdir(parents=True, exist_ok=True)
         _generate(gpus, folder / "gpu.json")
-        words = [*podman.command(), "run", "--rm", *flags, IMAGE, "sh", "-c", _REPORT]
+        if meanwhile:
+            meanwhile()
+        words = [*podman.command(), "run", "--rm", *flags, IMAGE, "sh", "-c", shell]
         return run(machine.command(words), env=podman.variables(), check=check)
 
     return in_docker if request.param == "docker" else in_podman
@@ -112,18 +128,35 @@ def _opened(*names: str) -> list[str]:
 def test_a_device_is_had_by_its_name(start: Start) -> None:
     assert start().stdout == ""
     one = start("--device", "example.com/gpu=gpu1")
-    assert one.stdout.splitlines() == [*_opened("gpu1"), _LIBRARY]
+    assert one.stdout.splitlines() == [*_opened("gpu1", "gpuctl"), _LIBRARY]
     everything = start("--device", "example.com/gpu=all")
     assert everything.stdout.splitlines() == [
-        *_opened("gpu0", "gpu1", "gpuctl"),
+        *_opened(*_NODES),
         _LIBRARY,
         _TOOL,
     ]
 
 
+def test_nodes_have_the_numbers_of_this_boot(start: Start, gpus: Host) -> None:
+    """Not those of the boot in which the specification was written: another driver's by now."""
+    node = gpus.root / "dev/gpu0"
+    before = node.stat().st_rdev
+    major, minor = os.major(before), os.minor(before) + 64
+
+    def reboot() -> None:
+        # Drivers get their numbers in another order.
+        node.unlink(missing_ok=True)
+        os.mknod(node, 0o666 | stat.S_IFCHR, os.makedev(major, minor))
+
+    shell = f"stat -c '%t:%T %a' /dev/gpu0; set -- /dev/gpu0; {OPEN_NODES}"
+    done = start("--device", "example.com/gpu=gpu0", shell=shell, meanwhile=reboot)
+    assert done.stdout.splitlines() == [f"{major:x}:{minor:x} 666", *_opened("gpu0")]
+
+
 def test_devices_add_up(start: Start) -> None:
     both = ("--device", "example.com/gpu=gpu0", "--device", "example.com/gpu=feature-tools")
-    assert start(*both).stdout.splitlines() == [*_opened("gpu0", "gpuctl"), _LIBRARY, _TOOL]
+    nodes = ("gpu0", "gpuctl", "gputool")
+    assert start(*both).stdout.splitlines() == [*_opened(*nodes), _LIBRARY, _TOOL]
 
 
 def test_an_unknown_device_refuses_the_start(start: Start) -> None:
@@ -141,7 +174,7 @@ def test_the_runtime_works_in_the_newer_docker_too(newer_docker: DockerInTree, g
 
     assert start().stdout == ""
     decorated = start("--env=OCI_GPU=")
-    assert decorated.stdout.splitlines() == [*_opened("gpu0", "gpu1"), _LIBRARY]
+    assert decorated.stdout.splitlines() == [*_opened("gpu0", "gpu1", "gpuctl"), _LIBRARY]
     refused = start("--env=OCI_GPU=fly", check=False)
     assert refused.returncode != 0
     assert 'OCI_GPU asks for the unknown feature "fly"' in refused.stderr
@@ -155,5 +188,5 @@ def test_runtime_and_specification_together_give_the_same_once(
     both = newer_docker(
         "run", "--rm", *flags, IMAGE, "sh", "-c", f"{_REPORT}\nmount | grep -c /opt/gpu"
     )
-    expected = [*_opened("gpu0", "gpu1", "gpuctl"), _LIBRARY, _TOOL, "1"]
+    expected = [*_opened(*_NODES), _LIBRARY, _TOOL, "1"]
     assert both.stdout.splitlines() == expected

@@ -52,7 +52,7 @@ def containerd(
     engine.docker("save", "--output", archive, IMAGE, _PAUSE)
     engine.docker("rm", name)
     engine.docker("image", "rm", _PAUSE)
-    settings = snippet(_PAGE, "`/etc/containerd/config.toml`").removeprefix("version = 2\n")
+    settings = snippet(_PAGE, "`/etc/containerd/config.toml`, then").removeprefix("version = 2\n")
     environment = {"OCI_DECORATOR_CONFIG": str(shim_config)}
     with Containerd(settings, environment, pause=f"docker.io/library/{_PAUSE}") as containerd:
         for namespace in ("default", _KUBERNETES):

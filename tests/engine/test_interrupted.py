@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kit.engine import Engine
+from kit.fileserver import served
 from kit.hosts import DISTRO, OLD_KERNEL, SMALL_DRIVER, load_base
+from kit.made_up import MADE_UP, made_up_source, write_made_up
 from kit.probe import can_mount, need
 from kit.process import run, start
 from kit.product import BUILD_NETWORK, Provision
@@ -24,14 +26,17 @@ if TYPE_CHECKING:
 
 _TARGET = (SMALL_DRIVER, "--kernel", OLD_KERNEL, "--distro", DISTRO)
 _BUILD = ("build", *_TARGET, *BUILD_NETWORK)
+_MANY = 60
 
 
 @pytest.fixture
-def unbuilt(engine: Engine, small_build: dict[str, Any]) -> str:
+def unbuilt(engine: Engine, small_build: dict[str, Any]) -> Iterator[str]:
     """The small driver's image, which the engine no longer has."""
     image: str = small_build["image"]
     engine.docker("image", "rm", "--force", image)
-    return image
+    yield image
+    # Later tests of this process count on it.
+    engine.docker("load", "--quiet", "--input", small_build["archive"])
 
 
 def _background(provision: Provision, log: Path, *words: str | Path) -> subprocess.Popen[bytes]:
@@ -139,18 +144,31 @@ def test_a_full_disk_leaves_nothing_half_done(
     provision("verify", host.entry(SMALL_DRIVER))
 
 
-@pytest.mark.parametrize("files", [0, 1, 20, 40])
-def test_an_install_that_is_killed_is_finished_by_the_next(  # NVIDIA: enough files to be hit
-    provision: Provision, nvidia_build: dict[str, Any], host: Host, tmp_path: Path, files: int
+@pytest.fixture(scope="module")
+def large_image(provision: Provision, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """An image with files enough for an installation to be hit in the middle."""
+    folder = tmp_path_factory.mktemp("large")
+    source = made_up_source(folder / "files", "1.0", more=_MANY)
+    with served(source.parent) as url:
+        write_made_up(folder / "drivers", {"1.0": source}, url, has_more=True)
+        target = (MADE_UP, "--kernel", OLD_KERNEL, "--distro", DISTRO)
+        built = provision.build(*target, "--catalogue", folder / "drivers")
+    image: str = built["image"]
+    return image
+
+
+@pytest.mark.parametrize("files", [0, 1, _MANY // 3, _MANY * 2 // 3])
+def test_an_install_that_is_killed_is_finished_by_the_next(
+    provision: Provision, large_image: str, host: Host, tmp_path: Path, files: int
 ) -> None:
     store = host.root / "var/lib/provision"
-    install = ("install", nvidia_build["image"], "--root", host.root)
+    install = ("install", large_image, "--root", host.root)
     process = _background(provision, tmp_path / "log", *install)
     _wait(lambda: sum(1 for path in store.rglob("*") if path.is_file()) > files, process)
     process.send_signal(signal.SIGKILL)
-    process.wait()
+    assert process.wait() == -signal.SIGKILL, "it was done before it was hit"
 
     provision(*install)
-    provision("verify", host.entry("nvidia"))
-    left = {path.name for path in host.store("nvidia").iterdir() if path.is_dir()}
-    assert left == {"current", host.entry("nvidia").name}
+    provision("verify", host.entry(MADE_UP))
+    left = {path.name for path in host.store(MADE_UP).iterdir() if path.is_dir()}
+    assert left == {"current", host.entry(MADE_UP).name}

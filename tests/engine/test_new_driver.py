@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
 
+from kit.duo import DUO, DUO_BROKEN, duo_catalogue, mend_duo
 from kit.fileserver import served
-from kit.hosts import DISTRO, OLD_KERNEL
+from kit.hosts import DISTRO, NEW_KERNEL, OLD_KERNEL
 from kit.made_up import MADE_UP, made_up_source, write_made_up
 from kit.product import BUILD_NETWORK
 
@@ -61,6 +63,28 @@ def test_a_download_with_another_sha256_fails_the_build_and_says_so(
     assert status == 1
     assert "sha256" in error["message"]
     assert tarball.name in f"{error['message']} {error['details']}"
+
+
+@pytest.fixture
+def duo_drivers(tmp_path: Path) -> Iterator[Path]:
+    """A catalogue whose driver calls a function that has another argument in the newer kernel."""
+    with duo_catalogue(tmp_path) as folder:
+        yield folder
+
+
+def test_a_build_that_fails_names_source_line_kernel_and_what_to_do(
+    provision: Provision, duo_drivers: Path
+) -> None:
+    target = (DUO, "--version", DUO_BROKEN, "--kernel", NEW_KERNEL, "--distro", DISTRO)
+    words = ("build", *target, "--catalogue", duo_drivers, *BUILD_NETWORK)
+    status, error = provision.failure(*words)
+    assert status == 1
+    report = f"{error['message']}\n{error['details']}"
+    assert re.search(r"\bcall\.h:3\b.*pci_resize_resource", report, re.DOTALL)
+    assert NEW_KERNEL in report
+    assert "patch" in error["resolution"]
+    mend_duo(duo_drivers)
+    provision("verify", provision.build(*words[1:])["image"])
 
 
 def test_a_kernel_that_the_driver_is_not_known_to_build_on_is_refused_with_what_there_is(

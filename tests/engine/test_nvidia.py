@@ -1,18 +1,16 @@
-"""NVIDIA's real modules and user space: the chain, and a kernel that their source doesn't know."""
+"""NVIDIA's real modules and user space, on a kernel for which their source needs our patch."""
 
 from __future__ import annotations
 
 import os
 import re
-import shutil
 import stat
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kit.cache import REPOSITORY
-from kit.hosts import DISTRO, NEW_KERNEL, OLD_KERNEL, Host
-from kit.product import BUILD_NETWORK, write_runtime_config
+from kit.hosts import NEW_KERNEL, Host
+from kit.product import write_runtime_config
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -111,37 +109,4 @@ def test_the_modules_are_for_that_kernel(installed: Host, provision: Provision) 
     modules = sorted(path.name for path in installed.entry("nvidia").rglob("*.ko*"))
     assert len(modules) == 5
     report = provision("verify", installed.entry("nvidia")).output
-    assert OLD_KERNEL in report
-
-
-@pytest.fixture
-def unpatched(tmp_path: Path) -> Path:
-    """A catalogue whose nvidia folder has no patches."""
-    catalogue = tmp_path / "driver_images"
-    shutil.copytree(REPOSITORY / "driver_images", catalogue)
-    shutil.rmtree(catalogue / "nvidia/patches")
-    recipe = catalogue / "nvidia/driver.toml"
-    tables = re.split(r"(?m)^(?=\[)", recipe.read_text())
-    recipe.write_text("".join(table for table in tables if not table.startswith("[[patches]]")))
-    return catalogue
-
-
-def test_a_build_that_fails_names_source_line_kernel_and_what_to_do(
-    provision: Provision, unpatched: Path
-) -> None:
-    target = ("nvidia", "--kernel", NEW_KERNEL, "--distro", DISTRO)
-    status, error = provision.failure("build", *target, *BUILD_NETWORK, "--catalogue", unpatched)
-    assert status == 1
-    report = f"{error['message']}\n{error['details']}"
-    assert re.search(r"nvidia/nv-pci\.c:223\b.*pci_resize_resource", report, re.DOTALL)
     assert NEW_KERNEL in report
-    assert "patch" in error["resolution"]
-
-
-def test_with_its_patch_the_driver_builds_on_the_newer_kernel(
-    provision: Provision, host: Host
-) -> None:
-    built = provision.build("nvidia", "--kernel", NEW_KERNEL, "--distro", DISTRO)
-    provision("verify", built["image"])
-    provision("install", built["image"], "--root", host.root)
-    assert len(list(host.entry("nvidia").rglob("*.ko*"))) == 5

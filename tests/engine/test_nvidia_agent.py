@@ -1,7 +1,8 @@
 """NVIDIA's driver kept by the agent where its source doesn't know the next kernel.
 
-Without our patch 535.261.03 doesn't compile for it. The tests are steps of one story, in their
-order.
+Without our patch 535.261.03 doesn't compile for it. The tests are steps of one scenario, in their
+order. test_new_driver.py and tests/vm/test_kernel_upgrade.py show the same with a driver that takes
+seconds.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from kit.hosts import NEW_KERNEL, OLD_KERNEL
 
 if TYPE_CHECKING:
     from kit.product import Provision
+
+pytestmark = pytest.mark.nightly
 
 _DRIVER = "nvidia"
 _MODULES = 5

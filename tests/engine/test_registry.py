@@ -43,10 +43,21 @@ def test_an_artifact_goes_through_a_registry(
 
     by_digest = f"{reference.rsplit(':', 1)[0]}@{pushed['pushed']['digest']}"
     engine.docker("image", "rm", reference)
-    provision("install", by_digest, "--root", host.root)
+    status, error = provision.failure("install", by_digest, "--root", host.root)
+    assert status == 1
+    assert f"'{by_digest}' is not signed" in error["message"]
+    assert not host.store(SMALL_DRIVER).exists()
+    provision("install", by_digest, "--allow-unsigned", "--root", host.root)
     digest12 = small_build["digest"].removeprefix("sha256:")[:12]
     assert host.entry(SMALL_DRIVER).name == digest12
     provision("verify", host.entry(SMALL_DRIVER))
+
+
+def test_a_local_name_is_not_looked_for_at_a_public_hub(provision: Provision, host: Host) -> None:
+    status, error = provision.failure("install", "provision/nvidia:none", "--root", host.root)
+    assert status == 3
+    assert "has no image 'provision/nvidia:none'" in error["message"]
+    assert "details" not in error or error["details"] is None, "no engine was asked to pull"
 
 
 def test_the_agent_pulls_what_another_host_built(
@@ -64,11 +75,19 @@ def test_the_agent_pulls_what_another_host_built(
         if image.endswith(name):
             engine.docker("image", "rm", image)
     host = AgentHost.make(tmp_path / "host", running=OLD_KERNEL)
-    host.configure(f'[drivers.{SMALL_DRIVER}]\n[registry]\naddress = "{registry}/drivers"\n')
+    host.configure(
+        f"[drivers.{SMALL_DRIVER}]\n"
+        f'[registry]\naddress = "{registry}/drivers"\nallow_unsigned = true\n'
+    )
     document = provision.json("apply", "--root", host.root)
     assert "(from: registry)" in document["actions"][0]["result"]
     assert host.current(SMALL_DRIVER) == small_build["digest"].removeprefix("sha256:")[:12]
-    assert small_build["image"] in engine.images()
+    status = provision.json("status", "--root", host.root)
+    assert host.slot(status, SMALL_DRIVER, OLD_KERNEL)["unsigned"] == reference
+    assert "is unsigned; it came from" in provision("status", "--root", host.root).stdout
+    # What was pulled gets no local name, which would make it one that was built here.
+    assert small_build["image"] not in engine.images()
+    engine.docker("tag", reference, small_build["image"])
 
 
 def test_a_registry_that_does_not_answer_is_named(

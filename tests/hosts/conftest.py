@@ -7,30 +7,25 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kit.debian import mirror, security_mirror
-from kit.engine import Engine
-from kit.hosts import load_base
-from kit.probe import is_root, need, need_programs
-from kit.product import DECORATOR, make_wheel
+from kit.probe import need, need_programs
+from kit.product import make_wheel
 from kit.systemd import has_device_cgroups
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
+
+    from kit.engine import Engine
 
 # Where hosts see the folder with the socket of the engine that builds.
 ENGINE = "/srv/engine"
 
 
 @pytest.fixture(scope="session")
-def engine() -> Iterator[Engine]:
+def engine(engine: Engine) -> Engine:
     """The engine that builds for hosts: they have none that can."""
-    need(is_root(), "root", "run as root: engines and debootstrap want it")
-    need_programs("podman", "runc", "debootstrap", "ssh", "dockerd", "containerd", "docker")
-    need(DECORATOR.exists(), str(DECORATOR), "make build")
+    need_programs("podman", "ssh")
     need(has_device_cgroups(), "device cgroups of version 1", "systemd in a container wants them")
-    with Engine() as engine:
-        load_base(engine)
-        yield engine
+    return engine
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Self
 
 from kit.engine import remove_tree
 from kit.engine_tree import EngineTree
+from kit.hosts import OLD_KERNEL
 from kit.playbooks import SSH_OPTIONS
 from kit.process import run
 from kit.registry import free_port
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["DEBIAN_12", "DEBIAN_13", "KERNEL", "Machine"]
 
 # Which kernel a host believes to run. Its modules can't be loaded: containers may not.
-KERNEL = "6.1.0-47-amd64"
+KERNEL = OLD_KERNEL
 _PACKAGES = ("python3", "openssh-server")
 _THEN = """\
 systemctl disable ssh.service

@@ -1,18 +1,22 @@
-"""The collection as a whole: linted, packed, read by each ansible-core that it is for."""
+"""The collection as a whole: linted, found, read by each ansible-core that it is for."""
 
 from __future__ import annotations
 
 import os
 import sys
-import tarfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from kit.cache import REPOSITORY, cached
+from kit.playbooks import COLLECTION
 from kit.process import run
 
-_ANSIBLE = REPOSITORY / "ansible"
+if TYPE_CHECKING:
+    from kit.process import Completed
+
+_ANSIBLE = COLLECTION
 _PROGRAMS = Path(sys.executable).parent
 # The last three that run with Python 3.11; the newest is in .venv.
 _OLDER = ("2.17", "2.18")
@@ -20,7 +24,7 @@ _OLDER = ("2.17", "2.18")
 
 def _environment(folder: Path) -> dict[str, str]:
     return {
-        "ANSIBLE_COLLECTIONS_PATH": str(_ANSIBLE / "collections"),
+        "ANSIBLE_COLLECTIONS_PATH": str(REPOSITORY / "ansible"),
         "ANSIBLE_HOME": str(folder / "home"),
         "ANSIBLE_LOCALHOST_WARNING": "0",
         "PATH": f"{_PROGRAMS}:{os.environ['PATH']}",
@@ -38,30 +42,58 @@ def test_yamllint_has_nothing_to_say() -> None:
     assert done.returncode == 0, done.output
 
 
-def test_every_module_is_documented(tmp_path: Path) -> None:
+def test_ansible_doc_finds_every_module_from_the_repositorys_root(tmp_path: Path) -> None:
     names = [path.stem for path in sorted((_ANSIBLE / "plugins/modules").glob("*.py"))]
+    # What they are about shows in a playbook that names no collection.
+    assert all(name.startswith("provision_") for name in names)
     words = [f"oci_decorator.drivers.{name}" for name in names]
-    done = run([_PROGRAMS / "ansible-doc", "--json", *words], env=_environment(tmp_path))
+    done = run([_PROGRAMS / "ansible-doc", "--json", *words], cwd=REPOSITORY, env=_plain(tmp_path))
     assert all(f'"{word}"' in done.stdout for word in words)
 
 
-def test_a_packed_collection_is_found_where_it_was_installed(tmp_path: Path) -> None:
-    galaxy = _PROGRAMS / "ansible-galaxy"
-    environment = _environment(tmp_path)
-    run([galaxy, "collection", "build", "--output-path", tmp_path, _ANSIBLE], env=environment)
-    (packed,) = tmp_path.glob("*.tar.gz")
-    with tarfile.open(packed) as opened:
-        names = opened.getnames()
-    assert "roles/provision_driver/meta/argument_specs.yml" in names
-    assert not [name for name in names if name.startswith(("collections", "."))]
-    run([galaxy, "collection", "install", "--offline", "-p", tmp_path / "there", packed])
-    playbook = tmp_path / "play.yml"
-    playbook.write_text("- import_playbook: oci_decorator.drivers.site\n")
-    environment["ANSIBLE_COLLECTIONS_PATH"] = str(tmp_path / "there")
-    words = ["-i", "localhost,", "--syntax-check", str(playbook)]
-    run([_PROGRAMS / "ansible-playbook", *words], env=environment)
+def _plain(folder: Path) -> dict[str, str]:
+    """What a user has who only went into the checkout: its ansible.cfg says where things are."""
+    return {
+        "ANSIBLE_HOME": str(folder / "home"),
+        "ANSIBLE_NOCOLOR": "1",
+        "ANSIBLE_LOCALHOST_WARNING": "0",
+        "PATH": f"{_PROGRAMS}:{os.environ['PATH']}",
+    }
 
 
+def _site(folder: Path, *words: str) -> Completed:
+    argv = [str(_PROGRAMS / "ansible-playbook"), *words]
+    return run(argv, cwd=REPOSITORY, env=_plain(folder), check=False)
+
+
+@pytest.mark.parametrize("playbook", ["site.yml", "oci_decorator.drivers.remove"])
+def test_playbooks_are_found_from_the_repositorys_root(tmp_path: Path, playbook: str) -> None:
+    inventory = REPOSITORY / "ansible/inventory/hosts.yml"
+    done = _site(tmp_path, "-i", str(inventory), playbook, "--list-hosts")
+    assert done.returncode == 0, done.output
+    assert "gpu1.example" in done.stdout
+
+
+@pytest.mark.parametrize("playbook", ["site.yml", "oci_decorator.drivers.remove"])
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "No host of the inventory matches 'all'"),
+        (("-i", "/nowhere/inventory"), "No host of the inventory matches 'all'"),
+        (("-i", "a,", "-e", "provision_hosts=gpu"), "No host of the inventory matches 'gpu'"),
+        (("-i", "a,b,", "-l", "a", "-e", "provision_hosts=b"), "'--limit a' leaves no host of 'b'"),
+        (("-i", "a,", "-l", "b"), "no hosts to target"),
+    ],
+)
+def test_no_host_at_all_is_a_failure(
+    tmp_path: Path, playbook: str, words: tuple[str, ...], said: str
+) -> None:
+    done = _site(tmp_path, playbook, *words)
+    assert done.returncode != 0
+    assert said in done.output
+
+
+@pytest.mark.nightly
 @pytest.mark.parametrize("version", _OLDER)
 def test_an_older_ansible_core_reads_it_and_runs_its_modules(version: str, tmp_path: Path) -> None:
     programs = cached(f"ansible-core-{version}", lambda draft: _install(version, draft)) / "bin"
@@ -69,9 +101,13 @@ def test_an_older_ansible_core_reads_it_and_runs_its_modules(version: str, tmp_p
     ansible = [str(programs / "python"), "-m", "ansible"]
     environment = _environment(tmp_path)
     for playbook in ("site.yml", "remove.yml"):
-        words = ["playbook", "-i", "localhost,", "--syntax-check", str(_ANSIBLE / playbook)]
-        run([*ansible, *words], env=environment)
-    module = ["adhoc", "localhost", "-c", "local", "-m", "oci_decorator.drivers.facts"]
+        path = str(_ANSIBLE / "playbooks" / playbook)
+        run([*ansible, "playbook", "-i", "localhost,", "--syntax-check", path], env=environment)
+        # The same error, from another version's template engine.
+        done = run([*ansible, "playbook", "-i", "/nowhere", path], env=environment, check=False)
+        assert done.returncode != 0
+        assert "No host of the inventory matches 'all'" in done.output
+    module = ["adhoc", "localhost", "-c", "local", "-m", "oci_decorator.drivers.provision_facts"]
     assert '"engines"' in run([*ansible, *module], env=environment).stdout
 
 

@@ -12,10 +12,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
-from ansible_collections.oci_decorator.drivers.plugins.modules.bundle import download_words
+from ansible_collections.oci_decorator.drivers.plugins.module_utils.bundles import download_words
 
 from kit.bundles import overlaid
-from kit.cache import cached
+from kit.cache import REPOSITORY, cached
 from kit.debian import debootstrap
 from kit.host_python import host_python
 from kit.probe import is_root, need, need_programs
@@ -57,11 +57,16 @@ def wheels(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the collection would put onto a host with our Python."""
     folder = tmp_path_factory.mktemp("wheels")
     python = {"version": [3, 11, 2], "machine": "x86_64", "libc": ["glibc", "2.36"]}
-    run([sys.executable, "-m", "pip", "--quiet", *download_words(wheel, folder, None, python)])
+    words = download_words(REPOSITORY / "constraints.txt", folder, None, python)
+    run([sys.executable, "-m", "pip", "--quiet", *words])
+    shutil.copy(wheel, folder)
     return folder
 
 
-@pytest.fixture(scope="module", params=["nothing", *_SUITES])
+@pytest.fixture(
+    scope="module",
+    params=["nothing", *(pytest.param(name, marks=pytest.mark.nightly) for name in _SUITES)],
+)
 def tree(
     request: pytest.FixtureRequest, archive: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Path]:

@@ -1,7 +1,7 @@
 """All of site.yml on hosts laid out as Fedora CoreOS and Flatcar, up to loading a module.
 
 They have no Python, no package manager, and a /usr that is read-only. What a container can't show,
-tests/vm/long/test_coreos.py does. The tests are steps of one story, in their order.
+tests/vm/test_coreos.py does. The tests are steps of one story, in their order.
 """
 
 from __future__ import annotations
@@ -60,7 +60,11 @@ def _files(machine: Machine) -> dict[str, str]:
     return {path: what for path, what in found.items() if not path.startswith(_NOISE)}
 
 
-@pytest.fixture(scope="module", params=_LAYOUTS)
+@pytest.fixture(
+    scope="module",
+    # Flatcar's has the gate in addition.
+    params=[pytest.param("fedora_41_coreos", marks=pytest.mark.nightly), "flatcar_3227.2.4"],
+)
 def story(
     request: pytest.FixtureRequest,
     engine: Engine,

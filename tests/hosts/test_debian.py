@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _DRIVER = "v4l2loopback"
 _PROGRAM = "/opt/provision/bin/provision"
+_KEY = "/etc/provision/mok.key"
 # As people write it, for a Docker that runs and could do no harm to this machine's network.
 _LIVE_DAEMON_JSON = """\
 {
@@ -56,9 +57,14 @@ runtime_type = "io.containerd.kata.v2"
 """
 _UNITS = {
     "provision-boot.service": "multi-user.target.wants",
+    "provision-cdi.service": "multi-user.target.wants",
+    "provision-cdi.path": "paths.target.wants",
+    "provision-devices.service": "multi-user.target.wants",
     "provision-kernel.path": "paths.target.wants",
     "provision-apply.timer": "timers.target.wants",
 }
+# With containerd, which is left as it is where it is Docker's, unless it is named.
+_NAMED = ["docker", "containerd", "podman"]
 # All that a playbook may touch, but for /opt and /var/lib/provision, which are ours.
 _FOLDERS = ("/etc", "/opt", "/usr/bin", "/usr/share/containers", "/var/lib", "/run/systemd/system")
 _ITS_OWN = (
@@ -107,6 +113,7 @@ def story(
         is_live = release is DEBIAN_13
         machine.write("/etc/docker/daemon.json", _LIVE_DAEMON_JSON if is_live else _DAEMON_JSON)
         machine.write("/etc/containerd/config.toml", _CONTAINERD)
+        machine.write(_KEY, "the admin's key")
         if is_live:
             machine("systemctl", "start", "docker")
         folder = tmp_path_factory.mktemp(release.suite)
@@ -122,6 +129,7 @@ def _variables(release: EngineTree, config: dict[str, Any]) -> dict[str, Any]:
         # Its module can't be loaded in a container.
         "provision_driver_require": "prepared",
         "provision_hook_docker_default": True,
+        **({} if release is DEBIAN_13 else {"provision_hook_engines": _NAMED}),
     }
 
 
@@ -241,8 +249,13 @@ def _docker(story: Story) -> tuple[str, set[str]]:
     return info["DefaultRuntime"], set(info["Runtimes"]) - {info["DefaultRuntime"]}
 
 
-def test_containerd_has_the_runtime_and_keeps_what_was_there(story: Story) -> None:
+def test_containerd_has_the_runtime_where_it_is_named_and_keeps_what_was_there(
+    story: Story,
+) -> None:
     text = story.machine.read("/etc/containerd/config.toml")
+    if story.machine.release is DEBIAN_13:
+        assert text == _CONTAINERD
+        return
     assert text.startswith(_CONTAINERD)
     dumped = story.host.run("containerd --config /etc/containerd/config.toml config dump").stdout
     assert "io.containerd.kata.v2" in dumped
@@ -268,8 +281,11 @@ def test_a_check_of_a_removal_changes_nothing(story: Story) -> None:
 
 
 def test_a_removal_leaves_the_host_as_it_was(story: Story) -> None:
-    story.ansible.play(REMOVE)
+    played = story.ansible.play(REMOVE)
+    # With the key that the admin put beside provision.toml, which is listed.
     assert _files(story.machine) == story.before
+    assert _KEY in story.before
+    assert _KEY in played.output
     if story.machine.release is DEBIAN_13:
         assert _docker(story) == ("runc", {"io.containerd.runc.v2", "kata"})
     assert story.ansible.play(REMOVE).recap["host"]["changed"] == 0

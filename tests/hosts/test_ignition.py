@@ -9,10 +9,10 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from ansible_collections.oci_decorator.drivers.plugins.modules import bundle
+from ansible_collections.oci_decorator.drivers.plugins.module_utils import bundles
 
 from hosts.conftest import ENGINE
-from kit.cache import REPOSITORY
+from kit.cache import REPOSITORY, cache_dir
 from kit.coreos import KERNEL, coreos_tree, ignite, validate
 from kit.fileserver import served
 from kit.host_python import host_python
@@ -199,7 +199,11 @@ def test_the_role_would_find_what_it_would_have_made(coreos: Booted, maker: Make
     stamp = "/opt/provision/python/.archive-sha256"
     assert coreos("cat", stamp).strip() == sha256(maker.python.read_bytes()).hexdigest()
     found = json.loads(coreos("/opt/provision/python/bin/python3", "-I", "-c", _DESCRIBE))
-    digest = bundle.fingerprint(maker.wheel, None, found)
+    constraints = bundles.constraints_of(maker.wheel)
+    inputs = bundles.inputs_digest(maker.wheel, constraints, None, found)
+    # The archive that the role would take, and the environment that it would make of it.
+    archive = cache_dir() / f"provision/bundles/provision-{inputs[:12]}.tar"
+    digest = bundles.contents_digest(bundles.checksums_in(archive))
     assert coreos.said["environment"] == f"venv-{digest[:12]}"
 
 

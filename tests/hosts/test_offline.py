@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from hosts.conftest import ENGINE
 from hosts.machines import DEBIAN_12, KERNEL, Machine
+from kit.cache import REPOSITORY
 from kit.debian import mirror, security_mirror
 from kit.hosts import DISTRO, SMALL_DRIVER
-from kit.playbooks import SITE, Ansible
+from kit.playbooks import REMOVE, SITE, Ansible
 from kit.probe import need_programs
 from kit.process import run
 from kit.product import Provision
@@ -33,12 +33,6 @@ _DAEMON_JSON = """\
   "exec-opts": ["native.cgroupdriver=cgroupfs"]
 }
 """
-
-
-@pytest.fixture(scope="module")
-def small_build(engine: Engine) -> dict[str, Any]:
-    """What `provision build` says of the small driver for the hosts' kernel."""
-    return Provision(engine.host).build(*_TARGET)
 
 
 def _digest(machine: Machine) -> str:
@@ -75,7 +69,7 @@ def test_from_a_registry_nothing_is_built(
         wanted = {
             **config,
             "drivers": {SMALL_DRIVER: {}},
-            "registry": {"address": f"{registry}/drivers"},
+            "registry": {"address": f"{registry}/drivers", "allow_unsigned": True},
         }
         variables = {
             **settings,
@@ -93,10 +87,16 @@ def test_from_the_controllers_files_alone(
     engine: Engine, small_build: dict[str, Any], settings: dict[str, Any], tmp_path: Path
 ) -> None:
     archive = tmp_path / "driver.tar"
-    engine.docker("save", "--output", archive, small_build["image"])
+    shutil.copy(small_build["archive"], archive)
     wheelhouse = tmp_path / "wheels"
-    download: list[str | Path] = ["-m", "pip", "download", "--quiet", "--dest", wheelhouse]
-    run([sys.executable, *download, settings["provision_driver_source"], "pip"])
+    # As the page for users says.
+    pinned: list[str | Path] = [
+        "--require-hashes",
+        "--no-deps",
+        "-r",
+        REPOSITORY / "constraints.txt",
+    ]
+    run([sys.executable, "-m", "pip", "download", "--quiet", *pinned, "--dest", wheelhouse])
     # A host without the base image can't know which one the driver was built on.
     base = Provision(engine.host).json("resolve", *_TARGET)["base"]
     debian = {
@@ -124,3 +124,19 @@ def test_from_the_controllers_files_alone(
         listed = machine("docker", "images", "--format", "{{.Repository}}:{{.Tag}}").stdout.split()
         assert listed == [small_build["image"]]
         assert ansible.play(SITE).changed_tasks() == []
+        _removed_with_its_images(machine, ansible)
+
+
+def _removed_with_its_images(machine: Machine, ansible: Ansible) -> None:
+    """Artifact images go on request, and no others."""
+    machine(
+        "sh", "-euc", "tar -C /etc/provision -c . | docker import --change 'LABEL a=b' - mine:1"
+    )
+    asked = ("--extra-vars", '{"provision_driver_remove_images": true}')
+    checked = ansible.play(REMOVE, "--check", *asked)
+    assert "Ensure no artifact image is in the engine" in checked.changed_tasks()
+    assert len(machine("docker", "images", "--quiet").stdout.split()) == 2
+    played = ansible.play(REMOVE, *asked)
+    assert "Ensure no artifact image is in the engine" in played.changed_tasks()
+    listed = machine("docker", "images", "--format", "{{.Repository}}:{{.Tag}}").stdout.split()
+    assert listed == ["mine:1"]

@@ -37,6 +37,13 @@ def pair(engine: Engine) -> Iterator[tuple[Machine, Machine]]:
         ({"provision_driver_config": {"colour": "red"}}, "colour"),
         ({"provision_driver_config": {"policy": {"unload": "always"}}}, "unload"),
         ({"provision_hook_config": {"log-level": "loud"}}, "log-level"),
+        ({"provision_hook_program": "/nowhere/oci-decorator"}, "make build"),
+        ({"provision_driver_source": "/nowhere/provision"}, "neither a wheel nor a checkout"),
+        ({"provision_driver_wheelhouse": "/nowhere/wheels"}, "has no wheel of"),
+        ({"provision_driver_constraints": "/nowhere/c.txt"}, "provision_driver_constraints"),
+        ({"provision_driver_images": ["/nowhere/nvidia.tar"]}, "docker save"),
+        ({"provision_host_python_archive": "/nowhere/python.tar.gz"}, "provision host-python"),
+        ({"provision_driver_config": {"drivers": {"nvidea": {}}}}, "Did you mean 'nvidia'?"),
     ],
 )
 def test_a_wrong_variable_is_named_before_anything_is_done(
@@ -49,6 +56,31 @@ def test_a_wrong_variable_is_named_before_anything_is_done(
     assert said in played.output
     assert "UNREACHABLE" not in played.output
     assert played.recap["host"]["failed"] == 1
+
+
+def test_everything_that_is_missing_is_named_for_all_hosts_before_one_is_touched(
+    tmp_path: Path,
+) -> None:
+    nowhere = {"ansible_host": "127.0.0.1", "ansible_port": 1}
+    lacking = {
+        "provision_hook_program": "/nowhere/oci-decorator",
+        "provision_driver_images": ["/nowhere/nvidia.tar"],
+        "provision_driver_config": {"drivers": {"nvidea": {}}},
+    }
+    hosts = {"first": nowhere, "second": {**nowhere, **lacking}}
+    ansible = Ansible(tmp_path, [], {}, stand_ins=hosts)
+    played = ansible.play(SITE, "--extra-vars", "provision_serial=1", check=False)
+    assert played.code != 0
+    # Nothing is wrong with the first one, and it was not asked anything either.
+    assert "UNREACHABLE" not in played.output
+    assert [played.recap[host]["unreachable"] for host in ("first", "second")] == [0, 0]
+    for said in (
+        "/nowhere/oci-decorator",
+        "/nowhere/nvidia.tar",
+        "nvidea",
+        "The controller is not ready.",
+    ):
+        assert said in played.output
 
 
 def test_a_mistake_in_a_driver_is_named_before_anything_is_done(
@@ -83,7 +115,7 @@ def test_a_batch_that_fails_is_the_last(
     assert "v4l2loopback for" in played.output
     assert "99" in played.output
     assert played.recap["first"]["failed"] == 1
-    assert "second" not in played.recap
+    assert played.recap["second"]["changed"] == 0
     assert second("test", "-e", "/opt/provision", check=False).returncode != 0
 
 
@@ -99,7 +131,8 @@ def test_the_others_of_a_batch_that_fails_are_finished(
     assert played.recap["lost"]["unreachable"] == 1
     assert played.recap["first"]["failed"] == 0
     assert first.sh("oci-decorator --version").startswith("oci-decorator ")
-    assert "second" not in played.recap
+    assert played.recap["second"]["changed"] == 0
+    assert second("test", "-e", "/opt/provision", check=False).returncode != 0
 
 
 def test_a_host_that_lost_its_connection_is_finished_by_the_next_run(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
+import yaml
 
 from kit.cache import REPOSITORY
-from kit.probe import find_program, need_programs
+from kit.playbooks import COLLECTION
+from kit.probe import need_vagrant
 from kit.process import run
 
 if TYPE_CHECKING:
@@ -15,15 +18,22 @@ if TYPE_CHECKING:
 
     from kit.process import Completed
 
-_HOSTS = {"debian12", "debian13", "ubuntu2404", "alma9", "fedora"}
+# Each with the variables of the distro that the role would take.
+_HOSTS = {"debian12": "Debian", "debian13": "Debian", "ubuntu2404": "Debian", "alma9": "RedHat"}
+# What the Vagrantfile says of its hosts, without Vagrant.
+_ASK = """
+module Vagrant
+  def self.configure(_); end
+end
+load ARGV[0]
+require "json"
+puts JSON.generate(HOSTS.transform_values { |host| variables_of(host) })
+"""
 
 
 @pytest.fixture(autouse=True)
 def _able() -> None:
-    packaged = run(["apt-cache", "show", "vagrant-libvirt"], check=False).returncode == 0
-    if not packaged and find_program("vagrant") is None:
-        pytest.skip("this distro has no Vagrant")
-    need_programs("vagrant", "ruby")
+    need_vagrant("ruby")
 
 
 def _vagrant(folder: Path, *words: str, **environment: str) -> Completed:
@@ -57,10 +67,18 @@ def test_vagrant_takes_it(tmp_path: Path) -> None:
 
 
 def test_there_is_a_host_of_each_distro(tmp_path: Path) -> None:
-    assert _hosts(_vagrant(tmp_path, "status", "--machine-readable")) == _HOSTS
+    assert _hosts(_vagrant(tmp_path, "status", "--machine-readable")) == set(_HOSTS)
 
 
-def test_with_a_box_of_ones_own_there_is_that_host_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("host", _HOSTS)
+def test_the_distro_of_each_host_has_the_engine_that_it_asks_for(host: str) -> None:
+    told = json.loads(run(["ruby", "-e", _ASK, REPOSITORY / "Vagrantfile"]).stdout)
+    distro = COLLECTION / f"roles/provision_host/vars/{_HOSTS[host]}.yml"
+    packages = yaml.safe_load(distro.read_text())["__provision_host_engine_packages"]
+    assert packages[told[host]["provision_host_engine"]]
+
+
+def test_with_a_box_of_ones_own_there_is_only_that_host(tmp_path: Path) -> None:
     box = tmp_path / "mine.box"
     box.touch()
     variables = tmp_path / "variables.yml"

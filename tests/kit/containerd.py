@@ -13,7 +13,7 @@ from kit.probe import find_program
 from kit.process import Completed, Daemon, end_tree_of, run
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 __all__ = ["Containerd"]
 
@@ -45,11 +45,15 @@ class Containerd:
         settings: what is added to its config.toml, without `version`.
         environment: what OCI runtimes find in their environment.
         pause: the image that holds a pod's namespaces open.
+        parent: where its folder is made.
+        enter: what stands before it and its client, where they run elsewhere (`DockerInTree`).
     """
 
     settings: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
     pause: str = "docker.io/library/pause:latest"
+    parent: Path | None = None
+    enter: Sequence[str | Path] = ()
 
     def __enter__(self) -> Self:
         """Start it.
@@ -57,7 +61,7 @@ class Containerd:
         Raises:
             RuntimeError: it did not come up; the message has the end of its log.
         """
-        self.folder = Path(tempfile.mkdtemp(prefix="provision-containerd-"))
+        self.folder = Path(tempfile.mkdtemp(prefix="provision-containerd-", dir=self.parent))
         self._stack = ExitStack()
         self._stack.callback(remove_tree, self.folder)
         # The shims, and with them the containers, outlive the daemon by design.
@@ -82,7 +86,7 @@ class Containerd:
 
     def __call__(self, *words: str | Path, check: bool = True) -> Completed:
         """Run `ctr WORDS`."""
-        return run(["ctr", "--address", self.socket, *words], check=check)
+        return run([*self.enter, "ctr", "--address", self.socket, *words], check=check)
 
     def tasks(self, namespace: str) -> list[str]:
         """The containers with a process, by name."""
@@ -95,12 +99,12 @@ class Containerd:
     def _start(self) -> None:
         program = find_program("containerd")
         if program is None:
-            raise RuntimeError("containerd is not installed; tests/kit/setup.sh packages")
+            raise RuntimeError("containerd is not installed; .ci/setup test")
         config = self.folder / "config.toml"
         own = _CONFIG.format(folder=self.folder, pause=self.pause)
         config.write_text(own + self.settings)
         daemon = Daemon(
-            [program, "--config", config],
+            [*self.enter, program, "--config", config],
             log=self.folder / "log",
             ready=lambda: self("version", check=False).returncode == 0,
             env=self.environment,

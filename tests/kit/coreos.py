@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal
 
 from kit.bundles import overlaid
 from kit.engine_tree import EngineTree
+from kit.hosts import OLD_KERNEL
 from kit.immutable import read_only_usr
 from kit.process import run
 
@@ -28,7 +29,7 @@ __all__ = ["KERNEL", "Layout", "coreos_tree", "ignite", "validate"]
 Layout = Literal["fcos", "flatcar"]
 
 # Which kernel a machine believes to run. Its modules can't be loaded: containers may not.
-KERNEL = "6.1.0-47-amd64"
+KERNEL = OLD_KERNEL
 # Debian's package has the program for its dracut module alone.
 _IGNITION = Path("/usr/lib/dracut/modules.d/30ignition/ignition")
 _BEGIN = read_only_usr("/bin/mount --bind /etc/kernel-release /proc/sys/kernel/osrelease")

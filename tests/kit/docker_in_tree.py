@@ -1,15 +1,20 @@
 """Docker from another Debian than this machine's, on the same kernel and without a guest.
 
-Its programs run in a mount namespace whose root is that Debian's tree with a layer on top, so
-that they find their own libraries and an /etc of their own. The kernel's file systems, a folder for
-sockets and images, and what the caller names are the machine's. dockerd starts its own containerd:
-both, and all runtimes, have to be in that one namespace.
+Or the machine's own, with an /etc and programs that the machine hasn't. Its programs run in a mount
+namespace whose root is that Debian's tree with a layer on top, so that they find their own
+libraries and an /etc of their own. The kernel's file systems, a folder for sockets and images, and
+what the caller names are the machine's. dockerd starts its own containerd: both, and all runtimes,
+have to be in that one namespace.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import signal
 import tempfile
+import time
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,17 +56,21 @@ exec chroot . "$@"
 
 @dataclass
 class DockerInTree:
-    """A private Docker of Debian 13; `with DockerInTree(...) as docker:` cleans up behind it.
+    """A private Docker, of Debian 13 if no other; `with DockerInTree(...) as docker:` cleans up.
 
     Attributes:
         settings: what daemon.json says.
         binds: folders of the machine that are at the same path for Docker.
         environment: what OCI runtimes find in their environment.
+        tree: where its programs are; `/` for the machine's own.
+        layer: a folder whose content lies on top of the tree.
     """
 
     settings: Mapping[str, Any] = field(default_factory=dict)
     binds: tuple[Path, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
+    tree: Path | None = None
+    layer: Path | None = None
 
     def __enter__(self) -> Self:
         """Make the tree where the cache hasn't got it, and start Docker in it.
@@ -69,7 +78,7 @@ class DockerInTree:
         Raises:
             RuntimeError: it did not come up; the message has the end of its log.
         """
-        tree = cached(
+        tree = self.tree or cached(
             f"docker-{_SUITE}", lambda draft: debootstrap(_SUITE, draft, include=_PACKAGES)
         )
         self.folder = Path(tempfile.mkdtemp(prefix="provision-docker-"))
@@ -77,10 +86,13 @@ class DockerInTree:
             stack.callback(remove_tree, self.folder)
             stack.callback(end_tree_of, str(self._containerd / "containerd.toml"))
             stack.callback(end_tree_of, str(self._containerd / "containerd.sock"))
+            if self.layer:
+                shutil.copytree(self.layer, self.folder / "upper", symlinks=True)
             etc = self.folder / "upper/etc"
-            (etc / "docker").mkdir(parents=True)
-            (etc / "cdi").mkdir()
-            (etc / "docker/daemon.json").write_text(json.dumps(self.settings))
+            (etc / "docker").mkdir(parents=True, exist_ok=True)
+            (etc / "cdi").mkdir(exist_ok=True)
+            if self.settings:
+                (etc / "docker/daemon.json").write_text(json.dumps(self.settings))
             self._dockerd = self._start(tree)
             stack.callback(self._dockerd.stop)
             self._stack = stack.pop_all()
@@ -100,6 +112,32 @@ class DockerInTree:
             "docker", "--host", f"unix://{self.folder}/docker.sock", *words, check=check
         )
 
+    def run(self, *argv: str | Path, check: bool = True) -> Completed:
+        """Run a program where its daemon runs."""
+        return self._enter(*argv, check=check)
+
+    def enter(self) -> list[str | Path]:
+        """The words that stand before a command that is to run where its daemon runs."""
+        return ["nsenter", f"--target={self._dockerd.pid}", "--mount", "--root", "--wd=/", "--"]
+
+    def reload(self) -> None:
+        """Have dockerd read daemon.json again, as `systemctl reload docker` does.
+
+        Raises:
+            TimeoutError: its log doesn't say that it did.
+        """
+        said = "Reloaded configuration"
+        before = self._log().count(said)
+        os.kill(self._dockerd.pid, signal.SIGHUP)
+        limit = time.monotonic() + 30
+        while self._log().count(said) == before:
+            if time.monotonic() > limit:
+                raise TimeoutError(self._log()[-2000:])
+            time.sleep(0.1)
+
+    def _log(self) -> str:
+        return (self.folder / "log").read_text()
+
     @property
     def cdi_dir(self) -> Path:
         """Its /etc/cdi, while it runs."""
@@ -110,8 +148,7 @@ class DockerInTree:
         return self.folder / "exec/containerd"
 
     def _enter(self, *words: str | Path, check: bool) -> Completed:
-        enter = ["nsenter", f"--target={self._dockerd.pid}", "--mount", "--root", "--wd=/"]
-        return run([*enter, "--", *words], check=check)
+        return run([*self.enter(), *words], check=check)
 
     def _start(self, tree: Path) -> Daemon:
         binds = (self.folder, *self.binds)
@@ -131,6 +168,6 @@ class DockerInTree:
         return Daemon(
             [*namespace, tree, self.folder, str(len(binds)), *binds, *dockerd],
             log=self.folder / "log",
-            ready=lambda: "API listen on" in (self.folder / "log").read_text(),
+            ready=lambda: "API listen on" in self._log(),
             env=self.environment,
         )

@@ -6,7 +6,8 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kit.product import base_archive
+from kit.kernels import kernels
+from kit.product import DISTRO, IMAGE, load_base
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,12 +27,7 @@ __all__ = [
     "load_base",
 ]
 
-DISTRO = "debian:12"
-IMAGE = "debian:bookworm"
-# pci_resize_resource() takes three arguments here, and four in the newest one
-# (reference in driver_images/nvidia/driver.toml).
-OLD_KERNEL = "6.1.0-47-amd64"
-NEW_KERNEL = "6.1.0-56-amd64"
+OLD_KERNEL, NEW_KERNEL = kernels()
 SMALL_DRIVER = "v4l2loopback"
 
 
@@ -89,10 +85,3 @@ class Containers:
         """Run `words` in a podman container of the base image."""
         argv = ["--runtime=oci-decorator", "run", "--rm", *flags, IMAGE, *words]
         return self.podman(*argv, check=check)
-
-
-def load_base(engine: Engine) -> None:
-    """Have the base image in an engine."""
-    archive = base_archive(engine, DISTRO)
-    if IMAGE not in engine.images():
-        engine.docker("load", "--quiet", "--input", archive)

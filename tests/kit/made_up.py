@@ -58,6 +58,14 @@ from = "hello-tool"
 to = "/usr/bin/hello-tool"
 features = ["tool"]
 """
+_MORE = """\
+
+[[files]]
+kind = "miscellaneous"
+from = "more/*"
+to = "/usr/share/hello/"
+"""
+_MORE_BYTES = 1 << 20
 _RELEASE = """\
 [[source.releases]]
 version = "{version}"
@@ -66,20 +74,26 @@ sha256 = "{sha256}"
 """
 
 
-def made_up_source(folder: Path, version: str, *, extra: str = "", seconds: int = 0) -> Path:
+def made_up_source(
+    folder: Path, version: str, *, extra: str = "", seconds: int = 0, more: int = 0
+) -> Path:
     """Write the tarball of a version.
 
-    `extra` is a line of C in its module; `seconds` is what its build waits before it begins.
+    `extra` is a line of C in its module; `seconds` is what its build waits before it begins; `more`
+    is a number of files of a MiB, for a recipe with `has_more`.
     """
     files = {
         "hello.c": _SOURCE.format(extra=extra, version=version),
         "Makefile": _MAKEFILE.format(seconds=seconds),
         "hello-tool": f"#!/bin/sh\necho hello {version}\n",
     }
+    files |= {f"more/{number:03}": "x" * _MORE_BYTES for number in range(more)}
     return write_tarball(folder, f"hello-{version}", files)
 
 
-def write_made_up(catalogue: Path, sources: Mapping[str, Path], url: str) -> Path:
+def write_made_up(
+    catalogue: Path, sources: Mapping[str, Path], url: str, *, has_more: bool = False
+) -> Path:
     """Write the driver's folder into a catalogue: a release a version, served at `url`."""
     releases = [
         _RELEASE.format(
@@ -93,5 +107,6 @@ def write_made_up(catalogue: Path, sources: Mapping[str, Path], url: str) -> Pat
     folder = catalogue / MADE_UP
     folder.mkdir(parents=True, exist_ok=True)
     recipe = folder / "driver.toml"
-    recipe.write_text(_RECIPE.format(releases="\n".join(releases)))
+    text = _RECIPE.format(releases="\n".join(releases))
+    recipe.write_text(text + _MORE if has_more else text)
     return recipe

@@ -16,10 +16,11 @@ from kit.process import run
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["REMOVE", "SITE", "SSH_OPTIONS", "Ansible", "Played", "Reachable"]
+__all__ = ["COLLECTION", "REMOVE", "SITE", "SSH_OPTIONS", "Ansible", "Played", "Reachable"]
 
-SITE = REPOSITORY / "ansible/site.yml"
-REMOVE = REPOSITORY / "ansible/remove.yml"
+COLLECTION = REPOSITORY / "ansible/ansible_collections/oci_decorator/drivers"
+SITE = REPOSITORY / "site.yml"
+REMOVE = COLLECTION / "playbooks/remove.yml"
 # For hosts that come and go at the same addresses.
 SSH_OPTIONS = ("-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null")
 _PROGRAMS = Path(sys.executable).parent
@@ -72,12 +73,14 @@ class Ansible:
         machines: the hosts.
         variables: what the inventory says of all of them.
         stand_ins: further hosts, and what the inventory says of each.
+        collections: the folder in which Ansible looks for the collection.
     """
 
     folder: Path
     machines: Sequence[Reachable]
     variables: Mapping[str, Any]
     stand_ins: Mapping[str, Any] = field(default_factory=dict)
+    collections: Path = REPOSITORY / "ansible"
 
     def play(self, playbook: Path, *words: str, check: bool = True, **variables: object) -> Played:
         """Run a playbook.
@@ -117,7 +120,7 @@ class Ansible:
             "ANSIBLE_PIPELINING": "1",
             "ANSIBLE_LOCALHOST_WARNING": "0",
             # For playbooks that lie elsewhere.
-            "ANSIBLE_COLLECTIONS_PATH": str(REPOSITORY / "ansible/collections"),
+            "ANSIBLE_COLLECTIONS_PATH": str(self.collections),
             # Archives for hosts are kept between runs of the tests too.
             "XDG_CACHE_HOME": str(cache_dir()),
             "ANSIBLE_PYTHON_INTERPRETER": "auto_silent",

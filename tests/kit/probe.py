@@ -26,6 +26,7 @@ __all__ = [
     "is_root",
     "need",
     "need_programs",
+    "need_vagrant",
 ]
 
 # Where Debian keeps programs of the admin; a user's PATH may lack them.
@@ -64,7 +65,18 @@ def find_program(name: str) -> Path | None:
 def need_programs(*names: str) -> None:
     """Go on when all of these programs are there."""
     for name in names:
-        need(find_program(name), f"the program {name}", "tests/kit/setup.sh packages")
+        need(find_program(name), f"the program {name}", ".ci/setup test")
+
+
+def need_vagrant(*others: str) -> None:
+    """Go on when Vagrant and these programs are there.
+
+    Debian 12 is the last that packages it: elsewhere it can't be had, in CI neither.
+    """
+    packaged = run(["apt-cache", "show", "vagrant-libvirt"], check=False).returncode == 0
+    if not packaged and find_program("vagrant") is None:
+        pytest.skip("this distro has no Vagrant")
+    need_programs("vagrant", *others)
 
 
 def is_root() -> bool:

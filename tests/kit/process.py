@@ -174,13 +174,29 @@ class Daemon:
 def end_tree_of(word: str) -> None:
     """SIGKILL every process that has exactly this word on its command line, and its descendants.
 
-    The word has to be one that nobody else can have, such as a path in a folder of our own.
+    The word has to be unique, such as a path in a folder of our own. All have ended on return.
+
+    Raises:
+        TimeoutError: a process has not ended ten seconds after its SIGKILL.
     """
     found = [pid for pid in _processes() if word in _command_line(pid)]
-    for pid in found:
-        for victim in [*_descendants(pid), pid]:
-            with suppress(ProcessLookupError):
-                os.kill(victim, signal.SIGKILL)
+    victims = [victim for pid in found for victim in (*_descendants(pid), pid)]
+    for victim in victims:
+        with suppress(ProcessLookupError):
+            os.kill(victim, signal.SIGKILL)
+    limit = time.monotonic() + 10
+    while running := [pid for pid in victims if _runs(pid)]:
+        if time.monotonic() > limit:
+            raise TimeoutError(f"still running after SIGKILL: {running} of {word}")
+        time.sleep(0.01)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state not in "ZX"  # ended; its parent has not asked for the status yet
 
 
 def _processes() -> list[int]:

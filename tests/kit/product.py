@@ -20,15 +20,37 @@ if TYPE_CHECKING:
 __all__ = [
     "BUILD_NETWORK",
     "DECORATOR",
+    "DISTRO",
+    "IMAGE",
     "RUNTIME",
+    "SOURCE",
     "Provision",
     "base_archive",
+    "copy_source",
+    "load_base",
     "make_wheel",
     "write_runtime_config",
 ]
 
 DECORATOR = REPOSITORY / "build/oci-decorator"
 RUNTIME = REPOSITORY / "build/oci-decorator-runtime"
+# What of a checkout the wheel is made from: pyproject.toml, setup.py.
+SOURCE = (
+    "pyproject.toml",
+    "setup.py",
+    "MANIFEST.in",
+    "README.md",
+    "LICENSE",
+    "constraints.txt",
+    "src",
+    "docs",
+    "driver_images",
+    "templates",
+)
+
+# What most tests build for, and the image of its containers.
+DISTRO = "debian:12"
+IMAGE = "debian:bookworm"
 
 # A private engine has no bridge: without this, build containers reach no archive.
 BUILD_NETWORK = ("--network", "host")
@@ -81,14 +103,22 @@ class Provision:
         return done.returncode, error
 
 
+def copy_source(folder: Path) -> Path:
+    """Copy what the wheel is made from, because setuptools builds beside what it reads."""
+    left_out = shutil.ignore_patterns("__pycache__", "*.egg-info")
+    for name in SOURCE:
+        part = REPOSITORY / name
+        if part.is_dir():
+            shutil.copytree(part, folder / name, ignore=left_out)
+        else:
+            folder.mkdir(parents=True, exist_ok=True)
+            shutil.copy(part, folder)
+    return folder
+
+
 def make_wheel(folder: Path) -> Path:
     """Make the wheel of this checkout in a fresh folder."""
-    # From a copy, because setuptools builds beside what it reads.
-    source = folder / "source"
-    for name in ("src", "docs", "driver_images", "templates"):
-        shutil.copytree(REPOSITORY / name, source / name)
-    for name in ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md"):
-        shutil.copy(REPOSITORY / name, source)
+    source = copy_source(folder / "source")
     run([sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", folder, source])
     (made,) = folder.glob("*.whl")
     return made
@@ -106,6 +136,13 @@ def base_archive(engine: Engine, distro: str) -> Path:
         engine.docker("save", "--output", draft, *sorted(set(engine.images()) - before))
 
     return cached(f"base-{distro.replace(':', '-')}.tar", make)
+
+
+def load_base(engine: Engine) -> None:
+    """Have the base image of DISTRO in an engine."""
+    archive = base_archive(engine, DISTRO)
+    if IMAGE not in engine.images():
+        engine.docker("load", "--quiet", "--input", archive)
 
 
 def write_runtime_config(

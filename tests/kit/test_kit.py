@@ -25,12 +25,18 @@ def test_a_fake_program_records_arguments_and_environment(tmp_path: Path) -> Non
     assert fake.environments()[0]["FLAG"] == "x"
 
 
+def test_a_recorded_program_may_be_the_real_one(tmp_path: Path) -> None:
+    fake = fake_program(tmp_path, "cat", then=Path("/bin/cat"))
+    assert run([fake.path, "-"], stdin="read").stdout == "read"
+    assert fake.calls() == [["-"]]
+
+
 def test_a_failed_command_says_what_it_was_and_its_last_lines() -> None:
     with pytest.raises(CommandFailedError, match=r"exit status 2: sh -c .*\n.*the reason"):
         run(["sh", "-c", "echo the reason >&2; exit 2"])
 
 
-def test_a_missing_tool_skips_at_a_desk_and_fails_in_ci(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_tool_skips_locally_and_fails_in_ci(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CI", raising=False)
     with pytest.raises(pytest.skip.Exception, match="needs a GPU"):
         need(available=False, what="a GPU", remedy="buy one")
@@ -82,9 +88,9 @@ def test_a_tree_of_processes_is_ended_by_a_word_that_only_it_has(tmp_path: Path)
     argv = ["sh", "-c", "sleep 1000 & echo $!; wait", word]
     with Daemon(argv, log=log, ready=lambda: log.read_text().endswith("\n")):
         end_tree_of(word)
-    child = Path("/proc") / log.read_text().strip() / "stat"
-    # Z: ended, and nobody has asked for its status yet.
-    assert not child.exists() or " Z " in child.read_text()
+        child = Path("/proc") / log.read_text().strip() / "stat"
+        # Z: it has ended; its parent has not asked for the status yet.
+        assert not child.exists() or " Z " in child.read_text()
 
 
 def test_files_are_served_on_the_loopback_interface(tmp_path: Path) -> None:

@@ -2,11 +2,12 @@
 
 import json
 import re
+import traceback
 from pathlib import Path
 
 import pytest
 
-from provision.config import PATH, ArchiveConfig, Config, DistroConfig, load
+from provision.config import PATH, ArchiveConfig, Config, DistroConfig, SigningConfig, load
 from provision.errors import ConfigError
 
 REPOSITORY = Path(__file__).parents[2]
@@ -113,11 +114,23 @@ certificate = "/etc/mok.der"
         ('[drivers.x.options]\nm = { a = "b c" }', "drivers.x.options.m.a"),
         ('[registry]\naddress = "http://x"', "registry.address"),
         ("[registry]\npush = true", "registry"),
+        ("[registry]\nallow_unsigned = true", "registry"),
         ('[policy]\nunload = "force"', "policy.unload"),
         ("[policy]\nkeep = -1", "policy.keep"),
+        ('[engine]\nhost = "tcp://h:port"', "engine.host"),
+        ('[engine]\nhost = "tcp://h:99999"', "engine.host"),
+        ('[engine]\nhost = "docker.sock"', "engine.host"),
+        ('[distros.debian.base_images]\n12 = "Debian:12"', "distros.debian.base_images.12"),
+        ('[distros.debian.base_images]\n12 = "d@sha256:0"', "distros.debian.base_images.12"),
         ('[signing]\nkey = "/etc/mok.key"', "signing"),
         ('[signing]\nkey = "mok.key"\ncertificate = "/c"', "signing.key"),
+        ('[signing]\nkey = "pkcs11:object=o?pin-source=%7Ccat"\ncertificate = "/c"', "signing"),
+        (
+            '[signing]\nkey = "pkcs11:o?pin-source=/p"\ncertificate = "/c"\npin_file = "/q"',
+            "signing",
+        ),
         ('[metrics]\ntextfile = "provision.prom"', "metrics.textfile"),
+        ('[cdi]\ngenerate = "yes"', "cdi.generate"),
     ],
 )
 def test_a_mistake_is_named_by_its_key(text: str, path: str, tmp_path: Path) -> None:
@@ -125,6 +138,51 @@ def test_a_mistake_is_named_by_its_key(text: str, path: str, tmp_path: Path) -> 
     with pytest.raises(ConfigError) as caught:
         load(tmp_path)
     assert any(mistake.path.startswith(path) for mistake in caught.value.mistakes), caught.value
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "pkcs11:token=t;object=o?pin-value=hunter2",
+        "pkcs11:object=o?module-name=p11&PIN-Value=hunter2",
+        "pkcs11:object=o;pin-value=hunter2",
+        "pkcs11:object=o?pin%2Dvalue=hunter2",
+    ],
+)
+def test_a_pin_in_the_keys_address_is_refused_and_not_repeated(
+    address: str, tmp_path: Path
+) -> None:
+    write(tmp_path, f'[signing]\nkey = "{address}"\ncertificate = "/c"\n')
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path)
+    (mistake,) = caught.value.mistakes
+    assert mistake.path == "signing.key"
+    assert "pin_file" in mistake.message
+    # Nor in the error that it came from, which a report of a defect would show.
+    assert "hunter2" not in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize(
+    ("key", "uri", "pin"),
+    [
+        ("/etc/mok.key", None, None),
+        ("/etc/mok?pin-source=/x", None, None),
+        ("pkcs11:object=o", "pkcs11:object=o", None),
+        ("pkcs11:object=o?pin-source=file:/etc/p%20n", "pkcs11:object=o", "/etc/p n"),
+        ("pkcs11:object=o?pin-source=file:///etc/pin", "pkcs11:object=o", "/etc/pin"),
+        (
+            "pkcs11:object=o?module-name=m&pin-source=/etc/pin&x-y=z",
+            "pkcs11:object=o?module-name=m&x-y=z",
+            "/etc/pin",
+        ),
+    ],
+)
+def test_an_address_may_say_where_its_pin_is(key: str, uri: str | None, pin: str | None) -> None:
+    config = SigningConfig(key=key, certificate="/c")
+    assert (config.token_uri, config.pin_path) == (uri, pin)
+    if pin is None:
+        with_file = SigningConfig(key=key, certificate="/c", pin_file="/q")
+        assert with_file.pin_path == "/q"
 
 
 def test_the_example_that_is_shipped_has_the_defaults(tmp_path: Path) -> None:

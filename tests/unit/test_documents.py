@@ -1,5 +1,7 @@
 """Reading strict documents, and reporting all of their mistakes."""
 
+import os
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -73,6 +75,35 @@ def test_a_missing_file_is_not_found(tmp_path: Path) -> None:
         load_json(tmp_path / "f.json", Outer)
 
 
+def test_a_folder_in_its_place_is_a_mistake(tmp_path: Path) -> None:
+    (tmp_path / "f.toml").mkdir()
+    with pytest.raises(ConfigError) as caught:
+        load_toml(tmp_path / "f.toml", Outer)
+    assert mistakes(caught.value) == ["a folder, where a file should be"]
+
+
+def test_a_pipe_in_its_place_is_a_mistake_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.toml")
+    with pytest.raises(ConfigError) as caught:
+        load_toml(tmp_path / "a.toml", Outer)
+    assert mistakes(caught.value) == ["not a regular file"]
+
+
+def test_a_byte_order_mark_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_bytes(b"\xef\xbb\xbfname = 1\n")
+    with pytest.raises(ConfigError) as caught:
+        load_toml(tmp_path / "a.toml", Outer)
+    (mistake,) = mistakes(caught.value)
+    assert "byte order mark; save it as UTF-8 without BOM" in mistake
+
+
+def test_what_no_path_can_hold_is_a_mistake_of_its_key(tmp_path: Path) -> None:
+    (tmp_path / "f.toml").write_text(r'a = ["x", { b = "/x\u0000y" }]')
+    with pytest.raises(ConfigError) as caught:
+        load_toml(tmp_path / "f.toml", Outer)
+    assert mistakes(caught.value) == ["a.1.b: has a NUL character in it"]
+
+
 def test_what_is_no_text_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "f.json").write_bytes(b"ab\xff")
     with pytest.raises(ConfigError) as caught:
@@ -92,3 +123,25 @@ def test_a_huge_file_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_no_text_is_more_than_a_config_error(text: str) -> None:
     with pytest.raises(ConfigError):
         parse_json(text, Outer, name="f")
+
+
+@pytest.mark.parametrize(
+    "text", [f"name = {'9' * 5000}", f"name = {'[' * 5000}", "name = 2026-99-99", "name = nan"]
+)
+def test_what_the_librarys_limits_refuse_is_a_mistake_of_the_file(
+    tmp_path: Path, text: str
+) -> None:
+    (tmp_path / "f.toml").write_text(text)
+    with pytest.raises(ConfigError, match=r"f\.toml: 1 mistake"):
+        load_toml(tmp_path / "f.toml", Outer)
+
+
+@given(st.text())
+def test_any_text_is_a_document_or_a_mistake(
+    tmp_path_factory: pytest.TempPathFactory, text: str
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "any.toml"
+    path.write_text(text, errors="replace")
+    for load in (load_toml, load_json):
+        with suppress(ConfigError):
+            load(path, Outer)

@@ -1,7 +1,9 @@
 """Downloads, against a server that fails in every way."""
 
 import hashlib
+import re
 from collections.abc import Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -54,9 +56,12 @@ class _Handler(BaseHTTPRequestHandler):
         status, headers, body = answers.pop(0) if len(answers) > 1 else answers[0]
         self.send_response(status)
         for name, value in headers.items():
-            self.send_header(name, value)
+            if value:
+                self.send_header(name, value)
         self.end_headers()
-        self.wfile.write(body)
+        # A client that has had enough hangs up.
+        with suppress(ConnectionError):
+            self.wfile.write(body)
 
     def log_message(self, *_args: object) -> None:
         pass
@@ -146,9 +151,34 @@ def test_a_refusal_is_an_error(server: Server, tmp_path: Path) -> None:
         download(server.url, sha256=SHA256, destination=tmp_path / "f")
 
 
-def test_an_address_that_is_none_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ProvisionError, match="Could not download 'gopher://host/f'"):
-        download("gopher://host/f", sha256=SHA256, destination=tmp_path / "f")
+@pytest.mark.parametrize(
+    "url",
+    [
+        "gopher://host/f",
+        "http://[::1/f",
+        "http://host:port/f",
+        "http://.host/f",
+        f"http://{'a' * 70}.example/f",
+        "http://",
+        "file:///etc/passwd",
+    ],
+)
+def test_an_address_that_is_none_is_an_error(url: str, tmp_path: Path) -> None:
+    with pytest.raises(ProvisionError, match=re.escape(f"Could not download '{url}'")):
+        download(url, sha256=SHA256, destination=tmp_path / "f")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("https_proxy", "http://[bad"), ("REQUESTS_CA_BUNDLE", "/nonexistent.pem")],
+)
+def test_an_environment_that_makes_no_sense_is_an_error(
+    name: str, value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "_PAUSE", 0)
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ProvisionError, match="Could not download"):
+        download("https://127.0.0.1:9/f", sha256=SHA256, destination=tmp_path / "f")
 
 
 def signed_text(tmp_path: Path) -> bytes:
@@ -199,6 +229,46 @@ def test_an_endless_document_is_cut_off(server: Server, monkeypatch: pytest.Monk
     server.answer(200, CONTENT)
     with pytest.raises(ProvisionError, match="larger than 10 bytes"):
         get_signed(server.url, keyrings=[])
+
+
+@pytest.mark.parametrize("said", [True, False])
+def test_a_download_is_cut_off_before_more_is_written(
+    server: Server, tmp_path: Path, *, said: bool
+) -> None:
+    server.answer(200, CONTENT, **({} if said else {"Content_Length": ""}))
+    events: list[Event] = []
+    with pytest.raises(ProvisionError, match=f"larger than {len(CONTENT) - 1} bytes"):
+        download(
+            server.url,
+            sha256=SHA256,
+            destination=tmp_path / "f",
+            limit=len(CONTENT) - 1,
+            progress=events.append,
+        )
+    assert events == []
+    assert names(tmp_path) == []
+    assert len(server.requests) == 1
+
+
+def test_an_endless_download_ends(server: Server, tmp_path: Path) -> None:
+    server.answer(200, b"x" * (64 << 20), Content_Length="")
+    events: list[Event] = []
+    with pytest.raises(ProvisionError, match="larger than 1048576 bytes"):
+        download(
+            server.url,
+            sha256=SHA256,
+            destination=tmp_path / "f",
+            limit=1 << 20,
+            progress=events.append,
+        )
+    assert max(event.done for event in events if isinstance(event, Transfer)) <= 1 << 20
+
+
+@pytest.mark.parametrize("length", ["²", "-1", "1e3", "9" * 5000])
+def test_a_length_that_is_none_does_not_count(server: Server, tmp_path: Path, length: str) -> None:
+    server.answer(200, CONTENT, Content_Length=length)
+    download(server.url, sha256=SHA256, destination=tmp_path / "f")
+    assert (tmp_path / "f").read_bytes() == CONTENT
 
 
 def test_an_impatient_request_is_made_once(server: Server) -> None:

@@ -1,11 +1,13 @@
 """Files that are written whole or not at all."""
 
 import os
+from inspect import signature
 from pathlib import Path
 from threading import Event, Thread
 
 import pytest
 
+from provision.errors import InUseError
 from provision.files import lock, sha256_file, switch_symlink, write_atomic
 
 
@@ -84,6 +86,19 @@ def test_a_folder_is_no_link(tmp_path: Path) -> None:
 def test_a_files_checksum(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b"abc")
     assert sha256_file(tmp_path / "f").startswith("ba7816bf8f01cfea")
+
+
+def test_a_wait_for_a_lock_has_an_end(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with (
+        lock(path),
+        pytest.raises(InUseError, match=f"Another process has held '{path}'") as caught,
+        lock(path, limit=0.1),
+    ):
+        pass
+    assert f"fuser -v {path}" in (caught.value.resolution or "")
+    # Where nothing is said there is one too.
+    assert 0 < signature(lock).parameters["limit"].default < float("inf")
 
 
 def test_a_lock_is_held_by_one_and_the_other_is_told(tmp_path: Path) -> None:

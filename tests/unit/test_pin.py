@@ -77,6 +77,7 @@ PINS = st.builds(
     recipe=SHA256,
     template=SHA256,
     signing_key=st.none() | text(r"[0-9A-F]{40}"),
+    keyring=st.none() | SHA256,
 )
 
 
@@ -161,11 +162,11 @@ def test_every_list_counts_with_its_length_and_order(pin: Pin, data: st.DataObje
 
 
 def test_a_pin_has_no_other_fields_than_those_that_the_mutations_reach() -> None:
-    generated = set(json.loads(example().canonical_json()))
+    generated = set(json.loads(example(keyring="3" * 64).canonical_json()))
     assert generated == {field.alias or name for name, field in Pin.model_fields.items()}
 
 
-def example() -> Pin:
+def example(*, keyring: str | None = None) -> Pin:
     package = PackagePin(name="gcc-12", version="12.2.0-14")
     return Pin(
         driver=DriverPin(name="nvidia", version="535.261.03+x~1", flavour="open"),
@@ -178,7 +179,15 @@ def example() -> Pin:
         sources=(),
         recipe="1" * 64,
         template="2" * 64,
+        keyring=keyring,
     )
+
+
+def test_a_keyring_of_ones_own_is_part_of_the_pin_and_the_distros_is_not() -> None:
+    own, other = example(keyring="3" * 64), example(keyring="4" * 64)
+    assert len({own.digest, other.digest, example().digest}) == 3
+    assert json.loads(own.canonical_json())["keyring"] == "3" * 64
+    assert "keyring" not in json.loads(example().model_dump_json(by_alias=True))
 
 
 def test_the_digest_is_written_down() -> None:

@@ -153,6 +153,20 @@ def test_patches_are_plain_names(file: str) -> None:
     assert "patches.0.file" in mistakes(patches=[{"file": file, "reason": "why"}])
 
 
+@pytest.mark.parametrize("units", ["tool", "/etc/tool*", "../tool*", "", "tool *", "*"])
+def test_units_are_a_pattern_of_names_below_dev(units: str) -> None:
+    container = recipe().container.model_dump(mode="json") | {"units": units}
+    assert mistakes(container=container).startswith("container.units")
+
+
+def test_units_are_in_the_digest_only_where_they_are_said() -> None:
+    plain = recipe().container.model_dump(mode="json", exclude_none=True)
+    assert "units" not in plain
+    with_units = recipe(container=plain | {"units": "tool[0-9]*"})
+    assert with_units.container.units == "tool[0-9]*"
+    assert recipe_digest(with_units, "plain") != recipe_digest(recipe(), "plain")
+
+
 def test_a_source_is_of_a_known_kind() -> None:
     assert mistakes(source={"kind": "svn"}).startswith("source:")
 

@@ -9,7 +9,7 @@ import pytest
 
 REPOSITORY = Path(__file__).parents[2]
 PAGE = REPOSITORY / "docs/explanation/threat-model.md"
-_NAMED = re.compile(r"`((?:hooks/)?tests/[\w/]+\.(?:rs|py))::(\w+)`")
+_NAMED = re.compile(r"`((?:hooks/)?(?:tests|src)/[\w/]+\.(?:rs|py))::(\w+)`")
 NAMED = _NAMED.findall(PAGE.read_text())
 
 

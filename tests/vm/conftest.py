@@ -1,26 +1,25 @@
-"""Guests, and the engine on this machine that builds for them at native speed."""
+"""What guests are given: the product, and the engine that builds for them at native speed."""
 
 from __future__ import annotations
 
-import socket
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from kit.duo import duo_catalogue
-from kit.engine import Engine
-from kit.guest import DEBIAN_12
+from kit.guest import DEBIAN_12, guest_of
 from kit.guest.product import pack_product
-from kit.hosts import DISTRO, OLD_KERNEL, SMALL_DRIVER, load_base
+from kit.hosts import SMALL_DRIVER
 from kit.probe import is_root, need, need_programs
-from kit.product import DECORATOR, Provision
+from kit.product import DECORATOR
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from kit.guest import Recipe
+    from kit.engine import Engine
+    from kit.guest import Guest, Recipe
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -30,28 +29,9 @@ def _able() -> None:
 
 
 @pytest.fixture(scope="session")
-def engine() -> Iterator[Engine]:
-    """A private Docker engine, which guests reach through `engine_address`."""
-    need_programs("dockerd", "containerd", "docker", "runc")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-    with Engine(port=port) as engine:
-        load_base(engine)
-        yield engine
-
-
-@pytest.fixture(scope="session")
 def engine_address(engine: Engine) -> str:
     """The engine's address as a guest has to name it: slirp calls this machine 10.0.2.2."""
     return f"tcp://10.0.2.2:{engine.port}"
-
-
-@pytest.fixture(scope="session")
-def small_build(engine: Engine) -> dict[str, Any]:
-    """What `provision build` says about the small driver on OLD_KERNEL: built in seconds."""
-    target = (SMALL_DRIVER, "--kernel", OLD_KERNEL, "--distro", DISTRO)
-    return Provision(engine.host).build(*target)
 
 
 @pytest.fixture(scope="session")
@@ -65,6 +45,21 @@ def product(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Recipe], Path
 def bookworm_product(product: Callable[[Recipe], Path]) -> Path:
     """The product for a Debian 12 guest."""
     return product(DEBIAN_12)
+
+
+@pytest.fixture(scope="session")
+def loaded_guest(
+    bookworm_product: Path, small_build: dict[str, Any], engine_address: str
+) -> Iterator[Guest]:
+    """A guest with the small driver in its store and its module loaded, for several files.
+
+    They leave it so: engines set up as they like, and the driver loaded.
+    """
+    with guest_of(DEBIAN_12) as guest:
+        guest.install(bookworm_product)
+        guest.write("/etc/provision/provision.toml", f'[engine]\nhost = "{engine_address}"\n')
+        guest(f"provision install {small_build['image']} && provision load {SMALL_DRIVER}")
+        yield guest
 
 
 @pytest.fixture(scope="session")

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from kit.cache import REPOSITORY
-from kit.guest import DEBIAN_12, IMAGE, guest_of
-from kit.hosts import SMALL_DRIVER
+from kit.guest import IMAGE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from kit.guest import Guest
 
@@ -28,17 +26,11 @@ _USER = "runuser -u someone -- env XDG_RUNTIME_DIR=/run/user/$(id -u someone)"
 
 
 @pytest.fixture(scope="module")
-def guest(
-    bookworm_product: Path, small_build: dict[str, Any], engine_address: str
-) -> Iterator[Guest]:
+def guest(loaded_guest: Guest) -> Guest:
     """A guest with a driver loaded and dockerd set to leave containers alone when it restarts."""
-    with guest_of(DEBIAN_12) as guest:
-        guest.install(bookworm_product)
-        guest.write("/etc/provision/provision.toml", f'[engine]\nhost = "{engine_address}"\n')
-        guest(f"provision install {small_build['image']} && provision load {SMALL_DRIVER}")
-        guest.write("/etc/docker/daemon.json", _LIVE_RESTORE)
-        guest("systemctl reload docker")
-        yield guest
+    loaded_guest.write("/etc/docker/daemon.json", _LIVE_RESTORE)
+    loaded_guest("systemctl reload docker")
+    return loaded_guest
 
 
 @pytest.fixture

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from kit.guest import Guest
 
+pytestmark = pytest.mark.nightly
+
 # Connects to what answers at the other side of the world network: this machine's ports.
 _REACH_HOST = "timeout 5 python3 -c 'import socket; socket.create_connection((\"10.0.2.2\", {}))'"
 

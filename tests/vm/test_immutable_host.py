@@ -2,7 +2,7 @@
 
 Drivers come through an engine elsewhere and from an archive that provision.toml names; the next
 kernel is what the host's updater says, in the words that real ones have said. The tests are steps
-of one story, in their order.
+of one scenario, in their order.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kit.guest import Guest
+
+pytestmark = pytest.mark.nightly
 
 _UPDATERS = REPOSITORY / "tests/data/updaters"
 _WITHIN_S = 900
@@ -83,7 +85,7 @@ def test_units_are_set_up(keeper: Keeper) -> None:
     keeper.guest("provision units")
     units = "provision-boot.service provision-kernel.path provision-apply.timer"
     assert keeper.guest(f"systemctl is-enabled {units}").stdout.split() == ["enabled"] * 3
-    # What starts the agent in this story are the updaters.
+    # What starts the agent in this scenario are the updaters.
     keeper.guest("systemctl stop provision-apply.timer")
 
 

@@ -1,7 +1,7 @@
 """A kernel upgrade as an admin does it: apt, reboot, and the drivers are there, without a network.
 
 One of two drivers doesn't build for the new kernel at first: the host says so before the reboot.
-The tests are steps of one story, in their order.
+The tests are steps of one scenario, in their order.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from kit.engine import Engine
 
+pytestmark = pytest.mark.nightly
+
 _APT = "DEBIAN_FRONTEND=noninteractive apt-get -qy"
 _APT_WITHIN_S = 1500
 _BUILT_WITHIN_S = 900
@@ -34,7 +36,7 @@ _LOADED = f"module {DUO_BROKEN} library {DUO_BROKEN}"
 
 @pytest.fixture(scope="module")
 def catalogue(duo_drivers: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the catalogue, for this story to mend."""
+    """A copy of the catalogue, for this scenario to mend."""
     copy = tmp_path_factory.mktemp("catalogue") / "drivers"
     run(["cp", "-r", duo_drivers, copy])
     return copy

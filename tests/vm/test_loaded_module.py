@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from kit.guest import DEBIAN_12, IMAGE, guest_of
+from kit.guest import IMAGE
 from kit.hosts import SMALL_DRIVER
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from kit.guest import Guest
 
 # busybox opens it for reading and writing; `: <>` does nothing else.
@@ -31,16 +28,9 @@ START = (
 
 
 @pytest.fixture(scope="module")
-def guest(
-    bookworm_product: Path, small_build: dict[str, Any], engine_address: str
-) -> Iterator[Guest]:
+def guest(loaded_guest: Guest) -> Guest:
     """A guest with the driver in its store and its module loaded; the steps are asserted below."""
-    with guest_of(DEBIAN_12) as guest:
-        guest.install(bookworm_product)
-        guest.write("/etc/provision/provision.toml", f'[engine]\nhost = "{engine_address}"\n')
-        guest(f"provision install {small_build['image']}")
-        guest(f"provision load {SMALL_DRIVER}")
-        yield guest
+    return loaded_guest
 
 
 def test_the_module_is_loaded_from_the_store_and_not_from_the_system(guest: Guest) -> None:

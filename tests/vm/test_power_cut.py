@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 _OLD = "module 1.0 library 1.0"
 _NEW = "module 2.0 library 2.0"
-_POINTS = 20
+# So many of the last copies are from the change itself.
+_CHANGE = 20
 _BEFORE = 2
 # While a compiler runs on this machine the guest's disk rests; then every step is worth a look.
 _WHILE_BUILDING_S = 5.0
@@ -162,22 +163,23 @@ def _inspect(inspector: Guest, copy: Path, *, heal: bool) -> tuple[Found, list[s
     return Found(int(boot), int(same), said, int(whole), seen.stderr), healed
 
 
-def _spread(copies: list[Path]) -> list[Path]:
-    """The last _POINTS of them, which are from the change itself, and some of what was before."""
-    first = copies[:-_POINTS]
+def _spread(copies: list[Path], points: int) -> list[Path]:
+    """So many of the change itself, from its beginning to its end, and some of what was before."""
+    first, change = copies[:-_CHANGE], copies[-_CHANGE:]
     step = max(1, len(first) // _BEFORE)
-    return [*first[::step][:_BEFORE], *copies[-_POINTS:]]
+    last = len(change) - 1
+    return [*first[::step][:_BEFORE], *(change[n * last // (points - 1)] for n in range(points))]
 
 
+@pytest.mark.parametrize("points", [8, pytest.param(_CHANGE, marks=pytest.mark.nightly)])
 def test_whenever_the_power_goes_a_boot_finds_the_old_or_the_new_driver(
-    bookworm_product: Path, copies: list[Path]
+    bookworm_product: Path, copies: list[Path], points: int
 ) -> None:
-    chosen = _spread(copies)
-    assert len(chosen) >= _POINTS
+    assert len(copies) >= _CHANGE
     said: list[str] = []
     with guest_of(DEBIAN_12) as inspector:
         inspector.install(bookworm_product)
-        for number, copy in enumerate(chosen):
+        for number, copy in enumerate(_spread(copies, points)):
             is_every_fifth = number % 5 == 0
             found, healed = _inspect(inspector, copy, heal=is_every_fifth)
             assert (found.boot, found.same, found.whole) == (0, 0, 0), (copy.name, found)
@@ -191,7 +193,7 @@ def test_whenever_the_power_goes_a_boot_finds_the_old_or_the_new_driver(
     assert set(said) == {_OLD, _NEW}
 
 
-@pytest.mark.parametrize("seconds", [0.7, 2.0])
+@pytest.mark.parametrize("seconds", [0.7, pytest.param(2.0, marks=pytest.mark.nightly)])
 def test_a_guest_whose_power_is_cut_while_it_loads_boots_with_a_whole_driver(
     keeper: Keeper, seconds: float
 ) -> None:

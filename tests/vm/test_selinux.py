@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from kit.engine import Engine
     from kit.guest import Guest, Recipe
 
+pytestmark = pytest.mark.nightly
+
 _DISTRO = "debian:13"
 _DAEMON = """\
 {"selinux-enabled": true, "features": {"cdi": true},

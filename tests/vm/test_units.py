@@ -11,6 +11,7 @@ import pytest
 from kit.guest import DEBIAN_12, guest_of
 from kit.hosts import OLD_KERNEL, SMALL_DRIVER
 from kit.product import Provision
+from provision.install.confinement import hidden
 from vm.stored import Store
 
 if TYPE_CHECKING:
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from kit.guest import Guest
 
 _WAIT_S = 180
+_VENDOR = """
+{"activation_flag": "OCI_ZERO", "driver_feature": [], "inventory": {"a": {"devices": ["zero"]}}}
+"""
 _HOOKS = "/etc/kernel/postinst.d /etc/kernel/postrm.d /etc/kernel/header_postinst.d"
 
 
@@ -79,6 +83,35 @@ def test_the_boot_unit_has_loaded_the_driver_without_a_network(guest: Guest) -> 
     guest("test -c /dev/video0")
 
 
+def test_specifications_are_those_of_this_boot_and_follow_the_vendor_files(guest: Guest) -> None:
+    unit, folder = "provision-cdi.service", "/run/cdi"
+    # It comes after the boot unit, and maybe after us.
+    _runs_again(guest, unit, "0")
+    _settled(guest, unit)
+    log = guest(f"journalctl -b --no-pager -u {unit}").stdout
+    assert _property(guest, unit, "Result") == "success", log
+    written = f"{folder}/oci-decorator-{SMALL_DRIVER}.json"
+    document = json.loads(guest(f"cat {written}").stdout)
+    assert "video0" in [device["name"] for device in document["devices"]], log
+    # Another vendor's file comes, as at an activation, and goes.
+    vendors = "/etc/oci-decorator/oci-decorator.d"
+    guest.write(f"{vendors}/.zero", _VENDOR)
+    guest(f"mv {vendors}/.zero {vendors}/zero.json")
+    names = [f"oci-decorator-{SMALL_DRIVER}.json", "oci-decorator-zero.json"]
+    _has(guest, folder, names)
+    _settled(guest, unit)
+    guest(f"rm {vendors}/zero.json")
+    _has(guest, folder, names[:1])
+
+
+def _has(guest: Guest, folder: str, names: list[str]) -> None:
+    """Wait until a folder has these files: a run that was under way may have seen the change."""
+    end = time.monotonic() + _WAIT_S
+    while (found := guest(f"ls {folder}").stdout.split()) != names:
+        assert time.monotonic() < end, f"{folder} has {found}"
+        time.sleep(1)
+
+
 def test_engines_are_ordered_after_it(guest: Guest) -> None:
     after = _property(guest, "docker.service", "After").split()
     assert "provision-boot.service" in after
@@ -125,6 +158,50 @@ def test_kernel_hooks_start_the_service_and_do_not_wait(guest: Guest) -> None:
         " run-parts --exit-on-error --arg=6.1.0-99-amd64 --regex='^provision$' $folder || exit 1;"
         " done"
     )
+
+
+def test_units_are_not_installed_from_where_systemd_would_not_see_them(guest: Guest) -> None:
+    guest("cp -a /opt/provision /root/clone")
+    program = "/root/clone/bin/provision"
+    guest(f"sed 's,^#!/opt/provision/,#!/root/clone/,' /usr/local/bin/provision >{program}")
+    guest(f"chmod +x {program} && {program} --version")
+    before = guest("cat /etc/systemd/system/provision-*").stdout
+    done = guest(f"{program} units", check=False)
+    assert done.returncode == 2, done.output
+    assert f"Units can't run '{program}'" in done.stderr
+    assert guest("cat /etc/systemd/system/provision-*").stdout == before
+    # It would not have started.
+    done = guest(f"systemd-run --quiet --wait -p ProtectHome=yes {program} --version", check=False)
+    assert done.returncode != 0
+
+
+def test_what_is_hidden_from_a_unit_is_what_systemd_hides(guest: Guest, tmp_path: Path) -> None:
+    folders = ("/home", "/root", "/run/user", "/tmp", "/var/tmp", "/srv", "/opt")  # noqa: S108
+    settings = [f"ProtectHome={value}" for value in ("yes", "read-only", "tmpfs", "no")]
+    settings += ["PrivateTmp=yes", "PrivateTmp=no"]
+    seen = guest(
+        f"for folder in {' '.join(folders)}; do\n"
+        " mkdir -p $folder && touch $folder/file-of-a-test\n"
+        f" for setting in {' '.join(settings)}; do\n"
+        "  systemd-run --quiet --wait -p $setting /usr/bin/test -e $folder/file-of-a-test"
+        " && echo $folder $setting\n"
+        " done\n"
+        " rm $folder/file-of-a-test\n"
+        "done\n"
+        "true"
+    ).stdout.splitlines()
+    expected = [
+        f"{folder} {setting}"
+        for folder in folders
+        for setting in settings
+        if not _hides(tmp_path, f"{folder}/file-of-a-test", setting)
+    ]
+    assert seen == expected
+
+
+def _hides(root: Path, program: str, setting: str) -> bool:
+    unit = f"[Service]\nExecStart={program}\n{setting}\n"
+    return bool(list(hidden(root, program, [("a.service", unit)])))
 
 
 def test_a_host_without_units_is_as_before(guest: Guest) -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from kit.guest.base import Base
+    from kit.guest.secure_boot import SecureBoot
     from kit.process import Completed
 
 __all__ = ["BOOT_WITHIN_S", "SNAPSHOT", "Guest"]
@@ -41,11 +42,13 @@ class Guest:
         base: The disk that it begins with, and the key to it.
         snapshot: A disk upon that one, with a machine that has booted; None: it boots.
         name: Its name in an Ansible inventory.
+        firmware: What it starts with from now on; None: a BIOS.
     """
 
     base: Base
     snapshot: Path | None = None
     name: str = "guest"
+    firmware: SecureBoot | None = None
     _shell: Shell | None = field(default=None, init=False)
     _machine: Machine | None = field(default=None, init=False)
     _network: bool = field(default=True, init=False)
@@ -103,7 +106,10 @@ class Guest:
         self, *, snapshot: str | None = None, within_s: float = BOOT_WITHIN_S, port: int = 0
     ) -> None:
         """Switch it on, with its sshd behind `port` or any, and wait until its shell answers."""
-        self._machine = Machine.start(self.folder, self.disk, snapshot=snapshot, port=port)
+        firmware = self.firmware.arguments() if self.firmware else ()
+        self._machine = Machine.start(
+            self.folder, self.disk, snapshot=snapshot, port=port, firmware=firmware
+        )
         self._machine.set_network(on=self._network)
         self._connect(within_s)
         if snapshot is not None:

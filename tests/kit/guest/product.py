@@ -6,10 +6,9 @@ import shutil
 import sys
 from typing import TYPE_CHECKING
 
-from kit.cache import REPOSITORY
 from kit.guest.tree import RUNTIME, VENV
 from kit.process import run
-from kit.product import DECORATOR
+from kit.product import DECORATOR, copy_source
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 __all__ = ["COMMAND", "pack_product"]
 
 COMMAND = "/usr/local/bin/provision"
-_PARTS = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "docs", "src", "driver_images")
 _PROGRAM = f"""\
 #!{VENV}/bin/python
 from provision.cli import main
@@ -34,11 +32,7 @@ def pack_product(recipe: Recipe, folder: Path) -> Path:
         recipe: The guest's.
         folder: A fresh folder for this; the archive is in it.
     """
-    source = folder / "source"
-    source.mkdir(parents=True)
-    # A copy, because setuptools builds beside what it reads.
-    for name in (*_PARTS, "templates"):
-        run(["cp", "-a", REPOSITORY / name, source])
+    source = copy_source(folder / "source")
     installed = folder / "installed"
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile"]
     run([*pip, "--python-version", recipe.python, "--target", installed, source])

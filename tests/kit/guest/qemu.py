@@ -5,6 +5,7 @@ Source of the protocol: QEMU's docs/interop/qmp-spec.rst.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -18,12 +19,14 @@ from kit.guest.recipe import CONTROL_MAC, WORLD_MAC
 from kit.process import Daemon, run
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-__all__ = ["Machine", "Monitor", "accelerator"]
+__all__ = ["PROCESSORS", "Machine", "Monitor", "accelerator"]
 
 PROGRAM = "qemu-system-x86_64"
-_PROCESSORS = 2
+# One: emulated, a second one doubles what everything costs this machine (locks, and interrupts
+# between the two), and tests run beside each other anyway.
+PROCESSORS = 1
 _MEMORY_MB = 1280
 _CONTROL = "control"
 _WORLD = "world"
@@ -32,6 +35,7 @@ _SECOND = "second"
 # How long one command of the monitor may take: writing a snapshot is the longest.
 _ANSWER_WITHIN_S = 120
 _PAUSE_S = 0.1
+_LISTENS_WITHIN_S = 10
 
 
 def accelerator() -> str:
@@ -50,7 +54,14 @@ class Monitor:
         """Connect, and leave the mode in which only capabilities are negotiated."""
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.settimeout(_ANSWER_WITHIN_S)
-        self._socket.connect(str(path))
+        limit = time.monotonic() + _LISTENS_WITHIN_S
+        # The socket's file is there a moment before QEMU listens.
+        while (error := self._socket.connect_ex(str(path))) == errno.ECONNREFUSED:
+            if time.monotonic() > limit:
+                break
+            time.sleep(_PAUSE_S)
+        if error:
+            raise OSError(error, os.strerror(error))
         self._lines = self._socket.makefile("r")
         self._lines.readline()
         self.execute("qmp_capabilities")
@@ -95,7 +106,13 @@ class Machine:
 
     @classmethod
     def start(
-        cls, folder: Path, disk: Path, *, snapshot: str | None = None, port: int = 0
+        cls,
+        folder: Path,
+        disk: Path,
+        *,
+        snapshot: str | None = None,
+        port: int = 0,
+        firmware: Sequence[str] = (),
     ) -> Machine:
         """Start a machine; its console goes to `folder/console.log`.
 
@@ -104,13 +121,14 @@ class Machine:
             disk: Its disk, qcow2.
             snapshot: Go on from this snapshot instead of booting.
             port: Of the loopback interface, behind which its sshd shall be; 0: any.
+            firmware: Arguments for another firmware than a BIOS.
 
         Raises:
             RuntimeError: QEMU did not start; the message has what it printed.
         """
         door = folder / "qmp"
         door.unlink(missing_ok=True)
-        argv = _arguments(folder, disk, port)
+        argv = [*_arguments(folder, disk, port), *firmware]
         if snapshot is not None:
             argv += ["-loadvm", snapshot]
         process = Daemon(argv, log=folder / "qemu.log", ready=door.exists)
@@ -199,8 +217,8 @@ def _arguments(folder: Path, disk: Path, port: int) -> list[str]:
     drive = f"id={_DISK},file={disk},format=qcow2,if=virtio,cache=writeback,discard=unmap"
     return [
         PROGRAM,
-        *("-accel", "tcg,thread=multi" if accelerator() == "tcg" else accelerator()),
-        *("-cpu", "max", "-smp", str(_PROCESSORS), "-m", str(_MEMORY_MB)),
+        *("-accel", accelerator()),
+        *("-cpu", "max", "-smp", str(PROCESSORS), "-m", str(_MEMORY_MB)),
         *("-nodefaults", "-no-user-config", "-display", "none"),
         *("-drive", drive),
         *("-device", "virtio-rng-pci"),

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from kit.cache import REPOSITORY
+from kit.hosts import OLD_KERNEL
 
 __all__ = ["CONTROL_MAC", "DEBIAN_12", "DEBIAN_13", "WORLD_MAC", "Recipe"]
 
@@ -79,7 +80,7 @@ DEBIAN_12 = Recipe(
     "debian-12",
     "bookworm",
     "3.11",
-    packages=(*_HOST, *_ROOTLESS, "apparmor", "linux-image-6.1.0-47-amd64"),
+    packages=(*_HOST, *_ROOTLESS, "apparmor", f"linux-image-{OLD_KERNEL}"),
 )
 DEBIAN_13 = Recipe(
     "debian-13",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kit.cache import cached
 from kit.guest.base import base_of
 from kit.guest.guest import SNAPSHOT, Guest
-from kit.guest.qemu import accelerator
+from kit.guest.qemu import PROCESSORS, accelerator
 from kit.guest.tree import IMAGE_FILE
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ sync
 def guest_of(recipe: Recipe) -> Guest:
     """A guest of a recipe, booted and with an image in both engines; what is missing is made."""
     base = base_of(recipe)
-    name = f"{base.folder.name}-{SNAPSHOT}-{accelerator()}"
+    name = f"{base.folder.name}-{SNAPSHOT}-{accelerator()}-{PROCESSORS}"
     return Guest(base, cached(name, lambda draft: _boot(base, draft)))
 
 

@@ -9,11 +9,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from provision.agent import execute, observe, reconcile
+from provision.agent import observe, preparing, reconcile
+from provision.agent.conclusion import Result
 from provision.agent.desired import load_desired
 from provision.agent.model import Desired
 from provision.agent.plan import Mode
-from provision.agent.reconcile import Result, Run
+from provision.agent.reconcile import Run
 from provision.agent.status import SlotStatus
 from provision.errors import ProvisionError
 from provision.install.layout import Layout
@@ -24,7 +25,7 @@ from provision.pin import Pin
 from provision.pipeline.obtaining import Obtained
 from provision.pipeline.resolution import Wanted
 from provision.progress import Event, Note
-from provision.run import Completed
+from provision.run import LIMIT_S, Completed
 from unit.modules import kernel as kernels
 from unit.modules.artifact import KERNEL, VERMAGIC, make_artifact, make_module, make_pin, write
 
@@ -74,9 +75,18 @@ class Host:
         """Install a kernel."""
         write(self.root / f"lib/modules/{release}/modules.dep", b"")
 
+    def remove_kernel(self, release: str) -> None:
+        """Remove a kernel."""
+        (self.root / f"lib/modules/{release}/modules.dep").unlink()
+
     def apply(self, **mode: bool) -> Result:
         """Run the agent once."""
         run = Run(self.root, self.desired(), Mode(**mode), progress=self.hear)
+        return reconcile.apply(run)
+
+    def prepare(self, *coming: str) -> Result:
+        """Run the agent once, with kernels that are yet to come."""
+        run = Run(self.root, self.desired(), Mode(), progress=self.hear, coming=coming)
         return reconcile.apply(run)
 
     def kinds(self, **mode: bool) -> list[str]:
@@ -100,9 +110,11 @@ class Host:
         self.kernel.references[DRIVER] = 1
         self.kernel.publish()
 
-    def run(self, argv: Sequence[str | Path], *, why: str, check: bool = True) -> Completed:
+    def run(
+        self, argv: Sequence[str | Path], *, why: str, check: bool = True, timeout: float = LIMIT_S
+    ) -> Completed:
         """Stand in for ``provision.run.run``: a loaded module has the version of its file."""
-        done = self.kernel.run(argv, why=why, check=check)
+        done = self.kernel.run(argv, why=why, check=check, timeout=timeout)
         words = [str(word) for word in argv]
         if "-d" in words and done.returncode == 0:
             entry = Path(words[words.index("-d") + 1])
@@ -138,14 +150,16 @@ class Host:
             if what in self.broken:
                 raise self.broken[what]
         version = wanted.version or wanted.prefer or self.newest
-        return SimpleNamespace(pin=make_pin(version=version, kernel=release))
+        pin = make_pin(driver=wanted.driver, version=version, kernel=release)
+        return SimpleNamespace(pin=pin)
 
     def obtain(
         self, _settings: object, _engine: object, resolved: object, **more: bool
     ) -> Obtained:
         """Stand in for ``obtain``."""
         pin: Pin = resolved.pin  # type: ignore[attr-defined] # from resolve above
-        entry = self.layout.entry(pin.short_digest)
+        layout = Layout(self.root, pin.driver.name)
+        entry = layout.entry(pin.short_digest)
         del more
         vermagic = VERMAGIC.replace(KERNEL, pin.kernel.release)
         module = make_module(vermagic, version=pin.driver.version)
@@ -154,7 +168,7 @@ class Host:
         def fill(partial: Path) -> None:
             made.append(make_artifact(partial, pin=pin, module=module))
 
-        add(self.layout, pin.short_digest, fill, replace=True)
+        add(layout, pin.short_digest, fill, replace=True)
         return Obtained(made[0], entry, "build", {"total": 1.5})
 
 
@@ -171,6 +185,6 @@ def make_host(
     monkeypatch.setattr(observe, "is_running_host", is_live)
     monkeypatch.setattr(loading, "run", host.run)
     monkeypatch.setattr(unloading, "run", host.run)
-    monkeypatch.setattr(execute, "resolve_pin", host.resolve)
-    monkeypatch.setattr(execute, "obtain", host.obtain)
+    monkeypatch.setattr(preparing, "resolve_pin", host.resolve)
+    monkeypatch.setattr(preparing, "obtain", host.obtain)
     return host

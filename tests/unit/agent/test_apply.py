@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from provision.agent import execute
+from provision.agent import preparing
 from provision.agent.boot import boot
 from provision.install.state import load_state
 from provision.pipeline.obtaining import Obtained
@@ -131,7 +131,7 @@ def test_others_can_read_what_goes_on_while_it_does(
         seen.append(json.loads((host.root / "run/provision/status.json").read_text()))
         return host.obtain(*given, **more)
 
-    monkeypatch.setattr(execute, "obtain", obtain)
+    monkeypatch.setattr(preparing, "obtain", obtain)
     host.apply()
     assert seen[0]["state"] == "pending"
     assert seen[0]["planned"][0].startswith(f"make the artifact of {DRIVER}")

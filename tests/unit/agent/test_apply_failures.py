@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from provision.agent import execute
+from provision.agent import preparing
 from provision.errors import NotFoundError, ProvisionError
 from provision.image.diagnose import BuildError, SourceError
 from provision.image.engine import EngineLostError
@@ -35,6 +35,19 @@ def test_a_newer_version_that_cannot_be_had_costs_nothing(ready: Host) -> None:
     ready.newest = OLDER
     assert ready.kinds(update=True, retry=True) == [f"prepare {KERNEL}"]
     assert ready.apply().status.state == "ready"
+
+
+def test_a_mirrors_password_is_not_written_down(host: Host) -> None:
+    """Everyone may read the status and what is remembered; the journal has the same texts."""
+    address = "https://me:s3cr@et@mirror.example/debian"
+    host.broken[KERNEL] = NotFoundError(
+        f"'{address}/InRelease' does not exist.", resolution=f"See {address}", details=address
+    )
+    result = host.apply()
+    told = str(result.outcomes[0].error.__dict__)
+    written = [path.read_text() for path in host.root.rglob("*.json")]
+    assert any("mirror.example" in text for text in written)
+    assert not [text for text in [told, *written] if "cr@et" in text or "s3cr" in text]
 
 
 def _compile_error() -> BuildError:
@@ -128,7 +141,8 @@ def test_what_cannot_be_written_down_is_told_all_the_same(
     def store_state(*_given: object) -> bool:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(execute, "store_state", store_state)
+    monkeypatch.setattr("provision.install.state.store_state", store_state)
+    monkeypatch.setattr(preparing, "store_state", store_state)
     host.broken[KERNEL] = ProvisionError("The disk is full.", resolution="Make room")
     result = host.apply()
     assert (result.status.state, result.status.exit_code) == ("failed", 1)
@@ -156,9 +170,9 @@ def test_an_engine_that_is_restarted_is_waited_for(
             raise lost.pop()
         return host.obtain(*given, **more)
 
-    monkeypatch.setattr(execute, "open_engine", open_engine)
-    monkeypatch.setattr(execute, "obtain", obtain)
-    monkeypatch.setattr(execute, "_RECONNECT_SECONDS", 0.0)
+    monkeypatch.setattr(preparing, "open_engine", open_engine)
+    monkeypatch.setattr(preparing, "obtain", obtain)
+    monkeypatch.setattr(preparing, "_RECONNECT_SECONDS", 0.0)
     assert host.apply().status.state == "ready"
     assert any("Waiting until it is back" in note for note in host.notes)
 
@@ -172,16 +186,16 @@ def test_an_engine_that_does_not_come_back_is_a_failure_that_passes(
     def no_engine(_settings: object) -> FakeEngine:
         raise NotFoundError("no engine")
 
-    monkeypatch.setattr(execute, "open_engine", no_engine)
-    monkeypatch.setattr(execute, "obtain", lost)
-    monkeypatch.setattr(execute, "_RECONNECT_SECONDS", 0.0)
+    monkeypatch.setattr(preparing, "open_engine", no_engine)
+    monkeypatch.setattr(preparing, "obtain", lost)
+    monkeypatch.setattr(preparing, "_RECONNECT_SECONDS", 0.0)
     slot = host.slot()
     assert (slot.state, slot.reason, slot.resolution) == (
         "failed",
         "The engine stopped.",
         "start it",
     )
-    monkeypatch.setattr(execute, "obtain", host.obtain)
+    monkeypatch.setattr(preparing, "obtain", host.obtain)
     assert host.apply().status.state == "ready"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from threading import Event, Thread
 
 import pytest
 from hypothesis import given
@@ -17,6 +18,7 @@ from provision.image.build import DIGEST_LABEL
 from provision.image.engine import Image
 from provision.install.kernels import link_kernel, linked_kernels
 from provision.install.layout import Layout
+from provision.install.locks import switching
 from provision.install.state import DriverState, KernelState, load_state, store_state
 from unit.image.fake_engine import FakeEngine
 from unit.modules.artifact import KERNEL, make_artifact, make_pin, write
@@ -40,6 +42,20 @@ def test_some_older_ones_stay_to_go_back_to_what_was_used_last_first() -> None:
     assert set(unneeded(stock, KERNELS, keep=1)) == {"newer", "new"}
     assert set(unneeded(stock, KERNELS, keep=2)) == {"new"}
     assert unneeded(stock, KERNELS, keep=9) == {}
+
+
+def test_a_kernel_without_a_link_keeps_its_newest() -> None:
+    """As 'provision install' leaves it: without the agent there are no links."""
+    entries = {"new": NEXT, "newer": KERNEL, "old": KERNEL}
+    stock = Stock(entries, {}, current="new")
+    assert set(unneeded(stock, KERNELS, keep=0)) == {"old"}
+
+
+def test_in_doubt_what_other_kernels_use_stays() -> None:
+    entries = {"a": KERNEL, "b": NEXT, "c": GONE, "d": None, "e": GONE}
+    stock = Stock(entries, {KERNEL: "a", GONE: "c"}, "a")
+    assert set(unneeded(stock, KERNELS, keep=0)) == {"c", "d", "e"}
+    assert set(unneeded(stock, KERNELS, keep=0, is_sure=False)) == {"d", "e"}
 
 
 def test_of_a_driver_that_is_out_of_use_nothing_stays() -> None:
@@ -104,6 +120,85 @@ def test_artifacts_links_and_memories_of_gone_kernels_go(layout: Layout) -> None
     assert collect(layout.root, Desired()) == []
 
 
+@pytest.mark.parametrize(
+    "there",
+    [
+        f"ostree/deploy/x/deploy/aa.0/usr/lib/modules/{GONE}/vmlinuz",
+        f"boot/vmlinuz-{GONE}",
+    ],
+)
+def test_what_a_kernel_uses_that_may_boot_again_stays(there: str, layout: Layout) -> None:
+    write(layout.root / "run/ostree-booted", b"")
+    write(layout.root / there, b"")
+    write(layout.root / "ostree/deploy/x/deploy/bb.0/usr/lib/modules/1.0/vmlinuz", b"")
+    assert collect(layout.root, Desired()) == []
+    assert set(linked_kernels(layout)) == {KERNEL, GONE}
+    assert set(load_state(layout).kernels) == {KERNEL, GONE}
+    assert layout.previous.is_symlink()
+
+
+def test_in_doubt_links_and_memories_stay_too(layout: Layout) -> None:
+    write(layout.root / "boot/flatcar/vmlinuz-a", b"no kernel")
+    notes: list[str] = []
+    assert collect(layout.root, Desired(), progress=lambda e: notes.append(str(e))) == []
+    assert set(linked_kernels(layout)) == {KERNEL, GONE}
+    assert any("may be more kernels" in note for note in notes)
+
+
+def test_a_kernel_that_is_being_unpacked_counts(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (layout.root / f"lib/modules/{GONE}").mkdir()
+    monkeypatch.setattr("provision.agent.collect.is_calm", lambda _root: False)
+    assert collect(layout.root, Desired()) == []
+    monkeypatch.setattr("provision.agent.collect.is_calm", lambda _root: True)
+    assert len(collect(layout.root, Desired())) == 1
+
+
+@pytest.mark.parametrize(
+    ("announced", "running", "outcome"),
+    [
+        (KERNEL, KERNEL, "stays"),
+        # Another reboot came first, into a kernel that is still older than the one to come.
+        ("6.1.0-1-amd64", "6.1.0-2-amd64", "stays"),
+        # The host has moved past it.
+        ("6.1.0-1-amd64", KERNEL, "goes"),
+        # An older kernel is prepared, to go back to it.
+        (NEXT, NEXT, "stays"),
+        (None, KERNEL, "goes"),
+    ],
+)
+def test_a_kernel_that_was_announced_is_waited_for(
+    announced: str | None,
+    running: str,
+    outcome: str,
+    layout: Layout,
+) -> None:
+    stays = outcome == "stays"
+    write(layout.root / "proc/sys/kernel/osrelease", f"{running}\n".encode())
+    state = load_state(layout)
+    store_state(layout, state.updated(GONE, KernelState(announced=announced)))
+    digest = make_pin(kernel=GONE).short_digest
+    assert (digest in [one.digest for one in collect(layout.root, Desired())]) != stays
+    assert (GONE in linked_kernels(layout)) == stays
+    # When it is there it counts by being there, and goes when it does.
+    if stays:
+        write(layout.root / f"lib/modules/{GONE}/modules.dep", b"")
+        assert digest not in [one.digest for one in collect(layout.root, Desired())]
+        (layout.root / f"lib/modules/{GONE}/modules.dep").unlink()
+        assert digest in [one.digest for one in collect(layout.root, Desired())]
+
+
+def test_of_a_driver_that_a_newer_provision_knows_nothing_goes(layout: Layout) -> None:
+    text = layout.state.read_text().replace('"schema": 1', '"schema": 2')
+    layout.state.write_text(text)
+    notes: list[str] = []
+    assert collect(layout.root, Desired(), progress=lambda e: notes.append(str(e))) == []
+    assert layout.state.read_text() == text
+    assert set(linked_kernels(layout)) == {KERNEL, GONE}
+    assert any("newer provision" in note for note in notes)
+
+
 def test_a_root_without_kernels_loses_nothing(layout: Layout) -> None:
     (layout.root / f"lib/modules/{KERNEL}/modules.dep").unlink()
     with pytest.raises(NotFoundError, match="no kernel"):
@@ -141,3 +236,23 @@ def test_images_go_whose_artifact_is_not_in_the_store(
     assert engine.calls == []
     assert remove_images(layout.root, removed) == [gone.image]
     assert engine.calls == ["remove sha256:gone with parents"]
+
+
+def test_it_decides_when_who_switches_is_done(tmp_path: Path) -> None:
+    """An artifact that is switched to meanwhile is in use by then."""
+    layout = Layout(tmp_path, "demo")
+    write(tmp_path / f"lib/modules/{KERNEL}/modules.dep", b"")
+    for digest in ("a" * 12, "b" * 12):
+        make_artifact(layout.entry(digest), pin=make_pin())
+    link_kernel(layout, KERNEL, "a" * 12)
+    waits = Event()
+    thread = Thread(
+        target=collect, args=(tmp_path, Desired(keep=0)), kwargs={"progress": lambda _: waits.set()}
+    )
+    with switching(tmp_path):
+        thread.start()
+        assert waits.wait(60)
+        link_kernel(layout, KERNEL, "b" * 12)
+    thread.join(60)
+    assert layout.entry("b" * 12).is_dir()
+    assert not layout.entry("a" * 12).exists()

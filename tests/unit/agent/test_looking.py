@@ -19,8 +19,6 @@ from provision.agent.inputs import read_inputs
 from provision.agent.model import Desired, DesiredDriver
 from provision.agent.waiting import wait_for_kernel
 from provision.errors import ConfigError
-from provision.install.layout import Layout
-from provision.install.state import DriverState, Failure, KernelState, load_state, store_state
 from provision.progress import Event, Note
 from unit.modules.artifact import KERNEL, write
 
@@ -137,25 +135,6 @@ def test_what_changes_no_artifact_does_not(places: Desired, tmp_path: Path) -> N
     write(tmp_path / "etc/os-release", b'PRETTY_NAME="12.2"\nVERSION_ID=12\nID=debian\n')
     options = DesiredDriver("demo", options={"demo": {"devices": "2"}})
     assert read_inputs(tmp_path, places).of(options, KERNEL) == before
-
-
-def test_what_is_remembered_comes_back(tmp_path: Path) -> None:
-    layout = Layout(tmp_path, "demo")
-    failure = Failure("compile", "m", None, "d", "i", 5, attempts=2, final=True, log="/l")
-    known = KernelState(inputs="i", rejected=("a",), seconds={"total": 1.5}, failure=failure)
-    state = DriverState({KERNEL: known}, activated="b")
-    assert store_state(layout, state)
-    assert load_state(layout) == state
-    assert not store_state(layout, state)
-
-
-@pytest.mark.parametrize(
-    "text", ["", "{}", '{"schema": 2}', '{"schema": 1, "kernels": {"k": {"x": 1}}}']
-)
-def test_a_damaged_memory_is_none(text: str, tmp_path: Path) -> None:
-    layout = Layout(tmp_path, "demo")
-    write(layout.state, text.encode())
-    assert load_state(layout) == DriverState()
 
 
 class _Clock:

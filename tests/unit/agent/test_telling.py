@@ -18,7 +18,7 @@ from provision.agent.model import Desired, DesiredDriver, Observed, ObservedDriv
 from provision.agent.outcome import Outcome
 from provision.agent.plan import Action, plan
 from provision.agent.publish import last_status, publish
-from provision.agent.status import Status, status_of
+from provision.agent.status import Status, Trouble, failed_status, status_of
 from provision.errors import ProvisionError
 from provision.host.kernels import Kernels
 from provision.install.state import Failure
@@ -141,6 +141,15 @@ def test_the_journal_gets_fields(journal: socket.socket, tmp_path: Path) -> None
     }
 
 
+def test_a_journal_that_hangs_holds_up_nothing(
+    journal: socket.socket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del journal
+    monkeypatch.setattr("provision.agent.journal._LIMIT_S", 0.05)
+    # Until the buffer is full: it is never read.
+    assert not all(tell(tmp_path, "x" * 1000, Priority.INFO, {}) for _ in range(10_000))
+
+
 def test_a_host_without_a_journal_does_without(tmp_path: Path) -> None:
     assert not tell(tmp_path, "nobody listens", Priority.INFO, {})
 
@@ -156,6 +165,26 @@ def test_what_was_done_and_what_changed_goes_to_the_journal_once(
     assert 'it "fails"' in told[1]["MESSAGE"]
     assert told[2]["PROVISION_STATE"] == "next-kernel-not-ready"
     publish(tmp_path, _failed(), [], textfile=None)
+    journal.setblocking(False)  # noqa: FBT003 - the socket's own argument
+    with pytest.raises(BlockingIOError):
+        journal.recv(1)
+
+
+def test_what_fails_besides_and_what_cannot_be_read_is_told_once(
+    journal: socket.socket, tmp_path: Path
+) -> None:
+    status = replace(
+        _status(notes=("'state.json': it is not JSON",)),
+        error=Trouble("ReadError: bad", "try again", "Traceback", 1),
+    )
+    publish(tmp_path, status, [], textfile=None)
+    told = [_fields(journal.recv(1 << 16)) for _ in range(3)]
+    assert [(entry["MESSAGE"], entry["PRIORITY"]) for entry in told[:2]] == [
+        ("demo: 'state.json': it is not JSON", "4"),
+        ("ReadError: bad", "3"),
+    ]
+    assert told[1]["PROVISION_DETAILS"] == "Traceback"
+    publish(tmp_path, status, [], textfile=None)
     journal.setblocking(False)  # noqa: FBT003 - the socket's own argument
     with pytest.raises(BlockingIOError):
         journal.recv(1)
@@ -182,7 +211,11 @@ def test_what_cannot_be_written_is_said_and_nothing_else(tmp_path: Path) -> None
 
 def test_the_document_is_what_its_schema_says() -> None:
     schema = json.loads(SCHEMA.read_text())
-    for status in (_status(), _failed()):
+    unknown = replace(BROKEN, extra={"of a newer version": 1})
+    newer = replace(WHOLE, digest=None, is_whole=False, failure=unknown, holds_off=True)
+    trouble = Trouble("it failed", "do this", None, 1)
+    noted = _status(notes=("'state.json' was set aside",))
+    for status in (_status(), _failed(), _status(newer), failed_status(trouble, time=1), noted):
         document = json.loads(json.dumps(status.document()))
         _matches(document, schema, schema)
 

@@ -9,15 +9,19 @@ from typing import TYPE_CHECKING, Any
 import jinja2
 import pytest
 import yaml
-from ansible_collections.oci_decorator.drivers.plugins.modules import config
+from ansible_collections.oci_decorator.drivers.plugins.module_utils import (
+    provision_toml as toml,
+)
+from ansible_collections.oci_decorator.drivers.plugins.modules import provision_config as config
 
 from kit.cache import REPOSITORY
+from kit.playbooks import COLLECTION
 
 if TYPE_CHECKING:
     from pathlib import Path
     from types import ModuleType
 
-_ANSIBLE = REPOSITORY / "ansible"
+_ANSIBLE = COLLECTION
 _ROLES = sorted((_ANSIBLE / "roles").iterdir())
 
 
@@ -28,7 +32,9 @@ def _spec(role: Path) -> dict[str, Any]:
 
 
 def _documenter() -> ModuleType:
-    found = importlib.util.spec_from_file_location("documenter", _ANSIBLE / "document_roles.py")
+    found = importlib.util.spec_from_file_location(
+        "documenter", REPOSITORY / "ansible/document_roles.py"
+    )
     assert found is not None
     assert found.loader is not None
     module = importlib.util.module_from_spec(found)
@@ -66,17 +72,17 @@ def test_the_role_takes_what_the_module_takes_and_documents() -> None:
     role = _spec(_ANSIBLE / "roles/provision_driver")["provision_driver_config"]["options"]
     documented = yaml.safe_load(config.DOCUMENTATION)["options"]["config"]["suboptions"]
     renamed = json.loads(json.dumps(documented).replace('"suboptions"', '"options"'))
-    assert _shape(role) == _shape(config.CONFIG) == _shape(renamed)
+    assert _shape(role) == _shape(toml.CONFIG) == _shape(renamed)
 
 
 def test_the_role_knows_every_key_of_provision_toml() -> None:
     text = (REPOSITORY / "docs/reference/provision-toml.schema.json").read_text()
     schema = json.loads(text)
-    assert set(config.CONFIG) == set(schema["properties"])
-    for name in config.SECTIONS:
+    assert set(toml.CONFIG) == set(schema["properties"])
+    for name in toml.SECTIONS:
         reference = schema["properties"][name]
         model = schema["$defs"][reference.get("$ref", "").rpartition("/")[2]]
-        assert set(config.SECTIONS[name]) == set(model["properties"]), name
+        assert set(toml.SECTIONS[name]) == set(model["properties"]), name
 
 
 @pytest.mark.parametrize(
@@ -94,12 +100,3 @@ def test_podmans_hooks_are_those_of_the_crate(stage: str, name: str) -> None:
         stage=stage, __provision_hook_bin="/usr/bin"
     )
     assert rendered == (REPOSITORY / "hooks/hooks.d" / name).read_text()
-
-
-def test_the_versions_agree() -> None:
-    galaxy = yaml.safe_load((_ANSIBLE / "galaxy.yml").read_text())
-    assert f"## {galaxy['version']}" in (_ANSIBLE / "CHANGELOG.md").read_text()
-    runtime = yaml.safe_load((_ANSIBLE / "meta/runtime.yml").read_text())
-    for role in _ROLES:
-        meta = yaml.safe_load((role / "meta/main.yml").read_text())["galaxy_info"]
-        assert runtime["requires_ansible"].startswith(f">={meta['min_ansible_version']}")

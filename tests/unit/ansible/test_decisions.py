@@ -1,4 +1,4 @@
-"""The pure parts of modules: which Python, which wheels, which mistakes, whose health."""
+"""The pure parts of modules: which Python, which mistakes, whose health, which images."""
 
 from __future__ import annotations
 
@@ -9,10 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.oci_decorator.drivers.plugins.module_utils import health, program, pythons
-from ansible_collections.oci_decorator.drivers.plugins.modules import bundle, config, images
-
-_PYTHON = {"version": [3, 13, 5], "machine": "x86_64", "libc": ["glibc", "2.17"]}
+from ansible_collections.oci_decorator.drivers.plugins.module_utils import (
+    health,
+    program,
+    pythons,
+)
+from ansible_collections.oci_decorator.drivers.plugins.module_utils import (
+    provision_toml as config,
+)
+from ansible_collections.oci_decorator.drivers.plugins.modules import (
+    provision_images as images,
+)
 
 
 def test_mistakes_of_a_configuration_are_named_together() -> None:
@@ -36,30 +43,6 @@ def test_a_configuration_gets_its_types() -> None:
         {"drivers": {"nvidia": {"version": "535"}, "onload": {}}, "policy": {"keep": 2}},
         [],
     )
-
-
-def test_wheels_are_for_the_hosts_python() -> None:
-    words = bundle.download_words(Path("/w.whl"), Path("/out"), Path("/house"), _PYTHON)
-    assert "--python-version=3.13" in words
-    assert "--platform=manylinux_2_17_x86_64" in words
-    assert "--platform=manylinux_2_18_x86_64" not in words
-    assert words[-4:] == ["--no-index", "--find-links=/house", "/w.whl", "pip"]
-
-
-def test_a_bundle_is_made_anew_when_something_changed(tmp_path: Path) -> None:
-    source = tmp_path / "checkout"
-    (source / "src/provision").mkdir(parents=True)
-    (source / "pyproject.toml").write_text("[project]\n")
-    file = source / "src/provision/a.py"
-    file.write_text("1\n")
-    first = bundle.fingerprint(source, None, _PYTHON)
-    (source / "src/provision/__pycache__").mkdir()
-    (source / "src/provision/__pycache__/a.pyc").write_text("")
-    (source / "notes.txt").write_text("not part of it\n")
-    assert bundle.fingerprint(source, None, _PYTHON) == first
-    assert bundle.fingerprint(source, None, {**_PYTHON, "version": [3, 11, 2]}) != first
-    file.write_text("2\n")
-    assert bundle.fingerprint(source, None, _PYTHON) != first
 
 
 @pytest.mark.parametrize(
@@ -135,10 +118,10 @@ def test_an_error_of_provision_is_told_in_full() -> None:
         "message": "It is wrong.",
         "mistakes": [{"path": "drivers.x", "message": "unknown"}],
         "details": None,
-        "resolution": "Mend it.",
+        "resolution": "Correct it.",
     }
     answer = program.call(_Runner(json.dumps({"error": error})), "/p", ["drivers"])
-    assert answer.error == "It is wrong.\ndrivers.x: unknown\nMend it."
+    assert answer.error == "It is wrong.\ndrivers.x: unknown\nCorrect it."
     with pytest.raises(program.ProgramError, match="ended with 2 and printed no JSON: ran --json"):
         program.call(_Runner("Traceback"), "/p", ["drivers"])
 
@@ -151,3 +134,9 @@ def test_images_of_an_archive_are_known_by_name(tmp_path: Path) -> None:
         entry.size = len(content)
         opened.addfile(entry, io.BytesIO(content))
     assert images.names_in(archive) == ["provision/x:1"]
+
+
+def test_images_are_listed_by_name_or_by_number() -> None:
+    printed = "provision/x:1-6.1-abc 0123\n<none>:<none> 4567\n\n"
+    assert images.listed(printed) == ["provision/x:1-6.1-abc", "4567"]
+    assert images.listed("") == []

@@ -1,111 +1,95 @@
-"""Our runtime beside what others configured in Docker and containerd."""
+"""What the module asks of the program, and what it makes of the answers."""
 
 from __future__ import annotations
 
 import json
-import tomllib
 from typing import Any
 
 import pytest
-from ansible_collections.oci_decorator.drivers.plugins.module_utils.json_text import (
-    JsonTextError,
-    loads,
-)
 from ansible_collections.oci_decorator.drivers.plugins.module_utils.runtimes import (
-    RuntimeConfigError,
-    containerd_with,
-    containerd_without,
-    docker_with,
-    docker_without,
+    diffs,
+    leaves_default,
+    recorded,
+    with_default,
+    words,
 )
 
-_NAME, _PROGRAM = "oci-decorator", "/usr/bin/oci-decorator-runtime"
-_DOCKER = '{\n    "default-runtime": "kata",\n    "runtimes": {"kata": {"path": "/k"}} // ours\n}\n'
+_PARAMS: dict[str, Any] = {
+    "engines": ["docker"],
+    "name": "oci-decorator",
+    "program": "/usr/bin/oci-decorator-runtime",
+    "docker_default": True,
+    "docker_path": "/etc/docker/daemon.json",
+    "containerd_path": "/etc/containerd/config.toml",
+    "record": "/r.json",
+}
 
 
-def _docker(text: str, *, is_default: bool = False, original: str | None = None) -> str:
-    return docker_with(text, _NAME, _PROGRAM, is_default=is_default, original=original)
-
-
-def test_docker_keeps_other_runtimes_and_its_default() -> None:
-    new = _docker(_DOCKER, original=_DOCKER)
-    assert "// ours" in new
-    assert loads(new) == {
-        "default-runtime": "kata",
-        "runtimes": {"kata": {"path": "/k"}, _NAME: {"path": _PROGRAM}},
-    }
-    assert _docker(new, original=_DOCKER) == new
-
-
-def test_dockers_own_default_comes_back() -> None:
-    ours = _docker(_DOCKER, is_default=True, original=_DOCKER)
-    assert loads(ours)["default-runtime"] == _NAME
-    assert loads(_docker(ours, original=_DOCKER))["default-runtime"] == "kata"
-    assert docker_without(ours, _NAME, original=_DOCKER) == _DOCKER
-    fresh = _docker("", is_default=True)
-    assert docker_without(fresh, _NAME, original=None) is None
-    assert json.loads(_docker(fresh)) == {"runtimes": {_NAME: {"path": _PROGRAM}}}
-
-
-def test_what_was_added_to_docker_since_stays() -> None:
-    changed = _docker("").replace("{", '{"debug": true, ', 1)
-    left = docker_without(changed, _NAME, original=None)
-    assert left is not None
-    assert loads(left) == {"debug": True}
-
-
-def test_a_broken_daemon_json_is_refused() -> None:
-    with pytest.raises(JsonTextError, match="line 1"):
-        _docker('{"runtimes": ')
-
-
-def _cri(text: str, plugin: str = "io.containerd.grpc.v1.cri") -> dict[str, Any]:
-    tables: dict[str, Any] = tomllib.loads(text)["plugins"][plugin]["containerd"]["runtimes"]
-    return tables
-
-
-def test_containerd_gets_the_built_in_runtime_too() -> None:
-    new = containerd_with("", _NAME, _PROGRAM)
-    assert tomllib.loads(new)["version"] == 2
-    assert _cri(new)["runc"] == {"runtime_type": "io.containerd.runc.v2"}
-    assert _cri(new)[_NAME]["options"] == {"BinaryName": _PROGRAM}
-    assert containerd_without(new) is None
-
-
-def test_containerd_keeps_what_is_there() -> None:
-    text = (
-        "# by hand\nversion = 2\n"
-        '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.kata]\n'
-        'runtime_type = "io.containerd.kata.v2"  # do not touch\n'
-    )
-    new = containerd_with(text, _NAME, _PROGRAM)
-    assert new.startswith(text)
-    assert set(_cri(new)) == {"kata", _NAME}
-    assert containerd_with(new, _NAME, _PROGRAM) == new
-    assert containerd_without(new) == text
-
-
-def test_containerd_of_version_three_has_another_place() -> None:
-    new = containerd_with("version = 3\n", _NAME, _PROGRAM)
-    assert _NAME in _cri(new, "io.containerd.cri.v1.runtime")
+def test_what_is_wanted_is_entered_and_all_else_taken_out() -> None:
+    assert words("docker", _PARAMS, is_dry=False) == [
+        "configure",
+        "docker",
+        "--config=/etc/docker/daemon.json",
+        "--record=/r.json",
+        "--runtime-name=oci-decorator",
+        "--runtime-path=/usr/bin/oci-decorator-runtime",
+        "--json",
+        "--set-as-default=true",
+    ]
+    out = words("containerd", _PARAMS, is_dry=True)
+    assert out[-2:] == ["--remove", "--dry-run"]
+    assert "--config=/etc/containerd/config.toml" in out
+    other = words("containerd", {**_PARAMS, "engines": ["containerd"]}, is_dry=False)
+    assert other[-1] == "--json"
+    plain = words("docker", {**_PARAMS, "docker_default": False}, is_dry=False)
+    assert plain[-1] == "--set-as-default=false"
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
+    ("paths", "docker", "containerd"),
     [
-        ("version = 1\n", "its version is 1"),
-        ("[grpc]\n", "its version is 1"),
-        ("version = \n", "it is no TOML"),
-        (
-            'version = 2\nplugins = {"io.containerd.grpc.v1.cri" = {}}\n',
-            "can't be added to",
-        ),
-        (
-            f'version = 2\n[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.{_NAME}]\n',
-            "somebody else wrote",
-        ),
+        ([], False, False),
+        (["/etc/docker/daemon.json"], True, False),
+        (["/etc/containerd/conf.d/99-oci-decorator.toml"], False, True),
+        (["/etc/docker/daemon.json", "/etc/containerd/config.toml"], True, True),
     ],
 )
-def test_what_containerd_has_may_be_in_the_way(text: str, why: str) -> None:
-    with pytest.raises(RuntimeConfigError, match=why):
-        containerd_with(text, _NAME, _PROGRAM)
+def test_files_of_others_are_not_looked_at(
+    paths: list[str], *, docker: bool, containerd: bool
+) -> None:
+    record: dict[str, Any] = {path: {"written": []} for path in paths}
+    assert recorded("docker", _PARAMS, record) is docker
+    assert recorded("containerd", _PARAMS, record) is containerd
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ('{"default-runtime": "oci-decorator"}', "{}", True),
+        ('{"default-runtime": "oci-decorator"}', None, True),
+        ('{"default-runtime": "oci-decorator"}', '{"default-runtime": "kata"}', False),
+        ('{"default-runtime": "kata"}', "{}", False),
+        (None, None, False),
+        ('{"default-runtime": "oci-decorator"} // x', "{}", False),
+        ("[]", "{}", False),
+    ],
+)
+def test_docker_has_to_be_told_where_its_default_goes(
+    before: str | None, after: str | None, *, expected: bool
+) -> None:
+    assert leaves_default({"before": before, "after": after}, "oci-decorator") is expected
+
+
+def test_another_default_changes_nothing_else() -> None:
+    text = '{"debug": true, "default-runtime": "oci-decorator"}'
+    assert json.loads(with_default(text, "runc")) == {"debug": True, "default-runtime": "runc"}
+
+
+def test_only_changes_are_shown() -> None:
+    files = [
+        {"path": "/a", "changed": True, "before": None, "after": "x"},
+        {"path": "/b", "changed": False, "before": "y", "after": "y"},
+    ]
+    assert list(diffs({"files": files})) == [
+        {"before_header": "/a", "after_header": "/a", "before": "", "after": "x"}
+    ]

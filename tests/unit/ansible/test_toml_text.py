@@ -1,15 +1,11 @@
-"""TOML that we write is read as what it was; blocks of ours come and go alone."""
+"""TOML that we write is read as what it was."""
 
 from __future__ import annotations
 
 import tomllib
 
 import pytest
-from ansible_collections.oci_decorator.drivers.plugins.module_utils.toml_text import (
-    dumps,
-    with_block,
-    without_block,
-)
+from ansible_collections.oci_decorator.drivers.plugins.module_utils.toml_text import dumps
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -34,13 +30,3 @@ def test_a_driver_without_settings_is_named() -> None:
 def test_what_has_no_form_is_refused() -> None:
     with pytest.raises(TypeError, match=r"1\.5 can't be written"):
         dumps({"a": 1.5})
-
-
-@pytest.mark.parametrize("text", ["", "a = 1\n", "# note\n[t]\nb = 2\n\n"])
-def test_a_block_comes_and_goes(text: str) -> None:
-    added = with_block(text, "[x]\ny = 1")
-    assert tomllib.loads(added)["x"] == {"y": 1}
-    assert added.startswith(text)
-    assert with_block(added, "[x]\ny = 1") == added
-    assert without_block(added) == text
-    assert tomllib.loads(with_block(added, "[x]\ny = 2"))["x"] == {"y": 2}

@@ -1,5 +1,7 @@
 """The Depends field."""
 
+from contextlib import suppress
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -59,3 +61,17 @@ def test_what_is_no_relation_is_an_error() -> None:
 def test_conditions_follow_debians_order(relation: str | None, accepted: set[str]) -> None:
     alternative = Alternative("a", relation, "1.10" if relation else None)
     assert {v for v in ("1.9", "1.10~rc1", "1.10", "1:0") if alternative.accepts(v)} == accepted
+
+
+@pytest.mark.parametrize("text", ["a (>= 1 0)", "a (= _)", "a (!! 1)"])
+def test_a_condition_that_is_none_is_an_error_of_ours(text: str) -> None:
+    with pytest.raises(ProvisionError, match="no package relation"):
+        [[one.accepts("1.0") for one in group] for group in parse_depends(text)]
+
+
+@given(st.text())
+def test_any_text_is_relations_or_an_error_of_ours(text: str) -> None:
+    with suppress(ProvisionError):
+        for group in parse_depends(text):
+            for alternative in group:
+                alternative.accepts("1.0")

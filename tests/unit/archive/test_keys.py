@@ -1,6 +1,7 @@
 """Key files."""
 
 import base64
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -41,9 +42,16 @@ def test_a_text_without_a_key_is_an_error(text: str) -> None:
         dearmor(text, name="f")
 
 
-def test_a_damaged_key_is_an_error() -> None:
+@pytest.mark.parametrize("body", ["AA!A", "AAA", "ÄÄÄÄ"])
+def test_a_damaged_key_is_an_error(body: str) -> None:
     with pytest.raises(ProvisionError, match="'f' is damaged"):
-        dearmor(f"{BEGIN}\n\nAA!A\n{END}\n", name="f")
+        dearmor(f"{BEGIN}\n\n{body}\n{END}\n", name="f")
+
+
+@given(st.text())
+def test_any_text_is_a_key_or_an_error_of_ours(text: str) -> None:
+    with suppress(ProvisionError):
+        dearmor(f"{BEGIN}\n{text}\n{END}\n", name="f")
 
 
 def test_binary_keyrings_are_used_as_they_are(tmp_path: Path) -> None:

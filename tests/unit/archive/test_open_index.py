@@ -1,9 +1,12 @@
 """Reading an archive over HTTP, and what is kept of it."""
 
-from collections.abc import Iterator, Sequence
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import timedelta
+from email.utils import format_datetime
 from pathlib import Path
 
 import pytest
@@ -88,6 +91,25 @@ def outdate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache, "MAX_AGE", 0)
 
 
+def go_unreachable(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Let no archive answer; returns the addresses that are asked for."""
+    asked: list[str] = []
+
+    def unreachable(url: str, **_options: object) -> None:
+        asked.append(url)
+        raise UnreachableError("no network")
+
+    monkeypatch.setattr(cache, "get_signed", unreachable)
+    return asked
+
+
+def host_state(host: Host) -> dict[str, float]:
+    """Return what is noted of the one suite."""
+    (state,) = host.cache.glob("archive/*/state.json")
+    noted: dict[str, float] = json.loads(state.read_text())
+    return noted
+
+
 def test_an_index_is_read_from_the_hosts_mirror(host: Host) -> None:
     index = host.open()
     assert index.places == (f"{host.url} bookworm main",)
@@ -97,6 +119,24 @@ def test_an_index_is_read_from_the_hosts_mirror(host: Host) -> None:
     assert index.package("other") is None
     assert [p.version for p in index.packages_matching("to")] == ["1.1-1"]
     index.close()
+
+
+def test_the_keys_of_a_mirror_of_ones_own_go_with_its_index(host: Host) -> None:
+    with closing(host.open()) as index:
+        assert index.keyring is None
+    (host.root / "site.gpg").write_bytes(b"\x99site")
+    host.publish("1.2-1", suite="bookworm-security")
+    host.sources(
+        f"deb [signed-by=/site.gpg] {host.url} bookworm main\n"
+        f"deb {host.url} bookworm-security main\n"
+    )
+    # Both are needed to read both.
+    with closing(host.open()) as index:
+        assert index.keyring == b"\x99site\x99keys"
+    text = '{"distros": {"debian": {"archive": {"keyring": "/site.gpg"}}}}'
+    host.sources(f"deb {host.url} bookworm main\n")
+    with closing(host.open(config=Config.model_validate_json(text))) as index:
+        assert index.keyring == b"\x99site"
 
 
 def test_suites_are_read_together(host: Host) -> None:
@@ -161,13 +201,7 @@ def test_offline_the_cached_index_is_used_and_that_is_said(
 ) -> None:
     host.newest()
     outdate(monkeypatch)
-    asked = []
-
-    def unreachable(url: str, **_options: object) -> None:
-        asked.append(url)
-        raise UnreachableError("no network")
-
-    monkeypatch.setattr(cache, "get_signed", unreachable)
+    asked = go_unreachable(monkeypatch)
     assert host.newest() == "1.1-1"
     assert "can't be reached; using its index as of" in caplog.text
     assert host.newest() == "1.1-1"
@@ -189,12 +223,61 @@ def test_an_index_that_is_not_signed_is_refused(
     assert list(host.cache.glob("archive/*/*")) == []
 
 
-def test_packages_that_the_signed_index_doesnt_name_are_refused(host: Host) -> None:
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        (lambda content: content[:-1] + b"?", "its sha256 is wrong"),
+        (lambda content: content + b"\0\0\0\0", "it is larger than"),
+    ],
+)
+def test_packages_that_the_signed_index_doesnt_name_are_refused(
+    host: Host, change: Callable[[bytes], bytes], match: str
+) -> None:
     path = host.mirror.folder / "dists/bookworm/main/binary-amd64/Packages.xz"
-    path.write_bytes(path.read_bytes() + b"\0\0\0\0")
-    with pytest.raises(ProvisionError, match="its sha256 is wrong"):
+    path.write_bytes(change(path.read_bytes()))
+    with pytest.raises(ProvisionError, match=match):
         host.open()
     assert not list(host.cache.glob("archive/*/*Packages*"))
+
+
+def test_an_index_that_unpacks_to_more_than_it_says_is_refused(host: Host) -> None:
+    inrelease = host.mirror.folder / "dists/bookworm/InRelease"
+    text = inrelease.read_text()
+    line = next(
+        line for line in text.splitlines() if line.endswith("main/binary-amd64/Packages.xz")
+    )
+    inrelease.write_text(text.replace(line, f"{line}\n {'0' * 64} 10 main/binary-amd64/Packages"))
+    with pytest.raises(ProvisionError, match="is larger than 10 bytes when it is unpacked"):
+        host.open()
+    assert not list(host.cache.glob("archive/*/*.sqlite"))
+
+
+@pytest.mark.parametrize("names", [{"Suite": "stable", "Codename": "trixie"}, {"Suite": ""}])
+def test_a_signed_index_of_another_suite_is_refused(host: Host, names: dict[str, str]) -> None:
+    host.mirror.fields |= names
+    host.publish("9.9-1")
+    with pytest.raises(ProvisionError, match=r"bookworm/InRelease' is the index of .*, not of"):
+        host.open()
+    assert not list(host.cache.glob("archive/*/*"))
+
+
+def test_an_index_of_another_suite_does_not_replace_the_right_one(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host.newest()
+    host.mirror.fields |= {"Suite": "stable", "Codename": "trixie"}
+    host.publish("9.9-1")
+    outdate(monkeypatch)
+    with pytest.raises(ProvisionError, match="not of 'bookworm'"):
+        host.open()
+    assert host_state(host)["checked"] > 0
+    assert b"trixie" not in next(host.cache.glob("archive/*/Release")).read_bytes()
+
+
+def test_a_suite_goes_by_its_codename_whatever_its_place_in_time(host: Host) -> None:
+    host.mirror.fields |= {"Suite": "oldstable", "Codename": "bookworm"}
+    host.publish("1.2-1")
+    assert host.newest() == "1.2-1"
 
 
 def test_an_index_out_of_date_is_refused(host: Host) -> None:
@@ -204,15 +287,94 @@ def test_an_index_out_of_date_is_refused(host: Host) -> None:
         host.open()
 
 
+def test_a_cached_index_is_refused_once_it_is_out_of_date(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host.mirror.fields["Valid-Until"] = format_datetime(
+        host.mirror.date + timedelta(minutes=5), usegmt=True
+    )
+    host.publish("1.0-1")
+    assert host.newest() == "1.0-1"
+    later = time.time() + 10 * 60
+    monkeypatch.setattr("provision.archive.index.time.time", lambda: later)
+    asked = go_unreachable(monkeypatch)
+    # Within the time for which an index counts as current; then within the pause after trouble.
+    for _ in range(2):
+        with pytest.raises(ProvisionError, match="is out of date: it was valid until") as caught:
+            host.newest()
+        assert "can't be reached" in (caught.value.details or "")
+        assert "snapshot = true" in (caught.value.resolution or "")
+    assert len(asked) == 1
+
+
+def test_a_cached_index_out_of_date_gives_way_to_a_new_one(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host.mirror.fields["Valid-Until"] = format_datetime(
+        host.mirror.date + timedelta(minutes=5), usegmt=True
+    )
+    host.publish("1.0-1")
+    host.newest()
+    del host.mirror.fields["Valid-Until"]
+    host.publish("1.0-1", "1.1-1")
+    later = time.time() + 10 * 60
+    monkeypatch.setattr("provision.archive.index.time.time", lambda: later)
+    assert host.newest() == "1.1-1"
+
+
+@pytest.mark.parametrize("where", ["provision.toml", "provision.toml without mirror", "apt"])
+def test_a_snapshot_counts_although_it_is_old(
+    host: Host, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    host.newest()
+    host.mirror.expire()
+    host.mirror.date -= timedelta(days=100)
+    host.publish("0.9-1")
+    archive = {"snapshot": "true"}
+    if where == "provision.toml":
+        archive["mirror"] = f'"{host.url}"'
+        for suite in ("bookworm-updates", "bookworm-security"):
+            host.publish("0.1-1", suite=suite)
+    if where == "apt":
+        archive = {}
+        host.sources(f"deb [check-valid-until=no] {host.url} bookworm main\n")
+    text = ", ".join(f'"{key}": {value}' for key, value in archive.items())
+    config = Config.model_validate_json(f'{{"distros": {{"debian": {{"archive": {{{text}}}}}}}}}')
+    outdate(monkeypatch)
+    with closing(host.open(config=config)) as index:
+        package = index.package("tool")
+    assert package is not None
+    assert package.version == "0.9-1"
+
+
 def test_an_older_index_does_not_replace_a_newer_one(
     host: Host, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     host.newest()
+    checked = host_state(host)["checked"]
     host.mirror.date -= timedelta(days=1)
     host.publish("0.9-1")
     outdate(monkeypatch)
     assert host.newest() == "1.1-1"
     assert "answered with an older index" in caplog.text
+    # A replay does not hide that the index gets old.
+    assert host_state(host)["checked"] == checked
+
+
+def test_a_replay_does_not_keep_an_index_that_is_out_of_date(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    valid = format_datetime(host.mirror.date + timedelta(minutes=5), usegmt=True)
+    host.mirror.fields["Valid-Until"] = valid
+    host.publish("1.0-1")
+    host.newest()
+    host.mirror.date -= timedelta(days=1)
+    host.publish("0.9-1")
+    later = time.time() + 10 * 60
+    monkeypatch.setattr("provision.archive.index.time.time", lambda: later)
+    with pytest.raises(ProvisionError, match="is out of date") as caught:
+        host.newest()
+    assert "answered with an older index" in (caught.value.details or "")
 
 
 def test_indexes_are_asked_for_by_their_checksum_where_that_is_offered(host: Host) -> None:

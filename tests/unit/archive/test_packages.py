@@ -1,5 +1,6 @@
 """Packages files and the tables that are made of them."""
 
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -56,11 +57,33 @@ def test_a_real_file_is_read() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["Package: a\nSize: 1\n", "Version: 1\nSize: 1\n", "Package: a\nVersion: 1\nSize: big\n"],
+    [
+        "Package: a\nSize: 1\n",
+        "Version: 1\nSize: 1\n",
+        *(f"Package: a\nVersion: 1\nSize: {size}\n" for size in ("big", "²", "9" * 20, "9" * 5000)),
+    ],
 )
 def test_a_broken_entry_is_an_error(text: str) -> None:
     with pytest.raises(ProvisionError, match="broken entry"):
         list(parse_packages(text.encode()))
+
+
+@given(st.binary())
+def test_any_bytes_are_packages_or_an_error_of_ours(text: bytes) -> None:
+    with suppress(ProvisionError):
+        list(parse_packages(b"Package: a\nVersion: 1\nSize: " + text))
+
+
+def test_a_version_that_is_none_is_named(tmp_path: Path) -> None:
+    found = table(tmp_path, stanza("a", "1.0"), stanza("a", "1 0"))
+    with pytest.raises(ProvisionError, match="'a' in a version that is not valid: '1 0'"):
+        newest_first(found.named("a"))
+    found.close()
+
+
+def test_a_table_that_is_gone_is_an_error_of_ours(tmp_path: Path) -> None:
+    with pytest.raises(ProvisionError, match="is damaged"):
+        PackageTable(tmp_path / "gone.sqlite", suite="s", component="main")
 
 
 def table(folder: Path, *entries: str) -> PackageTable:

@@ -58,6 +58,36 @@ def test_the_hosts_own_release_is_taken_as_apt_has_it(root: Path) -> None:
     assert {(place.origin, place.tentative) for place in found} == {("Debian", False)}
 
 
+@pytest.mark.parametrize(
+    ("sources", "keyring", "has_own_keys"),
+    [
+        (BOOKWORM, None, [False, False, False]),
+        (BOOKWORM, f"/{KEYRING}", [False, False, False]),
+        (BOOKWORM, "/etc/site.gpg", [True, True, True]),
+        ("", "/etc/site.gpg", [True, True, True]),
+        (
+            BOOKWORM.replace(f"deb {MIRROR}", f"deb [signed-by=/etc/site.gpg] {MIRROR}"),
+            None,
+            [True, True, False],
+        ),
+        (f"deb [signed-by=/etc/link.gpg] {MIRROR} bookworm main\n", None, [False]),
+    ],
+)
+def test_keys_of_ones_own_are_told_from_the_distros(
+    root: Path, sources: str, keyring: str | None, has_own_keys: list[bool]
+) -> None:
+    (root / "etc").mkdir(exist_ok=True)
+    (root / "etc/site.gpg").write_bytes(b"\x99site")
+    (root / "etc/link.gpg").symlink_to(f"../{KEYRING}")
+    config = ArchiveConfig(
+        mirror=None if sources else MIRROR,
+        security_mirror=None if sources else SECURITY,
+        keyring=keyring,
+    )
+    found = places(root, sources=sources, config=config)
+    assert [place.has_own_keys for place in found] == has_own_keys
+
+
 def test_a_host_without_security_updates_gets_none(root: Path) -> None:
     assert shown(places(root, sources=f"deb {MIRROR} bookworm main")) == [f"{MIRROR} bookworm"]
 

@@ -3,6 +3,8 @@
 from datetime import UTC, datetime
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from provision.archive.release_file import IndexFile, ReleaseFile, parse_release
 from provision.errors import ProvisionError
@@ -46,9 +48,15 @@ def test_it_says_what_the_archive_is() -> None:
 
 def test_the_best_packed_index_is_taken() -> None:
     found = release()
-    assert found.packages_file("main", "amd64") == IndexFile("main/binary-amd64/Packages.xz", XZ)
-    assert found.packages_file("main", "arm64") == IndexFile("main/binary-arm64/Packages.gz", GZ)
-    assert found.packages_file("main", "s390x") == IndexFile("main/binary-s390x/Packages", PLAIN)
+    assert found.packages_file("main", "amd64") == IndexFile(
+        "main/binary-amd64/Packages.xz", XZ, 100, 900
+    )
+    assert found.packages_file("main", "arm64") == IndexFile(
+        "main/binary-arm64/Packages.gz", GZ, 200, None
+    )
+    assert found.packages_file("main", "s390x") == IndexFile(
+        "main/binary-s390x/Packages", PLAIN, 900, 900
+    )
 
 
 def test_only_sha256_sums_count() -> None:
@@ -74,7 +82,40 @@ def test_a_text_without_sums_is_no_release_file() -> None:
         release("Origin: Debian\n")
 
 
-def test_a_date_without_sense_is_none() -> None:
-    found = release(f"Date: yesterday\nSHA256:\n {XZ} 1 main/binary-amd64/Packages.xz\n")
-    assert found.date is None
-    assert found.valid_until is None
+@pytest.mark.parametrize("field", ["Date", "Valid-Until"])
+@pytest.mark.parametrize("text", ["yesterday", "", "Wed, 99 Nov 2026 22:17:41 UTC", "0"])
+def test_a_date_without_sense_is_refused(field: str, text: str) -> None:
+    with pytest.raises(ProvisionError, match=f"its {field} is '{text}', which is no date"):
+        release(f"{field}: {text}\nSHA256:\n {XZ} 1 main/binary-amd64/Packages.xz\n")
+
+
+def test_dates_may_be_missing() -> None:
+    found = release(f"SHA256:\n {XZ} 1 main/binary-amd64/Packages.xz\n")
+    assert (found.date, found.valid_until) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("fields", "names"),
+    [
+        ("Suite: oldstable-security\nCodename: bookworm-security", 2),
+        ("Suite: bookworm\nCodename: bookworm", 1),
+        ("Suite: bookworm", 1),
+        ("Origin: Debian\nSuite: ", 0),
+    ],
+)
+def test_it_says_what_it_is_called(fields: str, names: int) -> None:
+    found = release(f"{fields}\nSHA256:\n {XZ} 1 main/binary-amd64/Packages.xz\n")
+    assert len(found.names) == names
+    assert all(name.startswith(("bookworm", "oldstable")) for name in found.names)
+
+
+@given(st.text())
+@example("Date: 31 Dec 9999 23:59:59 -2359")
+@example("SHA256:\n " + "a" * 64 + " " + "9" * 5000 + " main/binary-amd64/Packages\n")
+def test_any_text_is_read_or_refused(text: str) -> None:
+    try:
+        found = release(f"{text}\nSHA256:\n {XZ} 1 main/binary-amd64/Packages.xz\n")
+    except ProvisionError:
+        return
+    assert found.valid_until is None or found.valid_until.timestamp()
+    assert found.packages_file("main", "amd64") is None or found.components is not None

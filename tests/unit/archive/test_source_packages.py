@@ -9,7 +9,8 @@ import pytest
 
 from kit.fileserver import served
 from provision.archive import SourcePackage, find_distro, find_sources
-from provision.errors import NotFoundError
+from provision.archive.source_packages import _packages
+from provision.errors import NotFoundError, ProvisionError
 from unit.fake_archive import Mirror, fake_gpgv
 
 _KEYRING = "usr/share/keyrings/debian-archive-keyring.gpg"
@@ -91,3 +92,20 @@ def test_a_changed_index_takes_the_old_ones_place(host: Host) -> None:
     host.mirror.publish("bookworm", {"main": ""}, sources={"main": _entry("tool", "1.11")})
     assert [package.version for package in host.find("tool")] == ["1.11", "1.10"]
     assert len(list(host.cache.rglob("main-source-*"))) == 2
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("Directory: pool/python\n", ""),
+        ("Version: 1.0\n", ""),
+        ("Version: 1.0\n", "Version: 1 0\n"),
+        (" 5 python_1.0.orig.tar.xz\n", " big python_1.0.orig.tar.xz\n"),
+        ("Checksums-Sha256", "Checksums-None"),
+    ],
+)
+def test_a_broken_entry_is_an_error_of_ours(old: str, new: str) -> None:
+    entry = _entry("python", "1.0")
+    assert old in entry
+    with pytest.raises(ProvisionError, match=r"broken entry \(package 'python'\)"):
+        list(_packages(entry.replace(old, new).encode(), "python", "http://mirror.example"))

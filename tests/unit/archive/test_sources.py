@@ -128,3 +128,10 @@ def test_both_formats_say_the_same(
 @given(st.text())
 def test_no_text_breaks_the_one_line_reader(text: str) -> None:
     list(parse_list(text, origin="f"))
+
+
+@given(st.text())
+def test_any_text_is_sources_or_none(text: str) -> None:
+    for parse in (parse_list, parse_deb822):
+        for prefix in ("deb ", "Types: deb\nURIs: http://h\n"):
+            assert all(source.suite for source in parse(prefix + text, origin="here"))

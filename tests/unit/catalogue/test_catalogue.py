@@ -1,6 +1,7 @@
 """Finding drivers and reading their folders."""
 
 import hashlib
+import json
 from pathlib import Path
 
 import pytest
@@ -107,3 +108,72 @@ def test_an_installation_keeps_them_in_share(
     assert templates_dir() == tmp_path / "share/provision/templates"
     with pytest.raises(NotFoundError, match="'driver_images' is missing"):
         catalogue_folders()
+
+
+_ARCHIVE = {"version": "1", "url": "https://host.example/x.tar.gz", "sha256": "0" * 64}
+_GIT = {**_ARCHIVE, "commit": "1" * 40}
+
+
+def _with_source(kind: str, release: dict[str, str]) -> str:
+    """Return a driver.toml whose source is a release of its vendor."""
+    head, _, rest = RECIPE.partition("[source]")
+    _, _, tail = rest.partition("[[kernels]]")
+    lines = [f'kind = "{kind}"', "[[source.releases]]"]
+    lines += [f"{key} = {json.dumps(value)}" for key, value in release.items()]
+    text = f"{head}[source]\n" + "\n".join(lines) + f"\n\n[[kernels]]{tail}"
+    return text.replace('package = "tool-source"\n', "").replace(
+        'package = "tool-other-source"\n', ""
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "release"),
+    [
+        ("archive", {**_ARCHIVE, "url": "ftp://host.example/x"}),
+        ("archive", {**_ARCHIVE, "url": "https://host.example/$(id)"}),
+        ("archive", {**_ARCHIVE, "url": "x.tar.gz"}),
+        ("git", {**_GIT, "url": "git@host.example:x"}),
+        ("git", {**_GIT, "commit": "main"}),
+    ],
+)
+def test_a_wrong_source_is_a_mistake_of_the_file_and_its_key(
+    tmp_path: Path, kind: str, release: dict[str, str]
+) -> None:
+    assert load_entry(
+        driver(tmp_path / "right", "x", _with_source(kind, _GIT if kind == "git" else _ARCHIVE))
+    )
+    folder = driver(tmp_path, "made-up", _with_source(kind, release))
+    with pytest.raises(ConfigError) as caught:
+        load_entry(folder)
+    assert caught.value.file == str(folder / "driver.toml")
+    (mistake,) = caught.value.mistakes
+    key = "commit" if release.get("commit") == "main" else "url"
+    assert mistake.path == f"source.{kind}.releases.0.{key}"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "path"),
+    [
+        ('"make", "other"', '"make", "a\\nb"', "flavours.other.build.command.1"),
+        ('["other.ko"]', '["a\\u0007.ko"]', "flavours.other.build.modules.0"),
+        ('"/usr/lib64/made-up/"', '"/usr/lib\\u0000/"', "files.0.to"),
+        ('["MIT"]', '["M\\u0007IT"]', "flavours.plain.licences.0"),
+        ('"fix.patch"', f'"{"x" * 90}.patch"', "patches.0.file"),
+    ],
+)
+def test_what_a_dockerfile_or_a_context_cant_take_is_a_mistake_of_the_file(
+    tmp_path: Path, old: str, new: str, path: str
+) -> None:
+    assert old in RECIPE
+    folder = driver(tmp_path, "made-up", RECIPE.replace(old, new))
+    with pytest.raises(ConfigError) as caught:
+        load_entry(folder)
+    assert [mistake.path for mistake in caught.value.mistakes] == [path]
+
+
+def test_a_patch_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("provision.catalogue.entry.MAX_BYTES", 10)
+    folder = driver(tmp_path, "made-up")
+    with pytest.raises(ConfigError) as caught:
+        load_entry(folder)
+    assert "is larger than 10 bytes" in str(caught.value.details)

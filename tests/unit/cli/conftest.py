@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from provision.cli import target
-from provision.cli.entry import run
 from provision.image.build import DIGEST_LABEL, PIN_LABEL
 from provision.image.engine import Image
-from unit.cli.outcome import Outcome
 from unit.image.fake_engine import FakeEngine
 from unit.modules.artifact import make_artifact, make_pin
-
-
-@pytest.fixture
-def call(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
-    """Run a command line."""
-
-    def call(*words: object) -> Outcome:
-        code = run([str(word) for word in words])
-        captured = capsys.readouterr()
-        return Outcome(code, captured.out, captured.err)
-
-    return call
 
 
 @pytest.fixture

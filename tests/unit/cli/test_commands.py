@@ -10,12 +10,11 @@ import pytest
 
 from provision.catalogue import load_entry
 from provision.cli import target
-from provision.cli.commands import base, build, install, kernels, render
+from provision.cli.commands import build, install, render
 from provision.image.build import Built
 from provision.image.stream import StepRecord
-from provision.pin import BasePin, DistroPin
 from provision.pipeline.images import BuildSettings
-from provision.pipeline.resolution import KernelRow, Resolved, Wanted
+from provision.pipeline.resolution import Resolved, Wanted
 from provision.progress import Note
 from provision.render import RenderedContext, Templates
 from unit.cli.outcome import Outcome
@@ -135,21 +134,6 @@ def test_an_unknown_driver_is_answered_with_the_nearest(
     assert "'demo'" in outcome.document["error"]["resolution"]
 
 
-def test_kernels(call: Call, host: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [KernelRow("6.1.0-48-amd64", None), KernelRow(KERNEL, "1.2")]
-    distro = DistroPin(id="debian", version="12", codename="bookworm")
-    monkeypatch.setattr(kernels, "list_kernels", lambda *_a, **_k: (distro, rows))
-    assert call("kernels", "demo", "--root", host, "--json").document == {
-        "driver": "demo",
-        "distro": "debian:12",
-        "kernels": [
-            {"release": "6.1.0-48-amd64", "builds": False, "version": None},
-            {"release": KERNEL, "builds": True, "version": "1.2"},
-        ],
-    }
-    assert "6.1.0-48-amd64   no" in call("kernels", "demo", "--root", host).out
-
-
 @pytest.mark.usefixtures("engine")
 def test_resolve(call: Call, host: Path, wanted: list[Wanted]) -> None:
     words = ("resolve", "demo", "--kernel", KERNEL, "--distro", "debian:12", "--root", host)
@@ -176,18 +160,6 @@ def test_render(call: Call, host: Path, tmp_path: Path, monkeypatch: pytest.Monk
     outcome = call("render", "demo", "--root", host, "--output", host)
     assert outcome.code == 2
     assert "holds something else" in outcome.err
-
-
-@pytest.mark.usefixtures("engine")
-def test_base(call: Call, host: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pin = BasePin(image="debian:bookworm", digest="sha256:" + "1" * 64)
-    monkeypatch.setattr(base, "ensure_base_image", lambda *_a, **_k: (pin, True))
-    document = call("base", "debian:12", "--root", host, "--json").document
-    assert document == {"image": pin.image, "digest": pin.digest, "made": True}
-    assert call("base", "--root", host).out == f"debian:bookworm {pin.digest} made\n"
-    dry = call("base", "--root", host, "--dry-run", "--json").document
-    assert dry["would_make"]
-    assert "would be pulled or made" in call("base", "--root", host, "--dry-run").out
 
 
 @pytest.mark.usefixtures("wanted")

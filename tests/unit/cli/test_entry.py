@@ -2,31 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 from collections.abc import Callable
 
 import pytest
 
 from provision.cli import entry as module
-from provision.cli.group import COMMANDS
 from provision.errors import InUseError, ProvisionError
 from unit.cli.outcome import Outcome
 
 Call = Callable[..., Outcome]
-
-
-def test_the_overview_names_every_command(call: Call) -> None:
-    outcome = call("--help")
-    assert outcome.code == 0
-    assert all(name in outcome.out for name in COMMANDS)
-    assert "Exit codes" in outcome.out
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_explains_itself(call: Call, name: str) -> None:
-    outcome = call(name, "--help")
-    assert outcome.code == 0
-    assert "--json" in outcome.out
 
 
 def test_the_version_is_told(call: Call) -> None:
@@ -111,3 +97,13 @@ def test_a_termination_is_an_interruption(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(SystemExit) as caught:
         module.main(["facts"])
     assert caught.value.code == 130
+
+
+def test_no_log_has_a_mirrors_password() -> None:
+    """As a warning names the archive that it is about, and urllib3 what it tries again."""
+    text = "%s can't be reached; using its index"
+    record = logging.LogRecord("x", logging.WARNING, "", 0, text, ("https://me:hush@m/",), None)
+    handlers = [handler for handler in module.handlers() if handler.formatter is not None]
+    assert [handler.format(record) for handler in handlers] == [
+        "https://me:***@m/ can't be reached; using its index"
+    ]

@@ -36,6 +36,16 @@ def test_off_a_terminal_an_event_is_a_line(
     assert ("  CC demo.o" in lines) == verbose
 
 
+def test_no_progress_shows_a_mirrors_password(capsys: pytest.CaptureFixture[str]) -> None:
+    url = "https://me:hush@mirror.example/debian"
+    with shown(verbose=True) as progress:
+        for event in (Note(url), Step(1, 2, url), Output(url), Transfer(url, 1)):
+            progress(event)
+    told = capsys.readouterr().err
+    assert "hush" not in told
+    assert told.count("https://me:***@mirror.example/debian") == 3
+
+
 def test_on_a_terminal_done_steps_stay_with_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
     written = io.StringIO()
     time = iter(range(100))

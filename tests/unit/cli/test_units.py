@@ -5,9 +5,38 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+from provision.cli.commands import units as units_command
+from provision.errors import ExitCode
+from provision.files import lock
 from unit.cli.outcome import Outcome
 
 Call = Callable[..., Outcome]
+
+
+def test_a_host_may_want_no_specifications(call: Call, host: Path) -> None:
+    units = host / "etc/systemd/system"
+    assert call("units", "--root", host).code == 0
+    assert (units / "provision-cdi.path").exists()
+    settings = host / "etc/provision/provision.toml"
+    settings.parent.mkdir(parents=True, exist_ok=True)
+    settings.write_text("[cdi]\ngenerate = false\n")
+    assert call("units", "--root", host).code == 0
+    assert not [*units.rglob("provision-cdi*")]
+    assert (units / "provision-boot.service").exists()
+
+
+def test_two_at_once_are_not_waited_for_without_a_word_or_an_end(
+    call: Call, host: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(units_command, "SWITCH_SECONDS", 0.1)
+    with lock(host / "var/lib/provision/.units/.lock"):
+        outcome = call("units", "--root", host)
+    assert outcome.code == ExitCode.IN_USE
+    assert "Another provision is writing units" in outcome.err
+    assert "fuser -v" in outcome.err
+    assert not (host / "etc/systemd").exists()
 
 
 def test_units_come_and_go(call: Call, host: Path) -> None:
@@ -32,6 +61,20 @@ def test_a_program_that_can_not_be_run_is_wrong_usage(call: Call, host: Path) ->
     outcome = call("units", "--root", host, "--program", "bin/provision")
     assert outcome.code == 2
     assert "--program" in outcome.err
+
+
+def test_a_program_that_units_could_not_start_is_refused_before_anything_changes(
+    call: Call, host: Path
+) -> None:
+    program = "/root/clone/.venv/bin/provision"
+    for words in ([], ["--dry-run"]):
+        outcome = call("units", "--root", host, "--program", program, *words)
+        assert outcome.code == 2
+        assert f"Units can't run '{program}'" in outcome.err
+        assert "/usr/local/lib/provision/bin/pip install" in outcome.err
+    assert not (host / "etc/systemd").exists()
+    # What was installed so by an older provision can be removed.
+    assert call("units", "--root", host, "--program", program, "--remove").code == 0
 
 
 def test_updates_are_held_on_flatcar_alone_and_where_it_is_asked_for(

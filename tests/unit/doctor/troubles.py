@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 
+from provision.install.origin import mark_unsigned
 from provision.manifest import DeviceNode
 from unit.doctor.host import DRIVER, NEXT_KERNEL, DoctorHost
 from unit.modules.artifact import KERNEL, MODULE, make_module, write
@@ -155,6 +156,10 @@ def _no_units(host: DoctorHost) -> None:
     shutil.rmtree(host.root / "etc/systemd")
 
 
+def _no_cdi(host: DoctorHost) -> None:
+    (host.root / "etc/systemd/system/paths.target.wants/provision-cdi.path").unlink()
+
+
 def _no_hook(host: DoctorHost) -> None:
     (host.root / "etc/kernel/postinst.d/provision").unlink()
 
@@ -202,6 +207,14 @@ def _odd_update(host: DoctorHost) -> None:
     host.file("run/ostree-booted", "")
 
 
+def _registry_without_leave(host: DoctorHost) -> None:
+    host.file("etc/provision/provision.toml", '[registry]\naddress = "registry.example:5000"\n')
+
+
+def _unsigned(host: DoctorHost) -> None:
+    mark_unsigned(host.entry, "registry.example/demo:1")
+
+
 CASES: list[tuple[str, Break, str, str]] = [
     ("running-kernel", _nothing_stored, "fail", "nothing in the store for the running kernel"),
     ("running-kernel", _built_for_another_kernel, "fail", "it does not compile"),
@@ -240,11 +253,14 @@ CASES: list[tuple[str, Break, str, str]] = [
     ("distro", _other_distro, "warn", "'plan9'"),
     ("headers-source", immutable, "warn", "immutable (read-only)"),
     ("engine", _no_engine, "warn", "no container engine"),
+    ("registry", _registry_without_leave, "warn", "nothing is pulled from there"),
+    ("registry", _unsigned, "warn", "it came from registry.example/demo:1"),
     ("host-libraries", _other_library, "warn", "libdemo.so.0.11.2 is not of version 0.12.7"),
     ("old-files", _old_process, "warn", "persistenced (process 9) still uses 0123456789ab"),
     ("other-copies", _dkms_module, "warn", "updates/dkms/demo.ko.xz"),
     ("dkms", _dkms_left_out, "warn", f"DKMS has {DRIVER} 0.12.7, and not for {KERNEL}"),
     ("units", _no_units, "warn", "provision-boot.service is not enabled"),
+    ("units", _no_cdi, "warn", "provision-cdi.path is not enabled"),
     ("units", _no_hook, "warn", "/etc/kernel/postinst.d/provision is missing"),
     ("automatic-reboot", _reboots, "warn", "50unattended-upgrades"),
     ("policy", _no_prebuild, "warn", "prebuild is false"),

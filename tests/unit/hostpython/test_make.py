@@ -53,7 +53,7 @@ def _source(version: str) -> SourcePackage:
     def file(part: str) -> SourceFile:
         name = f"python3.11_{version}.{part}.tar.xz"
         digest = hashlib.sha256(_SOURCES[part]).hexdigest()
-        return SourceFile(name, f"http://mirror.example/{name}", digest)
+        return SourceFile(name, f"http://mirror.example/{name}", digest, len(_SOURCES[part]))
 
     return SourcePackage("python3.11", version, (file("orig"), file("debian")))
 

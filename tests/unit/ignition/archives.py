@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import struct
 import tarfile
@@ -31,15 +32,20 @@ def python_members(*, minor: int = 11, glibc: str = "2.36") -> dict[str, bytes]:
 
 
 def write_archive(path: Path, members: dict[str, bytes]) -> Path:
-    """Write a tar archive, compressed if its name says so; empty members become links."""
-    mode = "w:gz" if path.suffix == ".gz" else "w"
-    with tarfile.open(path, mode) as archive:  # type: ignore[call-overload]
-        for name, content in members.items():
+    """Write a tar archive, compressed if its name says so; empty members become links.
+
+    The same members give the same bytes: tarfile's own "w:gz" writes the time into the header.
+    """
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w") as archive:
+        for name, data in members.items():
             info = tarfile.TarInfo(name)
-            info.size = len(content)
-            if not content:
+            info.size = len(data)
+            if not data:
                 info.type, info.linkname = tarfile.SYMTYPE, "python3.11"
-            archive.addfile(info, io.BytesIO(content))
+            archive.addfile(info, io.BytesIO(data))
+    written = content.getvalue()
+    path.write_bytes(gzip.compress(written, mtime=0) if path.suffix == ".gz" else written)
     return path
 
 

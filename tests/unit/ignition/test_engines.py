@@ -12,7 +12,10 @@ from jinja2 import Environment
 from provision.errors import ConfigError, NotFoundError
 from provision.ignition.engines import PROGRAM, RUNTIME, docker_with_runtime, hook_texts
 
-_ROLE = Path(__file__).parents[3] / "ansible/roles/provision_hook/templates"
+_ROLE = (
+    Path(__file__).parents[3]
+    / "ansible/ansible_collections/oci_decorator/drivers/roles/provision_hook/templates"
+)
 _HOOK = "/etc/containers/oci/hooks.d/10-oci-decorator-precreate.json"
 
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from ansible_collections.oci_decorator.drivers.plugins.module_utils import ledger as role
+from ansible_collections.oci_decorator.drivers.plugins.module_utils import managed_files as role
 from hypothesis import given
 from hypothesis import strategies as st
 
 from provision.ignition.engines import DAEMON_JSON, docker_with_runtime, hook_texts
-from provision.ignition.ledgers import ledgers
+from provision.ignition.ledgers import PROVISION_TOML, ledgers
 
-_TEXTS = st.dictionaries(st.sampled_from(["/etc/a", "/etc/b", DAEMON_JSON]), st.text(max_size=20))
+_TEXTS = st.dictionaries(
+    st.sampled_from(["/etc/a", "/etc/b", DAEMON_JSON, PROVISION_TOML]), st.text(max_size=20)
+)
 
 
 @given(texts=_TEXTS, original=st.none() | st.text(max_size=20))
@@ -20,12 +22,20 @@ def test_each_file_is_in_one_ledger_as_the_role_reads_it(
     texts: dict[str, str], original: str | None
 ) -> None:
     found = [json.loads(text) for text in ledgers(texts, daemon_json=original).values()]
-    records = {path: role.Record(**record) for part in found for path, record in part.items()}
+    records = {path: record for part in found for path, record in part.items()}
     assert sum(map(len, found)) == len(records)
     assert set(records) == set(texts)
+    engines = records.pop(DAEMON_JSON, None)
     for path, record in records.items():
-        assert role.checksum(texts[path]) in record.written
-        assert record.original == (original if path == DAEMON_JSON else None)
+        assert role.checksum(texts[path]) in role.Record(**record).written
+        assert record["original"] is None
+    # As `oci-decorator configure` reads it.
+    assert engines is None or engines == {
+        "original": original,
+        "written": [texts[DAEMON_JSON]],
+        "runtimes": ["oci-decorator"],
+        "folders": [],
+    }
 
 
 def test_the_role_takes_back_what_ignition_wrote(tmp_path: Path) -> None:
@@ -37,6 +47,6 @@ def test_the_role_takes_back_what_ignition_wrote(tmp_path: Path) -> None:
         Path(path).write_text(text)
     (kept,) = ledgers(moved, daemon_json=None).values()
     (tmp_path / "files.json").write_text(kept)
-    ledger = role.Ledger(str(tmp_path / "files.json"))
-    changes = [ledger.restore(path) for path in moved]
+    managed = role.ManagedFiles(str(tmp_path / "files.json"))
+    changes = [managed.restore(path) for path in moved]
     assert [change.after for change in changes if change] == [None] * len(moved)

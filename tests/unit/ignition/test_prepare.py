@@ -16,7 +16,6 @@ from unit.ignition.archives import make_wish, write_hook
 def test_a_wish_is_prepared(tmp_path: Path) -> None:
     prepared = prepare(make_wish(tmp_path, url="https://files.example/provision/"))
     assert prepared.url == "https://files.example/provision"
-    assert prepared.environment == "venv-0123456789ab"
     assert prepared.provision_toml == "[drivers.nvidia]\n"
     assert DAEMON_JSON in prepared.texts
 
@@ -32,6 +31,7 @@ def test_engines_are_those_of_the_distro_or_those_that_are_named(tmp_path: Path)
 
 def test_without_an_archive_one_is_to_be_made_from_the_source(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text("")
+    (tmp_path / "constraints.txt").write_text("")
     bundle = prepare(make_wish(tmp_path, bundle=None)).bundle
     assert isinstance(bundle, Origin)
     assert bundle.python.glibc == "2.36"

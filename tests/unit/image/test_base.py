@@ -29,7 +29,17 @@ def test_a_digest_that_somebody_chose_is_taken_as_it_is() -> None:
     assert find_base(FakeEngine(), request) == BasePin(image="my/base:1", digest=_REGISTRY)
 
 
-@pytest.mark.parametrize("digest", ["sha256:abc", "md5:" + "b" * 64, ""])
+@pytest.mark.parametrize("name", ["Debian:12", "debian 12", "-x", "a\nb"])
+@pytest.mark.parametrize("digest", [None, _REGISTRY])
+def test_a_name_that_is_none_is_refused(name: str, digest: str | None) -> None:
+    reference = name if digest is None else f"{name}@{digest}"
+    engine = FakeEngine()
+    engine.have(Image(_ID, (reference,), architecture="amd64"))
+    with pytest.raises(UsageError, match="no name of a base image"):
+        find_base(engine, BaseRequest("debian", "12", "bookworm", "x86_64", reference))
+
+
+@pytest.mark.parametrize("digest", ["sha256:abc", "sha256:" + "x" * 64, "md5:" + "b" * 64, ""])
 def test_a_digest_that_is_none_is_refused(digest: str) -> None:
     request = BaseRequest("debian", "12", "bookworm", "x86_64", f"debian@{digest}")
     with pytest.raises(UsageError, match="no digest"):

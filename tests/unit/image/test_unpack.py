@@ -5,11 +5,12 @@ from __future__ import annotations
 import errno
 import io
 import tarfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from provision.errors import NotFoundError, ProvisionError
@@ -118,7 +119,62 @@ def test_nothing_that_a_stream_says_leaves_the_folder(
         _unpack(inside, _tar(*entries))
     assert [path.name for path in outside.iterdir()] == ["in"]
     for path in inside.rglob("*"):
-        assert path.resolve().is_relative_to(inside.resolve())
+        # A link that leads round in circles leads nowhere.
+        with suppress(RuntimeError, OSError):
+            assert path.resolve(strict=True).is_relative_to(inside.resolve())
+
+
+@pytest.mark.parametrize(
+    "headers", [{"mtime": "1e300"}, {"mtime": "nan"}, {"path": "opt/a\0b"}, {"linkpath": ""}]
+)
+def test_headers_that_make_no_sense_are_an_error_of_ours(
+    tmp_path: Path, headers: dict[str, str]
+) -> None:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        info = tarfile.TarInfo("opt/file")
+        info.type = tarfile.SYMTYPE if "linkpath" in headers else tarfile.REGTYPE
+        info.pax_headers = headers
+        archive.addfile(info)
+    buffer.seek(0)
+    inside = tmp_path / "in"
+    inside.mkdir()
+    with pytest.raises(ProvisionError):
+        _unpack(inside, buffer)
+
+
+_WHOLE = _tar(("folder", "opt", ""), ("file", "opt/a", ""), ("link", "opt/b", "a")).getvalue()
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 2047), st.integers(0, 255)), max_size=30), st.integers(0))
+def test_a_damaged_stream_is_unpacked_or_an_error_of_ours(
+    tmp_path_factory: pytest.TempPathFactory, changes: list[tuple[int, int]], cut: int
+) -> None:
+    data = bytearray(_WHOLE)
+    for at, value in changes:
+        data[at] = value
+    folder = tmp_path_factory.mktemp("damaged")
+    stream = bytes(data[: cut % len(data)] if cut else data)
+    with suppress(ProvisionError):
+        _unpack(folder, io.BytesIO(stream))
+    engine = FakeEngine()
+
+    @contextmanager
+    def archive(*_words: object, **_options: object) -> Iterator[Iterator[bytes]]:
+        yield iter([stream])
+
+    engine.archive = archive  # type: ignore[method-assign]
+    with suppress(ProvisionError):
+        read_file(engine, Image("sha256:1"), "driver/manifest.json", state=folder)
+
+
+def test_a_file_that_is_too_large_is_not_cut_off(
+    engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("provision.image.extract._FILE_MAX", 1)
+    with pytest.raises(ProvisionError, match="larger than 1 bytes"):
+        read_file(engine, engine.images["demo:1"], "driver/manifest.json", state=tmp_path)
 
 
 def test_a_stream_that_is_none_is_an_error(tmp_path: Path) -> None:
@@ -161,15 +217,12 @@ def test_a_full_disk_is_named_and_nothing_stays(
     assert not (tmp_path / "new").exists()
 
 
-def test_an_image_that_is_nowhere_is_not_found() -> None:
+@pytest.mark.parametrize("reference", ["x:1", "provision/x:1", "registry.example/x:1"])
+def test_an_image_that_the_engine_lacks_is_not_pulled(reference: str) -> None:
     engine = FakeEngine()
-    engine.conversation = [{"error": "no such host"}]
-    with pytest.raises(NotFoundError, match="no image 'x:1'") as caught:
-        find_image(engine, "x:1")
-    assert caught.value.details == "no such host"
-
-
-def test_an_image_that_a_registry_has_is_pulled() -> None:
-    engine = FakeEngine()
-    engine.result = Image("sha256:2", ("x:1",))
-    assert find_image(engine, "x:1") == engine.result
+    engine.result = Image("sha256:2", (reference,))
+    with pytest.raises(NotFoundError, match=f"has no image '{reference}'"):
+        find_image(engine, reference)
+    assert engine.calls == []
+    engine.have(engine.result)
+    assert find_image(engine, reference) == engine.result

@@ -12,10 +12,10 @@ from provision.install import activate
 from provision.install.activate import apply, plan
 from provision.install.layout import Layout
 from provision.install.ledger import Change, Ledger
-from provision.install.store import add, current_entry, remove_leftovers
+from provision.install.store import add, current_entry, drafted, remove_leftovers
 from provision.install.vendor import loader_config, vendor_config
 from provision.manifest import Manifest
-from unit.modules.artifact import make_artifact, make_pin
+from unit.modules.artifact import make_artifact, make_pin, write
 
 GOLDEN = Path(__file__).parent / "data/vendor.json"
 
@@ -37,6 +37,16 @@ def _install(layout: Layout, version: str = "1.2", *, replace: bool = False) -> 
 
 def test_the_vendor_config_is_made_from_the_manifest(layout: Layout, tmp_path: Path) -> None:
     assert vendor_config(layout, make_artifact(tmp_path / "a")) == GOLDEN.read_text()
+
+
+def test_the_vendor_config_says_what_can_be_chosen_one_by_one(
+    layout: Layout, tmp_path: Path
+) -> None:
+    manifest = make_artifact(tmp_path / "a")
+    container = manifest.container.model_copy(update={"units": "demo[0-9]*"})
+    text = vendor_config(layout, manifest.model_copy(update={"container": container}))
+    expected = {**json.loads(GOLDEN.read_text()), "units": "demo[0-9]*"}
+    assert json.loads(text) == expected
 
 
 def test_the_hosts_loader_learns_the_libraries_folders(layout: Layout, tmp_path: Path) -> None:
@@ -150,7 +160,24 @@ def test_an_entry_is_there_whole_or_not_at_all(layout: Layout) -> None:
 
     with pytest.raises(OSError, match="No space"):
         add(layout, "0" * 12, fill)
-    assert list(layout.folder.iterdir()) == []
+    assert [path.name for path in layout.folder.iterdir()] == [".lock"]
+
+
+def test_a_draft_that_is_being_filled_is_no_leftover(layout: Layout) -> None:
+    with drafted(layout, "0" * 12, lambda folder: folder.mkdir()) as draft:
+        assert remove_leftovers(layout) == []
+        assert draft.is_dir()
+    assert not draft.exists()
+
+
+def test_of_two_that_add_an_entry_the_first_stays(layout: Layout) -> None:
+    def fill(folder: Path) -> None:
+        make_artifact(folder)
+        add(layout, "0" * 12, lambda other: write(other / "first", b""))
+
+    assert not add(layout, "0" * 12, fill)
+    assert (layout.entry("0" * 12) / "first").exists()
+    assert [path.name for path in layout.folder.iterdir() if path.is_dir()] == ["0" * 12]
 
 
 def test_an_entry_can_be_replaced(layout: Layout) -> None:

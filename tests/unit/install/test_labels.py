@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from provision.install.labels import label_entry
+from provision.install.layout import Layout
 from unit.modules.artifact import make_artifact
 
 if TYPE_CHECKING:
@@ -28,24 +29,26 @@ def labels(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
     return found
 
 
-def _configured(root: Path, state: str) -> Path:
+def _configured(root: Path, state: str) -> Layout:
     config = root / "etc/selinux/config"
     config.parent.mkdir(parents=True)
     config.write_text(f"SELINUX={state}\nSELINUXTYPE=targeted\n")
-    return root
+    return Layout(root, "demo")
 
 
 @pytest.mark.parametrize("state", ["enforcing", "permissive"])
 def test_containers_may_read_the_user_space_and_begin_with_its_programs(
     tmp_path: Path, labels: dict[str, bytes], state: str
 ) -> None:
-    folder = tmp_path / "store/demo"
-    manifest = make_artifact(folder / "entry")
-    label_entry(folder / "entry", manifest, _configured(tmp_path / "host", state))
+    layout = _configured(tmp_path / "host", state)
+    folder = layout.folder
+    manifest = make_artifact(folder / ".partial-1/entry")
+    label_entry(folder / ".partial-1/entry", manifest, layout)
     types = {path: label.decode() for path, label in labels.items()}
-    everything = {str(path) for path in (folder, *folder.rglob("*"))}
+    entry = folder / ".partial-1/entry"
+    everything = {str(path) for path in (folder, entry, *entry.rglob("*"))}
     modules = {path for path in everything if "/lib/modules" in path}
-    program = str(folder / "entry/driver/usr/bin/democtl")
+    program = str(entry / "driver/usr/bin/democtl")
     assert modules
     assert types.pop(program) == "system_u:object_r:container_file_t:s0\0"
     for path in modules:
@@ -56,7 +59,7 @@ def test_containers_may_read_the_user_space_and_begin_with_its_programs(
 
 def test_a_host_without_selinux_gets_no_labels(tmp_path: Path, labels: dict[str, bytes]) -> None:
     manifest = make_artifact(tmp_path / "entry")
-    label_entry(tmp_path / "entry", manifest, tmp_path / "host")
+    label_entry(tmp_path / "entry", manifest, Layout(tmp_path / "host", "demo"))
     label_entry(tmp_path / "entry", manifest, _configured(tmp_path / "off", "disabled"))
     assert labels == {}
 

@@ -41,7 +41,7 @@ def test_units_run_the_program_that_is_given() -> None:
     assert "ExecStart=/usr/bin/provision apply --timer\n" in texts["provision-apply.service"]
     for name, text in texts.items():
         assert ("Documentation=file:///docs\n" in text) == name.startswith("provision-")
-        assert "{" not in text.replace("${", "")
+        assert not {"{{", "{%", "{#"} & {text[at : at + 2] for at in range(len(text))}
 
 
 def test_a_program_that_systemd_would_misread_is_refused() -> None:
@@ -62,6 +62,9 @@ def test_units_are_enabled_by_the_links_that_systemctl_makes(tmp_path: Path) -> 
         f"{wants}/{name}": f"/etc/systemd/system/{name}"
         for wants, name in [
             ("multi-user.target.wants", "provision-boot.service"),
+            ("multi-user.target.wants", "provision-cdi.service"),
+            ("multi-user.target.wants", "provision-devices.service"),
+            ("paths.target.wants", "provision-cdi.path"),
             ("paths.target.wants", "provision-kernel.path"),
             ("timers.target.wants", "provision-apply.timer"),
         ]
@@ -156,7 +159,49 @@ def test_links_come_from_the_install_sections() -> None:
         "provision-boot.service",
         "provision-kernel.path",
         "provision-apply.timer",
+        "provision-cdi.service",
+        "provision-cdi.path",
+        "provision-devices.service",
     }
+
+
+def test_devices_that_come_and_go_are_looked_at_by_a_unit_and_not_by_udev(tmp_path: Path) -> None:
+    _install(tmp_path, _files())
+    rule = tmp_path / "etc/udev/rules.d/71-provision-devices.rules"
+    assert rule.stat().st_mode & 0o777 == 0o644
+    lines = [line for line in rule.read_text().splitlines() if line and not line.startswith("#")]
+    started = '"/usr/bin/systemctl --no-block restart provision-devices.service"'
+    assert [line.partition("RUN+=")[2] for line in lines] == [started] * 2
+    service = (tmp_path / "etc/systemd/system/provision-devices.service").read_text()
+    assert f"ExecStart={PROGRAM} devices refresh\n" in service
+    # GPUs are opened there: nothing may take them away.
+    assert "PrivateDevices" not in service
+    assert "\nProtectClock" not in service
+    _install(tmp_path, [])
+    assert not rule.exists()
+
+
+def test_specifications_are_written_unless_the_host_does_not_want_them(tmp_path: Path) -> None:
+    _install(tmp_path, _files())
+    units = tmp_path / "etc/systemd/system"
+    service = (units / "provision-cdi.service").read_text()
+    # After the drivers of this boot, before those who start containers by themselves.
+    assert "After=local-fs.target provision-boot.service\n" in service
+    assert "Before=docker.service containerd.service" in service
+    assert "cdi generate --output-dir /run/cdi'" in service
+    watched = (units / "provision-cdi.path").read_text()
+    assert "PathChanged=/etc/oci-decorator/oci-decorator.d\n" in watched
+    assert "PathChanged=/run/provision/status.json\n" in watched
+    without = unit_files(
+        templates_dir(),
+        program=PROGRAM,
+        documentation="file:///docs",
+        with_hooks=True,
+        with_cdi=False,
+    )
+    _install(tmp_path, without)
+    assert not list(units.rglob("provision-cdi.*"))
+    assert len(without) == len(_files()) - 2
 
 
 def test_another_root_has_its_own_program(tmp_path: Path) -> None:

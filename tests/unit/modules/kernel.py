@@ -10,7 +10,7 @@ import pytest
 
 from provision.manifest import HostNeeds, Manifest, Module
 from provision.modules import loading, unloading
-from provision.run import Completed
+from provision.run import LIMIT_S, Completed
 from unit.modules.artifact import KERNEL, make_artifact, make_module, write, write_manifest
 
 
@@ -30,6 +30,7 @@ class Kernel:
     references: dict[str, int] = field(default_factory=dict)
     refused: dict[str, tuple[str, str]] = field(default_factory=dict)
     calls: list[list[str]] = field(default_factory=list)
+    limits: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         write(self.root / "proc/sys/kernel/osrelease", f"{KERNEL}\n".encode())
@@ -54,9 +55,12 @@ class Kernel:
         ]
         write(self.root / "proc/modules", "".join(lines).encode())
 
-    def run(self, argv: Sequence[str | Path], *, why: str, check: bool = True) -> Completed:
+    def run(
+        self, argv: Sequence[str | Path], *, why: str, check: bool = True, timeout: float = LIMIT_S
+    ) -> Completed:
         """Stand in for ``provision.run.run``: modprobe and rmmod."""
         del why, check
+        self.limits.append(timeout)
         words = [str(word) for word in argv]
         self.calls.append(words)
         said = self._modprobe(words) if words[0] == "modprobe" else self._rmmod(words[1])

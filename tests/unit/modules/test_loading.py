@@ -39,6 +39,15 @@ def test_modules_are_loaded_after_what_they_depend_on(kernel: Kernel, entry: Pat
     assert [m.name for m in load_order(manifest)] == list(done)
 
 
+def test_a_driver_that_hangs_is_given_up_before_the_boot_unit_is(
+    kernel: Kernel, entry: Path
+) -> None:
+    load(entry, make_stack(entry), root=kernel.root)
+    # TimeoutStartSec of templates/systemd/provision-boot.service.j2.
+    assert kernel.limits
+    assert max(kernel.limits) < 180
+
+
 def test_what_is_loaded_already_stays(kernel: Kernel, entry: Path) -> None:
     manifest = make_stack(entry)
     load(entry, manifest, root=kernel.root)

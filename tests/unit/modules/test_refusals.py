@@ -28,6 +28,15 @@ CASES = [
         "is signed with a key that it does not know",
         "secure-boot.md",
     ),
+    ("Required key not available", "", "a key that it does not know", "mokutil --import"),
+    (
+        "Key was rejected by service",
+        "Loading of module with unsupported crypto is rejected",
+        "a digest that it does not have",
+        'hash = "sha256"',
+    ),
+    ("Key was rejected by service", "", "does not verify with any of them", "provision verify"),
+    ("Bad message", "", "has a signature that it can't read", "provision install --replace"),
     (
         "Operation not permitted",
         "Lockdown: modprobe: unsigned module loading is restricted; see man kernel_lockdown.7",

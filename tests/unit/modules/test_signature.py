@@ -10,14 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provision.errors import NotFoundError, ProvisionError
-from provision.modules.signature import MAGIC, find_signature, read_content, read_signature
+from provision.modules.signature import (
+    MAGIC,
+    append_signature,
+    find_signature,
+    read_content,
+    read_signature,
+)
 from provision.modules.signing import fingerprint, is_signed
 from provision.modules.verify import verify
 from unit.modules.artifact import MODULE, make_artifact, make_module, make_pin
 
 
 def append(content: bytes, message: bytes, *, kind: int = 2, length: int | None = None) -> bytes:
-    """A module as sign-file leaves it."""
+    """A signed module, after struct module_signature of the kernel's module_signature.h."""
     size = len(message) if length is None else length
     return content + message + struct.pack(">5B3xI", 0, 0, kind, 0, 0, size) + MAGIC
 
@@ -27,6 +33,21 @@ def test_what_was_appended_is_found(content: bytes, message: bytes) -> None:
     found = find_signature(append(content, message))
     assert found is not None
     assert (found.content_size, found.message) == (len(content), message)
+
+
+def test_a_signature_is_appended_as_the_kernel_reads_it(tmp_path: Path) -> None:
+    path = tmp_path / "demo.ko"
+    path.write_bytes(b"module")
+    path.chmod(0o600)
+    append_signature(path, b"message")
+    assert path.read_bytes() == append(b"module", b"message")
+    assert path.stat().st_mode & 0o777 == 0o600
+    # The kernel reads the last one, which is over the first.
+    append_signature(path, b"second")
+    found = read_signature(path)
+    assert found is not None
+    assert found.message == b"second"
+    assert read_content(path, found) == append(b"module", b"message")
 
 
 @given(st.binary(max_size=100))

@@ -166,6 +166,39 @@ def test_a_base_image_is_made_where_it_is_wanted(
     assert mirrors == ["http://mirror.example/debian"]
 
 
+def test_an_archive_of_ones_own_goes_into_build_and_base_with_its_keys(
+    settings: Settings, engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def open_index(*_distro: object, **_options: object) -> ArchiveIndex:
+        index = sample_index(tmp_path / "own")
+        index.keyring, index.is_snapshot = b"\x99site", True
+        return index
+
+    asked: list[BuildRequest] = []
+    keyrings: list[bytes] = []
+
+    def build(_engine: Engine, request: BuildRequest, **_more: object) -> Built:
+        asked.append(request)
+        return Built("i", "sha256:1", 1, built=False)
+
+    def make_base(*_given: object, keyring: Path, **_more: object) -> BasePin:
+        keyrings.append(keyring.read_bytes())
+        return BasePin(image="debian:bookworm", digest=_BASE.id)
+
+    monkeypatch.setattr(images, "build", build)
+    monkeypatch.setattr(images, "make_base", make_base)
+    plain = resolve_pin(settings, lambda: engine, _WANTED)
+    monkeypatch.setattr(resolution, "open_index", open_index)
+    resolved = resolve_pin(settings, lambda: engine, _WANTED)
+    build_image(settings, engine, resolved, BuildSettings())
+    ensure_base_image(settings, engine, None, replace=True)
+    assert asked[0].files["archive-keyring.gpg"] == b"\x99site"
+    assert asked[0].build_args["DEBIAN_SNAPSHOT"] == "yes"
+    assert keyrings == [b"\x99site"]
+    assert plain.pin.keyring is None
+    assert resolved.pin.digest != plain.pin.digest
+
+
 def test_the_base_image_that_the_config_names_is_wanted(settings: Settings) -> None:
     assert wanted_base(settings, "debian:13").name == "mine/trixie:1"
     assert wanted_base(settings, None).name == "debian:bookworm"

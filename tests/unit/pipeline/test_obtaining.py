@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -12,14 +13,16 @@ import pytest
 from provision.catalogue import Catalogue
 from provision.config import Config, RegistryConfig
 from provision.errors import ProvisionError
-from provision.image.build import DIGEST_LABEL, Built
+from provision.image.build import DIGEST_LABEL, Built, find
 from provision.image.engine import Engine, Image, Message
 from provision.image.push import Pushed
 from provision.install.layout import Layout
+from provision.install.origin import unsigned_reference
 from provision.modules.verify import verify
 from provision.pipeline import obtaining
 from provision.pipeline.artifacts import activate_entry, retire
-from provision.pipeline.obtaining import obtain, registry_reference
+from provision.pipeline.obtaining import obtain
+from provision.pipeline.registry import registry_reference
 from provision.pipeline.resolution import Resolved
 from provision.pipeline.settings import Settings
 from provision.progress import Event, Note
@@ -51,7 +54,7 @@ class _Engine(FakeEngine):
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    registry = RegistryConfig(address=ADDRESS, push=True)
+    registry = RegistryConfig(address=ADDRESS, push=True, allow_unsigned=True)
     config = Config(registry=registry)
     return Settings(tmp_path / "host", config, Catalogue([]), tmp_path / "state")
 
@@ -107,8 +110,38 @@ def test_what_the_registry_has_is_not_built(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = _engine(tmp_path, monkeypatch, in_registry=True)
-    assert obtain(settings, lambda: engine, RESOLVED).origin == "registry"
-    assert engine.calls == [f"pull {_reference()}", "name"]
+    found = obtain(settings, lambda: engine, RESOLVED)
+    assert found.origin == "registry"
+    assert engine.calls == [f"pull {_reference()}"]
+    assert unsigned_reference(found.entry) == _reference()
+    assert verify(found.entry).findings == ()
+
+
+def test_what_is_neither_signed_nor_allowed_is_built(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = _engine(tmp_path, monkeypatch, in_registry=True)
+    registry = settings.config.registry.model_copy(update={"allow_unsigned": False, "push": False})
+    config = settings.config.model_copy(update={"registry": registry})
+    notes: list[Event] = []
+    found = obtain(
+        replace(settings, config=config), lambda: engine, RESOLVED, progress=notes.append
+    )
+    assert found.origin == "build"
+    assert engine.calls == ["build"]
+    assert unsigned_reference(found.entry) is None
+    assert "allow_unsigned = true" in " ".join(n.text for n in notes if isinstance(n, Note))
+
+
+def test_an_image_that_was_pulled_is_not_taken_for_one_that_was_built_here() -> None:
+    engine = FakeEngine()
+    labels = {DIGEST_LABEL: PIN.digest}
+    engine.have(Image("sha256:3", ("docker.example/provision/demo:x",), labels=labels))
+    assert find(engine, PIN) is None
+    engine.have(Image("sha256:4", ("docker.example/demo:x", "localhost/demo:x"), labels=labels))
+    local = find(engine, PIN)
+    assert local is not None
+    assert local.id == "sha256:4"
 
 
 def test_an_image_of_another_pin_is_not_taken(
@@ -119,6 +152,7 @@ def test_an_image_of_another_pin_is_not_taken(
     found = obtain(settings, lambda: engine, RESOLVED, progress=notes.append)
     assert found.origin == "build"
     assert any(isinstance(n, Note) and "another Pin" in n.text for n in notes)
+    assert unsigned_reference(found.entry) is None
 
 
 def test_a_registry_that_fails_stops_nobody(

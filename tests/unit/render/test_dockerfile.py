@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import shlex
 from collections.abc import Mapping
@@ -79,6 +80,41 @@ def test_files_of_the_context() -> None:
         "collect.py",
         "patches/pci-resize-resource.patch",
     ]
+
+
+def test_an_archives_own_keyring_goes_into_the_context() -> None:
+    sources, keyring = templates(), b"\x99site"
+    pinned = pin(*NVIDIA, template=sources.digest)
+    pinned = pinned.model_copy(update={"keyring": hashlib.sha256(keyring).hexdigest()})
+
+    def with_keyring(given: bytes | None) -> RenderedContext:
+        return render(
+            pinned,
+            recipe("nvidia"),
+            templates=sources,
+            patches=patches("nvidia"),
+            keyring=given,
+        )
+
+    context = with_keyring(keyring)
+    assert context.files["archive-keyring.gpg"] == keyring
+    copied = [step.text for step in instructions(context.dockerfile) if step.keyword == "COPY"]
+    assert copied[0] == "apt-sources.sh archive-keyring.gpg /provision/"
+    for other in (None, b"\x99other"):
+        with pytest.raises(ProvisionError, match="archive's keyring is not what the Pin"):
+            with_keyring(other)
+
+
+def test_a_pin_without_a_keyring_takes_none() -> None:
+    sources = templates()
+    with pytest.raises(ProvisionError, match="archive's keyring is not what the Pin"):
+        render(
+            pin(*NVIDIA, template=sources.digest),
+            recipe("nvidia"),
+            templates=sources,
+            patches=patches("nvidia"),
+            keyring=b"\x99site",
+        )
 
 
 def test_the_build_is_a_step_of_its_own() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from provision.archive import ArchiveIndex
 from provision.catalogue import Entry
-from provision.errors import ExitCode, NotFoundError, UsageError
+from provision.errors import ExitCode, NotFoundError, ProvisionError, UsageError
 from provision.pin import ArchiveSource, BasePin, GitSource, Pin
 from provision.recipe import Recipe
 from provision.resolve import Request, components_of, newest_kernel, resolve
@@ -316,3 +316,22 @@ def test_what_reaches_the_build_changes_the_digest() -> None:
     digests = {recipe_digest(one, "plain") for one in [base, *changed]}
     assert len(digests) == 4
     assert recipe_digest(recipe(flavours=other), "other") == recipe_digest(base, "other")
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        stanza("make", "9:5_0"),
+        stanza("tool-source", "1.11_1-1"),
+        stanza("tool-companion", "0.9_1-1"),
+        "\n".join(stanza(f"tool-{part}", f"1.{'1' * 70}-1") for part in ("source", "user")),
+    ],
+)
+def test_a_package_that_a_pin_cant_hold_is_an_error_of_ours(tmp_path: Path, more: str) -> None:
+    made = index_of(tmp_path / "odd", {("bookworm", "main"): packages(more)})
+    with pytest.raises(ProvisionError) as caught:
+        pin(made)
+    assert (
+        "be pinned" in caught.value.message or "a version that is not valid" in caught.value.message
+    )
+    made.close()

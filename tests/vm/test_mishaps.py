@@ -1,7 +1,7 @@
 """What goes wrong under an agent that is at work: its engine dies, a disk fills, clocks jump.
 
 Whatever it is, what served before serves on, and a later run ends what was begun. The tests are
-steps of one story, in their order.
+steps of one scenario, in their order.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kit.engine import Engine
+
+pytestmark = pytest.mark.nightly
 
 _FAILED = 1
 _WITHIN_S = 300

@@ -1,8 +1,8 @@
 """`ansible-playbook site.yml` on hosts without Python, package manager and a /usr to write to.
 
 Stand-ins for Fedora CoreOS and Flatcar: Debian's kernel and programs in the layout of those, with
-their os-release, and updaters that say what real ones have said. The tests are steps of one story,
-in their order.
+their os-release, and updaters that say what real ones have said. The tests are steps of one
+scenario, in their order.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
     from kit.engine import Engine
     from kit.guest import Guest
+
+pytestmark = pytest.mark.nightly
 
 _DATA = REPOSITORY / "tests/data"
 _PROGRAM = "/opt/provision/bin/provision"
@@ -83,7 +85,7 @@ _DISTROS = [
 
 
 @dataclass
-class Story:
+class Scenario:
     """A guest, and how runs of the playbook on it ended."""
 
     distro: Distro
@@ -127,12 +129,12 @@ def _files(guest: Guest) -> str:
 
 
 @pytest.fixture(scope="module", params=_DISTROS, ids=lambda distro: distro.name)
-def story(
+def scenario(
     request: pytest.FixtureRequest,
     engine: Engine,
     engine_address: str,
     tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Story]:
+) -> Iterator[Scenario]:
     """A host that nobody has prepared, up to where it has everything."""
     need(DECORATOR.exists(), str(DECORATOR), "make build")
     distro: Distro = request.param
@@ -160,47 +162,49 @@ def story(
         assert _files(guest) == before
         converged = ansible.play(SITE)
         keeper.remember_archive()
-        yield Story(distro, guest, ansible, before, checked, converged, ansible.play(SITE))
+        yield Scenario(distro, guest, ansible, before, checked, converged, ansible.play(SITE))
 
 
-def test_a_check_of_the_bare_host_tells_what_comes_first(story: Story) -> None:
-    assert story.checked.changed_tasks() == ["Ensure our own Python, where there is no other"]
-    assert "guest has no Python" in story.checked.output
+def test_a_check_of_the_bare_host_tells_what_comes_first(scenario: Scenario) -> None:
+    assert scenario.checked.changed_tasks() == ["Ensure our own Python, where there is no other"]
+    assert "guest has no Python" in scenario.checked.output
 
 
-def test_the_driver_is_built_loaded_and_in_containers(story: Story) -> None:
-    assert story.guest("command -v python3", check=False).stdout == ""
-    assert "Read-only" in story.guest("touch /usr/x", check=False).stderr
-    (driver,) = story.status()["drivers"]
+def test_the_driver_is_built_loaded_and_in_containers(scenario: Scenario) -> None:
+    assert scenario.guest("command -v python3", check=False).stdout == ""
+    assert "Read-only" in scenario.guest("touch /usr/x", check=False).stderr
+    (driver,) = scenario.status()["drivers"]
     assert (driver["name"], driver["state"]) == (SMALL_DRIVER, "ready")
     assert driver["kernels"][0]["release"] == OLD_KERNEL
-    assert story.guest(OPEN_DEVICE).stdout == "opened\n"
+    assert scenario.guest(OPEN_DEVICE).stdout == "opened\n"
 
 
-def test_the_second_run_changes_nothing(story: Story) -> None:
-    assert story.again.changed_tasks() == []
-    assert story.again.recap["guest"]["changed"] == 0
+def test_the_second_run_changes_nothing(scenario: Scenario) -> None:
+    assert scenario.again.changed_tasks() == []
+    assert scenario.again.recap["guest"]["changed"] == 0
 
 
-def test_the_host_is_known_as_what_it_stands_for(story: Story) -> None:
-    facts = json.loads(story.guest(f"{_PROGRAM} facts --json").stdout)
-    assert facts["distro"]["id"] == {"fcos": "fedora", "flatcar": "flatcar"}[story.distro.name]
+def test_the_host_is_known_as_what_it_stands_for(scenario: Scenario) -> None:
+    facts = json.loads(scenario.guest(f"{_PROGRAM} facts --json").stdout)
+    assert facts["distro"]["id"] == {"fcos": "fedora", "flatcar": "flatcar"}[scenario.distro.name]
     assert facts["immutable"]
-    assert story.guest("test -e /etc/kernel/postinst.d/provision", check=False).returncode != 0
+    assert scenario.guest("test -e /etc/kernel/postinst.d/provision", check=False).returncode != 0
 
 
-def test_after_a_reboot_without_a_network_it_is_loaded_again(story: Story) -> None:
-    story.guest.set_network(on=False)
-    story.guest.reboot()
-    log = story.guest("journalctl -b --no-pager -u provision-boot").stdout
-    assert story.guest("systemctl show --value -p Result provision-boot").stdout == "success\n", log
-    assert story.guest(OPEN_DEVICE).stdout == "opened\n", log
-    story.guest.set_network(on=True)
+def test_after_a_reboot_without_a_network_it_is_loaded_again(scenario: Scenario) -> None:
+    scenario.guest.set_network(on=False)
+    scenario.guest.reboot()
+    log = scenario.guest("journalctl -b --no-pager -u provision-boot").stdout
+    assert (
+        scenario.guest("systemctl show --value -p Result provision-boot").stdout == "success\n"
+    ), log
+    assert scenario.guest(OPEN_DEVICE).stdout == "opened\n", log
+    scenario.guest.set_network(on=True)
 
 
-def test_everything_can_be_taken_back(story: Story) -> None:
-    story.ansible.play(REMOVE)
-    assert _files(story.guest) == story.before
-    assert story.guest("ls -A /opt/").stdout == ""
-    assert "v4l2loopback" not in story.guest("cat /proc/modules").stdout
-    assert story.ansible.play(REMOVE).recap["guest"]["changed"] == 0
+def test_everything_can_be_taken_back(scenario: Scenario) -> None:
+    scenario.ansible.play(REMOVE)
+    assert _files(scenario.guest) == scenario.before
+    assert scenario.guest("ls -A /opt/").stdout == ""
+    assert "v4l2loopback" not in scenario.guest("cat /proc/modules").stdout
+    assert scenario.ansible.play(REMOVE).recap["guest"]["changed"] == 0

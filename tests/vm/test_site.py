@@ -1,6 +1,6 @@
 """`ansible-playbook site.yml` on a real kernel: from a bare host to one that a new version reboots.
 
-The tests are steps of one story, in their order.
+The tests are steps of one scenario, in their order.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     from kit.guest import Guest
 
+pytestmark = pytest.mark.nightly
+
 _OLD = "module 1.0 library 1.0"
 _NEW = "module 2.0 library 2.0"
 _PROGRAM = "/opt/provision/bin/provision"
@@ -37,7 +39,7 @@ _HOLD = "nohup sleep 10000 </dev/duo >/dev/null 2>&1 &"
 
 
 @dataclass
-class Story:
+class Scenario:
     """A guest, and how the second run of the playbook on it ended."""
 
     keeper: Keeper
@@ -70,9 +72,9 @@ def wanted(engine: str, duo: str) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def story(
+def scenario(
     engine_address: str, duo_drivers: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Story]:
+) -> Iterator[Scenario]:
     """A Debian that nobody has prepared, up to where it has everything."""
     need(DECORATOR.exists(), str(DECORATOR), "make build")
     folder = tmp_path_factory.mktemp("site")
@@ -89,52 +91,54 @@ def story(
         ansible = Ansible(folder, [guest], variables)
         ansible.play(SITE)
         keeper.remember_archive()
-        yield Story(keeper, ansible, ansible.play(SITE))
+        yield Scenario(keeper, ansible, ansible.play(SITE))
 
 
-def test_drivers_are_built_loaded_and_in_containers(story: Story) -> None:
-    assert story.guest.kernel() == OLD_KERNEL
-    assert story.keeper.duo() == _OLD
-    assert story.guest(OPEN_DEVICE).stdout == "opened\n"
-    assert story.guest(f"{RUN} -e {DUO_FLAG}=all {IMAGE} duo-version").stdout.strip() == _OLD
-    without = story.guest(f"{RUN} {IMAGE} test -e /dev/video0", check=False)
+def test_drivers_are_built_loaded_and_in_containers(scenario: Scenario) -> None:
+    assert scenario.guest.kernel() == OLD_KERNEL
+    assert scenario.keeper.duo() == _OLD
+    assert scenario.guest(OPEN_DEVICE).stdout == "opened\n"
+    assert scenario.guest(f"{RUN} -e {DUO_FLAG}=all {IMAGE} duo-version").stdout.strip() == _OLD
+    without = scenario.guest(f"{RUN} {IMAGE} test -e /dev/video0", check=False)
     assert without.returncode == 1, without.output
 
 
-def test_the_second_run_changes_nothing(story: Story) -> None:
-    assert story.again.changed_tasks() == []
-    assert story.again.recap["guest"]["changed"] == 0
+def test_the_second_run_changes_nothing(scenario: Scenario) -> None:
+    assert scenario.again.changed_tasks() == []
+    assert scenario.again.recap["guest"]["changed"] == 0
 
 
-def test_a_new_kernel_has_its_drivers_before_the_reboot(story: Story) -> None:
+def test_a_new_kernel_has_its_drivers_before_the_reboot(scenario: Scenario) -> None:
     packages = f"linux-image-{NEW_KERNEL}"
-    story.guest(f"{_APT} update && {_APT} install {packages}", timeout_s=_APT_WITHIN_S)
-    story.keeper.services_done()
-    log = story.guest("journalctl -b --no-pager -u 'provision-*'").stdout
+    scenario.guest(f"{_APT} update && {_APT} install {packages}", timeout_s=_APT_WITHIN_S)
+    scenario.keeper.services_done()
+    log = scenario.guest("journalctl -b --no-pager -u 'provision-*'").stdout
     for driver in (SMALL_DRIVER, DUO):
-        assert story.artifact(driver, NEW_KERNEL), log
-        assert story.artifact(driver, OLD_KERNEL) != story.artifact(driver, NEW_KERNEL)
-    assert story.guest.kernel() == OLD_KERNEL
-    assert story.keeper.duo() == _OLD
+        assert scenario.artifact(driver, NEW_KERNEL), log
+        assert scenario.artifact(driver, OLD_KERNEL) != scenario.artifact(driver, NEW_KERNEL)
+    assert scenario.guest.kernel() == OLD_KERNEL
+    assert scenario.keeper.duo() == _OLD
 
 
-def test_a_version_that_waits_for_a_reboot_gets_one_where_that_is_allowed(story: Story) -> None:
-    boot = story.guest.boot_id()
-    story.guest(_HOLD)
-    with story.guest.restarting():
-        played = story.ansible.play(SITE, provision_driver_config=story.config("2.0"))
-    assert "Reboot" in played.changed_tasks()
-    assert story.guest.boot_id() != boot
-    assert story.guest.kernel() == NEW_KERNEL
-    assert story.keeper.duo() == _NEW
+def test_a_version_that_waits_for_a_reboot_gets_one_where_that_is_allowed(
+    scenario: Scenario,
+) -> None:
+    boot = scenario.guest.boot_id()
+    scenario.guest(_HOLD)
+    with scenario.guest.restarting():
+        played = scenario.ansible.play(SITE, provision_driver_config=scenario.config("2.0"))
+    assert "Ensure the host was rebooted" in played.changed_tasks()
+    assert scenario.guest.boot_id() != boot
+    assert scenario.guest.kernel() == NEW_KERNEL
+    assert scenario.keeper.duo() == _NEW
 
 
-def test_after_the_reboot_everything_is_there(story: Story) -> None:
-    status = json.loads(story.guest(f"{_PROGRAM} status --json").stdout)
+def test_after_the_reboot_everything_is_there(scenario: Scenario) -> None:
+    status = json.loads(scenario.guest(f"{_PROGRAM} status --json").stdout)
     assert {driver["name"]: driver["state"] for driver in status["drivers"]} == {
         SMALL_DRIVER: "ready",
         DUO: "ready",
     }
-    assert story.guest(OPEN_DEVICE).stdout == "opened\n"
-    log = story.guest("journalctl -b --no-pager -u provision-boot").stdout
+    assert scenario.guest(OPEN_DEVICE).stdout == "opened\n"
+    log = scenario.guest("journalctl -b --no-pager -u provision-boot").stdout
     assert SMALL_DRIVER in log, log

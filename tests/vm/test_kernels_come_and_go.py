@@ -2,7 +2,7 @@
 
 The archive of Debian 12 is what it is for users: of 6.1.0-52 it has the kernel and no headers any
 more, those of 6.1.0-50 are in the release, those of 6.1.0-56 among the security updates alone. The
-tests are steps of one story, in their order.
+tests are steps of one scenario, in their order.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kit.guest import Guest
+
+pytestmark = pytest.mark.nightly
 
 # Cloud kernels: a fifth of the others' size, for a guest that is emulated.
 _DROPPED = "6.1.0-52-cloud-amd64"
@@ -48,7 +50,7 @@ def keeper(bookworm_product: Path, engine_address: str, duo_drivers: Path) -> It
         keeper.want(duo="1.0")
         keeper.apply()
         guest("provision units")
-        # What starts the agent in this story are kernels.
+        # What starts the agent in this scenario are kernels.
         guest("systemctl stop provision-apply.timer")
         yield keeper
 

@@ -1,0 +1,211 @@
+"""`provision` in a process of its own, which stops where a test says until the test lets it go on.
+
+Run as `python -m engine.held WORDS…`. Artifacts are made up in a moment in place of builds, and the
+engine that has their images lives in memory; all else, every lock and file, is the real thing.
+
+    HELD_AT   where it stops: activate, build, collect, reject, state, status (comma separated)
+    HELD_IN   folder in which `<place>.reached` appears then, and `<place>.go` lets it go on
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from kit.process import start
+from provision.agent import collect, execute, preparing, rollback
+from provision.cli import entry, target
+from provision.documents import load_json
+from provision.image.build import DIGEST_LABEL
+from provision.image.engine import Image
+from provision.install.layout import Layout
+from provision.install.store import add
+from provision.manifest import Manifest
+from provision.pipeline.obtaining import Obtained
+from unit.image.fake_engine import FakeEngine
+from unit.modules.artifact import KERNEL, VERMAGIC, make_artifact, make_module, make_pin
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable
+
+    from provision.pipeline.resolution import Wanted
+    from provision.pipeline.settings import Settings
+
+DRIVER = "demo"
+VERSIONS = ("1.2", "2.0", "3.0")
+_LIMIT_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A command that was started.
+
+    Attributes:
+        process: The process.
+        log: What it says.
+        folder: Where it tells that it stopped, and is told to go on.
+    """
+
+    process: subprocess.Popen[bytes]
+    log: Path
+    folder: Path
+
+    @classmethod
+    def start(cls, folder: Path, *words: str | Path, at: str = "") -> Held:
+        """Start `provision WORDS`; `folder` is its own."""
+        folder.mkdir(parents=True, exist_ok=True)
+        environment = {
+            "HELD_AT": at,
+            "HELD_IN": str(folder),
+            "PYTHONPATH": os.pathsep.join(sys.path),
+        }
+        log = folder / "log"
+        return cls(
+            start([sys.executable, "-m", "engine.held", *words], log=log, env=environment),
+            log,
+            folder,
+        )
+
+    @property
+    def said(self) -> str:
+        """All that it has said so far."""
+        return self.log.read_text()
+
+    def until(self, reached: Callable[[], object]) -> None:
+        """Wait until something is so, or the process has ended."""
+        deadline = time.monotonic() + _LIMIT_S
+        while not reached() and self.process.poll() is None:
+            assert time.monotonic() < deadline, self.said
+            time.sleep(0.02)
+
+    def reaches(self, place: str) -> None:
+        """Wait until it has stopped at a place."""
+        self.until((self.folder / f"{place}.reached").exists)
+        assert self.process.poll() is None, self.said
+
+    def go_on(self, place: str) -> None:
+        """Let it go on."""
+        (self.folder / f"{place}.go").touch()
+
+    def ends(self) -> int:
+        """Wait until it has ended; the exit status."""
+        return self.process.wait(_LIMIT_S)
+
+    def is_killed(self, *, after_s: float) -> None:
+        """SIGKILL it when a while has passed, unless it has ended by then."""
+        deadline = time.monotonic() + after_s
+        while self.process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        self.process.kill()
+        self.process.wait()
+
+
+def _hold(place: str) -> None:
+    """Stop here, if a test wants that."""
+    if place not in os.environ.get("HELD_AT", "").split(","):
+        return
+    folder = Path(os.environ["HELD_IN"])
+    (folder / f"{place}.reached").touch()
+    deadline = time.monotonic() + _LIMIT_S
+    while not (folder / f"{place}.go").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
+def _around(module: Any, name: str, place: str, *, after: bool = False) -> None:  # noqa: ANN401
+    """Let a function of a module stop before its work, or after it."""
+    real = getattr(module, name)
+
+    def held(*given: Any, **more: Any) -> Any:  # noqa: ANN401 - handed on
+        if not after:
+            _hold(place)
+        result = real(*given, **more)
+        if after:
+            _hold(place)
+        return result
+
+    setattr(module, name, held)
+
+
+def _make_up(folder: Path, version: str, release: str) -> Manifest:
+    """Write an artifact of a version for a kernel, and return its manifest."""
+    module = make_module(VERMAGIC.replace(KERNEL, release), version=version)
+    return make_artifact(folder, pin=make_pin(version=version, kernel=release), module=module)
+
+
+def _resolve(
+    _settings: object, _engine: object, wanted: Wanted, **_more: object
+) -> SimpleNamespace:
+    """Stand in for ``resolve_pin``."""
+    version = wanted.version or wanted.prefer or VERSIONS[-1]
+    return SimpleNamespace(pin=make_pin(version=version, kernel=wanted.kernel or KERNEL))
+
+
+def _obtain(
+    settings: Settings,
+    _engine: object,
+    resolved: SimpleNamespace,
+    *,
+    replace: bool,
+    **_more: object,
+) -> Obtained:
+    """Stand in for ``obtain``: the store is the real one."""
+    pin = resolved.pin
+    layout = Layout(settings.root, pin.driver.name)
+    entry = layout.entry(pin.short_digest)
+    made: list[Manifest] = []
+    _hold("build")
+
+    def fill(partial: Path) -> None:
+        made.append(_make_up(partial, pin.driver.version, pin.kernel.release))
+
+    add(layout, pin.short_digest, fill, replace=replace)
+    manifest = made[0] if made else load_json(entry / "driver/manifest.json", Manifest)
+    return Obtained(manifest, entry, "build", {"total": 1.0})
+
+
+def _engine(_settings: object) -> FakeEngine:
+    """An engine that has the images of all versions, for the kernel of the tests."""
+    engine = FakeEngine()
+    for version in VERSIONS:
+        pin = make_pin(version=version)
+        content = Path(os.environ["HELD_IN"]) / f"content-{version}"
+        _make_up(content, version, KERNEL)
+        image = Image(f"sha256:{pin.short_digest}", (pin.image,), labels={DIGEST_LABEL: pin.digest})
+        engine.have(image, content)
+    return engine
+
+
+def _replace_held(real: Callable[[Path, Path], Path]) -> Callable[[Path, Path], Path]:
+    """Let a rename stop that is about to give a draft its name."""
+
+    def replace(self: Path, to: Path) -> Path:
+        for place in ("state", "status"):
+            if self.name.startswith(f".{place}.json."):
+                _hold(place)
+        return real(self, to)
+
+    return replace
+
+
+def _main() -> None:
+    _around(collect, "unneeded", "collect", after=True)
+    _around(rollback, "reject", "reject")
+    _around(execute, "activate_entry", "activate")
+    for place, name, stand_in in (
+        (Path, "replace", _replace_held(Path.replace)),
+        (preparing, "resolve_pin", _resolve),
+        (preparing, "obtain", _obtain),
+        (target, "open_engine", _engine),
+    ):
+        setattr(place, name, stand_in)
+    entry.main(sys.argv[1:])
+
+
+if __name__ == "__main__":
+    _main()

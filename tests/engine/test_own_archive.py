@@ -1,0 +1,161 @@
+"""A mirror that signs with a key of its own and keeps an old state, in resolve and in the build."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pytest
+import requests
+
+from kit.agent_host import AgentHost
+from kit.debian import mirror, security_mirror
+from kit.hosts import DISTRO, OLD_KERNEL, SMALL_DRIVER
+from kit.probe import need_programs
+from kit.process import run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kit.product import Provision
+
+_TARGET = (SMALL_DRIVER, "--kernel", OLD_KERNEL, "--distro", DISTRO)
+_INDEX = re.compile(r"/(?P<archive>debian|security)(?P<path>/dists/[^/]+/InRelease)")
+_SIGNED = re.compile(
+    r"-----BEGIN PGP SIGNED MESSAGE-----\n(?:[^\n]+\n)*\n(?P<payload>.*?\n)"
+    r"-----BEGIN PGP SIGNATURE-----",
+    re.DOTALL,
+)
+_CONFIG = """
+[engine]
+network = "host"
+
+[distros.debian.archive]
+mirror = "{url}/debian"
+security_mirror = "{url}/security"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Signer:
+    """A key: its folder, and the file with its public half."""
+
+    home: Path
+    keyring: Path
+
+    def sign(self, text: str) -> str:
+        words = ["gpg", "--homedir", str(self.home), "--batch", "--armor", "--clearsign"]
+        return run(words, stdin=text).stdout
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Signs the real archive's indexes again, out of date, and sends for all else to it."""
+
+    signer: ClassVar[_Signer]
+    archives: ClassVar[dict[str, str]]
+
+    def do_GET(self) -> None:
+        index = _INDEX.fullmatch(self.path)
+        if index is None:
+            _, archive, rest = self.path.split("/", 2)
+            self.send_response(302)
+            self.send_header("Location", f"{self.archives[archive]}/{rest}")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        answer = requests.get(self.archives[index["archive"]] + index["path"], timeout=60)
+        answer.raise_for_status()
+        signed = _SIGNED.match(answer.text)
+        assert signed
+        old = re.sub(r"^Valid-Until:.*\n", "", signed["payload"], flags=re.MULTILINE)
+        old = f"Valid-Until: Sat, 01 Jan 2022 00:00:00 UTC\n{old}"
+        body = self.signer.sign(old).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_args: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def signer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Signer]:
+    """A fresh key that no distro knows."""
+    need_programs("gpg", "gpgv", "gpgconf")
+    home = tmp_path_factory.mktemp("gpg")
+    home.chmod(0o700)
+    gpg = ["gpg", "--homedir", str(home), "--batch"]
+    run([*gpg, "--passphrase", "", "--quick-gen-key", "mirror of a test", "rsa2048", "sign", "1d"])
+    keyring = home / "site.gpg"
+    run([*gpg, "--output", str(keyring), "--export"])
+    yield _Signer(home, keyring)
+    run(["gpgconf", "--homedir", str(home), "--kill", "all"])
+
+
+@pytest.fixture(scope="module")
+def archive(signer: _Signer) -> Iterator[str]:
+    """The address of the mirror."""
+    with _served(signer) as url:
+        yield url
+
+
+@contextmanager
+def _served(signer: _Signer) -> Iterator[str]:
+    _Handler.signer = signer
+    _Handler.archives = {"debian": mirror(), "security": security_mirror()}
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
+    thread = Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@pytest.fixture
+def own(tmp_path: Path, signer: _Signer, archive: str) -> AgentHost:
+    """A host whose provision.toml names the mirror."""
+    host = AgentHost.make(tmp_path / "host", running=OLD_KERNEL)
+    host.write("etc/provision/provision.toml", _CONFIG.format(url=archive))
+    (host.root / "etc/site.gpg").write_bytes(signer.keyring.read_bytes())
+    return host
+
+
+def _configure(host: AgentHost, *lines: str) -> None:
+    path = host.root / "etc/provision/provision.toml"
+    path.write_text(path.read_text() + "\n".join([*lines, ""]))
+
+
+def test_a_mirror_that_signs_for_itself_is_believed_by_resolve_and_build(
+    provision: Provision, own: AgentHost, small_build: dict[str, Any]
+) -> None:
+    _configure(own, 'keyring = "/etc/site.gpg"', "snapshot = true")
+    built = provision.build(*_TARGET, "--root", own.root)
+    assert built["built"]
+    assert built["digest"] != small_build["digest"]
+    pin = provision.json("resolve", *_TARGET, "--root", own.root)
+    assert pin["digest"] == built["digest"]
+    keys = (own.root / "etc/site.gpg").read_bytes()
+    assert pin["keyring"] == hashlib.sha256(keys).hexdigest()
+
+
+def test_without_its_key_or_leave_to_be_old_it_is_refused(
+    provision: Provision, own: AgentHost
+) -> None:
+    status, error = provision.failure("resolve", *_TARGET, "--root", own.root)
+    assert status == 1
+    assert "no valid signature by a key of" in error["message"]
+    _configure(own, 'keyring = "/etc/site.gpg"')
+    status, error = provision.failure("resolve", *_TARGET, "--root", own.root)
+    assert status == 1
+    assert "out of date: it was valid until 2022-01-01" in error["message"]
+    assert "snapshot = true" in error["resolution"]

@@ -1,0 +1,105 @@
+"""Programs that are ended by their limit, with all that they started: real processes."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from kit.probe import is_root, need, need_programs
+from kit.process import run as start
+from provision.errors import ProvisionError
+from provision.run import beside, run, stream
+
+_WAIT_S = 30.0
+# Two processes that would run for hours, one the child of the other, and both hold the pipes.
+_HOURS = 'sleep 7201 & echo "$! $$" >"$0"; sleep 7202'
+
+
+def _all_ended(pids: Path) -> bool:
+    """Whether the processes end whose numbers are in a file."""
+    deadline = time.monotonic() + _WAIT_S
+    while any(_runs(word) for word in pids.read_text().split()):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+def _runs(pid: str) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
+    except FileNotFoundError:
+        return False
+    # What has ended and was not waited for by the init of this machine is over, too.
+    return state != "Z"
+
+
+def test_a_program_is_ended_with_what_it_started(tmp_path: Path) -> None:
+    with pytest.raises(ProvisionError, match="did not finish within 1 s"):
+        run(["sh", "-c", _HOURS, tmp_path / "pids"], why="test it", timeout=1)
+    assert _all_ended(tmp_path / "pids")
+
+
+def test_a_program_that_leaves_a_child_with_its_pipes_has_a_limit_too(tmp_path: Path) -> None:
+    script = 'sleep 7203 & echo "$!" >"$0"'
+    with pytest.raises(ProvisionError, match="did not finish within 1 s"):
+        run(["sh", "-c", script, tmp_path / "pids"], why="test it", timeout=1)
+    assert _all_ended(tmp_path / "pids")
+
+
+def test_a_long_program_is_ended_with_what_it_started(tmp_path: Path) -> None:
+    need(is_root(), "root", "namespaces want it")
+    lines: list[str] = []
+    # Their numbers are those of a namespace of their own: they are known by what they hold open.
+    held = tmp_path / "held"
+    script = f"exec 3>{held}; echo begun; {_HOURS}"
+    words = ["sh", "-c", script, str(tmp_path / "pids")]
+    with pytest.raises(ProvisionError, match="did not finish within 2 s"):
+        stream(words, why="test it", on_line=lines.append, timeout=2)
+    assert lines == ["begun"]
+    assert held.exists()
+    assert not _is_open(held)
+
+
+def _is_open(file: Path) -> bool:
+    deadline = time.monotonic() + _WAIT_S
+    while any(_points_to(handle, file) for handle in Path("/proc").glob("[0-9]*/fd/3")):
+        if time.monotonic() > deadline:
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def _points_to(handle: Path, file: Path) -> bool:
+    try:
+        return handle.samefile(file)
+    except OSError:
+        return False
+
+
+def test_a_companion_that_ignores_its_end_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("provision.run._END_S", 0.5)
+    with beside(["sh", "-c", _HOURS, tmp_path / "pids"], why="test it"):
+        while not (tmp_path / "pids").exists():
+            time.sleep(0.05)
+    assert _all_ended(tmp_path / "pids")
+
+
+def test_a_program_has_no_terminal_to_ask_on(tmp_path: Path) -> None:
+    need_programs("script")
+    asking = "run(['sh', '-c', ': </dev/tty'], why='ask', check=False)"
+    (tmp_path / "ask.py").write_text(
+        "import os\nfrom provision.run import run\nos.open('/dev/tty', os.O_RDWR)\n"
+        f"print('status', {asking}.returncode)\n"
+    )
+    # script(1) gives it a terminal, as a person has one.
+    words = [sys.executable, tmp_path / "ask.py"]
+    done = start(["script", "-qec", shlex.join(map(str, words)), "/dev/null"])
+    assert re.search(r"^status [1-9]", done.stdout, re.MULTILINE), done.output

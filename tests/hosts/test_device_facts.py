@@ -1,0 +1,160 @@
+"""Facts about GPUs through the real nvidia-ml-py, from a stand-in for NVIDIA's library."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kit.gpus import FACTS, add_gpus, make_library
+from kit.process import run
+from provision.devices import nvidia
+from provision.devices.collect import collect
+from provision.devices.nvidia import nvidia_facts
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_FILE = "run/oci-decorator/devices/nvidia.json"
+_STORED = "usr/lib64"
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Path:
+    """A host whose driver is loaded."""
+    root = tmp_path / "host"
+    add_gpus(root)
+    return root
+
+
+def _facts(root: Path, *libraries: Path, limit: float = 20.0) -> dict[str, Any]:
+    facts = nvidia_facts(root, libraries, limit=limit)
+    assert facts is not None
+    document: dict[str, Any] = json.loads(facts.text())
+    return document
+
+
+def _by_proc(document: dict[str, Any]) -> tuple[str, list[tuple[int, int, str]]]:
+    devices = [(gpu["index"], gpu["minor"], gpu["uuid"]) for gpu in document["devices"]]
+    return document["source"], devices
+
+
+_FALLEN_BACK = ("proc", [(gpu["index"], gpu["minor"], gpu["uuid"]) for gpu in FACTS["devices"]])
+
+
+def test_two_gpus_of_which_one_is_divided(host: Path) -> None:
+    library = make_library(host / _STORED)
+    collected = collect(host, "nvidia", libraries=[library])
+    assert (collected.changed, collected.problems) == (True, ())
+    path = host / _FILE
+    assert json.loads(path.read_text()) == FACTS
+    assert path.stat().st_mode & 0o777 == 0o644
+    assert collect(host, "nvidia", libraries=[library]).changed is False
+
+
+def test_the_library_of_the_loaded_driver_counts(host: Path, tmp_path: Path) -> None:
+    newer = make_library(tmp_path / "newer", "REFUSES=18", version="550.1")
+    assert _facts(host, newer, make_library(tmp_path / "loaded")) == FACTS
+    refused = _facts(host, newer)
+    assert _by_proc(refused) == _FALLEN_BACK
+    assert "nvmlInit" in refused["problems"][0]
+
+
+def test_what_the_library_prints_is_not_taken_for_the_answer(host: Path) -> None:
+    assert _facts(host, make_library(host / _STORED, "NOISY")) == FACTS
+
+
+def test_without_the_library_the_driver_itself_is_asked(host: Path) -> None:
+    if os.path.lexists("/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"):
+        pytest.skip("this machine has the library")
+    document = _facts(host)
+    assert _by_proc(document) == _FALLEN_BACK
+    assert "cuda_version" not in document
+    assert "/proc/driver/nvidia" in document["problems"][0]
+
+
+def test_without_the_package_the_driver_itself_is_asked(
+    host: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "bare")])
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "bare/bin/python"))
+    document = _facts(host, make_library(host / _STORED))
+    assert _by_proc(document) == _FALLEN_BACK
+    assert "the Python package nvidia-ml-py can't be used" in document["problems"][0]
+
+
+def test_a_library_that_hangs_is_given_up(host: Path) -> None:
+    library = make_library(host / _STORED, "HANGS")
+    begun = time.monotonic()
+    document = _facts(host, library, limit=2.0)
+    assert time.monotonic() - begun < 15
+    assert _by_proc(document) == _FALLEN_BACK
+    assert "did not finish within 2 s" in document["problems"][0]
+
+
+def test_a_library_that_crashes_takes_nothing_with_it(host: Path) -> None:
+    document = _facts(host, make_library(host / _STORED, "CRASHES"))
+    assert _by_proc(document) == _FALLEN_BACK
+    assert "crashed (SIGSEGV)" in document["problems"][0]
+
+
+def test_what_is_no_library_is_said(host: Path) -> None:
+    broken = host / _STORED / "libnvidia-ml.so.1"
+    broken.parent.mkdir(parents=True)
+    broken.write_text("not a library")
+    document = _facts(host, broken)
+    assert _by_proc(document) == _FALLEN_BACK
+    assert "can't be loaded" in document["problems"][0]
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_lost_gpu_does_not_take_the_other_with_it(host: Path, lost: int) -> None:
+    document = _facts(host, make_library(host / _STORED, f"LOST={lost}"))
+    assert document["devices"] == [FACTS["devices"][1 - lost]]
+    assert document["source"] == "nvml"
+    (problem,) = document["problems"]
+    assert problem == f"GPU {lost}: nvmlDeviceGetHandleByIndex: GPU is lost"
+
+
+def test_parts_whose_nodes_are_not_known_are_left_out(host: Path) -> None:
+    (host / "proc/driver/nvidia/capabilities/gpu0/mig/gi2/ci0/access").unlink()
+    document = _facts(host, make_library(host / _STORED))
+    assert document["devices"][1]["mig"] == FACTS["devices"][1]["mig"][:1]
+    assert "MIG-bbbbbbbb-0000-5000-8000-000000000002 is left out" in document["problems"][0]
+
+
+def test_of_another_root_only_files_are_read(tmp_path: Path) -> None:
+    """Its library is no program for this machine, whose NVML knows nothing of it."""
+    add_gpus(tmp_path, is_running=False)
+    document = _facts(tmp_path, make_library(tmp_path / _STORED, "HANGS"), limit=60.0)
+    assert _by_proc(document) == _FALLEN_BACK
+    assert "problems" not in document
+
+
+def test_of_several_that_write_at_once_the_last_wrote_a_whole_file(
+    host: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    libraries = [make_library(host / "one"), make_library(host / "two", "LOST=1")]
+    monkeypatch.setattr(nvidia, "_library", lambda _root, stored, _version: stored[0])
+    with ThreadPoolExecutor(4) as pool:
+        again = [libraries[number % 2] for number in range(8)]
+        done = list(pool.map(lambda library: collect(host, "nvidia", libraries=[library]), again))
+    assert all(one.facts is not None for one in done)
+    devices = json.loads((host / _FILE).read_text())["devices"]
+    assert devices in (FACTS["devices"], FACTS["devices"][:1])
+    assert [path.name for path in (host / _FILE).parent.iterdir()] == ["nvidia.json"]
+
+
+def test_facts_go_with_the_driver(host: Path) -> None:
+    library = make_library(host / _STORED)
+    collect(host, "nvidia", libraries=[library])
+    (host / "proc/driver/nvidia/version").unlink()
+    gone = collect(host, "nvidia", libraries=[library])
+    assert (gone.facts, gone.changed) == (None, True)
+    assert not (host / _FILE).exists()
+    assert collect(host, "nvidia", libraries=[library]).changed is False

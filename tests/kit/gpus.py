@@ -1,0 +1,108 @@
+"""Hosts with GPUs: the driver's files in /proc, and a stand-in for NVML (`nvml/nvml.c`)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from kit.probe import need_programs
+from kit.process import run
+
+__all__ = ["FACTS", "add_gpus", "make_library"]
+
+_SOURCE = Path(__file__).with_name("nvml") / "nvml.c"
+_BOOT = "proc/sys/kernel/random/boot_id"
+VERSION = "535.261.03"
+# What is written down of the stand-in's GPUs, on a host that `add_gpus` made.
+FACTS: dict[str, Any] = {
+    "schema": 1,
+    "source": "nvml",
+    "driver_version": VERSION,
+    "cuda_version": "12.2",
+    "devices": [
+        {
+            "index": 0,
+            "minor": 1,
+            "pci": "0000:0a:00.0",
+            "uuid": "GPU-11111111-2222-3333-4444-555555555555",
+            "name": "Tesla T4",
+            "brand": "tesla",
+            "arch": "7.5",
+        },
+        {
+            "index": 1,
+            "minor": 0,
+            "pci": "10000:c1:00.0",
+            "uuid": "GPU-66666666-7777-8888-9999-aaaaaaaaaaaa",
+            "name": "NVIDIA A100-SXM4-40GB",
+            "brand": "nvidia",
+            "arch": "8.0",
+            "mig": [
+                {
+                    "index": 0,
+                    "uuid": "MIG-bbbbbbbb-0000-5000-8000-000000000001",
+                    "gpu_instance": 1,
+                    "compute_instance": 0,
+                    "nodes": ["nvidia-caps/nvidia-cap12", "nvidia-caps/nvidia-cap13"],
+                },
+                {
+                    "index": 1,
+                    "uuid": "MIG-bbbbbbbb-0000-5000-8000-000000000002",
+                    "gpu_instance": 2,
+                    "compute_instance": 0,
+                    "nodes": ["nvidia-caps/nvidia-cap21", "nvidia-caps/nvidia-cap22"],
+                },
+            ],
+        },
+    ],
+}
+_CAPABILITIES = {"gi1": 12, "gi1/ci0": 13, "gi2": 21, "gi2/ci0": 22}
+
+
+def add_gpus(root: Path, *, is_running: bool = True) -> None:
+    """Write what the driver says of the stand-in's two GPUs in /proc.
+
+    With `is_running`, the root is taken for the running host's, whose NVML can be asked.
+    """
+    folder = root / "proc/driver/nvidia"
+    _write(
+        folder / "version",
+        f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {VERSION}  Mon Jul 14 12:00:00 UTC 2025\n"
+        "GCC version:  gcc version 12.2.0 (Debian 12.2.0-14+deb12u1) \n",
+    )
+    for gpu in FACTS["devices"]:
+        _write(
+            folder / "gpus" / gpu["pci"] / "information",
+            f"Model: \t\t {gpu['name']}\nIRQ:   \t\t 100\nGPU UUID: \t {gpu['uuid']}\n"
+            f"Video BIOS: \t 90.04.a7.00.01\nBus Type: \t PCIe\nDMA Size: \t 47 bits\n"
+            f"Bus Location: \t {gpu['pci']}\nDevice Minor: \t {gpu['minor']}\n"
+            "GPU Excluded:\t No\n",
+        )
+    for name, minor in _CAPABILITIES.items():
+        _write(
+            folder / "capabilities/gpu0/mig" / name / "access",
+            f"DeviceFileMinor: {minor}\nDeviceFileMode: 292\nDeviceFileModify: 1\n",
+        )
+    _write(root / _BOOT, Path("/", _BOOT).read_text() if is_running else "another-boot\n")
+
+
+def make_library(folder: Path, *defined: str, version: str = VERSION) -> Path:
+    """Compile the stand-in into a folder; return the link by which it is loaded.
+
+    `defined` is how it misbehaves, as in its source: `HANGS`, `LOST=1`, …
+    """
+    need_programs("gcc")
+    folder.mkdir(parents=True, exist_ok=True)
+    library = folder / f"libnvidia-ml.so.{version}"
+    words = ["-shared", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror"]
+    words += ["-Wl,-soname,libnvidia-ml.so.1", *(f"-D{name}" for name in defined)]
+    run(["gcc", *words, "-o", str(library), str(_SOURCE)])
+    link = folder / "libnvidia-ml.so.1"
+    link.unlink(missing_ok=True)
+    link.symlink_to(library.name)
+    return link
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)

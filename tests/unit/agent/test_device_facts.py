@@ -1,0 +1,42 @@
+"""Facts about devices never fail what the agent does, and what is missing is in its status."""
+
+from __future__ import annotations
+
+import pytest
+
+from provision.agent import execute
+from provision.devices.facts import Facts
+from provision.devices.record import recorded, write_facts
+from unit.agent.host import DRIVER, Host
+
+
+def test_they_are_collected_when_a_driver_was_loaded(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def collect(*_words: object, **_more: object) -> tuple[str, ...]:
+        assert DRIVER in host.kernel.loaded
+        return ("a GPU is lost",)
+
+    monkeypatch.setattr(execute, "collect_loaded", collect)
+    result = host.apply()
+    (loaded,) = [one for one in result.outcomes if one.action.kind == "load"]
+    assert loaded.error is None
+    assert loaded.result == f"loaded {DRIVER}; a GPU is lost"
+    assert result.status.exit_code == 0
+
+
+def test_what_is_missing_of_them_is_in_the_status(host: Host) -> None:
+    host.apply()
+    assert host.apply().status.drivers[0].notes == ()
+    write_facts(host.root, DRIVER, Facts(devices=(), problems=("GPU 1: GPU is lost",)))
+    status = host.apply().status
+    assert status.drivers[0].notes == ("GPU 1: GPU is lost",)
+    assert (status.state, status.exit_code) == ("ready", 0)
+
+
+def test_they_go_with_the_driver(host: Host) -> None:
+    host.apply()
+    write_facts(host.root, DRIVER, Facts(devices=()))
+    host.configure("")
+    host.apply()
+    assert recorded(host.root) == []

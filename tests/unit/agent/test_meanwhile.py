@@ -1,0 +1,160 @@
+"""What others do to a host while something is built for it; in one process, at that very moment.
+
+With real processes: tests/engine/test_at_once.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from provision.agent import preparing
+from provision.agent.collect import collect
+from provision.agent.rollback import rollback
+from provision.errors import InUseError
+from provision.install.kernels import link_kernel, linked_kernels
+from provision.install.locks import switching
+from provision.install.state import load_state
+from provision.install.store import remove
+from provision.pipeline.obtaining import Obtained
+from unit.agent.host import DRIVER, NEWEST, NEXT, OLDER, Host
+from unit.modules.artifact import KERNEL, make_pin
+
+THIRD = "3.0"
+
+
+def _meanwhile(
+    host: Host, monkeypatch: pytest.MonkeyPatch, *doing: Callable[[], object], after: bool = False
+) -> None:
+    """Let others do something, once each, while artifacts are made or right after one was."""
+    left = list(doing)
+
+    def obtain(*given: Any, **more: Any) -> Obtained:  # noqa: ANN401 - handed on
+        if left and not after:
+            left.pop(0)()
+        made = host.obtain(*given, **more)
+        if left and after:
+            left.pop(0)()
+        return made
+
+    monkeypatch.setattr(preparing, "obtain", obtain)
+
+
+@pytest.fixture
+def twice(ready: Host) -> Host:
+    """A host that has used two versions, and should have a third."""
+    ready.ask_for(NEWEST)
+    ready.apply()
+    ready.ask_for(THIRD)
+    return ready
+
+
+def test_a_rollback_during_a_build_waits_for_nothing_and_holds(
+    twice: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+
+    def back() -> None:
+        rollback(twice.root, twice.desired(), DRIVER)
+        done.append(twice.current())
+
+    _meanwhile(twice, monkeypatch, back)
+    result = twice.apply(retry=True)
+    # It was through before the build was.
+    assert done == [OLDER]
+    assert "rolled back meanwhile" in result.outcomes[0].result
+    assert [o.action.kind for o in result.outcomes] == ["prepare"]
+    assert twice.current() == OLDER
+    assert list(twice.kernel.loaded) == [DRIVER]
+    assert twice.kinds() == []
+    assert twice.kinds(retry=True)[0] == f"prepare {KERNEL}"
+    assert twice.current() == THIRD
+
+
+def test_garbage_collection_right_after_a_build_costs_a_second_try(
+    ready: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between an artifact's arrival in the store and its link, nothing says that it is needed."""
+    ready.configure(f'[drivers.{DRIVER}]\nversion = "{THIRD}"\n[policy]\nkeep = 0\n')
+    gone: list[str] = []
+
+    def clean() -> None:
+        gone.extend(one.digest for one in collect(ready.root, ready.desired()))
+
+    _meanwhile(ready, monkeypatch, clean, after=True)
+    assert ready.kinds()[0] == f"prepare {KERNEL}"
+    assert gone == [make_pin(version=THIRD).short_digest]
+    assert ready.current() == THIRD
+    assert ready.layout.current.resolve(strict=True)
+
+
+def test_an_artifact_that_goes_again_and_again_is_a_failure(
+    ready: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready.ask_for(THIRD)
+    digest = make_pin(version=THIRD).short_digest
+    _meanwhile(
+        ready, monkeypatch, *[lambda: remove(ready.layout, digest) for _ in range(9)], after=True
+    )
+    assert "again and again" in (ready.slot().reason or "")
+    assert ready.current() == OLDER
+
+
+def test_what_a_kernel_uses_when_the_build_is_done_is_what_it_goes_back_to(
+    twice: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not what it used when the build began."""
+    newer = make_pin(version="2.5")
+
+    def switched() -> None:
+        host = twice
+        host.obtain(None, None, type("Resolved", (), {"pin": newer})())
+        link_kernel(host.layout, KERNEL, newer.short_digest)
+
+    _meanwhile(twice, monkeypatch, switched)
+    twice.apply()
+    assert load_state(twice.layout).of(KERNEL).previous == newer.short_digest
+
+
+def test_of_two_rollbacks_at_once_the_second_does_nothing(
+    twice: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was meant for the artifact that was in use when it was asked for."""
+    twice.apply()
+    first: list[str] = []
+
+    def switching_late(*given: Any, **more: Any) -> Any:  # noqa: ANN401 - handed on
+        if not first:
+            first.append("done")
+            rollback(twice.root, twice.desired(), DRIVER)
+        return switching(*given, **more)
+
+    monkeypatch.setattr("provision.agent.rollback.switching", switching_late)
+    with pytest.raises(InUseError, match="switched"):
+        rollback(twice.root, twice.desired(), DRIVER)
+    assert twice.current() == NEWEST
+
+
+def test_what_was_prepared_for_a_kernel_to_come_stays(ready: Host) -> None:
+    ready.prepare(NEXT)
+    assert collect(ready.root, ready.desired()) == []
+    assert NEXT in linked_kernels(ready.layout)
+    # Also where there was nothing left to make.
+    ready.add_kernel("6.1.0-99-amd64")
+    ready.apply()
+    state = load_state(ready.layout)
+    assert state.of("6.1.0-99-amd64").announced is None
+    ready.prepare("6.1.0-99-amd64")
+    ready.remove_kernel("6.1.0-99-amd64")
+    assert collect(ready.root, ready.desired()) == []
+    # It runs, and another one after it: now it is a kernel like any other.
+    ready.add_kernel(NEXT)
+    ready.reboot(NEXT)
+    ready.apply()
+    ready.reboot("6.1.0-100-amd64")
+    ready.remove_kernel(NEXT)
+    gone = [one.kernel for one in collect(ready.root, ready.desired())]
+    assert gone == ["6.1.0-99-amd64"]
+    assert NEXT not in linked_kernels(ready.layout)

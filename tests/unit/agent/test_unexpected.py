@@ -1,0 +1,141 @@
+"""Whatever a run raises, others can read what became of it: in status.json and the exit code."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import requests
+
+from provision.agent import preparing, reconcile
+from unit.agent.host import DRIVER, NEXT, Host
+from unit.cli.outcome import Outcome
+from unit.modules.artifact import KERNEL
+
+Call = Callable[..., Outcome]
+
+
+def _raising(error: BaseException) -> Callable[..., Any]:
+    def fail(*_given: object, **_more: object) -> Any:  # noqa: ANN401 - nothing comes back
+        raise error
+
+    return fail
+
+
+def _status(host: Host) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads((host.root / "run/provision/status.json").read_text())
+    return document
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        tarfile.ReadError("not a tar file"),
+        requests.ConnectionError("Connection aborted"),
+        ValueError("invalid literal for int()"),
+        RuntimeError("a defect"),
+        RecursionError("too deep"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_what_a_library_raises_in_an_action_is_a_failure_of_that_action(
+    error: Exception, host: Host, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host.configure(f"[drivers.other]\n[drivers.{DRIVER}]\n")
+
+    def obtain(_settings: object, _engine: object, resolved: Any, **more: bool) -> Any:  # noqa: ANN401
+        if resolved.pin.driver.name == "other":
+            raise error
+        return host.obtain(None, None, resolved, **more)
+
+    monkeypatch.setattr(preparing, "obtain", obtain)
+    done = call("apply", "--root", host.root)
+    assert done.code == 1
+    assert str(error) in done.out
+    document = _status(host)
+    assert (document["state"], document["exit_code"]) == ("failed", 1)
+    assert type(error).__name__ in document["error"]["message"]
+    assert "Traceback" in document["error"]["details"]
+    # The other driver is none the worse for it.
+    states = {driver["name"]: driver["is_ready"] for driver in document["drivers"]}
+    assert states == {"other": False, DRIVER: True}
+
+
+def test_a_defect_shows_even_where_what_is_there_serves(
+    ready: Host, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preparing, "obtain", _raising(tarfile.ReadError("not a tar file")))
+    assert call("apply", "--update", "--root", ready.root).code == 1
+    assert _status(ready)["state"] == "failed"
+    assert _status(ready)["drivers"][0]["is_ready"]
+    document = call("apply", "--update", "--root", ready.root, "--json").document
+    assert "ReadError" in document["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("where", "words"),
+    [
+        ("provision.agent.reconcile.observe", ["apply"]),
+        ("provision.agent.reconcile.plan", ["apply"]),
+        ("provision.cli.commands.apply.wait_for_kernel", ["apply", "--wait-kernel"]),
+        ("provision.agent.reconcile.observe", ["prepare", NEXT]),
+        ("provision.agent.boot.observe", ["apply", "--boot"]),
+        ("provision.agent.reconcile.conclude", ["apply"]),
+        ("provision.agent.collect.find_kernels", ["apply", "--timer"]),
+    ],
+)
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(ValueError("no"), 1), (PermissionError(13, "no"), 1), (KeyboardInterrupt(), 130)],
+)
+def test_what_escapes_a_run_is_told_too(
+    where: str,
+    words: list[str],
+    error: BaseException,
+    code: int,
+    ready: Host,
+    call: Call,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    call("apply", "--root", ready.root)
+    assert _status(ready)["state"] == "ready"
+    monkeypatch.setattr(where, _raising(error))
+    assert call(*words, "--root", ready.root).code == code
+    document = _status(ready)
+    assert (document["state"], document["exit_code"]) == ("failed", code)
+    assert document["error"]["message"]
+
+
+def test_a_host_that_cannot_be_looked_at_has_a_status_all_the_same(
+    ready: Host, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for place in ("provision.agent.reconcile.observe", "provision.agent.conclusion.observe"):
+        monkeypatch.setattr(place, _raising(ValueError("no")))
+    assert call("apply", "--root", ready.root).code == 1
+    document = _status(ready)
+    assert (document["state"], document["drivers"], document["is_ready"]) == ("failed", [], False)
+
+
+def test_mistakes_in_the_configuration_are_in_the_status(ready: Host, call: Call) -> None:
+    ready.configure("[drivers\n")
+    for words in (["apply"], ["apply", "--boot"], ["prepare", NEXT]):
+        (ready.root / "run/provision/status.json").unlink()
+        assert call(*words, "--root", ready.root).code == 2
+        document = _status(ready)
+        assert (document["state"], document["exit_code"]) == ("failed", 2)
+        assert "provision.toml" in document["error"]["message"]
+
+
+def test_what_was_told_is_past_when_the_next_run_ends_well(
+    ready: Host, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(reconcile, "observe", _raising(ValueError("no")))
+        call("apply", "--root", ready.root)
+    assert call("apply", "--root", ready.root).code == 0
+    document = _status(ready)
+    assert (document["state"], document["error"]) == ("ready", None)
+    assert document["kernels"]["running"] == KERNEL

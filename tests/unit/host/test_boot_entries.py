@@ -1,0 +1,198 @@
+"""Every kernel that a host may boot counts, wherever it is that the boot loader finds it."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from provision.host.boot_entries import boot_entries
+from provision.host.kernels import find_kernels
+
+OLD, NEW = "6.1.0-47-amd64", "6.1.0-56-amd64"
+DEPLOYMENTS = "ostree/deploy/fedora-coreos/deploy"
+DATA = Path(__file__).parents[2] / "data/updaters"
+
+
+def _put(root: Path, name: str, content: str | bytes = "") -> None:
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+def _ostree(root: Path) -> None:
+    """The booted deployment, the one before it, and one that is pinned."""
+    _put(root, "run/ostree-booted")
+    for name, release in (("aa.0", NEW), ("bb.0", OLD), ("cc.1", "5.14.0-1.el9.x86_64")):
+        _put(root, f"{DEPLOYMENTS}/{name}/usr/lib/modules/{release}/vmlinuz")
+        _put(root, f"{DEPLOYMENTS}/{name}.origin")
+
+
+def _flatcar(root: Path) -> None:
+    _put(root, "boot/flatcar/vmlinuz-a", _image(f"{NEW} (build@x) #1"))
+    _put(root, "boot/flatcar/vmlinuz-b", _image(f"{OLD} (build@x) #1"))
+
+
+def _fedora(root: Path) -> None:
+    for release in (NEW, OLD):
+        _put(root, f"boot/vmlinuz-{release}")
+        text = f"title Fedora\nversion {release}\nlinux /vmlinuz-{release}\ninitrd /x.img\n"
+        _put(root, f"boot/loader/entries/1234-{release}.conf", text)
+
+
+def _kernel_install(root: Path) -> None:
+    """What kernel-install(8) lays out for systemd-boot: the release is a folder's name."""
+    for release in (NEW, OLD):
+        _put(root, f"efi/1234/{release}/linux")
+        _put(root, f"efi/loader/entries/1234-{release}.conf", f"linux /1234/{release}/linux\n")
+
+
+def _coreos_entries(root: Path) -> None:
+    """The images of deployments lie in /boot, in a folder a deployment."""
+    for name, release in (("ostree-2", NEW), ("ostree-1", OLD)):
+        image = f"ostree/fedora-coreos-{name}/vmlinuz-{release}"
+        _put(root, f"boot/{image}")
+        _put(root, f"boot/loader/entries/{name}.conf", f"version 1\nlinux /{image}\n")
+
+
+def _entries_of_other_hands(root: Path) -> None:
+    """Indented, a key without a value, and an image that tells its release only inside."""
+    _put(root, f"boot/vmlinuz-{NEW}")
+    _put(root, "boot/loader/entries/new.conf", f"version\n  linux\t/vmlinuz-{NEW}\n")
+    _put(root, "boot/old/kernel", _image(f"{OLD} (build@x) #1"))
+    _put(root, "boot/loader/entries/old.conf", "title old\nlinux /old/kernel\n")
+
+
+def _folders_are_absolute_links(root: Path) -> None:
+    """On the host itself they lead to folders of its own."""
+    _fedora(root)
+    (root / "sysroot").mkdir()
+    (root / "boot").rename(root / "sysroot/boot")
+    (root / "boot").symlink_to("/sysroot/boot")
+
+
+def _unified(root: Path) -> None:
+    for name in (f"1234-{NEW}.efi", f"1234-{OLD}+3-1.efi"):
+        _put(root, f"boot/efi/EFI/Linux/{name}")
+
+
+def _grub(root: Path) -> None:
+    lines = [f"\tlinux\t/boot/vmlinuz-{r} root=UUID=1 ro" for r in (NEW, OLD, "6.1.0-1-amd64")]
+    _put(root, "boot/grub/grub.cfg", "menuentry 'x' {\n" + "\n".join(lines) + "\n}\n")
+    # The last one's image is gone: its line boots nothing.
+    for release in (NEW, OLD):
+        _put(root, f"boot/vmlinuz-{release}")
+
+
+def _grub_of_another_partition(root: Path) -> None:
+    _put(root, "boot/grub2/grub.cfg", f"  linuxefi ($root)/old/vmlinuz-{OLD} ro\n")
+    _put(root, f"boot/old/vmlinuz-{OLD}")
+    _put(root, f"boot/vmlinuz-{NEW}")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        _ostree,
+        _flatcar,
+        _fedora,
+        _kernel_install,
+        _coreos_entries,
+        _entries_of_other_hands,
+        _folders_are_absolute_links,
+        _unified,
+        _grub,
+        _grub_of_another_partition,
+    ],
+)
+def test_what_may_boot_again_is_found(make: Callable[[Path], None], tmp_path: Path) -> None:
+    make(tmp_path)
+    found = boot_entries(tmp_path)
+    extra = {"5.14.0-1.el9.x86_64"} if make is _ostree else set()
+    assert set(found.releases) == {OLD, NEW} | extra
+    assert found.doubts == ()
+    _put(tmp_path, "proc/sys/kernel/osrelease", f"{NEW}\n")
+    kernels = find_kernels(tmp_path, ask=_answer(None))
+    assert set(kernels.others) == {OLD} | extra
+    assert set(kernels.bootable) == {OLD, NEW} | extra
+    # It is made for what boots next; what may boot again keeps what it has.
+    assert OLD not in kernels.relevant
+
+
+def test_the_deployment_to_go_back_to_counts_whatever_the_updater_says(tmp_path: Path) -> None:
+    """It is behind the booted one, so nothing is built for it; but it is there."""
+    document = json.loads((DATA / "rpm-ostree_staged.json").read_text())
+    old = document["deployments"][0] | {"staged": False}
+    document["deployments"] = [old | {"booted": True, "serial": 1}, old]
+    _put(tmp_path, "run/ostree-booted")
+    for deployment, release in zip(document["deployments"], (NEW, OLD), strict=True):
+        name = f"{deployment['checksum']}.{deployment['serial']}"
+        folder = f"ostree/deploy/{deployment['osname']}/deploy/{name}"
+        _put(tmp_path, f"{folder}/usr/lib/modules/{release}/vmlinuz")
+    _put(tmp_path, "proc/sys/kernel/osrelease", f"{NEW}\n")
+    kernels = find_kernels(tmp_path, ask=_answer(json.dumps(document)))
+    assert (kernels.pending, kernels.others, kernels.doubts) == ((), (OLD,), ())
+
+
+def test_what_names_no_release_counts_for_nothing(tmp_path: Path) -> None:
+    for name in ("vmlinuz-0-rescue-1234", "vmlinuz", "config-6.1.0-47-amd64", "memtest86+.bin"):
+        _put(tmp_path, f"boot/{name}")
+    _put(tmp_path, "boot/grub/grub.cfg", "linux /flatcar/vmlinuz-a\nlinux /boot/vmlinuz\n")
+    assert boot_entries(tmp_path).releases == ()
+
+
+def test_what_cannot_be_read_leaves_a_doubt(tmp_path: Path) -> None:
+    _put(tmp_path, "run/ostree-booted")
+    _put(tmp_path, "boot/flatcar/vmlinuz-a", b"MZ" * 0x4000)
+    (tmp_path / "boot/loader/entries/x.conf").mkdir(parents=True)
+    found = boot_entries(tmp_path)
+    assert found.releases == ()
+    text = " ".join(found.doubts)
+    assert len(found.doubts) == 3
+    assert "deployment" in text
+    assert "slot a" in text
+    assert "x.conf" in text
+
+
+@pytest.mark.parametrize("key", ["linux", "uki"])
+def test_an_entry_that_names_no_release_leaves_a_doubt(key: str, tmp_path: Path) -> None:
+    _put(tmp_path, "boot/old/kernel", b"MZ" * 0x4000)
+    _put(tmp_path, "boot/loader/entries/old.conf", f"{key} /old/kernel\n")
+    found = boot_entries(tmp_path)
+    assert found.releases == ()
+    assert "old.conf" in "".join(found.doubts)
+
+
+def test_no_kernel_and_a_rescue_leave_no_doubt(tmp_path: Path) -> None:
+    _put(tmp_path, "boot/efi/shellx64.efi", b"MZ" * 0x4000)
+    _put(tmp_path, "boot/loader/entries/shell.conf", "efi /shellx64.efi\n")
+    _put(tmp_path, "boot/vmlinuz-0-rescue-1234", "compressed for arm64")
+    _put(tmp_path, "boot/loader/entries/rescue.conf", "linux /vmlinuz-0-rescue-1234\n")
+    assert boot_entries(tmp_path).doubts == ()
+
+
+@pytest.mark.parametrize("make", [_ostree, _flatcar, _fedora, _kernel_install, _unified, _grub])
+def test_what_the_running_host_boots_does_not_count_for_another_root(
+    make: Callable[[Path], None], tmp_path: Path
+) -> None:
+    mine, other = tmp_path / "mine", tmp_path / "other"
+    make(mine)
+    other.mkdir()
+    for path in mine.iterdir():
+        (other / path.name).symlink_to(path)
+    assert boot_entries(other).releases == ()
+
+
+def _answer(text: str | None) -> Callable[[Sequence[str]], str | None]:
+    return lambda _argv: text
+
+
+def _image(version: str) -> bytes:
+    """The beginning of a kernel image for x86, as the boot protocol lays it out."""
+    head = bytearray(0x400)
+    head[0x202:0x206] = b"HdrS"
+    struct.pack_into("<H", head, 0x20E, 0x100)
+    return bytes(head[:0x300]) + version.encode() + b"\0" * 16

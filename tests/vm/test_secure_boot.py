@@ -1,0 +1,174 @@
+"""A kernel under Secure Boot judges our signatures: its key is in the firmware's list.
+
+Not as after `mokutil --import`, which takes shim and a person at the firmware's screen; the
+kernel puts keys of both lists into keyrings that it trusts for modules.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kit.guest import DEBIAN_12, guest_of
+from kit.guest.secure_boot import (
+    CERTIFICATE,
+    KEY,
+    PASSPHRASE,
+    SecureBoot,
+    need_secure_boot,
+)
+from kit.hosts import OLD_KERNEL, SMALL_DRIVER
+from kit.process import run
+from kit.product import Provision
+from provision.config import SigningConfig
+from provision.documents import load_json
+from provision.manifest import Manifest
+from provision.modules.signing import sign
+from provision.modules.verify import MANIFEST
+from vm.stored import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from kit.engine import Engine
+    from kit.guest import Guest
+
+_MODULE = f"lib/modules/{OLD_KERNEL}/v4l2loopback.ko"
+_ACCEPTED = ("sha256", "sha384", "sha512")
+# What insmod says, and what the kernel logs: kernel/module/signing.c.
+_REFUSED = {
+    "unsigned": ("Key was rejected by service", "Loading of unsigned module is rejected"),
+    "unknown": ("Key was rejected by service", "module with unavailable key is rejected"),
+    "altered": ("Key was rejected by service", None),
+    "malformed": ("Bad message", None),
+}
+
+
+@pytest.fixture(scope="module")
+def store(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """The small driver, signed with the key that the firmware trusts; it has a passphrase."""
+    need_secure_boot()
+    folder = tmp_path_factory.mktemp("secure-boot")
+    store = Store(Provision(engine.host), folder / "root", OLD_KERNEL)
+    store.host.write("etc/keys/key", KEY.read_text())
+    store.host.write("etc/keys/certificate", CERTIFICATE.read_text())
+    store.host.write("etc/keys/pin", f"{PASSPHRASE}\n")
+    store.host.configure(
+        '[signing]\nkey = "/etc/keys/key"\ncertificate = "/etc/keys/certificate"\n'
+        'pin_file = "/etc/keys/pin"\n'
+    )
+    store.install(SMALL_DRIVER)
+    return store
+
+
+@pytest.fixture(scope="module")
+def modules(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The driver's module with each kind of signature, as `KIND.ko`."""
+    folder = tmp_path_factory.mktemp("variants")
+    entry = (store.host.store(SMALL_DRIVER) / "current").resolve(strict=True)
+    manifest = load_json(entry / MANIFEST, Manifest)
+    (module,) = manifest.modules
+    content = (entry / module.path).read_bytes()[: module.size]
+    words = ["-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=unknown"]
+    run(["openssl", "req", "-x509", *words, "-keyout", folder / "key", "-out", folder / "pem"])
+    trusted = SigningConfig(
+        key=str(KEY), certificate=str(CERTIFICATE), pin_file=f"{store.root}/etc/keys/pin"
+    )
+    unknown = SigningConfig(key=f"{folder}/key", certificate=f"{folder}/pem")
+    configs = {kind: trusted.model_copy(update={"hash": kind}) for kind in _ACCEPTED}
+    configs |= {"unknown": unknown, "altered": trusted, "malformed": trusted}
+    for kind, config in configs.items():
+        path = folder / module.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+        assert sign(folder, manifest, config) == (module.name,)
+        path.rename(folder / f"{kind}.ko")
+    _flip(folder / "altered.ko", content.index(b"v4l2loopback"))
+    # The first byte of the message says that it is a sequence.
+    _flip(folder / "malformed.ko", len(content))
+    (folder / "unsigned.ko").write_bytes(content)
+    return folder
+
+
+def _flip(path: Path, place: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[place] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.fixture(scope="module")
+def guest(
+    bookworm_product: Path,
+    store: Store,
+    modules: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Guest]:
+    """A guest with the driver in its store, booted under Secure Boot."""
+    with guest_of(DEBIAN_12) as guest:
+        guest.install(bookworm_product)
+        store.put(guest)
+        guest("mkdir /root/modules")
+        for path in modules.glob("*.ko"):
+            guest.put(path, f"/root/modules/{path.name}")
+        guest.firmware = SecureBoot.of(guest, tmp_path_factory.mktemp("firmware"))
+        guest.reboot()
+        guest("modprobe videodev")
+        yield guest
+
+
+def test_the_kernel_is_locked_down_and_trusts_the_firmwares_key(guest: Guest) -> None:
+    assert "[integrity]" in guest("cat /sys/kernel/security/lockdown").stdout
+    assert "SnakeOil" in guest("grep asymmetri /proc/keys").stdout
+    assert json.loads(guest("provision facts --json").stdout)["secure_boot"] == "enabled"
+
+
+def test_a_driver_that_we_signed_is_loaded_and_taints_nothing_but_by_its_origin(
+    guest: Guest,
+) -> None:
+    guest(f"provision load {SMALL_DRIVER}")
+    # O: built out of tree; E would be one whose signature the kernel did not verify.
+    assert guest("cat /sys/module/v4l2loopback/taint").stdout.strip() == "O"
+    checks = json.loads(guest("provision doctor --json", check=False).stdout)["checks"]
+    assert {row["state"] for row in checks if row["check"] == "signing"} == {"ok"}
+    guest(f"provision unload {SMALL_DRIVER}")
+
+
+@pytest.mark.parametrize("kind", _ACCEPTED)
+def test_the_kernel_verifies_every_digest_that_can_be_chosen(guest: Guest, kind: str) -> None:
+    guest(f"insmod /root/modules/{kind}.ko")
+    taint = guest("cat /sys/module/v4l2loopback/taint; rmmod v4l2loopback").stdout.strip()
+    assert taint == "O"
+
+
+@pytest.mark.parametrize("kind", _REFUSED)
+def test_the_kernel_refuses_others_each_for_its_reason(guest: Guest, kind: str) -> None:
+    said, logged = _REFUSED[kind]
+    guest("dmesg --clear")
+    done = guest(f"insmod /root/modules/{kind}.ko", check=False)
+    log = guest("dmesg").stdout
+    assert done.returncode != 0
+    assert said in done.stderr
+    assert (logged or "") in log
+    assert ("is rejected" in log) == (logged is not None)
+
+
+def test_a_module_that_was_changed_is_explained(guest: Guest) -> None:
+    entry = f"/var/lib/provision/{SMALL_DRIVER}/current"
+    # Past our own verification, which would find it first.
+    guest(f"cp -a {entry}/ /root/entry && cp /root/modules/altered.ko /root/entry/{_MODULE}")
+    script = (
+        "from pathlib import Path\n"
+        "from provision.documents import load_json\n"
+        "from provision.manifest import Manifest\n"
+        "from provision.modules.loading import load\n"
+        "entry = Path('/root/entry')\n"
+        "try:\n"
+        "    load(entry, load_json(entry / 'driver/manifest.json', Manifest))\n"
+        "except Exception as error:\n"
+        "    print(error)\n"
+    )
+    said = guest("/opt/provision/bin/python -", stdin=script).stdout
+    assert "has a signature that does not verify with any of them" in said
