@@ -251,8 +251,11 @@ def test_many_starts_leave_one_drop_in(
         start = f"{program} --root {bundle.state} run --bundle {folder} many"
         ours = f"ls -A {root}/etc/ld.so.conf.d | grep -c oci-decorator"
         files = f"ls -AR {root}/etc {root}/run | sha256sum"
-        once = docker.run("sh", "-c", f"{start} && {ours} && {files}").stdout.splitlines()
-        loop = f"for n in $(seq {_STARTS - 1}); do {start} || exit 1; done; {ours} && {files}"
+        once = docker.run("sh", "-c", f"({start} || {start}) && {ours} && {files}").stdout.splitlines()
+        # A second try: the kernel may refuse runc the seal of its own copy with EBUSY, now and then
+        # (memfd_wait_for_pins() gives up on a page that something else still holds).
+        again = f"{start} || {start} || exit 1"
+        loop = f"for n in $(seq {_STARTS - 1}); do {again}; done; {ours} && {files}"
         assert docker.run("sh", "-c", loop).stdout.splitlines() == once
         assert once[0] == "1"
     finally:

@@ -49,7 +49,7 @@ def bookworm_product(product: Callable[[Recipe], Path]) -> Path:
 
 @pytest.fixture(scope="session")
 def loaded_guest(
-    bookworm_product: Path, small_build: dict[str, Any], engine_address: str
+    bookworm_product: Path, first_small_build: dict[str, Any], engine_address: str
 ) -> Iterator[Guest]:
     """A guest with the small driver in its store and its module loaded, for several files.
 
@@ -58,7 +58,7 @@ def loaded_guest(
     with guest_of(DEBIAN_12) as guest:
         guest.install(bookworm_product)
         guest.write("/etc/provision/provision.toml", f'[engine]\nhost = "{engine_address}"\n')
-        guest(f"provision install {small_build['image']} && provision load {SMALL_DRIVER}")
+        guest(f"provision install {first_small_build['image']} && provision load {SMALL_DRIVER}")
         yield guest
 
 
