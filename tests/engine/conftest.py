@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kit.bundles import overlaid, unpack_base
+from kit.cache import cache_dir, cached
 from kit.hosts import DISTRO, NEW_KERNEL, Containers, Host
 from kit.podman import Podman
 from kit.probe import can_mount, need, need_programs
@@ -71,6 +72,19 @@ def fresh_root(base_root: Path, tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def nvidia_build(provision: Provision) -> dict[str, Any]:
-    """NVIDIA's open modules on NEW_KERNEL, and the user space: minutes."""
-    return provision.build("nvidia", "--kernel", NEW_KERNEL, "--distro", DISTRO)
+def nvidia_build(engine: Engine, provision: Provision) -> dict[str, Any]:
+    """NVIDIA's open modules on NEW_KERNEL, and the user space.
+
+    Compiled once for a Pin, which takes minutes, and kept: an artifact is a function of its Pin.
+    """
+    target = ("nvidia", "--kernel", NEW_KERNEL, "--distro", DISTRO)
+    digest12 = provision.json("resolve", *target)["digest"].removeprefix("sha256:")[:12]
+
+    def build(draft: Path) -> None:
+        for replaced in cache_dir().glob("nvidia-artifact-*.tar"):
+            replaced.unlink()
+        engine.docker("save", "--output", draft, provision.build(*target)["image"])
+
+    archive = cached(f"nvidia-artifact-{digest12}.tar", build)
+    engine.docker("load", "--quiet", "--input", archive)
+    return provision.build(*target)
