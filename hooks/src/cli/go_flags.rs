@@ -80,6 +80,13 @@ impl Words {
         Ok(())
     }
 
+    /// Adds what stands behind a word that is no option.
+    pub fn add(&mut self, behind: Self, word: &OsString) {
+        self.given.extend(behind.given);
+        self.rest = vec![word.clone()];
+        self.rest.extend(behind.rest);
+    }
+
     /// The value that was given last.
     pub fn value(&self, name: &str) -> Option<&str> {
         let given = self.given.iter().rev();

@@ -12,6 +12,7 @@ pub mod hooks_d;
 pub mod json_text;
 pub mod links;
 pub mod lock;
+pub mod owner;
 pub mod plan;
 pub mod podman;
 pub mod record;
