@@ -222,14 +222,15 @@ pub fn rootfs(spec: &Spec, bundle: &Path) -> Result<Option<Rootfs>> {
         .transpose()
 }
 
-/// What of the edits the container gets beside what its spec has already.
+/// What of the edits the container gets beside what its spec has already. `root` is the host's.
 pub fn settle(
     mut edits: Edits,
     spec: &Spec,
     rootfs: Option<&Rootfs>,
+    root: &Path,
     log: &Log,
 ) -> Result<Settled> {
-    libraries::find(&mut edits);
+    libraries::find(&mut edits, || Host::open(root))?;
     let image = rootfs.map_or(&Unseen as &dyn Image, |rootfs| rootfs);
     let mut present = spec.present()?;
     if let Some(root) = rootfs.and_then(|rootfs| path_of(&rootfs.mounted)) {
