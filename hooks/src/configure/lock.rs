@@ -256,6 +256,26 @@ mod tests {
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "x");
     }
 
+    /// Two that name the same folders in another order would wait for each other.
+    #[test]
+    fn the_order_in_which_files_are_named_makes_no_difference() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = ["a/file", "b/file", "c/file"].map(|name| dir.path().join(name));
+        for file in &files {
+            std::fs::create_dir(file.parent().unwrap()).unwrap();
+        }
+        let [a, b, c] = files.each_ref().map(std::path::PathBuf::as_path);
+        std::thread::scope(|scope| {
+            for order in [[a, b, c], [c, b, a], [b, c, a]] {
+                scope.spawn(move || {
+                    for _ in 0..100 {
+                        drop(take_within(&order, false, Duration::from_secs(20)).unwrap());
+                    }
+                });
+            }
+        });
+    }
+
     #[test]
     fn the_holder_is_found_among_others() {
         let locks = "1: POSIX  ADVISORY  WRITE 5 fd:01:77 0 EOF\n\
