@@ -59,16 +59,16 @@ pub fn run(words: &[OsString]) -> Result<u8> {
     } else {
         "was made"
     };
-    let lines = done
+    let changed = done
         .changed
         .iter()
         .map(|path| format!("{} {verb}\n", path.display()));
     let notes = done.notes.iter().map(|note| format!("note: {note}\n"));
-    let lines: String = lines.chain(notes).collect();
-    print(if lines.is_empty() {
+    let said: String = changed.chain(notes).collect();
+    print(if said.is_empty() {
         "nothing to do\n"
     } else {
-        &lines
+        &said
     })
 }
 

@@ -113,7 +113,7 @@ fn by_rpm(path: &Path) -> Owner {
         let entries = fs::read_dir(Path::new("/").join(folder));
         entries.is_ok_and(|mut entries| entries.next().is_some())
     };
-    if !RPM.iter().any(|folder| has_database(&folder)) {
+    if !RPM.iter().any(has_database) {
         return Owner::Nothing;
     }
     ask("rpm", path).unwrap_or_else(|problem| Owner::Unknown(format!("rpm {problem}")))

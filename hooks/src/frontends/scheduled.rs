@@ -42,9 +42,8 @@ impl<'a> Scheduled<'a> {
     /// Takes the nodes out that only the scheduler gives; those paths. `by` is what asks for them.
     /// Errors: the policy refuses who asks for them.
     pub fn limit(&self, by: &str, edits: &mut Edits, notes: &mut Vec<Note>) -> Result<Vec<String>> {
-        let devices = edits.devices.iter();
-        let nodes = devices.filter(|device| self.reserved.has(device));
-        let mut paths: Vec<String> = nodes.map(|device| device.path.clone()).collect();
+        let gpus = edits.devices.iter().filter(|it| self.reserved.has(it));
+        let mut paths: Vec<String> = gpus.map(|device| device.path.clone()).collect();
         let binds = edits.described.iter();
         let binds = binds.filter(|mount| self.reserved.is_in(self.host, &mount.source));
         paths.extend(binds.map(|mount| mount.target.clone()));
@@ -91,12 +90,10 @@ pub fn without_hooks(request: &Request, notes: &mut Vec<Note>) -> Edits {
         Note::new(Level::Notice, message)
     };
     notes.extend(hooks(request).map(reason));
-    let replaced_hooks = match has_hook(request) {
-        true => HOOKS.map(str::to_owned).to_vec(),
-        false => Vec::new(),
-    };
+    let is_replaced = has_hook(request);
+    let replaced_hooks = is_replaced.then(|| HOOKS.map(str::to_owned).to_vec());
     Edits {
-        replaced_hooks,
+        replaced_hooks: replaced_hooks.unwrap_or_default(),
         ..Edits::default()
     }
 }

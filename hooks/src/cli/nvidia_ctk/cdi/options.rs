@@ -247,7 +247,7 @@ impl Options {
             "class" => self.class = Some(value.to_owned()),
             "device-id" => self.ids.extend(list()),
             "no-all-device" => {
-                self.without_all = truth(value).ok_or_else(|| wrong("true, false"))?
+                self.without_all = truth(value).ok_or_else(|| wrong("true, false"))?;
             }
             "json" => self.json = truth(value).ok_or_else(|| wrong("true, false"))?,
             "disable-hook" => self.disabled_hooks.extend(list()),
