@@ -256,24 +256,25 @@ mod tests {
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "x");
     }
 
-    /// Two that name the same folders in another order would wait for each other.
+    /// Two that named the same folders in another order would wait for each other.
     #[test]
     fn the_order_in_which_files_are_named_makes_no_difference() {
         let dir = tempfile::tempdir().unwrap();
-        let files = ["a/file", "b/file", "c/file"].map(|name| dir.path().join(name));
-        for file in &files {
+        let files = ["a/x", "b/x", "c/x", "a/y"].map(|name| dir.path().join(name));
+        for file in &files[..3] {
             std::fs::create_dir(file.parent().unwrap()).unwrap();
         }
-        let [a, b, c] = files.each_ref().map(std::path::PathBuf::as_path);
-        std::thread::scope(|scope| {
-            for order in [[a, b, c], [c, b, a], [b, c, a]] {
-                scope.spawn(move || {
-                    for _ in 0..100 {
-                        drop(take_within(&order, false, Duration::from_secs(20)).unwrap());
-                    }
-                });
-            }
-        });
+        let locked = |order: [usize; 4]| -> Vec<_> {
+            let paths = order.map(|at| files[at].as_path());
+            let folders = open_all(&paths, false, &mut Made::default());
+            let folders = folders.unwrap().unwrap();
+            folders.iter().map(|folder| folder.identity).collect()
+        };
+        let first = locked([0, 1, 2, 3]);
+        assert_eq!(first.len(), 3, "a folder is locked once");
+        for order in [[2, 1, 0, 3], [3, 2, 0, 1], [1, 3, 2, 0]] {
+            assert_eq!(locked(order), first, "{order:?}");
+        }
     }
 
     #[test]
