@@ -45,6 +45,9 @@ pub struct Done {
     pub notes: Vec<String>,
 }
 
+/// A link that a package forgot, and what it says.
+type Left = (PathBuf, PathBuf);
+
 /// A folder in which the links are to be.
 #[derive(Clone, Copy)]
 pub struct Links<'a> {
@@ -68,21 +71,7 @@ impl Links<'_> {
         }
         let held = self.hold(true)?;
         let target = target(self.folder, self.program);
-        let mut wanted = Vec::new();
-        let mut left = Vec::new();
-        let mut conflicts = Vec::new();
-        for path in self.paths() {
-            match self.what_is(&path) {
-                Found::Others(hint) => conflicts.push((path, hint)),
-                Found::Left(said) => {
-                    left.push((path.clone(), said));
-                    wanted.push(path);
-                }
-                Found::Ours(said) if said == target => {}
-                Found::Ours(_) | Found::Nothing => wanted.push(path),
-            }
-        }
-        refuse(&conflicts)?;
+        let (wanted, left) = self.look(&target)?;
         let mut record = Record::load(self.record)?;
         for (path, said) in &left {
             let entry = Entry {
@@ -96,7 +85,7 @@ impl Links<'_> {
                 let _ = record.put(&held, path, None);
             }
         })?;
-        let note = |(path, said): &(PathBuf, PathBuf)| {
+        let note = |(path, said): &Left| {
             let (path, said) = (path.display(), said.display());
             format!("{path} was a link to {said} that no package owns; `--remove` puts it back")
         };
@@ -105,6 +94,25 @@ impl Links<'_> {
             changed: wanted,
             notes: left.iter().map(note).collect(),
         })
+    }
+
+    /// Which links have to be made, and what those say that a package forgot.
+    /// Errors: files of others have the names.
+    fn look(&self, target: &Path) -> Result<(Vec<PathBuf>, Vec<Left>)> {
+        let (mut wanted, mut left, mut conflicts) = (Vec::new(), Vec::new(), Vec::new());
+        for path in self.paths() {
+            match self.what_is(&path) {
+                Found::Others(hint) => conflicts.push((path, hint)),
+                Found::Left(said) => {
+                    left.push((path.clone(), said));
+                    wanted.push(path);
+                }
+                Found::Ours(said) if said == target => {}
+                Found::Ours(_) | Found::Nothing => wanted.push(path),
+            }
+        }
+        refuse(&conflicts)?;
+        Ok((wanted, left))
     }
 
     /// Removes the links that lead to this program, and puts back what they took the place of; all
