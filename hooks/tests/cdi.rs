@@ -1,6 +1,7 @@
 //! `oci-decorator cdi generate`: its document, held against the rules of CDI.
 
 use crate::support::{code, need, run, stderr, stdout, Tree};
+use oci_decorator::config::cdi::{parse, Syntax};
 use serde_json::{json, Value};
 
 const DIRECTORY: &str = "etc/oci-decorator/oci-decorator.d";
@@ -217,6 +218,84 @@ fn a_folder_has_a_file_for_each_vendor_that_can_have_one() {
             .count(),
         4
     );
+}
+
+const NVIDIA: &str = r#"{"activation_flag": "OCI_NVIDIA", "driver_feature": ["compute"], "interfaces": ["nvidia"],
+    "units": "x[0-9]*", "inventory": {"compute": {"devices": ["x[0-9]*", "xctl"]}}}"#;
+
+/// Without NVIDIA's own service at boot, `--device nvidia.com/gpu=0` finds its devices all the same.
+#[test]
+fn devices_have_the_names_that_nvidias_users_know_unless_others_give_them() {
+    let Some(tree) = host() else { return };
+    let (root, folder) = (tree.shown(), tree.path("run/cdi").display().to_string());
+    tree.folder("var");
+    tree.link("var/run", "../run");
+    let ours = "run/cdi/nvidia.yaml";
+    let generate = || {
+        let words = ["cdi", "generate", "--root", &root, "--output-dir", &folder];
+        let output = run(&words, "");
+        (code(&output), stderr(&output))
+    };
+    assert_eq!(generate(), (0, String::new()));
+    assert!(
+        !tree.path(ours).exists(),
+        "no vendor file answers NVIDIA's interface"
+    );
+    let vendor = |more: &str| {
+        let text = NVIDIA.replace("\"units\"", &format!("{more}\"units\""));
+        tree.file(&format!("{DIRECTORY}/gpus.json"), text);
+    };
+    vendor("");
+    let names = || -> Vec<String> {
+        let spec = parse(&tree.text(ours), Syntax::Yaml).unwrap();
+        assert_eq!(spec.kind, "nvidia.com/gpu");
+        spec.devices.into_iter().map(|device| device.name).collect()
+    };
+    assert_eq!(generate(), (0, String::new()));
+    assert_eq!(names(), ["0", "1", "all"]);
+    // A second run wakes nothing that watches the folder.
+    let changed = || {
+        std::fs::metadata(tree.path(ours))
+            .unwrap()
+            .modified()
+            .unwrap()
+    };
+    let before = changed();
+    assert_eq!(generate().0, 0);
+    assert_eq!(changed(), before);
+    // Its own specification, of the same kind, has a device "all".
+    vendor("\"cdi_kind\": \"nvidia.com/gpu\", ");
+    assert_eq!(generate().0, 0);
+    assert_eq!(names(), ["0", "1"]);
+    vendor("");
+    let theirs = r#"{"cdiVersion":"0.5.0","kind":"nvidia.com/gpu","devices":[{"name":"0","containerEdits":{"env":["A=1"]}}]}"#;
+    for (path, text) in [
+        ("etc/cdi/theirs.json", theirs),
+        ("run/cdi/theirs.json", theirs),
+        ("run/cdi/broken.yaml", "kind: nvidia.com/gpu\n\t"),
+    ] {
+        tree.file(path, text);
+        let (code, message) = generate();
+        let left = "nvidia.com/gpu and is not ours";
+        assert!(
+            code == 0
+                && message.contains(left)
+                && message.contains(path.split('/').next_back().unwrap()),
+            "{message}"
+        );
+        assert!(!tree.path(ours).exists(), "{path}");
+        std::fs::remove_file(tree.path(path)).unwrap();
+        assert_eq!(generate(), (0, String::new()));
+        assert_eq!(names(), ["0", "1", "all"]);
+    }
+    tree.file(ours, "kind: nvidia.com/gpu\n");
+    assert!(generate().1.contains("run/cdi/nvidia.yaml has the kind"));
+    assert_eq!(tree.text(ours), "kind: nvidia.com/gpu\n");
+    std::fs::remove_file(tree.path(ours)).unwrap();
+    assert_eq!(generate().0, 0);
+    std::fs::remove_file(tree.path(&format!("{DIRECTORY}/gpus.json"))).unwrap();
+    assert_eq!(generate().0, 0);
+    assert!(!tree.path(ours).exists(), "it goes with its vendor");
 }
 
 #[test]

@@ -162,6 +162,169 @@ fn a_device_for_each_unit_and_part_by_every_naming() {
     assert!(spec["containerEdits"]["hooks"].is_null());
 }
 
+#[test]
+fn a_specification_has_the_devices_that_are_asked_for() {
+    let Some(tree) = host() else { return };
+    tree.file("run/oci-decorator/devices/nvidia.json", FACTS);
+    let whole = [
+        "/dev/nvidia0",
+        "/dev/nvidia-caps/nvidia-cap3",
+        "/dev/nvidia-caps/nvidia-cap4",
+    ];
+    for (words, expected, of_all) in [
+        (
+            &["--device-id=0"][..],
+            &["0", "GPU-bbb", "all"][..],
+            &["/dev/nvidia1", "/dev/dri/card5"][..],
+        ),
+        (
+            &["--device-id", "GPU-aaa"],
+            &["1", "GPU-aaa", "all"],
+            &whole,
+        ),
+        (&["--device-id=1:2"], &["1:2", "MIG-x", "all"], &whole[..2]),
+        (
+            &["--device-id=MIG-x", "--device-id=1", "--no-all-device"],
+            &["1", "GPU-aaa", "1:2", "MIG-x"],
+            &[],
+        ),
+        (
+            &["--devices=1,MIG-y"],
+            &["1", "GPU-aaa", "1:1", "MIG-y", "all"],
+            &whole,
+        ),
+        (&["--device-id=none"], &["none"], &[]),
+        (
+            &["--no-all-device=true", "--device-id=0,all"],
+            &[
+                "1", "GPU-aaa", "1:2", "MIG-x", "1:1", "MIG-y", "0", "GPU-bbb",
+            ],
+            &[],
+        ),
+    ] {
+        let spec = generate(&tree, words);
+        assert_eq!(names(&spec), expected, "{words:?}");
+        let devices = spec["devices"].as_array().unwrap();
+        let all = devices.iter().find(|d| d["name"] == "all");
+        let mut found = all.map_or(Vec::new(), |all| nodes(&all["containerEdits"]));
+        let mut wanted = of_all.to_vec();
+        found.sort_unstable();
+        wanted.sort_unstable();
+        assert_eq!(found, wanted, "{words:?}");
+    }
+    let root = tree.shown();
+    for id in ["7", "GPU-", "1:7", "gpu"] {
+        let error = ctk(&["generate", "--root", &root, "--device-id", id]).unwrap_err();
+        assert_eq!(error.code, 3);
+        let expected = format!("no device {id:?}; known are 1, GPU-aaa, gpu1, 1:2, MIG-x");
+        assert!(error.to_string().contains(&expected), "{error}");
+    }
+}
+
+#[test]
+fn hooks_are_left_out_and_kept_by_their_names() {
+    let Some(tree) = host() else { return };
+    let words = ["--disable-hook=all", "--enable-hook=update-ldcache"];
+    let spec = generate(&tree, &words);
+    let hooks = spec["containerEdits"]["hooks"].as_array().unwrap();
+    assert_eq!(hooks.len(), 1);
+    assert_eq!(hooks[0]["args"][1], "update-ldcache");
+}
+
+/// Modes whose nodes are not a GPU's never give a GPU.
+#[test]
+fn a_mode_gives_its_own_nodes() {
+    let Some(tree) = host() else { return };
+    let root = tree.shown();
+    for (mode, pattern, module) in [
+        ("gds", "no nvidia-fs* in", "modprobe nvidia-fs"),
+        (
+            "mofed",
+            "no infiniband/uverbs* and no infiniband/rdma_cm in",
+            "modprobe ib_uverbs",
+        ),
+        (
+            "imex",
+            "no nvidia-caps-imex-channels/channel* in",
+            "modprobe nvidia",
+        ),
+        ("nvswitch", "no nvidia-nvswitch* in", "modprobe nvidia"),
+        ("management", "is not supported", "leave --mode out"),
+    ] {
+        let error = ctk(&["generate", "--root", &root, "--mode", mode]).unwrap_err();
+        let said = error.to_string();
+        assert_eq!(error.code, 3, "{said}");
+        assert!(said.contains(pattern) && said.contains(module), "{said}");
+    }
+    for name in [
+        "nvidia-fs0",
+        "nvidia-fs1",
+        "nvidia-caps-imex-channels/channel0",
+        "nvidia-caps-imex-channels/channel12",
+    ] {
+        let path = tree.path("dev").join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let mode = Mode::from_raw_mode(0o666);
+        mknodat(CWD, path, FileType::CharacterDevice, mode, makedev(240, 20)).unwrap();
+    }
+    tree.file("etc/cufile.json", "{}");
+    let spec = generate(&tree, &["--mode=gds", "--class=gds"]);
+    assert_eq!(
+        (names(&spec), &spec["kind"]),
+        (vec!["all"], &json!("nvidia.com/gds"))
+    );
+    assert_eq!(
+        nodes(&spec["devices"][0]["containerEdits"]),
+        ["/dev/nvidia-fs0", "/dev/nvidia-fs1"]
+    );
+    assert_eq!(
+        spec["containerEdits"]["mounts"][0]["containerPath"],
+        "/etc/cufile.json"
+    );
+    assert_eq!(
+        spec["containerEdits"]["mounts"].as_array().unwrap().len(),
+        1
+    );
+    let spec = generate(&tree, &["--mode=IMEX", "--device-id=12", "--no-all-device"]);
+    assert_eq!(names(&spec), ["12"]);
+    let spec = generate(&tree, &["--mode=imex"]);
+    assert_eq!(names(&spec), ["0", "12", "all"]);
+    let error = ctk(&["generate", "--root", &root, "--mode=imex", "--device-id=2"]).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("--mode imex has no device \"2\""),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_host_without_gpus_has_no_empty_specification() {
+    let Some(tree) = host() else { return };
+    for name in ["nvidia0", "nvidia1"] {
+        std::fs::remove_file(tree.path("dev").join(name)).unwrap();
+    }
+    let (root, out) = (tree.shown(), tree.path("out.yaml").display().to_string());
+    for more in [
+        &[][..],
+        &["--mode=nvml"],
+        &["--mode=csv"],
+        &["--no-all-device"],
+        &["--device-id=0"],
+    ] {
+        let words = ["generate", "--root", &root, "--output", &out];
+        let error = ctk(&[&words, more].concat()).unwrap_err();
+        assert_eq!(error.code, 3);
+        let said = error.to_string();
+        assert!(
+            said.contains("no node nvidia[0-9]* in") && said.contains("nvidia.json"),
+            "{said}"
+        );
+        assert!(said.contains("load the driver"), "{said}");
+        assert!(!tree.path("out.yaml").exists());
+    }
+}
+
 /// A vendor file may list the nodes of parts or not.
 #[test]
 fn a_part_has_its_two_rights_and_a_whole_device_has_those_of_all_its_parts() {

@@ -23,7 +23,8 @@ fn apply(tree: &Tree, names: &[&str]) -> String {
     let spec = Spec::parse(&text).unwrap();
     let rootfs = Rootfs::open(&tree.path("bundle/rootfs")).unwrap();
     let log = Log::new(Level::Error, None, "");
-    let settled = frontends::settle(edits, &spec, Some(&rootfs), &log).unwrap();
+    let root = tree.path("host");
+    let settled = frontends::settle(edits, &spec, Some(&rootfs), &root, &log).unwrap();
     let edited = spec.edited(&settled).unwrap();
     write_files(&rootfs, &settled, &log);
     tree.file("bundle/config.json", &edited);

@@ -49,7 +49,7 @@ fn both_programs_enter_a_runtime_and_take_it_out() {
     assert_eq!(tree.text("etc/docker/daemon.json"), DAEMON);
     let said = ok(&ctk(&nvidia));
     assert!(
-        said.ends_with("daemon.json was written\nnext: systemctl reload docker\n"),
+        said.ends_with("daemon.json was written\nnext: systemctl restart docker\n"),
         "{said}"
     );
     let text = tree.text("etc/docker/daemon.json");
@@ -65,7 +65,9 @@ fn both_programs_enter_a_runtime_and_take_it_out() {
     let said = ok(&ctk(&nvidia));
     assert!(said.ends_with("daemon.json is as it has to be\n"), "{said}");
     let ours = ["configure", "docker", &config, &record];
-    ok(&run(&ours, ""));
+    // Docker takes its readers of CDI from its start; a runtime it can add later.
+    let said = ok(&run(&ours, ""));
+    assert!(said.ends_with("next: systemctl reload docker\n"), "{said}");
     assert!(tree
         .text("etc/docker/daemon.json")
         .contains("/oci-decorator-runtime\""));
@@ -79,7 +81,7 @@ fn both_programs_enter_a_runtime_and_take_it_out() {
     let found: serde_json::Value = serde_json::from_str(&found).unwrap();
     assert_eq!(found["changed"], true);
     assert_eq!(found["files"][0]["after"], DAEMON);
-    assert_eq!(found["next"], "systemctl reload docker");
+    assert_eq!(found["next"], "systemctl restart docker");
     assert_eq!(tree.text("etc/docker/daemon.json"), DAEMON);
     let mode = std::fs::metadata(&file).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
@@ -510,6 +512,35 @@ fn links_make_the_program_answer_by_nvidias_names() {
     );
     assert_eq!(tree.listing(), ["bin", "bin/nvidia-ctk"]);
     assert_eq!(code(&run(&["install-links"], "")), 2);
+}
+
+/// What `apt-get remove` leaves of NVIDIA's package.
+#[test]
+fn a_link_that_a_package_forgot_is_replaced_and_put_back() {
+    let tree = Tree::new();
+    let folder = tree.folder("bin").display().to_string();
+    let record = tree.path("state/links.json").display().to_string();
+    let name = "bin/nvidia-container-toolkit";
+    let old = tree.path("bin/nvidia-container-runtime-hook");
+    tree.link(name, old.to_str().unwrap());
+    let install = |words: &[&str]| {
+        let fixed = ["install-links", &folder, "--record", &record];
+        ok(&run(&[&fixed, words].concat(), ""))
+    };
+    let said: serde_json::Value = serde_json::from_str(&install(&["--json"])).unwrap();
+    assert_eq!(said["changed"].as_array().unwrap().len(), 7);
+    assert_eq!(said["notes"].as_array().unwrap().len(), 1);
+    assert_ne!(std::fs::read_link(tree.path(name)).unwrap(), old);
+    assert!(tree
+        .text("state/links.json")
+        .contains(old.to_str().unwrap()));
+    let said = install(&["--remove"]);
+    assert!(
+        said.contains("is a link to") && said.lines().count() == 8,
+        "{said}"
+    );
+    assert_eq!(std::fs::read_link(tree.path(name)).unwrap(), old);
+    assert_eq!(tree.listing(), ["bin", name]);
 }
 
 #[test]

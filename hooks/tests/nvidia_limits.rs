@@ -168,6 +168,145 @@ fn other_devices_come_beside_a_schedulers() {
     assert_eq!(nodes(&found), ["nic"]);
 }
 
+const SITE: &str = r#"{"cdiVersion": "0.5.0", "kind": "site.com/node", "devices": [{"name": "all", "containerEdits": {
+    "env": ["SITE=1"], "deviceNodes": [{"path": "/dev/nic"}, {"path": "/dev/mine", "hostPath": "/dev/nvidia1"}],
+    "mounts": [{"hostPath": "/dev/dri", "containerPath": "/dri"}, {"hostPath": "/opt/x", "containerPath": "/opt/y"}]}}]}"#;
+const SITE_VENDOR: &str = r#"{"activation_flag": "OCI_SITE", "driver_feature": ["all-of-it"],
+    "inventory": {"all-of-it": {"devices": ["nic", "nvidia[0-9]*"], "miscellaneous": ["/opt/x/compute"]}}}"#;
+
+fn site(settings: &str) -> Option<Tree> {
+    let tree = host_with(settings, "")?;
+    tree.file("host/etc/cdi/site.json", SITE);
+    let folder = "host/etc/oci-decorator/oci-decorator.d";
+    tree.file(&format!("{folder}/site.json"), SITE_VENDOR);
+    Some(tree)
+}
+
+fn of_site() -> [(&'static str, Case); 4] {
+    let annotation = || json!({"cdi.k8s.io/x": "site.com/node=all"});
+    [
+        ("kind", case(RUNTIME, &[], "annotations", annotation())),
+        ("mode", case(BY_CDI, &[], "annotations", annotation())),
+        ("flag", case(RUNTIME, &["OCI_SITE="], "", json!(0))),
+        ("flag, own name", case(OWN, &["OCI_SITE=all"], "", json!(0))),
+    ]
+}
+
+/// The nodes decide, and not what a kind or a flag is called.
+#[test]
+fn a_gpu_beside_a_scheduler_is_not_given_under_another_name() {
+    for scheduler in ["strict", "lenient"] {
+        let Some(tree) = site(&format!("scheduler = \"{scheduler}\"")) else {
+            return;
+        };
+        for (way, case) in of_site() {
+            let found = started(&tree, &case, None).unwrap();
+            assert_eq!(nodes(&found), ["nic"], "{scheduler} {way}");
+            let text = found.to_string();
+            assert!(!text.contains("\"/dri\""), "{way}: {text}");
+            assert!(
+                text.contains("/opt/y") || text.contains("/opt/x/compute"),
+                "{way}"
+            );
+            assert!(tree.text("log").contains("is a GPU's"), "{way}");
+            std::fs::remove_file(tree.path("log")).unwrap();
+        }
+    }
+    let Some(tree) = site("") else { return };
+    for (way, case) in of_site() {
+        let found = nodes(&started(&tree, &case, None).unwrap());
+        assert!(
+            found.iter().any(|node| node == "mine" || node == "nvidia1"),
+            "{way}"
+        );
+    }
+    let policy = "scheduler = \"strict\"\n[policy]\non-refusal = \"fail\"";
+    let Some(tree) = site(policy) else { return };
+    for (way, case) in of_site() {
+        let error = started(&tree, &case, None).unwrap_err();
+        assert!(error.contains("is a GPU's"), "{way}: {error}");
+    }
+}
+
+/// `check` answers for its own flags by the same rule.
+#[test]
+fn check_knows_what_only_a_scheduler_gives() {
+    let check = |tree: &Tree, entry: &str| -> (i32, Value) {
+        let config = tree.path("config.toml").display().to_string();
+        let words = ["--config", &config, "check", "--json", "--env", entry];
+        let output = crate::support::run(&words, "");
+        (
+            code(&output),
+            serde_json::from_slice(&output.stdout).unwrap(),
+        )
+    };
+    let listed = |report: &Value| report["vendors"].to_string();
+    for (settings, is_given) in [("", true), ("scheduler = \"lenient\"", false)] {
+        let Some(tree) = site(settings) else { return };
+        let (ended, report) = check(&tree, "OCI_SITE=all");
+        assert_eq!(ended, 0, "{report:#}");
+        assert!(listed(&report).contains("/dev/nic"), "{report:#}");
+        assert_eq!(
+            listed(&report).contains("/dev/nvidia1"),
+            is_given,
+            "{report:#}"
+        );
+        let said = report["ignored"].to_string().contains("is a GPU's");
+        assert_eq!(said, !is_given, "{report:#}");
+        let (ended, report) = check(&tree, "OCI_NVIDIA=all");
+        assert_eq!(ended, 0, "{report:#}");
+        assert_eq!(
+            listed(&report).contains("/dev/nvidia1"),
+            is_given,
+            "{report:#}"
+        );
+    }
+    let policy = "scheduler = \"strict\"\n[policy]\non-refusal = \"fail\"";
+    let Some(tree) = site(policy) else { return };
+    for entry in ["OCI_SITE=all", "OCI_NVIDIA=all"] {
+        let (ended, report) = check(&tree, entry);
+        assert_eq!(ended, 1, "{report:#}");
+        assert!(report["refused"]
+            .to_string()
+            .contains("only the host's scheduler"));
+    }
+}
+
+/// It knows nothing of the scheduler, and would give what mounts ask for.
+#[test]
+fn a_hook_of_nvidias_in_the_spec_goes_beside_a_scheduler() {
+    const THEIRS: [&str; 2] = [
+        "/usr/bin/nvidia-container-runtime-hook",
+        "/opt/x/nvidia-container-toolkit",
+    ];
+    for (settings, program, given, stays) in [
+        ("scheduler = \"strict\"", RUNTIME, None, false),
+        ("scheduler = \"strict\"", RUNTIME, Some("NoDevFiles"), false),
+        ("scheduler = \"lenient\"", RUNTIME, Some("1"), false),
+        ("scheduler = \"lenient\"", OWN, None, false),
+        ("", OWN, None, true),
+        ("", RUNTIME, None, true),
+    ] {
+        let Some(tree) = host_with(settings, "") else {
+            return;
+        };
+        let hooks: Vec<Value> = THEIRS
+            .iter()
+            .chain(&["/bin/true"])
+            .map(|path| json!({"path": path, "args": ["x", "prestart"]}))
+            .collect();
+        let mut spec = spec(&[], &[]);
+        spec["hooks"] = json!({"prestart": hooks, "createRuntime": hooks});
+        let case = Case { program, spec };
+        let found = started(&tree, &case, given).unwrap();
+        for stage in ["prestart", "createRuntime"] {
+            let left = found["hooks"][stage].as_array().unwrap().len();
+            let expected = if stays { 3 } else { 1 };
+            assert_eq!(left, expected, "{settings} {program} {given:?} {stage}");
+        }
+    }
+}
+
 /// Ways that end in names of CDI.
 fn by_names() -> Vec<(&'static str, Case)> {
     let annotation = json!({"cdi.k8s.io/x": "nvidia.com/gpu=0"});

@@ -237,6 +237,58 @@ fn the_hook_covers_the_drivers_settings_itself() {
     }
 }
 
+/// The list of what may be asked for holds in the hook of the mode `legacy` and of `--gpus` too. A
+/// mount namespace stands for the container, so that no engine is needed.
+#[test]
+fn the_hook_gives_what_the_policy_allows() {
+    if !need::root("mounts") {
+        return;
+    }
+    let both = ["nvidia0", "nvidiactl"];
+    for (policy, expected, part) in [
+        ("", &both[..], ""),
+        ("[policy.allow]\nnvidia = \"all\"", &both, ""),
+        ("[policy.allow]\nnvidia = [\"compute\"]", &both, ""),
+        ("[policy.allow]\nnvidia = [\"utility\"]", &[], ""),
+        ("[policy.allow]\namd = \"all\"", &[], ""),
+        ("[policy]\nenvironment = \"none\"", &[], ""),
+        (
+            "[policy]\non-refusal = \"fail\"\n[policy.allow]\namd = \"all\"",
+            &[],
+            "\"policy.allow\"",
+        ),
+    ] {
+        let tree = setup();
+        tree.folder("bundle/rootfs/dev");
+        let own = tree.text("etc/oci-decorator/config.toml");
+        tree.file("etc/oci-decorator/config.toml", format!("{own}{policy}\n"));
+        let settings = "[nvidia-container-cli]\nno-cgroups = true\n";
+        tree.file("etc/nvidia-container-runtime/config.toml", settings);
+        let environment = ["NVIDIA_VISIBLE_DEVICES=0"];
+        let spec = json!({"root": {"path": "rootfs"}, "process": {"env": environment}});
+        tree.file("bundle/config.json", spec.to_string());
+        let script = "
+            unshare --mount sleep 60 & pid=$!
+            trap 'kill $pid' EXIT
+            until [ \"$(readlink /proc/$pid/ns/mnt)\" != \"$(readlink /proc/self/ns/mnt)\" ]; do sleep 0.01; done
+            printf '{\"id\":\"c\",\"pid\":%s,\"bundle\":\"%s/bundle\"}' $pid \"$PWD\" |
+                bin/nvidia-container-runtime-hook prestart
+            echo $?
+            ls bundle/rootfs/dev; ls bundle/rootfs/usr/lib 2>/dev/null";
+        let mut command = there(&tree, "sh");
+        let output = runtime::finish(command.args(["-c", script]).current_dir(tree.0.path()));
+        let (said, problem) = (stdout(&output), stderr(&output));
+        let mut lines = said.lines();
+        let ended = if part.is_empty() { "0" } else { "1" };
+        assert_eq!(lines.next(), Some(ended), "{policy}: {problem}");
+        let found: Vec<&str> = lines.filter(|line| line.starts_with("nvidia")).collect();
+        assert_eq!(found, expected, "{policy}: {problem}");
+        let has_library = said.contains("libcuda.so.1");
+        assert_eq!(has_library, !expected.is_empty(), "{policy}: {said}");
+        assert!(problem.contains(part), "{policy}: {problem}");
+    }
+}
+
 /// Which library the loader finds first.
 fn first(tree: &Tree) -> String {
     let bytes = fs::read(tree.path("bundle/rootfs/etc/ld.so.cache")).unwrap();

@@ -16,6 +16,7 @@ use crate::decide::{decide, Choice, VendorFile};
 use crate::discover::host::Host;
 use crate::discover::inventory::{collect_one, Item, Report};
 use crate::error::{exit, Error, Result};
+use crate::frontends::scheduled::{self, Scheduled};
 use crate::log::level::Level;
 use crate::log::printable;
 use crate::policy::Policy;
@@ -76,7 +77,8 @@ pub fn answer(question: &Question) -> Result<Answer> {
     let mut ignored = Vec::new();
     let mut refused = None;
     let said = &question.said;
-    let request = said.request();
+    let mut request = said.request();
+    scheduled::reserve(&mut request, settings);
     let asks = !said.environment.is_empty() || !said.annotations.is_empty();
     let choices = if asks {
         match decide(&files, &request, &settings.policy) {
@@ -94,9 +96,13 @@ pub fn answer(question: &Question) -> Result<Answer> {
     } else {
         everything(&files)
     };
-    let vendors: Vec<VendorReport> = choices.iter().map(|c| vendor_report(&host, c)).collect();
+    let mut vendors: Vec<VendorReport> = choices.iter().map(|c| vendor_report(&host, c)).collect();
     if asks && refused.is_none() {
         refused = vendors.iter().find_map(|v| v.problem.clone());
+    }
+    let scheduled = Scheduled::of(&request, &host, &files, &settings.policy);
+    if let Some(scheduled) = scheduled.filter(|_| asks && refused.is_none()) {
+        refused = limit(&scheduled, &host, &choices, &mut vendors, &mut ignored).err();
     }
     Ok(Answer {
         config_dir: settings.config_dir.display().to_string(),
@@ -109,6 +115,25 @@ pub fn answer(question: &Question) -> Result<Answer> {
         refused,
         foreign: Answers::of(said, question.loaded, question.nvidia),
     })
+}
+
+/// Takes out of the reports what only a scheduler gives. Errors: that refuses the start.
+fn limit(
+    scheduled: &Scheduled,
+    host: &Host,
+    choices: &[Choice],
+    vendors: &mut [VendorReport],
+    ignored: &mut Vec<String>,
+) -> Result<()> {
+    for (choice, report) in choices.iter().zip(vendors) {
+        let (mut edits, _) = collect_one(host, choice, Report::Missing)?;
+        let mut notes = Vec::new();
+        let flag = &choice.vendor.activation_flag;
+        let paths = scheduled.limit(flag, &mut edits, &mut notes)?;
+        report.items.retain(|item| !paths.contains(&item.path));
+        ignored.extend(notes.into_iter().map(|note| note.message));
+    }
+    Ok(())
 }
 
 fn everything(files: &[VendorFile]) -> Vec<Choice<'_>> {

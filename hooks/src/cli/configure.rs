@@ -196,7 +196,7 @@ pub fn carry_out(order: &Order) -> Result<u8> {
     let mut notes = Vec::new();
     let done = match &order.hooks {
         Some(hooks) => {
-            let put = |hook| hooks_d::put(hook, order.is_removed, order.is_dry);
+            let put = |hook| hooks_d::put(hook, &order.record, order.is_removed, order.is_dry);
             hooks.iter().map(put).collect::<Result<Vec<_>>>()?
         }
         None => vec![edit(order, &mut notes)?],

@@ -16,6 +16,15 @@ pub enum Takes {
 /// An option: its names, the first of which [`Words`] is asked for.
 pub type Known = (&'static [&'static str], Takes);
 
+/// What Go's `strconv.ParseBool` makes of a text.
+pub fn truth(text: &str) -> Option<bool> {
+    match text {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
+        _ => None,
+    }
+}
+
 /// What a command line says.
 #[derive(Debug, Default)]
 pub struct Words {
@@ -64,10 +73,9 @@ impl Words {
         };
         let value = match (takes, value) {
             (Takes::Nothing, None) => "true".to_owned(),
-            (Takes::Nothing, Some(value)) => match &*value {
-                "1" | "t" | "T" | "true" | "TRUE" | "True" => "true".to_owned(),
-                "0" | "f" | "F" | "false" | "FALSE" | "False" => "false".to_owned(),
-                _ => return Err(format!("--{name} is true or false, not {value:?}")),
+            (Takes::Nothing, Some(value)) => match truth(&value) {
+                Some(is) => is.to_string(),
+                None => return Err(format!("--{name} is true or false, not {value:?}")),
             },
             (Takes::Value, Some(value)) => value,
             (Takes::Value, None) => {
@@ -78,6 +86,13 @@ impl Words {
         };
         self.given.push((names[0], value));
         Ok(())
+    }
+
+    /// Adds what stands behind a word that is no option.
+    pub fn add(&mut self, behind: Self, word: &OsString) {
+        self.given.extend(behind.given);
+        self.rest = vec![word.clone()];
+        self.rest.extend(behind.rest);
     }
 
     /// The value that was given last.

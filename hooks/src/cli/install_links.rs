@@ -3,24 +3,29 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use super::configure::record_path;
 use super::go_flags::{Known, Takes, Words};
 use super::{print, usage};
-use crate::configure::links::{self, Done};
+use crate::configure::links::{Done, Links, RECORD};
+use crate::configure::owner::owner;
 use crate::error::{Error, Result};
 use crate::oci::json::quote;
 
 const KNOWN: &[Known] = &[
     (&["remove"], Takes::Nothing),
+    (&["record"], Takes::Value),
     (&["json"], Takes::Nothing),
     (&["help", "h"], Takes::Nothing),
 ];
 
 /// Makes or removes the links with NVIDIA's names. Options may stand before and behind the folder.
 pub fn run(words: &[OsString]) -> Result<u8> {
-    let mut words: Vec<OsString> = words.to_vec();
-    // A folder is named once, so that options can be sorted before it.
-    words.sort_by_key(|word| !word.as_encoded_bytes().starts_with(b"-"));
-    let words = Words::parse(&words, KNOWN).map_err(|e| usage(&format!("install-links: {e}")))?;
+    let mut given = Words::parse(words, KNOWN).map_err(|e| wrong(&e))?;
+    if let Some((folder, behind)) = given.rest.clone().split_first() {
+        let behind = Words::parse(behind, KNOWN).map_err(|e| wrong(&e))?;
+        given.add(behind, folder);
+    }
+    let words = given;
     if words.is_set("help") {
         return print(super::HELP);
     }
@@ -33,10 +38,18 @@ pub fn run(words: &[OsString]) -> Result<u8> {
         .map_err(|e| Error::failed(format!("{}: {e}", folder.to_string_lossy())))?;
     let program = own_program()?;
     let is_removed = words.is_set("remove");
+    let record = words.value("record").map(PathBuf::from);
+    let record = record.unwrap_or_else(|| record_path().with_file_name(RECORD));
+    let links = Links {
+        folder: &folder,
+        program: &program,
+        record: &record,
+        owner,
+    };
     let done = if is_removed {
-        links::remove(&folder, &program)?
+        links.remove()?
     } else {
-        links::install(&folder, &program)?
+        links.install()?
     };
     if words.is_set("json") {
         return print(&json(&done));
@@ -46,16 +59,21 @@ pub fn run(words: &[OsString]) -> Result<u8> {
     } else {
         "was made"
     };
-    let lines = done
+    let changed = done
         .changed
         .iter()
         .map(|path| format!("{} {verb}\n", path.display()));
-    let lines: String = lines.collect();
-    print(if lines.is_empty() {
+    let notes = done.notes.iter().map(|note| format!("note: {note}\n"));
+    let said: String = changed.chain(notes).collect();
+    print(if said.is_empty() {
         "nothing to do\n"
     } else {
-        &lines
+        &said
     })
+}
+
+fn wrong(problem: &str) -> Error {
+    usage(&format!("install-links: {problem}"))
 }
 
 /// The file behind the names.
@@ -71,9 +89,11 @@ fn json(done: &Done) -> String {
         .iter()
         .map(|path| quote(&path.display().to_string()));
     let paths: Vec<_> = paths.collect();
+    let notes: Vec<_> = done.notes.iter().map(|note| quote(note)).collect();
     let target = quote(&done.target.display().to_string());
     format!(
-        "{{\"target\": {target}, \"changed\": [{}]}}\n",
-        paths.join(", ")
+        "{{\"target\": {target}, \"changed\": [{}], \"notes\": [{}]}}\n",
+        paths.join(", "),
+        notes.join(", ")
     )
 }

@@ -194,7 +194,9 @@ fn generate(options: &Options) -> Result<u8> {
         hook_words: options.words_for_hook()?,
     };
     if let Some(folder) = &options.output_dir {
-        cdi::write_each(folder, &request)?;
+        for note in cdi::write_each(folder, &request)? {
+            let _ = writeln!(std::io::stderr(), "note: {}", printable(&note));
+        }
         return Ok(exit::DONE);
     }
     let spec = cdi::generate(&request)?;

@@ -91,6 +91,11 @@ pub fn program(text: &str, name: &str) -> Result<Option<String>> {
     Ok(runtime.map(|runtime| path(runtime).unwrap_or_default().to_owned()))
 }
 
+/// What a file says of CDI. `None`: nothing.
+pub fn reads_cdi(text: Option<&str>) -> Option<bool> {
+    cdi(text?).ok()?
+}
+
 fn default(text: &str) -> Result<Option<String>> {
     let root = parse(text)?;
     let name = root.member(DEFAULT).and_then(Node::text);

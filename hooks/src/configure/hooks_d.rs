@@ -5,8 +5,10 @@
 
 use std::path::{Path, PathBuf};
 
+use super::lock::{self, Lock};
 use super::plan::Done;
-use super::{files, json_text, links, lock};
+use super::record::{Entry, Record};
+use super::{files, json_text, links};
 use crate::error::{Error, Result};
 use crate::oci::json::quote;
 
@@ -45,9 +47,10 @@ impl Hook {
     }
 }
 
-/// Writes the hook's file, or removes it. Errors: there is another program's by that name.
-pub fn put(hook: &Hook, is_removed: bool, is_dry: bool) -> Result<Done> {
-    let lock = || lock::take(&[&hook.file], !is_removed);
+/// Writes the hook's file, or removes it with the folders that were made for it, which the record
+/// remembers. Errors: there is another program's by that name.
+pub fn put(hook: &Hook, record: &Path, is_removed: bool, is_dry: bool) -> Result<Done> {
+    let lock = || lock::take(&[&hook.file, record], !is_removed);
     let held = (!is_dry).then(lock).transpose()?;
     let before = files::read(&hook.file)?;
     if before.as_deref().is_some_and(|text| !is_ours(text)) {
@@ -57,16 +60,38 @@ pub fn put(hook: &Hook, is_removed: bool, is_dry: bool) -> Result<Done> {
     }
     let after = (!is_removed).then(|| hook.text());
     if let Some(held) = held.filter(|_| after != before) {
-        match &after {
-            Some(text) => files::write(&held, &hook.file, text, None)?,
-            None => files::remove(&held, &hook.file)?,
-        }
+        make(&held, record, &hook.file, after.as_deref())?;
     }
     Ok(Done {
         file: hook.file.clone(),
         before,
         after,
     })
+}
+
+/// Remembers first: a run that is killed in between is understood by the next one.
+fn make(held: &Lock, record: &Path, file: &Path, text: Option<&str>) -> Result<()> {
+    // The record's keys are whole paths.
+    let file = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
+    let mut record = Record::load(record)?;
+    let Some(text) = text else {
+        files::remove(held, &file)?;
+        let old = record.get(&file).cloned();
+        return old.map_or(Ok(()), |old| {
+            files::remove_folders(&old.folders);
+            record.put(held, &file, None)
+        });
+    };
+    let folders = record.folders_for(held, &file);
+    if !folders.is_empty() {
+        let entry = Entry {
+            written: vec![text.to_owned()],
+            folders,
+            ..Entry::default()
+        };
+        record.put(held, &file, Some(entry))?;
+    }
+    files::write(held, &file, text, None)
 }
 
 fn is_ours(text: &str) -> bool {
@@ -90,6 +115,8 @@ mod tests {
             program: "/usr/bin/nvidia-container-runtime-hook".to_owned(),
             stage: "prestart",
         };
+        let record = dir.path().join("record.json");
+        let put = |hook: &Hook, is_removed, is_dry| super::put(hook, &record, is_removed, is_dry);
         assert!(put(&hook, false, true).unwrap().is_change());
         assert!(!hook.file.exists());
         let done = put(&hook, false, false).unwrap();
@@ -110,6 +137,28 @@ mod tests {
         for is_removed in [false, true] {
             let error = put(&hook, is_removed, false).unwrap_err();
             assert!(error.message.ends_with("is not ours"), "{error}");
+        }
+    }
+
+    /// The second file lies in a folder that was made for the first.
+    #[test]
+    fn the_last_file_takes_the_folders_along() {
+        for order in [[0, 1], [1, 0]] {
+            let dir = tempfile::tempdir().unwrap();
+            let record = dir.path().join("state/record.json");
+            let hooks = ["10.json", "20.json"].map(|name| Hook {
+                file: dir.path().join("oci/hooks.d").join(name),
+                program: "/usr/bin/oci-decorator".to_owned(),
+                stage: "prestart",
+            });
+            for hook in &hooks {
+                put(hook, &record, false, false).unwrap();
+            }
+            for at in order {
+                assert!(dir.path().join("oci/hooks.d").is_dir());
+                put(&hooks[at], &record, true, false).unwrap();
+            }
+            assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
         }
     }
 

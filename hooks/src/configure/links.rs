@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 
 use super::files::{draft_of, remove_drafts};
 use super::lock::{self, Lock};
+use super::owner::Owner;
+use super::record::{Entry, Record};
 use crate::error::{Error, Result};
 
 /// Links that are made.
@@ -16,6 +18,11 @@ pub const NAMES: [&str; 7] = [
     "nvidia-ctk",
     "nvidia-cdi-hook",
 ];
+/// Where the record is, beside that of engines' files.
+pub const RECORD: &str = "links.json";
+/// errno(3): a link leads to nothing, or round in a circle.
+const NO_ENTRY: i32 = libc::ENOENT;
+const LINK_LOOP: i32 = libc::ELOOP;
 /// This program's own names.
 const OWN: [&str; 2] = ["oci-decorator", "oci-decorator-runtime"];
 
@@ -34,58 +41,215 @@ pub struct Done {
     pub target: PathBuf,
     /// Paths of those that were made or removed.
     pub changed: Vec<PathBuf>,
+    /// What was there before, or comes back, or does not.
+    pub notes: Vec<String>,
 }
 
-/// Makes all of the links, or none. Errors: files of others have the names, all of them named.
-pub fn install(folder: &Path, program: &Path) -> Result<Done> {
-    let shown = folder.display();
-    if !folder.is_dir() {
-        return Err(Error::not_found(format!("{shown} is not a folder"))
-            .resolve(format!("make it: mkdir -p {shown}")));
-    }
-    let held = lock::take(&[&folder.join(NAMES[0])], false)?;
-    let target = target(folder, program);
-    let mut wanted = Vec::new();
-    let mut conflicts = Vec::new();
-    for path in NAMES.map(|name| folder.join(name)) {
-        match what_is(&path, program) {
-            Found::Others => conflicts.push(path.display().to_string()),
-            Found::Ours(said) if said == target => {}
-            Found::Ours(_) | Found::Nothing => wanted.push(path),
-        }
-    }
-    if !conflicts.is_empty() {
-        return Err(Error::failed(format!(
-            "files of others have the names: {}",
-            conflicts.join(", ")
-        ))
-        .resolve(format!(
-            "remove the package that brought them (`dpkg -S {0}` or `rpm -qf {0}` says which), or take another folder; nothing was changed",
-            conflicts[0]
-        )));
-    }
-    make(&held, &target, &wanted)?;
-    Ok(Done {
-        target,
-        changed: wanted,
-    })
+/// A link that a package forgot, and what it says.
+type Left = (PathBuf, PathBuf);
+
+/// A folder in which the links are to be.
+#[derive(Clone, Copy)]
+pub struct Links<'a> {
+    pub folder: &'a Path,
+    /// Where the links lead.
+    pub program: &'a Path,
+    /// Remembers where links led that ours took the place of.
+    pub record: &'a Path,
+    /// To whom a file of the host belongs.
+    pub owner: fn(&Path) -> Owner,
 }
 
-/// Removes the links that lead to this program; all else stays.
-pub fn remove(folder: &Path, program: &Path) -> Result<Done> {
-    let held = lock::take(&[&folder.join(NAMES[0])], false)?;
-    let mut changed = Vec::new();
-    for path in NAMES.map(|name| folder.join(name)) {
-        remove_drafts(&held, &path);
-        if matches!(what_is(&path, program), Found::Ours(_)) {
-            std::fs::remove_file(&path).map_err(|error| failed("remove", &path, &error))?;
-            changed.push(path);
+impl Links<'_> {
+    /// Makes all of the links, or none. A link that a package forgot gives way, and is remembered.
+    /// Errors: files of others have the names, all of them named.
+    pub fn install(&self) -> Result<Done> {
+        let shown = self.folder.display();
+        if !self.folder.is_dir() {
+            return Err(Error::not_found(format!("{shown} is not a folder"))
+                .resolve(format!("make it: mkdir -p {shown}")));
+        }
+        let held = self.hold(true)?;
+        let target = target(self.folder, self.program);
+        let (wanted, left) = self.look(&target)?;
+        let mut record = Record::load(self.record)?;
+        for (path, said) in &left {
+            let entry = Entry {
+                original: Some(said.display().to_string()),
+                ..Entry::default()
+            };
+            record.put(&held, path, Some(entry))?;
+        }
+        make(&held, &target, &wanted).inspect_err(|_| {
+            for (path, _) in &left {
+                let _ = record.put(&held, path, None);
+            }
+        })?;
+        let note = |(path, said): &Left| {
+            let (path, said) = (path.display(), said.display());
+            format!("{path} was a link to {said} that no package owns; `--remove` puts it back")
+        };
+        Ok(Done {
+            target,
+            changed: wanted,
+            notes: left.iter().map(note).collect(),
+        })
+    }
+
+    /// Which links have to be made, and what those say that a package forgot.
+    /// Errors: files of others have the names.
+    fn look(&self, target: &Path) -> Result<(Vec<PathBuf>, Vec<Left>)> {
+        let (mut wanted, mut left, mut conflicts) = (Vec::new(), Vec::new(), Vec::new());
+        for path in self.paths() {
+            match self.what_is(&path) {
+                Found::Others(hint) => conflicts.push((path, hint)),
+                Found::Left(said) => {
+                    left.push((path.clone(), said));
+                    wanted.push(path);
+                }
+                Found::Ours(said) if said == target => {}
+                Found::Ours(_) | Found::Nothing => wanted.push(path),
+            }
+        }
+        refuse(&conflicts)?;
+        Ok((wanted, left))
+    }
+
+    /// Removes the links that lead to this program, and puts back what they took the place of; all
+    /// else stays.
+    pub fn remove(&self) -> Result<Done> {
+        let held = self.hold(false)?;
+        let mut record = Record::load(self.record)?;
+        let (mut changed, mut notes) = (Vec::new(), Vec::new());
+        for path in self.paths() {
+            remove_drafts(&held, &path);
+            let before = record.get(&path).and_then(|entry| entry.original.clone());
+            let found = self.what_is(&path);
+            notes.extend(
+                before
+                    .as_ref()
+                    .and_then(|old| what_becomes(&path, old, &found)),
+            );
+            if matches!(found, Found::Ours(_)) {
+                let done = match &before {
+                    Some(old) => replace(&path, Path::new(old)),
+                    None => std::fs::remove_file(&path),
+                };
+                done.map_err(|error| failed("remove", &path, &error))?;
+                changed.push(path.clone());
+            }
+            if before.is_some() {
+                record.put(&held, &path, None)?;
+            }
+        }
+        Ok(Done {
+            target: target(self.folder, self.program),
+            changed,
+            notes,
+        })
+    }
+
+    fn paths(&self) -> [PathBuf; 7] {
+        NAMES.map(|name| self.folder.join(name))
+    }
+
+    /// Locks the folder, and the record's where there is or will be one: the host's state may be
+    /// read-only where nothing has to be remembered.
+    fn hold(&self, makes: bool) -> Result<Lock> {
+        let is_left = |path: &PathBuf| matches!(self.what_is(path), Found::Left(_));
+        let link = self.folder.join(NAMES[0]);
+        if self.record.exists() || makes && self.paths().iter().any(is_left) {
+            lock::take(&[&link, self.record], makes)
+        } else {
+            lock::take(&[&link], makes)
         }
     }
-    Ok(Done {
-        target: target(folder, program),
-        changed,
-    })
+
+    fn what_is(&self, path: &Path) -> Found {
+        if std::fs::symlink_metadata(path).is_err() {
+            return Found::Nothing;
+        }
+        let Ok(said) = std::fs::read_link(path) else {
+            return Found::Others(None);
+        };
+        let to = std::fs::canonicalize(path);
+        let is_program = to
+            .as_ref()
+            .is_ok_and(|to| Some(to) == std::fs::canonicalize(self.program).ok().as_ref());
+        let is_lost = to
+            .as_ref()
+            .is_err_and(|error| matches!(error.raw_os_error(), Some(NO_ENTRY | LINK_LOOP)));
+        // One of an installation that is gone leads nowhere.
+        let is_old = is_lost && said.file_name().is_some_and(|name| name == OWN[0]);
+        if is_program || is_old {
+            return Found::Ours(said);
+        }
+        if !is_lost && !self.is_one_of_them(&said) {
+            return Found::Others(None);
+        }
+        match (self.owner)(path) {
+            Owner::Nothing => Found::Left(said),
+            Owner::Package(package) => Found::Others(Some(format!(
+                "the package {package} owns {}",
+                path.display()
+            ))),
+            Owner::Alternatives(name) => Found::Others(Some(format!(
+                "take it out of the alternatives: update-alternatives --remove-all {name}"
+            ))),
+            Owner::Unknown(problem) => Found::Others(Some(format!(
+                "it can't be told whether a package owns {0} ({problem}); if none does, rm {0}",
+                path.display()
+            ))),
+        }
+    }
+
+    /// True for what a link says that leads to another of the names in this folder: that one
+    /// becomes ours too, or is refused by itself.
+    fn is_one_of_them(&self, said: &Path) -> bool {
+        let to = self.folder.join(said);
+        let name = to.file_name().and_then(|name| name.to_str());
+        let own = |folder: &Path| std::fs::canonicalize(folder).ok();
+        name.is_some_and(|name| NAMES.contains(&name))
+            && to.parent().and_then(own) == own(self.folder)
+    }
+}
+
+/// Errors: there are conflicts.
+fn refuse(conflicts: &[(PathBuf, Option<String>)]) -> Result<()> {
+    let Some((first, _)) = conflicts.first() else {
+        return Ok(());
+    };
+    let shown: Vec<_> = conflicts
+        .iter()
+        .map(|(path, _)| path.display().to_string())
+        .collect();
+    let mut hints = conflicts.iter().filter_map(|(_, hint)| hint.clone());
+    let hint = hints.next().unwrap_or_else(|| {
+        let first = first.display();
+        format!("remove the package that brought them (`dpkg -S {first}` or `rpm -qf {first}` says which)")
+    });
+    Err(Error::failed(format!(
+        "files of others have the names: {}",
+        shown.join(", ")
+    ))
+    .resolve(format!(
+        "{hint}, or take another folder; nothing was changed"
+    )))
+}
+
+/// What is said of a link that ours took the place of.
+fn what_becomes(path: &Path, old: &str, found: &Found) -> Option<String> {
+    let path = path.display();
+    match found {
+        Found::Ours(_) => Some(format!("{path} is a link to {old} again")),
+        Found::Left(said) if said == Path::new(old) => None,
+        Found::Nothing => Some(format!(
+            "{path} was removed by another program: its old link to {old} does not come back"
+        )),
+        Found::Left(_) | Found::Others(_) => Some(format!(
+            "{path} is another's now: its old link to {old} does not come back"
+        )),
+    }
 }
 
 fn make(held: &Lock, target: &Path, paths: &[PathBuf]) -> Result<()> {
@@ -123,27 +287,10 @@ enum Found {
     Nothing,
     /// A link to us; what it says.
     Ours(PathBuf),
-    Others,
-}
-
-fn what_is(path: &Path, program: &Path) -> Found {
-    if std::fs::symlink_metadata(path).is_err() {
-        return Found::Nothing;
-    }
-    let Ok(said) = std::fs::read_link(path) else {
-        return Found::Others;
-    };
-    let to = std::fs::canonicalize(path);
-    let is_program = to
-        .as_ref()
-        .is_ok_and(|to| Some(to) == std::fs::canonicalize(program).ok().as_ref());
-    // One of an installation that is gone leads nowhere.
-    let is_left = to.is_err() && said.file_name().is_some_and(|name| name == OWN[0]);
-    if is_program || is_left {
-        Found::Ours(said)
-    } else {
-        Found::Others
-    }
+    /// A link that a package forgot; what it says.
+    Left(PathBuf),
+    /// What to do about it, where that is not what it is for any file.
+    Others(Option<String>),
 }
 
 /// Beside the program, its name is enough, and holds when the folder is mounted elsewhere.
@@ -160,108 +307,4 @@ fn target(folder: &Path, program: &Path) -> PathBuf {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::os::unix::fs::symlink;
-
-    fn listing(folder: &Path) -> Vec<String> {
-        let entries = std::fs::read_dir(folder).unwrap();
-        let mut names: Vec<_> = entries
-            .map(|e| e.unwrap().file_name().into_string().unwrap())
-            .collect();
-        names.sort();
-        names
-    }
-
-    fn host() -> (tempfile::TempDir, PathBuf) {
-        let dir = tempfile::tempdir().unwrap();
-        std::fs::create_dir(dir.path().join("bin")).unwrap();
-        let program = dir.path().join("bin/oci-decorator");
-        std::fs::write(&program, "x").unwrap();
-        (dir, program)
-    }
-
-    #[test]
-    fn links_come_once_and_go() {
-        let (dir, program) = host();
-        let bin = dir.path().join("bin");
-        let done = install(&bin, &program).unwrap();
-        assert_eq!(
-            (done.target.to_str(), done.changed.len()),
-            (Some("oci-decorator"), 7)
-        );
-        assert_eq!(listing(&bin).len(), 8);
-        assert_eq!(
-            std::fs::read_to_string(bin.join("nvidia-ctk")).unwrap(),
-            "x"
-        );
-        assert_eq!(install(&bin, &program).unwrap().changed.len(), 0);
-        assert_eq!(remove(&bin, &program).unwrap().changed.len(), 7);
-        assert_eq!(listing(&bin), ["oci-decorator"]);
-        assert_eq!(remove(&bin, &program).unwrap().changed.len(), 0);
-    }
-
-    #[test]
-    fn elsewhere_they_are_absolute_and_old_ones_are_replaced() {
-        let (dir, program) = host();
-        let other = dir.path().join("other");
-        let error = install(&other, &program).unwrap_err();
-        assert!(error.message.ends_with("is not a folder"), "{error}");
-        std::fs::create_dir(&other).unwrap();
-        symlink("/gone/oci-decorator", other.join("nvidia-ctk")).unwrap();
-        let done = install(&other, &program).unwrap();
-        assert_eq!((&done.target, done.changed.len()), (&program, 7));
-        assert_eq!(
-            std::fs::read_link(other.join("nvidia-ctk")).unwrap(),
-            program
-        );
-    }
-
-    #[test]
-    fn files_of_others_stay_and_then_there_is_no_link_at_all() {
-        let (dir, program) = host();
-        let other = dir.path().join("other");
-        std::fs::create_dir(&other).unwrap();
-        std::fs::write(other.join("nvidia-ctk"), "theirs").unwrap();
-        symlink("nvidia-ctk", other.join("nvidia-cdi-hook")).unwrap();
-        let error = install(&other, &program).unwrap_err();
-        assert!(error.message.contains("/nvidia-ctk, "), "{error}");
-        assert!(error.message.ends_with("/nvidia-cdi-hook"), "{error}");
-        assert!(error.resolution.unwrap().contains("dpkg -S"));
-        assert_eq!(remove(&other, &program).unwrap().changed.len(), 0);
-        assert_eq!(listing(&other), ["nvidia-cdi-hook", "nvidia-ctk"]);
-    }
-
-    #[test]
-    fn what_was_made_goes_where_the_rest_can_not_be_made() {
-        let (dir, _) = host();
-        let bin = dir.path().join("bin");
-        let paths = [bin.join("one"), bin.join("two"), bin.join("none/three")];
-        symlink("before", &paths[1]).unwrap();
-        let held = lock::take(&[&paths[0]], false).unwrap();
-        let error = make(&held, Path::new("oci-decorator"), &paths).unwrap_err();
-        assert!(error.message.contains("none/three"), "{error}");
-        assert_eq!(listing(&bin), ["oci-decorator", "two"]);
-        assert_eq!(std::fs::read_link(&paths[1]).unwrap(), Path::new("before"));
-    }
-
-    #[test]
-    fn names_of_ours() {
-        for name in [
-            "/usr/bin/oci-decorator-runtime",
-            "nvidia-container-runtime",
-            "/a/nvidia-ctk",
-        ] {
-            assert!(is_name_of_ours(name), "{name}");
-        }
-        for name in [
-            "",
-            "/",
-            "/usr/bin/runc",
-            "/oci-decorator/x",
-            "oci-decorator-x",
-        ] {
-            assert!(!is_name_of_ours(name), "{name}");
-        }
-    }
-}
+mod tests;

@@ -256,6 +256,27 @@ mod tests {
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "x");
     }
 
+    /// Two that named the same folders in another order would wait for each other.
+    #[test]
+    fn the_order_in_which_files_are_named_makes_no_difference() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = ["a/x", "b/x", "c/x", "a/y"].map(|name| dir.path().join(name));
+        for file in &files[..3] {
+            std::fs::create_dir(file.parent().unwrap()).unwrap();
+        }
+        let locked = |order: [usize; 4]| -> Vec<_> {
+            let paths = order.map(|at| files[at].as_path());
+            let folders = open_all(&paths, false, &mut Made::default());
+            let folders = folders.unwrap().unwrap();
+            folders.iter().map(|folder| folder.identity).collect()
+        };
+        let first = locked([0, 1, 2, 3]);
+        assert_eq!(first.len(), 3, "a folder is locked once");
+        for order in [[2, 1, 0, 3], [3, 2, 0, 1], [1, 3, 2, 0]] {
+            assert_eq!(locked(order), first, "{order:?}");
+        }
+    }
+
     #[test]
     fn the_holder_is_found_among_others() {
         let locks = "1: POSIX  ADVISORY  WRITE 5 fd:01:77 0 EOF\n\

@@ -12,6 +12,7 @@ pub mod hooks_d;
 pub mod json_text;
 pub mod links;
 pub mod lock;
+pub mod owner;
 pub mod plan;
 pub mod podman;
 pub mod record;
@@ -61,10 +62,14 @@ impl Engine {
         }
     }
 
-    /// The command after which the engine works by its files. `None`: it reads them at
-    /// every start of a container.
-    pub fn reread(self) -> Option<&'static str> {
+    /// The command after which the engine works by its file, which was one text and is another.
+    /// `None`: it reads it at every start of a container.
+    pub fn reread(self, before: Option<&str>, after: Option<&str>) -> Option<&'static str> {
         match self {
+            // Docker makes its readers of CDI when it starts.
+            Self::Docker if docker::reads_cdi(before) != docker::reads_cdi(after) => {
+                Some("systemctl restart docker")
+            }
             Self::Docker => Some("systemctl reload docker"),
             Self::Containerd => Some("systemctl restart containerd"),
             Self::Crio => Some("systemctl restart crio"),

@@ -65,9 +65,7 @@ impl Job {
         let mut plan = plan.map_err(|problem| refused(&self.file, &problem))?;
         if let Some(held) = &held {
             if let Some(new) = &mut plan.entry {
-                let mut made = held.made_for(&self.file);
-                made.retain(|folder| !new.folders.contains(folder));
-                new.folders.extend(made);
+                new.folders = record.folders_for(held, &self.file);
             }
             self.make(held, &mut record, before.as_deref(), &plan, entry.as_ref())?;
         }

@@ -63,6 +63,18 @@ impl Record {
         self.entries.get(&*file.to_string_lossy())
     }
 
+    /// Folders above a file that go with it once they are empty, the outermost first: those that
+    /// were made now, and those that were made for other files before.
+    pub fn folders_for(&self, held: &Lock, file: &Path) -> Vec<String> {
+        let made = self.entries.values().flat_map(|entry| &entry.folders);
+        let made = made.filter(|folder| file.starts_with(folder)).cloned();
+        let mut folders: Vec<String> = made.chain(held.made_for(file)).collect();
+        // An outer folder's path is the shorter one.
+        folders.sort();
+        folders.dedup();
+        folders
+    }
+
     /// Remembers a file, or forgets it, and writes that down before anything else is done.
     /// It holds texts that only root may read, maybe. Its folder is locked.
     pub fn put(&mut self, held: &Lock, file: &Path, entry: Option<Entry>) -> Result<()> {

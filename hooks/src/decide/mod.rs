@@ -174,20 +174,25 @@ impl<'p> Refusals<'p> {
     }
 
     fn add_for(&mut self, file: Option<&VendorFile>, reason: String) -> Result<()> {
-        if self.policy.on_refusal == OnRefusal::Fail {
-            return Err(Error::failed(reason)
-                .resolve("ask in a way that counts, or change [policy] in config.toml"));
-        }
-        let note = Note::new(
-            Level::Notice,
-            format!("{reason}; the container starts without"),
-        );
-        self.notes.push(match file {
-            Some(file) => note.vendor(&file.name),
-            None => note,
-        });
+        self.notes.push(refuse(self.policy, file, reason)?);
         Ok(())
     }
+}
+
+/// What becomes of a request that does not count. Errors: the end of the start.
+pub fn refuse(policy: &Policy, file: Option<&VendorFile>, reason: String) -> Result<Note> {
+    if policy.on_refusal == OnRefusal::Fail {
+        return Err(Error::failed(reason)
+            .resolve("ask in a way that counts, or change [policy] in config.toml"));
+    }
+    let note = Note::new(
+        Level::Notice,
+        format!("{reason}; the container starts without"),
+    );
+    Ok(match file {
+        Some(file) => note.vendor(&file.name),
+        None => note,
+    })
 }
 
 /// The features that are asked for and allowed, each once. `all` means all that are allowed.

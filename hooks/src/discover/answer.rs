@@ -48,7 +48,12 @@ pub fn collect_answer(host: &Host, answer: &Answer) -> Result<(Edits, Vec<Note>)
     }
     let found = usable(host.facts(&choice.file.name), answer, &mut notes)?;
     let facts = found.facts();
-    let all = units(host, choice.vendor, &edits.devices, facts);
+    // Features without nodes don't make the host one without devices.
+    let all = if edits.devices.is_empty() {
+        units(host, choice.vendor, &nodes_of_units(host, answer), facts)
+    } else {
+        units(host, choice.vendor, &edits.devices, facts)
+    };
     let asker = Asker {
         interface: ask.interface,
         by: &ask.by,
@@ -138,8 +143,9 @@ fn check_nodes(
         }
         let index = all[*at].index;
         let minor = facts.and_then(|facts| Some(facts.devices.get(*at)?.minor));
-        let is_own = |path: &&String| number(path) == minor && minor.is_some();
-        if let Some(path) = nodes_of_units(host, answer).iter().find(is_own) {
+        let is_own = |node: &&Device| number(&node.path) == minor && minor.is_some();
+        if let Some(node) = nodes_of_units(host, answer).iter().find(is_own) {
+            let path = &node.path;
             let features = choice.features.join(", ");
             let message = format!("{by} asks for the device {index}, whose node {path} is in no inventory of the features {features}");
             return Err(Error::usage(message).resolve(format!(
@@ -154,12 +160,15 @@ fn check_nodes(
     Ok(())
 }
 
-/// Paths of the host's nodes of devices that can be chosen, whatever the features list.
-fn nodes_of_units(host: &Host, answer: &Answer) -> Vec<String> {
+/// The host's nodes of devices that can be chosen, whatever the features list.
+fn nodes_of_units(host: &Host, answer: &Answer) -> Vec<Device> {
     let units = answer.choice.vendor.units.iter();
     let found = units.flat_map(|units| host.devices(units));
-    let nodes = found.filter(|(_, found)| matches!(found, DeviceFound::Node(_)));
-    nodes.map(|(path, _)| path).collect()
+    let nodes = found.filter_map(|(_, found)| match found {
+        DeviceFound::Node(device) => Some(device),
+        _ => None,
+    });
+    nodes.collect()
 }
 
 /// What is worth a word of a host without devices, where an image asks for every one: it

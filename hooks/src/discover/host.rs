@@ -75,8 +75,33 @@ impl Host {
     /// What lies at a path of the host, which may begin with the root. Links are followed
     /// within the root.
     pub fn stat(&self, path: &str) -> rustix::io::Result<Stat> {
-        let within = path.strip_prefix(&self.written).unwrap_or(path);
-        rustix::fs::fstat(self.root.open_in(within, OFlags::PATH)?)
+        rustix::fs::fstat(self.root.open_in(self.within(path), OFlags::PATH)?)
+    }
+
+    /// Where the file lies that a path of the host names, which may begin with the root. Below
+    /// another root than `/`, links are followed here, within that root: who opens the path
+    /// afterwards meets none that leads out of it.
+    pub fn real(&self, path: &str) -> rustix::io::Result<String> {
+        if self.written.is_empty() {
+            return Ok(path.to_owned());
+        }
+        let opened = self.root.open_in(self.within(path), OFlags::PATH)?;
+        self.source(opened).ok_or(Errno::NOENT)
+    }
+
+    /// True where something has the path, if only a link to nothing.
+    pub fn is_there(&self, path: &str) -> bool {
+        let itself = OFlags::PATH | OFlags::NOFOLLOW;
+        self.root.open_in(self.within(path), itself).is_ok()
+    }
+
+    /// A path of the host, which may begin with the root, below the root.
+    pub(super) fn within<'p>(&self, path: &'p str) -> &'p str {
+        if !self.written.is_empty() && lies_in(path, &self.written) {
+            &path[self.written.len()..]
+        } else {
+            path
+        }
     }
 
     /// Where a folder of the host lies. Below another root than `/`, no link leads out of that.
@@ -85,10 +110,8 @@ impl Host {
         if self.written.is_empty() {
             return Some(path.to_owned());
         }
-        let within = path.to_str()?;
-        let within = within.strip_prefix(&self.written).unwrap_or(within);
         let flags = OFlags::PATH | OFlags::DIRECTORY;
-        let opened = self.root.open_in(within, flags).ok()?;
+        let opened = self.root.open_in(self.within(path.to_str()?), flags).ok()?;
         self.source(opened).map(PathBuf::from)
     }
 

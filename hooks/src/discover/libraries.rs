@@ -5,13 +5,14 @@
 //! folders; once it exists, in the container's own root.
 
 use std::fs::File;
-use std::path::Path;
 
 use rustc_hash::FxHashSet;
 use rustix::fs::OFlags;
 
 use crate::discover::elf;
+use crate::discover::host::Host;
 use crate::edits::{lies_in, Edits, Library, Link};
+use crate::error::Result;
 use crate::rootfs::listing::names_in;
 use crate::rootfs::{open_regular, split, Root};
 
@@ -26,11 +27,13 @@ pub fn is_library(path: &str) -> bool {
 }
 
 /// Turns `library_folders` into libraries: those that mounts of the edits bring there. Each
-/// gets the link that `ldconfig` would make for it, by its soname.
-pub fn find(edits: &mut Edits) {
+/// gets the link that `ldconfig` would make for it, by its soname. The host is opened where there are
+/// such folders.
+pub fn find(edits: &mut Edits, host: impl FnOnce() -> Result<Host>) -> Result<()> {
     if edits.library_folders.is_empty() {
-        return;
+        return Ok(());
     }
+    let host = host()?;
     let folders = std::mem::take(&mut edits.library_folders);
     let own = edits.mounts.iter().map(|m| (&m.source, &m.target));
     let binds = edits
@@ -41,14 +44,14 @@ pub fn find(edits: &mut Edits) {
     let mut files: Vec<(String, String)> = Vec::new();
     for (source, target) in all {
         for folder in &folders {
-            in_mount(folder, source, target, &mut files);
+            in_mount(&host, folder, source, target, &mut files);
         }
     }
     let known: FxHashSet<String> = edits.libraries.iter().map(|l| l.path.clone()).collect();
     let mut found: Vec<Library> = files
         .iter()
         .filter(|(_, path)| !known.contains(path))
-        .filter_map(|(source, path)| on_host(source, path))
+        .filter_map(|(source, path)| library_at(&host.root, host.within(source), path))
         .collect();
     let linked = linked(&edits.links, &folders, &found);
     let taken = |path: &String| {
@@ -66,10 +69,17 @@ pub fn find(edits: &mut Edits) {
         }
     }
     edits.libraries.extend(found);
+    Ok(())
 }
 
 /// Adds the files that a mount brings into a folder: itself, or those of the host's folder.
-fn in_mount(folder: &str, source: &str, target: &str, files: &mut Vec<(String, String)>) {
+fn in_mount(
+    host: &Host,
+    folder: &str,
+    source: &str,
+    target: &str,
+    files: &mut Vec<(String, String)>,
+) {
     let parent = split(target).map(|(parent, _)| parent.trim_end_matches('/'));
     let mut add = |source: String, path: String| {
         if is_library(&path) && !files.iter().any(|(_, there)| *there == path) {
@@ -80,33 +90,25 @@ fn in_mount(folder: &str, source: &str, target: &str, files: &mut Vec<(String, S
         add(source.to_owned(), target.to_owned());
     } else if lies_in(folder, target) {
         let on_host = format!("{source}{}", &folder[target.len()..]);
-        let Ok(entries) = std::fs::read_dir(&on_host) else {
-            return;
-        };
-        let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-        let mut names: Vec<String> = names.take(MAX_FILES).collect();
-        names.sort();
+        let names = host.names_in(host.within(&on_host));
+        let names = names.unwrap_or_default().into_iter().take(MAX_FILES);
         for name in names {
             add(format!("{on_host}/{name}"), format!("{folder}/{name}"));
         }
     }
 }
 
-/// Reads a file of the host. `None`: no library.
-fn on_host(source: &str, path: &str) -> Option<Library> {
-    let is_link = std::fs::symlink_metadata(source).ok()?.is_symlink();
-    // Before it is opened: to open a device can be an act by itself.
-    if !Path::new(source).metadata().ok()?.is_file() {
-        return None;
-    }
-    library(&File::open(source).ok()?, path, is_link)
-}
-
 /// Reads a file of a container's root. `None`: no library.
 pub fn in_root(root: &Root, path: &str) -> Option<Library> {
-    let (fd, _) = open_regular(root.open_in(path, OFlags::PATH).ok()?).ok()?;
+    library_at(root, path, path)
+}
+
+/// Reads a file of a root, which is at another path in the container. Links are followed within
+/// the root, and nothing but a regular file is opened: to open a device can be an act by itself.
+fn library_at(root: &Root, file: &str, path: &str) -> Option<Library> {
+    let (fd, _) = open_regular(root.open_in(file, OFlags::PATH).ok()?).ok()?;
     let itself = OFlags::PATH | OFlags::NOFOLLOW;
-    let stat = rustix::fs::fstat(root.open_in(path, itself).ok()?).ok()?;
+    let stat = rustix::fs::fstat(root.open_in(file, itself).ok()?).ok()?;
     let kind = rustix::fs::FileType::from_raw_mode(stat.st_mode);
     library(&File::from(fd), path, kind == rustix::fs::FileType::Symlink)
 }
@@ -218,7 +220,7 @@ mod tests {
             library_folders: vec!["/usr/lib".to_owned(), "/opt/driver".to_owned()],
             ..Edits::default()
         };
-        find(&mut edits);
+        find(&mut edits, || Host::open(host.path())).unwrap();
         let found: Vec<_> = edits
             .libraries
             .iter()
@@ -237,8 +239,42 @@ mod tests {
         ];
         assert_eq!(links, expected);
         let once = edits.clone();
-        find(&mut edits);
+        find(&mut edits, || panic!("no folder is left")).unwrap();
         assert_eq!(edits, once);
+    }
+
+    /// A file behind a link that leads out of the host's root says nothing about this host.
+    #[test]
+    fn links_in_folders_lead_within_the_root() {
+        use std::os::unix::fs::symlink;
+        let (host, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        std::fs::write(outside.path().join("libout.so.1"), elf_bytes()).unwrap();
+        let at = |name: &str| host.path().join(name);
+        std::fs::create_dir_all(at("store/lib")).unwrap();
+        std::fs::write(at("store/lib/libin.so.1"), elf_bytes()).unwrap();
+        symlink("/store/lib/libin.so.1", at("store/lib/libabsolute.so")).unwrap();
+        symlink(
+            outside.path().join("libout.so.1"),
+            at("store/lib/libout.so"),
+        )
+        .unwrap();
+        symlink(outside.path(), at("store/out")).unwrap();
+        let mut edits = Edits {
+            described: vec![bind(&at("store").display().to_string(), "/opt/driver")],
+            library_folders: vec!["/opt/driver/lib".to_owned(), "/opt/driver/out".to_owned()],
+            ..Edits::default()
+        };
+        find(&mut edits, || Host::open(host.path())).unwrap();
+        let found: Vec<_> = edits
+            .libraries
+            .iter()
+            .map(|l| (&*l.path, l.is_link))
+            .collect();
+        let expected = [
+            ("/opt/driver/lib/libabsolute.so", true),
+            ("/opt/driver/lib/libin.so.1", false),
+        ];
+        assert_eq!(found, expected);
     }
 
     #[test]

@@ -9,5 +9,6 @@ pub mod glob;
 pub mod host;
 pub mod inventory;
 pub mod libraries;
+pub mod reserved;
 mod tree;
 pub mod units;

@@ -13,8 +13,9 @@ use crate::rootfs::path_of;
 
 /// Where the kernel's nodes for graphics lie.
 const DRM: &str = "/dev/dri/";
-/// <https://pcisig.com/membership/member-companies>: AMD.
+/// <https://pcisig.com/membership/member-companies>: AMD and NVIDIA.
 const AMD: &str = "0x1002";
+const NVIDIA: &str = "0x10de";
 
 /// True for a node of the kernel's graphics, which belongs to one device.
 pub fn is_drm(path: &str) -> bool {
@@ -129,9 +130,23 @@ impl Host {
     /// True for a node for graphics of which the kernel says that it is another vendor's
     /// than AMD, whose devices are known by such nodes.
     fn is_others(&self, path: &str) -> bool {
-        let vendor =
-            device_of(path).and_then(|device| self.text_of_kernel(&format!("{device}/vendor")));
-        vendor.is_some_and(|text| text.trim_ascii() != AMD.as_bytes())
+        let vendor = self.vendor_of(path);
+        vendor.is_some_and(|vendor| vendor.trim_ascii() != AMD.as_bytes())
+    }
+
+    /// True for a node for graphics unless the kernel says that it is of a vendor whose devices no
+    /// scheduler here gives.
+    pub fn may_be_scheduled(&self, path: &str) -> bool {
+        let vendor = self.vendor_of(path);
+        vendor.is_none_or(|vendor| {
+            let vendor = vendor.trim_ascii();
+            [AMD, NVIDIA].iter().any(|known| vendor == known.as_bytes())
+        })
+    }
+
+    fn vendor_of(&self, path: &str) -> Option<Vec<u8>> {
+        let device = device_of(path)?;
+        self.text_of_kernel(&format!("{device}/vendor"))
     }
 }
 

@@ -10,7 +10,7 @@ use crate::discover::host::Host;
 use crate::edits::Edits;
 use crate::error::Result;
 use crate::log::Note;
-use crate::oci::spec::request_with;
+use crate::oci::spec::{hooks_at, request_with, HOOK_STAGES};
 use crate::policy::Policy;
 use crate::request::{Ask, Interface, Request, Source, Units, Way};
 
@@ -32,6 +32,7 @@ pub struct Foreign<'a> {
     pub scheduler: Scheduler,
     /// What the scheduler gave this process.
     pub given: Given,
+    pub reader: Reader,
 }
 
 impl<'a> Foreign<'a> {
@@ -48,6 +49,7 @@ impl<'a> Foreign<'a> {
         Self {
             nvidia,
             amd: has(Interface::Amd),
+            reader,
             ..Self::default()
         }
         .with_scheduler(settings)
@@ -57,6 +59,7 @@ impl<'a> Foreign<'a> {
     pub fn of_nvidia(settings: &Settings, nvidia: Nvidia<'a>) -> Self {
         Self {
             nvidia: Some(nvidia),
+            reader: nvidia.reader,
             amd: settings.interfaces.contains(&Interface::Amd),
             ..Self::default()
         }
@@ -75,8 +78,9 @@ impl<'a> Foreign<'a> {
     pub fn request<'b>(&self, config: &'b [u8], policy: &Policy, root: &Path) -> Request<'b> {
         let wanted = self.nvidia.map(|nvidia| nvidia.wanted());
         let mut request = request_with(config, &wanted.unwrap_or_default());
-        if self.scheduler != Scheduler::Ignored {
-            request.reserved = self.reserved();
+        if self.reserve(&mut request) && self.reader == Reader::Runtime {
+            let text = std::str::from_utf8(config).unwrap_or_default();
+            request.hooks = hooks_at(text, &HOOK_STAGES);
         }
         if let Some(nvidia) = &self.nvidia {
             sarus::apply(&mut request, &self.given, self.scheduler);
@@ -86,6 +90,15 @@ impl<'a> Foreign<'a> {
             amd::read(&mut request, &self.given, self.scheduler, policy);
         }
         request
+    }
+
+    /// Says in a request what only the scheduler gives. False: no scheduler counts.
+    pub fn reserve(&self, request: &mut Request) -> bool {
+        let is_scheduled = self.scheduler != Scheduler::Ignored;
+        if is_scheduled {
+            request.reserved = self.reserved();
+        }
+        is_scheduled
     }
 
     /// The vendors whose devices only the scheduler gives, whether the interface by which it

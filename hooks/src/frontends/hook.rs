@@ -120,7 +120,8 @@ fn decorate(front_end: &FrontEnd, task: &Task, state: &State) -> Result<()> {
     let mut rootfs = frontends::rootfs(&spec, &state.bundle)?
         .ok_or_else(|| Error::failed("the container's config.json has no root.path"))?;
     rustix::process::umask(rustix::fs::Mode::empty());
-    let settled = frontends::settle(edits, &spec, Some(&rootfs), log)?;
+    let root = &front_end.loaded.settings.root;
+    let settled = frontends::settle(edits, &spec, Some(&rootfs), root, log)?;
     rootfs.open_new(settled.new_file_systems());
     if !cache_only {
         log.write_all(&hosts.put_into(&rootfs, &settled)?);

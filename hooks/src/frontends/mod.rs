@@ -15,6 +15,7 @@ pub mod precreate;
 mod program;
 pub mod runtime;
 pub mod sarus;
+pub mod scheduled;
 
 use std::io::Read;
 use std::path::Path;
@@ -34,10 +35,11 @@ use crate::error::{Error, Result};
 use crate::log::level::Level;
 use crate::log::{Log, Note};
 use crate::policy::Policy;
-use crate::request::Request;
+use crate::request::{Request, Way};
 use crate::rootfs::{path_of, Rootfs};
 use foreign::Foreign;
 use nvidia::Reader;
+use scheduled::Scheduled;
 
 /// What a front end works with.
 #[derive(Debug)]
@@ -95,25 +97,40 @@ impl<'a> FrontEnd<'a> {
         notes.append(&mut answers.notes);
         let asks = !answers.by_files.is_empty() || !answers.otherwise.is_empty();
         let changes = !request.set.is_empty() || !request.unset.is_empty();
-        if choices.is_empty() && !asks && !changes {
+        if choices.is_empty() && !asks && !changes && !scheduled::has_hook(request) {
             return Ok(None);
         }
-        self.collected(request, &choices, &answers, notes).map(Some)
+        let host = Host::open(&self.loaded.settings.root)?;
+        let scheduled = Scheduled::of(request, &host, &files, self.policy);
+        let found = Decided {
+            choices,
+            answers,
+            scheduled,
+        };
+        self.collected(request, &host, &found, notes).map(Some)
     }
 
     /// Looks everything up on the host.
     fn collected(
         &self,
         request: &Request,
-        choices: &[Choice],
-        answers: &Answers,
+        host: &Host,
+        decided: &Decided,
         notes: &mut Vec<Note>,
     ) -> Result<Edits> {
+        let Decided {
+            choices,
+            answers,
+            scheduled,
+        } = decided;
         let warning = |text: &String| Note::new(Level::Warning, text.clone());
         notes.extend(self.warnings.iter().map(warning));
-        let host = Host::open(&self.loaded.settings.root)?;
-        let (mut edits, more) = collect(&host, choices)?;
+        let (mut edits, more) = collect(host, choices)?;
         notes.extend(more);
+        if let Some(scheduled) = scheduled {
+            scheduled.limit(&scheduled::flags(choices), &mut edits, notes)?;
+            edits.append(scheduled::without_hooks(request, notes));
+        }
         // What ways of others say of a variable comes later, and counts.
         edits.append(Edits {
             environment: request.set.clone(),
@@ -121,7 +138,7 @@ impl<'a> FrontEnd<'a> {
             ..Edits::default()
         });
         for answer in &answers.by_files {
-            match collect_answer(&host, answer) {
+            match collect_answer(host, answer) {
                 Ok((own, more)) => {
                     notes.extend(more);
                     edits.append(own);
@@ -134,8 +151,11 @@ impl<'a> FrontEnd<'a> {
         }
         let by_files = answers.by_files.iter().map(|answer| answer.ask);
         for ask in by_files.chain(&answers.otherwise) {
-            let (own, more) = self.foreign.given(ask, request, &host)?;
+            let (mut own, more) = self.foreign.given(ask, request, host)?;
             notes.extend(more);
+            if let Some(scheduled) = scheduled.as_ref().filter(|_| ask.way == Way::Cdi) {
+                scheduled.limit(&ask.by, &mut own, notes)?;
+            }
             edits.append(own);
         }
         edits.sort();
@@ -171,6 +191,13 @@ fn read(folder: &Path, request: &Request, notes: &mut Vec<Note>) -> Result<Vec<V
         notes.push(Note::new(Level::Error, error.to_string()));
         Ok(Vec::new())
     })
+}
+
+/// What was decided for a request, before the host is looked at.
+struct Decided<'a> {
+    choices: Vec<Choice<'a>>,
+    answers: Answers<'a>,
+    scheduled: Option<Scheduled<'a>>,
 }
 
 /// Why a container that asks is refused where another would start.
@@ -222,14 +249,15 @@ pub fn rootfs(spec: &Spec, bundle: &Path) -> Result<Option<Rootfs>> {
         .transpose()
 }
 
-/// What of the edits the container gets beside what its spec has already.
+/// What of the edits the container gets beside what its spec has already. `root` is the host's.
 pub fn settle(
     mut edits: Edits,
     spec: &Spec,
     rootfs: Option<&Rootfs>,
+    root: &Path,
     log: &Log,
 ) -> Result<Settled> {
-    libraries::find(&mut edits);
+    libraries::find(&mut edits, || Host::open(root))?;
     let image = rootfs.map_or(&Unseen as &dyn Image, |rootfs| rootfs);
     let mut present = spec.present()?;
     if let Some(root) = rootfs.and_then(|rootfs| path_of(&rootfs.mounted)) {

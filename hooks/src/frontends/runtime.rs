@@ -189,7 +189,13 @@ fn edit_bundle(front_end: &FrontEnd, config: &Config) -> Result<()> {
     let path = &create.config;
     let spec = Spec::parse(text)?;
     let rootfs = frontends::rootfs(&spec, &create.bundle)?;
-    let settled = frontends::settle(edits, &spec, rootfs.as_ref(), log)?;
+    let settled = frontends::settle(
+        edits,
+        &spec,
+        rootfs.as_ref(),
+        &front_end.loaded.settings.root,
+        log,
+    )?;
     let edited = spec.edited(&settled)?;
     if edited != text {
         bundle::write_config(path, &edited, stat).map_err(|e| {

@@ -53,20 +53,24 @@ pub fn request_with<'a>(config: &'a [u8], wanted: &Wanted) -> Request<'a> {
     }
 }
 
-/// The programs of the hooks at the stage `prestart`, by their paths. What can't be read
-/// has none: a runtime says so.
-pub fn prestart_hooks(text: &str) -> Vec<String> {
+/// Stages of hooks at which devices may be given: `prestart`, and what podman makes of it.
+pub const HOOK_STAGES: [&str; 2] = ["prestart", "createRuntime"];
+
+/// The programs of the hooks at these stages, by their paths. What can't be read has none: a
+/// runtime says so.
+pub fn hooks_at(text: &str, stages: &[&str]) -> Vec<String> {
     fn object(value: &RawValue) -> Option<RawObject<'_>> {
         serde_json::from_str(value.get()).ok()
     }
-    let hooks = || {
+    let hooks = |stage: &str| {
         let members: RawObject = serde_json::from_str(text).ok()?;
-        let prestart = object(members.get("hooks")?)?.get("prestart")?;
-        let list: Vec<&RawValue> = serde_json::from_str(prestart.get()).ok()?;
+        let listed = object(members.get("hooks")?)?.get(stage)?;
+        let list: Vec<&RawValue> = serde_json::from_str(listed.get()).ok()?;
         let path = |hook: &RawValue| Some(lossy_text(object(hook)?.get("path")?)?.into_owned());
-        Some(list.into_iter().filter_map(path).collect())
+        Some(list.into_iter().filter_map(path).collect::<Vec<_>>())
     };
-    hooks().unwrap_or_default()
+    let found = stages.iter().filter_map(|stage| hooks(stage));
+    found.flatten().collect()
 }
 
 fn read<'a>(text: &'a str, wanted: &Wanted) -> Request<'a> {

@@ -192,6 +192,9 @@ def test_specifications_are_written_unless_the_host_does_not_want_them(tmp_path:
     watched = (units / "provision-cdi.path").read_text()
     assert "PathChanged=/etc/oci-decorator/oci-decorator.d\n" in watched
     assert "PathChanged=/run/provision/status.json\n" in watched
+    # Not /run/cdi, which the service itself writes.
+    assert "PathChanged=/etc/cdi\n" in watched
+    assert "/run/cdi" not in watched
     without = unit_files(
         templates_dir(),
         program=PROGRAM,

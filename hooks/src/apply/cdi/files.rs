@@ -1,24 +1,35 @@
 //! CDI specifications as files in the folders that engines read.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
 
-use super::{generate, Request, OWN_VENDOR};
+use super::{generate, gpu, yaml, Request, OWN_VENDOR};
+use crate::config::cdi::folder::{self as cdi_folder, SpecFile};
 use crate::config::vendor_dir;
+use crate::decide::VendorFile;
+use crate::discover::host::Host;
 use crate::error::{exit, Error, Result};
 use crate::publish::publish;
 
+/// As the service of NVIDIA's package calls its file. Where that still runs, the two write one
+/// file, and no device is there twice.
+const NVIDIA: &str = "nvidia.yaml";
+/// How ours begins: the format has no place for it before its version 0.6.
+const MARK: &str = "# Written by `oci-decorator cdi generate`, which replaces it.";
 const TEMPORARY: &str = ".oci-decorator.cdi.tmp";
 
 /// Writes a file for each vendor into the folder, `oci-decorator-NAME.json`, and removes
-/// those of vendors that have none now. What one vendor lacks keeps no other from its file.
+/// those of vendors that have none now. Where one answers NVIDIA's interface, `nvidia.yaml` has
+/// its devices as NVIDIA's users name them, unless another file has that kind. What one vendor
+/// lacks keeps no other from its file. Notes: what was left to others.
 /// Errors: every vendor that has none.
-pub fn write_each(folder: &Path, request: &Request) -> Result<()> {
+pub fn write_each(folder: &Path, request: &Request) -> Result<Vec<String>> {
     let mut written = BTreeSet::new();
     let mut errors = Vec::new();
-    for file in vendor_dir::read(&request.settings.config_dir)? {
+    let files = vendor_dir::read(&request.settings.config_dir)?;
+    for file in &files {
         let name = format!("{OWN_VENDOR}-{}.json", file.name);
         let request = Request {
             settings: request.settings,
@@ -30,8 +41,88 @@ pub fn write_each(folder: &Path, request: &Request) -> Result<()> {
             Err(error) => errors.push(error),
         }
     }
+    let mut notes = Vec::new();
+    match nvidia(folder, request, &files) {
+        Ok(Nvidia::Absent) => {}
+        Ok(Nvidia::LeftTo(other)) => {
+            let (own, other) = (folder.join(NVIDIA), other.display());
+            let (vendor, class) = gpu::KIND;
+            notes.push(format!(
+                "{other} has the kind {vendor}/{class} and is not ours, so that {} is not written",
+                own.display()
+            ));
+        }
+        Ok(Nvidia::Written) => _ = written.insert(NVIDIA.to_owned()),
+        Err(error) => errors.push(error),
+    }
     errors.extend(remove_others(folder, &written).err());
-    together(errors).map_or(Ok(()), Err)
+    together(errors).map_or(Ok(notes), Err)
+}
+
+/// What became of the devices as NVIDIA's users name them.
+enum Nvidia {
+    /// No vendor file answers NVIDIA's interface.
+    Absent,
+    LeftTo(PathBuf),
+    Written,
+}
+
+fn nvidia(folder: &Path, request: &Request, files: &[VendorFile]) -> Result<Nvidia> {
+    let Some(file) = gpu::answers(files) else {
+        return Ok(Nvidia::Absent);
+    };
+    let own = folder.join(NVIDIA);
+    if own.symlink_metadata().is_ok() && !is_ours(&own) {
+        return Ok(Nvidia::LeftTo(own));
+    }
+    let kind = format!("{}/{}", gpu::KIND.0, gpu::KIND.1);
+    if let Some(other) = other_of(&kind, folder, request)? {
+        return Ok(Nvidia::LeftTo(other));
+    }
+    let vendor = file.content.as_ref().ok();
+    // Its own specification has a device `all` then.
+    let has_kind = vendor.is_some_and(|vendor| vendor.cdi_kind.as_ref() == Some(&kind));
+    let document = gpu::generate(&gpu::Request {
+        without_all: has_kind,
+        ..gpu::Request::of(request.settings)
+    })?;
+    write(&own, &format!("{MARK}\n{}", yaml::text(&document)))?;
+    Ok(Nvidia::Written)
+}
+
+/// Another's specification of a kind, in the folder or where engines look: two of one folder that
+/// have a device are a conflict, and one in `/run` hides one in `/etc`.
+fn other_of(kind: &str, folder: &Path, request: &Request) -> Result<Option<PathBuf>> {
+    let host = Host::open(&request.settings.root)?;
+    let usual = cdi_folder::DEFAULT.map(PathBuf::from);
+    let mut folders: Vec<_> = usual.iter().map(|folder| host.folder(folder)).collect();
+    folders.push(Some(folder.to_owned()));
+    let files = cdi_folder::read(&folders)?;
+    let is_of_kind = |file: &&SpecFile| match &file.content {
+        Ok(document) => document.kind == kind,
+        Err(broken) => broken.kind.as_deref() == Some(kind),
+    };
+    let is_others = |file: &&SpecFile| {
+        let name = file.path.file_name().unwrap_or_default().to_string_lossy();
+        !(name == NVIDIA && is_ours(&file.path) || is_own_name(&name))
+    };
+    let mut found = files.iter().filter(is_of_kind).filter(is_others);
+    Ok(found.next().map(|file| file.path.clone()))
+}
+
+/// True for a file that an earlier run wrote under NVIDIA's name.
+fn is_ours(path: &Path) -> bool {
+    let is_file = std::fs::symlink_metadata(path).is_ok_and(|about| about.is_file());
+    let mut start = vec![0; MARK.len()];
+    let read = |file: std::fs::File| std::io::Read::read_exact(&mut { file }, &mut start);
+    is_file && std::fs::File::open(path).and_then(read).is_ok() && start == MARK.as_bytes()
+}
+
+/// True for the name of a vendor's specification.
+fn is_own_name(name: &str) -> bool {
+    let rest = name.strip_prefix(OWN_VENDOR);
+    let rest = rest.and_then(|rest| rest.strip_suffix(".json"));
+    rest.is_some_and(|rest| rest.starts_with('-'))
 }
 
 /// Removes the files that an earlier run wrote and this one did not.
@@ -47,10 +138,7 @@ fn remove_others(folder: &Path, written: &BTreeSet<String>) -> Result<()> {
     for entry in entries {
         let entry = entry.map_err(|e| fail(folder, e))?;
         let name = entry.file_name().to_string_lossy().into_owned();
-        let ours = name
-            .strip_prefix(OWN_VENDOR)
-            .and_then(|rest| rest.strip_suffix(".json"))
-            .is_some_and(|rest| rest.starts_with('-'));
+        let ours = is_own_name(&name) || name == NVIDIA && is_ours(&entry.path());
         if ours && !written.contains(&name) {
             std::fs::remove_file(entry.path()).map_err(|e| fail(&entry.path(), e))?;
         }
@@ -89,7 +177,8 @@ fn make_folder(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Writes the file, whole or not at all. Its folder is made where it is missing, as
+/// Writes the file, whole or not at all. One that is as it has to be is left alone, so that who
+/// watches it is not woken. Its folder is made where it is missing, as
 /// `/etc/cdi` is on a new host.
 pub fn write(path: &Path, text: &str) -> Result<()> {
     let fail = |e: rustix::io::Errno| Error::failed(format!("can't write {}: {e}", path.display()));
@@ -106,5 +195,17 @@ pub fn write(path: &Path, text: &str) -> Result<()> {
     let folder = rustix::fs::open(folder, flags, Mode::empty()).map_err(fail)?;
     let mut like = rustix::fs::fstat(&folder).map_err(fail)?;
     like.st_mode = 0o644;
+    if is_as_wanted(path, text) {
+        return Ok(());
+    }
     publish(&folder, TEMPORARY, name, text.as_bytes(), &like).map_err(fail)
+}
+
+fn is_as_wanted(path: &Path, text: &str) -> bool {
+    let about = std::fs::symlink_metadata(path);
+    let is_plain = about.is_ok_and(|about| {
+        let mode = std::os::unix::fs::PermissionsExt::mode(&about.permissions());
+        about.is_file() && mode & 0o777 == 0o644 && about.len() == text.len() as u64
+    });
+    is_plain && std::fs::read(path).is_ok_and(|bytes| bytes == text.as_bytes())
 }

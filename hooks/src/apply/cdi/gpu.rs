@@ -1,14 +1,18 @@
 //! A specification as NVIDIA's own tool writes it: a device for each unit by its index and its
 //! UUID, one for each part of it, and `all`; what they share lies in the common part.
 
+mod choice;
+mod hooks;
+pub mod modes;
 mod nodes;
 
+use rustc_hash::FxHashSet;
 use serde_json::{json, Map, Value};
 
+use choice::Chosen;
 use nodes::Nodes;
 
 use super::devices::{device_node, hook, mount};
-use crate::apply::spec::hooks::own_hook;
 use crate::config::settings::Settings;
 use crate::config::vendor::Vendor;
 use crate::config::vendor_dir;
@@ -20,10 +24,11 @@ use crate::discover::inventory::{collect_one, Report};
 use crate::edits::{Device, Edits, Hook};
 use crate::error::{Error, Result};
 use crate::request::Interface;
-use crate::rootfs::split;
 
 /// The kind that NVIDIA's users name.
 pub const KIND: (&str, &str) = ("nvidia.com", "gpu");
+/// What NVIDIA's own tool calls devices where no option says otherwise.
+pub const USUAL: [Naming; 2] = [Naming::Index, Naming::Uuid];
 /// Names of vendor files that are NVIDIA's without saying so.
 const FILES: [&str; 2] = ["nvidia", "oci-nvidia"];
 /// Keeps NVIDIA's other front ends from giving the container devices as well.
@@ -74,20 +79,49 @@ pub struct Request<'a> {
     pub vendor: &'a str,
     pub class: &'a str,
     pub namings: &'a [Naming],
+    /// Indices and UUIDs of the devices, and of parts, that are wanted. No word, or `all`: every
+    /// one. `none`: a device of that name, which gives none.
+    pub ids: &'a [String],
+    /// There is no device `all`.
+    pub without_all: bool,
     /// Verbs of hooks that are left out; `all` for every one.
     pub disabled_hooks: &'a [String],
+    /// Verbs of hooks that come whatever the others say.
+    pub enabled_hooks: &'a [String],
+}
+
+impl<'a> Request<'a> {
+    /// What NVIDIA's own tool writes where no option says otherwise.
+    pub fn of(settings: &'a Settings) -> Self {
+        Self {
+            settings,
+            vendor: KIND.0,
+            class: KIND.1,
+            namings: &USUAL,
+            ids: &[],
+            without_all: false,
+            disabled_hooks: &[],
+            enabled_hooks: &[],
+        }
+    }
+
+    /// Errors: vendor and class make no kind of CDI.
+    fn kind(&self) -> Result<String> {
+        let kind = format!("{}/{}", self.vendor, self.class);
+        if crate::config::cdi::name::is_kind(&kind) {
+            return Ok(kind);
+        }
+        Err(Error::usage(format!(
+            "{kind:?} is not a kind of CDI, like vendor.com/class"
+        ))
+        .resolve("give other words to --vendor and --class"))
+    }
 }
 
 /// The specification. Errors: no vendor file of NVIDIA's, its driver isn't installed, or this
-/// host has none of its devices.
+/// host has none of its devices, or not the wanted ones.
 pub fn generate(request: &Request) -> Result<Value> {
-    let kind = format!("{}/{}", request.vendor, request.class);
-    if !crate::config::cdi::name::is_kind(&kind) {
-        return Err(Error::usage(format!(
-            "{kind:?} is not a kind of CDI, like vendor.com/class"
-        ))
-        .resolve("give other words to --vendor and --class"));
-    }
+    let kind = request.kind()?;
     let files = vendor_dir::read(&request.settings.config_dir)?;
     let (file, vendor) = choose(&files, request.settings)?;
     let host = Host::open(&request.settings.root)?;
@@ -100,14 +134,12 @@ pub fn generate(request: &Request) -> Result<Value> {
     edits.sort();
     let facts = facts(&host, &file.name)?;
     let nodes = Nodes::sort(&host, vendor, edits.devices.clone(), facts.as_ref());
-    let devices = devices(&nodes, request.namings);
-    if devices.is_empty() {
-        return Err(
-            Error::not_found("this host has no device node that can be chosen")
-                .resolve("load the driver; `oci-decorator check` lists what is missing"),
-        );
-    }
-    let hooks = hooks(&edits, facts.as_ref(), request.disabled_hooks)?;
+    let devices = match Chosen::of(&nodes, request.ids)? {
+        Chosen::Nothing => vec![json!({"name": "none", "containerEdits": {"env": [VOID]}})],
+        _ if nodes.units.is_empty() => return Err(no_device(&host, file, vendor)),
+        chosen => devices(&nodes, &chosen, request),
+    };
+    let hooks = hooks::hooks(&edits, facts.as_ref(), request)?;
     let common = common(&nodes.common, &edits, &hooks);
     let all_nodes = nodes.units.iter().flat_map(|(_, nodes)| nodes);
     let groups = needs_groups(nodes.common.iter().chain(all_nodes));
@@ -117,6 +149,28 @@ pub fn generate(request: &Request) -> Result<Value> {
         "devices": devices,
         "containerEdits": common,
     }))
+}
+
+/// An engine takes no specification without a device.
+fn no_device(host: &Host, file: &VendorFile, vendor: &Vendor) -> Error {
+    let (folder, path) = (host.shown("/dev"), &file.path);
+    let units = match &vendor.units {
+        Some(units) => format!("no node {units} in {folder}, as {path} calls its devices"),
+        None => format!("no \"units\" in {path}, which says what single devices are called"),
+    };
+    Error::not_found(format!(
+        "there is no device to write a specification of: {units}"
+    ))
+    .resolve("load the driver, or correct the file; `oci-decorator check` lists what is missing")
+}
+
+/// The vendor file that says that it answers NVIDIA's interface, if any does.
+pub fn answers(files: &[VendorFile]) -> Option<&VendorFile> {
+    // A broken one that says so is an error here, as it is at a start.
+    files.iter().find(|file| match &file.content {
+        Ok(vendor) => vendor.interfaces.contains(&Interface::Nvidia),
+        Err(broken) => broken.interfaces.contains(&Interface::Nvidia),
+    })
 }
 
 /// The facts about a vendor's devices. `None`: the host has no such file, so that the number
@@ -138,19 +192,12 @@ fn choose<'a>(
     settings: &Settings,
 ) -> Result<(&'a VendorFile, &'a Vendor)> {
     let own_kind = format!("{}/{}", KIND.0, KIND.1);
-    // A broken one that says so is an error here, as it is at a start.
-    let answers = |file: &&VendorFile| match &file.content {
-        Ok(vendor) => vendor.interfaces.contains(&Interface::Nvidia),
-        Err(broken) => broken.interfaces.contains(&Interface::Nvidia),
-    };
     let has_kind = |file: &&VendorFile| {
         let vendor = file.content.as_ref().ok();
         vendor.is_some_and(|vendor| vendor.cdi_kind.as_deref() == Some(&own_kind))
     };
     let has_name = |file: &&VendorFile| FILES.contains(&file.name.as_str());
-    let found = files
-        .iter()
-        .find(answers)
+    let found = answers(files)
         .or_else(|| files.iter().find(has_kind))
         .or_else(|| files.iter().find(has_name));
     let Some(file) = found else {
@@ -169,40 +216,44 @@ fn choose<'a>(
     Ok((file, vendor))
 }
 
-fn devices(nodes: &Nodes, namings: &[Naming]) -> Vec<Value> {
+fn devices(nodes: &Nodes, chosen: &Chosen, request: &Request) -> Vec<Value> {
     let mut devices = Vec::new();
-    let mut add = |name: Option<String>, own: &[&Device]| {
-        let Some(name) = name.filter(|name| crate::config::cdi::name::is_device(name)) else {
-            return;
-        };
-        if !devices.iter().any(|device: &Value| device["name"] == name) {
-            devices.push(json!({"name": name, "containerEdits": node_edits(own)}));
+    let mut all: Vec<&Device> = Vec::new();
+    let mut add = |names: &mut dyn Iterator<Item = Option<String>>, own: &[&Device]| {
+        for name in names.flatten() {
+            let is_there = devices.iter().any(|device: &Value| device["name"] == name);
+            if crate::config::cdi::name::is_device(&name) && !is_there {
+                devices.push(json!({"name": name, "containerEdits": node_edits(own)}));
+            }
         }
     };
     for (unit, own) in &nodes.units {
         let own: Vec<&Device> = own.iter().collect();
-        // Whoever has a device has its parts, as at a start.
-        let is_of_it = |d: &&Device| unit.parts.iter().any(|part| part.nodes.contains(&d.path));
-        let of_it = nodes.others.iter().filter(is_of_it);
-        let whole: Vec<&Device> = own.iter().copied().chain(of_it).collect();
-        for naming in namings {
-            add(naming.unit(unit), &whole);
+        let with = |is_its: &dyn Fn(&&Device) -> bool| -> Vec<&Device> {
+            let more = nodes.others.iter().filter(is_its);
+            own.iter().copied().chain(more).collect()
+        };
+        if chosen.has_unit(unit) {
+            // Whoever has a device has its parts, as at a start.
+            let is_of_it = |part: &Part, d: &Device| part.nodes.contains(&d.path);
+            let whole = with(&|d| unit.parts.iter().any(|part| is_of_it(part, d)));
+            add(&mut request.namings.iter().map(|by| by.unit(unit)), &whole);
+            all.extend(whole);
         }
         for (place, part) in unit.parts.iter().enumerate() {
-            // Facts without NVML may lack the driver's number.
-            let number = part.index.or_else(|| u32::try_from(place).ok());
-            let is_its = |d: &&Device| part.nodes.contains(&d.path);
-            let parts = nodes.others.iter().filter(is_its);
-            let with: Vec<&Device> = own.iter().copied().chain(parts).collect();
-            for naming in namings {
-                add(naming.part(unit, number.unwrap_or(u32::MAX), part), &with);
+            if chosen.has_part(unit, place, part) {
+                let number = choice::number(place, part);
+                let parts = with(&|d| part.nodes.contains(&d.path));
+                let mut names = request.namings.iter().map(|by| by.part(unit, number, part));
+                add(&mut names, &parts);
+                all.extend(parts);
             }
         }
     }
-    let units = nodes.units.iter().flat_map(|(_, own)| own);
-    let all: Vec<&Device> = units.chain(&nodes.others).collect();
-    if !all.is_empty() {
-        add(Some("all".to_owned()), &all);
+    if !request.without_all {
+        let mut known = FxHashSet::default();
+        all.retain(|device| known.insert(&device.path));
+        add(&mut [Some("all".to_owned())].into_iter(), &all);
     }
     devices
 }
@@ -248,45 +299,4 @@ fn common(nodes: &[Device], edits: &Edits, hooks: &[Hook]) -> Map<String, Value>
         members.insert("hooks".to_owned(), hooks.iter().map(hook).collect());
     }
     members
-}
-
-/// Ours, in the words that NVIDIA's has.
-fn hooks(edits: &Edits, facts: Option<&Facts>, disabled: &[String]) -> Result<Vec<Hook>> {
-    let mut calls: Vec<Vec<String>> = Vec::new();
-    if let Some(version) = facts.and_then(|facts| facts.driver_version.as_deref()) {
-        let mut words = vec![
-            "enable-cuda-compat".to_owned(),
-            format!("--host-driver-version={version}"),
-        ];
-        if let Some(cuda) = facts.and_then(|facts| facts.cuda_version.as_deref()) {
-            words.push(format!("--host-cuda-version={cuda}"));
-        }
-        calls.push(words);
-    }
-    let folders = edits
-        .libraries
-        .iter()
-        .filter_map(|library| split(&library.path));
-    let mut folders: Vec<&str> = folders
-        .map(|(folder, _)| folder.trim_end_matches('/'))
-        .collect();
-    folders.sort_unstable();
-    folders.dedup();
-    if !folders.is_empty() {
-        let mut words = vec!["update-ldcache".to_owned()];
-        for folder in folders {
-            words.extend(["--folder".to_owned(), folder.to_owned()]);
-        }
-        calls.push(words);
-    }
-    calls.push(vec!["disable-device-node-modification".to_owned()]);
-    let is_on = |words: &Vec<String>| !disabled.iter().any(|d| d == "all" || *d == words[0]);
-    let hook = |words: Vec<String>| {
-        let args = ["nvidia-cdi-hook".to_owned()]
-            .into_iter()
-            .chain(words)
-            .collect();
-        own_hook("createContainer", args)
-    };
-    calls.into_iter().filter(is_on).map(hook).collect()
 }

@@ -7,9 +7,8 @@ use super::{items, object, present, strings_json, text, Spec};
 use crate::edits::{Hook, Link, Settled};
 use crate::error::{Error, Result};
 use crate::oci::json::{quote, Json};
+use crate::oci::spec::HOOK_STAGES;
 
-/// The stage at which hooks are taken out that another engine put in for a front end of ours.
-const REPLACED_AT: &str = "prestart";
 /// The stage at which new file systems are mounted, and the root is not yet entered.
 const LATE_STAGE: &str = "createContainer";
 /// By what the program knows that it is called for links.
@@ -50,14 +49,14 @@ fn edit_object<'a>(
     let mut added = Additions::new(text, &members);
     let mut stages: Vec<&str> = hooks.iter().map(|hook| hook.stage.as_str()).collect();
     if !replaced.is_empty() {
-        stages.push(REPLACED_AT);
+        stages.extend(HOOK_STAGES);
     }
     stages.sort_unstable();
     stages.dedup();
     for stage in stages {
         let listed = members.get(stage);
         let there = items(&format!("hooks.{stage}"), listed)?;
-        let is_replaced = |item: &&&RawValue| stage == REPLACED_AT && runs(item, replaced);
+        let is_replaced = |item: &&&RawValue| HOOK_STAGES.contains(&stage) && runs(item, replaced);
         let gone = there.iter().filter(is_replaced).count();
         let own = hooks.iter().filter(|hook| hook.stage == stage);
         let new = own.filter(|hook| !there.iter().any(|item| is_same(item, hook)));

@@ -29,8 +29,10 @@ pub fn text(order: &Order, done: &[Done]) -> String {
 
 /// What has to be done so that the engine works by its file.
 fn restart(order: &Order, done: &[Done]) -> Option<&'static str> {
-    let has_to = is_change(done) && order.hooks.is_none();
-    order.engine.reread().filter(|_| has_to)
+    let changed = done.iter().find(|done| done.is_change());
+    let changed = changed.filter(|_| order.hooks.is_none())?;
+    let (before, after) = (changed.before.as_deref(), changed.after.as_deref());
+    order.engine.reread(before, after)
 }
 
 /// For programs.

@@ -11,7 +11,7 @@ mod system_nodes;
 use std::ffi::OsString;
 use std::io::Write;
 
-use super::go_flags::{Known, Takes, Words};
+use super::go_flags::{truth, Known, Takes, Words};
 use super::{nvidia_cdi_hook, print};
 use crate::error::{exit, Error, Result};
 use crate::log::printable;
@@ -72,9 +72,14 @@ fn dispatch(words: &[OsString]) -> Result<u8> {
     if words.is_set("help") {
         return print(HELP);
     }
+    // An option overrules its variable.
+    let is = |option, variable| {
+        let by_variable = || std::env::var(variable).ok().and_then(|text| truth(&text));
+        words.flag(option).or_else(by_variable) == Some(true)
+    };
     let said = Said {
-        is_debug: words.is_set("debug"),
-        is_quiet: words.is_set("quiet"),
+        is_debug: is("debug", "NVIDIA_CTK_DEBUG"),
+        is_quiet: is("quiet", "NVIDIA_CTK_QUIET"),
     };
     match &*verb.to_string_lossy() {
         "help" | "h" => print(HELP),

@@ -477,3 +477,46 @@ proptest! {
         }
     }
 }
+
+/// The second file lies in a folder that was made for the first, and may outlive it.
+#[test]
+fn the_last_file_takes_the_folders_along() {
+    for order in [[0, 1], [1, 0]] {
+        let dir = tempfile::tempdir().unwrap();
+        let job = |name: &str| Job {
+            engine: Engine::Podman,
+            file: dir.path().join("etc/containers/conf.d").join(name),
+            others: Vec::new(),
+            record: dir.path().join("state/record.json"),
+            is_dry: false,
+        };
+        let jobs = ["50-a.conf", "50-b.conf"].map(job);
+        for job in &jobs {
+            assert!(job.enter(&wanted()).unwrap().is_change());
+            assert!(!job.enter(&wanted()).unwrap().is_change());
+        }
+        for at in order {
+            assert!(dir.path().join("etc/containers/conf.d").is_dir());
+            jobs[at].take_out(&wanted().name).unwrap();
+        }
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+}
+
+/// What others put there keeps a folder, and only that one.
+#[test]
+fn a_folder_with_files_of_others_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let job = Job {
+        engine: Engine::Podman,
+        file: dir.path().join("etc/conf.d/50.conf"),
+        others: Vec::new(),
+        record: dir.path().join("state/record.json"),
+        is_dry: false,
+    };
+    job.enter(&wanted()).unwrap();
+    std::fs::write(dir.path().join("etc/theirs"), "").unwrap();
+    job.take_out(&wanted().name).unwrap();
+    assert!(dir.path().join("etc/theirs").exists());
+    assert!(!dir.path().join("etc/conf.d").exists());
+}

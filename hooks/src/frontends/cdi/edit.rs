@@ -128,7 +128,7 @@ impl<'a> Composer<'a> {
             Some(letters) => Access::parse(letters).unwrap_or(Access::NONE),
         };
         Ok(Device {
-            source: self.host.on_host(source),
+            source: self.source(source)?,
             path: clean(&node.path).into_owned(),
             kind,
             major,
@@ -138,6 +138,16 @@ impl<'a> Composer<'a> {
             gid: node.gid,
             access,
         })
+    }
+
+    /// Where the node lies. One whose numbers are stated can be made without a node of the host.
+    fn source(&self, path: &str) -> Result<String> {
+        match self.host.real(path) {
+            Err(rustix::io::Errno::NOENT) if !self.host.is_there(path) => {
+                Ok(self.host.on_host(path))
+            }
+            found => found.map_err(|e| missing("device", path, e)),
+        }
     }
 
     /// What the host has there now: numbers differ from one boot to the next.
@@ -165,10 +175,9 @@ impl<'a> Composer<'a> {
             return Ok(mount);
         }
         // A runtime's own words for it name neither the device nor the specification.
-        self.host
-            .stat(&given.source)
-            .map_err(|e| missing("file", &given.source, e))?;
-        mount.source = self.host.on_host(&given.source);
+        let is_there = self.host.stat(&given.source);
+        let real = is_there.and_then(|_| self.host.real(&given.source));
+        mount.source = real.map_err(|e| missing("file", &given.source, e))?;
         if !mount
             .options
             .iter()

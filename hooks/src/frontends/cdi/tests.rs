@@ -217,6 +217,56 @@ fn a_file_or_node_that_is_gone_is_named_with_its_device() {
     }
 }
 
+/// What a specification names is opened by its path later: no link on it may lead out.
+#[test]
+fn files_and_nodes_lie_within_the_hosts_root() {
+    use std::os::unix::fs::symlink;
+    let scene = Scene::new();
+    let outside = tempfile::tempdir().unwrap();
+    let out = outside.path().display();
+    std::fs::write(outside.path().join("libout.so"), "").unwrap();
+    let path = |name: &str| scene.0.path().join(name);
+    let root = scene.0.path().display();
+    symlink(outside.path(), path("out")).unwrap();
+    symlink(outside.path().join("libout.so"), path("usr/lib/libout.so")).unwrap();
+    symlink("/usr/lib/libx.so.1", path("usr/lib/inner.so")).unwrap();
+    symlink("../../../../../../../../usr", path("up")).unwrap();
+    symlink("/dev/null", path("dev/null")).unwrap();
+    let mount =
+        |source: &str| format!(r#""mounts":[{{"hostPath":"{source}","containerPath":"/x"}}]"#);
+    let stated =
+        r#""deviceNodes":[{"path":"/dev/null","type":"c","major":1,"minor":3}]"#.to_owned();
+    let free = r#""deviceNodes":[{"path":"/dev/free","type":"c","major":1,"minor":3}]"#.to_owned();
+    let beside = format!("{root}x/libout.so");
+    let cases = [
+        ("folder", mount("/out/libout.so")),
+        ("file", mount("/usr/lib/libout.so")),
+        ("root", mount(&format!("{root}/out/libout.so"))),
+        ("beside", mount(&beside)),
+        ("stated", stated),
+    ];
+    let good = [
+        ("inner", mount("/usr/lib/inner.so"), "usr/lib/libx.so.1"),
+        ("up", mount("/up/lib/libx.so.1"), "usr/lib/libx.so.1"),
+    ];
+    let all = cases.iter().map(|(name, edits)| (*name, edits.as_str()));
+    let all = all.chain(good.iter().map(|(name, edits, _)| (*name, edits.as_str())));
+    let all: Vec<_> = all.chain([("free", free.as_str())]).collect();
+    scene.spec("etc/cdi/a.json", "", &all);
+    for (name, _) in &cases {
+        let error = scene.fails(&[&format!("v.com/c={name}")]);
+        assert!(!error.contains(&format!("{out} ")), "{error}");
+        assert!(error.contains(&format!("v.com/c={name}")), "{error}");
+    }
+    for (name, _, expected) in &good {
+        let (edits, _) = scene.edits(&[&format!("v.com/c={name}")]).unwrap();
+        assert_eq!(edits.described[0].source, format!("{root}/{expected}"));
+    }
+    // Its numbers are stated, so that the host needs no node.
+    let (edits, _) = scene.edits(&["v.com/c=free"]).unwrap();
+    assert_eq!(edits.devices[0].source, format!("{root}/dev/free"));
+}
+
 #[test]
 fn nodes_are_what_the_specification_or_the_host_says() {
     use rustix::fs::{makedev, mknodat, FileType, Mode, CWD};

@@ -22,19 +22,21 @@ pub enum Words {
 }
 
 impl Words {
-    /// Reads lists: of `all`, `none` and `void` the first counts, for the whole. NVIDIA's
-    /// hook makes an empty name of a name that is given twice; here it is one.
+    /// Reads lists. `void` in any place means nothing at all; of `all` and `none` the first counts,
+    /// for the whole. NVIDIA's hook makes an empty name of a name that is given twice; here it
+    /// is one.
     pub fn of<'w>(lists: impl IntoIterator<Item = &'w str>) -> Self {
         let mut names = Vec::new();
+        let mut special = None;
         for word in lists.into_iter().flat_map(|list| list.split(',')) {
             match word.trim() {
-                "all" => return Self::All,
-                "none" => return Self::None,
                 "void" => return Self::Nothing,
+                "all" => _ = special.get_or_insert(Self::All),
+                "none" => _ = special.get_or_insert(Self::None),
                 name => names.push(name),
             }
         }
-        Self::names(names)
+        special.unwrap_or_else(|| Self::names(names))
     }
 
     /// Each once, and no empty one. No word is special.

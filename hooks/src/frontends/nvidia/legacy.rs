@@ -64,11 +64,26 @@ pub fn hook(
     }))
 }
 
-/// True for this very program under another name.
+/// True for this program: a link to it, or a copy, also of another version, which is known by the
+/// option that it would be given. NVIDIA's own program refuses that option.
 fn is_ours(path: &str) -> bool {
     let identity = |path: &str| std::fs::metadata(path).map(|m| (m.dev(), m.ino())).ok();
     let own = identity("/proc/self/exe");
-    own.is_some() && identity(path) == own
+    own.is_some() && (identity(path) == own || knows_option(path))
+}
+
+/// True for a program that has the option's name in its text.
+fn knows_option(path: &str) -> bool {
+    let Ok(program) = std::fs::read(path) else {
+        return false;
+    };
+    let (name, first) = (SETTINGS_OPTION.as_bytes(), SETTINGS_OPTION.as_bytes()[0]);
+    let is_elf = program.starts_with(b"\x7fELF");
+    let mut starts = program
+        .iter()
+        .enumerate()
+        .filter(|(_, byte)| **byte == first);
+    is_elf && starts.any(|(at, _)| program[at..].starts_with(name))
 }
 
 fn find(hook: &str, search: &str) -> Option<String> {
@@ -116,6 +131,14 @@ mod tests {
             let get = |name: &str| (name == "OCI_DECORATOR_CONFIG").then(|| file.to_owned());
             hook(&nvidia, &[], get).unwrap().unwrap().args
         };
+        let copy = dir.path().join("copy");
+        std::fs::copy(&ours, &copy).unwrap();
+        let named = args(copy.to_str().unwrap(), "/s.toml");
+        assert_eq!(named, ["copy", "-oci-decorator-config=/s.toml", "prestart"]);
+        // Another's script may name the option.
+        let script = program(&dir.path().join("script"));
+        std::fs::write(&script, "#!/bin/sh\n# -oci-decorator-config=\n").unwrap();
+        assert_eq!(args(&script, "/s.toml"), ["script", "prestart"]);
         let ours = ours.to_str().unwrap();
         let own = ["ours", "-oci-decorator-config=/s.toml", "prestart"];
         assert_eq!(args(ours, "/s.toml"), own);

@@ -20,7 +20,7 @@ use crate::edits::Edits;
 use crate::error::{Error, Result};
 use crate::frontends::cdi::params_edit;
 use crate::log::brief;
-use crate::oci::spec::{prestart_hooks, Wanted};
+use crate::oci::spec::{hooks_at, Wanted, HOOK_STAGES};
 use crate::policy::{Policy, Who};
 use crate::request::{Ask, Details, Interface, Request, Source, Units, Way};
 
@@ -41,9 +41,10 @@ const MOUNTS: &str = "/var/run/nvidia-container-devices";
 pub const HOOKS: [&str; 2] = ["nvidia-container-runtime-hook", "nvidia-container-toolkit"];
 
 /// Which front end reads the request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub enum Reader {
     /// A runtime, or a filter of specs.
+    #[default]
     Runtime,
     /// A hook: the spec is what it is.
     Hook,
@@ -93,7 +94,7 @@ impl<'a> Nvidia<'a> {
             let ask = self.ask(request, candidate, way, policy, &mut refused);
             if ask.way == Way::Hook {
                 let text = std::str::from_utf8(config).unwrap_or_default();
-                request.hooks = prestart_hooks(text);
+                request.hooks = hooks_at(text, &HOOK_STAGES[..1]);
             }
             request.asks.push(ask);
         }

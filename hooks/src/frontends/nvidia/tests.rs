@@ -73,10 +73,18 @@ fn environments() {
         (&["NVIDIA_VISIBLE_DEVICES=void"], ""),
         (&["NVIDIA_VISIBLE_DEVICES=0,void"], ""),
         (&["NVIDIA_VISIBLE_DEVICES=void,all"], ""),
+        (&["NVIDIA_VISIBLE_DEVICES=all,void"], ""),
+        (&["NVIDIA_VISIBLE_DEVICES=none,void"], ""),
+        (&["NVIDIA_VISIBLE_DEVICES=all,0, void ,1"], ""),
+        (&["CUDA_VERSION=9.0", "NVIDIA_VISIBLE_DEVICES=all,void"], ""),
+        // Only the word itself, and as it is written.
+        (&["NVIDIA_VISIBLE_DEVICES=voids"], "voids compute,utility"),
+        (&["NVIDIA_VISIBLE_DEVICES=VOID"], "VOID compute,utility"),
         (&["NVIDIA_VISIBLE_DEVICES= , "], ""),
         (&["NVIDIA_VISIBLE_DEVICES=none"], "none compute,utility"),
         (&["NVIDIA_VISIBLE_DEVICES=0,none"], "none compute,utility"),
         (&["NVIDIA_VISIBLE_DEVICES=none,all"], "none compute,utility"),
+        (&["NVIDIA_VISIBLE_DEVICES=all,none"], "all compute,utility"),
         (&["NVIDIA_VISIBLE_DEVICES=all"], "all compute,utility"),
         (&["NVIDIA_VISIBLE_DEVICES=0,all"], "all compute,utility"),
         (&["NVIDIA_VISIBLE_DEVICES= 0 , 1 "], "0,1 compute,utility"),
@@ -242,6 +250,8 @@ fn swarm_variables_come_before_the_usual_one() {
             "2 compute,utility",
         ),
         (&["GPU2=", "NVIDIA_VISIBLE_DEVICES=all"], ""),
+        (&["GPU2=2", "DOCKER_RESOURCE_GPU=void"], ""),
+        (&["GPU2=void", "DOCKER_RESOURCE_GPU=all"], ""),
     ] {
         let found = asked(&spec(entries, ""), &swarm);
         assert_eq!(found.as_deref(), Ok(expected), "{entries:?}");

@@ -111,18 +111,22 @@ fn annotations_of_cdi_that_are_not_plain_are_doubted() {
 }
 
 #[test]
-fn hooks_at_prestart_are_listed() {
+fn hooks_that_may_give_devices_are_listed() {
     for (text, expected) in [
         (
             r#"{"hooks":{"prestart":[{"path":"/usr/bin/a","args":["a"]},{"path":"/b"},{}],"poststop":[{"path":"/c"}]}}"#,
             &["/usr/bin/a", "/b"][..],
+        ),
+        (
+            r#"{"hooks":{"createRuntime":[{"path":"/d"}],"prestart":[{"path":"/a"}],"createContainer":[{"path":"/e"}]}}"#,
+            &["/a", "/d"],
         ),
         (r#"{"hooks":{"prestart":null}}"#, &[]),
         (r#"{"hooks":{"prestart":{"path":"/a"}}}"#, &[]),
         ("{}", &[]),
         ("{", &[]),
     ] {
-        assert_eq!(prestart_hooks(text), expected, "{text}");
+        assert_eq!(hooks_at(text, &HOOK_STAGES), expected, "{text}");
     }
 }
 

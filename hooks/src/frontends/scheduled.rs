@@ -1,0 +1,99 @@
+//! Beside a scheduler nothing else gives a GPU: whatever flag or kind of CDI a container names,
+//! and whatever hooks its spec has, the nodes decide.
+
+use crate::config::settings::Settings;
+use crate::decide::{not_scheduled, refuse, Choice, VendorFile};
+use crate::discover::host::Host;
+use crate::discover::reserved::Reserved;
+use crate::edits::Edits;
+use crate::error::Result;
+use crate::log::level::Level;
+use crate::log::Note;
+use crate::policy::Policy;
+use crate::request::Request;
+
+use super::foreign::Foreign;
+use super::nvidia::{Reader, HOOKS};
+
+/// What a host's scheduler has for itself.
+#[derive(Debug)]
+pub struct Scheduled<'a> {
+    host: &'a Host,
+    reserved: Reserved,
+    policy: &'a Policy,
+}
+
+impl<'a> Scheduled<'a> {
+    /// `None`: no scheduler counts.
+    pub fn of(
+        request: &Request,
+        host: &'a Host,
+        files: &[VendorFile],
+        policy: &'a Policy,
+    ) -> Option<Self> {
+        let vendors = files.iter().filter_map(|file| file.content.as_ref().ok());
+        (!request.reserved.is_empty()).then(|| Self {
+            host,
+            reserved: Reserved::of(host, vendors),
+            policy,
+        })
+    }
+
+    /// Takes the nodes out that only the scheduler gives; those paths. `by` is what asks for them.
+    /// Errors: the policy refuses who asks for them.
+    pub fn limit(&self, by: &str, edits: &mut Edits, notes: &mut Vec<Note>) -> Result<Vec<String>> {
+        let gpus = edits.devices.iter().filter(|it| self.reserved.has(it));
+        let mut paths: Vec<String> = gpus.map(|device| device.path.clone()).collect();
+        let binds = edits.described.iter();
+        let binds = binds.filter(|mount| self.reserved.is_in(self.host, &mount.source));
+        paths.extend(binds.map(|mount| mount.target.clone()));
+        if let Some(first) = paths.first() {
+            let reason = format!("{}: {first} is a GPU's", not_scheduled(by));
+            notes.push(refuse(self.policy, None, reason)?);
+            edits.devices.retain(|device| !paths.contains(&device.path));
+            edits
+                .described
+                .retain(|mount| !paths.contains(&mount.target));
+        }
+        Ok(paths)
+    }
+}
+
+/// The flags by which vendor files were chosen.
+pub fn flags(choices: &[Choice]) -> String {
+    let flags = choices.iter().map(|it| it.vendor.activation_flag.as_str());
+    flags.collect::<Vec<_>>().join(", ")
+}
+
+/// Makes a request one beside the scheduler that the settings say.
+pub fn reserve(request: &mut Request, settings: &Settings) {
+    Foreign::of_settings(settings, Reader::Runtime).reserve(request);
+}
+
+/// True for a request beside a scheduler whose spec has a hook that would give devices.
+pub fn has_hook(request: &Request) -> bool {
+    !request.reserved.is_empty() && hooks(request).next().is_some()
+}
+
+fn hooks<'r>(request: &'r Request) -> impl Iterator<Item = &'r String> {
+    let name = |path: &&String| path.rsplit('/').next().unwrap_or_default().to_owned();
+    let hooks = request.hooks.iter();
+    hooks.filter(move |path| HOOKS.contains(&name(path).as_str()))
+}
+
+/// The hooks of NVIDIA's that are taken out: they know nothing of the scheduler.
+pub fn without_hooks(request: &Request, notes: &mut Vec<Note>) -> Edits {
+    let reason = |hook: &String| {
+        let message = format!(
+            "the hook {hook} of the container is left out: with \"scheduler\" in config.toml, only the host's scheduler gives these devices"
+        );
+        Note::new(Level::Notice, message)
+    };
+    notes.extend(hooks(request).map(reason));
+    let is_replaced = has_hook(request);
+    let replaced_hooks = is_replaced.then(|| HOOKS.map(str::to_owned).to_vec());
+    Edits {
+        replaced_hooks: replaced_hooks.unwrap_or_default(),
+        ..Edits::default()
+    }
+}
