@@ -145,7 +145,10 @@ fn number(name: &str) -> Option<u64> {
 fn by_uuid(names: &[String], facts: &Facts) -> Option<String> {
     let mut found: Vec<&str> = Vec::new();
     for name in names {
-        let uuids = facts.devices.iter().filter_map(|gpu| Some((gpu, gpu.uuid.as_deref()?)));
+        let uuids = facts
+            .devices
+            .iter()
+            .filter_map(|gpu| Some((gpu, gpu.uuid.as_deref()?)));
         let uuid = match number(name) {
             Some(number) => uuids
                 .clone()
@@ -155,7 +158,7 @@ fn by_uuid(names: &[String], facts: &Facts) -> Option<String> {
             None => uuids
                 .clone()
                 .find(|(_, uuid)| uuid.starts_with(name.as_str()))
-                .map_or(name, |(_, uuid)| uuid),
+                .map_or(name.as_str(), |(_, uuid)| uuid),
         };
         if !found.contains(&uuid) {
             found.push(uuid);
@@ -273,11 +276,7 @@ mod tests {
                 pair("GPU-b,GPU-a", "GPU-b,GPU-a"),
             ),
             ("MIG-x", pair("MIG-x", "0"), pair("MIG-x", "MIG-x")),
-            (
-                "GPU-a,1",
-                pair("GPU-a,1", "1,0"),
-                pair("GPU-a,1", ""),
-            ),
+            ("GPU-a,1", pair("GPU-a,1", "1,0"), pair("GPU-a,1", "")),
             ("1,01,+1", pair("1,01,+1", "2,1,0"), pair("1,+1", "")),
         ] {
             assert_eq!(value(list, Scheduler::Strict), strict, "strict {list:?}");
@@ -318,7 +317,11 @@ mod tests {
             ("0,GPU-a", Some("GPU-aa"), None),
             ("0,MIG-x", Some("GPU-aa,MIG-x"), None),
             ("GPU-aa,9", None, None),
-            ("GPU-aa,GPU-cc", Some("GPU-aa,GPU-cc"), Some("GPU-aa,GPU-cc")),
+            (
+                "GPU-aa,GPU-cc",
+                Some("GPU-aa,GPU-cc"),
+                Some("GPU-aa,GPU-cc"),
+            ),
             ("2,0", Some("1,0"), Some("1,0")),
         ] {
             assert_eq!(told(list, Some(&facts)).as_deref(), with, "{list}");

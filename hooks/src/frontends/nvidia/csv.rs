@@ -360,7 +360,10 @@ mod tests {
         };
         for target in ["/dev", "../proc", "/sys", "/", "../../../../.."] {
             let message = given(target).unwrap_err().to_string();
-            let place = format!("{}/{FOLDER}/l4t.csv:2: /opt/link, which leads to", root.display());
+            let place = format!(
+                "{}/{FOLDER}/l4t.csv:2: /opt/link, which leads to",
+                root.display()
+            );
             assert!(message.starts_with(&place), "{target}\n{message}");
         }
         // No link leads out of the root.
