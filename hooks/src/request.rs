@@ -6,8 +6,7 @@ mod ask;
 mod requirement;
 
 use std::borrow::Cow;
-
-use rustc_hash::FxHashSet;
+use std::collections::BTreeSet;
 
 use crate::error::Error;
 
@@ -163,7 +162,7 @@ impl<'a> Environment<'a> {
     /// Variables with their values, each once.
     pub fn variables(&self) -> Vec<(&str, &str)> {
         let mut found: Vec<(&str, &str)> = Vec::new();
-        let mut known: FxHashSet<&str> = FxHashSet::default();
+        let mut known: BTreeSet<&str> = BTreeSet::new();
         for entry in self.0.iter().rev() {
             let name = entry_name(entry);
             if known.insert(name) {

@@ -13,6 +13,9 @@ use crate::log::{brief, Note};
 use crate::policy::{OnRefusal, Policy, Verdict};
 use crate::request::{asked, Asked, Interface, Request, ANNOTATION_PREFIX};
 
+/// So many annotations that ask for nothing are said.
+const SAID: usize = 5;
+
 /// A vendor file as found, whether it can be used or not.
 #[derive(Debug)]
 pub struct VendorFile {
@@ -123,8 +126,9 @@ pub fn decide<'a>(
             .iter()
             .any(|file| file.flags().iter().any(|f| f == flag))
     };
-    let unknown = request.annotations.asking().filter(|flag| !known(flag));
-    notes.extend(unknown.map(no_such_flag));
+    let mut unknown = request.annotations.asking().filter(|flag| !known(flag));
+    notes.extend(unknown.by_ref().take(SAID).map(no_such_flag));
+    notes.extend(more_unknown(unknown.count()));
     Ok((choices, notes))
 }
 
@@ -210,14 +214,17 @@ fn features<'a>(
         Asked::Features(list) => list,
     };
     let mut features: Vec<&str> = Vec::new();
+    let mut seen: Vec<&str> = Vec::new();
     for wanted in wanted {
         let Some(known) = vendor.feature_names().find(|name| *name == wanted) else {
             return Err(unknown_feature(file, vendor, wanted));
         };
+        if seen.contains(&known) {
+            continue;
+        }
+        seen.push(known);
         if refusals.policy.allows(&file.name, known) {
-            if !features.contains(&known) {
-                features.push(known);
-            }
+            features.push(known);
         } else if by_name {
             let flag = &vendor.activation_flag;
             let vendor = &file.name;
@@ -253,10 +260,17 @@ fn refuse_broken(file: &VendorFile, broken: &Broken, flag: &str) -> Error {
 
 /// A variable of the environment may be another program's. An annotation of ours is not.
 fn no_such_flag(flag: &str) -> Note {
+    let flag = brief(flag);
     let message = format!(
         "the annotation {ANNOTATION_PREFIX}{flag} asks for nothing: no vendor file has this flag"
     );
     Note::new(Level::Notice, message)
+}
+
+/// A container has any number of them, and the log is everyone's.
+fn more_unknown(count: usize) -> Option<Note> {
+    let message = format!("{count} more annotations {ANNOTATION_PREFIX}… ask for nothing");
+    (count > 0).then(|| Note::new(Level::Notice, message))
 }
 
 fn ignored(file: &VendorFile, broken: &Broken) -> Note {

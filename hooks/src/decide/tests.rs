@@ -181,3 +181,32 @@ fn whether_anything_may_be_asked_for() {
         );
     }
 }
+
+#[test]
+fn the_log_is_not_a_containers_to_fill() {
+    let mut request = Request::of_environment([format!("X={}", "a,".repeat(1_000) + "a")]);
+    for at in 0..1_000 {
+        let key = format!("oci-decorator.d/NONE{at}");
+        request.annotations.push(&key, "all".into());
+    }
+    let policy = Policy {
+        allow: Some(vec![(
+            "v".to_owned(),
+            Allowed::Features(vec!["b".to_owned()]),
+        )]),
+        ..Policy::default()
+    };
+    let files = [file("v", "X")];
+    let (_, notes) = decide(&files, &request, &policy).unwrap();
+    assert_eq!(notes.len(), SAID + 2);
+    let said: Vec<_> = notes.iter().map(|note| note.message.as_str()).collect();
+    assert!(
+        said.iter()
+            .any(|text| text.starts_with("995 more annotations")),
+        "{said:?}"
+    );
+    let refused = said
+        .iter()
+        .filter(|text| text.contains("the feature \"a\""));
+    assert_eq!(refused.count(), 1);
+}

@@ -1,6 +1,8 @@
 //! Edits of several sources as one.
 
-use rustc_hash::FxHashSet;
+use std::hash::Hash;
+
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{variable_name, Edits};
 
@@ -40,16 +42,22 @@ impl Edits {
     }
 
     fn set_variables(&mut self, entries: Vec<String>) {
+        if entries.is_empty() {
+            return;
+        }
+        let known = self.environment.iter().enumerate();
+        let known = known.map(|(place, entry)| (variable_name(entry).to_owned(), place));
+        // The first of a name is the one that is replaced.
+        let mut places: FxHashMap<String, usize> = known.rev().collect();
         for entry in entries {
             let name = variable_name(&entry);
             self.unset.retain(|unset| unset != name);
-            let place = self
-                .environment
-                .iter()
-                .position(|e| variable_name(e) == name);
-            match place {
-                Some(place) => self.environment[place] = entry,
-                None => self.environment.push(entry),
+            match places.get(name) {
+                Some(place) => self.environment[*place] = entry,
+                None => {
+                    places.insert(name.to_owned(), self.environment.len());
+                    self.environment.push(entry);
+                }
             }
         }
     }
@@ -65,13 +73,12 @@ fn merge<T>(into: &mut Vec<T>, from: Vec<T>, key: impl Fn(&T) -> &String) {
     into.extend(new.map(|(item, _)| item));
 }
 
-/// For lists of a few.
-fn add_missing<T: PartialEq>(into: &mut Vec<T>, from: Vec<T>) {
-    for item in from {
-        if !into.contains(&item) {
-            into.push(item);
-        }
+fn add_missing<T: Clone + Eq + Hash>(into: &mut Vec<T>, from: Vec<T>) {
+    if from.is_empty() {
+        return;
     }
+    let mut known: FxHashSet<T> = into.iter().cloned().collect();
+    into.extend(from.into_iter().filter(|item| known.insert(item.clone())));
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 //! given all the same. File systems that are made new for the container (a tmpfs, /proc)
 //! hold nothing of the user's: ours may lie in them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::mem::take;
 
 use rustc_hash::FxHashSet;
@@ -14,7 +14,7 @@ use rustc_hash::FxHashSet;
 use super::coalesce::fold;
 use super::paths::{clean, Image};
 use super::present::{Container, Present, Standing};
-use super::{lies_in, sort_mounts, DescribedMount, Device, Edits, Library, Link, Mount};
+use super::{sort_mounts, DescribedMount, Device, Edits, Library, Link, Mount};
 use crate::log::level::Level;
 use crate::log::Note;
 use crate::rootfs::split;
@@ -94,7 +94,11 @@ impl Edits {
     /// Leaves out the devices whose nodes the container's own configuration lists, with
     /// whatever rights it gives them.
     pub fn leave_listed(&mut self, present: &Present) {
-        let is_listed = |device: &Device| present.devices.iter().any(|p| clean(p) == device.path);
+        if self.devices.is_empty() {
+            return;
+        }
+        let listed: BTreeSet<_> = present.devices.iter().map(|path| clean(path)).collect();
+        let is_listed = |device: &Device| listed.contains(device.path.as_str());
         self.devices.retain(|device| !is_listed(device));
     }
 
@@ -163,15 +167,16 @@ impl Settled {
         kept: &mut Kept,
         hidden: &mut FxHashSet<String>,
     ) {
+        if mounts.is_empty() {
+            return;
+        }
+        let mut there: FxHashSet<String> = self.mounts.iter().map(|m| m.target.clone()).collect();
         for mut mount in mounts {
             let (moved, standing) = container.stand(&mount.target, &mount.source);
             match standing {
                 Standing::Free => {
                     mount.target = moved.unwrap_or(mount.target);
-                    let is_there = |target: &String| *target == mount.target;
-                    let ours = self.mounts.iter().map(|m| &m.target);
-                    let mut there = ours.chain(self.described.iter().map(|m| &m.target));
-                    if !there.any(is_there) {
+                    if there.insert(mount.target.clone()) {
                         self.described.push(mount);
                     }
                 }
@@ -186,7 +191,7 @@ impl Settled {
         }
         // Parents before what lies in them; the order of others is their author's.
         let depth = |mount: &DescribedMount| mount.target.matches('/').count();
-        self.described.sort_by_key(depth);
+        self.described.sort_by_cached_key(depth);
     }
 
     /// A link is itself what is put in place: where an older one of that name leads is not
@@ -197,9 +202,8 @@ impl Settled {
                 let folder = container.resolve(folder);
                 link.path = format!("{}/{name}", folder.trim_end_matches('/'));
             }
-            let is_new = |place: &&String| lies_in(&link.path, place);
             match container.standing(&link.path, "") {
-                Standing::Free if self.new_file_systems.iter().any(|p| is_new(&p)) => {
+                Standing::Free if container.new_around(&link.path).is_some() => {
                     self.late_links.push(link);
                 }
                 Standing::Free | Standing::Ours => self.links.push(link),
@@ -211,8 +215,11 @@ impl Settled {
     }
 
     fn add_devices(&mut self, devices: Vec<Device>, present: &Present, container: &mut Container) {
+        if devices.is_empty() {
+            return;
+        }
         let listed = present.devices.iter();
-        let listed: FxHashSet<String> = listed.map(|p| container.resolve(p)).collect();
+        let listed: BTreeSet<String> = listed.map(|p| container.resolve(p)).collect();
         self.devices = devices;
         self.devices.retain_mut(|device| {
             let (moved, standing) = container.stand(&device.path, &device.source);
@@ -249,10 +256,10 @@ impl Settled {
         if self.libraries.is_empty() && self.rest.compat.is_empty() {
             return None;
         }
-        let (_, standing) = container.stand(CACHE, "");
+        let (moved, standing) = container.stand(CACHE, "");
         let (Standing::At(place) | Standing::Around(place)) = standing else {
             // It is made in the image, where this container does not see it.
-            let path = container.new_around(CACHE)?;
+            let path = container.new_around(moved.as_deref().unwrap_or(CACHE))?;
             let message = format!(
                 "the container's own file system {path} is new and hides the library cache: the driver's libraries are found in the loader's default folders only"
             );

@@ -9,6 +9,7 @@ mod coalesce;
 mod conflict;
 mod device;
 pub mod paths;
+mod places;
 mod present;
 
 use crate::error::{Error, Result};
@@ -40,7 +41,7 @@ pub struct DescribedMount {
 }
 
 /// A program that the runtime starts at a stage of the container's life.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Hook {
     /// As `hooks` of a spec calls it: `prestart`, `createRuntime`, `createContainer`, …
     pub stage: String,
@@ -139,10 +140,15 @@ impl Edits {
 
     /// Folders that no mount brings into being.
     pub fn bare_directories(&self) -> impl Iterator<Item = &str> {
-        self.directories
-            .iter()
-            .map(String::as_str)
-            .filter(|directory| !self.mounts.iter().any(|m| lies_in(&m.target, directory)))
+        let mut targets = Vec::new();
+        if !self.directories.is_empty() {
+            targets.extend(self.mounts.iter().map(|mount| mount.target.as_str()));
+            if !targets.is_sorted() {
+                targets.sort_unstable();
+            }
+        }
+        let directories = self.directories.iter().map(String::as_str);
+        directories.filter(move |directory| !has_within(&targets, directory))
     }
 
     /// Holds every path of the container to what appliers rely on: absolute and plain, and
@@ -175,6 +181,18 @@ impl Edits {
             None => Ok(()),
         }
     }
+}
+
+/// True when one of these paths, which are in order, is the folder or lies in it.
+fn has_within(sorted: &[&str], folder: &str) -> bool {
+    if sorted.binary_search(&folder).is_ok() {
+        return true;
+    }
+    let within = format!("{}/", folder.trim_end_matches('/'));
+    let first = sorted.partition_point(|path| **path < *within);
+    sorted
+        .get(first)
+        .is_some_and(|path| path.starts_with(&within))
 }
 
 /// True for `NAME=value`.
@@ -220,13 +238,17 @@ mod tests {
     #[test]
     fn a_folder_with_a_mount_in_it_is_not_bare() {
         let edits = Edits {
-            mounts: vec![mount("/usr/lib64/nvidia/libcuda.so")],
-            directories: vec!["/usr/lib64/nvidia".into(), "/usr/lib64/nv".into()],
+            mounts: ["/usr/lib64/nvidia/libcuda.so", "/opt/a.d/x", "/opt/b"]
+                .map(mount)
+                .into(),
+            directories: ["/usr/lib64/nvidia", "/usr/lib64/nv", "/opt/a", "/opt/b"]
+                .map(String::from)
+                .into(),
             ..Edits::default()
         };
         assert_eq!(
             edits.bare_directories().collect::<Vec<_>>(),
-            ["/usr/lib64/nv"]
+            ["/usr/lib64/nv", "/opt/a"]
         );
     }
 

@@ -5,7 +5,8 @@ use std::borrow::Cow;
 use rustc_hash::FxHashMap;
 
 use super::paths::{clean, follow, is_plain, At, Image};
-use super::{lies_in, DescribedMount};
+use super::places::{Near, Places};
+use super::DescribedMount;
 
 /// A mount that the container's own configuration has.
 #[derive(Debug, Clone, Default)]
@@ -56,6 +57,7 @@ pub(super) enum Standing {
 /// What is mounted in the container already, by where that really is.
 pub(super) struct Container<'a> {
     places: Vec<Place<'a>>,
+    by_path: Places,
     image: &'a dyn Image,
     /// Folders of our paths.
     folders: FxHashMap<String, Folder>,
@@ -78,6 +80,7 @@ impl<'a> Container<'a> {
     pub(super) fn new(present: &'a Present, image: &'a dyn Image) -> Self {
         let mut container = Self {
             places: Vec::with_capacity(present.mounts.len()),
+            by_path: Places::new(),
             image,
             folders: FxHashMap::default(),
         };
@@ -85,14 +88,20 @@ impl<'a> Container<'a> {
             // Each is mounted where those before it have left the path. A `..` behind a link
             // is crun's to follow as the kernel does, and runc's to take out as text before.
             let (path, _) = container.look_up(&mounted.destination);
-            let (as_text, _) = container.look_up(&clean(&mounted.destination));
-            if as_text != path {
-                let path = as_text;
-                container.places.push(Place { path, mounted });
+            if let Cow::Owned(as_text) = clean(&mounted.destination) {
+                let (as_text, _) = container.look_up(&as_text);
+                if as_text != path {
+                    container.add(as_text, mounted);
+                }
             }
-            container.places.push(Place { path, mounted });
+            container.add(path, mounted);
         }
         container
+    }
+
+    fn add(&mut self, path: String, mounted: &'a Mounted<'a>) {
+        self.by_path.add(&path, self.places.len());
+        self.places.push(Place { path, mounted });
     }
 
     /// Where the mount that stands at a place is.
@@ -102,7 +111,7 @@ impl<'a> Container<'a> {
 
     fn look_up(&self, path: &str) -> (String, At) {
         // In what is mounted there, the image has no links.
-        if is_plain(path) && self.places.iter().any(|place| lies_in(path, &place.path)) {
+        if is_plain(path) && self.by_path.near(path).over().is_some() {
             return (path.to_owned(), At::Nothing);
         }
         match self.image.at(path) {
@@ -116,7 +125,7 @@ impl<'a> Container<'a> {
     }
 
     fn is_mount(&self, path: &str) -> bool {
-        self.places.iter().any(|place| place.path == path)
+        self.by_path.near(path).at.is_some()
     }
 
     pub(super) fn new_file_systems(&self) -> Vec<String> {
@@ -124,12 +133,10 @@ impl<'a> Container<'a> {
         new.map(|place| place.path.clone()).collect()
     }
 
-    /// A file system that is made new for the container and has the path in it, where no
+    /// A file system that is made new for the container and has this place in it, where no
     /// later mount covers that.
-    pub(super) fn new_around(&mut self, path: &str) -> Option<&str> {
-        let path = self.resolve(path);
-        let mut places = self.places.iter().rev();
-        let over = places.find(|place| lies_in(&path, &place.path))?;
+    pub(super) fn new_around(&self, place: &str) -> Option<&str> {
+        let over = &self.places[self.by_path.near(place).over()?];
         over.mounted.is_new.then_some(over.path.as_str())
     }
 
@@ -176,26 +183,16 @@ impl<'a> Container<'a> {
 
     fn folder(&self, path: &str) -> Folder {
         let (place, at) = self.look_up(path);
-        let near = |other: &Place| lies_in(&other.path, &place) || lies_in(&place, &other.path);
         Folder {
-            is_remote: !self.places.iter().any(near),
+            is_remote: !self.by_path.near(&place).is_any(),
             place,
             at,
         }
     }
 
     pub(super) fn standing(&self, path: &str, source: &str) -> Standing {
-        let (mut at, mut within, mut around) = (None, None, None::<usize>);
-        for (index, place) in self.places.iter().enumerate() {
-            if place.path == path {
-                at = Some(index);
-            } else if lies_in(&place.path, path) {
-                within = Some(index);
-            } else if lies_in(path, &place.path) {
-                // A later one covers all that lies in it, deeper mounts too.
-                around = Some(index);
-            }
-        }
+        // A later mount around covers all that lies in it, deeper mounts too.
+        let Near { at, within, around } = self.by_path.near(path);
         match (at, within, around) {
             (Some(place), ..) if self.shows(place, path, source) => Standing::Ours,
             (Some(place), ..) => Standing::At(place),

@@ -83,7 +83,11 @@ impl<'a> Foreign<'a> {
             request.hooks = hooks_at(text, &HOOK_STAGES);
         }
         if let Some(nvidia) = &self.nvidia {
-            sarus::apply(&mut request, &self.given, self.scheduler);
+            let facts = || {
+                let host = Host::open(root).ok()?;
+                host.facts(Interface::Nvidia.word()).facts().cloned()
+            };
+            sarus::apply(&mut request, &self.given, self.scheduler, facts);
             nvidia.read(&mut request, config, policy, &HostOf(root));
         }
         if self.amd {

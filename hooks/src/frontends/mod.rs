@@ -211,7 +211,16 @@ fn in_doubt(flag: &str, problem: &Error) -> Error {
 /// Reads standard input to its end. Errors: it is larger than `limit` bytes.
 pub fn read_input(what: &str, limit: u64) -> Result<Vec<u8>> {
     let what = format!("{what} on standard input");
-    read_all(std::io::stdin().lock(), &what, limit)
+    read_all(Input, &what, limit)
+}
+
+/// Standard input without a buffer of its own, which a start would pay for.
+struct Input;
+
+impl Read for Input {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        Ok(rustix::io::read(rustix::stdio::stdin(), buffer)?)
+    }
 }
 
 /// Reads a file to its end. Errors: it can't be read, or is larger than `limit` bytes.

@@ -6,9 +6,13 @@
 //! has them. Strict, everything is as with Sarus, its oddities included: numbers are sorted
 //! as text, so that `10,2` keeps its order, and an empty list is one device without a name.
 //! Lenient, numbers are sorted as numbers, blanks and duplicates make no difference, UUIDs
-//! stay what they are (CUDA takes them in a container too), and an empty list is none.
+//! stay what they are (CUDA takes them in a container too), and an empty list is none. Numbers
+//! beside UUIDs are the host's as well, and no number of the container's can be told from
+//! them: each becomes the UUID that it stands for. Where nothing says which that is, the
+//! container's list is left out, and CUDA takes every device that the container was given.
 
 use crate::config::settings::Scheduler;
+use crate::discover::facts::Facts;
 use crate::request::Request;
 
 use super::nvidia::{CAPABILITIES, CUDA_VERSION, DEVICES};
@@ -44,17 +48,23 @@ impl Given {
 #[derive(Debug, PartialEq, Eq)]
 struct Translation {
     devices: String,
-    /// `None`: as the scheduler wrote it.
-    cuda: String,
+    /// `None`: every device that the container gets.
+    cuda: Option<String>,
 }
 
-/// Makes the request of a container what the scheduler gave for NVIDIA's devices.
-pub fn apply(request: &mut Request, given: &Given, scheduler: Scheduler) {
+/// Makes the request of a container what the scheduler gave for NVIDIA's devices. `facts` says
+/// what is known of these, where that matters.
+pub fn apply(
+    request: &mut Request,
+    given: &Given,
+    scheduler: Scheduler,
+    facts: impl Fn() -> Option<Facts>,
+) {
     if scheduler == Scheduler::Ignored {
         return;
     }
     let list = given.cuda.as_deref().filter(|list| *list != NO_DEVICES);
-    let translated = list.and_then(|list| translate(list, scheduler));
+    let translated = list.and_then(|list| translate(list, scheduler, facts));
     let Some(Translation { devices, cuda }) = translated else {
         for name in ERASED {
             if request.environment.remove(name) {
@@ -63,7 +73,12 @@ pub fn apply(request: &mut Request, given: &Given, scheduler: Scheduler) {
         }
         return;
     };
-    let mut set = vec![(DEVICES, devices), (CUDA, cuda)];
+    let mut set = vec![(DEVICES, devices)];
+    match cuda {
+        Some(cuda) => set.push((CUDA, cuda)),
+        None if request.environment.remove(CUDA) => request.unset.push(CUDA.to_owned()),
+        None => {}
+    }
     if request.environment.get(CAPABILITIES).is_none() {
         set.push((CAPABILITIES, "all".to_owned()));
     }
@@ -77,22 +92,28 @@ pub fn apply(request: &mut Request, given: &Given, scheduler: Scheduler) {
 }
 
 /// `None`: no device.
-fn translate(list: &str, scheduler: Scheduler) -> Option<Translation> {
+fn translate(
+    list: &str,
+    scheduler: Scheduler,
+    facts: impl Fn() -> Option<Facts>,
+) -> Option<Translation> {
     if scheduler == Scheduler::Strict {
         let names: Vec<&str> = list.split(',').collect();
         let mut sorted = names.clone();
         sorted.sort_unstable();
         return Some(Translation {
             devices: list.to_owned(),
-            cuda: places(&names, &sorted),
+            cuda: Some(places(&names, &sorted)),
         });
     }
-    let mut names: Vec<&str> = Vec::new();
+    let mut names: Vec<String> = Vec::new();
     for name in list.split(',').map(str::trim) {
         // CUDA takes no more of a list once one of it is invalid.
         if name.starts_with('-') {
             break;
         }
+        // One number has many spellings.
+        let name = number(name).map_or_else(|| name.to_owned(), |number| number.to_string());
         if !name.is_empty() && !names.contains(&name) {
             names.push(name);
         }
@@ -100,21 +121,55 @@ fn translate(list: &str, scheduler: Scheduler) -> Option<Translation> {
     if names.is_empty() {
         return None;
     }
-    let number = |name: &&str| name.parse::<u64>().ok();
     let devices = names.join(",");
-    let cuda = if names.iter().all(|name| number(name).is_some()) {
+    let numbers = names.iter().filter(|name| number(name).is_some()).count();
+    let cuda = if numbers == names.len() {
         let mut sorted = names.clone();
-        sorted.sort_by_key(number);
-        places(&names, &sorted)
+        sorted.sort_by_key(|name| number(name));
+        Some(places(&names, &sorted))
+    } else if numbers == 0 {
+        Some(devices.clone())
     } else {
-        devices.clone()
+        facts().and_then(|facts| by_uuid(&names, &facts))
     };
     Some(Translation { devices, cuda })
 }
 
+fn number(name: &str) -> Option<u64> {
+    let digits = name.bytes().all(|byte| byte.is_ascii_digit());
+    name.parse().ok().filter(|_| digits)
+}
+
+/// The list without numbers, each device once. `None`: which device one of them is, is not
+/// known.
+fn by_uuid(names: &[String], facts: &Facts) -> Option<String> {
+    let mut found: Vec<&str> = Vec::new();
+    for name in names {
+        let uuids = facts
+            .devices
+            .iter()
+            .filter_map(|gpu| Some((gpu, gpu.uuid.as_deref()?)));
+        let uuid = match number(name) {
+            Some(number) => uuids
+                .clone()
+                .find(|(gpu, _)| u64::from(gpu.index) == number)
+                .map(|(_, uuid)| uuid)?,
+            // CUDA takes the beginning of one too.
+            None => uuids
+                .clone()
+                .find(|(_, uuid)| uuid.starts_with(name.as_str()))
+                .map_or(name.as_str(), |(_, uuid)| uuid),
+        };
+        if !found.contains(&uuid) {
+            found.push(uuid);
+        }
+    }
+    Some(found.join(","))
+}
+
 /// The place of each name in the sorted list.
-fn places(names: &[&str], sorted: &[&str]) -> String {
-    let place = |name: &&str| sorted.iter().position(|other| other == name);
+fn places<T: PartialEq>(names: &[T], sorted: &[T]) -> String {
+    let place = |name: &T| sorted.iter().position(|other| other == name);
     let places = names.iter().filter_map(place).map(|at| at.to_string());
     places.collect::<Vec<_>>().join(",")
 }
@@ -122,6 +177,7 @@ fn places(names: &[&str], sorted: &[&str]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::discover::facts::Gpu;
     use proptest::prelude::*;
 
     /// `NAME=value` of the container afterwards, without what is not about devices.
@@ -131,7 +187,7 @@ mod tests {
             cuda: host.map(str::to_owned),
             rocr: None,
         };
-        apply(&mut request, &given, scheduler);
+        apply(&mut request, &given, scheduler, || None);
         let variables = request.environment.variables().into_iter();
         let mut found: Vec<String> = variables.map(|(n, v)| format!("{n}={v}")).collect();
         found.sort();
@@ -202,7 +258,9 @@ mod tests {
 
     #[test]
     fn strict_is_to_the_letter_and_lenient_what_was_meant() {
-        let value = |list: &str, scheduler| translate(list, scheduler).map(|t| (t.devices, t.cuda));
+        let value = |list: &str, scheduler| {
+            translate(list, scheduler, || None).map(|t| (t.devices, t.cuda.unwrap_or_default()))
+        };
         let pair = |devices: &str, cuda: &str| Some((devices.to_owned(), cuda.to_owned()));
         for (list, strict, lenient) in [
             ("10,2", pair("10,2", "0,1"), pair("10,2", "1,0")),
@@ -218,14 +276,56 @@ mod tests {
                 pair("GPU-b,GPU-a", "GPU-b,GPU-a"),
             ),
             ("MIG-x", pair("MIG-x", "0"), pair("MIG-x", "MIG-x")),
-            (
-                "GPU-a,1",
-                pair("GPU-a,1", "1,0"),
-                pair("GPU-a,1", "GPU-a,1"),
-            ),
+            ("GPU-a,1", pair("GPU-a,1", "1,0"), pair("GPU-a,1", "")),
+            ("1,01,+1", pair("1,01,+1", "2,1,0"), pair("1,+1", "")),
         ] {
             assert_eq!(value(list, Scheduler::Strict), strict, "strict {list:?}");
             assert_eq!(value(list, Scheduler::Lenient), lenient, "lenient {list:?}");
+        }
+    }
+
+    /// What CUDA is told, in a container whose image has a list of its own.
+    fn told(list: &str, facts: Option<&Facts>) -> Option<String> {
+        let mut request = Request::of_environment(["CUDA_VISIBLE_DEVICES=7"]);
+        let given = Given {
+            cuda: Some(list.to_owned()),
+            rocr: None,
+        };
+        apply(&mut request, &given, Scheduler::Lenient, || facts.cloned());
+        assert_eq!(request.environment.get(DEVICES), Some(list));
+        let told = request.environment.get(CUDA).map(str::to_owned);
+        assert_eq!(request.unset.is_empty(), told.is_some());
+        told
+    }
+
+    #[test]
+    fn of_numbers_beside_uuids_none_is_the_hosts_for_cuda() {
+        let gpu = |index, uuid: &str| Gpu {
+            index,
+            minor: 3 - index,
+            uuid: Some(uuid.to_owned()),
+            ..Gpu::default()
+        };
+        let facts = Facts {
+            devices: vec![gpu(0, "GPU-aa"), gpu(1, "GPU-bb"), gpu(2, "GPU-cc")],
+            ..Facts::default()
+        };
+        for (list, with, without) in [
+            ("2,GPU-aa", Some("GPU-cc,GPU-aa"), None),
+            ("GPU-aa,2", Some("GPU-aa,GPU-cc"), None),
+            ("0,GPU-aa", Some("GPU-aa"), None),
+            ("0,GPU-a", Some("GPU-aa"), None),
+            ("0,MIG-x", Some("GPU-aa,MIG-x"), None),
+            ("GPU-aa,9", None, None),
+            (
+                "GPU-aa,GPU-cc",
+                Some("GPU-aa,GPU-cc"),
+                Some("GPU-aa,GPU-cc"),
+            ),
+            ("2,0", Some("1,0"), Some("1,0")),
+        ] {
+            assert_eq!(told(list, Some(&facts)).as_deref(), with, "{list}");
+            assert_eq!(told(list, None).as_deref(), without, "{list}");
         }
     }
 
@@ -243,16 +343,16 @@ mod tests {
             let mut list: Vec<u32> = numbers.iter().copied().collect();
             list.rotate_left(seed.index(numbers.len()));
             let text = list.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
-            let found = translate(&text, Scheduler::Lenient).unwrap();
-            let places: Vec<usize> = found.cuda.split(',').map(|at| at.parse().unwrap()).collect();
+            let found = translate(&text, Scheduler::Lenient, || None).unwrap();
+            let places: Vec<usize> = found.cuda.unwrap().split(',').map(|at| at.parse().unwrap()).collect();
             let expected: Vec<usize> = list.iter().map(|n| numbers.iter().position(|m| m == n).unwrap()).collect();
             prop_assert_eq!(places, expected);
         }
 
         #[test]
         fn any_list_is_read(list in "(?s).{0,20}") {
-            let _ = translate(&list, Scheduler::Lenient);
-            prop_assert!(translate(&list, Scheduler::Strict).is_some());
+            let _ = translate(&list, Scheduler::Lenient, || None);
+            prop_assert!(translate(&list, Scheduler::Strict, || None).is_some());
         }
     }
 }

@@ -2,6 +2,8 @@
 
 use std::cmp::Ordering;
 
+use rustc_hash::{FxBuildHasher, FxHashSet};
+
 use super::order::compare_entries;
 use super::{Cache, Entry};
 
@@ -30,23 +32,18 @@ impl Addition {
 /// not doubled: merging twice is merging once.
 pub fn merge<'a>(cache: Cache<'a>, additions: &'a [Addition]) -> Cache<'a> {
     let identity = |e: &Entry<'a>| (e.path, e.soname, e.flags);
-    let mut known: Vec<_> = additions.iter().map(|a| identity(&a.entry())).collect();
-    known.sort_unstable();
-    known.dedup();
-    let mut taken = vec![false; known.len()];
+    let mut known = FxHashSet::with_capacity_and_hasher(additions.len(), FxBuildHasher);
     let mut ours: Vec<Entry> = additions
         .iter()
         .map(Addition::entry)
-        .filter(|e| {
-            let place = known.binary_search(&identity(e));
-            place.is_ok_and(|at| !std::mem::replace(&mut taken[at], true))
-        })
+        .filter(|e| known.insert(identity(e)))
         .collect();
     ours.sort_by(compare_entries);
-    let kept = cache.entries.into_iter().filter(|e| {
-        e.hwcap != 0 || e.os_version != 0 || known.binary_search(&identity(e)).is_err()
-    });
-    let mut entries = Vec::new();
+    let mut entries = Vec::with_capacity(cache.entries.len() + ours.len());
+    let kept = cache
+        .entries
+        .into_iter()
+        .filter(|e| e.hwcap != 0 || e.os_version != 0 || !known.contains(&identity(e)));
     let mut ours = ours.into_iter().peekable();
     for entry in kept {
         while let Some(own) = ours.next_if(|own| compare_entries(own, &entry) != Ordering::Greater)

@@ -119,20 +119,17 @@ fn glibc(
 /// the library and fail. Only folders that an earlier start has listed are looked at.
 fn drop_stubs(root: &Root, cache: &mut Cache, additions: &[Addition], earlier: &str) {
     // The image may have written the list, of any length.
-    let listed: FxHashSet<&str> = drop_in::folders(earlier).collect();
+    let mut listed: Vec<&[u8]> = drop_in::folders(earlier).map(str::as_bytes).collect();
     if listed.is_empty() {
         return;
     }
-    let mut ours: Vec<&[u8]> = additions.iter().map(|a| a.path.as_bytes()).collect();
-    ours.sort_unstable();
+    listed.sort_unstable();
+    let ours = paths(additions);
     // A driver has some dozens of libraries; a hostile cache may claim any number.
     let mut looks_left = MAX_STUBS;
     cache.entries.retain(|entry| {
-        let Some((folder, _)) = std::str::from_utf8(entry.path).ok().and_then(split) else {
-            return true;
-        };
-        let suspect = listed.contains(folder.trim_end_matches('/'))
-            && ours.binary_search(&entry.path).is_err()
+        let suspect = folder_of(entry.path).is_some_and(|f| listed.binary_search(&f).is_ok())
+            && !ours.contains(entry.path)
             && looks_left > 0;
         if !suspect {
             return true;
@@ -177,24 +174,31 @@ fn owner(root: &Root, stat: Option<Stat>) -> rustix::io::Result<Stat> {
 /// cache's other entries lies there. Naming one that it does would change the
 /// order in which it finds the image's libraries.
 fn unlisted<'a>(cache: &Cache, additions: &[Addition], folders: &[&'a str]) -> Vec<&'a str> {
-    let mut ours: Vec<&[u8]> = additions.iter().map(|a| a.path.as_bytes()).collect();
-    ours.sort_unstable();
-    let mut known: Vec<&[u8]> = cache
-        .entries
-        .iter()
-        .filter(|e| ours.binary_search(&e.path).is_err())
-        .filter_map(|e| {
-            let end = e.path.iter().rposition(|&b| b == b'/')?;
-            Some(&e.path[..end])
-        })
-        .collect();
-    known.sort_unstable();
-    known.dedup();
+    let ours = paths(additions);
+    // Sets of what is ours only: what an image's author chose to collide can't.
+    let mut left: FxHashSet<&[u8]> = folders.iter().map(|folder| folder.as_bytes()).collect();
+    for entry in &cache.entries {
+        if let Some(folder) = folder_of(entry.path).filter(|folder| left.contains(folder)) {
+            if !ours.contains(entry.path) {
+                left.remove(folder);
+            }
+        }
+    }
+    let folders = folders.iter().copied();
     folders
-        .iter()
-        .copied()
-        .filter(|f| {
-            known.binary_search(&f.as_bytes()).is_err() && !matches!(*f, "/lib" | "/usr/lib")
-        })
+        .filter(|f| left.contains(f.as_bytes()) && !matches!(*f, "/lib" | "/usr/lib"))
         .collect()
+}
+
+fn paths(additions: &[Addition]) -> FxHashSet<&[u8]> {
+    additions.iter().map(|a| a.path.as_bytes()).collect()
+}
+
+/// The folder of a path, without slashes at its end. `None`: it has no folder.
+fn folder_of(path: &[u8]) -> Option<&[u8]> {
+    let mut end = path.iter().rposition(|&byte| byte == b'/')?;
+    while end > 0 && path[end - 1] == b'/' {
+        end -= 1;
+    }
+    Some(&path[..end])
 }

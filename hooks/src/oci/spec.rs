@@ -6,6 +6,7 @@
 //! meant counts as asked for: a key given twice, or `"Env"`, which runc takes for `"env"`.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 
 use serde_json::value::RawValue;
 
@@ -99,7 +100,7 @@ fn read<'a>(text: &'a str, wanted: &Wanted) -> Request<'a> {
             reader.mounts(mounts, folder);
         }
     }
-    reader.0
+    reader.request
 }
 
 /// What is no JSON has no structure: each of its strings may ask.
@@ -149,28 +150,38 @@ fn unescaped(piece: &str) -> Cow<'_, str> {
 }
 
 #[derive(Default)]
-struct Reader<'a>(Request<'a>);
+struct Reader<'a> {
+    request: Request<'a>,
+    /// Keys of annotations that name devices of CDI.
+    known: BTreeSet<Cow<'a, str>>,
+    /// Flags of annotations.
+    flags: BTreeSet<String>,
+}
 
 impl<'a> Reader<'a> {
     fn doubt(&mut self, problem: &str) {
-        self.0.doubt.get_or_insert_with(|| doubtful(problem));
+        self.request.doubt.get_or_insert_with(|| doubtful(problem));
     }
 
     /// Every value that some runtime takes for this key's.
     fn values(&mut self, place: &str, object: &RawObject<'a>, name: &str) -> Vec<&'a RawValue> {
         let mut found = Vec::new();
+        let mut exact = 0;
         for (key, value) in &object.0 {
             if !folds_to(key, name) {
                 continue;
             }
             if key != name {
                 self.doubt(&format!("{place}{key}: some runtimes take it for {name:?}"));
-            } else if object.0.iter().filter(|(key, _)| key == name).count() > 1 {
-                self.doubt(&format!("{place}{name} is given twice"));
+            } else {
+                exact += 1;
             }
             if value.get() != "null" {
                 found.push(*value);
             }
+        }
+        if exact > 1 {
+            self.doubt(&format!("{place}{name} is given twice"));
         }
         found
     }
@@ -189,7 +200,7 @@ impl<'a> Reader<'a> {
     fn environment(&mut self, value: &'a RawValue) {
         for entry in self.list("process.env", value) {
             match lossy_text(entry) {
-                Some(entry) => self.0.environment.push(entry),
+                Some(entry) => self.request.environment.push(entry),
                 None => self.doubt("process.env: not every entry is a string"),
             }
         }
@@ -211,7 +222,7 @@ impl<'a> Reader<'a> {
 
     fn privilege(&mut self, place: &str, value: &'a RawValue) {
         let mut names = self.list(place, value).into_iter();
-        self.0.privileged |= names.any(|name| lossy_text(name).as_deref() == Some(PRIVILEGE));
+        self.request.privileged |= names.any(|name| lossy_text(name).as_deref() == Some(PRIVILEGE));
     }
 
     /// Annotations that name devices of CDI. Of two with one key both count.
@@ -228,11 +239,11 @@ impl<'a> Reader<'a> {
             if !is_cdi(&key, prefixes) {
                 continue;
             }
-            if self.0.cdi.iter().any(|(known, _)| *known == key) {
+            if !self.known.insert(key.clone()) {
                 self.doubt(&format!("annotations: {key:?} is given twice"));
             }
             match lossy_text(value) {
-                Some(names) => self.0.cdi.push((key, names)),
+                Some(names) => self.request.cdi.push((key, names)),
                 None => self.doubt(&format!("annotations: {key:?} is not a string")),
             }
         }
@@ -254,7 +265,7 @@ impl<'a> Reader<'a> {
                 values.into_iter().find_map(lossy_text).unwrap_or_default()
             };
             let (source, destination) = (text("source"), text("destination"));
-            self.0.mounts.push(AskingMount {
+            self.request.mounts.push(AskingMount {
                 source,
                 destination,
             });
@@ -276,7 +287,7 @@ impl<'a> Reader<'a> {
             .filter(|(key, _)| key.starts_with(ANNOTATION_PREFIX))
         {
             let flag = &key[ANNOTATION_PREFIX.len()..];
-            if found.get(flag).is_some() || self.0.annotations.get(flag).is_some() {
+            if !self.flags.insert(flag.to_owned()) {
                 self.doubt(&format!("annotations: {key:?} is given twice"));
             }
             let text = lossy_text(value).unwrap_or_else(|| {
@@ -285,7 +296,7 @@ impl<'a> Reader<'a> {
             });
             found.push(key, text);
         }
-        self.0.annotations.extend(found);
+        self.request.annotations.extend(found);
     }
 }
 

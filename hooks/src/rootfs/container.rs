@@ -1,19 +1,24 @@
 //! A container's root, for every front end that looks into one or writes there.
 
+use std::cell::RefCell;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use rustix::fs::{fstat, readlinkat, OFlags, Stat};
+use rustix::fs::{fstat, readlinkat, statat, AtFlags, FileType, OFlags, Stat};
 use rustix::io::Errno;
 
 use super::listing::is_empty;
-use super::{cannot_open, is_same, Root};
+use super::{cannot_open, is_same, split, Root};
 use crate::edits::lies_in;
-use crate::edits::paths::{At, Image};
+use crate::edits::paths::{is_plain, At, Image};
 use crate::error::{Error, Result};
 
 /// Names of the root that this program itself runs in, and of the one that the host's
 /// first process has: they differ in a chroot.
 const OWN_ROOTS: [&str; 2] = ["/", "/proc/1/root"];
+
+/// The folder in which something was looked up last, without links on the way.
+type Last = (String, rustix::io::Result<OwnedFd>);
 
 /// Two views of one folder.
 #[derive(Debug)]
@@ -26,6 +31,8 @@ pub struct Rootfs {
     pub files: Root,
     /// File systems that are made new for the container, by where they are mounted.
     new: Vec<(String, Root)>,
+    /// Files are looked up in the order of their paths, many of a folder.
+    last: RefCell<Option<Last>>,
 }
 
 impl Rootfs {
@@ -45,6 +52,7 @@ impl Rootfs {
             mounted,
             files,
             new: Vec::new(),
+            last: RefCell::default(),
         })
     }
 
@@ -73,6 +81,21 @@ impl Rootfs {
     }
 }
 
+impl Rootfs {
+    /// What a name in a folder is.
+    fn kind_in(&self, folder: &str, name: &str) -> rustix::io::Result<Option<FileType>> {
+        let mut last = self.last.borrow_mut();
+        if last.as_ref().is_none_or(|(path, _)| path != folder) {
+            let flags = OFlags::PATH | OFlags::DIRECTORY;
+            *last = Some((folder.to_owned(), self.files.open_plain(folder, flags)));
+        }
+        let (_, opened) = last.as_ref().ok_or(Errno::NOENT)?;
+        let opened = opened.as_ref().map_err(|error| *error)?;
+        let stat = statat(opened, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        Ok(Some(FileType::from_raw_mode(stat.st_mode)))
+    }
+}
+
 fn is_own(stat: &Stat) -> bool {
     OWN_ROOTS
         .iter()
@@ -82,8 +105,12 @@ fn is_own(stat: &Stat) -> bool {
 /// What is mounted there already is not the image's: it has no links, and isn't free.
 impl Image for Rootfs {
     fn at(&self, path: &str) -> At {
-        match self.files.open_plain(path, OFlags::PATH) {
-            Err(Errno::LOOP) => At::Link,
+        let found = match split(path).filter(|_| is_plain(path)) {
+            Some((folder, name)) => self.kind_in(folder, name),
+            None => self.files.open_plain(path, OFlags::PATH).map(|_| None),
+        };
+        match found {
+            Ok(Some(FileType::Symlink)) | Err(Errno::LOOP) => At::Link,
             Err(Errno::NOENT) => At::Nothing,
             Ok(_) | Err(_) => At::Something,
         }

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from provision.devices.facts import Device, Facts
+from provision.devices.kernel_text import kernel_text, minor_number
 from provision.devices.pci import pci_address, pci_order
 from provision.rootfs import glob_in_root, in_root
 
@@ -47,8 +48,9 @@ def drm_facts(root: Path, vendor: DrmVendor) -> Facts | None:
         node = _NODE.fullmatch(path.name)
         folder = in_root(root, path / "device")
         address = pci_address(folder.name)
-        if node and address and _text(folder / "vendor") == vendor.pci:
-            found.append((pci_order(address), address, int(node[1]), folder))
+        minor = minor_number(node[1]) if node else None
+        if minor is not None and address and _text(folder / "vendor") == vendor.pci:
+            found.append((pci_order(address), address, minor, folder))
     if not found:
         return None
     devices = [
@@ -77,8 +79,5 @@ def parse_unique_id(text: str) -> str | None:
 
 
 def _text(path: Path) -> str | None:
-    try:
-        text = path.read_text(errors="replace")
-    except OSError:
-        return None
-    return "".join(c for c in text if c.isprintable()).strip()
+    text = kernel_text(path)
+    return None if text is None else "".join(c for c in text if c.isprintable()).strip()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import platform
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from provision.devices.facts import Device, Facts, Mig
+from provision.devices.kernel_text import kernel_text, minor_number
 from provision.devices.nvml import LIMIT_S, ask_nvml
 from provision.devices.pci import pci_address, pci_order
 from provision.errors import ProvisionError
@@ -19,7 +21,7 @@ _DRIVER = PurePosixPath("proc/driver/nvidia")
 _BOOT = PurePosixPath("proc/sys/kernel/random/boot_id")
 _VERSION = re.compile(r"^NVRM version:.*?\s(\d+(?:\.\d+)+)\s", re.MULTILINE)
 _LINE = re.compile(r"^([^:\n]+):[ \t]*(.*?)[ \t]*$", re.MULTILINE)
-_NODE = re.compile(r"^DeviceFileMinor:\s*(\d+)\s*$", re.MULTILINE | re.ASCII)
+_NODE = re.compile(r"^DeviceFileMinor:[ \t]*(\d+)[ \t]*$", re.MULTILINE | re.ASCII)
 _UUID = re.compile(r"GPU-[0-9a-f-]{36}")
 
 
@@ -77,12 +79,11 @@ def parse_information(text: str) -> Information:
     The driver prints question marks for the UUID of a GPU that no process has used yet.
     """
     fields = {match[1].strip(): match[2] for match in _LINE.finditer(text)}
-    minor = fields.get("Device Minor", "")
     uuid = fields.get("GPU UUID", "").lower().replace("gpu-", "GPU-")
     model = "".join(c for c in fields.get("Model", "") if c.isprintable()).strip()
     return Information(
         pci=pci_address(fields.get("Bus Location", "")),
-        minor=int(minor) if minor.isascii() and minor.isdigit() else None,
+        minor=minor_number(fields.get("Device Minor", "")),
         uuid=uuid if _UUID.fullmatch(uuid) else None,
         name=model if model and model != "Unknown" else None,
     )
@@ -121,6 +122,11 @@ def _from_proc(root: Path, version: str, *problems: str) -> Facts:
             said.append(f"The GPU of /{path} is left out: its minor number is not known")
         else:
             found.append((pci_order(address), address, information.minor, information))
+    counts = Counter(row[2] for row in found)
+    for minor in sorted(minor for minor, count in counts.items() if count > 1):
+        where = ", ".join(sorted(row[1] for row in found if row[2] == minor))
+        said.append(f"The GPUs {where} are left out: each has the minor number {minor}")
+    found = [row for row in found if counts[row[2]] == 1]
     devices = [
         Device(index=i, minor=minor, pci=address, uuid=known.uuid, name=known.name)
         for i, (_order, address, minor, known) in enumerate(sorted(found, key=lambda row: row[0]))
@@ -166,11 +172,11 @@ def _nodes(root: Path, minor: int, part: Mig) -> tuple[str, ...] | None:
 def parse_capability(text: str) -> int | None:
     """Return the minor number of a capability's node, from its file ``access``. Pure."""
     match = _NODE.search(text)
-    return int(match[1]) if match else None
+    return minor_number(match[1]) if match else None
 
 
 def _read(root: Path, path: PurePosixPath) -> str | None:
     try:
-        return in_root(root, path).read_text(errors="replace")
+        return kernel_text(in_root(root, path))
     except OSError:
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +11,9 @@ import pytest
 
 from provision.devices import nvidia
 from provision.devices.collect import collect, read_facts_file
+from provision.devices.drm import AMD, drm_facts
 from provision.devices.facts import Device, Facts
+from provision.devices.kernel_text import minor_number
 from provision.devices.record import recorded, recorded_problems, recording, write_facts
 from provision.errors import InUseError, ProvisionError, UsageError
 from provision.manifest import DriverFile, Manifest
@@ -267,3 +270,66 @@ def test_a_damaged_file_says_how_to_have_a_new_one(call: Call, tmp_path: Path) -
     outcome = call("devices", "--root", tmp_path)
     assert outcome.code == 2
     assert "What to do: Write it again: provision devices refresh" in outcome.err
+
+
+def test_what_is_no_text_of_the_kernel_is_left_out(tmp_path: Path) -> None:
+    """A FIFO would hold a reader up, and a file without end fills the memory."""
+    _nvidia(tmp_path)
+    gpus = tmp_path / "proc/driver/nvidia/gpus"
+    first, second = sorted(gpus.glob("*/information"))
+    first.unlink()
+    os.mkfifo(first)
+    with second.open("ab") as stream:
+        stream.truncate(1 << 40)
+    facts = nvidia.nvidia_facts(tmp_path)
+    assert facts is not None
+    assert facts.devices == ()
+    assert len(facts.problems) == 2
+    version = tmp_path / "proc/driver/nvidia/version"
+    version.unlink()
+    os.mkfifo(version)
+    assert nvidia.nvidia_facts(tmp_path) is None
+
+
+def test_sysfs_is_read_as_carefully(tmp_path: Path) -> None:
+    _drm(tmp_path, "0000:03:00.0", 128, "0x1002")
+    _drm(tmp_path, "0000:04:00.0", 129, "0x1002")
+    vendor = tmp_path / "sys/devices/pci0000:00/0000:03:00.0/vendor"
+    vendor.unlink()
+    os.mkfifo(vendor)
+    facts = drm_facts(tmp_path, AMD)
+    assert facts is not None
+    assert [device.minor for device in facts.devices] == [129]
+
+
+def test_two_gpus_of_one_minor_number_are_left_out_by_name(tmp_path: Path) -> None:
+    _nvidia(tmp_path)
+    text = b"Bus Location: 0000:d1:00.0\nDevice Minor: 1\n"
+    write(tmp_path / "proc/driver/nvidia/gpus/0000:d1:00.0/information", text)
+    facts = nvidia.nvidia_facts(tmp_path)
+    assert facts is not None
+    assert [device.minor for device in facts.devices] == [0]
+    [problem] = facts.problems
+    assert "0000:0a:00.0, 0000:d1:00.0" in problem
+    assert "minor number 1" in problem
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("0", 0),
+        (" 255\n", 255),
+        ("1048575", 1048575),
+        ("1048576", None),
+        ("9" * 5000, None),
+        ("", None),
+        ("-1", None),
+        ("\u0663", None),
+        ("0x10", None),
+    ],
+)
+def test_minor_numbers(text: str, expected: int | None) -> None:
+    assert minor_number(text) == expected
+    line = f"Bus Location: 0000:01:00.0\nDevice Minor: {text}\n"
+    assert nvidia.parse_information(line).minor == expected
+    assert nvidia.parse_capability(f"DeviceFileMinor: {text.strip()}\n") == expected

@@ -18,7 +18,7 @@ use rustix::mount::{
 
 use crate::edits::FILE_MOUNT;
 use crate::error::{Error, Result};
-use crate::rootfs::Rootfs;
+use crate::rootfs::{open_regular, Rootfs};
 use crate::syscalls::restrict_mount;
 
 /// Where the driver shows its settings.
@@ -64,12 +64,10 @@ fn try_hide(rootfs: &Rootfs) -> rustix::io::Result<()> {
 /// A file of /proc has no size to go by.
 fn read(found: &OwnedFd) -> rustix::io::Result<String> {
     let to_errno = |e: std::io::Error| Errno::from_io_error(&e).unwrap_or(Errno::IO);
-    let own = format!("/proc/self/fd/{}", found.as_raw_fd());
+    let (file, _) = open_regular(found)?;
     let mut text = String::new();
-    let file = File::open(own).map_err(to_errno)?;
-    file.take(MAX_SIZE)
-        .read_to_string(&mut text)
-        .map_err(to_errno)?;
+    let mut file = File::from(file).take(MAX_SIZE);
+    file.read_to_string(&mut text).map_err(to_errno)?;
     Ok(text)
 }
 

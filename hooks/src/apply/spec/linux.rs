@@ -1,6 +1,7 @@
 //! The member `linux` of a spec: device nodes, the rights to use them, network interfaces.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 
 use super::process::user;
 use super::splice::{apply, extend, Additions, Splice};
@@ -89,7 +90,8 @@ fn new_rules(resources: Option<&RawObject>, edits: &Settled) -> Result<Vec<Strin
     if rules.len() > edits.devices().len() {
         let listed = resources.and_then(|members| members.get("devices"));
         let listed = items("linux.resources.devices", listed)?;
-        rules.retain(|rule| !listed.iter().any(|item| item.get() == rule));
+        let listed: BTreeSet<&str> = listed.iter().map(|item| item.get()).collect();
+        rules.retain(|rule| !listed.contains(rule.as_str()));
     }
     Ok(rules)
 }

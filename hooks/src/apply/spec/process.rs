@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use rustc_hash::{FxHashMap, FxHashSet};
 use serde_json::value::RawValue;
 
 use super::splice::{apply, extend, Additions, Splice};
@@ -58,21 +59,21 @@ fn edit_environment<'a>(
     let mut kept: Vec<Cow<str>> = Vec::new();
     let mut is_changed = false;
     let mut done = vec![false; edits.environment.len()];
+    let ours = edits.environment.iter().enumerate();
+    let ours = ours.map(|(place, entry)| (variable_name(entry), place));
+    let ours: FxHashMap<&str, usize> = ours.collect();
+    let unset: FxHashSet<&str> = edits.unset.iter().map(String::as_str).collect();
     for item in items("process.env", listed)? {
         let entry = text("process.env", item)?;
         let name = variable_name(&entry);
-        let place = edits
-            .environment
-            .iter()
-            .position(|e| variable_name(e) == name);
-        match place {
+        match ours.get(name).copied() {
             Some(place) if done[place] => is_changed = true,
             Some(place) => {
                 done[place] = true;
                 is_changed |= edits.environment[place] != *entry;
                 kept.push(quote(&edits.environment[place]).into());
             }
-            None if edits.unset.iter().any(|unset| unset == name) => is_changed = true,
+            None if unset.contains(name) => is_changed = true,
             None => kept.push(item.get().into()),
         }
     }

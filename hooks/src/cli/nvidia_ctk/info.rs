@@ -12,6 +12,8 @@ use crate::cli::print;
 use crate::config::nvidia::{self, Loaded, Mode, Place};
 use crate::config::settings;
 use crate::configure::links::NAMES;
+use crate::discover::facts::MAX_SIZE;
+use crate::discover::host::Host;
 use crate::error::{exit, Result};
 use crate::oci::json::{quote, Json};
 
@@ -55,9 +57,13 @@ struct Report {
 impl Report {
     fn of(place: Place) -> Result<Self> {
         let settings = settings::load(settings::named_by_environment().as_deref()).settings;
-        let facts = std::fs::read_to_string(settings.root.join(FACTS)).ok();
-        let known = facts.as_deref().and_then(known_of);
-        let version = || driver_of(&std::fs::read_to_string(VERSION).ok()?);
+        let facts = Host::open(&settings.root).ok();
+        let facts = facts.and_then(|host| host.read(FACTS, MAX_SIZE).ok());
+        let known = text_of(facts).as_deref().and_then(known_of);
+        let version = || {
+            let host = Host::open(Path::new("/")).ok()?;
+            driver_of(&text_of(host.text_of_kernel(VERSION))?)
+        };
         let (driver, devices) = known.unwrap_or_else(|| {
             let node = |minor| format!("/dev/nvidia{minor}");
             (None, gpus().into_iter().map(node).collect())
@@ -136,6 +142,10 @@ impl Report {
             list(&mut self.links.iter().map(|link| link.display().to_string()))
         )
     }
+}
+
+fn text_of(bytes: Option<Vec<u8>>) -> Option<String> {
+    String::from_utf8(bytes?).ok()
 }
 
 fn why(key: &str) -> &'static str {

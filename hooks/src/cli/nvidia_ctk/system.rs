@@ -12,6 +12,7 @@ use super::system_nodes::{minor_of, Majors, Node};
 use super::{help, parse, sub, usage, Said};
 use crate::cli::configure::no_more;
 use crate::cli::go_flags::{Known, Takes, Words};
+use crate::discover::host::Host;
 use crate::error::{exit, Error, Result};
 
 const KNOWN: &[Known] = &[
@@ -232,6 +233,9 @@ fn majors() -> Result<Majors> {
 /// Minor numbers in the driver's files below a folder.
 fn minors(folder: &str, is_one: impl Fn(&Path) -> bool) -> Vec<u32> {
     let mut found = Vec::new();
+    let Ok(host) = Host::open(Path::new("/")) else {
+        return found;
+    };
     let mut folders = vec![PathBuf::from(folder)];
     while let Some(folder) = folders.pop() {
         let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
@@ -239,8 +243,10 @@ fn minors(folder: &str, is_one: impl Fn(&Path) -> bool) -> Vec<u32> {
             if path.is_dir() {
                 folders.push(path);
             } else if is_one(&path) {
-                let text = std::fs::read_to_string(&path).unwrap_or_default();
-                found.extend(minor_of(&text));
+                let text = host.text_of_kernel(&path.to_string_lossy());
+                found.extend(minor_of(&String::from_utf8_lossy(
+                    &text.unwrap_or_default(),
+                )));
             }
         }
     }

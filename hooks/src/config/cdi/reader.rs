@@ -3,6 +3,8 @@
 mod edits;
 mod values;
 
+use std::collections::BTreeSet;
+
 use super::version::{self, Uses};
 use super::{name, Document, NamedDevice, Node, Syntax};
 use crate::config::vendor::Mistake;
@@ -57,9 +59,10 @@ impl Reader {
         }
         self.annotations("annotations", get(members, "annotations"));
         document.edits = self.edits("containerEdits", get(members, "containerEdits"));
+        let mut known = BTreeSet::new();
         for (key, item) in self.list("devices", get(members, "devices")) {
             let device = self.device(&key, item);
-            if document.devices.iter().any(|d| d.name == device.name) && !device.name.is_empty() {
+            if !known.insert(device.name.clone()) && !device.name.is_empty() {
                 self.wrong(&key, format!("a second device {:?}", device.name));
             }
             document.devices.push(device);

@@ -47,9 +47,11 @@ pub fn check_kind(kind: &str) -> Option<String> {
 
 /// What is wrong with the parts of a path, leading slash aside.
 fn check_parts(path: &str) -> Option<String> {
-    if path.chars().any(|c| c.is_ascii_control()) {
+    // By bytes: every start reads hundreds of paths.
+    let mut parts = path.as_bytes().split(|byte| *byte == b'/');
+    if path.bytes().any(|byte| byte.is_ascii_control()) {
         Some(format!("{path:?} has a control character in it"))
-    } else if path.split('/').any(|part| matches!(part, "" | "." | "..")) {
+    } else if parts.any(|part| matches!(part, b"" | b"." | b"..")) {
         Some(format!("{path:?} has an empty part, '.' or '..' in it"))
     } else {
         None

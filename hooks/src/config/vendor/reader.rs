@@ -1,6 +1,6 @@
 //! Turns a vendor file's tree into a [`Vendor`], noting every mistake on the way.
 
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
 
 use super::check::{
     check_device, check_feature, check_kind, check_path, check_soname, check_target, check_units,
@@ -80,8 +80,8 @@ impl Reader {
             self.expected(key, "an object", value);
             return Vec::new();
         };
-        let mut seen = FxHashSet::default();
-        let mut kept = Vec::new();
+        let mut seen = FxHashSet::with_capacity_and_hasher(members.len(), FxBuildHasher);
+        let mut kept = Vec::with_capacity(members.len());
         for (name, value) in members {
             let name = &**name;
             if !seen.insert(name) {
@@ -152,7 +152,7 @@ impl Reader {
             self.expected(key, "a list of strings", value);
             return Vec::new();
         };
-        let mut strings = Vec::new();
+        let mut strings = Vec::with_capacity(items.len());
         for (i, item) in items.iter().enumerate() {
             let place = || format!("{key}[{i}]");
             let Some(text) = item.text() else {
@@ -168,8 +168,9 @@ impl Reader {
     }
 
     fn sonames(&mut self, key: &str, value: &Json) -> FxHashMap<String, String> {
-        let mut sonames = FxHashMap::default();
-        for (path, value) in self.members(key, value, &[]) {
+        let members = self.members(key, value, &[]);
+        let mut sonames = FxHashMap::with_capacity_and_hasher(members.len(), FxBuildHasher);
+        for (path, value) in members {
             let Some(name) = value.text() else {
                 self.expected(&join(key, path), "a string", value);
                 continue;

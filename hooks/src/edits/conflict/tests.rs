@@ -361,3 +361,33 @@ fn described_mounts_and_links_hide_nothing_of_the_users() {
     assert_eq!(settled.rest().groups, [44]);
     assert_eq!(notes.len(), 2, "{notes:?}");
 }
+
+/// With steps that grow with the square of the mounts this takes minutes.
+#[test]
+fn many_mounts_and_devices_are_settled_in_no_time() {
+    let paths: Vec<String> = (0..100_000).map(|at| format!("/mnt/{at}/own")).collect();
+    let present = Present {
+        mounts: paths.iter().map(|path| user(path, "/h")).collect(),
+        devices: paths.iter().map(|path| path.as_str().into()).collect(),
+    };
+    let ours = (0..2_000).map(|at| format!("/mnt/{at}/ours"));
+    let mut edits = edits();
+    edits.mounts.extend(ours.clone().map(|path| mount(&path)));
+    edits.devices = ours
+        .map(|path| device(&path.replace("ours", "node")))
+        .collect();
+    edits.directories.extend(paths.iter().cloned());
+    let around = |at| DescribedMount {
+        target: format!("/cdi/{at}"),
+        source: "/h".to_owned(),
+        kind: String::new(),
+        options: Vec::new(),
+    };
+    edits.described = (0..50_000).map(around).collect();
+    let started = std::time::Instant::now();
+    let (settled, _) = edits.settle(&present, &Unseen);
+    assert_eq!(settled.mounts().len(), 2_002);
+    assert_eq!(settled.devices().len(), 2_000);
+    assert_eq!(settled.described().len(), 50_000);
+    assert!(started.elapsed().as_secs() < 20, "{:?}", started.elapsed());
+}

@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use rustc_hash::{FxHashMap, FxHashSet};
 use rustix::fs::FileType;
 
 use super::registry::Found;
@@ -11,7 +12,7 @@ use crate::config::cdi::folder::SpecFile;
 use crate::config::cdi::{ContainerEdits, DeviceNode};
 use crate::discover::host::Host;
 use crate::edits::paths::clean;
-use crate::edits::{Access, DescribedMount, Device, Edits, Link};
+use crate::edits::{Access, DescribedMount, Device, Edits, Link, NetDevice};
 use crate::error::{Error, Result};
 use crate::log::Note;
 
@@ -21,18 +22,53 @@ const DEFAULT_MODE: u32 = 0o666;
 /// Edits as they grow.
 pub struct Composer<'a> {
     host: &'a Host,
-    edits: Edits,
+    /// The rest, each as often as specifications have it.
+    more: Edits,
+    devices: Latest<Device>,
+    mounts: Latest<DescribedMount>,
+    links: Latest<Link>,
+    net_devices: Latest<NetDevice>,
     /// Files whose common part is in.
-    begun: Vec<&'a Path>,
+    begun: FxHashSet<&'a Path>,
     pub notes: Vec<Note>,
+}
+
+/// Of those with one key the one that came last, in its place. A specification may have
+/// thousands.
+struct Latest<T> {
+    items: Vec<Option<T>>,
+    places: FxHashMap<String, usize>,
+}
+
+impl<T> Latest<T> {
+    fn new() -> Self {
+        let (items, places) = (Vec::new(), FxHashMap::default());
+        Self { items, places }
+    }
+
+    fn put(&mut self, key: String, item: T) {
+        if let Some(before) = self.places.insert(key, self.items.len()) {
+            self.items[before] = None;
+        }
+        self.items.push(Some(item));
+    }
+
+    fn take(&mut self) -> Vec<T> {
+        self.places.clear();
+        self.items.drain(..).flatten().collect()
+    }
 }
 
 impl<'a> Composer<'a> {
     pub fn new(host: &'a Host) -> Self {
         Self {
             host,
-            edits: Edits::default(),
-            begun: Vec::new(),
+            more: Edits::default(),
+            devices: Latest::new(),
+            mounts: Latest::new(),
+            links: Latest::new(),
+            net_devices: Latest::new(),
+            begun: FxHashSet::default(),
             notes: Vec::new(),
         }
     }
@@ -51,53 +87,46 @@ impl<'a> Composer<'a> {
     }
 
     fn begin(&mut self, file: &'a SpecFile) -> bool {
-        let is_new = !self.begun.contains(&file.path.as_path());
-        self.begun.push(&file.path);
-        is_new
+        self.begun.insert(&file.path)
     }
 
     /// All of it, mounts in an order in which none hides another.
     pub fn finish(&mut self) -> Edits {
-        let mut edits = std::mem::take(&mut self.edits);
-        edits
-            .described
-            .sort_by_key(|mount| mount.target.matches('/').count());
+        let mut edits = Edits::default();
+        edits.append(std::mem::take(&mut self.more));
+        edits.devices = self.devices.take();
+        edits.described = self.mounts.take();
+        edits.links = self.links.take();
+        edits.net_devices = self.net_devices.take();
+        let depth = |mount: &DescribedMount| mount.target.matches('/').count();
+        edits.described.sort_by_cached_key(depth);
         edits
     }
 
     fn add_edits(&mut self, given: &ContainerEdits) -> Result<()> {
         for node in &given.nodes {
             let device = self.device(node)?;
-            self.edits.devices.retain(|d| d.path != device.path);
-            self.edits.devices.push(device);
+            self.devices.put(device.path.clone(), device);
         }
         for mount in &given.mounts {
             let mount = self.mount(mount)?;
-            self.edits.described.retain(|m| m.target != mount.target);
-            self.edits.described.push(mount);
+            self.mounts.put(mount.target.clone(), mount);
         }
-        let mut more = Edits {
-            environment: given.env.clone(),
-            groups: given
-                .groups
-                .iter()
-                .copied()
-                .filter(|group| *group != 0)
-                .collect(),
-            net_devices: given.net_devices.clone(),
-            intel_rdt: given.rdt.as_ref().map(|rdt| rdt.json.clone()),
-            ..Edits::default()
-        };
+        let groups = given.groups.iter().copied().filter(|group| *group != 0);
+        self.more.groups.extend(groups);
+        self.more.environment.extend(given.env.iter().cloned());
+        if let Some(rdt) = &given.rdt {
+            self.more.intel_rdt = Some(rdt.json.clone());
+        }
         for hook in &given.hooks {
-            translate(hook, self.host, &mut more)?;
+            translate(hook, self.host, &mut self.more)?;
         }
-        let hosts: Vec<&str> = more.net_devices.iter().map(|d| d.host.as_str()).collect();
-        self.edits
-            .net_devices
-            .retain(|d| !hosts.contains(&d.host.as_str()));
-        let is_new = |link: &Link| !more.links.iter().any(|new| new.path == link.path);
-        self.edits.links.retain(is_new);
-        self.edits.append(more);
+        for device in &given.net_devices {
+            self.net_devices.put(device.host.clone(), device.clone());
+        }
+        for link in std::mem::take(&mut self.more.links) {
+            self.links.put(link.path.clone(), link);
+        }
         Ok(())
     }
 

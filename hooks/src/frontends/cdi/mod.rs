@@ -9,9 +9,8 @@ pub mod params;
 mod registry;
 mod translate;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
-
-use rustc_hash::FxHashSet;
 
 use crate::config::cdi::folder::{self, SpecFile};
 use crate::config::cdi::name::qualified;
@@ -19,7 +18,7 @@ use crate::discover::host::Host;
 use crate::edits::Edits;
 use crate::error::{Error, Result};
 use crate::log::level::Level;
-use crate::log::Note;
+use crate::log::{brief, Note};
 
 pub use crate::config::cdi::folder::DEFAULT as DEFAULT_FOLDERS;
 pub use params::params_edit;
@@ -45,15 +44,20 @@ pub fn edits(names: &[String], folders: &[PathBuf], host: &Host) -> Result<(Edit
     let searched: Vec<PathBuf> = searched.map(PathBuf::from).collect();
     let registry = Registry::new(&files, &searched);
     let mut found = Vec::new();
-    let mut unknown = Vec::new();
-    let mut known: FxHashSet<&String> = FxHashSet::default();
+    let (mut unknown, mut more) = (Vec::new(), 0);
+    let mut known: BTreeSet<&String> = BTreeSet::new();
     for name in names.iter().filter(|name| known.insert(name)) {
+        if unknown.len() >= SAID && !registry.has(name) {
+            // To look for what is like it takes longest.
+            more += 1;
+            continue;
+        }
         match registry.find(name) {
             Ok(device) => found.push(device),
             Err(error) => unknown.push(error),
         }
     }
-    if let Some(error) = together(unknown) {
+    if let Some(error) = together(unknown, more) {
         return Err(error);
     }
     let mut composer = edit::Composer::new(host);
@@ -82,7 +86,7 @@ pub fn annotation_names<'a>(
     annotations: impl IntoIterator<Item = (&'a str, &'a str)>,
     prefixes: &[impl AsRef<str>],
 ) -> Result<Vec<String>> {
-    let mut names: Vec<String> = Vec::new();
+    let (mut names, mut known) = (Vec::new(), BTreeSet::new());
     for (key, value) in annotations {
         if !prefixes
             .iter()
@@ -93,11 +97,12 @@ pub fn annotation_names<'a>(
         for name in value.split(',') {
             if !is_name(name) {
                 return Err(Error::usage(format!(
-                    "the annotation {key} has {name:?}, which is no name of a CDI device"
+                    "the annotation {key} has {:?}, which is no name of a CDI device",
+                    brief(name)
                 ))
                 .resolve("write names like vendor.com/class=device, with commas between them"));
             }
-            if !names.iter().any(|known| known == name) {
+            if known.insert(name) {
                 names.push(name.to_owned());
             }
         }
@@ -116,14 +121,14 @@ fn ignored(file: &SpecFile) -> Option<Note> {
     Some(Note::new(Level::Warning, message))
 }
 
-/// One error for all that are not known.
-fn together(mut errors: Vec<Error>) -> Option<Error> {
+/// One error for all that are not known, `unsaid` ones among them.
+fn together(mut errors: Vec<Error>, unsaid: usize) -> Option<Error> {
     if errors.len() < 2 {
         return errors.pop();
     }
     let messages = errors.iter().take(SAID);
     let messages: Vec<_> = messages.map(|error| error.message.as_str()).collect();
-    let more = match errors.len() - messages.len() {
+    let more = match errors.len() - messages.len() + unsaid {
         0 => String::new(),
         more => format!(" (and {more} more)"),
     };

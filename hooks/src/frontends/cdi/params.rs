@@ -14,8 +14,8 @@ use crate::error::Result;
 /// The hook that a container of this host needs. `None`: there is no such driver, or its
 /// programs make no nodes anyway. Errors: where this program lies can't be found out.
 pub fn params_edit(host: &Host) -> Result<Option<Hook>> {
-    let text = std::fs::read_to_string(host.on_host(PATH)).unwrap_or_default();
-    if changed(&text).is_none() {
+    let text = host.text_of_kernel(PATH).unwrap_or_default();
+    if changed(&String::from_utf8_lossy(&text)).is_none() {
         return Ok(None);
     }
     let words = ["nvidia-cdi-hook", "disable-device-node-modification"];
@@ -36,6 +36,13 @@ mod tests {
         std::fs::create_dir_all(&folder).unwrap();
         std::fs::write(folder.join("params"), "ModifyDeviceFiles: 1\n").unwrap();
         let hook = params_edit(&host).unwrap().unwrap();
+        // Nobody writes into it: to read from it would never end.
+        let fifo = folder.join("params");
+        std::fs::remove_file(&fifo).unwrap();
+        let mode = rustix::fs::Mode::from_raw_mode(0o644);
+        let kind = rustix::fs::FileType::Fifo;
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, kind, mode, 0).unwrap();
+        assert_eq!(params_edit(&host), Ok(None));
         assert_eq!(hook.stage, "createContainer");
         assert_eq!(hook.args[1], "disable-device-node-modification");
         assert!(!hook.env.is_empty());

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use rustc_hash::FxHashMap;
+
 use crate::config::cdi::folder::SpecFile;
 use crate::config::cdi::name::{qualified, Qualified};
 use crate::config::cdi::{Document, NamedDevice};
@@ -16,6 +18,9 @@ const MAX_SUGGESTIONS: usize = 5;
 pub struct Registry<'a> {
     files: &'a [SpecFile],
     folders: &'a [PathBuf],
+    /// Every device by its kind and its name, with the places of those that have both. A
+    /// container may name thousands.
+    places: FxHashMap<(&'a str, &'a str), Vec<Found<'a>>>,
 }
 
 /// A device, and the specification that has it.
@@ -38,7 +43,25 @@ pub struct Listed {
 impl<'a> Registry<'a> {
     /// The folders are those that an error names.
     pub fn new(files: &'a [SpecFile], folders: &'a [PathBuf]) -> Self {
-        Self { files, folders }
+        let mut places: FxHashMap<_, Vec<Found>> = FxHashMap::default();
+        for file in files {
+            let Ok(document) = &file.content else {
+                continue;
+            };
+            for device in &document.devices {
+                let key = (document.kind.as_str(), device.name.as_str());
+                places.entry(key).or_default().push(Found {
+                    file,
+                    document,
+                    device,
+                });
+            }
+        }
+        Self {
+            files,
+            folders,
+            places,
+        }
     }
 
     /// Finds a device. Errors: no specification has it, several of one folder have it, or the
@@ -53,7 +76,8 @@ impl<'a> Registry<'a> {
         // One of its kind that can't be read may be the one that has it, or that says it
         // otherwise.
         self.refuse_broken(name, |kind| kind == Some(wanted.kind))?;
-        let candidates = self.all(wanted);
+        let candidates = self.places.get(&(wanted.kind, wanted.device));
+        let candidates = candidates.map(Vec::as_slice).unwrap_or_default();
         let top = candidates.iter().map(|found| found.file.priority).max();
         let mut best = candidates.iter().filter(|f| Some(f.file.priority) == top);
         match (best.next(), best.next()) {
@@ -66,51 +90,27 @@ impl<'a> Registry<'a> {
         }
     }
 
-    /// Every device that a specification has, in the order of the names.
-    pub fn list(&self) -> Vec<Listed> {
-        let mut listed: Vec<(usize, Listed)> = Vec::new();
-        for file in self.files {
-            let Ok(document) = &file.content else {
-                continue;
-            };
-            for device in &document.devices {
-                let name = format!("{}={}", document.kind, device.name);
-                let known = listed.iter_mut().find(|(_, listed)| listed.name == name);
-                let own = Listed {
-                    name,
-                    file: file.path.clone(),
-                    conflicts: Vec::new(),
-                };
-                match known {
-                    None => listed.push((file.priority, own)),
-                    Some(known) if known.0 == file.priority => known.1.conflicts.push(own.file),
-                    Some(known) => *known = (file.priority, own),
-                }
-            }
-        }
-        let mut listed: Vec<Listed> = listed.into_iter().map(|(_, listed)| listed).collect();
-        listed.sort_by(|a, b| a.name.cmp(&b.name));
-        listed
+    /// True where a specification has it, whether or not it can be given.
+    pub fn has(&self, name: &str) -> bool {
+        let wanted = qualified(name);
+        wanted.is_some_and(|wanted| self.places.contains_key(&(wanted.kind, wanted.device)))
     }
 
-    fn all(&self, wanted: Qualified) -> Vec<Found<'a>> {
-        let mut found = Vec::new();
-        for file in self.files {
-            let Ok(document) = &file.content else {
-                continue;
-            };
-            if document.kind != wanted.kind {
-                continue;
+    /// Every device that a specification has, in the order of the names.
+    pub fn list(&self) -> Vec<Listed> {
+        let listed = self.places.iter().map(|((kind, device), places)| {
+            let top = places.iter().map(|found| found.file.priority).max();
+            let best = places.iter().filter(|f| Some(f.file.priority) == top);
+            let mut files = best.map(|found| found.file.path.clone());
+            Listed {
+                name: format!("{kind}={device}"),
+                file: files.next().unwrap_or_default(),
+                conflicts: files.collect(),
             }
-            let named = document.devices.iter();
-            let named = named.filter(|device| device.name == wanted.device);
-            found.extend(named.map(|device| Found {
-                file,
-                document,
-                device,
-            }));
-        }
-        found
+        });
+        let mut listed: Vec<Listed> = listed.collect();
+        listed.sort_by(|a, b| a.name.cmp(&b.name));
+        listed
     }
 
     fn refuse_broken(&self, name: &str, is_its: impl Fn(Option<&str>) -> bool) -> Result<()> {
@@ -118,6 +118,7 @@ impl<'a> Registry<'a> {
             if let Err(broken) = &file.content {
                 if is_its(broken.kind.as_deref()) {
                     let path = file.path.display();
+                    let name = brief(name);
                     return Err(Error::usage(format!(
                         "{name} is asked for, but {path} can't be used: {}",
                         broken.summary()
@@ -136,18 +137,19 @@ impl<'a> Registry<'a> {
             .map(|f| f.display().to_string())
             .collect();
         let folders = folders.join(", ");
-        let listed = self.list();
-        let of_kind =
-            |listed: &&Listed| qualified(&listed.name).is_some_and(|name| name.kind == wanted.kind);
-        let mut near: Vec<&str> = listed
-            .iter()
-            .filter(of_kind)
-            .map(|l| l.name.as_str())
-            .collect();
+        let all = || {
+            self.places
+                .keys()
+                .map(|(kind, device)| format!("{kind}={device}"))
+        };
+        let of_kind = |listed: &String| qualified(listed).is_some_and(|it| it.kind == wanted.kind);
+        let mut near: Vec<String> = all().filter(of_kind).collect();
         if near.is_empty() {
-            near = listed.iter().map(|l| l.name.as_str()).collect();
+            near = all().collect();
         }
-        near.sort_by_key(|known| distance(known, name));
+        near.sort_unstable();
+        // Of a name without end the beginning says enough.
+        near.sort_by_cached_key(|known| distance(known, &brief(name)));
         let more = near.len().saturating_sub(MAX_SUGGESTIONS);
         near.truncate(MAX_SUGGESTIONS);
         let known = match (near.is_empty(), more) {

@@ -410,3 +410,43 @@ fn annotations_name_devices() {
         );
     }
 }
+
+/// With steps that grow with the square of the devices this takes minutes.
+#[test]
+fn many_devices_are_found_in_no_time() {
+    let scene = Scene::new();
+    let all: Vec<String> = (0..15_000).map(|at| format!("d{at}")).collect();
+    for (number, some) in all.chunks(5_000).enumerate() {
+        let edits: Vec<String> = some
+            .iter()
+            .map(|name| {
+                let node = format!(r#"{{"path":"/dev/{name}","type":"c","major":9,"minor":1}}"#);
+                format!(r#""deviceNodes":[{node}],"env":["{name}=1"]"#)
+            })
+            .collect();
+        let devices: Vec<(&str, &str)> = some
+            .iter()
+            .zip(&edits)
+            .map(|(name, edits)| (name.as_str(), edits.as_str()))
+            .collect();
+        scene.spec(&format!("etc/cdi/{number}.json"), "", &devices);
+    }
+    let started = std::time::Instant::now();
+    let names: Vec<String> = all.iter().map(|name| format!("v.com/c={name}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let (edits, _) = scene.edits(&names).unwrap();
+    assert_eq!(
+        (edits.devices.len(), edits.environment.len()),
+        (15_000, 15_000)
+    );
+    let unknown: Vec<String> = (0..15_000).map(|at| format!("v.com/c=x{at}")).collect();
+    let unknown: Vec<&str> = unknown.iter().map(String::as_str).collect();
+    let error = scene.fails(&unknown);
+    assert!(error.contains("(and 14995 more)"), "{error}");
+    let host = Host::open(scene.0.path()).unwrap();
+    let folders = ["/etc/cdi", "/run/cdi"].map(PathBuf::from);
+    let files = read(&folders, &host).unwrap();
+    let listed = Registry::new(&files, &folders).list();
+    assert_eq!(listed.len(), 15_000);
+    assert!(started.elapsed().as_secs() < 30, "{:?}", started.elapsed());
+}

@@ -1,6 +1,8 @@
 //! The lists of host files by which NVIDIA's boards say what a container gets: a folder of
 //! files with lines of a kind, a comma and a path.
 
+use rustc_hash::{FxHashMap, FxHashSet};
+
 use super::DEVICES;
 use crate::config::nvidia::Config;
 use crate::config::trust;
@@ -10,10 +12,10 @@ use crate::discover::answer::{check_one, groups};
 use crate::discover::host::Host;
 use crate::discover::inventory::collect;
 use crate::edits::paths::{clean, is_plain};
-use crate::edits::{Edits, Link};
+use crate::edits::{Edits, Link, Mount};
 use crate::error::{Error, Result};
 use crate::log::level::Level;
-use crate::log::Note;
+use crate::log::{brief, Note};
 use crate::request::{Ask, Details, Interface, Known};
 use crate::rootfs::split;
 
@@ -22,6 +24,8 @@ const BASE: [&str; 3] = ["devices.csv", "drivers.csv", "l4t.csv"];
 const MAX_SIZE: u64 = 1 << 20;
 /// Links after which a path leads nowhere.
 const MAX_LINKS: usize = 40;
+/// Folders that the runtime makes for each container, and the root.
+const MADE: [&str; 4] = ["/dev", "/proc", "/sys", ""];
 /// What the files give, as a feature.
 const FEATURE: &str = "csv";
 
@@ -32,6 +36,8 @@ struct Lines {
     libraries: Vec<String>,
     folders: Vec<String>,
     links: Vec<String>,
+    /// File and line of each library and folder.
+    places: FxHashMap<String, String>,
 }
 
 /// What a container gets by the files. Every board has one GPU: which devices were asked
@@ -56,6 +62,7 @@ pub fn edits(host: &Host, config: &Config, ask: &Ask) -> Result<(Edits, Vec<Note
         features: vec![FEATURE],
     };
     let (mut edits, found) = collect(host, &[choice])?;
+    lines.check_sources(host, &edits.mounts)?;
     notes.extend(found);
     edits.links = lines
         .links
@@ -68,6 +75,18 @@ pub fn edits(host: &Host, config: &Config, ask: &Ask) -> Result<(Edits, Vec<Note
     // A hook that comes later has nothing left to do.
     edits.environment.push(format!("{DEVICES}=void"));
     Ok((edits, notes))
+}
+
+fn whole(place: &str, target: &str, source: &str) -> Error {
+    let leads = if target == source {
+        String::new()
+    } else {
+        format!(", which leads to {source},")
+    };
+    Error::usage(format!(
+        "{place}: {target}{leads} can't be given as a whole: it is the host's own, and the runtime makes one for each container"
+    ))
+    .resolve("take the line out of the file, and name what is needed of it one by one, device nodes like `dev, /dev/NAME`")
 }
 
 fn vendor(lines: &Lines) -> Vendor {
@@ -84,7 +103,7 @@ fn vendor(lines: &Lines) -> Vendor {
         driver_feature: Vec::new(),
         inventory: vec![(FEATURE.to_owned(), inventory)],
         root: None,
-        sonames: rustc_hash::FxHashMap::default(),
+        sonames: FxHashMap::default(),
         cdi_kind: None,
         units: None,
         interfaces: vec![Interface::Nvidia],
@@ -115,13 +134,14 @@ fn read(host: &Host, folder: &str, every: bool) -> Result<(Lines, Vec<Note>)> {
                 let problem = trust::untrusted(&stat).unwrap_or_default();
                 return refuse(format!("{shown} {problem}"));
             }
-            Ok((bytes, _)) => lines.add(&shown, &String::from_utf8_lossy(&bytes), &mut notes),
+            Ok((bytes, _)) => lines.add(&shown, &String::from_utf8_lossy(&bytes), &mut notes)?,
             Err(error) => {
                 let message = format!("{shown} is left out: {error}");
                 notes.push(Note::new(Level::Warning, message));
             }
         }
     }
+    lines.each_once();
     Ok((lines, notes))
 }
 
@@ -135,39 +155,70 @@ fn counts(name: &str, every: bool) -> bool {
 
 impl Lines {
     /// Adds what a file names. Lines that say nothing are left out, with a word in the log.
-    fn add(&mut self, file: &str, text: &str, notes: &mut Vec<Note>) {
+    /// Errors: a folder is named as a whole that the runtime makes for each container.
+    fn add(&mut self, file: &str, text: &str, notes: &mut Vec<Note>) -> Result<()> {
         for (number, line) in (1..).zip(text.lines()) {
             let line = line.trim();
             if line.is_empty() || line.starts_with('#') {
                 continue;
             }
-            if !self.add_line(line) {
+            let Some(path) = self.add_line(line) else {
+                let line = brief(line);
                 let message = format!("{file}:{number}: {line:?} is left out: it is no kind (dev, lib, dir, sym), comma and absolute path");
                 notes.push(Note::new(Level::Debug, message));
+                continue;
+            };
+            let place = format!("{file}:{number}");
+            if MADE.contains(&path) {
+                return Err(whole(&place, path, path));
             }
+            self.places.entry(path.to_owned()).or_insert(place);
         }
+        Ok(())
     }
 
-    /// False: it says nothing. The path may have commas.
-    fn add_line(&mut self, line: &str) -> bool {
-        let Some((kind, path)) = line.split_once(',') else {
-            return false;
-        };
+    /// The path that it names, which may have commas. `None`: it says nothing.
+    fn add_line<'l>(&mut self, line: &'l str) -> Option<&'l str> {
+        let (kind, path) = line.split_once(',')?;
         let (kind, path) = (kind.trim(), path.trim());
         let list = match kind {
             "dev" if path.starts_with("/dev/") => &mut self.devices,
             "lib" => &mut self.libraries,
             "dir" => &mut self.folders,
             "sym" => &mut self.links,
-            _ => return false,
+            _ => return None,
         };
         if !is_plain(path) {
-            return false;
+            return None;
         }
-        if !list.iter().any(|known| known == path) {
-            list.push(path.to_owned());
+        list.push(path.to_owned());
+        Some(path)
+    }
+
+    /// Leaves out what is named twice.
+    fn each_once(&mut self) {
+        for list in [
+            &mut self.devices,
+            &mut self.libraries,
+            &mut self.folders,
+            &mut self.links,
+        ] {
+            let mut known = FxHashSet::default();
+            list.retain(|path| known.insert(path.clone()));
         }
-        true
+    }
+
+    /// Errors: what is mounted is a folder that the runtime makes for each container, or the
+    /// host's root: by its own name, or by links on the way.
+    fn check_sources(&self, host: &Host, mounts: &[Mount]) -> Result<()> {
+        let refused = MADE.map(|path| host.shown(path));
+        let is_refused = |mount: &&Mount| refused.contains(&mount.source);
+        let Some(mount) = mounts.iter().find(is_refused) else {
+            return Ok(());
+        };
+        let place = self.places.get(&mount.target).map_or("", String::as_str);
+        let (target, source) = (&mount.target, &mount.source);
+        Err(whole(place, target, source))
     }
 }
 
@@ -247,13 +298,17 @@ mod tests {
         let text = "# a comment\n\n dev , /dev/nvmap \nlib,/usr/lib/a,b.so\nlib,/usr/lib/a,b.so\n\
             dir, /lib/firmware/tegra\nsym,/usr/lib/libx.so\ndev,/etc/passwd\nlib,relative\n\
             lib,/a/../b\nlib\nfoo,/a\n,\nlib,";
-        lines.add("f.csv", text, &mut notes);
+        lines.add("f.csv", text, &mut notes).unwrap();
+        lines.each_once();
+        assert_eq!(lines.places["/lib/firmware/tegra"], "f.csv:6");
+        lines.places.clear();
         let list = |items: &[&str]| items.iter().map(|&i| i.to_owned()).collect::<Vec<_>>();
         let expected = Lines {
             devices: list(&["/dev/nvmap"]),
             libraries: list(&["/usr/lib/a,b.so"]),
             folders: list(&["/lib/firmware/tegra"]),
             links: list(&["/usr/lib/libx.so"]),
+            ..Lines::default()
         };
         assert_eq!(lines, expected);
         assert_eq!(notes.len(), 7);
@@ -269,8 +324,8 @@ mod tests {
             text in "(?s)((dev|lib|dir|sym|x)?[ ,]{0,2}(/dev|/\\.\\.|//)?.{0,6}\n?){0,6}"
         ) {
             let (mut lines, mut notes) = (Lines::default(), Vec::new());
-            lines.add("f.csv", &text, &mut notes);
-            let Lines { devices, libraries, folders, links } = &lines;
+            proptest::prop_assume!(lines.add("f.csv", &text, &mut notes).is_ok());
+            let Lines { devices, libraries, folders, links, .. } = &lines;
             for device in devices {
                 proptest::prop_assert!(device.starts_with("/dev/"), "{}", device);
             }
@@ -279,6 +334,54 @@ mod tests {
                 proptest::prop_assert!(!path.split('/').any(|step| step == ".."), "{}", path);
             }
         }
+    }
+
+    #[test]
+    fn what_the_runtime_makes_is_not_given_as_a_whole() {
+        for line in ["dir, /dev", "lib,/proc", "dir,/sys", "sym,/dev"] {
+            let text = format!("dev,/dev/nvmap\n{line}\n");
+            let found = Lines::default().add("/etc/l4t.csv", &text, &mut Vec::new());
+            let message = found.unwrap_err().to_string();
+            assert!(message.starts_with("/etc/l4t.csv:2: /"), "{message}");
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path();
+        for folder in ["dev", "proc", "sys", "opt/own"] {
+            fs::create_dir_all(root.join(folder)).unwrap();
+        }
+        let host = Host::open(root).unwrap();
+        let given = |target: &str| {
+            let link = root.join("opt/link");
+            let _ = fs::remove_file(&link);
+            symlink(target, &link).unwrap();
+            let list = format!("{FOLDER}/l4t.csv");
+            file(root, &list, "dev,/dev/gone\ndir,/opt/link\n");
+            edits(&host, &Config::default(), &ask(false)).map(|(edits, _)| edits.mounts)
+        };
+        for target in ["/dev", "../proc", "/sys", "/", "../../../../.."] {
+            let message = given(target).unwrap_err().to_string();
+            let place = format!(
+                "{}/{FOLDER}/l4t.csv:2: /opt/link, which leads to",
+                root.display()
+            );
+            assert!(message.starts_with(&place), "{target}\n{message}");
+        }
+        // No link leads out of the root.
+        let own = format!("{}/opt/own", root.display());
+        for target in ["own", "/opt/own", "../../../../../../opt/own"] {
+            assert_eq!(given(target).unwrap()[0].source, own, "{target}");
+        }
+    }
+
+    /// With steps that grow with the square of the lines this takes minutes.
+    #[test]
+    fn many_lines_are_read_in_no_time() {
+        let text: String = (0..300_000).map(|at| format!("dir,/opt/{at}\n")).collect();
+        let (mut lines, started) = (Lines::default(), std::time::Instant::now());
+        lines.add("f.csv", &text, &mut Vec::new()).unwrap();
+        lines.each_once();
+        assert_eq!(lines.folders.len(), 300_000);
+        assert!(started.elapsed().as_secs() < 20, "{:?}", started.elapsed());
     }
 
     #[test]
@@ -399,8 +502,8 @@ mod tests {
         fn any_text_is_read(text in "(?s).{0,60}", odd in "(dev|lib|dir|sym|x)?,?[ /a-z.,]{0,20}") {
             let mut lines = Lines::default();
             let mut notes = Vec::new();
-            lines.add("f", &text, &mut notes);
-            lines.add("f", &odd, &mut notes);
+            lines.add("f", &text, &mut notes).unwrap();
+            lines.add("f", &odd, &mut notes).unwrap();
             prop_assert!(lines.libraries.iter().chain(&lines.links).all(|path| is_plain(path)));
             let _ = counts(&text, true);
         }

@@ -1,6 +1,6 @@
 //! Which devices: from the words of variables, mounts and annotations.
 
-use rustc_hash::FxHashSet;
+use std::collections::BTreeSet;
 
 use super::{requirements, DEVICES, MOUNTS};
 use crate::config::nvidia::Config;
@@ -41,7 +41,8 @@ impl Words {
 
     /// Each once, and no empty one. No word is special.
     fn names<'w>(words: impl IntoIterator<Item = &'w str>) -> Self {
-        let mut known = FxHashSet::default();
+        // In order: names that a container's author chose to collide can't.
+        let mut known = BTreeSet::new();
         let mut names = Vec::new();
         for word in words.into_iter().map(str::trim) {
             if !word.is_empty() && known.insert(word) {

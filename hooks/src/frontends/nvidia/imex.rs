@@ -1,6 +1,6 @@
 //! What is asked for beside GPUs: channels between hosts, and rights over partitions.
 
-use rustc_hash::FxHashSet;
+use std::collections::BTreeSet;
 
 use super::devices::below;
 use super::MOUNTS;
@@ -76,7 +76,7 @@ fn numbers(words: &[&str], by: &str) -> Result<Channels> {
     if words == ["all"] {
         return Ok(Channels::All);
     }
-    let mut known = FxHashSet::default();
+    let mut known = BTreeSet::new();
     let mut numbers = Vec::new();
     for word in words {
         let digits = word.bytes().all(|b| b.is_ascii_digit());

@@ -286,3 +286,49 @@ proptest! {
         }
     }
 }
+
+/// With steps that grow with the square of the members these take minutes.
+#[test]
+fn many_members_are_read_in_no_time() {
+    let many = |member: &dyn Fn(u32) -> String| {
+        let members: Vec<String> = (0..200_000).map(member).collect();
+        members.join(",")
+    };
+    let prefixes = ["cdi.k8s.io/".to_owned()];
+    let wanted = Wanted {
+        cdi_prefixes: &prefixes,
+        ..Wanted::default()
+    };
+    for (members, flags, names, is_doubtful) in [
+        (
+            many(&|at| format!(r#""oci-decorator.d/F{at}":"all""#)),
+            200_000,
+            0,
+            false,
+        ),
+        (
+            many(&|at| format!(r#""cdi.k8s.io/{at}":"v.com/c=d""#)),
+            0,
+            200_000,
+            false,
+        ),
+        (
+            many(&|_| r#""oci-decorator.d/F":"all""#.to_owned()),
+            200_000,
+            0,
+            true,
+        ),
+    ] {
+        let text = format!(r#"{{"annotations":{{{members}}}}}"#);
+        let started = std::time::Instant::now();
+        let request = request_with(text.as_bytes(), &wanted);
+        assert_eq!(request.annotations.asking().count(), flags);
+        assert_eq!(request.cdi.len(), names);
+        assert_eq!(request.doubt.is_some(), is_doubtful);
+        assert!(started.elapsed().as_secs() < 20, "{:?}", started.elapsed());
+    }
+    let text = format!("{{{}}}", many(&|_| r#""process":{}"#.to_owned()));
+    let started = std::time::Instant::now();
+    assert!(request(text.as_bytes()).doubt.is_some());
+    assert!(started.elapsed().as_secs() < 20, "{:?}", started.elapsed());
+}

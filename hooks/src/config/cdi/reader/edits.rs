@@ -1,5 +1,7 @@
 //! What a specification gives a container.
 
+use std::collections::BTreeSet;
+
 use super::values::get;
 use super::Reader;
 use crate::config::cdi::{ContainerEdits, DeviceNode, Node, Rdt};
@@ -180,6 +182,7 @@ impl Reader {
 
     fn net_devices(&mut self, key: &str, node: Option<&Node>) -> Vec<NetDevice> {
         let mut found: Vec<NetDevice> = Vec::new();
+        let (mut hosts, mut names) = (BTreeSet::new(), BTreeSet::new());
         for (key, item) in self.list(key, node) {
             let members = self.object(&key, item, &["hostInterfaceName", "name"]);
             let device = NetDevice {
@@ -192,10 +195,8 @@ impl Reader {
                     self.wrong(&format!("{key}.{field}"), problem);
                 }
             }
-            if found
-                .iter()
-                .any(|d| d.host == device.host || d.name == device.name)
-            {
+            let is_new = hosts.insert(device.host.clone());
+            if !names.insert(device.name.clone()) || !is_new {
                 self.wrong(&key, "an interface or a name is given twice");
             }
             found.push(device);

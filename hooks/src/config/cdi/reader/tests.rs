@@ -273,3 +273,22 @@ proptest! {
         }
     }
 }
+
+/// With steps that grow with the square of the keys this takes minutes.
+#[test]
+fn many_keys_and_devices_are_read_in_no_time() {
+    let many = |item: &dyn Fn(u32) -> String| {
+        let items: Vec<String> = (0..100_000).map(item).collect();
+        items.join(",")
+    };
+    let started = std::time::Instant::now();
+    let keys = many(&|at| format!(r#""a/k{at}":"v""#));
+    let edits = r#"{"env":["A=1"]}"#;
+    let devices = many(&|at| format!(r#"{{"name":"d{at}","containerEdits":{edits}}}"#));
+    let text = format!(
+        r#"{{"cdiVersion":"1.1.0","kind":"v.com/c","annotations":{{{keys}}},"devices":[{devices}]}}"#
+    );
+    let found = json(&text).map(|document| document.devices.len());
+    assert_eq!(found, Ok(100_000), "{}", mistakes(&text));
+    assert!(started.elapsed().as_secs() < 20, "{:?}", started.elapsed());
+}

@@ -1,5 +1,7 @@
 //! Values of single fields.
 
+use std::collections::BTreeSet;
+
 use super::Reader;
 use crate::config::cdi::Node;
 use crate::edits::is_variable;
@@ -117,8 +119,9 @@ impl Reader {
     }
 
     pub(super) fn unique(&mut self, key: &str, members: Members) {
-        for (at, (name, _)) in members.iter().enumerate() {
-            if members[..at].iter().any(|(earlier, _)| earlier == name) {
+        let mut known = BTreeSet::new();
+        for (name, _) in members {
+            if !known.insert(name) {
                 self.wrong(&joined(key, name), "it is given twice");
             }
         }
