@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from io import BytesIO
     from pathlib import Path
+    from typing import BinaryIO
 
 __all__ = ["Mirror", "served"]
 
@@ -73,10 +75,14 @@ class Mirror:
 class _MirrorHandler(_Quiet):
     mirror: ClassVar[Mirror]
 
-    def do_GET(self) -> None:
-        """Send a file of the mirror's folder, or its first bytes."""
+    def send_head(self) -> BytesIO | BinaryIO | None:
+        """Look a file up in the folder that is served now."""
         self.mirror.asked.append(self.path)
         self.directory = str(self.mirror.folder)
+        return super().send_head()
+
+    def do_GET(self) -> None:
+        """Send a file, or its first bytes."""
         file = self.send_head()
         if file is None:
             return

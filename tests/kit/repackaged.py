@@ -26,14 +26,22 @@ from kit.process import run
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-__all__ = ["PUBLIC_KEY", "Rpm", "SigningKey", "download", "repackage", "signing_key", "write_rpm"]
+__all__ = [
+    "PUBLIC_KEY",
+    "Rpm",
+    "SigningKey",
+    "dependencies",
+    "download",
+    "edition",
+    "repackage",
+    "signing_key",
+    "write_rpm",
+]
 
 PUBLIC_KEY = "public.asc"
 
 # What RPM distros call the same thing; `kernel-devel` and the specs of a build ask by these names.
 _ALSO_KNOWN_AS = {
-    "gcc-12": ("gcc12",),
-    "gcc-14": ("gcc14",),
     "libc6": ("glibc",),
     "libc6-dev": ("glibc-devel",),
     "libelf-dev": ("elfutils-libelf-devel", "libelf-devel"),
@@ -296,14 +304,14 @@ def _unpacked(deb: Path, work: Path) -> tuple[Rpm, Path]:
     lines = re.sub(r"\n[ \t]+", " ", said).splitlines()
     fields = {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
     name = fields["Package"]
-    epoch, version, release = _edition(name, fields["Version"])
+    epoch, version, release = edition(name, fields["Version"])
     root = work / name
     root.mkdir()
     unwanted = [f"--exclude=./usr/share/{part}" for part in _LEFT_OUT]
     script = 'dpkg-deb --fsys-tarfile "$1" | tar -x -C "$2" "${@:3}"'
     run(["bash", "-o", "pipefail", "-c", script, "bash", deb, root, _MERGE, *unwanted])
     depends = f"{fields.get('Pre-Depends', '')},{fields.get('Depends', '')}"
-    provides = _dependencies(fields.get("Provides", ""))
+    provides = dependencies(fields.get("Provides", ""))
     also = [f"{other} = {version}-{release}" for other in _ALSO_KNOWN_AS.get(name, ())]
     return (
         Rpm(
@@ -312,15 +320,15 @@ def _unpacked(deb: Path, work: Path) -> tuple[Rpm, Path]:
             release,
             epoch=epoch,
             noarch=fields["Architecture"] == "all",
-            requires=_dependencies(depends),
+            requires=dependencies(depends),
             provides=(*provides, *also),
         ),
         root,
     )
 
 
-def _edition(name: str, version: str) -> tuple[str, str, str]:
-    """Epoch, version, release of Debian's version of a package."""
+def edition(name: str, version: str) -> tuple[str, str, str]:
+    """Epoch, version and release of an RPM for Debian's version of a package."""
     epoch, _, rest = version.rpartition(":")
     upstream, _, revision = rest.rpartition("-")
     if not upstream:
@@ -329,7 +337,8 @@ def _edition(name: str, version: str) -> tuple[str, str, str]:
     return epoch, upstream.replace("-", "_"), revision.replace("-", "_")
 
 
-def _dependencies(text: str) -> tuple[str, ...]:
+def dependencies(text: str) -> tuple[str, ...]:
+    """What RPM says for a field of Debian's, such as Depends."""
     return tuple(_dependency(one) for one in text.split(",") if one.strip())
 
 
@@ -343,7 +352,7 @@ def _dependency(text: str) -> str:
 def _written(name: str, sign: str | None, version: str | None) -> str:
     if sign is None or version is None:
         return name
-    epoch, upstream, revision = _edition(name, version)
+    epoch, upstream, revision = edition(name, version)
     start = f"{epoch}:" if epoch != "0" else ""
     # A bound without a revision has none in RPM either: `>= 2.36` includes `2.36-9`. But there
     # `> 2.36` would not.

@@ -164,10 +164,9 @@ class Suse:
         root = folder.parent / f"{folder.name}.kernel-default-devel-{self.release}"
         tree = root / build.lstrip("/")
         _copy(headers.own, tree, but=("Makefile", "scripts", "tools"))
+        _copy(headers.kbuild, tree)
         _rename(tree, headers.kernel, self.kernel, compiler="gcc (SUSE Linux) {version}")
         (tree / "Makefile").write_text(f"include {sources}/Makefile\n")
-        for part in ("scripts", "tools"):
-            (tree / part).symlink_to(f"{sources}/{part}")
         modules = root / "usr/lib/modules" / self.kernel
         modules.mkdir(parents=True)
         (modules / "build").symlink_to(build)
@@ -186,7 +185,9 @@ class Suse:
         shutil.rmtree(root)
         tree = root / sources.lstrip("/")
         _copy(headers.common, tree, but=("scripts", "tools"))
-        _copy(headers.kbuild, tree)
+        # Programs can't be in a package of no architecture.
+        for part in ("scripts", "tools"):
+            (tree / part).symlink_to(f"{build}/{part}")
         shared = Rpm(
             "kernel-devel",
             self.version,

@@ -311,6 +311,8 @@ def _release_rpm(distro: RpmDistro, work: Path) -> Path:
     root = work / "release"
     for name in _FOLDERS:
         (root / name).mkdir(parents=True)
+    for name in ("tmp", "var/tmp"):
+        (root / name).chmod(0o1777)
     for name in ("bin", "sbin", "lib", "lib64"):
         (root / name).symlink_to(f"usr/{name}")
     (root / "usr/bin/awk").symlink_to("mawk")

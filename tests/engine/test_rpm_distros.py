@@ -1,0 +1,355 @@
+"""Drivers for hosts of dnf and zypper: solved by the distro's own solver, built without a network.
+
+The distros are stand-ins made from Debian's packages (`kit.rpm_sites`): their solvers, their layout
+and their kernels' names are real, their packages are not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import signal
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kit.fileserver import Mirror, served
+from kit.made_up import MADE_UP, made_up_source, write_made_up
+from kit.probe import need_programs
+from kit.process import run, start
+from kit.product import Provision
+from kit.rpm_distros import RpmDistro, leap_15, rocky_9
+from kit.rpm_sites import Site, site_of
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from kit.engine import Engine
+    from kit.podman import Podman
+
+_DISTROS: dict[str, Callable[[], RpmDistro]] = {"rocky:9": rocky_9, "opensuse-leap:15.6": leap_15}
+_IMAGES = {"rocky:9": "rockylinux/rockylinux:9", "opensuse-leap:15.6": "opensuse/leap:15.6"}
+_VERSION = "1.2"
+_CONFIG = '[engine]\nnetwork = "host"\n'
+_REPOSITORIES = """
+[[distros.{id}.repositories]]
+id = "{repository}"
+urls = ["{url}/{path}"]
+keys = ["/etc/{key}"]
+"""
+# A test of one distro, and of the others in the night: they share all but the family.
+_one = pytest.mark.parametrize(
+    "stand",
+    ["rocky:9", pytest.param("opensuse-leap:15.6", marks=pytest.mark.nightly)],
+    indirect=True,
+)
+_each = pytest.mark.parametrize("stand", list(_DISTROS), indirect=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Host:
+    """A machine that builds: its root with provision.toml and provision's state."""
+
+    root: Path
+    provision: Provision
+
+    def configure(self, text: str) -> None:
+        path = self.root / "etc/provision/provision.toml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    @property
+    def pin(self) -> Path:
+        """Where `solved` puts the Pin."""
+        return self.root / "pin.json"
+
+    @property
+    def pinned(self) -> dict[str, Any]:
+        """What that file says."""
+        document: dict[str, Any] = json.loads(self.pin.read_text())
+        return document
+
+    @property
+    def packages(self) -> dict[str, Path]:
+        """The files of the package store, by their sha256."""
+        folder = self.root / "var/lib/provision/packages/sha256"
+        return {path.name: path for path in folder.iterdir()} if folder.is_dir() else {}
+
+
+@dataclass(frozen=True, slots=True)
+class _Stand:
+    """A distro's image in the engine, set up with a mirror that runs, and a driver to build."""
+
+    site: Site
+    mirror: Mirror
+    engine: Engine
+    catalogue: Path
+
+    @property
+    def distro(self) -> RpmDistro:
+        return self.site.distro
+
+    @property
+    def headers_file(self) -> str:
+        """The name of the file with the current kernel's headers."""
+        headers = self.distro.headers
+        start = f"{headers.package}-{headers.version}-{headers.release}"
+        (rpm,) = self.site.mirror().rglob(f"{start}*.rpm")
+        return rpm.name
+
+    def target(self, kernel: str | None = None) -> tuple[str | Path, ...]:
+        """What every command is asked for; without a kernel, the current one."""
+        wanted = kernel or self.distro.headers.kernel
+        named = ("--kernel", wanted, "--distro", self.distro.name)
+        return (MADE_UP, *named, "--catalogue", self.catalogue)
+
+    def fresh(self, root: Path, docker_host: str | None = None) -> _Host:
+        """A machine that has built nothing yet."""
+        (root / "etc").mkdir(parents=True)
+        (root / "etc/os-release").write_text(self.distro.os_release)
+        host = _Host(root, Provision(docker_host or self.engine.host))
+        host.configure(_CONFIG)
+        return host
+
+    def started_by(self, call: Callable[[], object]) -> list[str]:
+        """The containers that were started meanwhile."""
+        since = time.time()
+        call()
+        span = ("--since", f"{since:.6f}", "--until", f"{time.time():.6f}")
+        kind = ("--filter", "type=container", "--filter", "event=start")
+        listed = self.engine.docker("events", *span, *kind, "--format", "{{.ID}}")
+        return listed.stdout.split()
+
+    @contextmanager
+    def showing(self, folder: Path) -> Iterator[None]:
+        """Let the mirror have other content meanwhile."""
+        before, self.mirror.folder = self.mirror.folder, folder
+        try:
+            yield
+        finally:
+            self.mirror.folder = before
+
+
+@pytest.fixture(scope="module")
+def catalogue(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A catalogue with a driver whose source is on a server of its own."""
+    folder = tmp_path_factory.mktemp("catalogue")
+    tarball = made_up_source(folder / "files", _VERSION)
+    with served(tarball.parent) as url:
+        write_made_up(folder / "drivers", {_VERSION: tarball}, url)
+        yield folder / "drivers"
+
+
+@pytest.fixture(scope="module")
+def stand(request: pytest.FixtureRequest, engine: Engine, catalogue: Path) -> Iterator[_Stand]:
+    """One distro at a time."""
+    need_programs("createrepo_c", "dnf", "rpmbuild", "rpmsign", "zypper", "gpg", "modinfo")
+    site = site_of(_DISTROS[request.param]())
+    mirror = Mirror(site.mirror())
+    with mirror.serving() as url:
+        site.load(engine, _IMAGES[request.param], url)
+        yield _Stand(site, mirror, engine, catalogue)
+
+
+@pytest.fixture(scope="module")
+def solved(stand: _Stand, tmp_path_factory: pytest.TempPathFactory) -> _Host:
+    """A machine that has solved for the current kernel, and whose Pin is at hand."""
+    host = stand.fresh(tmp_path_factory.mktemp("solved") / "root")
+    host.provision.json("resolve", *stand.target(), "--root", host.root, "--output", host.pin)
+    return host
+
+
+@pytest.fixture(scope="module")
+def built(stand: _Stand, solved: _Host, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What `build` says, run while the mirror is empty."""
+    stand.mirror.asked.clear()
+    with stand.showing(tmp_path_factory.mktemp("empty")):
+        return solved.provision.json("build", *stand.target(), "--root", solved.root)
+
+
+@pytest.fixture
+def fresh(stand: _Stand, tmp_path: Path) -> _Host:
+    return stand.fresh(tmp_path / "root")
+
+
+def _module(engine: Engine, image: str, folder: Path) -> Path:
+    """The module of an artifact image, copied out."""
+    made = engine.docker("create", image, "sh").stdout.strip()
+    try:
+        engine.docker("cp", f"{made}:/opt/.", folder)
+    finally:
+        engine.docker("rm", made)
+    (module,) = folder.rglob("hello.ko*")
+    return module
+
+
+@_each
+def test_the_closure_is_what_the_distros_solver_adds_to_the_base_image(
+    stand: _Stand, solved: _Host
+) -> None:
+    pin = solved.pinned
+    closure = {package["name"]: package for package in pin["closure"]}
+    headers = stand.distro.headers
+    assert {headers.package, "gcc", "make"} <= set(closure)
+    assert "bash" not in closure
+    assert pin["compiler"]["name"] == "gcc"
+    assert pin["compiler"]["version"].startswith("12.")
+    found = closure[headers.package]
+    assert found["repository"] == stand.distro.repositories[0].id
+    (rpm,) = stand.site.mirror().rglob(found["location"].rpartition("/")[2])
+    assert found["sha256"] == hashlib.sha256(rpm.read_bytes()).hexdigest()
+    assert found["size"] == rpm.stat().st_size
+    assert {package["sha256"] for package in closure.values()} <= set(solved.packages)
+
+
+@_each
+def test_a_build_installs_the_closure_and_asks_no_mirror(
+    stand: _Stand, built: dict[str, Any], tmp_path: Path
+) -> None:
+    assert built["built"]
+    assert stand.mirror.asked == []
+    module = _module(stand.engine, built["image"], tmp_path)
+    vermagic = run(["modinfo", "-F", "vermagic", module]).stdout.split()
+    assert vermagic[0] == stand.distro.headers.kernel
+    assert "modversions" in vermagic
+
+
+@_one
+def test_what_was_solved_once_starts_no_container_again(stand: _Stand, solved: _Host) -> None:
+    stand.mirror.asked.clear()
+    said: list[dict[str, Any]] = []
+
+    def resolve() -> None:
+        said.append(solved.provision.json("resolve", *stand.target(), "--root", solved.root))
+
+    assert stand.started_by(resolve) == []
+    assert stand.mirror.asked == []
+    assert said[0]["digest"] == solved.pinned["digest"]
+
+
+@_one
+def test_update_solves_again_and_finds_the_same_where_nothing_has_changed(
+    stand: _Stand, solved: _Host
+) -> None:
+    said: list[dict[str, Any]] = []
+    words = ("resolve", *stand.target(), "--root", solved.root, "--update")
+    assert stand.started_by(lambda: said.append(solved.provision.json(*words)))
+    assert said[0]["digest"] == solved.pinned["digest"]
+
+
+@_one
+def test_a_pin_is_built_with_an_empty_store_into_the_same_module(
+    stand: _Stand, solved: _Host, built: dict[str, Any], fresh: _Host, tmp_path: Path
+) -> None:
+    first = _module(stand.engine, built["image"], tmp_path / "first").read_bytes()
+    words = ("build", "--pin", solved.pin, "--rebuild", "--root", fresh.root)
+    again = fresh.provision.json(*words, "--catalogue", stand.catalogue)
+    assert again["built"]
+    assert again["digest"] == built["digest"]
+    second = _module(stand.engine, again["image"], tmp_path / "second").read_bytes()
+    assert hashlib.sha256(second).hexdigest() == hashlib.sha256(first).hexdigest()
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("stand", ["rocky:9"], indirect=True)
+def test_podman_solves_and_builds_too(
+    stand: _Stand, podman: Podman, built: dict[str, Any], tmp_path: Path
+) -> None:
+    archive = tmp_path / "base.tar"
+    stand.engine.docker("save", "--output", archive, _IMAGES[stand.distro.name])
+    podman.load(archive)
+    with podman.service() as docker_host:
+        host = stand.fresh(tmp_path / "root", docker_host)
+        said = host.provision.json("build", *stand.target(), "--root", host.root)
+    assert said["built"]
+    assert said["digest"] == built["digest"]
+
+
+@_one
+@pytest.mark.parametrize(
+    ("variant", "message", "advice"),
+    [
+        ("out-of-step", "out of step", "another mirror"),
+        ("wrong-key", "not signed with a key of the distro", "repositories"),
+        ("conflict", "can't be installed together", "--base"),
+    ],
+)
+def test_a_mirror_with_a_fault_is_told_from_others(
+    stand: _Stand, fresh: _Host, variant: str, message: str, advice: str
+) -> None:
+    with stand.showing(stand.site.mirror(variant)):
+        words = ("resolve", *stand.target(), "--root", fresh.root)
+        status, error = fresh.provision.failure(*words)
+    assert status == 1
+    assert message in error["message"]
+    assert advice in error["resolution"]
+    # The solver's own words.
+    assert stand.distro.headers.package in error["details"]
+    # And the next one starts from nothing that this one left.
+    assert stand.engine.containers() == []
+
+
+@_one
+def test_a_superseded_kernel_is_built_from_the_vault_that_the_message_names(
+    stand: _Stand, fresh: _Host, tmp_path: Path
+) -> None:
+    distro = stand.distro
+    kernel = distro.old_headers.kernel
+    words = (*stand.target(kernel), "--root", fresh.root)
+    status, error = fresh.provision.failure("resolve", *words)
+    assert status == 3
+    assert f"no headers of the kernel {kernel}" in error["message"]
+    assert f"[distros.{distro.id}] repositories" in error["resolution"]
+    (fresh.root / "etc/key.asc").write_bytes(stand.site.key.read_bytes())
+    named = [
+        _REPOSITORIES.format(
+            id=distro.id, repository=one.id, url=stand.mirror.url, path=one.path, key="key.asc"
+        )
+        for one in (*distro.repositories, distro.vault)
+    ]
+    fresh.configure("".join([_CONFIG, *named]))
+    built = fresh.provision.json("build", *words)
+    module = _module(stand.engine, built["image"], tmp_path / "module")
+    assert run(["modinfo", "-F", "vermagic", module]).stdout.split()[0] == kernel
+
+
+@_one
+def test_of_two_at_once_one_solves(stand: _Stand, fresh: _Host) -> None:
+    stand.mirror.asked.clear()
+    words = ("resolve", *stand.target(), "--root", fresh.root, "--json")
+    logs = [fresh.root / name for name in ("first", "second")]
+    both = [_background(fresh, log, *words) for log in logs]
+    assert [process.wait(600) for process in both] == [0, 0]
+    documents = [json.loads(text[text.index("{\n") :]) for text in map(_text, logs)]
+    assert documents[0]["digest"] == documents[1]["digest"]
+    headers = [path for path in stand.mirror.asked if path.endswith(stand.headers_file)]
+    assert len(headers) == 1
+
+
+@_one
+def test_a_download_that_is_killed_is_done_again(stand: _Stand, fresh: _Host) -> None:
+    words = ("resolve", *stand.target(), "--root", fresh.root)
+    stand.mirror.stall(stand.headers_file)
+    process = _background(fresh, fresh.root / "log", *words)
+    stalled = stand.mirror.stalled.wait(300)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    stand.mirror.go_on()
+    assert stalled, _text(fresh.root / "log")
+    fresh.provision.json(*words)
+    for sha256, path in fresh.packages.items():
+        assert hashlib.sha256(path.read_bytes()).hexdigest() == sha256
+    assert stand.engine.containers() == []
+
+
+def _background(host: _Host, log: Path, *words: str | Path) -> subprocess.Popen[bytes]:
+    return start([host.provision.program, *words], log=log, env=host.provision.variables())
+
+
+def _text(path: Path) -> str:
+    return path.read_text(errors="replace")
