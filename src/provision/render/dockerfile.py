@@ -18,6 +18,7 @@ from provision.recipe import Flavour, Recipe
 from provision.render.context import RenderedContext
 from provision.render.plan import build_plan, fill, placeholders
 from provision.render.quoting import one_line, shell_command
+from provision.render.rpm import closure_files, closure_sums, rpm_toolchain
 from provision.render.templates import Templates, fill_template, keyring_file
 
 # What the templates' own steps call, whatever the driver: compression, kmod's depmod and modinfo,
@@ -74,7 +75,11 @@ def render(
     contents |= templates.helpers
     contents |= {f"patches/{patch.name}": patches[patch.name] for patch in pin.patches}
     contents |= keyring_file(keyring)
-    return RenderedContext({name: contents[name] for name in sorted(contents)})
+    downloads = {}
+    if pin.closure:
+        downloads = closure_files(pin)
+        contents |= closure_sums(pin)
+    return RenderedContext({name: contents[name] for name in sorted(contents)}, downloads)
 
 
 def _check(pin: Pin, recipe: Recipe, templates: Templates, patches: Mapping[str, bytes]) -> None:
@@ -109,7 +114,7 @@ def _flavour(recipe: Recipe, name: str) -> Flavour:
 def _dockerfile(pin: Pin, flavour: Flavour, templates: Templates) -> str:
     values: dict[str, object] = {
         "pin": pin,
-        "toolchain": _toolchain(pin),
+        "toolchain": rpm_toolchain(pin) if templates.family == "rpm" else _toolchain(pin),
         "driver_packages": [package for package in pin.packages if package.name not in _TOOLS],
         "sources": _sources(pin, flavour),
         "build": _build(pin, flavour),

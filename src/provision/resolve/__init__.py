@@ -4,6 +4,15 @@ from __future__ import annotations
 
 from provision.resolve.kernels import buildable_kernels, newest_kernel
 from provision.resolve.request import Request
-from provision.resolve.resolver import components_of, decide, resolve
+from provision.resolve.resolver import Solved, components_of, decide, decide_solved, resolve
 
-__all__ = ["Request", "buildable_kernels", "components_of", "decide", "newest_kernel", "resolve"]
+__all__ = [
+    "Request",
+    "Solved",
+    "buildable_kernels",
+    "components_of",
+    "decide",
+    "decide_solved",
+    "newest_kernel",
+    "resolve",
+]
