@@ -64,21 +64,9 @@ class _Host:
         path.write_text(text)
 
     @property
-    def pin(self) -> Path:
-        """Where `solved` puts the Pin."""
-        return self.root / "pin.json"
-
-    @property
-    def pinned(self) -> dict[str, Any]:
-        """What that file says."""
-        document: dict[str, Any] = json.loads(self.pin.read_text())
-        return document
-
-    @property
     def packages(self) -> dict[str, Path]:
         """The files of the package store, by their sha256."""
-        folder = self.root / "var/lib/provision/packages/sha256"
-        return {path.name: path for path in folder.iterdir()} if folder.is_dir() else {}
+        return {path.name: path for path in self.root.rglob("packages/sha256/*")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +100,9 @@ class _Stand:
         """A machine that has built nothing yet."""
         (root / "etc").mkdir(parents=True)
         (root / "etc/os-release").write_text(self.distro.os_release)
-        host = _Host(root, Provision(docker_host or self.engine.host))
+        # A store of its own too.
+        own = {"XDG_CACHE_HOME": str(root / "cache")}
+        host = _Host(root, Provision(docker_host or self.engine.host, own))
         host.configure(_CONFIG)
         return host
 
@@ -158,10 +148,16 @@ def stand(request: pytest.FixtureRequest, engine: Engine, catalogue: Path) -> It
 
 @pytest.fixture(scope="module")
 def solved(stand: _Stand, tmp_path_factory: pytest.TempPathFactory) -> _Host:
-    """A machine that has solved for the current kernel, and whose Pin is at hand."""
+    """A machine that has solved for the current kernel."""
     host = stand.fresh(tmp_path_factory.mktemp("solved") / "root")
-    host.provision.json("resolve", *stand.target(), "--root", host.root, "--output", host.pin)
+    host.provision("resolve", *stand.target(), "--root", host.root)
     return host
+
+
+@pytest.fixture(scope="module")
+def pin(stand: _Stand, solved: _Host) -> dict[str, Any]:
+    """What `resolve` says there."""
+    return solved.provision.json("resolve", *stand.target(), "--root", solved.root)
 
 
 @pytest.fixture(scope="module")
@@ -190,9 +186,8 @@ def _module(engine: Engine, image: str, folder: Path) -> Path:
 
 @_each
 def test_the_closure_is_what_the_distros_solver_adds_to_the_base_image(
-    stand: _Stand, solved: _Host
+    stand: _Stand, solved: _Host, pin: dict[str, Any]
 ) -> None:
-    pin = solved.pinned
     closure = {package["name"]: package for package in pin["closure"]}
     headers = stand.distro.headers
     assert {headers.package, "gcc", "make"} <= set(closure)
@@ -220,34 +215,35 @@ def test_a_build_installs_the_closure_and_asks_no_mirror(
 
 
 @_one
-def test_what_was_solved_once_starts_no_container_again(stand: _Stand, solved: _Host) -> None:
+def test_what_was_solved_once_starts_no_container_again(
+    stand: _Stand, solved: _Host, pin: dict[str, Any]
+) -> None:
     stand.mirror.asked.clear()
     said: list[dict[str, Any]] = []
-
-    def resolve() -> None:
-        said.append(solved.provision.json("resolve", *stand.target(), "--root", solved.root))
-
-    assert stand.started_by(resolve) == []
+    words = ("resolve", *stand.target(), "--root", solved.root)
+    assert stand.started_by(lambda: said.append(solved.provision.json(*words))) == []
     assert stand.mirror.asked == []
-    assert said[0]["digest"] == solved.pinned["digest"]
+    assert said == [pin]
 
 
 @_one
 def test_update_solves_again_and_finds_the_same_where_nothing_has_changed(
-    stand: _Stand, solved: _Host
+    stand: _Stand, solved: _Host, pin: dict[str, Any]
 ) -> None:
     said: list[dict[str, Any]] = []
     words = ("resolve", *stand.target(), "--root", solved.root, "--update")
     assert stand.started_by(lambda: said.append(solved.provision.json(*words)))
-    assert said[0]["digest"] == solved.pinned["digest"]
+    assert said == [pin]
 
 
 @_one
 def test_a_pin_is_built_with_an_empty_store_into_the_same_module(
     stand: _Stand, solved: _Host, built: dict[str, Any], fresh: _Host, tmp_path: Path
 ) -> None:
+    pin = fresh.root / "pin.json"
+    solved.provision("resolve", *stand.target(), "--root", solved.root, "--output", pin)
     first = _module(stand.engine, built["image"], tmp_path / "first").read_bytes()
-    words = ("build", "--pin", solved.pin, "--rebuild", "--root", fresh.root)
+    words = ("build", "--pin", pin, "--rebuild", "--root", fresh.root)
     again = fresh.provision.json(*words, "--catalogue", stand.catalogue)
     assert again["built"]
     assert again["digest"] == built["digest"]
