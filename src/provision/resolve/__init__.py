@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from provision.resolve.kernels import buildable_kernels, newest_kernel
+from provision.resolve.recipe_digest import recipe_digest
 from provision.resolve.request import Request
 from provision.resolve.resolver import Solved, components_of, decide, decide_solved, resolve
 
@@ -14,5 +15,6 @@ __all__ = [
     "decide",
     "decide_solved",
     "newest_kernel",
+    "recipe_digest",
     "resolve",
 ]
