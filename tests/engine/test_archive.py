@@ -10,11 +10,13 @@ import requests
 from kit.kernels import kernels
 from kit.probe import need
 from kit.product import Provision
-from provision.archive import find_distro, open_index
+from provision.archive import PackageFiles, open_index
+from provision.distros import find_distro
+from provision.distros.apt_archive import layout_of
 from provision.archive.places import Place, find_places
 from provision.config import ArchiveConfig
 from provision.fetch import SignatureError, verify_signed
-from provision.headers import find_headers, packaged_kernels
+from provision.distros.apt_headers import find_packages, packaged_kernels
 from provision.progress import Event
 from provision.run import find_program
 

@@ -14,7 +14,8 @@ from types import MappingProxyType
 
 import pytest
 
-from provision.archive import ArchiveIndex, find_distro
+from provision.archive import ArchiveIndex
+from provision.distros import find_distro
 from provision.archive.packages import PackageTable, parse_packages, write_table
 from provision.run import Completed
 

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from provision.archive.cache import SuiteCache
-from provision.archive.distros import debian_architecture
+from provision.archive.layout import ArchiveLayout, debian_architecture
 from provision.archive.packages import IndexedPackage, PackageTable, newest_first
 from provision.archive.places import Place, find_places
 from provision.archive.release_file import ReleaseFile
@@ -62,6 +62,11 @@ class ArchiveIndex:
         self.is_snapshot = is_snapshot
         self._tables = tuple(tables)
 
+    @property
+    def has_backports(self) -> bool:
+        """Whether the release's backports are among its places."""
+        return any(table.suite.endswith("-backports") for table in self._tables)
+
     def package(self, name: str) -> IndexedPackage | None:
         """Return the newest version of a package; None if there is none."""
         return next(iter(self.versions(name)), None)
@@ -99,6 +104,7 @@ def default_cache() -> Path:
 
 def open_index(
     distro: DistroPin,
+    layout: ArchiveLayout,
     *,
     architecture: str,
     components: Iterable[str] = (),
@@ -111,8 +117,9 @@ def open_index(
 
     Args:
         distro: Which distro.
+        layout: How its archive is laid out.
         architecture: As ``uname -m`` prints it.
-        components: Sections needed besides ``main``.
+        components: Components needed besides those that are always read.
         config: Settings of the host.
         root: Root of the host whose apt configuration says where packages come from.
         cache_dir: Where indexes are kept; ``default_cache()`` by default.
@@ -128,8 +135,8 @@ def open_index(
     debian_name = debian_architecture(architecture)
     folder = (cache_dir or default_cache()) / "archive"
     settings = (config or Config()).distro(distro.id).archive
-    places = find_places(distro, config=settings, root=root, key_folder=folder / "keys")
-    sections = tuple(dict.fromkeys(["main", *components]))
+    places = find_places(distro, layout, config=settings, root=root, key_folder=folder / "keys")
+    sections = tuple(dict.fromkeys([*layout.enabled, *components]))
     with (
         lock(folder / "lock", on_wait=lambda: progress(Note(WAITING))),
         ThreadPoolExecutor(_THREADS) as pool,

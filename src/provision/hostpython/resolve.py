@@ -19,6 +19,7 @@ from provision.archive import (
     upstream_version,
 )
 from provision.catalogue import templates_dir
+from provision.distros.apt_archive import layout_of
 from provision.documents import refusing
 from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.fetch import download
@@ -96,8 +97,10 @@ def resolve_python(
     chosen = choose_distro(settings, distro)
     architecture = read_facts(settings.root).arch
     # Both keep what they read in the same cache.
+    layout = layout_of(chosen)
     index = open_index(
         chosen,
+        layout,
         architecture=architecture,
         config=settings.config,
         root=settings.root,
@@ -113,6 +116,7 @@ def resolve_python(
     sources = find_sources(
         name,
         chosen,
+        layout,
         config=settings.config,
         root=settings.root,
         cache_dir=settings.state,

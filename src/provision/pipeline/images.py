@@ -76,6 +76,7 @@ def build_image(
             resolved.mirror,
             resolved.security_mirror,
             is_snapshot=resolved.is_snapshot,
+            has_backports=resolved.has_backports,
             jobs=how.jobs,
         ),
         network=how.network or settings.config.engine.network,
@@ -152,6 +153,7 @@ def build_arguments(
     security_mirror: str | None,
     *,
     is_snapshot: bool = False,
+    has_backports: bool = False,
     jobs: int | None = None,
 ) -> dict[str, str]:
     """Return the arguments that every Dockerfile of ours takes; none changes the result.
@@ -161,14 +163,17 @@ def build_arguments(
         mirror: Address of the distro's archive.
         security_mirror: Address of its security updates, if there are any.
         is_snapshot: Whether the archive counts although its time of validity is over.
+        has_backports: Whether packages may be from the release's backports.
         jobs: Compilers at once; None: what provision.toml says, or one a processor.
     """
     count = jobs or settings.config.engine.jobs or _processors()
-    args = {"JOBS": str(count), "DEBIAN_MIRROR": mirror}
+    args = {"JOBS": str(count), "APT_MIRROR": mirror}
     if security_mirror:
-        args["DEBIAN_SECURITY_MIRROR"] = security_mirror
+        args["APT_SECURITY_MIRROR"] = security_mirror
     if is_snapshot:
-        args["DEBIAN_SNAPSHOT"] = "yes"
+        args["APT_SNAPSHOT"] = "yes"
+    if has_backports:
+        args["APT_BACKPORTS"] = "yes"
     return args | {name: os.environ[name] for name in _PROXIES if name in os.environ}
 
 

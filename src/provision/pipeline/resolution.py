@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from provision.archive import ArchiveIndex, find_distro, open_index
+from provision.archive import ArchiveIndex, PackageFiles, open_index
 from provision.catalogue import Entry, templates_dir
+from provision.distros import find_distro
+from provision.distros.apt_archive import layout_of
+from provision.distros.apt_headers import packaged_kernels
 from provision.errors import NotFoundError
-from provision.headers import packaged_kernels
 from provision.host import Facts, read_facts
 from provision.image.base import BaseRequest, find_base, named_base
 from provision.image.engine import Engine
@@ -65,6 +67,7 @@ class Resolved:
         security_mirror: Address of its security updates, if there are any.
         keyring: The archive's keys, where they are not the distro's own.
         is_snapshot: Whether the archive counts although its time of validity is over.
+        has_backports: Whether packages may be from the release's backports.
     """
 
     pin: Pin
@@ -74,6 +77,7 @@ class Resolved:
     security_mirror: str | None
     keyring: bytes | None = None
     is_snapshot: bool = False
+    has_backports: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +135,7 @@ def resolve_pin(
             index=index,
             template=templates.digest,
             packages=required_packages(entry.recipe, flavour),
+            file_of=PackageFiles(settings.state / "archive/files", progress=progress),
         )
     finally:
         index.close()
@@ -145,6 +150,7 @@ def resolve_pin(
         index.security_mirror,
         keyring=index.keyring,
         is_snapshot=index.is_snapshot,
+        has_backports=index.has_backports,
     )
 
 
@@ -254,13 +260,24 @@ def open_driver_index(
     """Open the distro's archive with the sections that a driver needs; the caller closes it.
 
     Raises:
-        NotFoundError: No mirror or keyring is known.
+        NotFoundError: No mirror or keyring is known, or the distro has no such components.
         ProvisionError: The archive can't be reached or is not what it should be.
     """
+    layout = layout_of(distro)
+    components = components_of(entry.recipe) if entry else ()
+    foreign = [name for name in components if name not in layout.components]
+    if entry and foreign:
+        raise NotFoundError(
+            f"'{entry.recipe.name}' is made from Debian's packages, in its components"
+            f" {', '.join(foreign)}; {distro.id} {distro.version} has no such components.",
+            resolution="Take a driver whose source is an archive or a git repository"
+            " ('provision drivers' lists them).",
+        )
     return open_index(
         distro,
+        layout,
         architecture=read_facts(settings.root).arch,
-        components=components_of(entry.recipe) if entry else (),
+        components=components,
         config=settings.config,
         root=settings.root,
         cache_dir=settings.state,

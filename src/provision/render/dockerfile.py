@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 
+from provision.distros.apt_archive import layout_of
 from provision.errors import NotFoundError, ProvisionError
 from provision.pin import (
     ArchiveSource,
@@ -109,6 +110,7 @@ def _flavour(recipe: Recipe, name: str) -> Flavour:
 def _dockerfile(pin: Pin, flavour: Flavour, templates: Templates) -> str:
     values: dict[str, object] = {
         "pin": pin,
+        "enabled": list(layout_of(pin.distro).enabled),
         "toolchain": _toolchain(pin),
         "driver_packages": [package for package in pin.packages if package.name not in _TOOLS],
         "sources": _sources(pin, flavour),

@@ -16,7 +16,7 @@ from provision.render.quoting import label_value, shell_word
 COLLECTOR = "collect.py"
 _KEYRING = "archive-keyring.gpg"
 # Distributions by the family whose template serves them.
-_FAMILIES = {"debian": "debian"}
+_FAMILIES = {"debian": "apt", "ubuntu": "apt"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ from pydantic import ValidationError
 
 from provision.archive import ArchiveIndex, IndexedPackage
 from provision.catalogue import Entry
+from provision.distros.apt_headers import FileOf, find_packages
 from provision.documents import mistakes_of, refusing
 from provision.errors import NotFoundError, ProvisionError, UsageError
-from provision.headers import find_headers
 from provision.pin import (
     ArchiveSource,
     BasePin,
@@ -41,9 +41,12 @@ def resolve(
     base: BasePin,
     template: str,
     packages: Iterable[str],
+    file_of: FileOf,
 ) -> Pin:
     """Return the Pin of a request; arguments and errors as ``decide``, and the base image."""
-    return decide(request, entry=entry, index=index, template=template, packages=packages)(base)
+    return decide(
+        request, entry=entry, index=index, template=template, packages=packages, file_of=file_of
+    )(base)
 
 
 def decide(
@@ -53,6 +56,7 @@ def decide(
     index: ArchiveIndex,
     template: str,
     packages: Iterable[str],
+    file_of: FileOf,
 ) -> Callable[[BasePin], Pin]:
     """Decide everything but the base image, which takes an engine to know.
 
@@ -64,6 +68,7 @@ def decide(
         index: The archive of the distro, with the sections that the recipe names.
         template: Digest of the templates.
         packages: Names of the tools that the build needs, besides compiler and headers.
+        file_of: Reads a file of a package.
 
     Returns:
         What makes a Pin from the base image of the build.
@@ -76,7 +81,7 @@ def decide(
     recipe = entry.recipe
     flavour = _flavour(recipe, request.flavour)
     kernel = _kernel(request)
-    headers = find_headers(index, request.kernel)
+    headers = find_packages(index, request.kernel, file_of=file_of)
     version = _version(recipe, flavour, request, index)
     _check_kernel(recipe, version, request, index)
     tools = _tools(packages, index)

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from provision.archive import find_distro
-from provision.archive.distros import debian_architecture
+from provision.distros import find_distro
+from provision.distros.apt_archive import layout_of
+from provision.archive.layout import debian_architecture
 from provision.archive.places import Place, find_places
 from provision.config import ArchiveConfig
 from provision.errors import NotFoundError

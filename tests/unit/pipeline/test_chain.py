@@ -128,8 +128,8 @@ def test_what_cannot_change_the_result_goes_beside_the_pin(
     first, second = asked
     assert first.build_args == {
         "JOBS": "3",
-        "DEBIAN_MIRROR": "http://mirror.example/debian",
-        "DEBIAN_SECURITY_MIRROR": "http://mirror.example/debian-security",
+        "APT_MIRROR": "http://mirror.example/debian",
+        "APT_SECURITY_MIRROR": "http://mirror.example/debian-security",
         "https_proxy": "http://proxy:3128",
     }
     assert (first.network, first.rebuild) == ("host", False)

@@ -7,7 +7,7 @@ import pytest
 
 from provision.archive import ArchiveIndex
 from provision.errors import NotFoundError
-from provision.headers import find_headers, packaged_kernels
+from provision.distros.apt_headers import find_packages, packaged_kernels
 from unit.fake_archive import index_of, sample_index, stanza
 
 

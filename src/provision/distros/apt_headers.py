@@ -1,13 +1,19 @@
-"""Kernel headers of the Debian family: ``linux-headers-K`` and what it depends on.
+"""Kernel headers in an archive of packages: ``linux-headers-K`` and what it depends on.
 
-Source: https://kernel-team.pages.debian.net/kernel-handbook/ch-packaging.html
+Debian's flavours share ``linux-headers-VERSION-common``, and their packages depend on the compiler.
+Ubuntu's share ``linux-headers-ABI``, or ``linux-SOURCE-headers-ABI`` where the kernel has a source
+package of its own (``linux-aws``, ``linux-hwe-6.8``), and depend on no compiler: the kernel's
+configuration in the package names it.
+
+Source: https://kernel-team.pages.debian.net/kernel-handbook/ch-packaging.html and the control files
+of Ubuntu's source packages linux, linux-hwe-6.8 and linux-aws (debian.master/control.d).
 """
 
 from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from provision.archive import (
@@ -17,13 +23,16 @@ from provision.archive import (
     parse_depends,
     version_key,
 )
+from provision.distros.apt import superseded
+from provision.distros.headers import cc_version_text, find_compilers
+from provision.distros.known import release_of
 from provision.documents import refusing
 from provision.errors import NotFoundError
 from provision.pin import PackagePin
 
 _PREFIX = "linux-headers-"
 # Packages that the headers are made of; everything else that they need is the base's business.
-_PARTS = (_PREFIX, "linux-kbuild-", "linux-compiler-")
+_PART = re.compile(r"linux-(?:headers|kbuild|compiler|[a-z0-9.-]+-headers)-[A-Za-z0-9.+~-]+")
 # gcc-12; gcc-14-for-host stands for the compiler of the architecture that is built for.
 _COMPILER = re.compile(r"(?P<package>gcc-[0-9.]+)(-for-host)?")
 # 6.1.0-47-cloud-amd64, 6.12.117+deb13-amd64, 6.1.0-0.deb11.5-amd64: version, then flavour.
@@ -32,6 +41,9 @@ _RELEASE = re.compile(
     r"(?P<version>[0-9][A-Za-z0-9.+~]*(?:-[0-9][A-Za-z0-9.+~]*)?)-(?P<flavour>[a-z][A-Za-z0-9.+~-]*)"
 )
 _NEIGHBOURS = 2
+
+# Returns a file of a package, by its absolute path.
+FileOf = Callable[[IndexedPackage, str], bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +59,18 @@ class Headers:
     compiler: PackagePin
 
 
-def find_headers(index: ArchiveIndex, kernel: str) -> Headers:
+def find_packages(index: ArchiveIndex, kernel: str, *, file_of: FileOf) -> Headers:
     """Return the packages of a kernel's headers, with their exact versions.
 
     Args:
         index: The archive of the distro that the kernel comes from.
         kernel: The kernel's release, as ``uname -r`` prints it.
+        file_of: Reads the kernel's configuration, where no package says which compiler built it.
 
     Raises:
-        NotFoundError: The headers are not packaged there, or not completely.
+        NotFoundError: The headers are not packaged there, or not completely; or the compiler is
+            not.
+        ProvisionError: The kernel's configuration names no compiler.
     """
     package = index.package(f"{_PREFIX}{kernel}")
     if package is None:
@@ -68,57 +83,75 @@ def find_headers(index: ArchiveIndex, kernel: str) -> Headers:
         for group in parse_depends(current.depends):
             candidate = _pick(index, group)
             if candidate is None:
-                if group[0].name.startswith(_PARTS):
+                if _PART.fullmatch(group[0].name):
                     raise _incomplete(index, kernel, current, group)
             elif _COMPILER.fullmatch(candidate.name):
                 compiler = compiler or candidate
-            elif candidate.name.startswith(_PARTS) and candidate.name not in found:
+            elif _PART.fullmatch(candidate.name) and candidate.name not in found:
                 found[candidate.name] = candidate
                 queue.append(candidate)
     if compiler is None:
+        compiler = _configured_compiler(index, kernel, package, file_of)
+    return Headers(tuple(_pin(part) for part in found.values()), _pin(compiler))
+
+
+def _configured_compiler(
+    index: ArchiveIndex, kernel: str, package: IndexedPackage, file_of: FileOf
+) -> IndexedPackage:
+    """Return the compiler that the kernel's configuration names."""
+    distro, _ = release_of(index.distro)
+    name = f"/usr/src/{_PREFIX}{kernel}/.config"
+    text = cc_version_text(file_of(package, name).decode(errors="replace"))
+    if text is None:
         raise NotFoundError(
             f"The headers of the kernel {kernel} don't say which compiler built it.",
-            details=f"{package.name} {package.version} depends on: {package.depends}",
+            details=f"{package.name} {package.version} depends on: {package.depends}\n"
+            f"{name} has no CONFIG_CC_VERSION_TEXT",
         )
-    return Headers(tuple(_pin(part) for part in found.values()), _pin(compiler))
+    for spec in find_compilers(distro, text):
+        found = index.package(spec.text)
+        if found is not None:
+            return found
+    raise NotFoundError(
+        f"The kernel {kernel} was built with '{text}', and {distro.name}"
+        f" {index.distro.version} has no package of that compiler.",
+        resolution="The mirror may lack a component or the updates of the release: name a complete"
+        " one in /etc/provision/provision.toml.",
+        details="\n".join(["looked in:", *(f"  {place}" for place in index.places)]),
+    )
 
 
 def packaged_kernels(index: ArchiveIndex, *, like: str | None = None) -> list[str]:
     """Return the kernels whose headers are packaged, the newest first.
 
     Args:
-        index: The archive.
+        index: The archive. The first of its distro's rules for headers is about plain kernels.
         like: A kernel; only those of its flavour (``amd64``, ``cloud-amd64``, ``rt-amd64``) are
             listed. Without it, or if it has no flavour: the plain ones.
     """
-    by_flavour: dict[str, list[str]] = {}
+    wanted = _RELEASE.fullmatch(like) if like else None
+    plain = re.compile(release_of(index.distro)[0].headers[0].kernels)
+    kernels = []
     for package in index.packages_matching(_PREFIX):
         match = _RELEASE.fullmatch(package.name.removeprefix(_PREFIX))
-        # A package such as linux-headers-6.12-amd64 holds nothing and needs the real one.
-        if match and _is_real(package, match["version"]):
-            by_flavour.setdefault(match["flavour"], []).append(match[0])
-    wanted = _RELEASE.fullmatch(like) if like else None
-    flavours = {wanted["flavour"]} if wanted else _plain(by_flavour)
-    kernels = [kernel for flavour in flavours for kernel in by_flavour.get(flavour, [])]
+        if match is None or not _is_real(package, match["version"]):
+            continue
+        if match["flavour"] == wanted["flavour"] if wanted else plain.fullmatch(match[0]):
+            kernels.append(match[0])
     return sorted(kernels, key=version_key, reverse=True)
 
 
 def _is_real(package: IndexedPackage, version: str) -> bool:
+    """Return whether a package holds headers, and is no name for the newest that do.
+
+    Such as ``linux-headers-6.12-amd64``, which holds nothing and needs the real one.
+    """
+    shared = re.compile(rf"linux-(?:[a-z0-9.-]+-)?headers-{re.escape(version)}(?:-common.*)?")
     return any(
-        alternative.name.startswith(f"{_PREFIX}{version}-common")
+        shared.fullmatch(alternative.name)
         for group in parse_depends(package.depends)
         for alternative in group
     )
-
-
-def _plain(flavours: Iterable[str]) -> set[str]:
-    """Return the flavours that are no variant of another (``rt-amd64`` is one of ``amd64``)."""
-    names = set(flavours)
-    return {
-        name
-        for name in names
-        if not any(name.endswith(f"-{o}") or name.startswith(f"{o}-") for o in names - {name})
-    }
 
 
 def _pick(index: ArchiveIndex, group: tuple[Alternative, ...]) -> IndexedPackage | None:
@@ -141,15 +174,13 @@ def _pin(package: IndexedPackage) -> PackagePin:
 
 
 def _no_headers(index: ArchiveIndex, kernel: str) -> NotFoundError:
-    distro = f"{index.distro.id} {index.distro.version}"
+    distro, _ = release_of(index.distro)
     nearest = _nearest(kernel, packaged_kernels(index, like=kernel) or packaged_kernels(index))
     looked = [f"looked for {_PREFIX}{kernel} ({index.architecture}) in:"]
     return NotFoundError(
-        f"No headers are packaged for the kernel {kernel} on {distro}.",
-        resolution="Headers may come later than their kernel: try again then ('provision apply'"
-        " and its timer do). If the distro has dropped them, boot a kernel that is packaged"
-        " (--kernel builds for it), or name a mirror that still has them in"
-        " /etc/provision/provision.toml.",
+        f"No headers are packaged for the kernel {kernel} on {index.distro.id}"
+        f" {index.distro.version}.",
+        resolution=superseded(distro),
         details="\n".join(
             [
                 *looked,
