@@ -15,8 +15,8 @@ from types import MappingProxyType
 import pytest
 
 from provision.archive import ArchiveIndex
-from provision.distros import find_distro
 from provision.archive.packages import PackageTable, parse_packages, write_table
+from provision.distros import find_distro
 from provision.run import Completed
 
 DATA = Path(__file__).parents[1] / "data/apt"
@@ -50,7 +50,8 @@ def index_of(
         path = folder / f"{suite}_{component}.sqlite"
         folder.mkdir(parents=True, exist_ok=True)
         write_table(path, parse_packages(text.encode()))
-        tables.append(PackageTable(path, suite=suite, component=component))
+        automatic = not suite.endswith("-backports")
+        tables.append(PackageTable(path, suite=suite, component=component, is_automatic=automatic))
     return ArchiveIndex(
         distro=find_distro(distro),
         architecture="amd64",

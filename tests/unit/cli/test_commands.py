@@ -69,7 +69,7 @@ def wanted(catalogue: Path, monkeypatch: pytest.MonkeyPatch) -> list[Wanted]:
     resolved = Resolved(
         make_pin(),
         load_entry(catalogue / "demo"),
-        Templates("debian", "Dockerfile.debian.j2", {}, {}),
+        Templates("apt", "Dockerfile.apt.j2", {}, {}),
         "http://mirror",
         None,
     )

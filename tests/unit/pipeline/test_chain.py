@@ -193,7 +193,7 @@ def test_an_archive_of_ones_own_goes_into_build_and_base_with_its_keys(
     build_image(settings, engine, resolved, BuildSettings())
     ensure_base_image(settings, engine, None, replace=True)
     assert asked[0].files["archive-keyring.gpg"] == b"\x99site"
-    assert asked[0].build_args["DEBIAN_SNAPSHOT"] == "yes"
+    assert asked[0].build_args["APT_SNAPSHOT"] == "yes"
     assert keyrings == [b"\x99site"]
     assert plain.pin.keyring is None
     assert resolved.pin.digest != plain.pin.digest

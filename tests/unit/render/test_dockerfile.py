@@ -223,7 +223,7 @@ def test_unknown_flavour_lists_what_there_is() -> None:
 
 def test_undefined_names_in_a_template_are_errors() -> None:
     sources = dataclasses.replace(
-        templates(), sources={"Dockerfile.debian.j2": "FROM {{ pin.bse }}"}
+        templates(), sources={"Dockerfile.apt.j2": "FROM {{ pin.bse }}"}
     )
     pinned = pin("v4l2loopback", "0.12.7", "dkms", template=sources.digest)
     with pytest.raises(UndefinedError, match="bse"):

@@ -78,6 +78,7 @@ def pin(index: ArchiveIndex, **options: Unpack[Options]) -> Pin:
         base=BASE,
         template=TEMPLATE,
         packages=options.get("tools", TOOLS),
+        file_of=lambda package, name: pytest.fail(f"{package.name} was downloaded for {name}"),
     )
 
 
