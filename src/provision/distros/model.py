@@ -350,7 +350,8 @@ class Failure:
         kernel: The kernel that is built for.
         architecture: As ``uname -m`` prints it.
         query: Where its headers are.
-        full_version: ``VERSION_ID`` of the base image's os-release, where that is known.
+        image: Name of the base image.
+        is_own: Whether repositories of provision.toml were used.
     """
 
     status: int
@@ -360,7 +361,8 @@ class Failure:
     kernel: str
     architecture: str
     query: HeaderQuery
-    full_version: str | None = None
+    image: str = ""
+    is_own: bool = False
 
 
 class Family(Protocol):
@@ -401,6 +403,12 @@ class Family(Protocol):
         Raises:
             ProvisionError: It is not what the script writes.
         """
+
+    def installed(self, output: bytes) -> Mapping[str, str]:
+        """Return the versions of the base image's own packages by name, as a script wrote them."""
+
+    def holds_headers(self, name: str) -> bool:
+        """Return whether a package of a closure holds headers of the kernel."""
 
     def compiler(self, distro: Distro, cc_version_text: str) -> tuple[Spec, ...]:
         """Return the packages that may hold a compiler, the preferred one first.

@@ -37,7 +37,8 @@ class BuildRequest:
 
     Attributes:
         pin: Names the result.
-        files: The build context: content by path, ``Dockerfile`` among them.
+        files: The build context: content by path, or the file that has it; ``Dockerfile`` among
+            them.
         state: Folder for locks and logs.
         build_args: Values that can't change the result: jobs, mirrors, proxies.
         network: Network of the build containers; None: the engine's default.
@@ -45,7 +46,7 @@ class BuildRequest:
     """
 
     pin: Pin
-    files: Mapping[str, bytes]
+    files: Mapping[str, bytes | Path]
     state: Path
     build_args: Mapping[str, str] = field(default_factory=dict)
     network: str | None = None

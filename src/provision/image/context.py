@@ -4,26 +4,40 @@ from __future__ import annotations
 
 import io
 import tarfile
+import tempfile
 from collections.abc import Mapping
+from pathlib import Path
 from typing import IO
 
 from provision.errors import ProvisionError
 
+# What is larger goes to a file: contexts with packages have some hundred MB.
+_IN_MEMORY = 32 << 20
 
-def pack(files: Mapping[str, bytes]) -> IO[bytes]:
+
+def pack(files: Mapping[str, bytes | Path]) -> IO[bytes]:
     """Return a tar file of regular files, sorted by path, without owner, date or mode of anyone.
 
     Args:
-        files: Content by path relative to the context.
+        files: Content by path relative to the context, or the file that has it.
+
+    Raises:
+        ProvisionError: A path is too long for a tar file.
+        OSError: A file can't be read, or the disk is full.
     """
-    buffer = io.BytesIO()
+    buffer = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY)  # noqa: SIM115 - the caller's
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as archive:
         for path, content in sorted(files.items()):
             entry = tarfile.TarInfo(path)
-            entry.size = len(content)
             entry.mode = 0o644
             try:
-                archive.addfile(entry, io.BytesIO(content))
+                if isinstance(content, Path):
+                    entry.size = content.stat().st_size
+                    with content.open("rb") as stream:
+                        archive.addfile(entry, stream)
+                else:
+                    entry.size = len(content)
+                    archive.addfile(entry, io.BytesIO(content))
             except ValueError as error:
                 raise ProvisionError(
                     f"'{path}' can't go into the build context: {error}."
