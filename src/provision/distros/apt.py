@@ -2,7 +2,7 @@
 
 A script ends in a listing (``Script.output``), one record a line, its words separated by tabs:
 
-* ``installed NAME ARCH``: a package of the base image.
+* ``installed NAME ARCH VERSION``: a package of the base image.
 * ``package URL FILE SIZE SHA256``: a package that is installed, as apt names its file.
 
 Source: apt-get(8), ``--print-uris``, and ``Acquire::ForceHash``, without which it prints MD5 sums
@@ -38,12 +38,14 @@ from provision.pin import ClosurePackage
 # Exit status of a script that found no configuration in the headers.
 NO_CONFIG = 43
 _LINES = 25
-_FIELDS = {"installed": 3, "package": 5}
+_FIELDS = {"installed": 4, "package": 5}
 _FILE = re.compile(r"(?P<name>[^_]+)_(?P<version>[^_]+)_(?P<arch>[^_]+)\.deb")
 _SHA256 = re.compile(r"(?:SHA256:)?(?P<hex>[0-9a-f]{64})")
 _NUMBER = re.compile(r"[0-9]{1,15}")
 # Below the archive's address; Debian's security archive has one folder more.
 _POOL = re.compile(r"/(?P<location>pool/(?:updates/)?(?P<component>[a-z0-9-]+)/.+)$")
+# What the headers of a kernel are made of.
+HEADER_PART = re.compile(r"linux-(?:headers|kbuild|compiler|[a-z0-9.-]+-headers)-[A-Za-z0-9.+~-]+")
 _HEADERS = re.compile(r"linux-headers-(?P<kernel>[0-9]\S*-[a-z]\S*)")
 
 
@@ -83,6 +85,14 @@ class Apt:
     def parse(self, output: bytes) -> tuple[Package, ...]:
         """Return the closure that a script wrote."""
         return parse(output)
+
+    def installed(self, output: bytes) -> Mapping[str, str]:
+        """Return the versions of the base image's own packages by name."""
+        return {name: version for name, _arch, version in _records(output)["installed"]}
+
+    def holds_headers(self, name: str) -> bool:
+        """Return whether a package of a closure holds headers of the kernel."""
+        return HEADER_PART.fullmatch(name) is not None
 
     def explain(self, failure: Failure) -> ProvisionError:
         """Return what to say about a script that failed."""
@@ -138,7 +148,7 @@ apt_get --quiet=2 --print-uris --yes install @wanted@ > uris.txt
 apt_get --quiet --download-only --yes install @wanted@
 rm -rf packages && mkdir packages
 {
-    dpkg-query --show --showformat 'installed\\t${Package}\\t${Architecture}\\n'
+    dpkg-query --show --showformat 'installed\\t${Package}\\t${Architecture}\\t${Version}\\n'
     while read -r url file size sum; do
         [ -n "$url" ] || continue
         url=${url#\\'}
@@ -192,6 +202,14 @@ def parse(output: bytes) -> tuple[Package, ...]:
     Raises:
         ProvisionError: It is no such listing.
     """
+    records = _records(output)
+    installed = {(name, arch) for name, arch, _version in records["installed"]}
+    packages = [_package(record, installed) for record in records["package"]]
+    return tuple(sorted(packages, key=lambda one: (one.pinned.name, one.pinned.arch)))
+
+
+def _records(output: bytes) -> Mapping[str, list[list[str]]]:
+    """Return the records of a listing by kind, without the kind."""
     records: dict[str, list[list[str]]] = {kind: [] for kind in _FIELDS}
     for line in output.decode(errors="replace").splitlines():
         words = line.split("\t")
@@ -200,9 +218,7 @@ def parse(output: bytes) -> tuple[Package, ...]:
         if _FIELDS.get(words[0]) != len(words):
             raise _broken(line)
         records[words[0]].append(words[1:])
-    installed = {(name, arch) for name, arch in records["installed"]}
-    packages = [_package(record, installed) for record in records["package"]]
-    return tuple(sorted(packages, key=lambda one: (one.pinned.name, one.pinned.arch)))
+    return records
 
 
 def _package(record: list[str], installed: set[tuple[str, str]]) -> Package:

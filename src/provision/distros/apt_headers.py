@@ -23,7 +23,7 @@ from provision.archive import (
     parse_depends,
     version_key,
 )
-from provision.distros.apt import superseded
+from provision.distros.apt import HEADER_PART, superseded
 from provision.distros.headers import cc_version_text, find_compilers
 from provision.distros.known import release_of
 from provision.documents import refusing
@@ -31,8 +31,6 @@ from provision.errors import NotFoundError
 from provision.pin import PackagePin
 
 _PREFIX = "linux-headers-"
-# Packages that the headers are made of; everything else that they need is the base's business.
-_PART = re.compile(r"linux-(?:headers|kbuild|compiler|[a-z0-9.-]+-headers)-[A-Za-z0-9.+~-]+")
 # gcc-12; gcc-14-for-host stands for the compiler of the architecture that is built for.
 _COMPILER = re.compile(r"(?P<package>gcc-[0-9.]+)(-for-host)?")
 # 6.1.0-47-cloud-amd64, 6.12.117+deb13-amd64, 6.1.0-0.deb11.5-amd64: version, then flavour.
@@ -83,11 +81,11 @@ def find_packages(index: ArchiveIndex, kernel: str, *, file_of: FileOf) -> Heade
         for group in parse_depends(current.depends):
             candidate = _pick(index, group)
             if candidate is None:
-                if _PART.fullmatch(group[0].name):
+                if HEADER_PART.fullmatch(group[0].name):
                     raise _incomplete(index, kernel, current, group)
             elif _COMPILER.fullmatch(candidate.name):
                 compiler = compiler or candidate
-            elif _PART.fullmatch(candidate.name) and candidate.name not in found:
+            elif HEADER_PART.fullmatch(candidate.name) and candidate.name not in found:
                 found[candidate.name] = candidate
                 queue.append(candidate)
     if compiler is None:
