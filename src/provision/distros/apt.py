@@ -137,14 +137,16 @@ cd {WORK}
 export LC_ALL=C DEBIAN_FRONTEND=noninteractive
 apt_get() {{ apt-get {options} "$@"; }}
 apt_cache() {{ apt-cache {options} "$@"; }}
-mkdir -p lists/partial cache archives/partial sources
+mkdir -p lists/partial cache archives/partial none/partial sources
 # Once for both rounds: they have to see one state of the repositories.
-[ -e updated ] || {{ apt_get --quiet update && : > updated; }}"""
+if [ ! -e updated ]; then apt_get --quiet update; : > updated; fi"""
 
 
-# The listing comes from the same answer that is downloaded then: nothing changes in between.
+# The listing comes from the same answer that is downloaded then: nothing changes in between. It is
+# asked for with another, empty folder of downloads, because it leaves out what lies there already.
 _SOLVE = """\
-apt_get --quiet=2 --print-uris --yes install @wanted@ > uris.txt
+apt_get -o Dir::Cache::Archives=/provision/solve/none --quiet=2 --print-uris --yes \\
+    install @wanted@ > uris.txt
 apt_get --quiet --download-only --yes install @wanted@
 rm -rf packages && mkdir packages
 {
