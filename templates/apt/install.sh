@@ -17,7 +17,7 @@ cd /provision/packages
 sha256sum --check --strict --quiet /provision/closure.sha256
 # Nobody needs a container's files after a power cut: without this, dpkg waits for the disk.
 DEBIAN_FRONTEND=noninteractive apt-get --quiet install --yes --no-install-recommends \
-    --no-download --allow-downgrades \
+    --allow-downgrades \
     -o Dir::Etc::SourceList=/dev/null -o Dir::Etc::SourceParts=/dev/null \
     -o Dir::State::Lists=/provision/lists -o APT::Sandbox::User=root \
     -o Dpkg::Use-Pty=0 -o Dpkg::Options::=--force-unsafe-io ./*.deb

@@ -8,8 +8,7 @@
 # three of a release, so all three are written, in place of what was there.
 #
 # An archive that is not signed by the distro's own keys brings its keyring along. APT_SNAPSHOT says
-# in the environment that its index counts although its time of validity is over; APT_BACKPORTS, that
-# the release's backports are needed too.
+# in the environment that its index counts although its time of validity is over.
 set -eu
 
 distro=$1
@@ -22,8 +21,6 @@ keyring=/provision/archive-keyring.gpg
 [ -e "$keyring" ] || keyring=/usr/share/keyrings/$distro-archive-keyring.gpg
 valid_until=yes
 [ -z "${APT_SNAPSHOT:-}" ] || valid_until=no
-backports=
-[ -z "${APT_BACKPORTS:-}" ] || backports=$codename-backports
 
 # Address of the archive that a suite comes from, as the base image is configured. apt itself reads
 # the configuration, in whichever of its two formats that is.
@@ -50,7 +47,7 @@ rm -f /etc/apt/sources.list /etc/apt/sources.list.d/*
 cat > /etc/apt/sources.list.d/provision.sources <<EOF
 Types: deb
 URIs: $mirror
-Suites: $codename $codename-updates $backports
+Suites: $codename $codename-updates
 Components: $*
 Signed-By: $keyring
 Check-Valid-Until: $valid_until

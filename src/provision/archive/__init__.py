@@ -7,10 +7,9 @@ own apt configuration says where packages come from, or provision.toml.
 from __future__ import annotations
 
 from provision.archive.dependencies import Alternative, parse_depends
-from provision.archive.index import ArchiveIndex, default_cache, open_index
+from provision.archive.index import ArchiveIndex, Suite, default_cache, open_index
 from provision.archive.layout import ArchiveLayout, debian_architecture
 from provision.archive.ordering import compare_versions, upstream_version, version_key
-from provision.archive.package_files import PackageFiles
 from provision.archive.packages import IndexedPackage
 from provision.archive.source_packages import SourceFile, SourcePackage, find_sources
 
@@ -19,9 +18,9 @@ __all__ = [
     "ArchiveIndex",
     "ArchiveLayout",
     "IndexedPackage",
-    "PackageFiles",
     "SourceFile",
     "SourcePackage",
+    "Suite",
     "compare_versions",
     "debian_architecture",
     "default_cache",

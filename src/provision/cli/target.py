@@ -64,6 +64,8 @@ class Target:
     version: str | None
     flavour: str | None
     base: str | None
+    network: str | None
+    update: bool
     force: bool
 
     def of(self, driver: str) -> Wanted:
@@ -85,6 +87,16 @@ def target(command: Callable[..., None]) -> Callable[..., None]:
         options.flavour,
         click.option("--base", metavar="IMAGE", help="Base image: NAME:TAG or NAME@sha256:…"),
         click.option(
+            "--network",
+            metavar="MODE",
+            help="Network of the containers that download, as 'docker run' takes it.",
+        ),
+        click.option(
+            "--update",
+            is_flag=True,
+            help="Solve for the packages of the build again, and take the newest.",
+        ),
+        click.option(
             "--force", is_flag=True, help="Try a kernel that the driver is not known to build on."
         ),
         options.catalogue,
@@ -104,9 +116,6 @@ def building(command: Callable[..., None]) -> Callable[..., None]:
             type=click.IntRange(min=1),
             metavar="N",
             help="Compilers at once.  [one a processor]",
-        ),
-        click.option(
-            "--network", metavar="MODE", help="Network of the build, as 'docker build' takes it."
         ),
         click.option("--rebuild", is_flag=True, help="Build although the image exists."),
     ]

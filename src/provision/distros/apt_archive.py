@@ -30,3 +30,8 @@ def layout_of(pin: DistroPin) -> ArchiveLayout:
         codenames=tuple(release.codename for release in distro.releases),
         security_in_archive=data.security_in_archive,
     )
+
+
+def uses_archive(pin: DistroPin) -> bool:
+    """Return whether a release's packages are in an archive that is read here."""
+    return release_of(pin)[0].apt is not None

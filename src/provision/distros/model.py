@@ -8,7 +8,7 @@ a family writes scripts, which ``provision.image.solve`` runs in a container of 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal, Protocol, Self
 
@@ -45,6 +45,7 @@ class Release(Frozen):
         end: Date when its maintenance ends, as ``YYYY-MM-DD``.
         image: Base image, as ``docker pull`` takes it.
         keys: Keys of its packages instead of the distro's, as paths in the base image.
+        tools: Packages that the template's own steps call, besides the distro's.
     """
 
     version: Annotated[str, StringConstraints(pattern=r"^[0-9A-Za-z][A-Za-z0-9._-]*$")]
@@ -52,6 +53,7 @@ class Release(Frozen):
     end: Annotated[str, StringConstraints(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$")] | None = None
     image: str
     keys: tuple[AbsolutePath, ...] = ()
+    tools: tuple[str, ...] = ()
 
 
 class HeaderRule(Frozen):
@@ -218,6 +220,16 @@ class Distro(Frozen):
                 if wanted == release.version or version == release.codename:
                     return release
         return None
+
+    def build_tools(self, release: Release, wanted: Iterable[str]) -> tuple[str, ...]:
+        """Return the packages of a build besides headers and compiler, sorted.
+
+        Args:
+            release: One of its releases.
+            wanted: What a recipe asks for, by Debian's names.
+        """
+        named = (self.names.get(name, name) for name in wanted)
+        return tuple(sorted({*self.tools, *release.tools, *named}))
 
     def pin(self, release: Release) -> DistroPin:
         """Return what a Pin says of a release."""

@@ -11,9 +11,6 @@ from typing import IO
 
 from provision.errors import ProvisionError
 
-# What is larger goes to a file: contexts with packages have some hundred MB.
-_IN_MEMORY = 32 << 20
-
 
 def pack(files: Mapping[str, bytes | Path]) -> IO[bytes]:
     """Return a tar file of regular files, sorted by path, without owner, date or mode of anyone.
@@ -25,7 +22,9 @@ def pack(files: Mapping[str, bytes | Path]) -> IO[bytes]:
         ProvisionError: A path is too long for a tar file.
         OSError: A file can't be read, or the disk is full.
     """
-    buffer = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY)  # noqa: SIM115 - the caller's
+    # Contexts with packages have some hundred MB.
+    large = any(isinstance(content, Path) for content in files.values())
+    buffer: IO[bytes] = tempfile.TemporaryFile() if large else io.BytesIO()  # noqa: SIM115
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as archive:
         for path, content in sorted(files.items()):
             entry = tarfile.TarInfo(path)

@@ -235,8 +235,8 @@ class PackageStore:
             f"The file '{name}' (sha256 {sha256[:12]}…) is not in the package store, and"
             f" {'no address has it' if tried else 'no address of it is known'}.",
             resolution=f"Copy it to '{self.path(sha256)}' from a machine whose store has it (the"
-            " same path there), name a mirror that keeps old packages (the distro's vault or snapshot"
-            " service) in /etc/provision/provision.toml, or resolve again with --update.",
+            " same path there), name a mirror that keeps old packages (the distro's vault or"
+            " snapshot service) in /etc/provision/provision.toml, or resolve again with --update.",
             details="\n".join(["tried:", *tried]) if tried else None,
         )
 

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from provision.distros import (
     WORK,
     Distro,
     Failure,
-    Family,
     HeaderQuery,
     Package,
     Release,
@@ -53,7 +52,7 @@ class SolveRequest:
         distro: The distro.
         release: Its release.
         base: The base image.
-        kernel: The kernel's release.
+        kernel: The kernel's release; empty: kernels are only listed.
         architecture: As ``uname -m`` prints it.
         tools: Packages besides headers and compiler, as the distro calls them.
         repositories: Used instead of the base image's own.
@@ -72,15 +71,25 @@ class SolveRequest:
     network: str | None = None
 
     @property
+    def query(self) -> HeaderQuery:
+        """Where the kernel's headers are.
+
+        Raises:
+            NotFoundError: The distro has no kernels of that name, or the flavour can't be built.
+        """
+        if not self.kernel:
+            return HeaderQuery(flavour="", build="", source="", config="")
+        return family_of(self.distro).headers(self.distro, self.kernel, self.architecture)
+
+    @property
     def key(self) -> str:
         """Names the closure: two requests with one key have the same closure."""
-        query = family_of(self.distro).headers(self.distro, self.kernel, self.architecture)
         return closure_key(
             {
                 "base": self.base.digest,
                 "distro": [self.distro.id, self.release.version],
                 "kernel": [self.kernel, self.architecture],
-                "headers": [spec.text for spec in query.specs],
+                "headers": [spec.text for spec in self.query.specs],
                 "compilers": [rule.model_dump() for rule in self.distro.compilers],
                 "tools": sorted(self.tools),
                 "repositories": [
@@ -92,7 +101,7 @@ class SolveRequest:
 
 
 def solve(
-    engine: Engine,
+    engine: Callable[[], Engine],
     request: SolveRequest,
     store: PackageStore,
     *,
@@ -102,7 +111,8 @@ def solve(
     """Return the closure of a request: the kept one, or one that is solved for now.
 
     Args:
-        engine: Has the base image; not asked for anything where the closure is kept.
+        engine: Connects to the engine that has the base image; not called where the closure is
+            kept.
         request: What to solve for.
         store: Takes the files and the closure.
         update: Solve again although there is a closure.
@@ -119,38 +129,38 @@ def solve(
     with store.solving(key, progress):
         if not update and (kept := store.closure(key)):
             return kept
-        solver = _Solver(engine, request, store, progress)
-        closure = solver.closure()
+        closure = _Solver(engine(), request, store, progress).closure()
         store.keep(key, closure)
         return closure
 
 
 def list_kernels(
-    engine: Engine, request: SolveRequest, *, progress: Progress = silent
+    engine: Callable[[], Engine], request: SolveRequest, *, progress: Progress = silent
 ) -> tuple[str, ...]:
     """Return the kernels whose headers the repositories have, the newest first.
 
     Raises:
         ProvisionError: A repository can't be reached.
     """
-    return _Solver(engine, request, None, progress).kernels()
+    return _Solver(engine(), request, None, progress).kernels()
 
 
-@dataclass(frozen=True, slots=True)
 class _Solver:
-    engine: Engine
-    request: SolveRequest
-    store: PackageStore | None
-    progress: Progress
-    family: Family = field(init=False)
-    query: HeaderQuery = field(init=False)
+    """Solves one request; the store is None where only kernels are listed."""
 
-    def __post_init__(self) -> None:
-        request = self.request
-        family = family_of(request.distro)
-        object.__setattr__(self, "family", family)
-        query = family.headers(request.distro, request.kernel, request.architecture)
-        object.__setattr__(self, "query", query)
+    def __init__(
+        self,
+        engine: Engine,
+        request: SolveRequest,
+        store: PackageStore | None,
+        progress: Progress,
+    ) -> None:
+        self.engine = engine
+        self.request = request
+        self.store = store
+        self.progress = progress
+        self.family = family_of(request.distro)
+        self.query = request.query
 
     def closure(self) -> Closure:
         """Solve in two rounds, and take over the files."""

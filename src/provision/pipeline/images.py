@@ -12,7 +12,8 @@ from provision.image.base import BaseRequest, find_base, make_base
 from provision.image.build import BuildRequest, Built, build
 from provision.image.connection import connect
 from provision.image.engine import Engine
-from provision.pin import BasePin, keyring_digest
+from provision.image.packages import PackageStore
+from provision.pin import ArchiveSource, BasePin, GitSource, keyring_digest
 from provision.pipeline.resolution import (
     Resolved,
     base_request,
@@ -34,12 +35,10 @@ class BuildSettings:
 
     Attributes:
         jobs: Compilers at once; None: what provision.toml says, or one a processor.
-        network: Network of the build containers; None: what provision.toml says.
         rebuild: Build although the image exists.
     """
 
     jobs: int | None = None
-    network: str | None = None
     rebuild: bool = False
 
 
@@ -69,20 +68,49 @@ def build_image(
     """
     request = BuildRequest(
         pin=resolved.pin,
-        files=render_context(resolved).files,
+        files=context_files(settings, resolved, progress=progress),
         state=settings.state,
-        build_args=build_arguments(
-            settings,
-            resolved.mirror,
-            resolved.security_mirror,
-            is_snapshot=resolved.is_snapshot,
-            has_backports=resolved.has_backports,
-            jobs=how.jobs,
-        ),
-        network=how.network or settings.config.engine.network,
+        build_args=build_arguments(settings, jobs=how.jobs),
+        network=_network(resolved),
         rebuild=how.rebuild,
     )
     return build(engine, request, progress=progress)
+
+
+def _network(resolved: Resolved) -> str | None:
+    """Return the network of a build: none, but for a commit that its source is fetched from."""
+    if any(isinstance(source, GitSource) for source in resolved.pin.sources):
+        return resolved.network
+    return "none"
+
+
+def context_files(
+    settings: Settings, resolved: Resolved, *, progress: Progress = silent
+) -> dict[str, bytes | Path]:
+    """Return the whole build context of a Pin: what is rendered, and files of the package store.
+
+    Raises:
+        NotFoundError: A package or source is neither in the store nor at any of its addresses.
+    """
+    context = render_context(resolved)
+    files: dict[str, bytes | Path] = dict(context.files)
+    if not context.downloads:
+        return files
+    store = PackageStore(settings.state)
+    known = {package.sha256: package.size for package in resolved.pin.closure}
+    sources = {s.sha256: s.url for s in resolved.pin.sources if isinstance(s, ArchiveSource)}
+    for path, sha256 in context.downloads.items():
+        urls = resolved.urls.get(sha256, ())
+        if sha256 in sources:
+            urls = (sources[sha256],)
+        files[path] = store.fetch(
+            sha256,
+            urls,
+            name=sources.get(sha256, path.rpartition("/")[2]),
+            size=known.get(sha256),
+            progress=progress,
+        )
+    return files
 
 
 def wanted_base(settings: Settings, distro: str | None) -> BaseRequest:
@@ -125,6 +153,8 @@ def ensure_base_image(
             return find_base(engine, request, progress=progress), False
         except NotFoundError:
             progress(Note(f"There is no image {request.name}; making it"))
+    if not request.can_be_made:
+        return find_base(engine, request, progress=progress), False
     index = open_driver_index(settings, None, chosen, progress=progress)
     index.close()
     pin = make_base(
@@ -149,31 +179,29 @@ def _keyring_file(settings: Settings, keyring: bytes | None) -> Path | None:
 
 def build_arguments(
     settings: Settings,
-    mirror: str,
-    security_mirror: str | None,
+    mirror: str | None = None,
+    security_mirror: str | None = None,
     *,
     is_snapshot: bool = False,
-    has_backports: bool = False,
     jobs: int | None = None,
 ) -> dict[str, str]:
     """Return the arguments that every Dockerfile of ours takes; none changes the result.
 
     Args:
         settings: The host.
-        mirror: Address of the distro's archive.
+        mirror: Address of the distro's archive; None: nothing is downloaded.
         security_mirror: Address of its security updates, if there are any.
         is_snapshot: Whether the archive counts although its time of validity is over.
-        has_backports: Whether packages may be from the release's backports.
         jobs: Compilers at once; None: what provision.toml says, or one a processor.
     """
     count = jobs or settings.config.engine.jobs or _processors()
-    args = {"JOBS": str(count), "APT_MIRROR": mirror}
+    args = {"JOBS": str(count)}
+    if mirror:
+        args["APT_MIRROR"] = mirror
     if security_mirror:
         args["APT_SECURITY_MIRROR"] = security_mirror
     if is_snapshot:
         args["APT_SNAPSHOT"] = "yes"
-    if has_backports:
-        args["APT_BACKPORTS"] = "yes"
     return args | {name: os.environ[name] for name in _PROXIES if name in os.environ}
 
 

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 
-from provision.archive import ArchiveIndex, PackageFiles, open_index
+from provision import distros
+from provision.archive import ArchiveIndex, open_index
 from provision.catalogue import Entry, templates_dir
-from provision.distros import find_distro
-from provision.distros.apt_archive import layout_of
+from provision.distros.apt_archive import layout_of, uses_archive
 from provision.distros.apt_headers import packaged_kernels
 from provision.errors import NotFoundError
 from provision.host import Facts, read_facts
 from provision.image.base import BaseRequest, find_base, named_base
 from provision.image.engine import Engine
+from provision.image.packages import PackageStore
+from provision.image.solve import list_kernels as solver_kernels
+from provision.image.solve import solve
 from provision.modules.signing import fingerprint
 from provision.pin import DistroPin, Pin
 from provision.pipeline.settings import Settings
+from provision.pipeline.solving import (
+    archive_repositories,
+    configured_repositories,
+    solve_request,
+)
 from provision.progress import Progress, silent
+from provision.recipe import Recipe
 from provision.render import (
     RenderedContext,
     Templates,
@@ -25,7 +34,7 @@ from provision.render import (
     render,
     required_packages,
 )
-from provision.resolve import Request, components_of, decide
+from provision.resolve import Decision, Request, components_of, decide
 from provision.rootfs import in_root
 from provision.versions import offered_versions
 
@@ -43,6 +52,8 @@ class Wanted:
         base: Base image; None: what provision.toml names, or the distro's own.
         prefer: A version to stay with as long as that is possible; None: the newest is wanted.
         force: Whether to try a kernel that the driver is not known to build on.
+        network: Network of the containers that download; None: what provision.toml says.
+        update: Whether packages are solved for again although there is a closure.
     """
 
     driver: str
@@ -51,8 +62,10 @@ class Wanted:
     version: str | None = None
     flavour: str | None = None
     base: str | None = None
+    network: str | None = None
     prefer: str | None = None
     force: bool = False
+    update: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,21 +76,15 @@ class Resolved:
         pin: The Pin.
         entry: The driver's recipe and patches.
         templates: What its Dockerfile is rendered from.
-        mirror: Address of the distro's archive.
-        security_mirror: Address of its security updates, if there are any.
-        keyring: The archive's keys, where they are not the distro's own.
-        is_snapshot: Whether the archive counts although its time of validity is over.
-        has_backports: Whether packages may be from the release's backports.
+        urls: Addresses of the packages of the Pin, by sha256.
+        network: Network of the containers that download; None: the engine's default.
     """
 
     pin: Pin
     entry: Entry
     templates: Templates
-    mirror: str
-    security_mirror: str | None
-    keyring: bytes | None = None
-    is_snapshot: bool = False
-    has_backports: bool = False
+    urls: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    network: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +112,7 @@ def resolve_pin(
     Args:
         settings: The host.
         engine: Connects to the engine; called last, and not at all where the base image is named
-            by its digest.
+            by its digest and the packages are solved for.
         wanted: What is asked for.
         progress: Told what goes on.
 
@@ -118,40 +125,67 @@ def resolve_pin(
     facts = read_facts(settings.root)
     distro = choose_distro(settings, wanted.distro)
     templates = load_templates(templates_dir(), distro.id)
+    request = Request(
+        kernel=wanted.kernel or _own_kernel(settings, facts),
+        architecture=facts.arch,
+        version=wanted.version,
+        flavour=wanted.flavour,
+        prefer=wanted.prefer,
+        force=wanted.force,
+    )
     flavour = wanted.flavour or entry.recipe.default_flavour
+    target = Target(entry, distro, templates)
+    decision, repositories = _decided(settings, request, target, progress)
+    asked = base_request(settings, distro, reference=wanted.base)
+    base = named_base(asked) or find_base(engine(), asked, progress=progress)
+    network = wanted.network or settings.config.engine.network
+    wish = solve_request(
+        settings,
+        distro,
+        base,
+        kernel=request.kernel,
+        network=network,
+        packages=required_packages(entry.recipe, flavour),
+        repositories=repositories,
+    )
+    closure = solve(
+        engine, wish, PackageStore(settings.state), update=wanted.update, progress=progress
+    )
+    pin = decision.pin(base, closure).model_copy(update={"signing_key": signing_key(settings)})
+    return Resolved(pin, entry, templates, urls={**closure.urls, **decision.urls}, network=network)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A driver for a distro, with the templates that serve it."""
+
+    entry: Entry
+    distro: DistroPin
+    templates: Templates
+
+
+def _decided(
+    settings: Settings, request: Request, target: Target, progress: Progress
+) -> tuple[Decision, tuple[distros.Repository, ...]]:
+    """Decide what takes no engine, and where the packages come from.
+
+    Archives of Debian's kind are read here: they say which kernels there are, and which versions
+    of a driver whose source is a package.
+    """
+    entry, distro = target.entry, target.distro
+    if not uses_archive(distro):
+        decision = decide(
+            request, entry=entry, distro=distro, index=None, template=target.templates.digest
+        )
+        return decision, configured_repositories(settings, distro)
     index = open_driver_index(settings, entry, distro, progress=progress)
     try:
-        request = Request(
-            kernel=wanted.kernel or _own_kernel(settings, facts),
-            architecture=facts.arch,
-            version=wanted.version,
-            flavour=wanted.flavour,
-            prefer=wanted.prefer,
-            force=wanted.force,
-        )
-        pin_on = decide(
-            request,
-            entry=entry,
-            index=index,
-            template=templates.digest,
-            packages=required_packages(entry.recipe, flavour),
-            file_of=PackageFiles(settings.state / "archive/files", progress=progress),
+        decision = decide(
+            request, entry=entry, distro=distro, index=index, template=target.templates.digest
         )
     finally:
         index.close()
-    asked = base_request(settings, distro, reference=wanted.base)
-    base = named_base(asked) or find_base(engine(), asked, progress=progress)
-    pin = pin_on(base).model_copy(update={"signing_key": signing_key(settings)})
-    return Resolved(
-        pin,
-        entry,
-        templates,
-        index.mirror,
-        index.security_mirror,
-        keyring=index.keyring,
-        is_snapshot=index.is_snapshot,
-        has_backports=index.has_backports,
-    )
+    return decision, archive_repositories(index.suites)
 
 
 def signing_key(settings: Settings) -> str | None:
@@ -187,12 +221,12 @@ def render_context(resolved: Resolved) -> RenderedContext:
         entry.recipe,
         templates=resolved.templates,
         patches=entry.patches,
-        keyring=resolved.keyring,
     )
 
 
 def list_kernels(
     settings: Settings,
+    engine: Callable[[], Engine],
     driver: str,
     *,
     distro: str | None = None,
@@ -210,21 +244,33 @@ def list_kernels(
     chosen = choose_distro(settings, distro)
     # Refuses an unknown flavour.
     required_packages(recipe, flavour or recipe.default_flavour)
+    if not uses_archive(chosen):
+        versions = offered_versions(recipe, flavour or recipe.default_flavour, None)
+        kernels = _listed_kernels(settings, engine, chosen, progress)
+        return chosen, [_row(recipe, kernel, versions) for kernel in kernels]
     index = open_driver_index(settings, entry, chosen, progress=progress)
     try:
         versions = offered_versions(recipe, flavour or recipe.default_flavour, index)
-        return chosen, [
-            KernelRow(
-                kernel,
-                next(
-                    (v for v in versions if recipe.builds_on(version=v, kernel_release=kernel)),
-                    None,
-                ),
-            )
-            for kernel in packaged_kernels(index)
-        ]
+        return chosen, [_row(recipe, kernel, versions) for kernel in packaged_kernels(index)]
     finally:
         index.close()
+
+
+def _row(recipe: Recipe, kernel: str, versions: Iterable[str]) -> KernelRow:
+    fitting = (v for v in versions if recipe.builds_on(version=v, kernel_release=kernel))
+    return KernelRow(kernel, next(fitting, None))
+
+
+def _listed_kernels(
+    settings: Settings, engine: Callable[[], Engine], distro: DistroPin, progress: Progress
+) -> tuple[str, ...]:
+    """Ask the distro's own package manager for the kernels that it has headers of."""
+    asked = base_request(settings, distro)
+    base = named_base(asked) or find_base(engine(), asked, progress=progress)
+    wish = solve_request(
+        settings, distro, base, kernel="", repositories=configured_repositories(settings, distro)
+    )
+    return solver_kernels(engine, wish, progress=progress)
 
 
 def choose_distro(settings: Settings, name: str | None) -> DistroPin:
@@ -234,10 +280,10 @@ def choose_distro(settings: Settings, name: str | None) -> DistroPin:
         NotFoundError: It is not supported.
     """
     named = name or settings.config.kernel_distro
-    if named is not None:
-        return find_distro(named)
-    distro = read_facts(settings.root).distro
-    return find_distro(f"{distro.id}:{distro.version}")
+    if named is None:
+        distro = read_facts(settings.root).distro
+        named = f"{distro.id}:{distro.version}"
+    return distros.find_distro(named)
 
 
 def base_request(
@@ -245,12 +291,14 @@ def base_request(
 ) -> BaseRequest:
     """Return which base image a distro is built on here."""
     configured = settings.config.distro(distro.id).base_images.get(distro.version)
+    data, release = distros.release_of(distro)
     return BaseRequest(
         distro=distro.id,
         version=distro.version,
         codename=distro.codename,
         architecture=read_facts(settings.root).arch,
-        reference=reference or configured,
+        reference=reference or configured or release.image,
+        can_be_made=data.apt is not None,
     )
 
 

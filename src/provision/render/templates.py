@@ -10,13 +10,18 @@ from pathlib import Path
 
 from jinja2 import DictLoader, Environment, StrictUndefined, select_autoescape
 
+from provision.distros import distro_named, known_distros
 from provision.errors import NotFoundError
 from provision.render.quoting import label_value, shell_word
 
 COLLECTOR = "collect.py"
+_UNPACKER = "unpack.py"
+_DISTRO = "distro.json"
 _KEYRING = "archive-keyring.gpg"
-# Distributions by the family whose template serves them.
-_FAMILIES = {"debian": "apt", "ubuntu": "apt"}
+# The template that serves a family of distros.
+_TEMPLATES = {"apt": "apt", "dnf": "rpm", "zypper": "rpm"}
+# What of a distro's data reaches the Dockerfile.
+_REACHING = {"headers", "compilers"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +93,15 @@ def family_of(distro_id: str) -> str:
     Raises:
         NotFoundError: There is no template for it.
     """
-    if distro_id not in _FAMILIES:
+    distro = distro_named(distro_id)
+    family = _TEMPLATES.get(distro.family) if distro else None
+    if family is None:
+        known = {name.partition(":")[0] for name in known_distros()}
         raise NotFoundError(
             f"There is no Dockerfile template for the distro '{distro_id}'",
-            resolution=f"Distros with one: {', '.join(sorted(_FAMILIES))}.",
+            resolution=f"Distros with one: {', '.join(sorted(known))}.",
         )
-    return _FAMILIES[distro_id]
+    return family
 
 
 def load_templates(directory: Path, distro_id: str) -> Templates:
@@ -115,10 +123,20 @@ def load_templates(directory: Path, distro_id: str) -> Templates:
         )
     macros = sorted((directory / "macros").glob("*.j2"))
     scripts = sorted(path for path in (directory / family).glob("*") if path.is_file())
-    collector = resources.files(__package__).joinpath(COLLECTOR).read_bytes()
+    programs = resources.files(__package__)
+    own = {name: programs.joinpath(name).read_bytes() for name in (COLLECTOR, _UNPACKER)}
+    sources = {str(path.relative_to(directory)): path.read_text() for path in (main, *macros)}
     return Templates(
         family=family,
         dockerfile=main.name,
-        sources={str(path.relative_to(directory)): path.read_text() for path in (main, *macros)},
-        helpers={COLLECTOR: collector} | {path.name: path.read_bytes() for path in scripts},
+        sources=sources | _distro_data(distro_id),
+        helpers=own | {path.name: path.read_bytes() for path in scripts},
     )
+
+
+def _distro_data(distro_id: str) -> dict[str, str]:
+    """Return what of a distro's data reaches its Dockerfiles, so that their digest knows it."""
+    distro = distro_named(distro_id)
+    if distro is None:
+        return {}
+    return {_DISTRO: distro.model_dump_json(include=_REACHING)}

@@ -4,6 +4,14 @@ from __future__ import annotations
 
 from provision.resolve.kernels import buildable_kernels, newest_kernel
 from provision.resolve.request import Request
-from provision.resolve.resolver import components_of, decide, resolve
+from provision.resolve.resolver import Decision, Solved, components_of, decide
 
-__all__ = ["Request", "buildable_kernels", "components_of", "decide", "newest_kernel", "resolve"]
+__all__ = [
+    "Decision",
+    "Request",
+    "Solved",
+    "buildable_kernels",
+    "components_of",
+    "decide",
+    "newest_kernel",
+]

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
 
 from pydantic import ValidationError
 
 from provision.archive import ArchiveIndex, IndexedPackage
 from provision.catalogue import Entry
-from provision.distros.apt_headers import FileOf, find_packages
+from provision.distros.apt_headers import require_headers
 from provision.documents import mistakes_of, refusing
 from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.pin import (
     ArchiveSource,
     BasePin,
+    ClosurePackage,
+    DistroPin,
     DriverPin,
     FilePin,
     GitSource,
@@ -22,7 +26,6 @@ from provision.pin import (
     PackagePin,
     PackageSource,
     Pin,
-    keyring_digest,
 )
 from provision.recipe import DebSource, Recipe
 from provision.resolve.kernels import buildable_kernels, known_ranges
@@ -33,81 +36,92 @@ from provision.versions import driver_version, offered_versions, package_of_vers
 Source = PackageSource | ArchiveSource | GitSource
 
 
-def resolve(
-    request: Request,
-    *,
-    entry: Entry,
-    index: ArchiveIndex,
-    base: BasePin,
-    template: str,
-    packages: Iterable[str],
-    file_of: FileOf,
-) -> Pin:
-    """Return the Pin of a request; arguments and errors as ``decide``, and the base image."""
-    return decide(
-        request, entry=entry, index=index, template=template, packages=packages, file_of=file_of
-    )(base)
+class Solved(Protocol):
+    """What a distro's solver decided: packages at their exact versions, and everything else."""
+
+    @property
+    def compiler(self) -> PackagePin:
+        """The compiler that built the kernel."""
+
+    @property
+    def headers(self) -> tuple[PackagePin, ...]:
+        """The packages that hold the kernel's headers."""
+
+    @property
+    def tools(self) -> tuple[PackagePin, ...]:
+        """Further build tools."""
+
+    @property
+    def packages(self) -> tuple[ClosurePackage, ...]:
+        """Everything that is installed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Everything but the base image and the packages, for which an engine is needed.
+
+    Attributes:
+        pin: Makes a Pin from these two.
+        urls: Addresses of the packages that are the driver's source, by sha256.
+    """
+
+    pin: Callable[[BasePin, Solved], Pin]
+    urls: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def decide(
     request: Request,
     *,
     entry: Entry,
-    index: ArchiveIndex,
+    distro: DistroPin,
+    index: ArchiveIndex | None,
     template: str,
-    packages: Iterable[str],
-    file_of: FileOf,
-) -> Callable[[BasePin], Pin]:
-    """Decide everything but the base image, which takes an engine to know.
+) -> Decision:
+    """Decide everything but the base image and the packages, for which a distro's solver runs.
 
     So whoever asks for something that does not exist is told so, with or without an engine.
 
     Args:
         request: What is wanted.
         entry: The driver.
-        index: The archive of the distro, with the sections that the recipe names.
+        distro: What it is built for.
+        index: The archive of the distro, with the components that the recipe names; None: it has
+            none of Debian's kind.
         template: Digest of the templates.
-        packages: Names of the tools that the build needs, besides compiler and headers.
-        file_of: Reads a file of a package.
-
-    Returns:
-        What makes a Pin from the base image of the build.
 
     Raises:
         NotFoundError: An unknown version, flavour or kernel, or one that the driver is not known
-            to build on; or a package that the archive lacks.
+            to build on; or its source is not packaged, or another distro's.
         UsageError: The kernel's name is none.
     """
     recipe = entry.recipe
     flavour = _flavour(recipe, request.flavour)
     kernel = _kernel(request)
-    headers = find_packages(index, request.kernel, file_of=file_of)
-    version = _version(recipe, flavour, request, index)
+    if index is not None:
+        require_headers(index, request.kernel)
+    version = _version(recipe, flavour, request, index, f"{distro.id} {distro.version}")
     _check_kernel(recipe, version, request, index)
-    tools = _tools(packages, index)
-    sources = _sources(recipe, flavour, version, index)
-
+    debs = _packages(recipe, flavour, version, index)
     with refusing(f"The version {version} of '{recipe.name}' can't be pinned."):
         driver = DriverPin(name=recipe.name, version=version, flavour=flavour)
 
-    def on(base: BasePin) -> Pin:
+    def pin(base: BasePin, solved: Solved) -> Pin:
         return Pin(
             driver=driver,
             kernel=kernel,
-            distro=index.distro,
+            distro=distro,
             base=base,
-            compiler=headers.compiler,
-            headers=headers.packages,
-            packages=tools,
-            components=components_of(recipe),
-            sources=sources,
+            compiler=solved.compiler,
+            headers=solved.headers,
+            packages=solved.tools,
+            closure=solved.packages,
+            sources=tuple(map(_deb, debs)) or _releases(recipe, version),
             patches=_patches(entry, version=version, flavour=flavour),
             recipe=recipe_digest(recipe, flavour),
             template=template,
-            keyring=keyring_digest(index.keyring),
         )
 
-    return on
+    return Decision(pin, {package.sha256: (package.url,) for package in debs})
 
 
 def components_of(recipe: Recipe) -> tuple[str, ...]:
@@ -148,20 +162,22 @@ def _kernel(request: Request) -> KernelPin:
         ) from error
 
 
-def _version(recipe: Recipe, flavour: str, request: Request, index: ArchiveIndex) -> str:
+def _version(
+    recipe: Recipe, flavour: str, request: Request, index: ArchiveIndex | None, distro: str
+) -> str:
     """Return the version asked for, or the newest of those that fits the kernel, or the newest."""
     offered = offered_versions(recipe, flavour, index)
-    if request.version is None and not offered:
-        raise _nothing_offered(recipe, flavour, index)
+    if not offered and (request.version is None or index is None):
+        raise _nothing_offered(recipe, flavour, index, distro)
     if request.version in offered:
         return request.version
     candidates = [v for v in offered if request.version is None or _is_of(v, request.version)]
     if not candidates:
         raise NotFoundError(
-            f"'{recipe.name}' ({flavour}) has no version {request.version} for {_distro(index)}.",
+            f"'{recipe.name}' ({flavour}) has no version {request.version} for {distro}.",
             resolution=_choices(request.version or "", offered),
             details="\n".join(["looked in:", *(f"  {place}" for place in index.places)])
-            if isinstance(recipe.source, DebSource)
+            if index is not None and isinstance(recipe.source, DebSource)
             else None,
         )
     fitting = [v for v in candidates if recipe.builds_on(version=v, kernel_release=request.kernel)]
@@ -173,11 +189,19 @@ def _is_of(version: str, branch: str) -> bool:
     return version.startswith(f"{branch}.")
 
 
-def _nothing_offered(recipe: Recipe, flavour: str, index: ArchiveIndex) -> NotFoundError:
+def _nothing_offered(
+    recipe: Recipe, flavour: str, index: ArchiveIndex | None, distro: str
+) -> NotFoundError:
     package = recipe.flavours[flavour].package
+    if index is None:
+        return NotFoundError(
+            f"'{recipe.name}' ({flavour}) is not offered for {distro}: its source is the package"
+            f" {package} of Debian's archive.",
+            resolution="Take a driver whose source is an archive ('provision drivers' says which"
+            " kind each has), or add such a source to a driver.toml of your own (--catalogue).",
+        )
     return NotFoundError(
-        f"'{recipe.name}' ({flavour}) is not offered for {_distro(index)}: there is no package"
-        f" {package}.",
+        f"'{recipe.name}' ({flavour}) is not offered for {distro}: there is no package {package}.",
         resolution=_other_flavours(recipe, flavour, index),
         details="\n".join(["looked in:", *(f"  {place}" for place in index.places)]),
     )
@@ -188,14 +212,16 @@ def _other_flavours(recipe: Recipe, flavour: str, index: ArchiveIndex) -> str | 
     return f"Take another flavour (--flavour): {', '.join(others)}." if others else None
 
 
-def _check_kernel(recipe: Recipe, version: str, request: Request, index: ArchiveIndex) -> None:
+def _check_kernel(
+    recipe: Recipe, version: str, request: Request, index: ArchiveIndex | None
+) -> None:
     """Refuse a kernel that the recipe doesn't know, unless forced.
 
     Such a build fails after minutes, or worse: it succeeds and the module breaks the kernel.
     """
     if request.force or recipe.builds_on(version=version, kernel_release=request.kernel):
         return
-    kernels = buildable_kernels(recipe, version, index, like=request.kernel)
+    kernels = buildable_kernels(recipe, version, index, like=request.kernel) if index else []
     known = known_ranges(recipe, version)
     raise NotFoundError(
         f"'{recipe.name}' {version} is not known to build on the kernel {request.kernel}.",
@@ -206,27 +232,27 @@ def _check_kernel(recipe: Recipe, version: str, request: Request, index: Archive
         details="\n".join(
             [
                 *(f"driver.toml, {line}" for line in known or ["nothing about this version"]),
-                f"packaged kernels that it builds on: {', '.join(kernels) or 'none'}",
+                *([_packaged(kernels)] if index else []),
             ]
         ),
     )
 
 
-def _tools(names: Iterable[str], index: ArchiveIndex) -> tuple[PackagePin, ...]:
-    pins = []
-    for name in sorted(set(names)):
-        package = index.package(name)
-        if package is None:
-            raise _missing([name], index)
-        with refusing(f"The package {name} {package.version} can't be pinned."):
-            pins.append(PackagePin(name=name, version=package.version))
-    return tuple(pins)
+def _packaged(kernels: list[str]) -> str:
+    return f"packaged kernels that it builds on: {', '.join(kernels) or 'none'}"
 
 
-def _sources(recipe: Recipe, flavour: str, version: str, index: ArchiveIndex) -> tuple[Source, ...]:
+def _packages(
+    recipe: Recipe, flavour: str, version: str, index: ArchiveIndex | None
+) -> tuple[IndexedPackage, ...]:
+    """Return the packages that hold the driver's source and user space, where these are packages.
+
+    Raises:
+        NotFoundError: One is missing, or of another version.
+    """
     source = recipe.source
-    if not isinstance(source, DebSource):
-        return tuple(release.source() for release in source.releases if release.version == version)
+    if index is None or not isinstance(source, DebSource):
+        return ()
     names = dict.fromkeys([str(recipe.flavours[flavour].package), *source.userspace])
     found = {name: package_of_version(index, name, version) for name in names}
     missing = [name for name, package in found.items() if package is None]
@@ -236,7 +262,14 @@ def _sources(recipe: Recipe, flavour: str, version: str, index: ArchiveIndex) ->
     missing = [name for name, package in found.items() if package is None]
     if missing:
         raise _missing(missing, index)
-    return tuple(_deb(package) for package in found.values() if package is not None)
+    return tuple(package for package in found.values() if package is not None)
+
+
+def _releases(recipe: Recipe, version: str) -> tuple[Source, ...]:
+    if isinstance(recipe.source, DebSource):
+        return ()
+    releases = recipe.source.releases
+    return tuple(release.source() for release in releases if release.version == version)
 
 
 def _deb(package: IndexedPackage) -> PackageSource:
