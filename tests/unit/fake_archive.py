@@ -52,7 +52,15 @@ def index_of(
         folder.mkdir(parents=True, exist_ok=True)
         write_table(path, parse_packages(text.encode()))
         automatic = not suite.endswith("-backports")
-        tables.append(PackageTable(path, suite=suite, component=component, is_automatic=automatic))
+        tables.append(
+            PackageTable(
+                path,
+                suite=suite,
+                component=component,
+                uri=_suite(suite, component).place.uri,
+                is_automatic=automatic,
+            )
+        )
     return ArchiveIndex(
         distro=find_distro(distro),
         architecture="amd64",
