@@ -65,12 +65,17 @@ class Target:
     flavour: str | None
     base: str | None
     network: str | None
-    update: bool
     force: bool
+    update: bool
 
     def of(self, driver: str) -> Wanted:
         """Return what is wanted of a driver."""
         return Wanted(driver=driver, **asdict(self))
+
+    def options(self) -> list[str]:
+        """Return the options that were given and say which build is meant."""
+        given = {name: value for name, value in asdict(self).items() if name != "network"}
+        return [f"--{name}" for name, value in given.items() if value not in {None, False}]
 
 
 def target(command: Callable[..., None]) -> Callable[..., None]:
@@ -92,12 +97,12 @@ def target(command: Callable[..., None]) -> Callable[..., None]:
             help="Network of the containers that download, as 'docker run' takes it.",
         ),
         click.option(
-            "--update",
-            is_flag=True,
-            help="Solve for the packages of the build again, and take the newest.",
+            "--force", is_flag=True, help="Try a kernel that the driver is not known to build on."
         ),
         click.option(
-            "--force", is_flag=True, help="Try a kernel that the driver is not known to build on."
+            "--update",
+            is_flag=True,
+            help="Solve for the packages again although it was done before.",
         ),
         options.catalogue,
         options.root,

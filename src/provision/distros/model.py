@@ -62,7 +62,7 @@ class HeaderRule(Frozen):
     Attributes:
         flavour: What messages call it.
         kernels: Regular expression for the whole release; its named groups are placeholders of
-            the other fields, and so are ``{kernel}`` and ``{arch}``.
+            the other fields, and so are ``{kernel}``, ``{arch}`` and ``{cpu}``.
         specs: What the solver is asked for.
         build: The build folder that the packages bring.
         source: The folder of the whole source, where that is another one.

@@ -122,7 +122,7 @@ run() {{ zypper {words} "$@"; }}"""
 # zypper's folder of packages has the layout of the repositories, below their aliases. Signatures
 # are checked afterwards, with the distro's keys only.
 _DOWNLOAD = r"""
-rm -rf packages cache origins.txt && mkdir packages && : > origins.txt
+rm -rf packages origins.txt && mkdir packages && : > origins.txt
 run --no-gpg-checks refresh
 run --no-gpg-checks install --download-only --no-recommends --auto-agree-with-licenses \
     --capability @specs@

@@ -151,7 +151,7 @@ def resolve_pin(
     closure = solve(
         engine, wish, PackageStore(settings.state), update=wanted.update, progress=progress
     )
-    pin = decision.pin(base, closure).model_copy(update={"signing_key": signing_key(settings)})
+    pin = decision.pin(base, closure)
     return Resolved(pin, entry, templates, urls={**closure.urls, **decision.urls}, network=network)
 
 

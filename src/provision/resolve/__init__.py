@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from provision.resolve.kernels import buildable_kernels, newest_kernel
+from provision.resolve.recipe_digest import recipe_digest
 from provision.resolve.request import Request
 from provision.resolve.resolver import Decision, Solved, components_of, decide
 
@@ -14,4 +15,5 @@ __all__ = [
     "components_of",
     "decide",
     "newest_kernel",
+    "recipe_digest",
 ]
