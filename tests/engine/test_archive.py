@@ -10,11 +10,13 @@ import requests
 from kit.kernels import kernels
 from kit.probe import need
 from kit.product import Provision
-from provision.archive import find_distro, open_index
+from provision.archive import open_index
 from provision.archive.places import Place, find_places
 from provision.config import ArchiveConfig
+from provision.distros import find_distro
+from provision.distros.apt_archive import layout_of
+from provision.distros.apt_headers import packaged_kernels, require_headers
 from provision.fetch import SignatureError, verify_signed
-from provision.headers import find_headers, packaged_kernels
 from provision.progress import Event
 from provision.run import find_program
 
@@ -25,6 +27,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     need(checker, "a program that checks signatures", "apt-get install gpgv")
     places = find_places(
         find_distro("debian:12"),
+        layout_of(find_distro("debian:12")),
         config=ArchiveConfig(),
         root=Path("/"),
         key_folder=tmp_path_factory.mktemp("keys"),
@@ -58,18 +61,17 @@ def test_another_keyring_is_no_reason_to_believe(signed: bytes, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("distro", ["debian:12", "debian:13"])
-def test_every_packaged_kernel_has_all_of_its_headers(distro: str, tmp_path: Path) -> None:
-    index = open_index(find_distro(distro), architecture="x86_64", cache_dir=tmp_path)
+def test_every_packaged_kernel_has_headers(distro: str, tmp_path: Path) -> None:
+    pin = find_distro(distro)
+    index = open_index(pin, layout_of(pin), architecture="x86_64", cache_dir=tmp_path)
     kernels = packaged_kernels(index)
     assert kernels
     for kernel in kernels:
-        found = find_headers(index, kernel)
-        assert found.packages[0].name == f"linux-headers-{kernel}"
-        assert found.compiler.name.startswith("gcc-")
+        require_headers(index, kernel)
     index.close()
     events: list[Event] = []
     open_index(
-        find_distro(distro), architecture="x86_64", cache_dir=tmp_path, progress=events.append
+        pin, layout_of(pin), architecture="x86_64", cache_dir=tmp_path, progress=events.append
     ).close()
     assert events == [], "the second time everything is cached"
 

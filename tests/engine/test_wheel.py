@@ -23,4 +23,4 @@ def test_the_wheel_has_every_recipe_template_and_page(tmp_path: Path) -> None:
     }
     # A file beside these folders may lie there too.
     assert {path for path in packed if len(path.parts) > 1} == there
-    assert Path("templates/Dockerfile.debian.j2") in packed
+    assert Path("templates/Dockerfile.apt.j2") in packed

@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
+from provision.distros import release_of
 from provision.documents import load_toml
 from provision.pin import (
     BasePin,
+    ClosurePackage,
     DistroPin,
     DriverPin,
     FilePin,
@@ -52,22 +54,27 @@ def pin(driver: str, version: str, flavour: str, *, template: str) -> Pin:
     """The Pin of a driver for one kernel of Debian 12."""
     recipe_ = recipe(driver)
     contents = patches(driver)
+    distro = DistroPin(id="debian", version="12", codename="bookworm")
+    data, release = release_of(distro)
+    compiler = PackagePin(name="gcc-12", version="12.2.0-14+deb12u1")
+    headers = (
+        PackagePin(name=f"linux-headers-{KERNEL}", version="6.1.192-2"),
+        PackagePin(name="linux-headers-6.1.0-56-common", version="6.1.192-2"),
+        PackagePin(name="linux-kbuild-6.1", version="6.1.192-2"),
+    )
+    tools = tuple(
+        PackagePin(name=name, version=_VERSIONS.get(name, "1.0-1"))
+        for name in data.build_tools(release, required_packages(recipe_, flavour))
+    )
     return Pin(
         driver=DriverPin(name=driver, version=version, flavour=flavour),
         kernel=KernelPin(release=KERNEL, architecture="x86_64"),
-        distro=DistroPin(id="debian", version="12", codename="bookworm"),
+        distro=distro,
         base=BasePin(image="debian:bookworm", digest=f"sha256:{_sha256('base')}"),
-        compiler=PackagePin(name="gcc-12", version="12.2.0-14+deb12u1"),
-        headers=(
-            PackagePin(name=f"linux-headers-{KERNEL}", version="6.1.192-2"),
-            PackagePin(name="linux-headers-6.1.0-56-common", version="6.1.192-2"),
-            PackagePin(name="linux-kbuild-6.1", version="6.1.192-2"),
-        ),
-        packages=tuple(
-            PackagePin(name=name, version=_VERSIONS.get(name, "1.0-1"))
-            for name in required_packages(recipe_, flavour)
-        ),
-        components=recipe_.source.components if isinstance(recipe_.source, DebSource) else (),
+        compiler=compiler,
+        headers=headers,
+        packages=tools,
+        closure=tuple(map(_whole, (compiler, *headers, *tools))),
         sources=_sources(recipe_, version, flavour),
         patches=tuple(
             FilePin(name=patch.file, sha256=hashlib.sha256(contents[patch.file]).hexdigest())
@@ -76,6 +83,19 @@ def pin(driver: str, version: str, flavour: str, *, template: str) -> Pin:
         ),
         recipe=_sha256("recipe"),
         template=template,
+    )
+
+
+def _whole(package: PackagePin) -> ClosurePackage:
+    version = package.version.rpartition(":")[2]
+    return ClosurePackage(
+        name=package.name,
+        version=package.version,
+        arch="amd64",
+        sha256=_sha256(package.name),
+        size=1000,
+        repository="main",
+        location=f"pool/main/{package.name[0]}/{package.name}_{version}_amd64.deb",
     )
 
 

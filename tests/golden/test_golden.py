@@ -21,7 +21,7 @@ CASES = {
     "onload": ("onload", "9.0.2", "full"),
 }
 # What is copied into every context as it is.
-COPIED = {"apt-sources.sh", "collect.py"}
+COPIED = {"collect.py", "install.sh", "unpack.py"}
 
 
 def rendered(driver: str, version: str, flavour: str) -> dict[str, str]:

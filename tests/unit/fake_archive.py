@@ -14,8 +14,10 @@ from types import MappingProxyType
 
 import pytest
 
-from provision.archive import ArchiveIndex, find_distro
+from provision.archive import ArchiveIndex, Suite
 from provision.archive.packages import PackageTable, parse_packages, write_table
+from provision.archive.places import Place
+from provision.distros import find_distro
 from provision.run import Completed
 
 DATA = Path(__file__).parents[1] / "data/apt"
@@ -49,15 +51,28 @@ def index_of(
         path = folder / f"{suite}_{component}.sqlite"
         folder.mkdir(parents=True, exist_ok=True)
         write_table(path, parse_packages(text.encode()))
-        tables.append(PackageTable(path, suite=suite, component=component))
+        automatic = not suite.endswith("-backports")
+        tables.append(
+            PackageTable(
+                path,
+                suite=suite,
+                component=component,
+                uri=_suite(suite, component).place.uri,
+                is_automatic=automatic,
+            )
+        )
     return ArchiveIndex(
         distro=find_distro(distro),
         architecture="amd64",
         tables=tables,
-        places=[f"http://mirror.example/debian {suite} {part}" for suite, part in texts],
-        mirror="http://mirror.example/debian",
-        security_mirror="http://mirror.example/debian-security",
+        suites=[_suite(suite, part) for suite, part in texts],
     )
+
+
+def _suite(suite: str, component: str) -> Suite:
+    security = "-security" if suite.endswith("-security") else ""
+    place = Place(f"http://mirror.example/debian{security}", suite, ())
+    return Suite(place, (component,), (component,))
 
 
 def stanza(name: str, version: str, *, depends: str = "", architecture: str = "amd64") -> str:

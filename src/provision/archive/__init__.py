@@ -7,8 +7,8 @@ own apt configuration says where packages come from, or provision.toml.
 from __future__ import annotations
 
 from provision.archive.dependencies import Alternative, parse_depends
-from provision.archive.distros import debian_architecture, find_distro, known_distros
-from provision.archive.index import ArchiveIndex, default_cache, open_index
+from provision.archive.index import ArchiveIndex, Suite, default_cache, open_index
+from provision.archive.layout import ArchiveLayout, debian_architecture
 from provision.archive.ordering import compare_versions, upstream_version, version_key
 from provision.archive.packages import IndexedPackage
 from provision.archive.source_packages import SourceFile, SourcePackage, find_sources
@@ -16,15 +16,15 @@ from provision.archive.source_packages import SourceFile, SourcePackage, find_so
 __all__ = [
     "Alternative",
     "ArchiveIndex",
+    "ArchiveLayout",
     "IndexedPackage",
     "SourceFile",
     "SourcePackage",
+    "Suite",
     "compare_versions",
     "debian_architecture",
     "default_cache",
-    "find_distro",
     "find_sources",
-    "known_distros",
     "open_index",
     "parse_depends",
     "upstream_version",

@@ -114,7 +114,13 @@ class SuiteCache:
             for old in [*self.folder.glob(f"{stem}*"), *self.folder.glob(f".*{stem}*")]:
                 if old != path:
                     old.unlink()
-        return PackageTable(path, suite=self.place.suite, component=component)
+        return PackageTable(
+            path,
+            suite=self.place.suite,
+            component=component,
+            uri=self.place.uri,
+            is_automatic=release.is_automatic,
+        )
 
     def sources(self, release: ReleaseFile, component: str, progress: Progress) -> bytes | None:
         """Return the text of a section's Sources file; None if the suite has no such section.

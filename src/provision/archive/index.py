@@ -7,10 +7,11 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 from provision.archive.cache import SuiteCache
-from provision.archive.distros import debian_architecture
+from provision.archive.layout import ArchiveLayout, debian_architecture
 from provision.archive.packages import IndexedPackage, PackageTable, newest_first
 from provision.archive.places import Place, find_places
 from provision.archive.release_file import ReleaseFile
@@ -26,6 +27,24 @@ _THREADS = 4
 WAITING = "waiting for another provision to finish reading package indexes"
 
 
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """A suite that an index was read from.
+
+    Attributes:
+        place: Where it is, and whose keys sign it.
+        components: Those of its components that were read.
+        enabled: Those of them that every build may take packages from.
+    """
+
+    place: Place
+    components: tuple[str, ...]
+    enabled: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return " ".join([str(self.place), *self.components])
+
+
 class ArchiveIndex:
     """What can be installed of a distro.
 
@@ -33,12 +52,7 @@ class ArchiveIndex:
         distro: The distro.
         architecture: Debian's name of it.
         tables: Its packages.
-        places: Where they come from, as in sources.list: "URI suite component…".
-        mirror: Address of the archive.
-        security_mirror: Address of its security updates; None: there are none.
-        keyring: The keys that sign it, in OpenPGP's binary form, where they are not the distro's
-            own; None: they are.
-        is_snapshot: Whether it counts although its time of validity is over.
+        suites: Where they come from; the release itself among them.
     """
 
     def __init__(
@@ -47,20 +61,46 @@ class ArchiveIndex:
         distro: DistroPin,
         architecture: str,
         tables: Sequence[PackageTable],
-        places: Sequence[str],
-        mirror: str,
-        security_mirror: str | None,
-        keyring: bytes | None = None,
-        is_snapshot: bool = False,
+        suites: Sequence[Suite],
     ) -> None:
         self.distro = distro
         self.architecture = architecture
-        self.places = tuple(places)
-        self.mirror = mirror
-        self.security_mirror = security_mirror
-        self.keyring = keyring
-        self.is_snapshot = is_snapshot
+        self.suites = tuple(suites)
         self._tables = tuple(tables)
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Where its packages come from, as in sources.list: "URI suite component…"."""
+        return tuple(map(str, self.suites))
+
+    @property
+    def mirror(self) -> str:
+        """Address of the archive."""
+        return next(s.place.uri for s in self.suites if s.place.suite == self.distro.codename)
+
+    @property
+    def security_mirror(self) -> str | None:
+        """Address of its security updates; None: there are none."""
+        found = (s.place for s in self.suites)
+        return next((place.uri for place in found if place.suite.endswith("-security")), None)
+
+    @property
+    def is_snapshot(self) -> bool:
+        """Whether it counts although its time of validity is over."""
+        return any(suite.place.snapshot for suite in self.suites)
+
+    @property
+    def keyring(self) -> bytes | None:
+        """The keys that sign it, where they are not the distro's own; None: they are.
+
+        Binary keyrings are sequences of keys:
+        https://www.rfc-editor.org/rfc/rfc9580#section-10.1
+        """
+        places = [suite.place for suite in self.suites]
+        if not any(place.has_own_keys for place in places):
+            return None
+        files = dict.fromkeys(key for place in places for key in place.keyrings)
+        return b"".join(dict.fromkeys(file.read_bytes() for file in files))
 
     def package(self, name: str) -> IndexedPackage | None:
         """Return the newest version of a package; None if there is none."""
@@ -99,6 +139,7 @@ def default_cache() -> Path:
 
 def open_index(
     distro: DistroPin,
+    layout: ArchiveLayout,
     *,
     architecture: str,
     components: Iterable[str] = (),
@@ -111,8 +152,9 @@ def open_index(
 
     Args:
         distro: Which distro.
+        layout: How its archive is laid out.
         architecture: As ``uname -m`` prints it.
-        components: Sections needed besides ``main``.
+        components: Components needed besides those that are always read.
         config: Settings of the host.
         root: Root of the host whose apt configuration says where packages come from.
         cache_dir: Where indexes are kept; ``default_cache()`` by default.
@@ -128,8 +170,8 @@ def open_index(
     debian_name = debian_architecture(architecture)
     folder = (cache_dir or default_cache()) / "archive"
     settings = (config or Config()).distro(distro.id).archive
-    places = find_places(distro, config=settings, root=root, key_folder=folder / "keys")
-    sections = tuple(dict.fromkeys(["main", *components]))
+    places = find_places(distro, layout, config=settings, root=root, key_folder=folder / "keys")
+    sections = tuple(dict.fromkeys([*layout.enabled, *components]))
     with (
         lock(folder / "lock", on_wait=lambda: progress(Note(WAITING))),
         ThreadPoolExecutor(_THREADS) as pool,
@@ -143,35 +185,22 @@ def open_index(
         _check(distro, places, releases, sections, debian_name)
         wanted = list(_wanted(found, sections, debian_name))
         tables = list(pool.map(lambda want: _table(want, progress), wanted))
-    found_places = [cache.place for cache, _ in found]
     return ArchiveIndex(
         distro=distro,
         architecture=debian_name,
         tables=[table for table in tables if table is not None],
-        places=[_shown(place, release, sections) for place, release in releases],
-        mirror=next(p.uri for p in found_places if p.suite == distro.codename),
-        security_mirror=next((p.uri for p in found_places if p.suite.endswith("-security")), None),
-        keyring=_keyring(found_places),
-        is_snapshot=any(place.snapshot for place in found_places),
+        suites=[_suite(place, release, sections, layout) for place, release in releases],
     )
-
-
-def _keyring(places: Sequence[Place]) -> bytes | None:
-    """Return the keys of all places together; None where all are the distro's own.
-
-    Binary keyrings are sequences of keys: https://www.rfc-editor.org/rfc/rfc9580#section-10.1
-    """
-    if not any(place.has_own_keys for place in places):
-        return None
-    files = dict.fromkeys(key for place in places for key in place.keyrings)
-    return b"".join(dict.fromkeys(file.read_bytes() for file in files))
 
 
 Want = tuple[SuiteCache, ReleaseFile, str, str]
 
 
-def _shown(place: Place, release: ReleaseFile, sections: Sequence[str]) -> str:
-    return " ".join([str(place), *(name for name in sections if name in release.components)])
+def _suite(
+    place: Place, release: ReleaseFile, sections: Sequence[str], layout: ArchiveLayout
+) -> Suite:
+    read = tuple(name for name in sections if name in release.components)
+    return Suite(place, read, tuple(name for name in read if name in layout.enabled))
 
 
 def _wanted(

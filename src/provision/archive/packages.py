@@ -44,6 +44,8 @@ class IndexedPackage:
         depends: Its Depends field.
         suite: The suite that it is in.
         component: The section that it is in.
+        uri: Address of the archive.
+        is_automatic: Whether it is installed without being asked for; backports are not.
     """
 
     name: str
@@ -55,6 +57,13 @@ class IndexedPackage:
     depends: str
     suite: str
     component: str
+    uri: str = ""
+    is_automatic: bool = True
+
+    @property
+    def url(self) -> str:
+        """Address of the file."""
+        return f"{self.uri}/{self.filename}"
 
 
 Row = tuple[str, str, str, str, str, int, str]
@@ -120,11 +129,23 @@ class PackageTable:
         path: What ``write_table`` made.
         suite: The suite that it belongs to.
         component: The section that it belongs to.
+        uri: Address of the archive.
+        is_automatic: Whether its packages are installed without being asked for.
     """
 
-    def __init__(self, path: Path, *, suite: str, component: str) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        suite: str,
+        component: str,
+        uri: str = "",
+        is_automatic: bool = True,
+    ) -> None:
         self.suite = suite
         self.component = component
+        self.uri = uri
+        self.is_automatic = is_automatic
         self._path = path
         # Immutable: no lock files beside it, so that a read-only cache works too.
         uri = f"{path.resolve().as_uri()}?mode=ro&immutable=1"
@@ -163,13 +184,15 @@ class PackageTable:
                 depends,
                 suite=self.suite,
                 component=self.component,
+                uri=self.uri,
+                is_automatic=self.is_automatic,
             )
             for name, version, architecture, filename, sha256, size, depends in rows
         ]
 
 
 def newest_first(packages: Iterable[IndexedPackage]) -> list[IndexedPackage]:
-    """Return packages by version, the newest first.
+    """Return packages by version, the newest first; after them those that are not automatic.
 
     Raises:
         ProvisionError: One has a version that is not valid.
@@ -177,9 +200,14 @@ def newest_first(packages: Iterable[IndexedPackage]) -> list[IndexedPackage]:
     return sorted(packages, key=_key, reverse=True)
 
 
-def _key(package: IndexedPackage) -> VersionKey:
+def _key(package: IndexedPackage) -> tuple[bool, VersionKey]:
+    """Return the place of a package among others of its name.
+
+    A suite that is not automatic counts where no other has the package, as apt has it:
+    apt_preferences(5), the priority 100 of ``NotAutomatic`` with ``ButAutomaticUpgrades``.
+    """
     try:
-        return version_key(package.version)
+        return package.is_automatic, version_key(package.version)
     except ValueError as error:
         raise ProvisionError(
             f"The package index of {package.suite} has '{package.name}' in a version that is"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from provision.archive.distros import FAMILIES, Family
 from provision.archive.keys import binary_keyring, store_key
+from provision.archive.layout import ArchiveLayout
 from provision.archive.sources import AptSource, read_sources
 from provision.config import PATH as CONFIG_PATH
 from provision.config import ArchiveConfig
@@ -49,7 +49,12 @@ class Place:
 
 
 def find_places(
-    distro: DistroPin, *, config: ArchiveConfig, root: Path, key_folder: Path
+    distro: DistroPin,
+    layout: ArchiveLayout,
+    *,
+    config: ArchiveConfig,
+    root: Path,
+    key_folder: Path,
 ) -> list[Place]:
     """Return the places of a distro's archive.
 
@@ -59,6 +64,7 @@ def find_places(
 
     Args:
         distro: Which distro.
+        layout: How its archive is laid out.
         config: What provision.toml says about its archive.
         root: Root of the host whose apt configuration is read.
         key_folder: Where keys that apt has as text are put in binary form.
@@ -66,57 +72,80 @@ def find_places(
     Raises:
         NotFoundError: No mirror or no keyring is known.
     """
-    family = FAMILIES[distro.id]
-    suites = family.suites(distro.codename)
     if config.mirror:
-        keys = _keyrings(family, config, root, key_folder)
-        addresses = [config.mirror, config.mirror, config.security_mirror]
-        if config.security_mirror is None:
-            log.warning(
-                "%s names a mirror but no security_mirror for %s: going without security updates",
-                root / CONFIG_PATH,
-                distro.id,
-            )
-        named = [
-            Place(uri.rstrip("/"), suite, keys, snapshot=config.snapshot)
-            for uri, suite in zip(addresses, suites, strict=True)
-            if uri
-        ]
-        return _noted(named, family, root)
-    sources = [s for s in read_sources(root) if _may_be_of(s, family)]
+        return _noted(_configured(distro, layout, config, root, key_folder), layout, root)
+    sources = [s for s in read_sources(root) if _may_be_of(s, layout)]
+    suites = {*layout.suites(distro.codename), layout.backports(distro.codename)}
     own = [source for source in sources if source.suite in suites]
     if not any(source.suite == distro.codename for source in own):
-        own = _derive(sources, family, distro)
+        own = _derive(sources, layout, distro)
     if not own:
         raise _no_mirror(distro, root)
-    default = _keyrings(family, config, root, key_folder)
-    found = [_place(source, family, default, root, key_folder) for source in own]
+    if config.backports:
+        own = _with_backports(own, layout, distro)
+    default = _keyrings(distro, layout, config, root, key_folder)
+    found = [_place(source, layout, default, root, key_folder) for source in own]
     if config.snapshot:
         found = [replace(place, snapshot=True) for place in found]
-    return _noted(found, family, root)
+    return _noted(found, layout, root)
 
 
-def _noted(places: Iterable[Place], family: Family, root: Path) -> list[Place]:
+def _configured(
+    distro: DistroPin, layout: ArchiveLayout, config: ArchiveConfig, root: Path, key_folder: Path
+) -> Iterator[Place]:
+    """Yield the places at the mirrors that provision.toml names."""
+    mirror = config.mirror or ""
+    security = config.security_mirror or (mirror if layout.security_in_archive else None)
+    if security is None:
+        log.warning(
+            "%s names a mirror but no security_mirror for %s: going without security updates",
+            root / CONFIG_PATH,
+            distro.id,
+        )
+    release, updates, security_suite = layout.suites(distro.codename)
+    wanted = [(mirror, release), (mirror, updates), (security, security_suite)]
+    if config.backports:
+        wanted.append((mirror, layout.backports(distro.codename)))
+    keys = _keyrings(distro, layout, config, root, key_folder)
+    for uri, suite in wanted:
+        if uri:
+            yield Place(uri.rstrip("/"), suite, keys, snapshot=config.snapshot)
+
+
+def _with_backports(
+    sources: Sequence[AptSource], layout: ArchiveLayout, distro: DistroPin
+) -> list[AptSource]:
+    """Return sources with the release's backports, at the address of the release."""
+    suite = layout.backports(distro.codename)
+    if any(source.suite == suite for source in sources):
+        return list(sources)
+    release = next((s for s in sources if s.suite == distro.codename), None)
+    return [*sources, *([replace(release, suite=suite)] if release else [])]
+
+
+def _noted(places: Iterable[Place], layout: ArchiveLayout, root: Path) -> list[Place]:
     """Return places, each once, with a note of whether their keys are the distro's own."""
     # One keyring may have two names (Debian 13: .gpg is a link to .pgp).
-    known = {in_root(root, name).resolve() for name in family.keyrings}
+    known = {in_root(root, name).resolve() for name in layout.keyrings}
     return [
         replace(place, has_own_keys=not {key.resolve() for key in place.keyrings} <= known)
         for place in dict.fromkeys(places)
     ]
 
 
-def _may_be_of(source: AptSource, family: Family) -> bool:
+def _may_be_of(source: AptSource, layout: ArchiveLayout) -> bool:
     """Return whether a source may be the distro's archive, by what can be seen without asking."""
     return source.uri.startswith(("http://", "https://")) and set(source.components) <= set(
-        family.components
+        layout.components
     )
 
 
-def _derive(sources: Iterable[AptSource], family: Family, distro: DistroPin) -> list[AptSource]:
+def _derive(
+    sources: Iterable[AptSource], layout: ArchiveLayout, distro: DistroPin
+) -> list[AptSource]:
     """Return sources for a release, at the addresses of another release of the same distro."""
-    release, updates, security = family.suites(distro.codename)
-    others = [family.suites(name) for name in (*family.codenames.values(), *_MOVING)]
+    release, updates, security = layout.suites(distro.codename)
+    others = [layout.suites(name) for name in (*layout.codenames, *_MOVING)]
     derived = []
     for source in sources:
         for other, _, other_security in others:
@@ -126,7 +155,11 @@ def _derive(sources: Iterable[AptSource], family: Family, distro: DistroPin) -> 
 
 
 def _place(
-    source: AptSource, family: Family, default: Sequence[Path], root: Path, key_folder: Path
+    source: AptSource,
+    layout: ArchiveLayout,
+    default: Sequence[Path],
+    root: Path,
+    key_folder: Path,
 ) -> Place:
     if source.key:
         keys: tuple[Path, ...] = (store_key(source.key, key_folder, name=source.origin),)
@@ -141,24 +174,24 @@ def _place(
         source.uri,
         source.suite,
         keys or tuple(default),
-        family.origin,
+        layout.origin,
         tentative=foreign,
         snapshot=source.snapshot,
     )
 
 
 def _keyrings(
-    family: Family, config: ArchiveConfig, root: Path, key_folder: Path
+    distro: DistroPin, layout: ArchiveLayout, config: ArchiveConfig, root: Path, key_folder: Path
 ) -> tuple[Path, ...]:
-    names = (config.keyring,) if config.keyring else family.keyrings
+    names = (config.keyring,) if config.keyring else layout.keyrings
     for name in names:
         path = in_root(root, name)
         if path.is_file():
             return (binary_keyring(path, key_folder),)
     raise NotFoundError(
-        f"The keys that sign the archive of {family.id} were not found.",
-        resolution=f"Install the package '{family.id}-archive-keyring', or name a keyring file in"
-        f' /{CONFIG_PATH}: [distros.{family.id}.archive] keyring = "…".',
+        f"The keys that sign the archive of {distro.id} were not found.",
+        resolution=f"Install the package '{layout.keyring_package}', or name a keyring file in"
+        f' /{CONFIG_PATH}: [distros.{distro.id}.archive] keyring = "…".',
         details="\n".join(f"looked for {root / name.lstrip('/')}" for name in names),
     )
 

@@ -82,6 +82,11 @@ class ReleaseFile:
         """Whether indexes can be had by their checksum, so that an update can't tear them."""
         return self.fields.get("Acquire-By-Hash") == "yes"
 
+    @property
+    def is_automatic(self) -> bool:
+        """Whether its packages are installed without being asked for; backports are not."""
+        return self.fields.get("NotAutomatic") != "yes"
+
     def architectures_to_read(self, architecture: str) -> list[str]:
         """Return the architectures whose indexes hold what an architecture can install.
 

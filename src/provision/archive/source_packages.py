@@ -10,6 +10,7 @@ from debian.deb822 import Sources
 
 from provision.archive.cache import SuiteCache
 from provision.archive.index import WAITING, default_cache, suite_release
+from provision.archive.layout import ArchiveLayout
 from provision.archive.ordering import version_key
 from provision.archive.places import find_places
 from provision.config import Config
@@ -66,6 +67,7 @@ class SourcePackage:
 def find_sources(
     name: str,
     distro: DistroPin,
+    layout: ArchiveLayout,
     *,
     config: Config | None = None,
     root: Path = Path("/"),
@@ -77,6 +79,7 @@ def find_sources(
     Args:
         name: Its name.
         distro: Which distro's.
+        layout: How its archive is laid out.
         config: Settings of the host.
         root: Root of the host whose apt configuration says where packages come from.
         cache_dir: Where indexes are kept; ``default_cache()`` by default.
@@ -89,7 +92,7 @@ def find_sources(
     """
     folder = (cache_dir or default_cache()) / "archive"
     settings = (config or Config()).distro(distro.id).archive
-    places = find_places(distro, config=settings, root=root, key_folder=folder / "keys")
+    places = find_places(distro, layout, config=settings, root=root, key_folder=folder / "keys")
     found: list[SourcePackage] = []
     with lock(folder / "lock", on_wait=lambda: progress(Note(WAITING))):
         for place in places:

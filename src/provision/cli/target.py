@@ -64,6 +64,7 @@ class Target:
     version: str | None
     flavour: str | None
     base: str | None
+    network: str | None
     force: bool
     update: bool
 
@@ -72,8 +73,9 @@ class Target:
         return Wanted(driver=driver, **asdict(self))
 
     def options(self) -> list[str]:
-        """Return the options that were given."""
-        return [f"--{name}" for name, value in asdict(self).items() if value not in {None, False}]
+        """Return the options that were given and say which build is meant."""
+        given = {name: value for name, value in asdict(self).items() if name != "network"}
+        return [f"--{name}" for name, value in given.items() if value not in {None, False}]
 
 
 def target(command: Callable[..., None]) -> Callable[..., None]:
@@ -89,6 +91,11 @@ def target(command: Callable[..., None]) -> Callable[..., None]:
         ),
         options.flavour,
         click.option("--base", metavar="IMAGE", help="Base image: NAME:TAG or NAME@sha256:…"),
+        click.option(
+            "--network",
+            metavar="MODE",
+            help="Network of the containers that download, as 'docker run' takes it.",
+        ),
         click.option(
             "--force", is_flag=True, help="Try a kernel that the driver is not known to build on."
         ),
@@ -114,9 +121,6 @@ def building(command: Callable[..., None]) -> Callable[..., None]:
             type=click.IntRange(min=1),
             metavar="N",
             help="Compilers at once.  [one a processor]",
-        ),
-        click.option(
-            "--network", metavar="MODE", help="Network of the build, as 'docker build' takes it."
         ),
         click.option("--rebuild", is_flag=True, help="Build although the image exists."),
     ]

@@ -53,6 +53,8 @@ class ArchiveConfig(Frozen):
         mirror: Address of the archive.
         security_mirror: Address of its security updates.
         keyring: File with the keys that sign its index.
+        backports: Whether the release's backports are read too, for the kernels in them. They are
+            where the machine's own apt sources name them.
         snapshot: Whether it keeps an old state on purpose: its index counts although its time of
             validity is over, or an index before was newer.
     """
@@ -60,6 +62,7 @@ class ArchiveConfig(Frozen):
     mirror: Url | None = None
     security_mirror: Url | None = None
     keyring: str | None = None
+    backports: bool = False
     snapshot: bool = False
 
 

@@ -10,6 +10,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
+from provision.distros.apt import Apt
 from provision.distros.dnf import Dnf
 from provision.distros.model import Distro, Family, Release
 from provision.distros.zypper import Zypper
@@ -17,7 +18,7 @@ from provision.documents import parse_json
 from provision.errors import NotFoundError
 from provision.pin import DistroPin
 
-_FAMILIES: Mapping[str, Family] = {"dnf": Dnf(), "zypper": Zypper()}
+_FAMILIES: Mapping[str, Family] = {"apt": Apt(), "dnf": Dnf(), "zypper": Zypper()}
 # What a distro has for itself, although it is like another.
 _OWN = frozenset({"id", "name", "like", "releases", "proven", "entitlement", "environment"})
 

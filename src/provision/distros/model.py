@@ -146,6 +146,28 @@ class Proof(Frozen):
     real: bool = False
 
 
+class AptArchive(Frozen):
+    """A distro's archive of packages, for the family of apt.
+
+    Attributes:
+        origin: What its indexes say about where they come from.
+        keyrings: Where its own package puts the keys that sign its indexes.
+        keyring_package: That package.
+        components: Its components.
+        enabled: Those that hold kernels, compilers and tools.
+        security_in_archive: Whether a complete mirror has the security suite too.
+        debootstrap_script: debootstrap's script for every release; None: named as the release.
+    """
+
+    origin: str
+    keyrings: tuple[AbsolutePath, ...] = Field(min_length=1)
+    keyring_package: str
+    components: tuple[Name, ...]
+    enabled: tuple[Name, ...] = Field(min_length=1)
+    security_in_archive: bool = False
+    debootstrap_script: Name | None = None
+
+
 class Distro(Frozen):
     """A distro: the content of its data file.
 
@@ -165,6 +187,7 @@ class Distro(Frozen):
         options: What the package manager is given besides.
         archives: Where superseded packages are.
         proven: What was run.
+        apt: Its archive, for the family of apt.
     """
 
     schema_version: Literal[1] = Field(alias="schema")
@@ -183,6 +206,7 @@ class Distro(Frozen):
     options: tuple[Annotated[str, StringConstraints(pattern=r"^--[^\s\x00]+$")], ...] = ()
     archives: tuple[Archive, ...] = ()
     proven: tuple[Proof, ...] = ()
+    apt: AptArchive | None = None
 
     def release(self, version: str) -> Release | None:
         """Return the release of a version or codename: the exact one, else that of its beginning.
@@ -278,14 +302,18 @@ class Repository:
     """A repository that is used instead of those that the base image names.
 
     Attributes:
-        id: One word.
+        id: One word; the suite, for the family of apt.
         urls: Its addresses: mirrors of one content.
         keys: The keys that its packages are signed with, in ASCII armour, by file name.
+        components: Of a suite, for the family of apt; empty: those that are always read.
+        is_snapshot: Whether its index counts although its time of validity is over.
     """
 
     id: str
     urls: tuple[str, ...]
     keys: Mapping[str, bytes] = field(default_factory=dict)
+    components: tuple[str, ...] = ()
+    is_snapshot: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from provision.render.templates import digest_of, fill_template
 DIGEST_LABEL = "provision.python.digest"
 _DOCKERFILE = "python/Dockerfile.j2"
 _MACROS = ("macros/apt.j2", "macros/image.j2")
-_HELPERS = ("debian/apt-sources.sh",)
+_HELPERS = ("python/apt-sources.sh",)
 _BUNDLER = "bundle.py"
 
 

@@ -13,13 +13,13 @@ from pydantic import ValidationError
 from provision.archive import (
     ArchiveIndex,
     SourcePackage,
-    find_distro,
     find_sources,
     open_index,
     parse_depends,
     upstream_version,
 )
 from provision.catalogue import templates_dir
+from provision.distros.apt_archive import layout_of
 from provision.documents import refusing
 from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.fetch import download
@@ -94,13 +94,13 @@ def resolve_python(
         UsageError: The prefix is none.
         ProvisionError: The archive or the engine failed.
     """
-    named = choose_distro(settings, distro)
-    # Its source is a package of Debian's archive, and so are the tools that it is built with.
-    chosen = find_distro(f"{named.id}:{named.version}")
+    chosen = choose_distro(settings, distro)
     architecture = read_facts(settings.root).arch
     # Both keep what they read in the same cache.
+    layout = layout_of(chosen)
     index = open_index(
         chosen,
+        layout,
         architecture=architecture,
         config=settings.config,
         root=settings.root,
@@ -116,6 +116,7 @@ def resolve_python(
     sources = find_sources(
         name,
         chosen,
+        layout,
         config=settings.config,
         root=settings.root,
         cache_dir=settings.state,

@@ -13,7 +13,7 @@ from provision.image.build import BuildRequest, Built, build
 from provision.image.connection import connect
 from provision.image.engine import Engine
 from provision.image.packages import PackageStore
-from provision.pin import ArchiveSource, BasePin, keyring_digest
+from provision.pin import ArchiveSource, BasePin, GitSource, keyring_digest
 from provision.pipeline.resolution import (
     Resolved,
     base_request,
@@ -35,12 +35,10 @@ class BuildSettings:
 
     Attributes:
         jobs: Compilers at once; None: what provision.toml says, or one a processor.
-        network: Network of the build containers; None: what provision.toml says.
         rebuild: Build although the image exists.
     """
 
     jobs: int | None = None
-    network: str | None = None
     rebuild: bool = False
 
 
@@ -72,18 +70,18 @@ def build_image(
         pin=resolved.pin,
         files=context_files(settings, resolved, progress=progress),
         state=settings.state,
-        build_args=build_arguments(
-            settings,
-            resolved.mirror,
-            resolved.security_mirror,
-            is_snapshot=resolved.is_snapshot,
-            jobs=how.jobs,
-        ),
-        # What has its closure needs no network, and gets none.
-        network="none" if resolved.pin.closure else how.network or settings.config.engine.network,
+        build_args=build_arguments(settings, jobs=how.jobs),
+        network=_network(resolved),
         rebuild=how.rebuild,
     )
     return build(engine, request, progress=progress)
+
+
+def _network(resolved: Resolved) -> str | None:
+    """Return the network of a build: none, but for a commit that its source is fetched from."""
+    if any(isinstance(source, GitSource) for source in resolved.pin.sources):
+        return resolved.network
+    return "none"
 
 
 def context_files(
@@ -181,8 +179,8 @@ def _keyring_file(settings: Settings, keyring: bytes | None) -> Path | None:
 
 def build_arguments(
     settings: Settings,
-    mirror: str | None,
-    security_mirror: str | None,
+    mirror: str | None = None,
+    security_mirror: str | None = None,
     *,
     is_snapshot: bool = False,
     jobs: int | None = None,
@@ -199,11 +197,11 @@ def build_arguments(
     count = jobs or settings.config.engine.jobs or _processors()
     args = {"JOBS": str(count)}
     if mirror:
-        args["DEBIAN_MIRROR"] = mirror
+        args["APT_MIRROR"] = mirror
     if security_mirror:
-        args["DEBIAN_SECURITY_MIRROR"] = security_mirror
+        args["APT_SECURITY_MIRROR"] = security_mirror
     if is_snapshot:
-        args["DEBIAN_SNAPSHOT"] = "yes"
+        args["APT_SNAPSHOT"] = "yes"
     return args | {name: os.environ[name] for name in _PROXIES if name in os.environ}
 
 

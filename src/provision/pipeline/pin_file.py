@@ -10,13 +10,11 @@ from typing import Any
 from pydantic import Field
 
 from provision.catalogue import templates_dir
-from provision.distros import distro_named
 from provision.documents import load_json, parse_json
 from provision.errors import ConfigError, Mistake, ProvisionError
 from provision.pin import ImageDigest, Pin, Sha256, Url
-from provision.pipeline.resolution import Resolved, open_driver_index
+from provision.pipeline.resolution import Resolved
 from provision.pipeline.settings import Settings
-from provision.progress import Progress, silent
 from provision.render import load_templates
 from provision.resolve import recipe_digest
 
@@ -29,7 +27,7 @@ class PinFile(Pin):
     Attributes:
         digest_of_pin: The Pin's digest, as it was written.
         image_of_pin: The name of the image, for people.
-        urls: Addresses of the closure's packages, by sha256.
+        urls: Addresses of its packages, by sha256.
     """
 
     digest_of_pin: ImageDigest = Field(alias="digest")
@@ -44,13 +42,13 @@ def pin_document(pin: Pin, urls: Mapping[str, tuple[str, ...]] | None = None) ->
     return {"digest": pin.digest, "image": pin.image, **inputs, **beside}
 
 
-def read_pin(settings: Settings, path: Path, *, progress: Progress = silent) -> Resolved:
+def read_pin(settings: Settings, path: Path, *, network: str | None = None) -> Resolved:
     """Return the Pin of a file, with what it takes to build it here.
 
     Args:
         settings: The host that builds.
         path: What ``resolve --output`` wrote.
-        progress: Told what goes on.
+        network: Network of the containers that download; None: what provision.toml says.
 
     Raises:
         ConfigError: The file holds no Pin, or one that was edited.
@@ -74,19 +72,8 @@ def read_pin(settings: Settings, path: Path, *, progress: Progress = silent) -> 
             resolution="Use the catalogue that it was made from (--catalogue), or resolve again.",
         )
     templates = load_templates(templates_dir(), pin.distro.id)
-    if distro_named(pin.distro.id) is not None:
-        return Resolved(pin, entry, templates, urls=file.urls)
-    index = open_driver_index(settings, entry, pin.distro, progress=progress)
-    index.close()
-    return Resolved(
-        pin,
-        entry,
-        templates,
-        index.mirror,
-        index.security_mirror,
-        keyring=index.keyring,
-        is_snapshot=index.is_snapshot,
-    )
+    network = network or settings.config.engine.network
+    return Resolved(pin, entry, templates, urls=file.urls, network=network)
 
 
 def _plain(file: PinFile) -> dict[str, Any]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from provision import archive, distros
+from provision import distros
 from provision.archive import ArchiveIndex, open_index
 from provision.catalogue import Entry, templates_dir
+from provision.distros.apt_archive import layout_of, uses_archive
+from provision.distros.apt_headers import packaged_kernels
 from provision.errors import NotFoundError
-from provision.headers import packaged_kernels
 from provision.host import Facts, read_facts
 from provision.image.base import BaseRequest, find_base, named_base
 from provision.image.engine import Engine
@@ -19,7 +20,11 @@ from provision.image.solve import solve
 from provision.modules.signing import fingerprint
 from provision.pin import DistroPin, Pin
 from provision.pipeline.settings import Settings
-from provision.pipeline.solving import solve_request
+from provision.pipeline.solving import (
+    archive_repositories,
+    configured_repositories,
+    solve_request,
+)
 from provision.progress import Progress, silent
 from provision.recipe import Recipe
 from provision.render import (
@@ -29,7 +34,7 @@ from provision.render import (
     render,
     required_packages,
 )
-from provision.resolve import Request, components_of, decide, decide_solved
+from provision.resolve import Decision, Request, components_of, decide
 from provision.rootfs import in_root
 from provision.versions import offered_versions
 
@@ -47,6 +52,7 @@ class Wanted:
         base: Base image; None: what provision.toml names, or the distro's own.
         prefer: A version to stay with as long as that is possible; None: the newest is wanted.
         force: Whether to try a kernel that the driver is not known to build on.
+        network: Network of the containers that download; None: what provision.toml says.
         update: Whether packages are solved for again although there is a closure.
     """
 
@@ -56,6 +62,7 @@ class Wanted:
     version: str | None = None
     flavour: str | None = None
     base: str | None = None
+    network: str | None = None
     prefer: str | None = None
     force: bool = False
     update: bool = False
@@ -69,21 +76,15 @@ class Resolved:
         pin: The Pin.
         entry: The driver's recipe and patches.
         templates: What its Dockerfile is rendered from.
-        mirror: Address of the distro's archive; None: the packages come from the package store.
-        security_mirror: Address of its security updates, if there are any.
-        keyring: The archive's keys, where they are not the distro's own.
-        is_snapshot: Whether the archive counts although its time of validity is over.
-        urls: Addresses of the packages of the Pin's closure, by sha256.
+        urls: Addresses of the packages of the Pin, by sha256.
+        network: Network of the containers that download; None: the engine's default.
     """
 
     pin: Pin
     entry: Entry
     templates: Templates
-    mirror: str | None = None
-    security_mirror: str | None = None
-    keyring: bytes | None = None
-    is_snapshot: bool = False
     urls: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    network: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +112,7 @@ def resolve_pin(
     Args:
         settings: The host.
         engine: Connects to the engine; called last, and not at all where the base image is named
-            by its digest.
+            by its digest and the packages are solved for.
         wanted: What is asked for.
         progress: Told what goes on.
 
@@ -132,34 +133,26 @@ def resolve_pin(
         prefer=wanted.prefer,
         force=wanted.force,
     )
-    if distros.distro_named(distro.id) is not None:
-        return _solved(
-            settings, engine, wanted, request, Target(entry, distro, templates), progress
-        )
     flavour = wanted.flavour or entry.recipe.default_flavour
-    index = open_driver_index(settings, entry, distro, progress=progress)
-    try:
-        pin_on = decide(
-            request,
-            entry=entry,
-            index=index,
-            template=templates.digest,
-            packages=required_packages(entry.recipe, flavour),
-        )
-    finally:
-        index.close()
+    target = Target(entry, distro, templates)
+    decision, repositories = _decided(settings, request, target, progress)
     asked = base_request(settings, distro, reference=wanted.base)
     base = named_base(asked) or find_base(engine(), asked, progress=progress)
-    pin = pin_on(base).model_copy(update={"signing_key": signing_key(settings)})
-    return Resolved(
-        pin,
-        entry,
-        templates,
-        index.mirror,
-        index.security_mirror,
-        keyring=index.keyring,
-        is_snapshot=index.is_snapshot,
+    network = wanted.network or settings.config.engine.network
+    wish = solve_request(
+        settings,
+        distro,
+        base,
+        kernel=request.kernel,
+        network=network,
+        packages=required_packages(entry.recipe, flavour),
+        repositories=repositories,
     )
+    closure = solve(
+        engine, wish, PackageStore(settings.state), update=wanted.update, progress=progress
+    )
+    pin = decision.pin(base, closure)
+    return Resolved(pin, entry, templates, urls={**closure.urls, **decision.urls}, network=network)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,27 +164,28 @@ class Target:
     templates: Templates
 
 
-def _solved(
-    settings: Settings,
-    engine: Callable[[], Engine],
-    wanted: Wanted,
-    request: Request,
-    target: Target,
-    progress: Progress,
-) -> Resolved:
-    """Decide every input of a build, the packages by the distro's own solver."""
+def _decided(
+    settings: Settings, request: Request, target: Target, progress: Progress
+) -> tuple[Decision, tuple[distros.Repository, ...]]:
+    """Decide what takes no engine, and where the packages come from.
+
+    Archives of Debian's kind are read here: they say which kernels there are, and which versions
+    of a driver whose source is a package.
+    """
     entry, distro = target.entry, target.distro
-    pin_on = decide_solved(request, entry=entry, distro=distro, template=target.templates.digest)
-    asked = base_request(settings, distro, reference=wanted.base)
-    base = named_base(asked) or find_base(engine(), asked, progress=progress)
-    flavour = entry.recipe.flavours[wanted.flavour or entry.recipe.default_flavour]
-    wish = solve_request(
-        settings, distro, base, kernel=request.kernel, packages=flavour.build.packages
-    )
-    closure = solve(
-        engine, wish, PackageStore(settings.state), update=wanted.update, progress=progress
-    )
-    return Resolved(pin_on(base, closure), entry, target.templates, urls=closure.urls)
+    if not uses_archive(distro):
+        decision = decide(
+            request, entry=entry, distro=distro, index=None, template=target.templates.digest
+        )
+        return decision, configured_repositories(settings, distro)
+    index = open_driver_index(settings, entry, distro, progress=progress)
+    try:
+        decision = decide(
+            request, entry=entry, distro=distro, index=index, template=target.templates.digest
+        )
+    finally:
+        index.close()
+    return decision, archive_repositories(index.suites)
 
 
 def signing_key(settings: Settings) -> str | None:
@@ -227,7 +221,6 @@ def render_context(resolved: Resolved) -> RenderedContext:
         entry.recipe,
         templates=resolved.templates,
         patches=entry.patches,
-        keyring=resolved.keyring,
     )
 
 
@@ -251,7 +244,7 @@ def list_kernels(
     chosen = choose_distro(settings, distro)
     # Refuses an unknown flavour.
     required_packages(recipe, flavour or recipe.default_flavour)
-    if distros.distro_named(chosen.id) is not None:
+    if not uses_archive(chosen):
         versions = offered_versions(recipe, flavour or recipe.default_flavour, None)
         kernels = _listed_kernels(settings, engine, chosen, progress)
         return chosen, [_row(recipe, kernel, versions) for kernel in kernels]
@@ -274,7 +267,9 @@ def _listed_kernels(
     """Ask the distro's own package manager for the kernels that it has headers of."""
     asked = base_request(settings, distro)
     base = named_base(asked) or find_base(engine(), asked, progress=progress)
-    wish = solve_request(settings, distro, base, kernel="")
+    wish = solve_request(
+        settings, distro, base, kernel="", repositories=configured_repositories(settings, distro)
+    )
     return solver_kernels(engine, wish, progress=progress)
 
 
@@ -288,9 +283,7 @@ def choose_distro(settings: Settings, name: str | None) -> DistroPin:
     if named is None:
         distro = read_facts(settings.root).distro
         named = f"{distro.id}:{distro.version}"
-    if distros.distro_named(named.partition(":")[0]) is not None:
-        return distros.find_distro(named)
-    return archive.find_distro(named, others=distros.known_distros())
+    return distros.find_distro(named)
 
 
 def base_request(
@@ -298,15 +291,14 @@ def base_request(
 ) -> BaseRequest:
     """Return which base image a distro is built on here."""
     configured = settings.config.distro(distro.id).base_images.get(distro.version)
-    data = distros.distro_named(distro.id)
-    release = data.release(distro.version) if data else None
+    data, release = distros.release_of(distro)
     return BaseRequest(
         distro=distro.id,
         version=distro.version,
         codename=distro.codename,
         architecture=read_facts(settings.root).arch,
-        reference=reference or configured or (release.image if release else None),
-        can_be_made=data is None,
+        reference=reference or configured or release.image,
+        can_be_made=data.apt is not None,
     )
 
 
@@ -316,13 +308,24 @@ def open_driver_index(
     """Open the distro's archive with the sections that a driver needs; the caller closes it.
 
     Raises:
-        NotFoundError: No mirror or keyring is known.
+        NotFoundError: No mirror or keyring is known, or the distro has no such components.
         ProvisionError: The archive can't be reached or is not what it should be.
     """
+    layout = layout_of(distro)
+    components = components_of(entry.recipe) if entry else ()
+    foreign = [name for name in components if name not in layout.components]
+    if entry and foreign:
+        raise NotFoundError(
+            f"'{entry.recipe.name}' is made from Debian's packages, in its components"
+            f" {', '.join(foreign)}; {distro.id} {distro.version} has no such components.",
+            resolution="Take a driver whose source is an archive or a git repository"
+            " ('provision drivers' lists them).",
+        )
     return open_index(
         distro,
+        layout,
         architecture=read_facts(settings.root).arch,
-        components=components_of(entry.recipe) if entry else (),
+        components=components,
         config=settings.config,
         root=settings.root,
         cache_dir=settings.state,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from provision import distros
+from provision.archive import Suite
 from provision.errors import NotFoundError
 from provision.host import read_facts
 from provision.image.solve import SolveRequest
@@ -20,6 +21,8 @@ def solve_request(
     *,
     kernel: str,
     packages: Iterable[str] = (),
+    repositories: tuple[distros.Repository, ...] = (),
+    network: str | None = None,
 ) -> SolveRequest:
     """Return what to ask a distro's solver.
 
@@ -29,9 +32,8 @@ def solve_request(
         base: The base image.
         kernel: The kernel's release; empty: kernels are only listed.
         packages: What a recipe needs besides compiler and headers, by Debian's names.
-
-    Raises:
-        NotFoundError: A key that provision.toml names is missing.
+        repositories: Used instead of the base image's own.
+        network: Network of the container; None: what provision.toml says.
     """
     data, release = distros.release_of(distro)
     return SolveRequest(
@@ -41,14 +43,36 @@ def solve_request(
         kernel=kernel,
         architecture=read_facts(settings.root).arch,
         tools=data.build_tools(release, packages),
-        repositories=_repositories(settings, distro),
+        repositories=repositories,
         root=settings.root,
-        network=settings.config.engine.network,
+        network=network or settings.config.engine.network,
     )
 
 
-def _repositories(settings: Settings, distro: DistroPin) -> tuple[distros.Repository, ...]:
-    """Return the repositories that provision.toml names for a release, with their keys."""
+def archive_repositories(suites: Iterable[Suite]) -> tuple[distros.Repository, ...]:
+    """Return the suites of an archive as what a distro's solver takes."""
+    return tuple(
+        distros.Repository(
+            suite.place.suite,
+            (suite.place.uri,),
+            keys={file.name: file.read_bytes() for file in suite.place.keyrings}
+            if suite.place.has_own_keys
+            else {},
+            components=suite.enabled,
+            is_snapshot=suite.place.snapshot,
+        )
+        for suite in suites
+    )
+
+
+def configured_repositories(
+    settings: Settings, distro: DistroPin
+) -> tuple[distros.Repository, ...]:
+    """Return the repositories that provision.toml names for a release, with their keys.
+
+    Raises:
+        NotFoundError: A key that provision.toml names is missing.
+    """
     found = []
     for one in settings.config.distro(distro.id).repositories:
         if one.version not in {None, distro.version}:

@@ -9,37 +9,30 @@ from provision.errors import NotFoundError, ProvisionError
 from provision.pin import (
     ArchiveSource,
     GitSource,
-    PackagePin,
     PackageSource,
     Pin,
-    keyring_digest,
 )
 from provision.recipe import Flavour, Recipe
+from provision.render.closure import closure_files, closure_sums, toolchain_of
 from provision.render.context import RenderedContext
 from provision.render.plan import build_plan, fill, placeholders
 from provision.render.quoting import one_line, shell_command
-from provision.render.rpm import closure_files, closure_sums, rpm_toolchain
-from provision.render.templates import Templates, fill_template, keyring_file
+from provision.render.templates import Templates, fill_template
 
-# What the templates' own steps call, whatever the driver: compression, kmod's depmod and modinfo,
-# patch, the collector's interpreter.
-_TOOLS = ("kmod", "make", "patch", "python3", "xz-utils")
-# What they need for a kind of source besides.
-_TOOLS_BY_SOURCE = {
-    "deb": (),
-    "archive": ("ca-certificates", "libarchive-tools"),
-    "git": ("ca-certificates", "git"),
-}
+# What the templates' own steps call for a kind of source, besides what each distro's data name.
+_TOOLS_BY_SOURCE = {"deb": (), "archive": (), "git": ("ca-certificates", "git")}
 _JOBS = "{jobs}"
 
 
 def required_packages(recipe: Recipe, flavour: str) -> tuple[str, ...]:
-    """Return the packages that a build needs besides the compiler and the headers, sorted.
+    """Return the packages that a driver's build needs besides those of every build, sorted.
+
+    By Debian's names.
 
     Raises:
         NotFoundError: The recipe has no such flavour.
     """
-    wanted = {*_TOOLS, *_TOOLS_BY_SOURCE[recipe.source.kind]}
+    wanted = {*_TOOLS_BY_SOURCE[recipe.source.kind]}
     wanted.update(_flavour(recipe, flavour).build.packages)
     return tuple(sorted(wanted))
 
@@ -50,7 +43,6 @@ def render(
     *,
     templates: Templates,
     patches: Mapping[str, bytes],
-    keyring: bytes | None = None,
 ) -> RenderedContext:
     """Render the build context of a Pin.
 
@@ -59,27 +51,19 @@ def render(
         recipe: The driver's recipe, as it was when the Pin was made.
         templates: Of the Pin's distro, as they were when the Pin was made.
         patches: Contents of the Pin's patches, by file name.
-        keyring: The Pin's keyring; None: it has none.
 
     Raises:
-        ProvisionError: The recipe, the templates, a patch or the keyring is not what the Pin was
-            made from.
+        ProvisionError: The recipe, the templates or a patch is not what the Pin was made from.
         UsageError: A value of the recipe can't go into a Dockerfile.
     """
     _check(pin, recipe, templates, patches)
-    if keyring_digest(keyring) != pin.keyring:
-        raise _changed("archive's keyring is")
     flavour = _flavour(recipe, pin.driver.flavour)
     text = _dockerfile(pin, flavour, templates)
     contents = {"Dockerfile": text.encode(), "build.json": build_plan(pin, recipe, flavour)}
     contents |= templates.helpers
     contents |= {f"patches/{patch.name}": patches[patch.name] for patch in pin.patches}
-    contents |= keyring_file(keyring)
-    downloads = {}
-    if pin.closure:
-        downloads = closure_files(pin)
-        contents |= closure_sums(pin)
-    return RenderedContext({name: contents[name] for name in sorted(contents)}, downloads)
+    contents |= closure_sums(pin)
+    return RenderedContext({name: contents[name] for name in sorted(contents)}, closure_files(pin))
 
 
 def _check(pin: Pin, recipe: Recipe, templates: Templates, patches: Mapping[str, bytes]) -> None:
@@ -114,8 +98,7 @@ def _flavour(recipe: Recipe, name: str) -> Flavour:
 def _dockerfile(pin: Pin, flavour: Flavour, templates: Templates) -> str:
     values: dict[str, object] = {
         "pin": pin,
-        "toolchain": rpm_toolchain(pin) if templates.family == "rpm" else _toolchain(pin),
-        "driver_packages": [package for package in pin.packages if package.name not in _TOOLS],
+        "toolchain": toolchain_of(pin),
         "sources": _sources(pin, flavour),
         "build": _build(pin, flavour),
         "labels": _labels(pin, flavour),
@@ -123,18 +106,12 @@ def _dockerfile(pin: Pin, flavour: Flavour, templates: Templates) -> str:
     return fill_template(templates.dockerfile, templates.sources, values)
 
 
-def _toolchain(pin: Pin) -> list[PackagePin]:
-    shared = [package for package in pin.packages if package.name in _TOOLS]
-    by_name = {package.name: package for package in (pin.compiler, *pin.headers, *shared)}
-    return [by_name[name] for name in sorted(by_name)]
-
-
 def _sources(pin: Pin, flavour: Flavour) -> dict[str, object]:
     debs = [source for source in pin.sources if isinstance(source, PackageSource)]
     return {
         "deb": debs,
-        "driver_packages": [deb.name for deb in debs if deb.name == flavour.package],
-        "userspace_packages": [deb.name for deb in debs if deb.name != flavour.package],
+        "driver_packages": [deb for deb in debs if deb.name == flavour.package],
+        "userspace_packages": [deb for deb in debs if deb.name != flavour.package],
         "archive": [source for source in pin.sources if isinstance(source, ArchiveSource)],
         "git": [source for source in pin.sources if isinstance(source, GitSource)],
     }

@@ -19,9 +19,7 @@ _UNPACKER = "unpack.py"
 _DISTRO = "distro.json"
 _KEYRING = "archive-keyring.gpg"
 # The template that serves a family of distros.
-_TEMPLATES = {"dnf": "rpm", "zypper": "rpm"}
-# Distros without data of their own yet.
-_FAMILIES = {"debian": "debian"}
+_TEMPLATES = {"apt": "apt", "dnf": "rpm", "zypper": "rpm"}
 # What of a distro's data reaches the Dockerfile.
 _REACHING = {"headers", "compilers"}
 
@@ -96,9 +94,9 @@ def family_of(distro_id: str) -> str:
         NotFoundError: There is no template for it.
     """
     distro = distro_named(distro_id)
-    family = _TEMPLATES.get(distro.family) if distro else _FAMILIES.get(distro_id)
+    family = _TEMPLATES.get(distro.family) if distro else None
     if family is None:
-        known = {name.partition(":")[0] for name in known_distros()} | set(_FAMILIES)
+        known = {name.partition(":")[0] for name in known_distros()}
         raise NotFoundError(
             f"There is no Dockerfile template for the distro '{distro_id}'",
             resolution=f"Distros with one: {', '.join(sorted(known))}.",
@@ -125,8 +123,8 @@ def load_templates(directory: Path, distro_id: str) -> Templates:
         )
     macros = sorted((directory / "macros").glob("*.j2"))
     scripts = sorted(path for path in (directory / family).glob("*") if path.is_file())
-    programs = (COLLECTOR, _UNPACKER) if family in _TEMPLATES.values() else (COLLECTOR,)
-    own = {name: resources.files(__package__).joinpath(name).read_bytes() for name in programs}
+    programs = resources.files(__package__)
+    own = {name: programs.joinpath(name).read_bytes() for name in (COLLECTOR, _UNPACKER)}
     sources = {str(path.relative_to(directory)): path.read_text() for path in (main, *macros)}
     return Templates(
         family=family,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from provision.archive import ArchiveIndex
+from provision.distros.apt_headers import packaged_kernels
 from provision.errors import NotFoundError
-from provision.headers import packaged_kernels
 from provision.recipe import Recipe, version_matches
 from provision.versions import offered_versions
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from pydantic import ValidationError
 
 from provision.archive import ArchiveIndex, IndexedPackage
 from provision.catalogue import Entry
+from provision.distros.apt_headers import require_headers
 from provision.documents import mistakes_of, refusing
 from provision.errors import NotFoundError, ProvisionError, UsageError
-from provision.headers import find_headers
 from provision.pin import (
     ArchiveSource,
     BasePin,
@@ -25,7 +26,6 @@ from provision.pin import (
     PackagePin,
     PackageSource,
     Pin,
-    keyring_digest,
 )
 from provision.recipe import DebSource, Recipe
 from provision.resolve.kernels import buildable_kernels, known_ranges
@@ -56,106 +56,56 @@ class Solved(Protocol):
         """Everything that is installed."""
 
 
-def resolve(
-    request: Request,
-    *,
-    entry: Entry,
-    index: ArchiveIndex,
-    base: BasePin,
-    template: str,
-    packages: Iterable[str],
-) -> Pin:
-    """Return the Pin of a request; arguments and errors as ``decide``, and the base image."""
-    return decide(request, entry=entry, index=index, template=template, packages=packages)(base)
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Everything but the base image and the packages, for which an engine is needed.
+
+    Attributes:
+        pin: Makes a Pin from these two.
+        urls: Addresses of the packages that are the driver's source, by sha256.
+    """
+
+    pin: Callable[[BasePin, Solved], Pin]
+    urls: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def decide(
     request: Request,
     *,
     entry: Entry,
-    index: ArchiveIndex,
+    distro: DistroPin,
+    index: ArchiveIndex | None,
     template: str,
-    packages: Iterable[str],
-) -> Callable[[BasePin], Pin]:
-    """Decide everything but the base image, which takes an engine to know.
+) -> Decision:
+    """Decide everything but the base image and the packages, for which a distro's solver runs.
 
     So whoever asks for something that does not exist is told so, with or without an engine.
 
     Args:
         request: What is wanted.
         entry: The driver.
-        index: The archive of the distro, with the sections that the recipe names.
-        template: Digest of the templates.
-        packages: Names of the tools that the build needs, besides compiler and headers.
-
-    Returns:
-        What makes a Pin from the base image of the build.
-
-    Raises:
-        NotFoundError: An unknown version, flavour or kernel, or one that the driver is not known
-            to build on; or a package that the archive lacks.
-        UsageError: The kernel's name is none.
-    """
-    recipe = entry.recipe
-    flavour = _flavour(recipe, request.flavour)
-    kernel = _kernel(request)
-    headers = find_headers(index, request.kernel)
-    version = _version(recipe, flavour, request, index, _distro(index))
-    _check_kernel(recipe, version, request, index)
-    tools = _tools(packages, index)
-    sources = _sources(recipe, flavour, version, index)
-
-    with refusing(f"The version {version} of '{recipe.name}' can't be pinned."):
-        driver = DriverPin(name=recipe.name, version=version, flavour=flavour)
-
-    def on(base: BasePin) -> Pin:
-        return Pin(
-            driver=driver,
-            kernel=kernel,
-            distro=index.distro,
-            base=base,
-            compiler=headers.compiler,
-            headers=headers.packages,
-            packages=tools,
-            components=components_of(recipe),
-            sources=sources,
-            patches=_patches(entry, version=version, flavour=flavour),
-            recipe=recipe_digest(recipe, flavour),
-            template=template,
-            keyring=keyring_digest(index.keyring),
-        )
-
-    return on
-
-
-def decide_solved(
-    request: Request, *, entry: Entry, distro: DistroPin, template: str
-) -> Callable[[BasePin, Solved], Pin]:
-    """Decide everything but the base image and the packages, for which a distro's solver runs.
-
-    Args:
-        request: What is wanted.
-        entry: The driver.
         distro: What it is built for.
+        index: The archive of the distro, with the components that the recipe names; None: it has
+            none of Debian's kind.
         template: Digest of the templates.
-
-    Returns:
-        What makes a Pin from the base image of the build and the packages.
 
     Raises:
         NotFoundError: An unknown version, flavour or kernel, or one that the driver is not known
-            to build on; or its source is another distro's.
+            to build on; or its source is not packaged, or another distro's.
         UsageError: The kernel's name is none.
     """
     recipe = entry.recipe
     flavour = _flavour(recipe, request.flavour)
     kernel = _kernel(request)
-    version = _version(recipe, flavour, request, None, f"{distro.id}:{distro.version}")
-    _check_kernel(recipe, version, request, None)
+    if index is not None:
+        require_headers(index, request.kernel)
+    version = _version(recipe, flavour, request, index, f"{distro.id} {distro.version}")
+    _check_kernel(recipe, version, request, index)
+    debs = _packages(recipe, flavour, version, index)
     with refusing(f"The version {version} of '{recipe.name}' can't be pinned."):
         driver = DriverPin(name=recipe.name, version=version, flavour=flavour)
 
-    def on(base: BasePin, solved: Solved) -> Pin:
+    def pin(base: BasePin, solved: Solved) -> Pin:
         return Pin(
             driver=driver,
             kernel=kernel,
@@ -165,13 +115,13 @@ def decide_solved(
             headers=solved.headers,
             packages=solved.tools,
             closure=solved.packages,
-            sources=_releases(recipe, version),
+            sources=tuple(map(_deb, debs)) or _releases(recipe, version),
             patches=_patches(entry, version=version, flavour=flavour),
             recipe=recipe_digest(recipe, flavour),
             template=template,
         )
 
-    return on
+    return Decision(pin, {package.sha256: (package.url,) for package in debs})
 
 
 def components_of(recipe: Recipe) -> tuple[str, ...]:
@@ -292,21 +242,17 @@ def _packaged(kernels: list[str]) -> str:
     return f"packaged kernels that it builds on: {', '.join(kernels) or 'none'}"
 
 
-def _tools(names: Iterable[str], index: ArchiveIndex) -> tuple[PackagePin, ...]:
-    pins = []
-    for name in sorted(set(names)):
-        package = index.package(name)
-        if package is None:
-            raise _missing([name], index)
-        with refusing(f"The package {name} {package.version} can't be pinned."):
-            pins.append(PackagePin(name=name, version=package.version))
-    return tuple(pins)
+def _packages(
+    recipe: Recipe, flavour: str, version: str, index: ArchiveIndex | None
+) -> tuple[IndexedPackage, ...]:
+    """Return the packages that hold the driver's source and user space, where these are packages.
 
-
-def _sources(recipe: Recipe, flavour: str, version: str, index: ArchiveIndex) -> tuple[Source, ...]:
+    Raises:
+        NotFoundError: One is missing, or of another version.
+    """
     source = recipe.source
-    if not isinstance(source, DebSource):
-        return _releases(recipe, version)
+    if index is None or not isinstance(source, DebSource):
+        return ()
     names = dict.fromkeys([str(recipe.flavours[flavour].package), *source.userspace])
     found = {name: package_of_version(index, name, version) for name in names}
     missing = [name for name, package in found.items() if package is None]
@@ -316,7 +262,7 @@ def _sources(recipe: Recipe, flavour: str, version: str, index: ArchiveIndex) ->
     missing = [name for name, package in found.items() if package is None]
     if missing:
         raise _missing(missing, index)
-    return tuple(_deb(package) for package in found.values() if package is not None)
+    return tuple(package for package in found.values() if package is not None)
 
 
 def _releases(recipe: Recipe, version: str) -> tuple[Source, ...]:

@@ -77,9 +77,9 @@ def test_the_last_wishes_outlive_a_mistake(tmp_path: Path) -> None:
 def places(tmp_path: Path) -> Desired:
     """A host with a catalogue and templates of its own."""
     write(tmp_path / "etc/os-release", b'ID=debian\nVERSION_ID="12"\nPRETTY_NAME="12.1"\n')
-    write(tmp_path / "t/Dockerfile.debian.j2", b"FROM")
+    write(tmp_path / "t/Dockerfile.apt.j2", b"FROM")
     write(tmp_path / "t/macros/apt.j2", b"apt")
-    write(tmp_path / "t/debian/apt.sh", b"apt")
+    write(tmp_path / "t/apt/apt.sh", b"apt")
     write(tmp_path / "t/systemd/unit.j2", b"unit")
     write(tmp_path / "c/demo/driver.toml", b"schema")
     return Desired(
@@ -93,9 +93,9 @@ DEMO = DesiredDriver("demo")
 @pytest.mark.parametrize(
     "change",
     [
-        lambda root: write(root / "t/Dockerfile.debian.j2", b"FROM other"),
+        lambda root: write(root / "t/Dockerfile.apt.j2", b"FROM other"),
         lambda root: write(root / "t/macros/apt.j2", b"other"),
-        lambda root: write(root / "t/debian/apt.sh", b"other"),
+        lambda root: write(root / "t/apt/apt.sh", b"other"),
         lambda root: write(root / "c/demo/driver.toml", b"other"),
         lambda root: write(root / "c/demo/patches/fix.patch", b"+"),
         lambda root: write(root / "d/demo/driver.toml", b"masks"),

@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from kit.fileserver import served
-from provision.archive import ArchiveIndex, cache, default_cache, find_distro, open_index
+from provision.archive import ArchiveIndex, cache, default_cache, open_index
 from provision.config import Config
+from provision.distros import find_distro
+from provision.distros.apt_archive import layout_of
 from provision.errors import NotFoundError, ProvisionError
 from provision.fetch import SignatureError, UnreachableError
 from provision.files import sha256_file
@@ -55,6 +57,7 @@ class Host:
     ) -> ArchiveIndex:
         return open_index(
             find_distro(distro),
+            layout_of(find_distro(distro)),
             architecture=architecture,
             components=components,
             config=config,

@@ -4,13 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from provision.archive import find_distro
-from provision.archive.distros import debian_architecture
+from provision.archive.layout import debian_architecture
 from provision.archive.places import Place, find_places
 from provision.config import ArchiveConfig
+from provision.distros import find_distro
+from provision.distros.apt_archive import layout_of
 from provision.errors import NotFoundError
 
 KEYRING = "usr/share/keyrings/debian-archive-keyring.gpg"
+UBUNTU_KEYRING = "usr/share/keyrings/ubuntu-archive-keyring.gpg"
 MIRROR = "http://mirror.example/debian"
 SECURITY = "http://security.example/debian-security"
 
@@ -19,6 +21,7 @@ SECURITY = "http://security.example/debian-security"
 def root(tmp_path: Path) -> Path:
     (tmp_path / KEYRING).parent.mkdir(parents=True)
     (tmp_path / KEYRING).write_bytes(b"\x99keys")
+    (tmp_path / UBUNTU_KEYRING).write_bytes(b"\x99ubuntu")
     return tmp_path
 
 
@@ -30,6 +33,7 @@ def places(
     apt.write_text(sources)
     return find_places(
         find_distro(distro),
+        layout_of(find_distro(distro)),
         config=config or ArchiveConfig(),
         root=root,
         key_folder=root / "cache/keys",
@@ -115,9 +119,87 @@ deb http://docker.example/linux/debian bookworm stable
 deb http://sdk.example/apt sdk-bookworm main
 deb cdrom:[Debian]/ bookworm main
 deb file:/srv/debian bookworm main
-deb {MIRROR} bookworm-backports main
 """
     assert shown(places(root, sources=sources)) == shown(places(root, sources=BOOKWORM))
+
+
+def test_backports_count_where_apt_names_them_or_provision_toml_asks(root: Path) -> None:
+    backports = f"{MIRROR} bookworm-backports"
+    own = shown(places(root, sources=f"{BOOKWORM}deb {MIRROR} bookworm-backports main\n"))
+    assert own[-1] == backports
+    asked = ArchiveConfig(backports=True)
+    assert shown(places(root, sources=BOOKWORM, config=asked))[-1] == backports
+    mirror = ArchiveConfig(mirror=MIRROR, security_mirror=SECURITY, backports=True)
+    assert shown(places(root, config=mirror))[-1] == backports
+    both = f"{BOOKWORM}deb {MIRROR} bookworm-backports main\n"
+    assert shown(places(root, sources=both, config=asked)).count(backports) == 1
+
+
+UBUNTU = """
+Types: deb
+URIs: http://eu.mirror.example/ubuntu/
+Suites: noble noble-updates noble-backports
+Components: main universe restricted multiverse
+Signed-By: /usr/share/keyrings/ubuntu-archive-keyring.gpg
+
+Types: deb
+URIs: http://security.mirror.example/ubuntu/
+Suites: noble-security
+Components: main universe restricted multiverse
+Signed-By: /usr/share/keyrings/ubuntu-archive-keyring.gpg
+"""
+ESM = """
+Types: deb
+URIs: https://esm.example/infra/ubuntu
+Suites: noble-infra-security noble-infra-updates
+Components: main
+Signed-By: /usr/share/keyrings/ubuntu-pro-esm-infra.gpg
+"""
+
+
+def ubuntu(root: Path, *texts: str) -> None:
+    folder = root / "etc/apt/sources.list.d"
+    folder.mkdir(parents=True)
+    for number, text in enumerate(texts):
+        (folder / f"{number}.sources").write_text(text)
+
+
+def test_ubuntus_sources_are_read_as_its_installer_writes_them(root: Path) -> None:
+    ubuntu(root, UBUNTU, ESM)
+    found = places(root, "ubuntu:24.04")
+    assert shown(found) == [
+        "http://eu.mirror.example/ubuntu noble",
+        "http://eu.mirror.example/ubuntu noble-updates",
+        "http://eu.mirror.example/ubuntu noble-backports",
+        "http://security.mirror.example/ubuntu noble-security",
+    ]
+    assert {place.keyrings for place in found} == {(root / UBUNTU_KEYRING,)}
+    assert {(p.origin, p.tentative, p.has_own_keys) for p in found} == {("Ubuntu", False, False)}
+
+
+def test_another_release_of_ubuntu_is_looked_for_at_the_same_addresses(root: Path) -> None:
+    ubuntu(root, UBUNTU)
+    assert shown(places(root, "ubuntu:22.04")) == [
+        "http://eu.mirror.example/ubuntu jammy",
+        "http://eu.mirror.example/ubuntu jammy-updates",
+        "http://security.mirror.example/ubuntu jammy-security",
+    ]
+
+
+def test_a_mirror_of_ubuntu_has_the_security_updates_too(
+    root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    mirror = "http://mirror.example/ubuntu"
+    found = places(root, "ubuntu:22.04", config=ArchiveConfig(mirror=mirror))
+    assert shown(found)[-1] == f"{mirror} jammy-security"
+    assert not caplog.messages
+
+
+def test_without_ubuntus_keys_its_package_is_named(root: Path) -> None:
+    (root / UBUNTU_KEYRING).unlink()
+    with pytest.raises(NotFoundError, match="archive of ubuntu were not found") as caught:
+        places(root, "ubuntu:22.04", config=ArchiveConfig(mirror="http://mirror.example/ubuntu"))
+    assert "'ubuntu-keyring'" in (caught.value.resolution or "")
 
 
 def test_what_somebody_elses_key_signs_is_taken_for_a_trial(root: Path) -> None:
@@ -189,11 +271,19 @@ def test_a_distro_has_a_version_and_a_codename(text: str) -> None:
     assert (found.id, found.version, found.codename) == ("debian", "12", "bookworm")
 
 
-@pytest.mark.parametrize("text", ["debian", "debian:", "debain:12", "debian:9", "rhel:9.4", ""])
+@pytest.mark.parametrize("text", ["debian", "debian:", "debain:12", "debian:9", "plan9:4", ""])
 def test_an_unknown_distro_is_answered_with_those_there_are(text: str) -> None:
     with pytest.raises(NotFoundError, match=f"'{text}' is not supported") as caught:
         find_distro(text)
     assert "debian:12, debian:13" in (caught.value.resolution or "")
+
+
+@pytest.mark.parametrize(
+    ("text", "codename"),
+    [("ubuntu:22.04", "jammy"), ("ubuntu:noble", "noble"), ("ubuntu:26.04", "resolute")],
+)
+def test_ubuntus_releases_are_known(text: str, codename: str) -> None:
+    assert find_distro(text).codename == codename
 
 
 def test_the_nearest_distro_is_guessed() -> None:

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from kit.fileserver import served
-from provision.archive import SourcePackage, find_distro, find_sources
+from provision.archive import SourcePackage, find_sources
 from provision.archive.source_packages import _packages
+from provision.distros import find_distro
+from provision.distros.apt_archive import layout_of
 from provision.errors import NotFoundError, ProvisionError
 from unit.fake_archive import Mirror, fake_gpgv
 
@@ -42,7 +44,8 @@ class Host:
         )
 
     def find(self, name: str) -> list[SourcePackage]:
-        return find_sources(name, find_distro("debian:12"), root=self.root, cache_dir=self.cache)
+        pin = find_distro("debian:12")
+        return find_sources(name, pin, layout_of(pin), root=self.root, cache_dir=self.cache)
 
 
 @pytest.fixture

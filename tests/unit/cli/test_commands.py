@@ -69,9 +69,7 @@ def wanted(catalogue: Path, monkeypatch: pytest.MonkeyPatch) -> list[Wanted]:
     resolved = Resolved(
         make_pin(),
         load_entry(catalogue / "demo"),
-        Templates("debian", "Dockerfile.debian.j2", {}, {}),
-        "http://mirror",
-        None,
+        Templates("apt", "Dockerfile.apt.j2", {}, {}),
     )
 
     def resolve(*arguments: object, progress: Callable[[Note], None]) -> Resolved:
@@ -180,7 +178,7 @@ def test_build(call: Call, host: Path, engine: FakeEngine, monkeypatch: pytest.M
     engine.conversation = [{"aux": {"Digest": "sha256:9"}}]
     words = ("build", "demo", "--root", host, "--jobs", "3", "--network", "host", "--push", "r/d:1")
     document = call(*words, "--json").document
-    assert how == [BuildSettings(jobs=3, network="host")]
+    assert how == [BuildSettings(jobs=3)]
     assert document["image"] == pin.image
     assert document["digest"] == pin.digest
     assert document["built"] is True

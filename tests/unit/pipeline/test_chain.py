@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,9 +12,17 @@ from provision.archive import ArchiveIndex
 from provision.errors import NotFoundError
 from provision.image.build import BuildRequest, Built
 from provision.image.engine import Engine, Image
-from provision.pin import BasePin
+from provision.image.packages import Closure, PackageStore
+from provision.image.solve import SolveRequest
+from provision.pin import BasePin, ClosurePackage, PackagePin
 from provision.pipeline import images, resolution
-from provision.pipeline.images import BuildSettings, build_image, ensure_base_image, wanted_base
+from provision.pipeline.images import (
+    BuildSettings,
+    build_image,
+    context_files,
+    ensure_base_image,
+    wanted_base,
+)
 from provision.pipeline.resolution import Wanted, list_kernels, render_context, resolve_pin
 from provision.pipeline.settings import Settings, load_settings
 from provision.progress import Progress
@@ -23,6 +31,7 @@ from unit.image.fake_engine import FakeEngine
 
 _BASE = Image("sha256:" + "a" * 64, ("debian:bookworm",), architecture="amd64")
 _KERNEL = "6.1.0-47-amd64"
+_GCC = "c" * 64
 _WANTED = Wanted("v4l2loopback", kernel=_KERNEL, distro="debian:12")
 
 
@@ -59,6 +68,49 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     for made in opened:
         made.close()
+
+
+@pytest.fixture(autouse=True)
+def solved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[SolveRequest]:
+    """Have every solver find one package, and the package store have every file; what was asked."""
+    asked: list[SolveRequest] = []
+
+    def solve(_engine: object, request: SolveRequest, _store: object, **_more: object) -> Closure:
+        asked.append(request)
+        return closure(request)
+
+    def fetch(_store: object, sha256: str, urls: Sequence[str], **_more: object) -> Path:
+        (tmp_path / sha256).write_text("\n".join(urls))
+        return tmp_path / sha256
+
+    monkeypatch.setattr(resolution, "solve", solve)
+    monkeypatch.setattr(PackageStore, "fetch", fetch)
+    return asked
+
+
+def closure(request: SolveRequest) -> Closure:
+    gcc = PackagePin(name="gcc-12", version="12.2.0-14+deb12u1")
+    return Closure(
+        distro=request.distro.pin(request.release),
+        kernel=request.kernel,
+        architecture=request.architecture,
+        cc_version_text="gcc-12 (Debian 12.2.0-14+deb12u1) 12.2.0",
+        compiler=gcc,
+        headers=(PackagePin(name=f"linux-headers-{request.kernel}", version="6.1.170-3"),),
+        tools=tuple(PackagePin(name=name, version="1") for name in request.tools),
+        packages=(
+            ClosurePackage(
+                name=gcc.name,
+                version=gcc.version,
+                arch="amd64",
+                sha256=_GCC,
+                size=1,
+                repository="main",
+                location="pool/main/g/gcc-12/gcc-12_12.2.0-14+deb12u1_amd64.deb",
+            ),
+        ),
+        urls={_GCC: ("http://mirror.example/debian/gcc-12.deb",)},
+    )
 
 
 @pytest.fixture
@@ -125,18 +177,47 @@ def test_what_cannot_change_the_result_goes_beside_the_pin(
     monkeypatch.setenv("https_proxy", "http://proxy:3128")
     resolved = resolve_pin(settings, lambda: engine, _WANTED)
     build_image(settings, engine, resolved, BuildSettings())
-    build_image(settings, engine, resolved, BuildSettings(jobs=1, network="none", rebuild=True))
+    build_image(settings, engine, resolved, BuildSettings(jobs=1, rebuild=True))
     first, second = asked
     assert first.build_args == {
         "JOBS": "3",
-        "DEBIAN_MIRROR": "http://mirror.example/debian",
-        "DEBIAN_SECURITY_MIRROR": "http://mirror.example/debian-security",
         "https_proxy": "http://proxy:3128",
     }
-    assert (first.network, first.rebuild) == ("host", False)
+    assert (first.network, first.rebuild) == ("none", False)
     assert second.build_args["JOBS"] == "1"
     assert (second.network, second.rebuild) == ("none", True)
     assert first.pin == second.pin
+
+
+def test_the_context_has_the_packages_and_the_drivers_source_from_the_store(
+    settings: Settings, engine: FakeEngine
+) -> None:
+    resolved = resolve_pin(settings, lambda: engine, _WANTED)
+    files = context_files(settings, resolved)
+    gcc = files["packages/gcc-12_12.2.0-14+deb12u1_amd64.deb"]
+    assert isinstance(gcc, Path)
+    assert gcc.read_text() == "http://mirror.example/debian/gcc-12.deb"
+    (source, userspace) = (s for s in resolved.pin.sources if s.kind == "deb")
+    for deb in (source, userspace):
+        path = files[f"sources/{deb.sha256}"]
+        assert isinstance(path, Path)
+        assert path.read_text().startswith("http://mirror.example/debian/pool/")
+
+
+def test_the_solver_gets_the_archives_own_suites_and_the_drivers_tools(
+    settings: Settings, engine: FakeEngine, solved: list[SolveRequest]
+) -> None:
+    resolve_pin(settings, lambda: engine, replace(_WANTED, network="bridge"))
+    (asked,) = solved
+    assert {one.id for one in asked.repositories} == {"bookworm", "bookworm-security"}
+    assert {one.urls for one in asked.repositories} == {
+        ("http://mirror.example/debian",),
+        ("http://mirror.example/debian-security",),
+    }
+    assert asked.tools == ("kmod", "make", "patch", "python3", "xz-utils")
+    assert (asked.kernel, asked.network) == (_KERNEL, "bridge")
+    resolve_pin(settings, lambda: engine, _WANTED)
+    assert solved[-1].network == "host"
 
 
 def test_a_base_image_that_is_there_stays(settings: Settings, engine: FakeEngine) -> None:
@@ -167,37 +248,47 @@ def test_a_base_image_is_made_where_it_is_wanted(
     assert mirrors == ["http://mirror.example/debian"]
 
 
-def test_an_archive_of_ones_own_goes_into_build_and_base_with_its_keys(
-    settings: Settings, engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_an_archive_of_ones_own_goes_to_the_solver_and_the_base_with_its_keys(
+    settings: Settings,
+    engine: FakeEngine,
+    solved: list[SolveRequest],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    (tmp_path / "site.gpg").write_bytes(b"\x99site")
+
     def open_index(*_distro: object, **_options: object) -> ArchiveIndex:
         index = sample_index(tmp_path / "own")
-        index.keyring, index.is_snapshot = b"\x99site", True
+        index.suites = tuple(
+            replace(
+                suite,
+                place=replace(
+                    suite.place,
+                    keyrings=(tmp_path / "site.gpg",),
+                    has_own_keys=True,
+                    snapshot=True,
+                ),
+            )
+            for suite in index.suites
+        )
         return index
 
-    asked: list[BuildRequest] = []
     keyrings: list[bytes] = []
-
-    def build(_engine: Engine, request: BuildRequest, **_more: object) -> Built:
-        asked.append(request)
-        return Built("i", "sha256:1", 1, built=False)
 
     def make_base(*_given: object, keyring: Path, **_more: object) -> BasePin:
         keyrings.append(keyring.read_bytes())
         return BasePin(image="debian:bookworm", digest=_BASE.id)
 
-    monkeypatch.setattr(images, "build", build)
     monkeypatch.setattr(images, "make_base", make_base)
     plain = resolve_pin(settings, lambda: engine, _WANTED)
     monkeypatch.setattr(resolution, "open_index", open_index)
     resolved = resolve_pin(settings, lambda: engine, _WANTED)
-    build_image(settings, engine, resolved, BuildSettings())
     ensure_base_image(settings, engine, None, replace=True)
-    assert asked[0].files["archive-keyring.gpg"] == b"\x99site"
-    assert asked[0].build_args["DEBIAN_SNAPSHOT"] == "yes"
+    assert [dict(one.keys) for one in solved[0].repositories] == [{}] * 5
+    assert all(dict(one.keys) == {"site.gpg": b"\x99site"} for one in solved[1].repositories)
+    assert all(one.is_snapshot for one in solved[1].repositories)
     assert keyrings == [b"\x99site"]
-    assert plain.pin.keyring is None
-    assert resolved.pin.digest != plain.pin.digest
+    assert resolved.pin.digest == plain.pin.digest, "what is installed is the same"
 
 
 def test_the_base_image_that_the_config_names_is_wanted(settings: Settings) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import shlex
 from collections.abc import Mapping
@@ -75,46 +74,26 @@ def test_summary_and_homepage_do_not_reach_the_context() -> None:
 def test_files_of_the_context() -> None:
     assert list(rendered(*NVIDIA).files) == [
         "Dockerfile",
-        "apt-sources.sh",
         "build.json",
+        "closure.sha256",
         "collect.py",
+        "install.sh",
         "patches/pci-resize-resource.patch",
+        "unpack.py",
     ]
 
 
-def test_an_archives_own_keyring_goes_into_the_context() -> None:
-    sources, keyring = templates(), b"\x99site"
-    pinned = pin(*NVIDIA, template=sources.digest)
-    pinned = pinned.model_copy(update={"keyring": hashlib.sha256(keyring).hexdigest()})
-
-    def with_keyring(given: bytes | None) -> RenderedContext:
-        return render(
-            pinned,
-            recipe("nvidia"),
-            templates=sources,
-            patches=patches("nvidia"),
-            keyring=given,
-        )
-
-    context = with_keyring(keyring)
-    assert context.files["archive-keyring.gpg"] == keyring
-    copied = [step.text for step in instructions(context.dockerfile) if step.keyword == "COPY"]
-    assert copied[0] == "apt-sources.sh archive-keyring.gpg /provision/"
-    for other in (None, b"\x99other"):
-        with pytest.raises(ProvisionError, match="archive's keyring is not what the Pin"):
-            with_keyring(other)
-
-
-def test_a_pin_without_a_keyring_takes_none() -> None:
-    sources = templates()
-    with pytest.raises(ProvisionError, match="archive's keyring is not what the Pin"):
-        render(
-            pin(*NVIDIA, template=sources.digest),
-            recipe("nvidia"),
-            templates=sources,
-            patches=patches("nvidia"),
-            keyring=b"\x99site",
-        )
+def test_the_context_names_the_files_that_it_lacks() -> None:
+    pinned = pin(*NVIDIA, template=templates().digest)
+    context = rendered(*NVIDIA)
+    gcc = next(package for package in pinned.closure if package.name == "gcc-12")
+    assert context.downloads["packages/gcc-12_12.2.0-14+deb12u1_amd64.deb"] == gcc.sha256
+    line = f"{gcc.sha256}  gcc-12_12.2.0-14+deb12u1_amd64.deb"
+    assert line in context.files["closure.sha256"].decode().splitlines()
+    debs = {source.sha256 for source in pinned.sources}
+    assert {name for name in context.downloads if name.startswith("sources/")} == {
+        f"sources/{sha256}" for sha256 in debs
+    }
 
 
 def test_the_build_is_a_step_of_its_own() -> None:
@@ -222,9 +201,7 @@ def test_unknown_flavour_lists_what_there_is() -> None:
 
 
 def test_undefined_names_in_a_template_are_errors() -> None:
-    sources = dataclasses.replace(
-        templates(), sources={"Dockerfile.debian.j2": "FROM {{ pin.bse }}"}
-    )
+    sources = dataclasses.replace(templates(), sources={"Dockerfile.apt.j2": "FROM {{ pin.bse }}"})
     pinned = pin("v4l2loopback", "0.12.7", "dkms", template=sources.digest)
     with pytest.raises(UndefinedError, match="bse"):
         render(pinned, recipe("v4l2loopback"), templates=sources, patches={})
@@ -232,7 +209,7 @@ def test_undefined_names_in_a_template_are_errors() -> None:
 
 @pytest.mark.parametrize(
     ("driver", "wanted"),
-    [("nvidia", {"make", "python3"}), ("onload", {"git", "ca-certificates", "gawk"})],
+    [("v4l2loopback", set()), ("onload", {"git", "ca-certificates", "gawk"})],
 )
 def test_required_packages_depend_on_source_and_recipe(driver: str, wanted: set[str]) -> None:
     recipe_ = recipe(driver)
@@ -248,10 +225,11 @@ def test_a_new_driver_is_a_new_folder(tmp_path: Path) -> None:
     sources = templates()
     pinned = made_up_pin(made_up, sources)
     context = render(pinned, made_up, templates=sources, patches={})
-    [fetch] = [step.text for step in instructions(context.dockerfile) if "apt-helper" in step.text]
-    assert "https://vendor.example/frob-2.1.tar.gz /provision/source.archive" in fetch
-    assert f"{'ab' * 32}  /provision/source.archive" in fetch
-    assert "--strip-components 1" in fetch
+    [step] = [
+        s.text for s in instructions(context.dockerfile) if "unpack.py /provision/s" in s.text
+    ]
+    assert f"unpack.py /provision/sources/{'ab' * 32} 1" in step
+    assert context.downloads[f"sources/{'ab' * 32}"] == "ab" * 32
     assert shlex.split(make_step(context).text)[:2] == ["cd", "/source"]
     assert json.loads(context.files["build.json"])["modules"] == ["src/frob.ko"]
 

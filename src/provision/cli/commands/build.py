@@ -69,7 +69,7 @@ def command(
     _check(subject, target)
     with job(root, catalogues) as work:
         if subject.pin_file is not None:
-            resolved = read_pin(work.settings, subject.pin_file, progress=work.progress)
+            resolved = read_pin(work.settings, subject.pin_file, network=target.network)
         else:
             resolved = work.resolve(target.of(str(subject.driver)))
         if dry_run:

@@ -1,4 +1,4 @@
-"""What the Dockerfile of RPM's families is given besides what every Dockerfile is."""
+"""What of a Pin's packages a Dockerfile and its context are given."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Toolchain:
     path: str | None
 
 
-def rpm_toolchain(pin: Pin) -> Toolchain:
+def toolchain_of(pin: Pin) -> Toolchain:
     """Return where headers and compiler of a Pin are.
 
     Raises:
@@ -58,9 +58,12 @@ def rpm_toolchain(pin: Pin) -> Toolchain:
 def closure_files(pin: Pin) -> dict[str, str]:
     """Return the large files of a build context: sha256 by relative path.
 
+    A git repository is none: its commit is fetched in the build.
+
     Raises:
-        NotFoundError: A source can't be had without a network.
+        NotFoundError: The family's template has no steps for the kind of a source.
     """
+    distro, _release = release_of(pin.distro)
     files = {
         f"packages/{package.location.rpartition('/')[2]}": package.sha256 for package in pin.closure
     }
@@ -68,6 +71,10 @@ def closure_files(pin: Pin) -> dict[str, str]:
         match source:
             case ArchiveSource():
                 files[f"sources/{source.sha256}"] = source.sha256
+            case PackageSource() if distro.family == "apt":
+                files[f"sources/{source.sha256}"] = source.sha256
+            case GitSource() if distro.family == "apt":
+                pass
             case GitSource() | PackageSource():
                 raise NotFoundError(
                     f"The source of '{pin.driver.name}' can't be built for {pin.distro.id} yet: it"

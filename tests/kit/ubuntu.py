@@ -1,0 +1,280 @@
+"""An archive of Ubuntu's on the loopback interface, and an image that is Ubuntu to every program.
+
+Both are made from Debian's packages: the archive in Ubuntu's exact layout (suites, components,
+by-hash, InRelease), the headers of its kernels in the packages that Ubuntu splits them into, with
+zstd inside, as Ubuntu packs them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import lzma
+import re
+import shutil
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import format_datetime
+from typing import TYPE_CHECKING
+
+from kit.cache import cached
+from kit.debian import mirror, security_mirror
+from kit.kernels import kernels
+from kit.process import run
+from kit.product import IMAGE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from kit.engine import Engine
+
+__all__ = [
+    "UBUNTU",
+    "UBUNTU_IMAGE",
+    "Signer",
+    "UbuntuArchive",
+    "packages_of",
+    "ubuntu_headers",
+    "ubuntu_image",
+]
+
+UBUNTU = "ubuntu:22.04"
+UBUNTU_IMAGE = "ubuntu:jammy"
+_CODENAME = "jammy"
+KEYRING = "usr/share/keyrings/ubuntu-archive-keyring.gpg"
+COMPONENTS = ("main", "restricted", "universe", "multiverse")
+# What builds install besides the headers: the tools of every build and of archives as sources.
+_TOOLS = "ca-certificates gcc-12 kmod libarchive-tools make patch python3 xz-utils"
+_OS_RELEASE = """\
+PRETTY_NAME="Ubuntu 22.04.5 LTS"
+NAME="Ubuntu"
+VERSION_ID="22.04"
+VERSION="22.04.5 LTS (Jammy Jellyfish)"
+VERSION_CODENAME=jammy
+ID=ubuntu
+ID_LIKE=debian
+UBUNTU_CODENAME=jammy
+"""
+# As /etc/apt/sources.list of the official image, with a mirror that answers.
+_SOURCES = """\
+deb {url}/ubuntu jammy main restricted universe multiverse
+deb {url}/ubuntu jammy-updates main restricted universe multiverse
+deb {url}/ubuntu jammy-security main restricted universe multiverse
+"""
+_CC = "x86_64-linux-gnu-gcc-12 (Ubuntu 12.3.0-1ubuntu1~22.04) 12.3.0"
+# Quoted in the one file, and not in the other.
+_CC_LINE = re.compile(r'^(CONFIG_CC_VERSION_TEXT="?)[^"\n]*', re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Signer:
+    """A key: its folder, and the file with its public half."""
+
+    home: Path
+    keyring: Path
+
+    @classmethod
+    def make(cls, home: Path) -> Signer:
+        """Make a key that nobody knows."""
+        home.mkdir(mode=0o700)
+        gpg = ["gpg", "--homedir", str(home), "--batch"]
+        run([*gpg, "--passphrase", "", "--quick-gen-key", "archive of a test", "rsa2048", "sign"])
+        keyring = home / "public.gpg"
+        run([*gpg, "--output", str(keyring), "--export"])
+        return cls(home, keyring)
+
+    def sign(self, text: str) -> str:
+        """Sign a text in itself."""
+        words = ["gpg", "--homedir", str(self.home), "--batch", "--armor", "--clearsign"]
+        return run(words, stdin=text).stdout
+
+    def end(self) -> None:
+        """End the agent that gpg has started."""
+        run(["gpgconf", "--homedir", str(self.home), "--kill", "all"])
+
+
+@dataclass(frozen=True, slots=True)
+class UbuntuArchive:
+    """An archive below a folder, to be served.
+
+    Attributes:
+        folder: What is served; the archive is its `ubuntu`.
+        signer: Signs its suites.
+        fields: Fields of its Release files besides those that it works out.
+    """
+
+    folder: Path
+    signer: Signer
+    fields: Mapping[str, str] = field(default_factory=dict)
+
+    def publish(self, suite: str, packages: Mapping[str, Iterable[Path]]) -> None:
+        """Write a suite: the packages of some of its components; the others are empty."""
+        root = self.folder / "ubuntu"
+        sums = []
+        for component in COMPONENTS:
+            stanzas = [
+                self._add(root, component, package) for package in packages.get(component, ())
+            ]
+            text = "\n".join(stanzas).encode()
+            stem = f"{component}/binary-amd64/Packages"
+            for name, content in ((stem, text), (f"{stem}.xz", lzma.compress(text))):
+                digest = hashlib.sha256(content).hexdigest()
+                folder = root / "dists" / suite / component / "binary-amd64"
+                hashed = folder / "by-hash/SHA256" / digest
+                hashed.parent.mkdir(parents=True, exist_ok=True)
+                hashed.write_bytes(content)
+                # Ubuntu's archive has the packed file alone; the sum of the other is listed too.
+                if name.endswith(".xz"):
+                    shutil.copy(hashed, folder / "Packages.xz")
+                sums.append(f" {digest} {len(content):16} {name}")
+        release = {
+            "Origin": "Ubuntu",
+            "Label": "Ubuntu",
+            "Suite": suite,
+            "Version": "22.04",
+            "Codename": suite.partition("-")[0],
+            "Date": format_datetime(datetime.now(UTC), usegmt=True).replace("GMT", "UTC"),
+            "Architectures": "amd64 arm64 armhf i386 ppc64el riscv64 s390x",
+            "Components": " ".join(COMPONENTS),
+            "Description": "Ubuntu Jammy 22.04",
+            "Acquire-By-Hash": "yes",
+            **self.fields,
+        }
+        lines = [*(f"{key}: {value}" for key, value in release.items()), "SHA256:", *sums]
+        signed = self.signer.sign("\n".join(lines) + "\n")
+        (root / "dists" / suite / "InRelease").write_text(signed)
+
+    @staticmethod
+    def _add(root: Path, component: str, package: Path) -> str:
+        """Put a package into the pool; what Packages says of it."""
+        control = run(["dpkg-deb", "--field", package]).stdout.rstrip("\n")
+        source = re.search(r"^Source: (\S+)", control, re.MULTILINE)
+        name = source[1] if source else package.name.partition("_")[0]
+        place = f"pool/{component}/{name[:4] if name.startswith('lib') else name[0]}/{name}"
+        target = root / place / package.name.replace("%3a", "%3A")
+        plain = target.with_name(re.sub(r"_[0-9]+%3A", "_", target.name))
+        plain.parent.mkdir(parents=True, exist_ok=True)
+        if not plain.exists():
+            plain.hardlink_to(package)
+        digest = hashlib.sha256(package.read_bytes()).hexdigest()
+        size = package.stat().st_size
+        return f"{control}\nFilename: {place}/{plain.name}\nSize: {size}\nSHA256: {digest}\n"
+
+
+def ubuntu_image(engine: Engine, folder: Path, keyring: Path, url: str) -> None:
+    """Make UBUNTU_IMAGE from the base image of Debian 12: other names, sources and keys."""
+    context = folder / "image"
+    context.mkdir()
+    (context / "os-release").write_text(_OS_RELEASE)
+    (context / "sources.list").write_text(_SOURCES.format(url=url))
+    shutil.copy(keyring, context / "keyring.gpg")
+    (context / "Dockerfile").write_text(
+        f"FROM {IMAGE}\n"
+        "RUN rm -rf /etc/apt/sources.list.d/* /usr/share/keyrings/* /etc/apt/trusted.gpg.d/*\n"
+        "COPY os-release /usr/lib/os-release\n"
+        "COPY sources.list /etc/apt/sources.list\n"
+        f"COPY keyring.gpg /{KEYRING}\n"
+        "COPY keyring.gpg /etc/apt/trusted.gpg.d/ubuntu-keyring-2018-archive.gpg\n"
+        f"RUN chmod 644 /{KEYRING} /etc/apt/trusted.gpg.d/*\n"
+    )
+    engine.docker("build", "--quiet", "--network", "none", "--tag", UBUNTU_IMAGE, context)
+
+
+def packages_of(engine: Engine) -> Path:
+    """A folder with every package that a build on UBUNTU_IMAGE installs, but for the headers.
+
+    Beside them lie the headers of Debian's newer kernel, which Ubuntu's are made from.
+    """
+    release = kernels()[1]
+
+    def make(draft: Path) -> None:
+        draft.mkdir()
+        # The image names the release alone; newer kernels are in its security updates.
+        suites = (
+            f"deb {mirror()} bookworm main\\ndeb {mirror()} bookworm-updates main\\n"
+            f"deb {security_mirror()} bookworm-security main\\n"
+        )
+        script = (
+            f"rm -rf /etc/apt/sources.list.d/* && printf '{suites}' > /etc/apt/sources.list"
+            " && apt-get -qq update && apt-get -qq install --yes --no-install-recommends"
+            f" --download-only -o APT::Keep-Downloaded-Packages=true {_TOOLS}"
+            f" linux-headers-{release} && cp /var/cache/apt/archives/*.deb /out/"
+        )
+        words = ["run", "--rm", "--network", "host", "--volume", f"{draft}:/out", IMAGE]
+        engine.docker(*words, "sh", "-c", script)
+
+    key = hashlib.sha256(f"{_TOOLS} {release}".encode()).hexdigest()[:12]
+    return cached(f"ubuntu-packages-{key}", make)
+
+
+def ubuntu_headers(engine: Engine, kernel: str, shared: str, depends: str) -> tuple[Path, Path]:
+    """The packages of a kernel's headers: its flavour's own, and those that flavours share.
+
+    Args:
+        engine: Downloads Debian's.
+        kernel: The release that it is given, such as `6.1.0-56-generic`.
+        shared: Name of the shared package, such as `linux-hwe-6.1-headers-6.1.0-56`.
+        depends: What the flavour's package depends on besides the shared one.
+    """
+    source = packages_of(engine)
+
+    def make(draft: Path) -> None:
+        parts = draft / "parts"
+        parts.mkdir(parents=True)
+        for package in ("linux-headers-*-amd64_*", "linux-headers-*-common_*", "linux-kbuild-*"):
+            (found,) = source.glob(f"{package}.deb")
+            run(["dpkg-deb", "--extract", found, parts])
+        flavour, common = draft / "flavour", draft / "common"
+        _fill(parts, flavour, common, kernel, shared)
+        version = f"{re.split('-[a-z]', kernel)[0]}.1~22.04.1"
+        _pack(common, shared, version, "all", "coreutils | busybox", draft)
+        needs = f"{shared}, {depends}"
+        _pack(flavour, f"linux-headers-{kernel}", version, "amd64", needs, draft)
+        for folder in (parts, flavour, common):
+            shutil.rmtree(folder)
+
+    key = hashlib.sha256(f"{source.name} {shared} {depends} 2".encode()).hexdigest()[:12]
+    made = cached(f"ubuntu-headers-{kernel}-{key}", make)
+    (own,) = made.glob(f"linux-headers-{kernel}_*.deb")
+    (other,) = made.glob(f"{shared}_*.deb")
+    return own, other
+
+
+def _fill(parts: Path, flavour: Path, common: Path, kernel: str, shared: str) -> None:
+    """Lay the trees of both packages out of what Debian's packages hold."""
+    debian = next(path for path in (parts / "usr/src").glob("linux-headers-*-amd64"))
+    old = debian.name.removeprefix("linux-headers-")
+    (common / "usr/src").mkdir(parents=True)
+    (debians,) = (parts / "usr/src").glob("linux-headers-*-common")
+    run(["cp", "-a", debians, common / f"usr/src/{shared}"])
+    tree = flavour / f"usr/src/linux-headers-{kernel}"
+    tree.parent.mkdir(parents=True)
+    run(["cp", "-a", debian, tree])
+    (kbuild,) = (parts / "usr/lib").glob("linux-kbuild-*")
+    for name in ("scripts", "tools"):
+        for place in (tree, common / f"usr/src/{shared}"):
+            (place / name).unlink()
+            run(["cp", "-a", kbuild / name, place / name])
+    # Debian's says which compiler; Ubuntu's tree has no such file.
+    (tree / ".kernelvariables").unlink()
+    (tree / "Makefile").write_text(f"include /usr/src/{shared}/Makefile\n")
+    for name in ("include/generated/utsrelease.h", "include/config/kernel.release"):
+        text = (tree / name).read_text()
+        (tree / name).write_text(text.replace(old, kernel))
+    for name in (".config", "include/config/auto.conf"):
+        text = (tree / name).read_text()
+        (tree / name).write_text(_CC_LINE.sub(rf"\g<1>{_CC}", text))
+    link = flavour / f"lib/modules/{kernel}/build"
+    link.parent.mkdir(parents=True)
+    link.symlink_to(f"/usr/src/linux-headers-{kernel}")
+
+
+def _pack(tree: Path, name: str, version: str, arch: str, depends: str, target: Path) -> None:
+    """Make a package as Ubuntu's are: zstd inside."""
+    (tree / "DEBIAN").mkdir()
+    (tree / "DEBIAN/control").write_text(
+        f"Package: {name}\nSource: linux-hwe-6.1\nVersion: {version}\nArchitecture: {arch}\n"
+        f"Maintainer: A test <test@example.org>\nDepends: {depends}\nSection: devel\n"
+        "Priority: optional\nDescription: headers of a kernel, made for tests\n"
+    )
+    run(["dpkg-deb", "-Zzstd", "-z1", "--root-owner-group", "--build", tree, target])

@@ -1,0 +1,259 @@
+"""The family of apt: what its scripts write, and what it makes of apt's words."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provision.distros import Distro, Failure, Repository, Spec, distro_named, family_of
+from provision.distros.apt import NO_CONFIG
+from provision.errors import NotFoundError, ProvisionError
+
+KERNEL = "6.8.0-45-generic"
+SUM = "a" * 64
+
+
+def distro(name: str = "ubuntu") -> Distro:
+    found = distro_named(name)
+    assert found
+    return found
+
+
+UBUNTU = distro()
+APT = family_of(UBUNTU)
+NOBLE = UBUNTU.releases[1]
+LISTING = "\n".join(
+    [
+        "installed\tlibc6\tamd64\t2.39-0ubuntu8",
+        "installed\tgcc-14-base\tamd64\t14-20240412-0ubuntu1",
+        (
+            f"package\thttp://m.example/ubuntu/pool/main/l/linux/linux-headers-{KERNEL}_6.8.0-45.45"
+            f"_amd64.deb\tlinux-headers-{KERNEL}_6.8.0-45.45_amd64.deb\t3700000\tSHA256:{SUM}"
+        ),
+        (
+            "package\thttp://m.example/ubuntu/pool/main/g/glibc/libc6_2.39-0ubuntu8.3_amd64.deb"
+            f"\tlibc6_2.39-0ubuntu8.3_amd64.deb\t3200000\tSHA256:{SUM}"
+        ),
+        (
+            "package\thttp://m.example/debian-security/pool/updates/main/g/git/git_2.39.5-0%2bdeb12u3"
+            f"_amd64.deb\tgit_1%3a2.39.5-0+deb12u3_amd64.deb\t7000000\tSHA256:{SUM}"
+        ),
+        "",
+    ]
+).encode()
+
+
+@pytest.mark.parametrize(
+    ("name", "kernel", "flavour"),
+    [
+        ("ubuntu", KERNEL, "generic"),
+        ("ubuntu", "6.8.0-1016-aws", "variants"),
+        ("ubuntu", "6.8.0-45-generic-64k", "variants"),
+        ("ubuntu", "5.15.0-119-lowlatency", "variants"),
+        ("debian", "6.1.0-47-amd64", "plain"),
+        ("debian", "6.12.117+deb13-amd64", "plain"),
+        ("debian", "6.12.9+bpo-arm64", "plain"),
+        ("debian", "6.1.0-0.deb11.5-amd64", "plain"),
+        ("debian", "6.1.0-47-cloud-amd64", "variants"),
+        ("debian", "6.1.0-47-rt-amd64", "rt"),
+    ],
+)
+def test_a_kernels_headers_are_a_package_of_its_name(name: str, kernel: str, flavour: str) -> None:
+    query = APT.headers(distro(name), kernel, "x86_64")
+    assert query.flavour == flavour
+    assert query.specs == (Spec(f"linux-headers-{kernel}"),)
+    assert query.config == f"/usr/src/linux-headers-{kernel}/.config"
+
+
+def test_the_source_of_debians_kernels_is_the_shared_folder() -> None:
+    rt = APT.headers(distro("debian"), "6.1.0-47-rt-amd64", "x86_64")
+    assert rt.source == "/usr/src/linux-headers-6.1.0-47-common-rt"
+    cloud = APT.headers(distro("debian"), "6.1.0-47-cloud-amd64", "x86_64")
+    assert cloud.source == "/usr/src/linux-headers-6.1.0-47-common"
+
+
+@pytest.mark.parametrize("kernel", ["6.10.0-061000-generic", "6.11.0-061100rc3-lowlatency"])
+def test_a_mainline_build_is_refused(kernel: str) -> None:
+    with pytest.raises(NotFoundError, match="flavour 'mainline'") as caught:
+        APT.headers(UBUNTU, kernel, "x86_64")
+    assert "apt-get install linux-generic" in (caught.value.resolution or "")
+
+
+@pytest.mark.parametrize(
+    ("text", "package"),
+    [
+        ("x86_64-linux-gnu-gcc-12 (Ubuntu 12.3.0-1ubuntu1~22.04) 12.3.0", "gcc-12"),
+        ("x86_64-linux-gnu-gcc (Ubuntu 15.2.0-4ubuntu4) 15.2.0", "gcc-15"),
+        ("gcc (Ubuntu 11.4.0-1ubuntu1~22.04) 11.4.0", "gcc-11"),
+        ("gcc-12 (Debian 12.2.0-14+deb12u1) 12.2.0", "gcc-12"),
+    ],
+)
+def test_the_compilers_package_has_its_major_version(text: str, package: str) -> None:
+    assert [spec.text for spec in APT.compiler(UBUNTU, text)] == [package]
+
+
+def test_a_listing_is_read() -> None:
+    git, libc, headers = APT.parse(LISTING)
+    assert (headers.pinned.name, headers.pinned.version) == (
+        f"linux-headers-{KERNEL}",
+        "6.8.0-45.45",
+    )
+    assert (headers.pinned.repository, headers.pinned.action) == ("main", "install")
+    assert headers.pinned.location.startswith("pool/main/l/linux/linux-headers-")
+    assert headers.urls[0].startswith("http://m.example/ubuntu/pool/")
+    assert (libc.pinned.action, libc.pinned.version) == ("upgrade", "2.39-0ubuntu8.3")
+    assert git.pinned.version == "1:2.39.5-0+deb12u3"
+    assert git.pinned.location == "pool/updates/main/g/git/git_2.39.5-0+deb12u3_amd64.deb"
+    assert git.file == "git_1%3a2.39.5-0+deb12u3_amd64.deb"
+    assert APT.installed(LISTING)["libc6"] == "2.39-0ubuntu8"
+
+
+def test_one_closure_has_one_digest_whatever_the_mirror() -> None:
+    other = LISTING.replace(b"http://m.example/ubuntu/", b"https://eu.example/mirrors/ubuntu/")
+    assert [p.pinned for p in APT.parse(LISTING)] == [p.pinned for p in APT.parse(other)]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "package\turl\tfile",
+        f"package\turl\tno-version.deb\t1\tSHA256:{SUM}",
+        f"package\turl\ta_1_amd64.deb\tmany\tSHA256:{SUM}",
+        "package\turl\ta_1_amd64.deb\t1\tMD5Sum:d41d8cd98f00b204e9800998ecf8427e",
+        f"package\turl\ta_1 1_amd64.deb\t1\tSHA256:{SUM}",
+        "other\tline",
+    ],
+)
+def test_what_is_no_listing_is_refused(line: str) -> None:
+    with pytest.raises(ProvisionError):
+        APT.parse(line.encode())
+
+
+@given(st.binary(max_size=300))
+def test_any_output_is_a_closure_or_an_error_of_ours(output: bytes) -> None:
+    for text in (output, b"package\t" + output, LISTING + output):
+        with contextlib.suppress(ProvisionError):
+            APT.parse(text)
+
+
+@given(
+    st.from_regex(r"[a-z][a-z0-9+.-]{1,20}", fullmatch=True),
+    st.from_regex(r"([0-9]:)?[0-9][A-Za-z0-9.+~-]{0,20}", fullmatch=True),
+)
+def test_names_and_versions_survive_apts_way_of_naming_files(name: str, version: str) -> None:
+    file = f"{name}_{version.replace(':', '%3a')}_amd64.deb"
+    line = f"package\thttp://m.example/u/pool/main/a/{file}\t{file}\t1\tSHA256:{SUM}"
+    (package,) = APT.parse(line.encode())
+    assert (package.pinned.name, package.pinned.version) == (name, version)
+
+
+def test_repositories_take_the_place_of_the_base_images_own() -> None:
+    repositories = (
+        Repository("noble", ("http://m.example/ubuntu",), keys={"site.gpg": b"\x99key"}),
+        Repository("noble-updates", ("http://m.example/ubuntu",), is_snapshot=True),
+    )
+    script = APT.solve(UBUNTU, NOBLE, (Spec("make"),), repositories)
+    first, second = (script.files[f"sources/0{n}.sources"].decode() for n in (0, 1))
+    assert "Suites: noble\nComponents: main universe\n" in first
+    assert "Signed-By: /provision/solve/keys/noble-site.gpg\n" in first
+    assert script.files["keys/noble-site.gpg"] == b"\x99key"
+    assert "Signed-By: /usr/share/keyrings/ubuntu-archive-keyring.gpg\n" in second
+    assert "Check-Valid-Until: no\n" in second
+    assert "Check-Valid-Until" not in first
+    assert "Dir::Etc::SourceList=/dev/null" in script.text
+    assert "Dir::Etc::SourceList" not in APT.solve(UBUNTU, NOBLE, (Spec("make"),), ()).text
+
+
+def test_specs_are_words_of_the_shell() -> None:
+    script = APT.solve(UBUNTU, NOBLE, (Spec("make; reboot"),), (), config="/usr/src/a b/.config")
+    assert "install 'make; reboot'" in script.text
+    assert "'/usr/src/a b/.config'" in script.text
+    assert script.config == "config"
+
+
+def test_packaged_kernels_are_listed_newest_first() -> None:
+    output = (
+        b"linux-headers-generic\nlinux-headers-6.8.0-9-generic\nlinux-headers-6.8.0-45-generic\n"
+    )
+    assert APT.parse_kernels(output + b"linux-headers-6.8.0-45\n") == (KERNEL, "6.8.0-9-generic")
+
+
+@pytest.mark.parametrize(
+    ("said", "message", "resolution"),
+    [
+        (
+            f"E: Unable to locate package linux-headers-{KERNEL}",
+            f"No headers are packaged for the kernel {KERNEL} on Ubuntu 24.04",
+            "Ubuntu's snapshot service",
+        ),
+        ("E: Unable to locate package bsdtar", "has no package 'bsdtar'", "driver.toml"),
+        (
+            "E: Package 'gcc-14' has no installation candidate",
+            "has no package 'gcc-14'",
+            "driver.toml",
+        ),
+        (
+            "E: Failed to fetch https://esm.example/infra/InRelease  401  Unauthorized",
+            "wants to know who asks",
+            "pro attach",
+        ),
+        (
+            (
+                "Err:1 http://m.example InRelease\n  The following signatures couldn't be verified"
+                " because the public key is not available: NO_PUBKEY 871920D1991BC93C"
+            ),
+            "not signed with a key that counts",
+            "[distros.ubuntu.archive] keyring",
+        ),
+        (
+            "E: Release file for http://m.example/dists/noble/InRelease is expired (invalid since",
+            "out of date",
+            "snapshot = true",
+        ),
+        (
+            "E: Failed to fetch http://m.example/pool/a.deb  404  Not Found [IP: 192.0.2.1 80]",
+            "out of step",
+            "[distros.ubuntu.archive] mirror",
+        ),
+        ("E: Failed to fetch x  Hash Sum mismatch", "out of step", "some minutes"),
+        (
+            (
+                "The following packages have unmet dependencies:\n libc6-dev : Depends: libc6 (= 1)"
+                " but 2.40 is to be installed\nE: Unable to correct problems, you have held broken"
+            ),
+            "can't be installed together",
+            "--base",
+        ),
+        (
+            "Err:1 http://m.example noble InRelease\n  Temporary failure resolving 'm.example'",
+            "can't be reached",
+            "[engine] network",
+        ),
+        ("E: The disk is on fire", "could not be solved for", "--verbose"),
+    ],
+)
+def test_each_trouble_has_its_own_message(said: str, message: str, resolution: str) -> None:
+    error = APT.explain(failure(said))
+    assert message in error.message
+    assert resolution in (error.resolution or "")
+    assert said.splitlines()[-1] in (error.details or "")
+
+
+def test_headers_without_a_configuration_say_so() -> None:
+    error = APT.explain(failure("no package holds it", status=NO_CONFIG))
+    assert f"/usr/src/linux-headers-{KERNEL}/.config" in error.message
+
+
+def failure(said: str, *, status: int = 100) -> Failure:
+    return Failure(
+        status=status,
+        said=said,
+        distro=UBUNTU,
+        release=NOBLE,
+        kernel=KERNEL,
+        architecture="x86_64",
+        query=APT.headers(UBUNTU, KERNEL, "x86_64"),
+    )
