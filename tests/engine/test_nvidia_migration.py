@@ -120,7 +120,13 @@ def _switch(docker: DockerInTree) -> None:
     assert refused.returncode != 0
     assert all(f"/usr/bin/{name}" in refused.stderr for name in _NAMES)
     docker.run("rm", *(f"/usr/bin/{name}" for name in _NAMES))
-    docker.run("oci-decorator", "install-links", "/usr/bin")
+    # Debian's package makes it, and forgets it until it is purged.
+    hook, old = (f"/usr/bin/nvidia-container-{name}" for name in ("runtime-hook", "toolkit"))
+    docker.run("ln", "-s", hook, old)
+    assert (
+        f"{old} was a link to {hook}"
+        in docker.run("oci-decorator", "install-links", "/usr/bin").stdout
+    )
 
 
 @pytest.fixture(scope="module")
@@ -251,7 +257,9 @@ def test_many_starts_leave_one_drop_in(
         start = f"{program} --root {bundle.state} run --bundle {folder} many"
         ours = f"ls -A {root}/etc/ld.so.conf.d | grep -c oci-decorator"
         files = f"ls -AR {root}/etc {root}/run | sha256sum"
-        once = docker.run("sh", "-c", f"({start} || {start}) && {ours} && {files}").stdout.splitlines()
+        once = docker.run(
+            "sh", "-c", f"({start} || {start}) && {ours} && {files}"
+        ).stdout.splitlines()
         # A second try: the kernel may refuse runc the seal of its own copy with EBUSY, now and then
         # (memfd_wait_for_pins() gives up on a page that something else still holds).
         again = f"{start} || {start} || exit 1"
