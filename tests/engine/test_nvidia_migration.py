@@ -120,7 +120,13 @@ def _switch(docker: DockerInTree) -> None:
     assert refused.returncode != 0
     assert all(f"/usr/bin/{name}" in refused.stderr for name in _NAMES)
     docker.run("rm", *(f"/usr/bin/{name}" for name in _NAMES))
-    docker.run("oci-decorator", "install-links", "/usr/bin")
+    # Debian's package makes it, and forgets it until it is purged.
+    hook, old = (f"/usr/bin/nvidia-container-{name}" for name in ("runtime-hook", "toolkit"))
+    docker.run("ln", "-s", hook, old)
+    assert (
+        f"{old} was a link to {hook}"
+        in docker.run("oci-decorator", "install-links", "/usr/bin").stdout
+    )
 
 
 @pytest.fixture(scope="module")
