@@ -52,12 +52,11 @@ impl Edits {
         for entry in entries {
             let name = variable_name(&entry);
             self.unset.retain(|unset| unset != name);
-            match places.get(name) {
-                Some(place) => self.environment[*place] = entry,
-                None => {
-                    places.insert(name.to_owned(), self.environment.len());
-                    self.environment.push(entry);
-                }
+            if let Some(place) = places.get(name) {
+                self.environment[*place] = entry;
+            } else {
+                places.insert(name.to_owned(), self.environment.len());
+                self.environment.push(entry);
             }
         }
     }

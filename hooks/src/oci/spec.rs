@@ -171,10 +171,10 @@ impl<'a> Reader<'a> {
             if !folds_to(key, name) {
                 continue;
             }
-            if key != name {
-                self.doubt(&format!("{place}{key}: some runtimes take it for {name:?}"));
-            } else {
+            if key == name {
                 exact += 1;
+            } else {
+                self.doubt(&format!("{place}{key}: some runtimes take it for {name:?}"));
             }
             if value.get() != "null" {
                 found.push(*value);
