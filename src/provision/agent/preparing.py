@@ -35,7 +35,8 @@ from provision.install.state import (
 )
 from provision.pipeline.images import open_engine
 from provision.pipeline.obtaining import Obtained, obtain
-from provision.pipeline.resolution import Resolved, Wanted, resolve_pin
+from provision.pipeline.resolution import Resolved, Wanted
+from provision.pipeline.resolving import resolve_pin
 from provision.pipeline.settings import Settings, load_settings
 from provision.progress import Note, Progress
 

@@ -5,7 +5,7 @@ Every key is optional; a host without the file gets the defaults.
 
 from __future__ import annotations
 
-from provision.config.build import ArchiveConfig, DistroConfig, EngineConfig
+from provision.config.build import ArchiveConfig, DistroConfig, EngineConfig, TreeConfig
 from provision.config.drivers import DriverConfig, PolicyConfig, RegistryConfig
 from provision.config.file import PATH, CdiConfig, Config, MetricsConfig, load
 from provision.config.signing import SigningConfig
@@ -22,5 +22,6 @@ __all__ = [
     "PolicyConfig",
     "RegistryConfig",
     "SigningConfig",
+    "TreeConfig",
     "load",
 ]

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,6 +38,8 @@ _READ_TIMEOUT = 60.0
 _MAX_SIGNED = 16 << 20
 # Of what no index gives the size of. The largest driver has less than 1 GiB.
 LARGEST = 4 << 30
+_MAX_SUM = 4096
+_MD5 = re.compile(r"[0-9A-Fa-f]{32}")
 _NUMBER = re.compile(r"[0-9]{1,18}")
 _RETRIED_STATUS = frozenset({408, 429, 500, 502, 503, 504})
 _REACH = (
@@ -116,6 +119,57 @@ def download(
             return True
         finally:
             temporary.unlink(missing_ok=True)
+    raise AssertionError("the last attempt returns or raises")
+
+
+def download_summed(url: str, *, destination: Path, progress: Progress = silent) -> None:
+    """Download a file whose MD5 its publisher has beside it, as ``URL.md5``.
+
+    That finds what was damaged on the way; who wrote it is what HTTPS says.
+
+    Raises:
+        NotFoundError: The server has no such file, or no checksum of it.
+        UnreachableError: The server can't be reached, or kept failing.
+        ProvisionError: The content is not what it should be.
+        OSError: The folder can't be written, or the disk is full.
+    """
+    expected = _published_md5(url)
+    for last in _attempts():
+        try:
+            with destination.open("wb") as stream:
+                _receive(url, os.dup(stream.fileno()), LARGEST, progress)
+        except _TroubleError as error:
+            _give_up_or_wait(url, error, last=last)
+        else:
+            break
+    with destination.open("rb") as stream:
+        got = hashlib.file_digest(stream, partial(hashlib.md5, usedforsecurity=False)).hexdigest()
+    if got != expected:
+        raise ProvisionError(
+            f"'{url}' is not the file that was published: its MD5 is wrong.",
+            resolution="Try again later: it may be damaged or in the middle of an update.",
+            details=f"expected {expected}\ngot      {got}",
+        )
+
+
+def _published_md5(url: str) -> str:
+    text = _get(f"{url}.md5", limit=_MAX_SUM).decode("ascii", "replace").split()
+    if not text or not _MD5.fullmatch(text[0]):
+        raise ProvisionError(
+            f"'{url}.md5' holds no MD5.",
+            resolution="Something else answered in its place: a proxy's page, or a broken mirror.",
+        )
+    return text[0].lower()
+
+
+def _get(url: str, *, limit: int) -> bytes:
+    """Return a small file."""
+    for last in _attempts():
+        try:
+            with _request(url, {}) as response:
+                return b"".join(_content(response, limit=limit))
+        except _TroubleError as error:
+            _give_up_or_wait(url, error, last=last)
     raise AssertionError("the last attempt returns or raises")
 
 

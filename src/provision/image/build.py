@@ -39,6 +39,7 @@ class BuildRequest:
         pin: Names the result.
         files: The build context: content by path, ``Dockerfile`` among them.
         state: Folder for locks and logs.
+        attached: Large files of the build context: where they lie, by path there.
         build_args: Values that can't change the result: jobs, mirrors, proxies.
         network: Network of the build containers; None: the engine's default.
         rebuild: Build although the image exists.
@@ -50,6 +51,7 @@ class BuildRequest:
     build_args: Mapping[str, str] = field(default_factory=dict)
     network: str | None = None
     rebuild: bool = False
+    attached: Mapping[str, Path] = field(default_factory=dict)
 
     @property
     def log(self) -> Path:
@@ -159,7 +161,7 @@ def _run(
         BuildError: An instruction failed.
         EngineLostError: The engine went away.
     """
-    for message in engine.build(pack(request.files), options):
+    for message in engine.build(pack(request.files, request.attached), options):
         for event in stream.feed(message):
             if isinstance(event, Step):
                 log.write(f"Step {event.number}/{event.total}: {event.text}\n")

@@ -4,29 +4,43 @@ from __future__ import annotations
 
 import io
 import tarfile
+import tempfile
 from collections.abc import Mapping
+from pathlib import Path
 from typing import IO
 
 from provision.errors import ProvisionError
 
 
-def pack(files: Mapping[str, bytes]) -> IO[bytes]:
+# What is larger lies in a file while the engine reads it.
+_IN_MEMORY = 16 << 20
+
+
+def pack(files: Mapping[str, bytes], attached: Mapping[str, Path] | None = None) -> IO[bytes]:
     """Return a tar file of regular files, sorted by path, without owner, date or mode of anyone.
 
     Args:
         files: Content by path relative to the context.
+        attached: Files of this machine by path relative to the context.
+
+    Raises:
+        ProvisionError: A path is too long for a tar file.
+        OSError: An attached file can't be read.
     """
-    buffer = io.BytesIO()
+    everything: dict[str, bytes | Path] = {**files, **(attached or {})}
+    buffer = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY)  # noqa: SIM115 - the caller's
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as archive:
-        for path, content in sorted(files.items()):
+        for path, content in sorted(everything.items()):
             entry = tarfile.TarInfo(path)
-            entry.size = len(content)
             entry.mode = 0o644
-            try:
-                archive.addfile(entry, io.BytesIO(content))
-            except ValueError as error:
-                raise ProvisionError(
-                    f"'{path}' can't go into the build context: {error}."
-                ) from error
+            is_file = isinstance(content, Path)
+            with content.open("rb") if is_file else io.BytesIO(content) as stream:
+                entry.size = content.stat().st_size if is_file else len(content)
+                try:
+                    archive.addfile(entry, stream)
+                except ValueError as error:
+                    raise ProvisionError(
+                        f"'{path}' can't go into the build context: {error}."
+                    ) from error
     buffer.seek(0)
     return buffer

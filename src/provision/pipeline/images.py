@@ -80,6 +80,7 @@ def build_image(
         ),
         network=how.network or settings.config.engine.network,
         rebuild=how.rebuild,
+        attached=resolved.attached,
     )
     return build(engine, request, progress=progress)
 

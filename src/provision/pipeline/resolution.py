@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from provision.archive import ArchiveIndex, find_distro, open_index
 from provision.catalogue import Entry, templates_dir
@@ -65,6 +66,7 @@ class Resolved:
         security_mirror: Address of its security updates, if there are any.
         keyring: The archive's keys, where they are not the distro's own.
         is_snapshot: Whether the archive counts although its time of validity is over.
+        attached: Large files of the build context: where they lie, by path there.
     """
 
     pin: Pin
@@ -74,6 +76,7 @@ class Resolved:
     security_mirror: str | None
     keyring: bytes | None = None
     is_snapshot: bool = False
+    attached: Mapping[str, Path] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,14 +92,14 @@ class KernelRow:
         return self.version is not None
 
 
-def resolve_pin(
+def resolve_packaged(
     settings: Settings,
     engine: Callable[[], Engine],
     wanted: Wanted,
     *,
     progress: Progress = silent,
 ) -> Resolved:
-    """Decide every input of a build.
+    """Decide every input of a build whose headers are packages.
 
     Args:
         settings: The host.
@@ -118,7 +121,7 @@ def resolve_pin(
     index = open_driver_index(settings, entry, distro, progress=progress)
     try:
         request = Request(
-            kernel=wanted.kernel or _own_kernel(settings, facts),
+            kernel=wanted.kernel or own_kernel(settings, facts),
             architecture=facts.arch,
             version=wanted.version,
             flavour=wanted.flavour,
@@ -160,7 +163,12 @@ def signing_key(settings: Settings) -> str | None:
     return fingerprint(in_root(settings.root, certificate))
 
 
-def _own_kernel(settings: Settings, facts: Facts) -> str:
+def own_kernel(settings: Settings, facts: Facts) -> str:
+    """Return the kernel of the host.
+
+    Raises:
+        NotFoundError: It has none.
+    """
     if facts.kernel is None:
         raise NotFoundError(
             f"There is no kernel under '{settings.root}'.",

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from provision.render.context import RenderedContext
 from provision.render.dockerfile import render, required_packages
-from provision.render.templates import Templates, family_of, load_templates
+from provision.render.templates import Templates, family_of, load_family, load_templates
 
 __all__ = [
     "RenderedContext",
     "Templates",
     "family_of",
+    "load_family",
     "load_templates",
     "render",
     "required_packages",

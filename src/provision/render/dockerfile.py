@@ -16,7 +16,7 @@ from provision.pin import (
 )
 from provision.recipe import Flavour, Recipe
 from provision.render.context import RenderedContext
-from provision.render.plan import build_plan, fill, placeholders
+from provision.render.plan import build_plan, fill, placeholders, tree_plan
 from provision.render.quoting import one_line, shell_command
 from provision.render.templates import Templates, fill_template, keyring_file
 
@@ -74,6 +74,8 @@ def render(
     contents |= templates.helpers
     contents |= {f"patches/{patch.name}": patches[patch.name] for patch in pin.patches}
     contents |= keyring_file(keyring)
+    if pin.tree is not None:
+        contents["kernel/tree.json"] = tree_plan(pin.tree, pin.kernel.release, pin.compiler)
     return RenderedContext({name: contents[name] for name in sorted(contents)})
 
 
@@ -120,7 +122,8 @@ def _dockerfile(pin: Pin, flavour: Flavour, templates: Templates) -> str:
 
 def _toolchain(pin: Pin) -> list[PackagePin]:
     shared = [package for package in pin.packages if package.name in _TOOLS]
-    by_name = {package.name: package for package in (pin.compiler, *pin.headers, *shared)}
+    compiler = [] if pin.compiler is None else [pin.compiler]
+    by_name = {package.name: package for package in (*compiler, *pin.headers, *shared)}
     return [by_name[name] for name in sorted(by_name)]
 
 

@@ -14,9 +14,16 @@ from provision.errors import NotFoundError
 from provision.render.quoting import label_value, shell_word
 
 COLLECTOR = "collect.py"
+PREPARE_TREE = "prepare_tree.py"
+# The family of kernels whose headers are no packages, whatever the distro.
+TREE = "tree"
 _KEYRING = "archive-keyring.gpg"
 # Distributions by the family whose template serves them.
 _FAMILIES = {"debian": "debian"}
+
+
+# Folders of the files that a family copies into every context.
+_SCRIPTS = {"debian": "debian", TREE: "debian"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +113,11 @@ def load_templates(directory: Path, distro_id: str) -> Templates:
     Raises:
         NotFoundError: No template serves this distro, or the folder lacks it.
     """
-    family = family_of(distro_id)
+    return load_family(directory, family_of(distro_id))
+
+
+def load_family(directory: Path, family: str) -> Templates:
+    """Read the templates of a distro family; arguments and errors as ``load_templates``."""
     main = directory / f"Dockerfile.{family}.j2"
     if not main.is_file():
         raise NotFoundError(
@@ -114,11 +125,13 @@ def load_templates(directory: Path, distro_id: str) -> Templates:
             resolution="Give the folder that holds the Dockerfile templates.",
         )
     macros = sorted((directory / "macros").glob("*.j2"))
-    scripts = sorted(path for path in (directory / family).glob("*") if path.is_file())
-    collector = resources.files(__package__).joinpath(COLLECTOR).read_bytes()
+    scripts = sorted(path for path in (directory / _SCRIPTS[family]).glob("*") if path.is_file())
+    helpers = {COLLECTOR: resources.files(__package__).joinpath(COLLECTOR).read_bytes()}
+    if family == TREE:
+        helpers[PREPARE_TREE] = resources.files("provision.distros").joinpath(PREPARE_TREE).read_bytes()
     return Templates(
         family=family,
         dockerfile=main.name,
         sources={str(path.relative_to(directory)): path.read_text() for path in (main, *macros)},
-        helpers={COLLECTOR: collector} | {path.name: path.read_bytes() for path in scripts},
+        helpers=helpers | {path.name: path.read_bytes() for path in scripts},
     )

@@ -27,8 +27,13 @@ from provision.pin import (
 from provision.recipe import DebSource, Recipe
 from provision.resolve.kernels import buildable_kernels, known_ranges
 from provision.resolve.recipe_digest import recipe_digest
-from provision.resolve.request import Request
-from provision.versions import driver_version, offered_versions, package_of_version
+from provision.resolve.request import KernelTree, Request
+from provision.versions import (
+    driver_version,
+    newest_first,
+    offered_versions,
+    package_of_version,
+)
 
 Source = PackageSource | ArchiveSource | GitSource
 
@@ -53,6 +58,7 @@ def decide(
     index: ArchiveIndex,
     template: str,
     packages: Iterable[str],
+    tree: KernelTree | None = None,
 ) -> Callable[[BasePin], Pin]:
     """Decide everything but the base image, which takes an engine to know.
 
@@ -64,6 +70,7 @@ def decide(
         index: The archive of the distro, with the sections that the recipe names.
         template: Digest of the templates.
         packages: Names of the tools that the build needs, besides compiler and headers.
+        tree: The kernel's tree, where its headers are no packages of the archive.
 
     Returns:
         What makes a Pin from the base image of the build.
@@ -76,10 +83,11 @@ def decide(
     recipe = entry.recipe
     flavour = _flavour(recipe, request.flavour)
     kernel = _kernel(request)
-    headers = find_headers(index, request.kernel)
+    headers = find_headers(index, request.kernel) if tree is None else None
     version = _version(recipe, flavour, request, index)
     _check_kernel(recipe, version, request, index)
-    tools = _tools(packages, index)
+    more = () if tree is None else tree.toolchain.packages
+    tools = _tools([*packages, *more], index)
     sources = _sources(recipe, flavour, version, index)
 
     with refusing(f"The version {version} of '{recipe.name}' can't be pinned."):
@@ -89,10 +97,10 @@ def decide(
         return Pin(
             driver=driver,
             kernel=kernel,
-            distro=index.distro,
+            distro=index.distro if tree is None else tree.distro,
             base=base,
-            compiler=headers.compiler,
-            headers=headers.packages,
+            compiler=headers.compiler if headers else tree and tree.toolchain.compiler,
+            headers=headers.packages if headers else (),
             packages=tools,
             components=components_of(recipe),
             sources=sources,
@@ -100,9 +108,90 @@ def decide(
             recipe=recipe_digest(recipe, flavour),
             template=template,
             keyring=keyring_digest(index.keyring),
+            tree=None if tree is None else tree.pin,
         )
 
     return on
+
+
+def decide_in_image(
+    request: Request, *, entry: Entry, template: str, tree: KernelTree
+) -> Callable[[BasePin], Pin]:
+    """Decide everything but a base image that has the compiler and all tools.
+
+    Args:
+        request: What is wanted.
+        entry: The driver; its source is no package, because no archive belongs to the image.
+        template: Digest of the templates.
+        tree: The kernel's tree.
+
+    Raises:
+        NotFoundError: An unknown version or flavour, a kernel that the driver is not known to
+            build on, or a driver whose source is packages.
+        UsageError: The kernel's name is none.
+    """
+    recipe = entry.recipe
+    flavour = _flavour(recipe, request.flavour)
+    kernel = _kernel(request)
+    if isinstance(recipe.source, DebSource):
+        raise NotFoundError(
+            f"The source of '{recipe.name}' is packages of Debian, and the base image that builds"
+            f" for {tree.distro.id} {tree.distro.version} has no archive of Debian.",
+            resolution="Have Debian's packages compile, with the kernel's tree: under [[trees]] in"
+            ' /etc/provision/provision.toml, set kernels, path and toolchain = "debian:12".',
+        )
+    version = _released_version(recipe, flavour, request)
+    if not request.force and not recipe.builds_on(version=version, kernel_release=request.kernel):
+        raise NotFoundError(
+            f"'{recipe.name}' {version} is not known to build on the kernel {request.kernel}.",
+            resolution="Try it all the same with --force, or another version of the driver.",
+            details="\n".join(f"driver.toml, {line}" for line in known_ranges(recipe, version)),
+        )
+
+    def on(base: BasePin) -> Pin:
+        return Pin(
+            driver=DriverPin(name=recipe.name, version=version, flavour=flavour),
+            kernel=kernel,
+            distro=tree.distro,
+            base=base,
+            compiler=None,
+            headers=(),
+            packages=(),
+            sources=_released(recipe, version),
+            patches=_patches(entry, version=version, flavour=flavour),
+            recipe=recipe_digest(recipe, flavour),
+            template=template,
+            tree=tree.pin,
+        )
+
+    return on
+
+
+def _released_version(recipe: Recipe, flavour: str, request: Request) -> str:
+    """Return the version asked for, or the newest that fits the kernel, of a released source."""
+    offered = newest_first(_release_versions(recipe))
+    candidates = [
+        v for v in offered if request.version in {None, v} or _is_of(v, str(request.version))
+    ]
+    if not candidates:
+        raise NotFoundError(
+            f"'{recipe.name}' ({flavour}) has no version {request.version}.",
+            resolution=_choices(request.version or "", offered),
+        )
+    fitting = [v for v in candidates if recipe.builds_on(version=v, kernel_release=request.kernel)]
+    return request.prefer if request.prefer in fitting else (fitting or candidates)[0]
+
+
+def _release_versions(recipe: Recipe) -> list[str]:
+    if isinstance(recipe.source, DebSource):
+        return []
+    return [release.version for release in recipe.source.releases]
+
+
+def _released(recipe: Recipe, version: str) -> tuple[Source, ...]:
+    if isinstance(recipe.source, DebSource):
+        return ()
+    return tuple(release.source() for release in recipe.source.releases if release.version == version)
 
 
 def components_of(recipe: Recipe) -> tuple[str, ...]:
@@ -221,7 +310,7 @@ def _tools(names: Iterable[str], index: ArchiveIndex) -> tuple[PackagePin, ...]:
 def _sources(recipe: Recipe, flavour: str, version: str, index: ArchiveIndex) -> tuple[Source, ...]:
     source = recipe.source
     if not isinstance(source, DebSource):
-        return tuple(release.source() for release in source.releases if release.version == version)
+        return _released(recipe, version)
     names = dict.fromkeys([str(recipe.flavours[flavour].package), *source.userspace])
     found = {name: package_of_version(index, name, version) for name in names}
     missing = [name for name, package in found.items() if package is None]

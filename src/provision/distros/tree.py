@@ -1,0 +1,167 @@
+"""Kernels whose headers are no packages: a kernel's source, or what its own build left.
+
+Pure: which compiler and packages a tree takes, and what to say where it can't serve its kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from provision.archive import ArchiveIndex
+from provision.distros.prepare_tree import (
+    Compiler,
+    TreeError,
+    check_symvers,
+    compiler_of,
+    parse_config,
+)
+from provision.documents import refusing
+from provision.errors import NotFoundError, ProvisionError
+from provision.pin import PackagePin
+
+# What the kernel's own build calls.
+# Source: https://docs.kernel.org/process/changes.html, checked with Linux 6.1 to 6.12.
+_FOR_SOURCE = ("bc", "bison", "flex", "libelf-dev", "libssl-dev")
+# What a prepared tree's own programs are linked with: objtool, sign-file.
+_FOR_PREPARED = ("libelf-dev", "libssl-dev")
+_ALWAYS = ("libc6-dev",)
+# The kernel's build names the type information of modules after the tool that makes it.
+_BTF = "CONFIG_DEBUG_INFO_BTF"
+_BTF_PACKAGE = "dwarves"
+_NEIGHBOURS = 40
+# Where distros publish the files of their kernels, by release or build.
+# Sources: https://www.flatcar.org/docs/latest/reference/developer-guides/kernel-modules/ and
+# https://github.com/GoogleCloudPlatform/cos-gpu-installer.
+RELEASES = {
+    "cos": "https://storage.googleapis.com/cos-tools",
+    "flatcar": "https://stable.release.flatcar-linux.net/{board}-usr",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Toolchain:
+    """What compiles in a tree.
+
+    Attributes:
+        compiler: The compiler that built the kernel; None: it is no package.
+        packages: Names of further packages.
+        llvm: Value of ``LLVM`` for the kernel's build; None: it is GCC.
+    """
+
+    compiler: PackagePin | None
+    packages: tuple[str, ...]
+    llvm: str | None = None
+
+
+def read_config(text: str, *, name: str) -> Mapping[str, str]:
+    """Return the options of a kernel's configuration.
+
+    Args:
+        text: The whole file.
+        name: Where it comes from, for messages.
+
+    Raises:
+        ProvisionError: It is no kernel's configuration.
+    """
+    options = parse_config(text)
+    if not any(option in options for option in ("CONFIG_64BIT", "CONFIG_MODULES", "CONFIG_SMP")):
+        raise ProvisionError(
+            f"'{name}' is not the configuration of a kernel.",
+            resolution="Name the right file as 'config' of [[trees]] in"
+            " /etc/provision/provision.toml. A kernel with CONFIG_IKCONFIG_PROC says its own:"
+            " zcat /proc/config.gz",
+        )
+    return options
+
+
+def require_symvers(config: Mapping[str, str], kernel: str, *, has_symvers: bool) -> None:
+    """Refuse a kernel with modversions whose Module.symvers is not there.
+
+    Raises:
+        NotFoundError: It is not there, and the kernel would refuse the modules.
+    """
+    try:
+        check_symvers(config, has_symvers=has_symvers, kernel=kernel)
+    except TreeError as error:
+        raise NotFoundError(
+            f"The kernel {kernel} has modversions (CONFIG_MODVERSIONS=y), and its Module.symvers is"
+            " not there: the modules would hold no CRCs, and the kernel would refuse them.",
+            resolution="It comes from the very build of the kernel. Distros ship it as"
+            f" /boot/symvers-{kernel}.gz or in their headers; who builds a kernel finds it in the"
+            " folder of the build: cp Module.symvers /etc/provision/. Name it as 'symvers' of"
+            " [[trees]] in /etc/provision/provision.toml.",
+        ) from error
+
+
+def compiler_package(config: Mapping[str, str], kernel: str, index: ArchiveIndex) -> Toolchain:
+    """Return the packages of a distro that compile as the kernel was compiled.
+
+    Raises:
+        NotFoundError: The distro has no compiler of that major version, or the configuration
+            doesn't say which one it was.
+    """
+    wanted = _compiler(config, kernel)
+    name = f"{wanted.name}-{wanted.major}"
+    package = index.package(name)
+    if package is None:
+        raise _other_compiler(wanted, kernel, index)
+    with refusing(f"The package {name} {package.version} can't be pinned."):
+        pin = PackagePin(name=name, version=package.version)
+    if wanted.name == "clang":
+        more = (f"lld-{wanted.major}", f"llvm-{wanted.major}")
+        return Toolchain(pin, more, llvm=f"-{wanted.major}")
+    return Toolchain(pin, ())
+
+
+def compiler_beside(config: Mapping[str, str] | None) -> Toolchain:
+    """Return what compiles where that is no package: the build compares its major version.
+
+    Args:
+        config: The kernel's configuration; None: only the build can read it.
+    """
+    wanted = None if config is None else compiler_of(config)
+    return Toolchain(None, (), llvm="1" if wanted and wanted.name == "clang" else None)
+
+
+def build_packages(kind: str, config: Mapping[str, str]) -> tuple[str, ...]:
+    """Return names of the packages that a tree takes besides the compiler.
+
+    Args:
+        kind: As in the Pin.
+        config: The kernel's configuration.
+    """
+    if kind != "source":
+        return (*_ALWAYS, *_FOR_PREPARED)
+    more = (_BTF_PACKAGE,) if config.get(_BTF) == "y" else ()
+    return (*_ALWAYS, *_FOR_SOURCE, *more)
+
+
+def _compiler(config: Mapping[str, str], kernel: str) -> Compiler:
+    wanted = compiler_of(config)
+    if wanted is None:
+        raise NotFoundError(
+            f"The configuration of the kernel {kernel} does not say which compiler built it"
+            " (CONFIG_CC_VERSION_TEXT).",
+            resolution="Take the configuration that the kernel was built with, as it lies in"
+            " /proc/config.gz or in the build's folder; Linux has that option since 4.18.",
+        )
+    return wanted
+
+
+def _other_compiler(wanted: Compiler, kernel: str, index: ArchiveIndex) -> NotFoundError:
+    distro = f"{index.distro.id}:{index.distro.version}"
+    there = _compilers(wanted.name, index)
+    return NotFoundError(
+        f"The kernel {kernel} was built with {wanted.name} {wanted.major}, and {distro} has no"
+        f" package {wanted.name}-{wanted.major}: modules by a compiler of another major version may"
+        " not load, or break the kernel.",
+        resolution="Name a distro that has it as 'toolchain' of [[trees]] in"
+        ' /etc/provision/provision.toml, such as toolchain = "debian:13".',
+        details=f"{distro} has {', '.join(there) or 'none'}",
+    )
+
+
+def _compilers(name: str, index: ArchiveIndex) -> Iterable[str]:
+    names = (f"{name}-{major}" for major in range(_NEIGHBOURS))
+    return [candidate for candidate in names if index.package(candidate) is not None]
