@@ -11,6 +11,7 @@ import re
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    AfterValidator,
     ConfigDict,
     Field,
     SerializerFunctionWrapHandler,
@@ -30,15 +31,29 @@ KernelRelease = Annotated[
 Version = Annotated[
     str, StringConstraints(pattern=r"^[0-9A-Za-z][A-Za-z0-9.+~_-]*$", max_length=64)
 ]
-# Debian policy 5.6.12; the epoch's colon included.
-PackageVersion = Annotated[str, StringConstraints(pattern=r"^[0-9][A-Za-z0-9.+:~-]*$")]
-PackageName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9+.-]+$")]
+# Debian policy 5.6.12, and epoch:version-release of RPM; the epoch's colon included.
+PackageVersion = Annotated[str, StringConstraints(pattern=r"^[0-9A-Za-z][A-Za-z0-9.+:~^_-]*$")]
+PackageName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9+._-]+$")]
 
 # Goes into a RUN line: nothing that a shell reads.
 Url = Annotated[str, StringConstraints(pattern=r"^https?://[^\s\"'\\$`]+$")]
 Commit = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]
 # Name and tag, as a Dockerfile's FROM takes it.
 ImageName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][A-Za-z0-9._/:-]*$")]
+
+
+def _inside(path: str) -> str:
+    if any(part in {"", ".", ".."} for part in path.split("/")):
+        raise ValueError(f"'{path}' is no path below a folder")
+    return path
+
+
+# Below a repository's folder.
+Location = Annotated[
+    str,
+    StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9+~^:%@=,._/-]*$"),
+    AfterValidator(_inside),
+]
 
 _DIGEST_LENGTH = 12
 # https://github.com/opencontainers/distribution-spec/blob/v1.1.0/spec.md#pulling-manifests
@@ -85,6 +100,30 @@ class PackagePin(Frozen):
 
     name: PackageName
     version: PackageVersion
+
+
+class ClosurePackage(Frozen):
+    """A package that the build container gets, whole, in exactly this build.
+
+    Attributes:
+        name: Its name.
+        version: As its family writes it: ``1:2.3-4`` for Debian's and for RPM's.
+        arch: As its family calls it (``amd64``, ``x86_64``, ``noarch``).
+        sha256: Of its file.
+        size: Bytes of its file.
+        repository: Which one it is from, as the solver calls it.
+        location: Its path in there.
+        action: Whether the base image has it in another version.
+    """
+
+    name: PackageName
+    version: PackageVersion
+    arch: Name
+    sha256: Sha256
+    size: int = Field(ge=0)
+    repository: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9:+._/@ -]*$")]
+    location: Location
+    action: Literal["install", "upgrade"] = "install"
 
 
 class PackageSource(Frozen):
@@ -159,6 +198,8 @@ class Pin(Frozen):
         compiler: The compiler that built the kernel; None: it is no package (see ``tree``).
         headers: The packages that hold the kernel's headers.
         packages: Further build tools.
+        closure: Every package that is installed for the build, by name; empty where the packages
+            above are all that is pinned. Their addresses are no part of it.
         components: Sections of the archive that the sources need besides ``main``.
         sources: What is built and shipped.
         patches: Applied in this order.
@@ -179,6 +220,7 @@ class Pin(Frozen):
     compiler: PackagePin | None
     headers: tuple[PackagePin, ...]
     packages: tuple[PackagePin, ...]
+    closure: tuple[ClosurePackage, ...] = ()
     components: tuple[Name, ...] = ()
     sources: tuple[Source, ...]
     patches: tuple[FilePin, ...] = ()
@@ -192,11 +234,13 @@ class Pin(Frozen):
 
     @model_serializer(mode="wrap")
     def _said_if_any(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out what a Pin doesn't name: Pins are older than these fields."""
+        """Leave out what a Pin says nothing of: such Pins are older than these members."""
         data: dict[str, Any] = handler(self)
         for name in ("keyring", "tree"):
             if data[name] is None:
                 del data[name]
+        if not data["closure"]:
+            del data["closure"]
         return data
 
     def canonical_json(self) -> str:

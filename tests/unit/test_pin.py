@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from provision.pin import (
     ArchiveSource,
     BasePin,
+    ClosurePackage,
     DistroPin,
     DriverPin,
     FilePin,
@@ -55,6 +56,17 @@ BASE_PIN = st.builds(
     image=text(r"[a-z]{1,5}:[a-z]{1,5}"),
     digest=SHA256.map(lambda digest: f"sha256:{digest}"),
 )
+CLOSURE_PACKAGE = st.builds(
+    ClosurePackage,
+    name=text(r"[A-Za-z0-9][A-Za-z0-9+._-]{1,9}"),
+    version=text(r"([0-9]:)?[0-9A-Za-z][A-Za-z0-9.+~^_-]{0,9}"),
+    arch=st.sampled_from(["x86_64", "noarch", "amd64"]),
+    sha256=SHA256,
+    size=st.integers(0, 1 << 40),
+    repository=text(r"[A-Za-z0-9][A-Za-z0-9:+._/@ -]{0,9}"),
+    location=text(r"[a-zA-Z0-9]{1,5}(/[A-Za-z0-9][A-Za-z0-9+~^:%@=,._-]{0,9}){0,3}"),
+    action=st.sampled_from(["install", "upgrade"]),
+)
 FILE_PIN = st.builds(FilePin, name=text(r"[a-z]{1,9}\.patch"), sha256=SHA256)
 
 
@@ -71,6 +83,7 @@ PINS = st.builds(
     compiler=PACKAGE_PIN,
     headers=some(PACKAGE_PIN, least=1),
     packages=some(PACKAGE_PIN),
+    closure=some(CLOSURE_PACKAGE),
     components=some(NAME),
     sources=some(SOURCE, least=1),
     patches=some(FILE_PIN),
@@ -116,6 +129,8 @@ def changed(key: str | int, value: str | int | None) -> str | int:
         return value + 1
     if key == "architecture":
         return "aarch64" if value == "x86_64" else "x86_64"
+    if key == "action":
+        return "upgrade" if value == "install" else "install"
     if value.endswith(".patch"):
         return f"0{value}"
     # The last character of every other text of a Pin may be a digit.
@@ -162,7 +177,17 @@ def test_every_list_counts_with_its_length_and_order(pin: Pin, data: st.DataObje
 
 
 def test_a_pin_has_no_other_fields_than_those_that_the_mutations_reach() -> None:
-    generated = set(json.loads(example(keyring="3" * 64).canonical_json()))
+    package = ClosurePackage(
+        name="gcc",
+        version="12.2.0-14",
+        arch="x86_64",
+        sha256="5" * 64,
+        size=1,
+        repository="baseos",
+        location="Packages/g/gcc-12.2.0-14.x86_64.rpm",
+    )
+    whole = example(keyring="3" * 64).model_copy(update={"closure": (package,)})
+    generated = set(json.loads(whole.canonical_json()))
     assert generated == {field.alias or name for name, field in Pin.model_fields.items()}
 
 
@@ -188,6 +213,24 @@ def test_a_keyring_of_ones_own_is_part_of_the_pin_and_the_distros_is_not() -> No
     assert len({own.digest, other.digest, example().digest}) == 3
     assert json.loads(own.canonical_json())["keyring"] == "3" * 64
     assert "keyring" not in json.loads(example().model_dump_json(by_alias=True))
+
+
+def test_a_pin_without_a_closure_says_nothing_of_one() -> None:
+    assert "closure" not in json.loads(example().model_dump_json(by_alias=True))
+
+
+@pytest.mark.parametrize("location", ["../a.rpm", "a/../b.rpm", "/a.rpm", "a//b.rpm", "a b.rpm"])
+def test_a_location_stays_below_its_repository(location: str) -> None:
+    with pytest.raises(ValidationError):
+        ClosurePackage(
+            name="gcc",
+            version="12",
+            arch="x86_64",
+            sha256="5" * 64,
+            size=1,
+            repository="baseos",
+            location=location,
+        )
 
 
 def test_the_digest_is_written_down() -> None:

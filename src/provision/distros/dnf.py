@@ -1,0 +1,157 @@
+"""The family of dnf: RHEL and its rebuilds, Oracle Linux, Fedora, Amazon Linux.
+
+One script serves dnf 4 and dnf 5: both keep what they download below ``cachedir``, in folders named
+after their repositories.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+from provision.distros import messages, rpm
+from provision.distros.headers import find_compilers, find_headers
+from provision.distros.model import (
+    WORK,
+    Distro,
+    Failure,
+    FamilyName,
+    HeaderQuery,
+    Package,
+    Release,
+    Repository,
+    Script,
+    Spec,
+)
+from provision.errors import ProvisionError
+
+_CAPABILITY = re.compile(r"^kernel(?:-uek)?-devel-uname-r = (?P<kernel>\S+)$")
+_NUMBERS = re.compile(r"[0-9]+|[A-Za-z]+")
+
+
+class Dnf:
+    """The family of dnf; methods as ``Family`` says."""
+
+    name: FamilyName = "dnf"
+
+    def headers(self, distro: Distro, kernel: str, architecture: str) -> HeaderQuery:
+        """Return the capability that a kernel's headers provide."""
+        return find_headers(distro, kernel, architecture)
+
+    def compiler(self, distro: Distro, cc_version_text: str) -> tuple[Spec, ...]:
+        """Return the packages that may hold a compiler, the preferred one first."""
+        return find_compilers(distro, cc_version_text)
+
+    def solve(
+        self,
+        distro: Distro,
+        release: Release,
+        specs: tuple[Spec, ...],
+        repositories: tuple[Repository, ...],
+        *,
+        config: str | None = None,
+    ) -> Script:
+        """Return what downloads the closure of packages."""
+        wanted = " ".join(shlex.quote(spec.text) for spec in specs)
+        text = "\n".join(
+            [
+                _prelude(distro, repositories),
+                _DOWNLOAD.replace("@specs@", wanted),
+                rpm.key_check(rpm.key_patterns(distro, release, repositories)),
+                _ORIGINS.replace("@options@", _words(distro, repositories)),
+                rpm.bases(repositories) if repositories else _URLS,
+                rpm.listing(),
+                rpm.config_copy(config) if config else "",
+            ]
+        )
+        return Script(
+            text, files=rpm.repository_files(repositories), config="config" if config else None
+        )
+
+    def parse(self, output: bytes) -> tuple[Package, ...]:
+        """Return the closure that a script wrote."""
+        return rpm.parse(output)
+
+    def explain(self, failure: Failure) -> ProvisionError:
+        """Return what to say about a script that failed."""
+        return messages.explain(failure, messages.DNF)
+
+    def kernels(
+        self, distro: Distro, release: Release, repositories: tuple[Repository, ...]
+    ) -> Script:
+        """Return what lists the kernels whose headers the repositories have."""
+        del release
+        query = (
+            "run --quiet repoquery --provides --whatprovides kernel-devel-uname-r"
+            " --whatprovides kernel-uek-devel-uname-r"
+        )
+        text = f"{_prelude(distro, repositories)}\n{query} > closure"
+        return Script(text, files=rpm.repository_files(repositories), folder=None)
+
+    def parse_kernels(self, output: bytes) -> tuple[str, ...]:
+        """Return the kernels' releases, the newest first."""
+        found = {
+            match["kernel"]
+            for line in output.decode(errors="replace").splitlines()
+            if (match := _CAPABILITY.match(line.strip()))
+        }
+        return tuple(sorted(found, key=release_key, reverse=True))
+
+
+def release_key(release: str) -> tuple[tuple[bool, int, str], ...]:
+    """Return a sort key of releases that orders them as RPM does: numbers above words.
+
+    Source: rpmvercmp, https://rpm.org/docs/4.20.x/manual/dependencies.html#versioning
+    """
+    return tuple(
+        (part.isdigit(), int(part) if part.isdigit() else 0, part)
+        for part in _NUMBERS.findall(release)
+    )
+
+
+# dnf 4 copies exactly the transaction's packages into a folder; dnf 5 has no such option, and its
+# cache holds nothing else.
+_DOWNLOAD = """\
+rm -rf packages origins.txt && mkdir packages && : > origins.txt
+case $(dnf --version 2> /dev/null | head -n 1) in
+    [234].*) run --assumeyes install --downloadonly --destdir=packages @specs@ ;;
+    *) run --assumeyes install --downloadonly @specs@
+       find cache -name '*.rpm' -exec cp {} packages/ ';' ;;
+esac
+"""
+# The index, still in the cache, says which repository has a package and where in there.
+_ORIGINS = r"""
+ls packages > files.txt
+query() {
+    [ -s files.txt ] || return 0
+    sed 's/[.]rpm$//' files.txt | xargs dnf --quiet --cacheonly @options@ repoquery "$@"
+}
+query --qf 'located\t%{repoid}\t%{location}\n' >> origins.txt \
+    || echo 'where the packages are from is not known'
+"""
+# Where mirrors change from run to run, dnf says which one it would take.
+_URLS = r"""
+query --location | sed 's|^|url\t|' >> origins.txt \
+    || echo 'the addresses of the packages are not known'
+"""
+
+
+def _words(distro: Distro, repositories: tuple[Repository, ...]) -> str:
+    options = [
+        f"--setopt=cachedir={WORK}/cache",
+        # The same setting of dnf 5 for root; dnf 4 says in a line that it has none.
+        f"--setopt=system_cachedir={WORK}/cache",
+        "--setopt=keepcache=True",
+        "--setopt=install_weak_deps=False",
+        *distro.options,
+    ]
+    if repositories:
+        options += [f"--setopt=reposdir={WORK}/repos"]
+    return " ".join(shlex.quote(option) for option in options)
+
+
+def _prelude(distro: Distro, repositories: tuple[Repository, ...]) -> str:
+    return f"""\
+set -eu
+cd {WORK}
+run() {{ dnf {_words(distro, repositories)} "$@"; }}"""

@@ -1,0 +1,102 @@
+"""The data files of the distros, read once, and the families by name."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import tomllib
+from collections.abc import Mapping
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from provision.distros.dnf import Dnf
+from provision.distros.model import Distro, Family, Release
+from provision.distros.zypper import Zypper
+from provision.documents import parse_json
+from provision.errors import NotFoundError
+from provision.pin import DistroPin
+
+_FAMILIES: Mapping[str, Family] = {"dnf": Dnf(), "zypper": Zypper()}
+# What a distro has for itself, although it is like another.
+_OWN = frozenset({"id", "name", "like", "releases", "proven", "entitlement", "environment"})
+
+
+def known_distros() -> list[str]:
+    """Return the releases that drivers can be built for, as ``id:version``."""
+    return [
+        f"{distro.id}:{release.version}"
+        for distro in _distros().values()
+        for release in distro.releases
+    ]
+
+
+def distro_named(distro_id: str) -> Distro | None:
+    """Return a distro by its ID of os-release; None: there are no data of it."""
+    return _distros().get(distro_id)
+
+
+def find_distro(text: str) -> DistroPin:
+    """Return the release that a text such as ``rocky:9``, ``rocky:9.4`` or ``rocky:el9`` names.
+
+    Raises:
+        NotFoundError: There is no such distro, or none that is known.
+    """
+    name, _, version = text.partition(":")
+    distro = distro_named(name)
+    release = distro.release(version) if distro and version else None
+    if distro is not None and release is not None:
+        return distro.pin(release)
+    known = known_distros()
+    # Another release of a known distro is no misspelling.
+    close = [] if distro else difflib.get_close_matches(text, known, n=1, cutoff=0.5)
+    raise NotFoundError(
+        f"The distro '{text}' is not supported.",
+        resolution=(f"Did you mean '{close[0]}'? " if close else "")
+        + f"There are {', '.join(known)}.",
+    )
+
+
+def release_of(pin: DistroPin) -> tuple[Distro, Release]:
+    """Return the data of the release that a Pin names.
+
+    Raises:
+        NotFoundError: There are none.
+    """
+    distro = distro_named(pin.id)
+    release = distro.release(pin.version) if distro else None
+    if distro is None or release is None:
+        raise NotFoundError(
+            f"There are no data of the distro '{pin.id}:{pin.version}'.",
+            resolution=f"There are {', '.join(known_distros())}.",
+        )
+    return distro, release
+
+
+def family_of(distro: Distro) -> Family:
+    """Return the module that serves a distro."""
+    return _FAMILIES[distro.family]
+
+
+@cache
+def _distros() -> Mapping[str, Distro]:
+    """Read the data files, in the order of ids."""
+    files = sorted(
+        (file for file in resources.files(__package__).iterdir() if file.name.endswith(".toml")),
+        key=lambda file: file.name,
+    )
+    raw = {file.name.removesuffix(".toml"): tomllib.loads(file.read_text()) for file in files}
+    return {
+        name: parse_json(json.dumps(_whole(data, raw)), Distro, name=f"{name}.toml")
+        for name, data in raw.items()
+    }
+
+
+def _whole(data: dict[str, Any], raw: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    """Return a distro's data with those of the distro that it is like."""
+    like = data.get("like")
+    if like is None:
+        return data
+    inherited = {key: value for key, value in _whole(raw[like], raw).items() if key not in _OWN}
+    names = {**inherited.get("names", {}), **data.get("names", {})}
+    return {**inherited, **data, **({"names": names} if names else {})}

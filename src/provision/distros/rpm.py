@@ -1,0 +1,233 @@
+"""What dnf and zypper have in common: RPM's files, keys and words.
+
+A script ends in a listing (``Script.output``), one record a line, its words separated by tabs:
+
+* ``installed NAME.ARCH``: a package of the base image.
+* ``package NAME EPOCH VERSION RELEASE ARCH SIZE SHA256 FILE``: a downloaded one.
+* ``located REPOSITORY LOCATION``: where one came from; the file's name is the location's end.
+* ``url URL``: an address of one.
+* ``base REPOSITORY URL``: an address of a repository.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Self
+
+from provision.distros.model import WORK, Distro, Package, Release, Repository
+from provision.documents import refusing
+from provision.errors import ProvisionError
+from provision.pin import ClosurePackage
+
+# Exit statuses of the scripts' own.
+BAD_SIGNATURE = 41
+NO_KEYS = 42
+NO_CONFIG = 43
+_FIELDS = {"installed": 2, "package": 9, "located": 3, "url": 2, "base": 3}
+_NUMBER = re.compile(r"[0-9]+")
+
+
+def key_check(release_keys: Iterable[str]) -> str:
+    """Return the part of a script that checks the signature of every downloaded package.
+
+    Not with the base image's own database of keys, but with the distro's keys alone, so that no
+    key counts that a base image or a repository brought along.
+
+    Args:
+        release_keys: Glob patterns of key files, in the container.
+    """
+    patterns = " ".join(release_keys)
+    return f"""\
+set --
+for key in {patterns}; do [ ! -f "$key" ] || set -- "$@" "$key"; done
+if [ $# -eq 0 ]; then echo "no key of the distro: {patterns}"; exit {NO_KEYS}; fi
+rm -rf {WORK}/keydb && mkdir {WORK}/keydb
+rpmkeys --dbpath {WORK}/keydb --import "$@"
+for file in packages/*.rpm; do
+    [ -e "$file" ] || continue
+    rpmkeys --dbpath {WORK}/keydb --define '_pkgverify_level all' --verbose \\
+        --checksig "$file" > checked 2>&1 \\
+        && grep -qi 'signature.*: OK$' checked && continue
+    cat checked
+    exit {BAD_SIGNATURE}
+done
+"""
+
+
+def listing() -> str:
+    """Return the part of a script that describes the downloaded packages."""
+    return r"""
+{
+    rpm -qa --qf 'installed\t%{NAME}.%{ARCH}\n'
+    set -- packages/*.rpm
+    if [ -e "$1" ]; then
+        rpm -qp --nosignature "$@" > headers.txt \
+            --qf 'package\t%{NAME}\t%{EPOCH}\t%{VERSION}\t%{RELEASE}\t%{ARCH}\n'
+        stat --format %s "$@" > sizes.txt
+        sha256sum "$@" | sed 's|  packages/|\t|' > sums.txt
+        paste headers.txt sizes.txt sums.txt
+    fi
+    cat origins.txt
+} > closure
+"""
+
+
+def config_copy(config: str) -> str:
+    """Return the part of a script that copies a file out of the downloaded packages.
+
+    Whichever of the three ways the base image has: only the last one is everywhere, and it is the
+    slowest.
+
+    Args:
+        config: Absolute path of the file where it is installed.
+    """
+    path = shlex.quote(config)
+    return f"""\
+rm -rf config unpacked
+for file in packages/*.rpm; do
+    rpm -qpl --nosignature "$file" | grep -qxF {path} || continue
+    if command -v rpm2cpio > /dev/null && command -v cpio > /dev/null; then
+        rpm2cpio "$file" | cpio --quiet -i --to-stdout .{path} > config
+    elif command -v rpm2archive > /dev/null; then
+        rpm2archive - < "$file" | tar -xzOf - .{path} > config
+    else
+        mkdir unpacked
+        rpm --install --root {WORK}/unpacked --nodeps --noscripts --notriggers --nosignature "$file"
+        cp unpacked{path} config
+        rm -rf unpacked
+    fi
+done
+if [ ! -s config ]; then echo "no package holds {config}"; exit {NO_CONFIG}; fi
+"""
+
+
+def repository_files(repositories: tuple[Repository, ...]) -> Mapping[str, bytes]:
+    """Return the ``.repo`` files and keys of repositories, by path below ``WORK``.
+
+    dnf and zypper read the same format.
+
+    Args:
+        repositories: Used instead of the base image's own.
+    """
+    files: dict[str, bytes] = {}
+    for repository in repositories:
+        lines = [f"[{repository.id}]", f"name={repository.id}", "enabled=1"]
+        lines.append("baseurl=" + "\n        ".join(repository.urls))
+        keys = [f"keys/{repository.id}-{name}" for name in repository.keys]
+        lines += [f"gpgcheck={1 if keys else 0}", "repo_gpgcheck=0"]
+        if keys:
+            lines.append("gpgkey=" + "\n       ".join(f"file://{WORK}/{key}" for key in keys))
+        files[f"repos/{repository.id}.repo"] = ("\n".join(lines) + "\n").encode()
+        files |= {
+            f"keys/{repository.id}-{name}": content for name, content in repository.keys.items()
+        }
+    return files
+
+
+def bases(repositories: tuple[Repository, ...]) -> str:
+    """Return the part of a script that says where repositories are."""
+    words = " ".join(
+        shlex.quote(f"base\t{repository.id}\t{url}")
+        for repository in repositories
+        for url in repository.urls
+    )
+    return f"printf '%s\\n' {words} >> origins.txt\n"
+
+
+def key_patterns(
+    distro: Distro, release: Release, repositories: tuple[Repository, ...]
+) -> tuple[str, ...]:
+    """Return where the keys lie that packages must be signed with, as patterns in the container."""
+    own = release.keys or distro.keys
+    if not repositories:
+        return own
+    given = any(repository.keys for repository in repositories)
+    foreign = any(not repository.keys for repository in repositories)
+    return ((f"{WORK}/keys/*",) if given else ()) + (own if foreign else ())
+
+
+def parse(output: bytes) -> tuple[Package, ...]:
+    """Return the closure that a listing describes, in the order of names.
+
+    Raises:
+        ProvisionError: It is no such listing.
+    """
+    records: dict[str, list[list[str]]] = {kind: [] for kind in _FIELDS}
+    for line in output.decode(errors="replace").splitlines():
+        words = line.split("\t")
+        if not line.strip():
+            continue
+        if _FIELDS.get(words[0]) != len(words):
+            raise _no_listing(line)
+        records[words[0]].append(words[1:])
+    origins = _Origins.of(records)
+    found = [_package(words, origins) for words in records["package"]]
+    return tuple(sorted(found, key=lambda p: (p.pinned.name, p.pinned.arch, p.pinned.version)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Origins:
+    """What a listing says besides the packages; places and addresses by the file's name."""
+
+    installed: frozenset[str]
+    places: Mapping[str, tuple[str, str]]
+    urls: Mapping[str, list[str]]
+    bases: Mapping[str, list[str]]
+
+    @classmethod
+    def of(cls, records: Mapping[str, list[list[str]]]) -> Self:
+        urls: dict[str, list[str]] = {}
+        for (url,) in records["url"]:
+            urls.setdefault(_file_name(url), []).append(url)
+        bases: dict[str, list[str]] = {}
+        for repository, url in records["base"]:
+            bases.setdefault(repository, []).append(url.rstrip("/"))
+        return cls(
+            installed=frozenset(words[0] for words in records["installed"]),
+            places={_file_name(place): (name, place) for name, place in records["located"]},
+            urls=urls,
+            bases=bases,
+        )
+
+    def addresses(self, file: str) -> tuple[str, ...]:
+        """Return where a file is: under the addresses of its repository, and its own."""
+        repository, location = self.places.get(file, ("", file))
+        known = [f"{base}/{location}" for base in self.bases.get(repository, [])]
+        return tuple(dict.fromkeys([*known, *self.urls.get(file, [])]))
+
+
+def _file_name(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+def _package(words: list[str], origins: _Origins) -> Package:
+    name, epoch, version, release, arch, size, sha256, file = words
+    if not _NUMBER.fullmatch(size):
+        raise _no_listing("\t".join(words))
+    edition = f"{version}-{release}"
+    repository, location = origins.places.get(file, ("unknown", file))
+    # Kernels and their headers are installed beside those of other versions.
+    beside = name.startswith("kernel")
+    with refusing(f"The package '{file}' can't be pinned."):
+        pinned = ClosurePackage(
+            name=name,
+            version=edition if epoch in {"(none)", "0"} else f"{epoch}:{edition}",
+            arch=arch,
+            sha256=sha256,
+            size=int(size),
+            repository=repository,
+            location=location.removeprefix("./"),
+            action="upgrade" if f"{name}.{arch}" in origins.installed and not beside else "install",
+        )
+    return Package(pinned=pinned, file=file, urls=origins.addresses(file))
+
+
+def _no_listing(line: str) -> ProvisionError:
+    return ProvisionError(
+        "The solving container wrote a list of packages that can't be understood.",
+        resolution="This is a defect: please report it with the line below.",
+        details=line,
+    )
