@@ -57,11 +57,12 @@ class Preparer:
     catalogues: Sequence[Path]
     progress: Progress
     coming: tuple[str, ...] = ()
+    usr: Path | None = None
 
     @cached_property
     def settings(self) -> Settings:
         """What builds need besides; read when the first one comes."""
-        return load_settings(self.root, catalogues=self.catalogues)
+        return replace(load_settings(self.root, catalogues=self.catalogues), usr=self.usr)
 
     @cached_property
     def engine(self) -> Engine:

@@ -112,7 +112,9 @@ class TreeConfig(Frozen):
     def _has_one_origin(self) -> Self:
         if self.kind == "image":
             if self.url or self.path or self.config or self.symvers:
-                raise ValueError("a tree in the base image has neither url, path, config nor symvers")
+                raise ValueError(
+                    "a tree in the base image has neither url, path, config nor symvers"
+                )
             if self.toolchain != "image":
                 raise ValueError("what is built in the base image's tree takes toolchain = 'image'")
             return self

@@ -2,9 +2,9 @@
 
 Runs in the build container, on Python's standard library: ``python3 prepare_tree.py FOLDER``
 takes what is in FOLDER (``tree.json``, ``tree.tar``, ``config``, ``Module.symvers``,
-``compiler.tar``) and puts the tree where ``/lib/modules/<kernel>/build`` points to. It is the way of the kernel's own
-Documentation/kbuild/modules.rst: the configuration, ``make olddefconfig``, ``make
-modules_prepare``, and the ``Module.symvers`` of the kernel's own build.
+``compiler.tar``) and puts the tree where ``/lib/modules/<kernel>/build`` points to. It is the way
+of the kernel's own Documentation/kbuild/modules.rst: the configuration, ``make olddefconfig``,
+``make modules_prepare``, and the ``Module.symvers`` of the kernel's own build.
 
 It fails, with exit status 1, where the result would not be that kernel's: another version, a
 configuration that changed, a compiler of another major version. ``provision`` imports the same
@@ -230,15 +230,15 @@ def _found(plan: Mapping[str, Any], folder: Path, root: Path) -> Path:
     kernel = plan["kernel"]
     if plan["kind"] == "image":
         for name in ("usr/lib/modules", "lib/modules"):
-            tree = root / name / kernel / "build"
+            tree: Path = root / name / kernel / "build"
             if (tree / "Makefile").exists():
                 return tree.resolve()
         raise TreeError(f"the base image has no tree of the kernel {kernel} in /usr/lib/modules")
     unpacked = root / "usr/src" / f"kernel-{kernel}"
     unpacked.mkdir(parents=True)
     left_out = [f"--exclude={pattern}" for pattern in _UNREAD] if plan["kind"] == "source" else []
-    tar = ["tar", "--extract", "--no-same-owner", *left_out, "--file", folder / "tree.tar"]
-    _run([*tar, "--directory", unpacked], folder)
+    tar = ["tar", "--extract", "--no-same-owner", *left_out, "--file", "tree.tar"]
+    _run([*tar, "--directory", str(unpacked)], folder)
     return find_tree(unpacked)
 
 
@@ -249,7 +249,9 @@ def _unpack_compiler(folder: Path, root: Path) -> None:
     """
     target = root / "opt/kernel-compiler"
     target.mkdir(parents=True)
-    _run(["tar", "--extract", "--no-same-owner", "--file", "compiler.tar", "-C", target], folder)
+    _run(
+        ["tar", "--extract", "--no-same-owner", "--file", "compiler.tar", "-C", str(target)], folder
+    )
     links = root / "usr/local/bin"
     links.mkdir(parents=True, exist_ok=True)
     for program in sorted(target.glob("**/bin/*")):
@@ -293,13 +295,11 @@ def _check_release(tree: Path, kernel: str) -> None:
         raise TreeError(f"the tree is prepared for the kernel {match[1]}, not for {kernel}")
 
 
-def _run(argv: Sequence[str | Path], folder: Path) -> str:
-    done = subprocess.run(
-        [str(word) for word in argv], cwd=folder, check=False, text=True, stdout=subprocess.PIPE
-    )
+def _run(argv: Sequence[str], folder: Path) -> str:
+    done = subprocess.run(list(argv), cwd=folder, check=False, text=True, stdout=subprocess.PIPE)
     if done.returncode != 0:
         print(done.stdout, end="")  # noqa: T201 - the build's log
-        raise TreeError(f"'{' '.join(map(str, argv))}' failed with status {done.returncode}")
+        raise TreeError(f"'{' '.join(argv)}' failed with status {done.returncode}")
     return done.stdout
 
 

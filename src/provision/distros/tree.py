@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from provision.archive import ArchiveIndex
+from provision.distros.known import distro_named
 from provision.distros.prepare_tree import (
     Compiler,
     TreeError,
@@ -30,13 +31,6 @@ _ALWAYS = ("libc6-dev",)
 _BTF = "CONFIG_DEBUG_INFO_BTF"
 _BTF_PACKAGE = "dwarves"
 _NEIGHBOURS = 40
-# Where distros publish the files of their kernels, by release or build.
-# Sources: https://www.flatcar.org/docs/latest/reference/developer-guides/kernel-modules/ and
-# https://github.com/GoogleCloudPlatform/cos-gpu-installer.
-RELEASES = {
-    "cos": "https://storage.googleapis.com/cos-tools",
-    "flatcar": "https://stable.release.flatcar-linux.net/{board}-usr",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +46,33 @@ class Toolchain:
     compiler: PackagePin | None
     packages: tuple[str, ...]
     llvm: str | None = None
+
+
+def release_place(distro_id: str, version: str, architecture: str, *, mirror: str | None) -> str:
+    """Return the address of the folder with the files of a distro's release.
+
+    Args:
+        distro_id: A distro of this family.
+        version: Its version, or the id of its build.
+        architecture: As ``uname -m`` prints it.
+        mirror: Another server, which has the release below its version; None: the distro's own.
+
+    Raises:
+        NotFoundError: There are no data of the distro.
+    """
+    if mirror is not None:
+        return f"{mirror.rstrip('/')}/{version}"
+    distro = distro_named(distro_id)
+    places = (
+        [place for archive in distro.archives for place in archive.repositories] if distro else []
+    )
+    if not places:
+        raise NotFoundError(
+            f"It is not known where '{distro_id}' publishes the files of its kernels.",
+            resolution="Name the tree under [[trees]] in /etc/provision/provision.toml.",
+        )
+    names = {"x86_64": "amd64", "aarch64": "arm64"}
+    return places[0].format(version=version, arch=names.get(architecture, architecture))
 
 
 def read_config(text: str, *, name: str) -> Mapping[str, str]:

@@ -58,7 +58,8 @@ def pack_from_slot(root: Path, folder: str, draft: Path, options: Sequence[str])
     if device is None:
         return False
     with tempfile.TemporaryDirectory(prefix="provision-usr-") as mounted:
-        shell = ["sh", "-c", _SCRIPT, "sh", device, mounted, folder, draft, *options]
+        places = [str(device), mounted, folder, str(draft)]
+        shell = ["sh", "-c", _SCRIPT, "sh", *places, *options]
         done = run(
             ["unshare", "--mount", "--propagation", "private", *shell],
             why="read the kernel tree in the slot that boots next",

@@ -11,7 +11,6 @@ from typing import IO
 
 from provision.errors import ProvisionError
 
-
 # What is larger lies in a file while the engine reads it.
 _IN_MEMORY = 16 << 20
 
@@ -33,9 +32,9 @@ def pack(files: Mapping[str, bytes], attached: Mapping[str, Path] | None = None)
         for path, content in sorted(everything.items()):
             entry = tarfile.TarInfo(path)
             entry.mode = 0o644
-            is_file = isinstance(content, Path)
-            with content.open("rb") if is_file else io.BytesIO(content) as stream:
-                entry.size = content.stat().st_size if is_file else len(content)
+            with _opened(content) as stream:
+                entry.size = stream.seek(0, io.SEEK_END)
+                stream.seek(0)
                 try:
                     archive.addfile(entry, stream)
                 except ValueError as error:
@@ -44,3 +43,7 @@ def pack(files: Mapping[str, bytes], attached: Mapping[str, Path] | None = None)
                     ) from error
     buffer.seek(0)
     return buffer
+
+
+def _opened(content: bytes | Path) -> IO[bytes]:
+    return content.open("rb") if isinstance(content, Path) else io.BytesIO(content)

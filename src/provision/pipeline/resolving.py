@@ -99,13 +99,11 @@ def _decided(
 ) -> Callable[[BasePin], Pin]:
     """Decide everything but the base image; arguments and errors as ``provision.resolve``."""
     config = tree.config or {}
-    # A compiler that comes as a file is no package either.
-    beside = index is None or tree.pin.compiler is not None
-    toolchain = (
-        compiler_beside(tree.config)
-        if beside
-        else compiler_package(config, request.kernel, index)
-    )
+    # A compiler that comes as a file is no package.
+    if index is None or tree.pin.compiler is not None:
+        toolchain = compiler_beside(tree.config)
+    else:
+        toolchain = compiler_package(config, request.kernel, index)
     pin = tree.pin.model_copy(update={"toolchain": choice.toolchain, "llvm": toolchain.llvm})
     known = KernelTree(pin, choice.distro, toolchain)
     if index is None:

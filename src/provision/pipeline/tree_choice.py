@@ -84,7 +84,8 @@ def fetch_tree(
         ProvisionError: A download failed or is not what it should be.
     """
     if choice.tree is None:
-        return have_cos_tree(settings, choice.build_id, kernel, progress=progress)
+        architecture = read_facts(settings.root).arch
+        return have_cos_tree(settings, choice.build_id, architecture, progress=progress)
     if choice.tree.kind == "image":
         return Tree(TreePin(kind="image"))
     return have_tree(settings, choice.tree, kernel, progress=progress)

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from provision.config import TreeConfig
-from provision.distros.tree import RELEASES, read_config, require_symvers
+from provision.distros.tree import read_config, release_place, require_symvers
 from provision.errors import NotFoundError, ProvisionError
 from provision.fetch import download, download_summed
 from provision.files import lock, sha256_file, sync_directory
 from provision.host.kernel import kernel_release
 from provision.host.usr_slots import pack_from_slot
-from provision.pin import ArchiveSource, DistroPin, Source, TreePin
+from provision.pin import ArchiveSource, Source, TreePin
 from provision.pipeline.settings import Settings
 from provision.progress import Note, Progress, silent
 from provision.rootfs import in_root
@@ -87,9 +87,7 @@ def have_tree(
     config_digest = store.add(plain)
     files["config"] = store.path(config_digest)
     symvers = _symvers_file(settings, wanted, kernel)
-    require_symvers(
-        config, kernel, has_symvers=symvers is not None or wanted.kind == "prepared"
-    )
+    require_symvers(config, kernel, has_symvers=symvers is not None or wanted.kind == "prepared")
     symvers_digest = None
     if symvers is not None and config.get("CONFIG_MODVERSIONS") == "y":
         symvers_digest = store.add(_plain(symvers))
@@ -99,14 +97,14 @@ def have_tree(
 
 
 def have_cos_tree(
-    settings: Settings, build_id: str, kernel: str, *, progress: Progress = silent
+    settings: Settings, build_id: str, architecture: str, *, progress: Progress = silent
 ) -> Tree:
     """Have the headers and the compiler of a build of Container-Optimized OS.
 
     Args:
         settings: The host; ``[distros.cos.archive] mirror`` names another place.
         build_id: ``BUILD_ID`` of its os-release.
-        kernel: The kernel's release.
+        architecture: As ``uname -m`` prints it.
         progress: Told what goes on.
 
     Raises:
@@ -120,7 +118,8 @@ def have_cos_tree(
             resolution="Name the build: --distro cos:BUILD_ID, such as cos:18613.164.68.",
         )
     store = TreeStore(settings.state / "trees")
-    place = f"{tree_mirror(settings, 'cos')}/{build_id}"
+    mirror = settings.config.distro("cos").archive.mirror
+    place = release_place("cos", build_id, architecture, mirror=mirror)
     headers = store.fetch_summed(f"{place}/{_COS_HEADERS}", progress)
     compiler = store.fetch_summed(f"{place}/{_COS_COMPILER}", progress)
     text = _config_in(store.path(headers))
@@ -128,12 +127,6 @@ def have_cos_tree(
     pin = TreePin(kind="prepared", tree=headers, compiler=compiler)
     files = {"tree.tar": store.path(headers), "compiler.tar": store.path(compiler)}
     return Tree(pin, files, config)
-
-
-def tree_mirror(settings: Settings, distro: str) -> str:
-    """Return the address below which a distro publishes its kernels' files."""
-    configured = settings.config.distro(distro).archive.mirror
-    return (configured or RELEASES[distro]).rstrip("/")
 
 
 def fetch_sources(
@@ -247,9 +240,7 @@ def _tar_file(
         draft.unlink(missing_ok=True)
 
 
-def _pack_next(
-    settings: Settings, name: str, kernel: str, draft: Path, progress: Progress
-) -> None:
+def _pack_next(settings: Settings, name: str, kernel: str, draft: Path, progress: Progress) -> None:
     """Pack the tree of a kernel that the running /usr lacks: one that boots next.
 
     Raises:

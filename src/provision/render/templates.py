@@ -128,7 +128,9 @@ def load_family(directory: Path, family: str) -> Templates:
     scripts = sorted(path for path in (directory / _SCRIPTS[family]).glob("*") if path.is_file())
     helpers = {COLLECTOR: resources.files(__package__).joinpath(COLLECTOR).read_bytes()}
     if family == TREE:
-        helpers[PREPARE_TREE] = resources.files("provision.distros").joinpath(PREPARE_TREE).read_bytes()
+        helpers[PREPARE_TREE] = (
+            resources.files("provision.distros").joinpath(PREPARE_TREE).read_bytes()
+        )
     return Templates(
         family=family,
         dockerfile=main.name,

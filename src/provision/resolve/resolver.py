@@ -84,6 +84,9 @@ def decide(
     flavour = _flavour(recipe, request.flavour)
     kernel = _kernel(request)
     headers = find_headers(index, request.kernel) if tree is None else None
+    compiler = headers.compiler if headers else None
+    if tree is not None:
+        compiler = tree.toolchain.compiler
     version = _version(recipe, flavour, request, index)
     _check_kernel(recipe, version, request, index)
     more = () if tree is None else tree.toolchain.packages
@@ -99,7 +102,7 @@ def decide(
             kernel=kernel,
             distro=index.distro if tree is None else tree.distro,
             base=base,
-            compiler=headers.compiler if headers else tree and tree.toolchain.compiler,
+            compiler=compiler,
             headers=headers.packages if headers else (),
             packages=tools,
             components=components_of(recipe),
@@ -191,7 +194,9 @@ def _release_versions(recipe: Recipe) -> list[str]:
 def _released(recipe: Recipe, version: str) -> tuple[Source, ...]:
     if isinstance(recipe.source, DebSource):
         return ()
-    return tuple(release.source() for release in recipe.source.releases if release.version == version)
+    return tuple(
+        release.source() for release in recipe.source.releases if release.version == version
+    )
 
 
 def components_of(recipe: Recipe) -> tuple[str, ...]:
