@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from provision import __version__
 from provision.errors import NotFoundError, ProvisionError
-from provision.fetch.signature import verify_signed
+from provision.fetch.signature import SignatureError, verify_detached, verify_signed
 from provision.files import sha256_file, sync_directory
 from provision.progress import Progress, Transfer, silent
 
@@ -134,14 +134,7 @@ def download_summed(url: str, *, destination: Path, progress: Progress = silent)
         OSError: The folder can't be written, or the disk is full.
     """
     expected = _published_md5(url)
-    for last in _attempts():
-        try:
-            with destination.open("wb") as stream:
-                _receive(url, os.dup(stream.fileno()), LARGEST, progress)
-        except _TroubleError as error:
-            _give_up_or_wait(url, error, last=last)
-        else:
-            break
+    _download_any(url, destination, LARGEST, progress)
     with destination.open("rb") as stream:
         got = hashlib.file_digest(stream, partial(hashlib.md5, usedforsecurity=False)).hexdigest()
     if got != expected:
@@ -150,6 +143,58 @@ def download_summed(url: str, *, destination: Path, progress: Progress = silent)
             resolution="Try again later: it may be damaged or in the middle of an update.",
             details=f"expected {expected}\ngot      {got}",
         )
+
+
+def download_signed(
+    url: str, *, keyring: Path, destination: Path, progress: Progress = silent
+) -> None:
+    """Download a file whose signature its publisher has beside it, as ``URL.sig``.
+
+    A file that is there already is left alone if its signature is good.
+
+    Args:
+        url: Its address.
+        keyring: File with the keys that may sign it, in OpenPGP's binary form.
+        destination: Where it goes; the folder is made if it is missing.
+        progress: Told how far it is.
+
+    Raises:
+        NotFoundError: The server lacks the file or its signature.
+        UnreachableError: The server can't be reached, or kept failing.
+        SignatureError: It has no good signature by one of the keys.
+        OSError: The folder can't be written, or the disk is full.
+    """
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    signature = destination.with_name(f".{destination.name}.sig")
+    draft = destination.with_name(f".{destination.name}.draft")
+    try:
+        _download_any(f"{url}.sig", signature, _MAX_SIGNED, progress)
+        if destination.is_file():
+            draft = destination
+        else:
+            _download_any(url, draft, LARGEST, progress)
+        verify_detached(draft, signature, keyring=keyring, name=url)
+        draft.replace(destination)
+        sync_directory(destination.parent)
+    except SignatureError:
+        destination.unlink(missing_ok=True)
+        raise
+    finally:
+        signature.unlink(missing_ok=True)
+        if draft != destination:
+            draft.unlink(missing_ok=True)
+
+
+def _download_any(url: str, destination: Path, limit: int, progress: Progress) -> None:
+    """Download what is checked afterwards."""
+    for last in _attempts():
+        try:
+            with destination.open("wb") as stream:
+                _receive(url, os.dup(stream.fileno()), limit, progress)
+        except _TroubleError as error:
+            _give_up_or_wait(url, error, last=last)
+        else:
+            return
 
 
 def _published_md5(url: str) -> str:

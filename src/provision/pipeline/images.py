@@ -13,6 +13,7 @@ from provision.image.build import BuildRequest, Built, build
 from provision.image.connection import connect
 from provision.image.engine import Engine
 from provision.pin import BasePin, keyring_digest
+from provision.pipeline.developer import developer_request, ensure_developer_image
 from provision.pipeline.resolution import (
     Resolved,
     base_request,
@@ -91,7 +92,8 @@ def wanted_base(settings: Settings, distro: str | None) -> BaseRequest:
     Raises:
         NotFoundError: The distro is not supported.
     """
-    return base_request(settings, choose_distro(settings, distro))
+    developer = developer_request(settings, distro)
+    return developer or base_request(settings, choose_distro(settings, distro))
 
 
 def ensure_base_image(
@@ -118,6 +120,11 @@ def ensure_base_image(
         NotFoundError: The distro is not supported, or debootstrap is missing.
         ProvisionError: It could not be made.
     """
+    developer = developer_request(settings, distro)
+    if developer is not None:
+        return ensure_developer_image(
+            settings, engine, developer, replace=replace, progress=progress
+        )
     chosen = choose_distro(settings, distro)
     request = wanted_base(settings, distro)
     if not replace:
