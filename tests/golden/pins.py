@@ -16,12 +16,14 @@ from provision.pin import (
     PackageSource,
     Pin,
     Source,
+    TreePin,
 )
 from provision.recipe import DebSource, Recipe
-from provision.render import Templates, load_templates, required_packages
+from provision.render import Templates, load_family, load_templates, required_packages
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 KERNEL = "6.1.0-56-amd64"
+TREE_KERNEL = "6.6.74-flatcar"
 _VERSIONS = {
     "ca-certificates": "20250419~deb12u2",
     "g++": "4:12.2.0-3",
@@ -76,6 +78,48 @@ def pin(driver: str, version: str, flavour: str, *, template: str) -> Pin:
         ),
         recipe=_sha256("recipe"),
         template=template,
+    )
+
+
+def tree_templates() -> Templates:
+    """The templates that the repository ships, for kernels whose headers are no packages."""
+    return load_family(REPOSITORY / "templates", "tree")
+
+
+def tree_pin(driver: str, version: str, flavour: str, *, kind: str, template: str) -> Pin:
+    """The Pin of a driver for a kernel of Flatcar.
+
+    ``source``: compiled with Clang of Debian 12; ``prepared``: with its GCC; ``image``: with what
+    is in the developer container.
+    """
+    debian = DistroPin(id="debian", version="12", codename="bookworm")
+    has_packages = kind != "image"
+    packaged = pin(driver, version, flavour, template=template)
+    base = BasePin(image="flatcar-developer:4081.2.0", digest=f"sha256:{_sha256('developer')}")
+    compiler = PackagePin(name="clang-14" if kind == "source" else "gcc-12", version="1.0-1")
+    more = {"bc", "bison", "flex", "libc6-dev", "libelf-dev", "libssl-dev", "lld-14", "llvm-14"}
+    names = more if kind == "source" else {"libc6-dev", "libelf-dev", "libssl-dev"}
+    known = {package.name for package in packaged.packages}
+    tools = tuple(PackagePin(name=name, version="1.0-1") for name in sorted(names - known))
+    return packaged.model_copy(
+        update={
+            "kernel": KernelPin(release=TREE_KERNEL, architecture="x86_64"),
+            "distro": DistroPin(id="flatcar", version="4081.2.0", codename="flatcar"),
+            "base": packaged.base if has_packages else base,
+            "compiler": compiler if has_packages else None,
+            "headers": (),
+            "packages": (*packaged.packages, *tools) if has_packages else (),
+            "tree": TreePin.model_validate(
+                {
+                    "kind": kind,
+                    "tree": _sha256("tree") if has_packages else None,
+                    "config": _sha256("config") if kind == "source" else None,
+                    "symvers": _sha256("symvers") if kind == "source" else None,
+                    "toolchain": debian if has_packages else None,
+                    "llvm": "-14" if kind == "source" else None,
+                }
+            ),
+        }
     )
 
 

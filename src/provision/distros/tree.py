@@ -158,6 +158,12 @@ def build_packages(kind: str, config: Mapping[str, str]) -> tuple[str, ...]:
     return (*_ALWAYS, *_FOR_SOURCE, *more)
 
 
+def is_tree_package(name: str) -> bool:
+    """Return whether a package prepares kernel trees, whatever the driver."""
+    known = {*_ALWAYS, *_FOR_SOURCE, *_FOR_PREPARED, _BTF_PACKAGE}
+    return name in known or name.startswith(("lld-", "llvm-"))
+
+
 def _compiler(config: Mapping[str, str], kernel: str) -> Compiler:
     wanted = compiler_of(config)
     if wanted is None:

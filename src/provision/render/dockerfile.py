@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 
+from provision.distros.tree import is_tree_package
 from provision.errors import NotFoundError, ProvisionError
 from provision.pin import (
     ArchiveSource,
@@ -112,7 +113,7 @@ def _dockerfile(pin: Pin, flavour: Flavour, templates: Templates) -> str:
     values: dict[str, object] = {
         "pin": pin,
         "toolchain": _toolchain(pin),
-        "driver_packages": [package for package in pin.packages if package.name not in _TOOLS],
+        "driver_packages": [package for package in pin.packages if not _is_shared(pin, package)],
         "sources": _sources(pin, flavour),
         "build": _build(pin, flavour),
         "labels": _labels(pin, flavour),
@@ -121,10 +122,16 @@ def _dockerfile(pin: Pin, flavour: Flavour, templates: Templates) -> str:
 
 
 def _toolchain(pin: Pin) -> list[PackagePin]:
-    shared = [package for package in pin.packages if package.name in _TOOLS]
+    shared = [package for package in pin.packages if _is_shared(pin, package)]
     compiler = [] if pin.compiler is None else [pin.compiler]
     by_name = {package.name: package for package in (*compiler, *pin.headers, *shared)}
     return [by_name[name] for name in sorted(by_name)]
+
+
+def _is_shared(pin: Pin, package: PackagePin) -> bool:
+    """Return whether a package is for all drivers of a kernel."""
+    is_for_tree = pin.tree is not None and is_tree_package(package.name)
+    return package.name in _TOOLS or is_for_tree
 
 
 def _sources(pin: Pin, flavour: Flavour) -> dict[str, object]:

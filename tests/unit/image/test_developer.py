@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import io
 import struct
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -36,7 +37,8 @@ def _disk(*found: tuple[str, bytes]) -> bytes:
         *(b"EFI PART", 0x10000, 92, 0, 0, 1, 0, 34, 0, b"d" * 16, 2, 128, 128, 0),
     )
     table = b"\0" * _SECTOR + header.ljust(_SECTOR, b"\0") + entries.ljust(128 * 128, b"\0")
-    return table.ljust(2048 * _SECTOR, b"\0") + content
+    padding = b"\0" * (-len(content) % _SECTOR)
+    return table.ljust(2048 * _SECTOR, b"\0") + content + padding
 
 
 def test_partitions_are_read() -> None:
@@ -65,10 +67,8 @@ def test_anything_else_is_refused(data: bytes) -> None:
 def test_a_damaged_table_is_refused_or_read(at: int, noise: bytes) -> None:
     disk = bytearray(_disk(("ROOT", _EXT4)))
     disk[_SECTOR + at : _SECTOR + at + len(noise)] = noise
-    try:
+    with suppress(ProvisionError):
         partitions(io.BytesIO(bytes(disk)))
-    except ProvisionError:
-        pass
 
 
 def test_the_root_is_cut_out(tmp_path: Path) -> None:
