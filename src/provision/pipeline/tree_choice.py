@@ -62,10 +62,9 @@ def choose_tree(settings: Settings, kernel: str, name: str | None) -> TreeChoice
             return TreeChoice(distro, configured, None, image=_developer(distro))
         return TreeChoice(distro, configured, find_distro(configured.toolchain))
     if distro.id == _FLATCAR:
-        is_host = read_facts(settings.root).distro.id == _FLATCAR
         tree = (
             TreeConfig(kernels="*", kind="prepared", path=_FLATCAR_TREE, toolchain=_IMAGE)
-            if is_host
+            if named is None
             else TreeConfig(kernels="*", kind="image", toolchain=_IMAGE)
         )
         return TreeChoice(distro, tree, None, image=_developer(distro))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fnmatch
 import gzip
+import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -232,7 +233,7 @@ def _tar_file(
             if path.is_dir():
                 _pack(path, draft)
             elif path.is_file():
-                draft.write_bytes(path.read_bytes())
+                shutil.copyfile(path, draft)
             else:
                 _pack_next(settings, name, kernel, draft, progress)
             return store.take(draft)
