@@ -113,7 +113,7 @@ def _assert_fits(module: Path, kernel: BuiltKernel) -> None:
     assert vermagic[0] == kernel.release
     assert "modversions" in vermagic
     dumped = run(["/sbin/modprobe", "--dump-modversions", module]).stdout.splitlines()
-    crcs = dict(reversed(line.split()) for line in dumped)
+    crcs = {name: crc for crc, name in (line.split() for line in dumped)}
     assert {"misc_register", "simple_read_from_buffer", "module_layout"} <= crcs.keys()
     known = kernel.symvers
     assert crcs == {name: known[name] for name in crcs}
@@ -253,10 +253,10 @@ def developer_container(tmp_path: Path) -> Path:
     run(["bzip2", "--keep", disk])
     packed = release / "flatcar_developer_container.bin.bz2"
     (folder / "disk.bz2").rename(packed)
-    gpg = ["gpg", "--batch", "--quiet", "--homedir", home, "--passphrase", ""]
+    gpg = ["gpg", "--batch", "--quiet", "--homedir", str(home), "--passphrase", ""]
     run([*gpg, "--quick-generate-key", "Flatcar of tests <flatcar@example.org>", "rsa2048"])
-    run([*gpg, "--detach-sign", packed])
-    run([*gpg, "--armor", "--output", folder / "key.asc", "--export"])
+    run([*gpg, "--detach-sign", str(packed)])
+    run([*gpg, "--armor", "--output", str(folder / "key.asc"), "--export"])
     run(["gpgconf", "--homedir", home, "--kill", "all"])
     return folder
 

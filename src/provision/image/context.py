@@ -11,9 +11,6 @@ from typing import IO
 
 from provision.errors import ProvisionError
 
-# What is larger lies in a file while the engine reads it.
-_IN_MEMORY = 16 << 20
-
 
 def pack(files: Mapping[str, bytes], attached: Mapping[str, Path] | None = None) -> IO[bytes]:
     """Return a tar file of regular files, sorted by path, without owner, date or mode of anyone.
@@ -27,7 +24,8 @@ def pack(files: Mapping[str, bytes], attached: Mapping[str, Path] | None = None)
         OSError: An attached file can't be read.
     """
     everything: dict[str, bytes | Path] = {**files, **(attached or {})}
-    buffer = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY)  # noqa: SIM115 - the caller's
+    # The caller closes it.
+    buffer = tempfile.TemporaryFile() if attached else io.BytesIO()  # noqa: SIM115
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as archive:
         for path, content in sorted(everything.items()):
             entry = tarfile.TarInfo(path)

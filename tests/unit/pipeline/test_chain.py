@@ -15,7 +15,8 @@ from provision.image.engine import Engine, Image
 from provision.pin import BasePin
 from provision.pipeline import images, resolution
 from provision.pipeline.images import BuildSettings, build_image, ensure_base_image, wanted_base
-from provision.pipeline.resolution import Wanted, list_kernels, render_context, resolve_pin
+from provision.pipeline.resolution import Wanted, list_kernels, render_context
+from provision.pipeline.resolving import resolve_pin
 from provision.pipeline.settings import Settings, load_settings
 from provision.progress import Progress
 from unit.fake_archive import sample_index

@@ -87,10 +87,10 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         made.close()
 
 
-def _resolved(settings: Settings, **options: str) -> Resolved:
+def _resolved(settings: Settings, *, kernel: str = _KERNEL, distro: str | None = None) -> Resolved:
     engine = FakeEngine()
     engine.have(_BASE)
-    wanted = Wanted("v4l2loopback", **{"kernel": _KERNEL, **options})
+    wanted = Wanted("v4l2loopback", kernel=kernel, distro=distro)
     return resolve_pin(settings, lambda: engine, wanted)
 
 

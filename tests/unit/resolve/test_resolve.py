@@ -91,6 +91,7 @@ def test_everything_is_pinned(index: ArchiveIndex) -> None:
     assert (found.kernel.release, found.kernel.architecture) == (KERNEL, "x86_64")
     assert found.distro.codename == "bookworm"
     assert (found.base, found.template) == (BASE, TEMPLATE)
+    assert found.compiler is not None
     assert found.compiler.name == "gcc-12"
     assert len(found.headers) == 4
     assert [(tool.name, tool.version) for tool in found.packages] == [
