@@ -9,6 +9,7 @@ import hashlib
 import json
 import re
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -20,6 +21,7 @@ from pydantic import (
 )
 
 from provision.documents import Frozen
+from provision.redaction import redact
 
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 ImageDigest = Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")]
@@ -35,8 +37,22 @@ Version = Annotated[
 PackageVersion = Annotated[str, StringConstraints(pattern=r"^[0-9A-Za-z][A-Za-z0-9.+:~^_-]*$")]
 PackageName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9+._-]+$")]
 
+
+def _address(text: str) -> str:
+    try:
+        parts = urlsplit(text)
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise ValueError(f"'{redact(text)}' is no address: {error}") from error
+    if not host or port == 0:
+        raise ValueError(f"'{redact(text)}' names no host such as https://example.org/file")
+    return text
+
+
 # Goes into a RUN line: nothing that a shell reads.
-Url = Annotated[str, StringConstraints(pattern=r"^https?://[^\s\"'\\$`]+$")]
+Url = Annotated[
+    str, StringConstraints(pattern=r"^https?://[^\s\"'\\$`]+$"), AfterValidator(_address)
+]
 Commit = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]
 # Name and tag, as a Dockerfile's FROM takes it.
 ImageName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][A-Za-z0-9._/:-]*$")]
@@ -250,6 +266,11 @@ class Pin(Frozen):
         """
         data = self.model_dump(mode="json", by_alias=True)
         return json.dumps(data, sort_keys=True, separators=(",", ":"))
+
+    @property
+    def is_signed_by_hosts(self) -> bool:
+        """Whether each host signs the modules with its own key, whatever key the Pin names."""
+        return bool(self.closure) or self.tree is not None
 
     @property
     def digest(self) -> str:

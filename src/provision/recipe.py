@@ -28,7 +28,7 @@ from provision.pin import (
 
 # What a recipe's texts may refer to; resolve and render fill them in.
 PLACEHOLDERS = frozenset(
-    {"arch", "jobs", "kernel", "kernel_build", "kernel_source", "multiarch", "version"}
+    {"arch", "jobs", "kernel", "kernel_build", "kernel_source", "multiarch", "source", "version"}
 )
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 # Those that provision.render.quoting refuses.
@@ -64,8 +64,9 @@ def _placeholders(text: str, *, known: frozenset[str] = PLACEHOLDERS) -> str:
 
 
 def _fixed_placeholders(text: str) -> str:
-    # The number of jobs differs from build to build: nothing that is shipped may depend on it.
-    return _placeholders(text, known=PLACEHOLDERS - {"jobs"})
+    # The number of jobs differs from build to build: nothing that is shipped may depend on it. The
+    # source's folder is an absolute path of the build, and these are relative ones.
+    return _placeholders(text, known=PLACEHOLDERS - {"jobs", "source"})
 
 
 Specifiers = Annotated[str, AfterValidator(_specifiers)]

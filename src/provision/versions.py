@@ -8,15 +8,17 @@ from provision.archive import ArchiveIndex, IndexedPackage, upstream_version, ve
 from provision.recipe import DebSource, Recipe
 
 
-def offered_versions(recipe: Recipe, flavour: str, index: ArchiveIndex) -> list[str]:
+def offered_versions(recipe: Recipe, flavour: str, index: ArchiveIndex | None) -> list[str]:
     """Return the versions that can be built, the newest first.
 
     Args:
         recipe: The driver's recipe.
         flavour: One of its flavours.
-        index: Archive of the distro that is built for.
+        index: Archive of the distro that is built for; None: it has none of Debian's kind.
     """
     if isinstance(recipe.source, DebSource):
+        if index is None:
+            return []
         package = recipe.flavours[flavour].package
         found = index.versions(package) if package else []
         return list(dict.fromkeys(driver_version(candidate) for candidate in found))

@@ -18,7 +18,7 @@ from provision.host.kernel import machine
 from provision.rootfs import in_root
 
 _OS_RELEASES = ("etc/os-release", "usr/lib/os-release")
-_COLLECTOR = Path(provision.__file__).parent / "render/collect.py"
+_PACKAGE = Path(provision.__file__).parent
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,8 @@ def read_inputs(root: Path, desired: Desired) -> Inputs:
         machine(root),
         json.dumps(_distro(root), sort_keys=True),
         _files(templates, [*mains, *sources]),
-        _files(_COLLECTOR.parent, [_COLLECTOR]),
+        _files(_PACKAGE, [_PACKAGE / "render/collect.py", _PACKAGE / "render/unpack.py"]),
+        _files(_PACKAGE, sorted((_PACKAGE / "distros").glob("*.toml"))),
     ]
     return Inputs(_digest(shared), tuple(map(Path, desired.catalogue)))
 

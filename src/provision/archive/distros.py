@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -71,8 +71,12 @@ def known_distros() -> list[str]:
     return [release for family in FAMILIES.values() for release in family.releases()]
 
 
-def find_distro(text: str) -> DistroPin:
+def find_distro(text: str, *, others: Iterable[str] = ()) -> DistroPin:
     """Return the distro that a text such as ``debian:12`` or ``debian:bookworm`` names.
+
+    Args:
+        text: What somebody wrote.
+        others: Further distros, with other archives, that a message names.
 
     Raises:
         NotFoundError: There is no such distro, or none that is supported.
@@ -83,7 +87,7 @@ def find_distro(text: str) -> DistroPin:
         for version, codename in family.codenames.items():
             if release in {version, codename}:
                 return DistroPin(id=family.id, version=version, codename=codename)
-    known = known_distros()
+    known = [*known_distros(), *others]
     # Another release of a known distro is no misspelling.
     close = [] if family else difflib.get_close_matches(text, known, n=1, cutoff=0.5)
     raise NotFoundError(

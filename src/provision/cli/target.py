@@ -66,10 +66,15 @@ class Target:
     flavour: str | None
     base: str | None
     force: bool
+    update: bool
 
     def of(self, driver: str) -> Wanted:
         """Return what is wanted of a driver."""
         return Wanted(driver=driver, **asdict(self))
+
+    def options(self) -> list[str]:
+        """Return the options that were given."""
+        return [f"--{name}" for name, value in asdict(self).items() if value not in {None, False}]
 
 
 def target(command: Callable[..., None]) -> Callable[..., None]:
@@ -87,6 +92,11 @@ def target(command: Callable[..., None]) -> Callable[..., None]:
         click.option("--base", metavar="IMAGE", help="Base image: NAME:TAG or NAME@sha256:…"),
         click.option(
             "--force", is_flag=True, help="Try a kernel that the driver is not known to build on."
+        ),
+        click.option(
+            "--update",
+            is_flag=True,
+            help="Solve for the packages again although it was done before.",
         ),
         options.catalogue,
         options.root,

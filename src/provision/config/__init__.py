@@ -5,7 +5,13 @@ Every key is optional; a host without the file gets the defaults.
 
 from __future__ import annotations
 
-from provision.config.build import ArchiveConfig, DistroConfig, EngineConfig, TreeConfig
+from provision.config.build import (
+    ArchiveConfig,
+    DistroConfig,
+    EngineConfig,
+    RepositoryConfig,
+    TreeConfig,
+)
 from provision.config.drivers import DriverConfig, PolicyConfig, RegistryConfig
 from provision.config.file import PATH, CdiConfig, Config, MetricsConfig, load
 from provision.config.signing import SigningConfig
@@ -21,6 +27,7 @@ __all__ = [
     "MetricsConfig",
     "PolicyConfig",
     "RegistryConfig",
+    "RepositoryConfig",
     "SigningConfig",
     "TreeConfig",
     "load",

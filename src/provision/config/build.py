@@ -64,16 +64,36 @@ class ArchiveConfig(Frozen):
     snapshot: bool = False
 
 
+class RepositoryConfig(Frozen):
+    """A repository of packages that is used instead of those that a base image names.
+
+    Attributes:
+        id: One word; messages and Pins call it by that.
+        urls: Its addresses: mirrors of one content.
+        keys: Files with the keys that its packages are signed with, in ASCII armour; without any,
+            the distro's own keys count.
+        version: The release of the distro that it is for; None: every one.
+    """
+
+    id: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    urls: tuple[Url, ...] = Field(min_length=1)
+    keys: tuple[AbsolutePath, ...] = ()
+    version: str | None = None
+
+
 class DistroConfig(Frozen):
     """Settings of one distro, such as ``[distros.debian]``.
 
     Attributes:
+        repositories: Where its packages come from, for the distros of dnf and zypper; empty: what
+            its base image names.
         archive: Where its packages come from.
         base_images: Base image by version: ``{ "12" = "debian:bookworm@sha256:…" }``; the digest
             is optional.
     """
 
     archive: ArchiveConfig = ArchiveConfig()
+    repositories: tuple[RepositoryConfig, ...] = ()
     base_images: dict[str, BaseImage] = Field(default_factory=dict)
 
 

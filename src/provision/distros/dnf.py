@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Mapping
 
 from provision.distros import messages, rpm
 from provision.distros.headers import find_compilers, find_headers
@@ -71,6 +72,14 @@ class Dnf:
     def parse(self, output: bytes) -> tuple[Package, ...]:
         """Return the closure that a script wrote."""
         return rpm.parse(output)
+
+    def installed(self, output: bytes) -> Mapping[str, str]:
+        """Return the versions of the base image's own packages by name."""
+        return rpm.installed(output)
+
+    def holds_headers(self, name: str) -> bool:
+        """Return whether a package holds headers of the kernel."""
+        return rpm.holds_headers(name)
 
     def explain(self, failure: Failure) -> ProvisionError:
         """Return what to say about a script that failed."""

@@ -11,6 +11,8 @@ from provision.errors import NotFoundError, ProvisionError
 # and "clang version 17.0.6" and "gcc-12 (Debian 12.2.0-14+deb12u1) 12.2.0".
 _GCC = re.compile(r"^\S*gcc\S* \([^()]*(?:\([^()]*\)[^()]*)*\) (?P<major>[0-9]+)\.[0-9]")
 _CLANG = re.compile(r"^(?:\S+ )?clang version (?P<major>[0-9]+)\.[0-9]")
+# Where the kernel's own name of an architecture, in SUSE's paths, is not that of ``uname -m``.
+_KERNEL_NAMES = {"aarch64": "arm64"}
 
 
 def find_headers(distro: Distro, kernel: str, architecture: str) -> HeaderQuery:
@@ -26,6 +28,7 @@ def find_headers(distro: Distro, kernel: str, architecture: str) -> HeaderQuery:
                 **{name: text or "" for name, text in match.groupdict().items()},
                 "kernel": kernel,
                 "arch": architecture,
+                "cpu": _KERNEL_NAMES.get(architecture, architecture),
             }
             return _query(distro, rule, kernel, values)
     known = ", ".join(rule.flavour for rule in distro.headers if rule.refusal is None)

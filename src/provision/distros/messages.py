@@ -14,7 +14,11 @@ from provision.distros.rpm import BAD_SIGNATURE, NO_CONFIG, NO_KEYS
 from provision.errors import NotFoundError, ProvisionError
 
 _LINES = 25
+# sh's exit status where there is no such program.
+_NO_PROGRAM = 127
 _INDEX = re.compile(r"repomd\.xml|metadata")
+# The minor release that a kernel of the RHEL family is from: 5.14.0-427.13.1.el9_4.x86_64.
+_MINOR = re.compile(r"\.el([0-9]+)_([0-9]+)\b")
 _MAJOR = re.compile(r"^[0-9]+")
 
 
@@ -79,6 +83,8 @@ def explain(failure: Failure, words: Words) -> ProvisionError:
     if failure.status in by_status:
         return by_status[failure.status](failure)
     said = failure.said
+    if failure.status == _NO_PROGRAM:
+        return _no_program(failure)
     absent = words.absent.search(said)
     if absent:
         return _absent(failure, next(text for text in absent.groups() if text))
@@ -161,7 +167,8 @@ def _vault(failure: Failure) -> str:
     distro = failure.distro
     first = f"Boot a kernel that is packaged ('provision kernels DRIVER --distro {distro.id}:"
     first += f"{failure.release.version}' lists them), or use one that is kept: "
-    full = failure.full_version or failure.release.version
+    minor = _MINOR.search(failure.kernel)
+    full = f"{minor[1]}.{minor[2]}" if minor else failure.release.version
     major = _MAJOR.match(full)
     values = {
         "version": full,
@@ -225,10 +232,19 @@ def _wrong_key(failure: Failure) -> ProvisionError:
 
 def _no_keys(failure: Failure) -> ProvisionError:
     return NotFoundError(
-        f"The base image '{failure.release.image}' has no key that packages of {_release(failure)}"
+        f"The base image '{failure.image}' has no key that packages of {_release(failure)}"
         " are signed with.",
         resolution="Take the distro's own base image (--base), or name the keys in"
         f" /etc/provision/provision.toml: [distros.{failure.distro.id}] repositories.",
+        details=_last(failure.said),
+    )
+
+
+def _no_program(failure: Failure) -> ProvisionError:
+    return ProvisionError(
+        f"The base image '{failure.image}' lacks a program of {failure.distro.family}: it is no"
+        f" image of {_release(failure)}, or a reduced one.",
+        resolution=f"Take the distro's own, such as {failure.release.image} (--base).",
         details=_last(failure.said),
     )
 

@@ -8,7 +8,7 @@ a family writes scripts, which ``provision.image.solve`` runs in a container of 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal, Protocol, Self
 
@@ -45,6 +45,7 @@ class Release(Frozen):
         end: Date when its maintenance ends, as ``YYYY-MM-DD``.
         image: Base image, as ``docker pull`` takes it.
         keys: Keys of its packages instead of the distro's, as paths in the base image.
+        tools: Packages that the template's own steps call, besides the distro's.
     """
 
     version: Annotated[str, StringConstraints(pattern=r"^[0-9A-Za-z][A-Za-z0-9._-]*$")]
@@ -52,6 +53,7 @@ class Release(Frozen):
     end: Annotated[str, StringConstraints(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$")] | None = None
     image: str
     keys: tuple[AbsolutePath, ...] = ()
+    tools: tuple[str, ...] = ()
 
 
 class HeaderRule(Frozen):
@@ -60,7 +62,7 @@ class HeaderRule(Frozen):
     Attributes:
         flavour: What messages call it.
         kernels: Regular expression for the whole release; its named groups are placeholders of
-            the other fields, and so are ``{kernel}`` and ``{arch}``.
+            the other fields, and so are ``{kernel}``, ``{arch}`` and ``{cpu}``.
         specs: What the solver is asked for.
         build: The build folder that the packages bring.
         source: The folder of the whole source, where that is another one.
@@ -195,6 +197,16 @@ class Distro(Frozen):
                     return release
         return None
 
+    def build_tools(self, release: Release, wanted: Iterable[str]) -> tuple[str, ...]:
+        """Return the packages of a build besides headers and compiler, sorted.
+
+        Args:
+            release: One of its releases.
+            wanted: What a recipe asks for, by Debian's names.
+        """
+        named = (self.names.get(name, name) for name in wanted)
+        return tuple(sorted({*self.tools, *release.tools, *named}))
+
     def pin(self, release: Release) -> DistroPin:
         """Return what a Pin says of a release."""
         return DistroPin(id=self.id, version=release.version, codename=release.codename)
@@ -322,7 +334,8 @@ class Failure:
         kernel: The kernel that is built for.
         architecture: As ``uname -m`` prints it.
         query: Where its headers are.
-        full_version: ``VERSION_ID`` of the base image's os-release, where that is known.
+        image: Name of the base image.
+        is_own: Whether repositories of provision.toml were used.
     """
 
     status: int
@@ -332,7 +345,8 @@ class Failure:
     kernel: str
     architecture: str
     query: HeaderQuery
-    full_version: str | None = None
+    image: str = ""
+    is_own: bool = False
 
 
 class Family(Protocol):
@@ -373,6 +387,12 @@ class Family(Protocol):
         Raises:
             ProvisionError: It is not what the script writes.
         """
+
+    def installed(self, output: bytes) -> Mapping[str, str]:
+        """Return the versions of the base image's own packages by name, as a script wrote them."""
+
+    def holds_headers(self, name: str) -> bool:
+        """Return whether a package of a closure holds headers of the kernel."""
 
     def compiler(self, distro: Distro, cc_version_text: str) -> tuple[Spec, ...]:
         """Return the packages that may hold a compiler, the preferred one first.

@@ -2,7 +2,7 @@
 
 A script ends in a listing (``Script.output``), one record a line, its words separated by tabs:
 
-* ``installed NAME.ARCH``: a package of the base image.
+* ``installed NAME ARCH EPOCH VERSION RELEASE``: a package of the base image.
 * ``package NAME EPOCH VERSION RELEASE ARCH SIZE SHA256 FILE``: a downloaded one.
 * ``located REPOSITORY LOCATION``: where one came from; the file's name is the location's end.
 * ``url URL``: an address of one.
@@ -26,7 +26,8 @@ from provision.pin import ClosurePackage
 BAD_SIGNATURE = 41
 NO_KEYS = 42
 NO_CONFIG = 43
-_FIELDS = {"installed": 2, "package": 9, "located": 3, "url": 2, "base": 3}
+_FIELDS = {"installed": 6, "package": 9, "located": 3, "url": 2, "base": 3}
+_HEADERS = re.compile(r"kernel[a-z0-9._-]*-devel(?:-matched)?|kernel-devel")
 _NUMBER = re.compile(r"[0-9]+")
 
 
@@ -61,7 +62,7 @@ def listing() -> str:
     """Return the part of a script that describes the downloaded packages."""
     return r"""
 {
-    rpm -qa --qf 'installed\t%{NAME}.%{ARCH}\n'
+    rpm -qa --qf 'installed\t%{NAME}\t%{ARCH}\t%{EPOCH}\t%{VERSION}\t%{RELEASE}\n'
     set -- packages/*.rpm
     if [ -e "$1" ]; then
         rpm -qp --nosignature "$@" > headers.txt \
@@ -155,17 +156,45 @@ def parse(output: bytes) -> tuple[Package, ...]:
     Raises:
         ProvisionError: It is no such listing.
     """
+    records = _records(output)
+    origins = _Origins.of(records)
+    found = [_package(words, origins) for words in records["package"]]
+    return tuple(sorted(found, key=lambda p: (p.pinned.name, p.pinned.arch, p.pinned.version)))
+
+
+def installed(output: bytes) -> Mapping[str, str]:
+    """Return the versions of the base image's packages that a listing names, by name.
+
+    Raises:
+        ProvisionError: It is no such listing.
+    """
+    return {
+        name: _version(epoch, version, release)
+        for name, _arch, epoch, version, release in _records(output)["installed"]
+    }
+
+
+def holds_headers(name: str) -> bool:
+    """Return whether a package holds headers of the kernel, which kernel-headers does not."""
+    return _HEADERS.fullmatch(name) is not None
+
+
+def _records(output: bytes) -> dict[str, list[list[str]]]:
+    """Return the records of a listing by kind, without their first words."""
     records: dict[str, list[list[str]]] = {kind: [] for kind in _FIELDS}
-    for line in output.decode(errors="replace").splitlines():
+    for line in output.decode(errors="replace").split("\n"):
         words = line.split("\t")
         if not line.strip():
             continue
         if _FIELDS.get(words[0]) != len(words):
             raise _no_listing(line)
         records[words[0]].append(words[1:])
-    origins = _Origins.of(records)
-    found = [_package(words, origins) for words in records["package"]]
-    return tuple(sorted(found, key=lambda p: (p.pinned.name, p.pinned.arch, p.pinned.version)))
+    return records
+
+
+def _version(epoch: str, version: str, release: str) -> str:
+    edition = f"{version}-{release}"
+    return edition if epoch in {"(none)", "0"} else f"{epoch}:{edition}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +215,7 @@ class _Origins:
         for repository, url in records["base"]:
             bases.setdefault(repository, []).append(url.rstrip("/"))
         return cls(
-            installed=frozenset(words[0] for words in records["installed"]),
+            installed=frozenset(f"{words[0]}.{words[1]}" for words in records["installed"]),
             places={_file_name(place): (name, place) for name, place in records["located"]},
             urls=urls,
             bases=bases,
@@ -207,14 +236,13 @@ def _package(words: list[str], origins: _Origins) -> Package:
     name, epoch, version, release, arch, size, sha256, file = words
     if not _NUMBER.fullmatch(size):
         raise _no_listing("\t".join(words))
-    edition = f"{version}-{release}"
     repository, location = origins.places.get(file, ("unknown", file))
     # Kernels and their headers are installed beside those of other versions.
     beside = name.startswith("kernel")
     with refusing(f"The package '{file}' can't be pinned."):
         pinned = ClosurePackage(
             name=name,
-            version=edition if epoch in {"(none)", "0"} else f"{epoch}:{edition}",
+            version=_version(epoch, version, release),
             arch=arch,
             sha256=sha256,
             size=int(size),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Mapping
 
 from provision.distros import messages, rpm
 from provision.distros.dnf import release_key
@@ -72,6 +73,14 @@ class Zypper:
         """Return the closure that a script wrote."""
         return rpm.parse(output)
 
+    def installed(self, output: bytes) -> Mapping[str, str]:
+        """Return the versions of the base image's own packages by name."""
+        return rpm.installed(output)
+
+    def holds_headers(self, name: str) -> bool:
+        """Return whether a package holds headers of the kernel."""
+        return rpm.holds_headers(name)
+
     def explain(self, failure: Failure) -> ProvisionError:
         """Return what to say about a script that failed."""
         return messages.explain(failure, messages.ZYPPER)
@@ -113,7 +122,7 @@ run() {{ zypper {words} "$@"; }}"""
 # zypper's folder of packages has the layout of the repositories, below their aliases. Signatures
 # are checked afterwards, with the distro's keys only.
 _DOWNLOAD = r"""
-rm -rf packages cache origins.txt && mkdir packages && : > origins.txt
+rm -rf packages origins.txt && mkdir packages && : > origins.txt
 run --no-gpg-checks refresh
 run --no-gpg-checks install --download-only --no-recommends --auto-agree-with-licenses \
     --capability @specs@

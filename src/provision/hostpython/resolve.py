@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from provision.archive import (
     ArchiveIndex,
     SourcePackage,
+    find_distro,
     find_sources,
     open_index,
     parse_depends,
@@ -93,7 +94,9 @@ def resolve_python(
         UsageError: The prefix is none.
         ProvisionError: The archive or the engine failed.
     """
-    chosen = choose_distro(settings, distro)
+    named = choose_distro(settings, distro)
+    # Its source is a package of Debian's archive, and so are the tools that it is built with.
+    chosen = find_distro(f"{named.id}:{named.version}")
     architecture = read_facts(settings.root).arch
     # Both keep what they read in the same cache.
     index = open_index(

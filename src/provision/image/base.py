@@ -49,6 +49,7 @@ class BaseRequest:
         codename: Its codename, such as ``bookworm``.
         architecture: As ``uname -m`` prints it.
         reference: ``name:tag`` or ``name@digest`` that somebody chose; None: the distro's own.
+        can_be_made: Whether ``make_base`` knows the distro.
     """
 
     distro: str
@@ -56,6 +57,7 @@ class BaseRequest:
     codename: str
     architecture: str
     reference: str | None = None
+    can_be_made: bool = True
 
     @property
     def name(self) -> str:
@@ -87,7 +89,10 @@ def find_base(engine: Engine, request: BaseRequest, *, progress: Progress = sile
         raise NotFoundError(
             f"There is no base image '{request.name}', here or in its registry.",
             resolution=f"Run 'provision base {request.distro}:{request.version}', which makes one "
-            "from the distro's own packages, or name another with --base.",
+            "from the distro's own packages, or name another with --base."
+            if request.can_be_made
+            else f"Pull it (docker pull {request.name}), or name another with --base or in"
+            f" /etc/provision/provision.toml: [distros.{request.distro}] base_images.",
         )
     _check_architecture(image, request)
     return _base_pin(request.name, _digest(image, name))

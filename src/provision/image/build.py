@@ -37,21 +37,20 @@ class BuildRequest:
 
     Attributes:
         pin: Names the result.
-        files: The build context: content by path, ``Dockerfile`` among them.
+        files: The build context: content by path, or the file that has it; ``Dockerfile`` among
+            them.
         state: Folder for locks and logs.
-        attached: Large files of the build context: where they lie, by path there.
         build_args: Values that can't change the result: jobs, mirrors, proxies.
         network: Network of the build containers; None: the engine's default.
         rebuild: Build although the image exists.
     """
 
     pin: Pin
-    files: Mapping[str, bytes]
+    files: Mapping[str, bytes | Path]
     state: Path
     build_args: Mapping[str, str] = field(default_factory=dict)
     network: str | None = None
     rebuild: bool = False
-    attached: Mapping[str, Path] = field(default_factory=dict)
 
     @property
     def log(self) -> Path:
@@ -161,7 +160,7 @@ def _run(
         BuildError: An instruction failed.
         EngineLostError: The engine went away.
     """
-    with pack(request.files, request.attached) as context:
+    with pack(request.files) as context:
         for message in engine.build(context, options):
             for event in stream.feed(message):
                 if isinstance(event, Step):

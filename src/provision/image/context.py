@@ -12,36 +12,34 @@ from typing import IO
 from provision.errors import ProvisionError
 
 
-def pack(files: Mapping[str, bytes], attached: Mapping[str, Path] | None = None) -> IO[bytes]:
+def pack(files: Mapping[str, bytes | Path]) -> IO[bytes]:
     """Return a tar file of regular files, sorted by path, without owner, date or mode of anyone.
 
     Args:
-        files: Content by path relative to the context.
-        attached: Files of this machine by path relative to the context.
+        files: Content by path relative to the context, or the file that has it.
 
     Raises:
         ProvisionError: A path is too long for a tar file.
-        OSError: An attached file can't be read.
+        OSError: A file can't be read, or the disk is full.
     """
-    everything: dict[str, bytes | Path] = {**files, **(attached or {})}
-    # The caller closes it.
-    buffer = tempfile.TemporaryFile() if attached else io.BytesIO()  # noqa: SIM115
+    # Contexts with packages have some hundred MB.
+    large = any(isinstance(content, Path) for content in files.values())
+    buffer: IO[bytes] = tempfile.TemporaryFile() if large else io.BytesIO()  # noqa: SIM115
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as archive:
-        for path, content in sorted(everything.items()):
+        for path, content in sorted(files.items()):
             entry = tarfile.TarInfo(path)
             entry.mode = 0o644
-            with _opened(content) as stream:
-                entry.size = stream.seek(0, io.SEEK_END)
-                stream.seek(0)
-                try:
-                    archive.addfile(entry, stream)
-                except ValueError as error:
-                    raise ProvisionError(
-                        f"'{path}' can't go into the build context: {error}."
-                    ) from error
+            try:
+                if isinstance(content, Path):
+                    entry.size = content.stat().st_size
+                    with content.open("rb") as stream:
+                        archive.addfile(entry, stream)
+                else:
+                    entry.size = len(content)
+                    archive.addfile(entry, io.BytesIO(content))
+            except ValueError as error:
+                raise ProvisionError(
+                    f"'{path}' can't go into the build context: {error}."
+                ) from error
     buffer.seek(0)
     return buffer
-
-
-def _opened(content: bytes | Path) -> IO[bytes]:
-    return content.open("rb") if isinstance(content, Path) else io.BytesIO(content)

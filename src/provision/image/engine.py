@@ -23,6 +23,7 @@ from requests.exceptions import RequestException
 from urllib3.exceptions import HTTPError
 
 from provision.errors import ProvisionError
+from provision.image.containers import Container, ContainerRequest, running
 from provision.image.references import split_reference
 
 # How long a build may say nothing: longer than any one step takes.
@@ -187,6 +188,12 @@ class Engine:
                     deque(stream, maxlen=0)
             finally:
                 self._remove_containers(label)
+
+    @contextmanager
+    def container(self, request: ContainerRequest) -> Iterator[Container]:
+        """Start a container that runs scripts, and remove it afterwards."""
+        with running(self._client, request, self._translated) as container:
+            yield container
 
     def _remove_containers(self, label: str) -> None:
         found = self._client.containers(all=True, filters={"label": label})

@@ -12,7 +12,8 @@ from provision.image.base import BaseRequest, find_base, make_base
 from provision.image.build import BuildRequest, Built, build
 from provision.image.connection import connect
 from provision.image.engine import Engine
-from provision.pin import BasePin, keyring_digest
+from provision.image.packages import PackageStore
+from provision.pin import ArchiveSource, BasePin, keyring_digest
 from provision.pipeline.developer import developer_request, ensure_developer_image
 from provision.pipeline.resolution import (
     Resolved,
@@ -70,7 +71,7 @@ def build_image(
     """
     request = BuildRequest(
         pin=resolved.pin,
-        files=render_context(resolved).files,
+        files=context_files(settings, resolved, progress=progress),
         state=settings.state,
         build_args=build_arguments(
             settings,
@@ -79,11 +80,40 @@ def build_image(
             is_snapshot=resolved.is_snapshot,
             jobs=how.jobs,
         ),
-        network=how.network or settings.config.engine.network,
+        # What has its closure needs no network, and gets none.
+        network="none" if resolved.pin.closure else how.network or settings.config.engine.network,
         rebuild=how.rebuild,
-        attached=resolved.attached,
     )
     return build(engine, request, progress=progress)
+
+
+def context_files(
+    settings: Settings, resolved: Resolved, *, progress: Progress = silent
+) -> dict[str, bytes | Path]:
+    """Return the whole build context of a Pin: what is rendered, and files of the package store.
+
+    Raises:
+        NotFoundError: A package or source is neither in the store nor at any of its addresses.
+    """
+    context = render_context(resolved)
+    files: dict[str, bytes | Path] = {**context.files, **resolved.attached}
+    if not context.downloads:
+        return files
+    store = PackageStore(settings.state)
+    known = {package.sha256: package.size for package in resolved.pin.closure}
+    sources = {s.sha256: s.url for s in resolved.pin.sources if isinstance(s, ArchiveSource)}
+    for path, sha256 in context.downloads.items():
+        urls = resolved.urls.get(sha256, ())
+        if sha256 in sources:
+            urls = (sources[sha256],)
+        files[path] = store.fetch(
+            sha256,
+            urls,
+            name=sources.get(sha256, path.rpartition("/")[2]),
+            size=known.get(sha256),
+            progress=progress,
+        )
+    return files
 
 
 def wanted_base(settings: Settings, distro: str | None) -> BaseRequest:
@@ -132,6 +162,8 @@ def ensure_base_image(
             return find_base(engine, request, progress=progress), False
         except NotFoundError:
             progress(Note(f"There is no image {request.name}; making it"))
+    if not request.can_be_made:
+        return find_base(engine, request, progress=progress), False
     index = open_driver_index(settings, None, chosen, progress=progress)
     index.close()
     pin = make_base(
@@ -156,7 +188,7 @@ def _keyring_file(settings: Settings, keyring: bytes | None) -> Path | None:
 
 def build_arguments(
     settings: Settings,
-    mirror: str,
+    mirror: str | None,
     security_mirror: str | None,
     *,
     is_snapshot: bool = False,
@@ -166,13 +198,15 @@ def build_arguments(
 
     Args:
         settings: The host.
-        mirror: Address of the distro's archive.
+        mirror: Address of the distro's archive; None: nothing is downloaded.
         security_mirror: Address of its security updates, if there are any.
         is_snapshot: Whether the archive counts although its time of validity is over.
         jobs: Compilers at once; None: what provision.toml says, or one a processor.
     """
     count = jobs or settings.config.engine.jobs or _processors()
-    args = {"JOBS": str(count), "DEBIAN_MIRROR": mirror}
+    args = {"JOBS": str(count)}
+    if mirror:
+        args["DEBIAN_MIRROR"] = mirror
     if security_mirror:
         args["DEBIAN_SECURITY_MIRROR"] = security_mirror
     if is_snapshot:

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from provision.archive import ArchiveIndex, find_distro, open_index
+from provision import archive, distros
+from provision.archive import ArchiveIndex, open_index
 from provision.catalogue import Entry, templates_dir
 from provision.errors import NotFoundError
 from provision.headers import packaged_kernels
 from provision.host import Facts, read_facts
 from provision.image.base import BaseRequest, find_base, named_base
 from provision.image.engine import Engine
+from provision.image.packages import PackageStore
+from provision.image.solve import list_kernels as solver_kernels
+from provision.image.solve import solve
 from provision.modules.signing import fingerprint
 from provision.pin import DistroPin, Pin
 from provision.pipeline.settings import Settings
+from provision.pipeline.solving import solve_request
 from provision.progress import Progress, silent
+from provision.recipe import Recipe
 from provision.render import (
     RenderedContext,
     Templates,
@@ -24,7 +30,7 @@ from provision.render import (
     render,
     required_packages,
 )
-from provision.resolve import Request, components_of, decide
+from provision.resolve import Request, components_of, decide, decide_solved
 from provision.rootfs import in_root
 from provision.versions import offered_versions
 
@@ -42,6 +48,7 @@ class Wanted:
         base: Base image; None: what provision.toml names, or the distro's own.
         prefer: A version to stay with as long as that is possible; None: the newest is wanted.
         force: Whether to try a kernel that the driver is not known to build on.
+        update: Whether packages are solved for again although there is a closure.
     """
 
     driver: str
@@ -52,6 +59,7 @@ class Wanted:
     base: str | None = None
     prefer: str | None = None
     force: bool = False
+    update: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,21 +70,23 @@ class Resolved:
         pin: The Pin.
         entry: The driver's recipe and patches.
         templates: What its Dockerfile is rendered from.
-        mirror: Address of the distro's archive.
+        mirror: Address of the distro's archive; None: the packages come from the package store.
         security_mirror: Address of its security updates, if there are any.
         keyring: The archive's keys, where they are not the distro's own.
         is_snapshot: Whether the archive counts although its time of validity is over.
         attached: Large files of the build context: where they lie, by path there.
+        urls: Addresses of the packages of the Pin's closure, by sha256.
     """
 
     pin: Pin
     entry: Entry
     templates: Templates
-    mirror: str
-    security_mirror: str | None
+    mirror: str | None = None
+    security_mirror: str | None = None
     keyring: bytes | None = None
     is_snapshot: bool = False
     attached: Mapping[str, Path] = field(default_factory=dict)
+    urls: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,17 +127,21 @@ def resolve_packaged(
     facts = read_facts(settings.root)
     distro = choose_distro(settings, wanted.distro)
     templates = load_templates(templates_dir(), distro.id)
+    request = Request(
+        kernel=wanted.kernel or own_kernel(settings, facts),
+        architecture=facts.arch,
+        version=wanted.version,
+        flavour=wanted.flavour,
+        prefer=wanted.prefer,
+        force=wanted.force,
+    )
+    if distros.distro_named(distro.id) is not None:
+        return _solved(
+            settings, engine, wanted, request, Target(entry, distro, templates), progress
+        )
     flavour = wanted.flavour or entry.recipe.default_flavour
     index = open_driver_index(settings, entry, distro, progress=progress)
     try:
-        request = Request(
-            kernel=wanted.kernel or own_kernel(settings, facts),
-            architecture=facts.arch,
-            version=wanted.version,
-            flavour=wanted.flavour,
-            prefer=wanted.prefer,
-            force=wanted.force,
-        )
         pin_on = decide(
             request,
             entry=entry,
@@ -149,6 +163,38 @@ def resolve_packaged(
         keyring=index.keyring,
         is_snapshot=index.is_snapshot,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A driver for a distro, with the templates that serve it."""
+
+    entry: Entry
+    distro: DistroPin
+    templates: Templates
+
+
+def _solved(
+    settings: Settings,
+    engine: Callable[[], Engine],
+    wanted: Wanted,
+    request: Request,
+    target: Target,
+    progress: Progress,
+) -> Resolved:
+    """Decide every input of a build, the packages by the distro's own solver."""
+    entry, distro = target.entry, target.distro
+    pin_on = decide_solved(request, entry=entry, distro=distro, template=target.templates.digest)
+    asked = base_request(settings, distro, reference=wanted.base)
+    base = named_base(asked) or find_base(engine(), asked, progress=progress)
+    flavour = entry.recipe.flavours[wanted.flavour or entry.recipe.default_flavour]
+    wish = solve_request(
+        settings, distro, base, kernel=request.kernel, packages=flavour.build.packages
+    )
+    closure = solve(
+        engine, wish, PackageStore(settings.state), update=wanted.update, progress=progress
+    )
+    return Resolved(pin_on(base, closure), entry, target.templates, urls=closure.urls)
 
 
 def signing_key(settings: Settings) -> str | None:
@@ -195,6 +241,7 @@ def render_context(resolved: Resolved) -> RenderedContext:
 
 def list_kernels(
     settings: Settings,
+    engine: Callable[[], Engine],
     driver: str,
     *,
     distro: str | None = None,
@@ -212,21 +259,42 @@ def list_kernels(
     chosen = choose_distro(settings, distro)
     # Refuses an unknown flavour.
     required_packages(recipe, flavour or recipe.default_flavour)
+    if distros.distro_named(chosen.id) is not None:
+        versions = offered_versions(recipe, flavour or recipe.default_flavour, None)
+        kernels = _listed_kernels(settings, engine, chosen, progress)
+        return chosen, [_row(recipe, kernel, versions) for kernel in kernels]
     index = open_driver_index(settings, entry, chosen, progress=progress)
     try:
         versions = offered_versions(recipe, flavour or recipe.default_flavour, index)
-        return chosen, [
-            KernelRow(
-                kernel,
-                next(
-                    (v for v in versions if recipe.builds_on(version=v, kernel_release=kernel)),
-                    None,
-                ),
-            )
-            for kernel in packaged_kernels(index)
-        ]
+        return chosen, [_row(recipe, kernel, versions) for kernel in packaged_kernels(index)]
     finally:
         index.close()
+
+
+def _row(recipe: Recipe, kernel: str, versions: Iterable[str]) -> KernelRow:
+    fitting = (v for v in versions if recipe.builds_on(version=v, kernel_release=kernel))
+    return KernelRow(kernel, next(fitting, None))
+
+
+def _listed_kernels(
+    settings: Settings, engine: Callable[[], Engine], distro: DistroPin, progress: Progress
+) -> tuple[str, ...]:
+    """Ask the distro's own package manager for the kernels that it has headers of.
+
+    Raises:
+        NotFoundError: The distro has none.
+    """
+    data = distros.distro_named(distro.id)
+    if data is not None and data.family == "tree":
+        raise NotFoundError(
+            f"{data.name} has no packages of kernels that could be listed.",
+            resolution="Any kernel whose tree is there can be built for: --kernel names it"
+            " (docs/how-to/kernel-trees.md).",
+        )
+    asked = base_request(settings, distro)
+    base = named_base(asked) or find_base(engine(), asked, progress=progress)
+    wish = solve_request(settings, distro, base, kernel="")
+    return solver_kernels(engine, wish, progress=progress)
 
 
 def choose_distro(settings: Settings, name: str | None) -> DistroPin:
@@ -236,10 +304,12 @@ def choose_distro(settings: Settings, name: str | None) -> DistroPin:
         NotFoundError: It is not supported.
     """
     named = name or settings.config.kernel_distro
-    if named is not None:
-        return find_distro(named)
-    distro = read_facts(settings.root).distro
-    return find_distro(f"{distro.id}:{distro.version}")
+    if named is None:
+        distro = read_facts(settings.root).distro
+        named = f"{distro.id}:{distro.version}"
+    if distros.distro_named(named.partition(":")[0]) is not None:
+        return distros.find_distro(named)
+    return archive.find_distro(named, others=distros.known_distros())
 
 
 def base_request(
@@ -247,12 +317,15 @@ def base_request(
 ) -> BaseRequest:
     """Return which base image a distro is built on here."""
     configured = settings.config.distro(distro.id).base_images.get(distro.version)
+    data = distros.distro_named(distro.id)
+    release = data.release(distro.version) if data else None
     return BaseRequest(
         distro=distro.id,
         version=distro.version,
         codename=distro.codename,
         architecture=read_facts(settings.root).arch,
-        reference=reference or configured,
+        reference=reference or configured or (release.image if release else None),
+        can_be_made=data is None,
     )
 
 

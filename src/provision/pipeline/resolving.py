@@ -19,7 +19,6 @@ from provision.pipeline.resolution import (
     open_driver_index,
     own_kernel,
     resolve_packaged,
-    signing_key,
 )
 from provision.pipeline.settings import Settings
 from provision.pipeline.tree_choice import TreeChoice, choose_tree, fetch_tree
@@ -75,13 +74,13 @@ def resolve_pin(
             index.close()
     asked = _base_request(settings, choice, wanted.base)
     base = named_base(asked) or find_base(engine(), asked, progress=progress)
-    pin = pin_on(base).model_copy(update={"signing_key": signing_key(settings)})
+    pin = pin_on(base)
     sources = fetch_sources(settings, pin.sources, progress=progress)
     return Resolved(
         pin,
         entry,
         templates,
-        mirror=index.mirror if index else "",
+        mirror=index.mirror if index else None,
         security_mirror=index.security_mirror if index else None,
         keyring=index.keyring if index else None,
         is_snapshot=bool(index and index.is_snapshot),

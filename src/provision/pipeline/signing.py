@@ -16,14 +16,16 @@ def sign_entry(
 ) -> None:
     """Sign the modules of an artifact that has not become a store entry yet.
 
-    Only where its Pin was resolved for the key that provision.toml has; an image that was made for
-    another host stays as it is.
+    Where its Pin names a key, only if that is the one that provision.toml has: an image that was
+    made for another host stays as it is.
 
     Raises:
         NotFoundError: Key, certificate, PIN or OpenSSL are missing.
         ProvisionError: A module could not be signed.
     """
     pin = manifest.pin
-    if pin.signing_key is None or pin.signing_key != signing_key(settings):
+    own = signing_key(settings)
+    # A Pin with a closure or a kernel tree names no key: each host signs with its own.
+    if own is None or (pin.signing_key != own and not pin.is_signed_by_hosts):
         return
     sign(entry, manifest, settings.config.signing, root=settings.root, progress=progress)

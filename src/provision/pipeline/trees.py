@@ -1,6 +1,6 @@
 """Has the files of a kernel tree: found on the host or in its other slot, or downloaded.
 
-Each file lies in the state folder under its sha256, which is what the Pin names.
+Each file lies in the package store under its sha256, which is what the Pin names.
 """
 
 from __future__ import annotations
@@ -20,14 +20,13 @@ from provision.fetch import download, download_summed
 from provision.files import lock, sha256_file, sync_directory
 from provision.host.kernel import kernel_release
 from provision.host.usr_slots import pack_from_slot
-from provision.pin import ArchiveSource, Source, TreePin
+from provision.image.packages import PackageStore
+from provision.pin import ArchiveSource, Pin, Source, TreePin
 from provision.pipeline.settings import Settings
 from provision.progress import Note, Progress, silent
 from provision.rootfs import in_root
 from provision.run import run
 
-# Trees have some 70 MB, sources 140: a host builds for two or three kernels.
-_KEPT = 8
 _COS_HEADERS = "kernel-headers.tgz"
 _COS_COMPILER = "toolchain.tar.xz"
 _GZIP = b"\x1f\x8b"
@@ -75,7 +74,7 @@ def have_tree(
             there.
         ProvisionError: A download is not what it should be, or a folder can't be packed.
     """
-    store = TreeStore(settings.state / "trees")
+    store = TreeStore(settings)
     tree = _tar_file(settings, store, wanted, kernel, progress)
     files = {"tree.tar": store.path(tree)}
     if wanted.kind == "prepared" and wanted.config is None:
@@ -118,7 +117,7 @@ def have_cos_tree(
             " found.",
             resolution="Name the build: --distro cos:BUILD_ID, such as cos:18613.164.68.",
         )
-    store = TreeStore(settings.state / "trees")
+    store = TreeStore(settings)
     mirror = settings.config.distro("cos").archive.mirror
     place = release_place("cos", build_id, architecture, mirror=mirror)
     headers = store.fetch_summed(f"{place}/{_COS_HEADERS}", progress)
@@ -138,22 +137,50 @@ def fetch_sources(
     Raises:
         ProvisionError: As ``provision.fetch.download``.
     """
-    store = TreeStore(settings.state / "sources")
+    store = TreeStore(settings)
     archives = [source for source in sources if isinstance(source, ArchiveSource)]
     for source in archives:
         store.fetch(source.url, source.sha256, progress)
     return {f"sources/{source.sha256}": store.path(source.sha256) for source in archives}
 
 
+def kept_files(settings: Settings, pin: Pin, tree: TreePin) -> Mapping[str, Path]:
+    """Return the files of a Pin's kernel tree in the package store, by path in the build context.
+
+    Raises:
+        NotFoundError: The store lacks one.
+    """
+    store = TreeStore(settings)
+    names = {
+        "tree.tar": tree.tree,
+        "config": tree.config,
+        "Module.symvers": tree.symvers,
+        "compiler.tar": tree.compiler,
+    }
+    files = {f"kernel/{name}": store.path(digest) for name, digest in names.items() if digest}
+    lacking = [str(path) for path in files.values() if not path.is_file()]
+    if lacking:
+        raise NotFoundError(
+            f"The kernel tree of {pin.kernel.release} that the Pin names is not in the package"
+            " store of this machine.",
+            resolution="Copy the files from the machine that resolved it, to the same paths, or"
+            " resolve again where the tree is.",
+            details="\n".join(lacking),
+        )
+    return files
+
+
 class TreeStore:
-    """Files of kernel trees by their sha256; losing one costs a download, or packing again.
+    """The files of kernel trees in the package store, by their sha256.
+
+    Losing one costs a download, or packing it again.
 
     Args:
-        folder: Made where it is missing.
+        settings: The host.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, settings: Settings) -> None:
+        self._folder = PackageStore(settings.state).path("").parent
 
     def path(self, sha256: str) -> Path:
         """Return where a file lies, or would."""
@@ -171,7 +198,7 @@ class TreeStore:
         return self.take(Path(stream.name))
 
     def take(self, draft: Path) -> str:
-        """Keep a file of this folder under its sha256, and drop what was not used for longest.
+        """Keep a file of this folder under its sha256.
 
         Raises:
             OSError: The folder can't be written.
@@ -180,7 +207,6 @@ class TreeStore:
         draft.chmod(0o644)
         draft.replace(self.path(digest))
         sync_directory(self._folder)
-        self._drop_old()
         return digest
 
     def fetch(self, url: str, sha256: str, progress: Progress) -> str:
@@ -211,13 +237,6 @@ class TreeStore:
         self._folder.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=self._folder, prefix=".", delete=False) as stream:
             return Path(stream.name)
-
-    def _drop_old(self) -> None:
-        kept = [path for path in self._folder.iterdir() if not path.name.startswith(".")]
-        by_age = sorted(kept, key=lambda path: path.stat().st_mtime, reverse=True)
-        large = [path for path in by_age if path.stat().st_size > 1 << 20]
-        for path in large[_KEPT:]:
-            path.unlink(missing_ok=True)
 
 
 def _tar_file(

@@ -22,6 +22,7 @@ from typing import Any
 # Runs a program and returns its standard output.
 Tool = Callable[[Sequence[str]], str]
 
+_CHUNK = 1 << 20
 _EXECUTABLE = 0o755
 _PLAIN = 0o644
 # What a kernel's own build writes beside its modules.
@@ -242,8 +243,12 @@ def _soname(path: Path, tool: Tool) -> str | None:
 
 
 def _sha256(path: Path) -> str:
+    # hashlib.file_digest came with Python 3.11; the oldest that this runs on is 3.9.
+    digest = hashlib.sha256()
     with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+        while chunk := stream.read(_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
 
 
 def _run(arguments: Sequence[str]) -> str:

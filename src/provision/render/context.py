@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from provision.files import write_atomic
@@ -16,9 +16,11 @@ class RenderedContext:
     Attributes:
         files: Contents by relative path, sorted. All are plain files of mode 0644: the Dockerfile
             names the interpreter of those that run.
+        downloads: Files that are too large to be rendered: sha256 by relative path.
     """
 
     files: Mapping[str, bytes]
+    downloads: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def dockerfile(self) -> str:
@@ -26,7 +28,7 @@ class RenderedContext:
         return self.files["Dockerfile"].decode()
 
     def write(self, directory: Path) -> None:
-        """Write the files below a folder; files of other names there are left alone.
+        """Write the rendered files below a folder; files of other names there are left alone.
 
         Raises:
             OSError: The folder can't be written.

@@ -19,6 +19,7 @@ from provision.recipe import Flavour, Recipe
 from provision.render.context import RenderedContext
 from provision.render.plan import build_plan, fill, placeholders, tree_plan
 from provision.render.quoting import one_line, shell_command
+from provision.render.rpm import closure_files, closure_sums, rpm_toolchain
 from provision.render.templates import Templates, fill_template, keyring_file
 
 # What the templates' own steps call, whatever the driver: compression, kmod's depmod and modinfo,
@@ -77,7 +78,11 @@ def render(
     contents |= keyring_file(keyring)
     if pin.tree is not None:
         contents["kernel/tree.json"] = tree_plan(pin.tree, pin.kernel.release, pin.compiler)
-    return RenderedContext({name: contents[name] for name in sorted(contents)})
+    downloads = {}
+    if pin.closure:
+        downloads = closure_files(pin)
+        contents |= closure_sums(pin)
+    return RenderedContext({name: contents[name] for name in sorted(contents)}, downloads)
 
 
 def _check(pin: Pin, recipe: Recipe, templates: Templates, patches: Mapping[str, bytes]) -> None:
@@ -112,7 +117,7 @@ def _flavour(recipe: Recipe, name: str) -> Flavour:
 def _dockerfile(pin: Pin, flavour: Flavour, templates: Templates) -> str:
     values: dict[str, object] = {
         "pin": pin,
-        "toolchain": _toolchain(pin),
+        "toolchain": rpm_toolchain(pin) if templates.family == "rpm" else _toolchain(pin),
         "driver_packages": [package for package in pin.packages if not _is_shared(pin, package)],
         "sources": _sources(pin, flavour),
         "build": _build(pin, flavour),

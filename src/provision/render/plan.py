@@ -9,6 +9,8 @@ from provision.pin import PackagePin, Pin, TreePin
 from provision.recipe import Flavour, Recipe
 from provision.render.quoting import one_line
 
+# Where the build has the driver's unpacked source.
+SOURCE = "/source"
 # GNU triplets as Debian uses them: https://wiki.debian.org/Multiarch/Tuples
 _MULTIARCH = {
     "x86_64": "x86_64-linux-gnu",
@@ -36,6 +38,7 @@ def placeholders(pin: Pin) -> dict[str, str]:
         "kernel_build": f"{modules}/build",
         "kernel_source": f"{modules}/source",
         "multiarch": _MULTIARCH[pin.kernel.architecture],
+        "source": SOURCE,
         "version": pin.driver.version,
     }
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 
 from jinja2 import DictLoader, Environment, StrictUndefined, select_autoescape
 
+from provision.distros import distro_named, known_distros
 from provision.errors import NotFoundError
 from provision.render.quoting import label_value, shell_word
 
@@ -17,13 +18,19 @@ COLLECTOR = "collect.py"
 PREPARE_TREE = "prepare_tree.py"
 # The family of kernels whose headers are no packages, whatever the distro.
 TREE = "tree"
+_UNPACKER = "unpack.py"
+_DISTRO = "distro.json"
 _KEYRING = "archive-keyring.gpg"
-# Distributions by the family whose template serves them.
+# The template that serves a family of distros.
+_TEMPLATES = {"dnf": "rpm", "zypper": "rpm", "tree": TREE}
+# Distros without data of their own yet.
 _FAMILIES = {"debian": "debian"}
+# What of a distro's data reaches the Dockerfile.
+_REACHING = {"headers", "compilers"}
 
 
 # Folders of the files that a family copies into every context.
-_SCRIPTS = {"debian": "debian", TREE: "debian"}
+_SCRIPTS = {"debian": "debian", "rpm": "rpm", TREE: "debian"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +102,15 @@ def family_of(distro_id: str) -> str:
     Raises:
         NotFoundError: There is no template for it.
     """
-    if distro_id not in _FAMILIES:
+    distro = distro_named(distro_id)
+    family = _TEMPLATES.get(distro.family) if distro else _FAMILIES.get(distro_id)
+    if family is None:
+        known = {name.partition(":")[0] for name in known_distros()} | set(_FAMILIES)
         raise NotFoundError(
             f"There is no Dockerfile template for the distro '{distro_id}'",
-            resolution=f"Distros with one: {', '.join(sorted(_FAMILIES))}.",
+            resolution=f"Distros with one: {', '.join(sorted(known))}.",
         )
-    return _FAMILIES[distro_id]
+    return family
 
 
 def load_templates(directory: Path, distro_id: str) -> Templates:
@@ -113,7 +123,8 @@ def load_templates(directory: Path, distro_id: str) -> Templates:
     Raises:
         NotFoundError: No template serves this distro, or the folder lacks it.
     """
-    return load_family(directory, family_of(distro_id))
+    loaded = load_family(directory, family_of(distro_id))
+    return replace(loaded, sources={**loaded.sources, **_distro_data(distro_id)})
 
 
 def load_family(directory: Path, family: str) -> Templates:
@@ -126,14 +137,22 @@ def load_family(directory: Path, family: str) -> Templates:
         )
     macros = sorted((directory / "macros").glob("*.j2"))
     scripts = sorted(path for path in (directory / _SCRIPTS[family]).glob("*") if path.is_file())
-    helpers = {COLLECTOR: resources.files(__package__).joinpath(COLLECTOR).read_bytes()}
+    programs = (COLLECTOR, _UNPACKER) if family == "rpm" else (COLLECTOR,)
+    own = {name: resources.files(__package__).joinpath(name).read_bytes() for name in programs}
     if family == TREE:
-        helpers[PREPARE_TREE] = (
-            resources.files("provision.distros").joinpath(PREPARE_TREE).read_bytes()
-        )
+        script = resources.files("provision.distros").joinpath(PREPARE_TREE)
+        own[PREPARE_TREE] = script.read_bytes()
     return Templates(
         family=family,
         dockerfile=main.name,
         sources={str(path.relative_to(directory)): path.read_text() for path in (main, *macros)},
-        helpers=helpers | {path.name: path.read_bytes() for path in scripts},
+        helpers=own | {path.name: path.read_bytes() for path in scripts},
     )
+
+
+def _distro_data(distro_id: str) -> dict[str, str]:
+    """Return what of a distro's data reaches its Dockerfiles, so that their digest knows it."""
+    distro = distro_named(distro_id)
+    if distro is None:
+        return {}
+    return {_DISTRO: distro.model_dump_json(include=_REACHING)}

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 from provision.resolve.kernels import buildable_kernels, newest_kernel
+from provision.resolve.recipe_digest import recipe_digest
 from provision.resolve.request import KernelTree, Request
-from provision.resolve.resolver import components_of, decide, decide_in_image, resolve
+from provision.resolve.resolver import (
+    Solved,
+    components_of,
+    decide,
+    decide_in_image,
+    decide_solved,
+    resolve,
+)
 
 __all__ = [
     "KernelTree",
     "Request",
+    "Solved",
     "buildable_kernels",
     "components_of",
     "decide",
     "decide_in_image",
+    "decide_solved",
     "newest_kernel",
+    "recipe_digest",
     "resolve",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable
+from typing import Protocol
 
 from pydantic import ValidationError
 
@@ -15,6 +16,8 @@ from provision.headers import find_headers
 from provision.pin import (
     ArchiveSource,
     BasePin,
+    ClosurePackage,
+    DistroPin,
     DriverPin,
     FilePin,
     GitSource,
@@ -30,12 +33,31 @@ from provision.resolve.recipe_digest import recipe_digest
 from provision.resolve.request import KernelTree, Request
 from provision.versions import (
     driver_version,
-    newest_first,
     offered_versions,
     package_of_version,
 )
 
 Source = PackageSource | ArchiveSource | GitSource
+
+
+class Solved(Protocol):
+    """What a distro's solver decided: packages at their exact versions, and everything else."""
+
+    @property
+    def compiler(self) -> PackagePin:
+        """The compiler that built the kernel."""
+
+    @property
+    def headers(self) -> tuple[PackagePin, ...]:
+        """The packages that hold the kernel's headers."""
+
+    @property
+    def tools(self) -> tuple[PackagePin, ...]:
+        """Further build tools."""
+
+    @property
+    def packages(self) -> tuple[ClosurePackage, ...]:
+        """Everything that is installed."""
 
 
 def resolve(
@@ -87,7 +109,7 @@ def decide(
     compiler = headers.compiler if headers else None
     if tree is not None:
         compiler = tree.toolchain.compiler
-    version = _version(recipe, flavour, request, index)
+    version = _version(recipe, flavour, request, index, _distro(index))
     _check_kernel(recipe, version, request, index)
     more = () if tree is None else tree.toolchain.packages
     tools = _tools([*packages, *more], index)
@@ -117,6 +139,52 @@ def decide(
     return on
 
 
+def decide_solved(
+    request: Request, *, entry: Entry, distro: DistroPin, template: str
+) -> Callable[[BasePin, Solved], Pin]:
+    """Decide everything but the base image and the packages, for which a distro's solver runs.
+
+    Args:
+        request: What is wanted.
+        entry: The driver.
+        distro: What it is built for.
+        template: Digest of the templates.
+
+    Returns:
+        What makes a Pin from the base image of the build and the packages.
+
+    Raises:
+        NotFoundError: An unknown version, flavour or kernel, or one that the driver is not known
+            to build on; or its source is another distro's.
+        UsageError: The kernel's name is none.
+    """
+    recipe = entry.recipe
+    flavour = _flavour(recipe, request.flavour)
+    kernel = _kernel(request)
+    version = _version(recipe, flavour, request, None, f"{distro.id}:{distro.version}")
+    _check_kernel(recipe, version, request, None)
+    with refusing(f"The version {version} of '{recipe.name}' can't be pinned."):
+        driver = DriverPin(name=recipe.name, version=version, flavour=flavour)
+
+    def on(base: BasePin, solved: Solved) -> Pin:
+        return Pin(
+            driver=driver,
+            kernel=kernel,
+            distro=distro,
+            base=base,
+            compiler=solved.compiler,
+            headers=solved.headers,
+            packages=solved.tools,
+            closure=solved.packages,
+            sources=_releases(recipe, version),
+            patches=_patches(entry, version=version, flavour=flavour),
+            recipe=recipe_digest(recipe, flavour),
+            template=template,
+        )
+
+    return on
+
+
 def decide_in_image(
     request: Request, *, entry: Entry, template: str, tree: KernelTree
 ) -> Callable[[BasePin], Pin]:
@@ -136,20 +204,16 @@ def decide_in_image(
     recipe = entry.recipe
     flavour = _flavour(recipe, request.flavour)
     kernel = _kernel(request)
+    distro = f"{tree.distro.id}:{tree.distro.version}"
     if isinstance(recipe.source, DebSource):
         raise NotFoundError(
             f"The source of '{recipe.name}' is packages of Debian, and the base image that builds"
-            f" for {tree.distro.id} {tree.distro.version} has no archive of Debian.",
+            f" for {distro} has no archive of Debian.",
             resolution="Have Debian's packages compile, with the kernel's tree: under [[trees]] in"
             ' /etc/provision/provision.toml, set kernels, path and toolchain = "debian:12".',
         )
-    version = _released_version(recipe, flavour, request)
-    if not request.force and not recipe.builds_on(version=version, kernel_release=request.kernel):
-        raise NotFoundError(
-            f"'{recipe.name}' {version} is not known to build on the kernel {request.kernel}.",
-            resolution="Try it all the same with --force, or another version of the driver.",
-            details="\n".join(f"driver.toml, {line}" for line in known_ranges(recipe, version)),
-        )
+    version = _version(recipe, flavour, request, None, distro)
+    _check_kernel(recipe, version, request, None)
 
     def on(base: BasePin) -> Pin:
         return Pin(
@@ -160,7 +224,7 @@ def decide_in_image(
             compiler=None,
             headers=(),
             packages=(),
-            sources=_released(recipe, version),
+            sources=_releases(recipe, version),
             patches=_patches(entry, version=version, flavour=flavour),
             recipe=recipe_digest(recipe, flavour),
             template=template,
@@ -168,35 +232,6 @@ def decide_in_image(
         )
 
     return on
-
-
-def _released_version(recipe: Recipe, flavour: str, request: Request) -> str:
-    """Return the version asked for, or the newest that fits the kernel, of a released source."""
-    offered = newest_first(_release_versions(recipe))
-    candidates = [
-        v for v in offered if request.version in {None, v} or _is_of(v, str(request.version))
-    ]
-    if not candidates:
-        raise NotFoundError(
-            f"'{recipe.name}' ({flavour}) has no version {request.version}.",
-            resolution=_choices(request.version or "", offered),
-        )
-    fitting = [v for v in candidates if recipe.builds_on(version=v, kernel_release=request.kernel)]
-    return request.prefer if request.prefer in fitting else (fitting or candidates)[0]
-
-
-def _release_versions(recipe: Recipe) -> list[str]:
-    if isinstance(recipe.source, DebSource):
-        return []
-    return [release.version for release in recipe.source.releases]
-
-
-def _released(recipe: Recipe, version: str) -> tuple[Source, ...]:
-    if isinstance(recipe.source, DebSource):
-        return ()
-    return tuple(
-        release.source() for release in recipe.source.releases if release.version == version
-    )
 
 
 def components_of(recipe: Recipe) -> tuple[str, ...]:
@@ -237,20 +272,22 @@ def _kernel(request: Request) -> KernelPin:
         ) from error
 
 
-def _version(recipe: Recipe, flavour: str, request: Request, index: ArchiveIndex) -> str:
+def _version(
+    recipe: Recipe, flavour: str, request: Request, index: ArchiveIndex | None, distro: str
+) -> str:
     """Return the version asked for, or the newest of those that fits the kernel, or the newest."""
     offered = offered_versions(recipe, flavour, index)
-    if request.version is None and not offered:
-        raise _nothing_offered(recipe, flavour, index)
+    if not offered and (request.version is None or index is None):
+        raise _nothing_offered(recipe, flavour, index, distro)
     if request.version in offered:
         return request.version
     candidates = [v for v in offered if request.version is None or _is_of(v, request.version)]
     if not candidates:
         raise NotFoundError(
-            f"'{recipe.name}' ({flavour}) has no version {request.version} for {_distro(index)}.",
+            f"'{recipe.name}' ({flavour}) has no version {request.version} for {distro}.",
             resolution=_choices(request.version or "", offered),
             details="\n".join(["looked in:", *(f"  {place}" for place in index.places)])
-            if isinstance(recipe.source, DebSource)
+            if index is not None and isinstance(recipe.source, DebSource)
             else None,
         )
     fitting = [v for v in candidates if recipe.builds_on(version=v, kernel_release=request.kernel)]
@@ -262,11 +299,19 @@ def _is_of(version: str, branch: str) -> bool:
     return version.startswith(f"{branch}.")
 
 
-def _nothing_offered(recipe: Recipe, flavour: str, index: ArchiveIndex) -> NotFoundError:
+def _nothing_offered(
+    recipe: Recipe, flavour: str, index: ArchiveIndex | None, distro: str
+) -> NotFoundError:
     package = recipe.flavours[flavour].package
+    if index is None:
+        return NotFoundError(
+            f"'{recipe.name}' ({flavour}) is not offered for {distro}: its source is the package"
+            f" {package} of Debian's archive.",
+            resolution="Take a driver whose source is an archive ('provision drivers' says which"
+            " kind each has), or add such a source to a driver.toml of your own (--catalogue).",
+        )
     return NotFoundError(
-        f"'{recipe.name}' ({flavour}) is not offered for {_distro(index)}: there is no package"
-        f" {package}.",
+        f"'{recipe.name}' ({flavour}) is not offered for {distro}: there is no package {package}.",
         resolution=_other_flavours(recipe, flavour, index),
         details="\n".join(["looked in:", *(f"  {place}" for place in index.places)]),
     )
@@ -277,14 +322,16 @@ def _other_flavours(recipe: Recipe, flavour: str, index: ArchiveIndex) -> str | 
     return f"Take another flavour (--flavour): {', '.join(others)}." if others else None
 
 
-def _check_kernel(recipe: Recipe, version: str, request: Request, index: ArchiveIndex) -> None:
+def _check_kernel(
+    recipe: Recipe, version: str, request: Request, index: ArchiveIndex | None
+) -> None:
     """Refuse a kernel that the recipe doesn't know, unless forced.
 
     Such a build fails after minutes, or worse: it succeeds and the module breaks the kernel.
     """
     if request.force or recipe.builds_on(version=version, kernel_release=request.kernel):
         return
-    kernels = buildable_kernels(recipe, version, index, like=request.kernel)
+    kernels = buildable_kernels(recipe, version, index, like=request.kernel) if index else []
     known = known_ranges(recipe, version)
     raise NotFoundError(
         f"'{recipe.name}' {version} is not known to build on the kernel {request.kernel}.",
@@ -295,10 +342,14 @@ def _check_kernel(recipe: Recipe, version: str, request: Request, index: Archive
         details="\n".join(
             [
                 *(f"driver.toml, {line}" for line in known or ["nothing about this version"]),
-                f"packaged kernels that it builds on: {', '.join(kernels) or 'none'}",
+                *([_packaged(kernels)] if index else []),
             ]
         ),
     )
+
+
+def _packaged(kernels: list[str]) -> str:
+    return f"packaged kernels that it builds on: {', '.join(kernels) or 'none'}"
 
 
 def _tools(names: Iterable[str], index: ArchiveIndex) -> tuple[PackagePin, ...]:
@@ -315,7 +366,7 @@ def _tools(names: Iterable[str], index: ArchiveIndex) -> tuple[PackagePin, ...]:
 def _sources(recipe: Recipe, flavour: str, version: str, index: ArchiveIndex) -> tuple[Source, ...]:
     source = recipe.source
     if not isinstance(source, DebSource):
-        return _released(recipe, version)
+        return _releases(recipe, version)
     names = dict.fromkeys([str(recipe.flavours[flavour].package), *source.userspace])
     found = {name: package_of_version(index, name, version) for name in names}
     missing = [name for name, package in found.items() if package is None]
@@ -326,6 +377,13 @@ def _sources(recipe: Recipe, flavour: str, version: str, index: ArchiveIndex) ->
     if missing:
         raise _missing(missing, index)
     return tuple(_deb(package) for package in found.values() if package is not None)
+
+
+def _releases(recipe: Recipe, version: str) -> tuple[Source, ...]:
+    if isinstance(recipe.source, DebSource):
+        return ()
+    releases = recipe.source.releases
+    return tuple(release.source() for release in releases if release.version == version)
 
 
 def _deb(package: IndexedPackage) -> PackageSource:

@@ -69,6 +69,10 @@ def engine() -> FakeEngine:
     return engine
 
 
+def no_engine() -> Engine:
+    raise AssertionError("the engine was asked for")
+
+
 def test_the_same_wish_gives_the_same_pin_and_context(
     settings: Settings, engine: FakeEngine
 ) -> None:
@@ -80,7 +84,7 @@ def test_the_same_wish_gives_the_same_pin_and_context(
 
 
 def test_kernels_are_listed_with_what_builds_on_them(settings: Settings) -> None:
-    distro, rows = list_kernels(settings, "v4l2loopback", distro="debian:12")
+    distro, rows = list_kernels(settings, no_engine, "v4l2loopback", distro="debian:12")
     assert distro.codename == "bookworm"
     by_release = {row.release: row for row in rows}
     assert by_release[_KERNEL].builds
@@ -97,13 +101,10 @@ def test_wrong_names_are_not_found(settings: Settings, engine: FakeEngine) -> No
         with pytest.raises(NotFoundError):
             resolve_pin(settings, lambda: engine, wanted)
     with pytest.raises(NotFoundError):
-        list_kernels(settings, "v4l2loopback", flavour="none")
+        list_kernels(settings, no_engine, "v4l2loopback", flavour="none")
 
 
 def test_what_does_not_exist_is_said_without_an_engine(settings: Settings) -> None:
-    def no_engine() -> Engine:
-        raise AssertionError("the engine was asked for")
-
     with pytest.raises(NotFoundError, match=r"6\.1\.0-1-amd64"):
         resolve_pin(settings, no_engine, Wanted("v4l2loopback", kernel="6.1.0-1-amd64"))
     named = f"debian:bookworm@sha256:{'0' * 64}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from provision.errors import ConfigError, NotFoundError, ProvisionError, UsageEr
 from provision.image.engine import Image
 from provision.pin import DistroPin, Pin
 from provision.pipeline import resolution
+from provision.pipeline.pin_file import pin_document, read_pin
 from provision.pipeline.resolution import Resolved, Wanted, render_context
 from provision.pipeline.resolving import resolve_pin
 from provision.pipeline.settings import Settings, load_settings
@@ -242,12 +244,17 @@ def test_cos_is_found_by_its_build(root: Path) -> None:
     assert (choice.tree, choice.build_id) == (None, "18613.164.68")
 
 
-def test_the_store_keeps_what_was_used_last(tmp_path: Path) -> None:
-    store = TreeStore(tmp_path / "trees")
-    small = store.add(b"a configuration")
-    large = [store.add(bytes([number]) * (1 << 20) + b"x") for number in range(10)]
-    assert not store.path(large[0]).exists()
-    assert store.path(large[-1]).exists()
-    assert store.path(small).read_bytes() == b"a configuration"
-    assert store.add(b"a configuration") == small
-    assert not list((tmp_path / "trees").glob(".*"))
+def test_a_pin_is_built_from_the_store(settings: Settings, root: Path, tmp_path: Path) -> None:
+    resolved = _resolved(settings)
+    path = tmp_path / "pin.json"
+    path.write_text(json.dumps(pin_document(resolved.pin)))
+    (root / "srv/linux-6.1.192.tar.xz").unlink()
+    again = read_pin(settings, path)
+    assert again.pin == resolved.pin
+    assert render_context(again).files == render_context(resolved).files
+    assert again.attached == resolved.attached
+    store = TreeStore(settings)
+    assert store.add(b"the source") == resolved.pin.tree.tree if resolved.pin.tree else None
+    again.attached["kernel/tree.tar"].unlink()
+    with pytest.raises(NotFoundError, match="is not in the package store"):
+        read_pin(settings, path)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +12,39 @@ import click
 from provision.cli import options
 from provision.cli.output import megabytes, print_fields, print_json
 from provision.cli.table import print_table
-from provision.cli.target import Target, building, job, target
+from provision.cli.target import Target, building, gathering, job, target
+from provision.errors import UsageError
 from provision.image.build import Built, find
 from provision.image.phases import phases
 from provision.image.push import Pushed, push
 from provision.pin import Pin
 from provision.pipeline.images import BuildSettings, build_image
+from provision.pipeline.pin_file import read_pin
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is built: a driver as the options say, or the Pin of a file."""
+
+    driver: str | None
+    pin_file: Path | None
+
+
+def _subject(command: Callable[..., None]) -> Callable[..., None]:
+    """Add what says which of both is meant; it arrives as ``subject: Subject``."""
+    gathered = gathering(command, "subject", Subject)
+    option = click.option(
+        "--pin",
+        "pin_file",
+        type=click.Path(dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="Build the Pin that 'provision resolve --output' wrote, in place of DRIVER.",
+    )
+    return click.argument("driver", required=False)(option(gathered))
 
 
 @click.command("build")
-@click.argument("driver")
+@_subject
 @target
 @building
 @click.option("--push", "push_to", metavar="REF", help="Push the image under this name too.")
@@ -28,12 +52,12 @@ from provision.pipeline.images import BuildSettings, build_image
 @options.as_json
 def command(
     *,
-    driver: str,
     root: Path,
     catalogues: tuple[Path, ...],
     push_to: str | None,
     dry_run: bool,
     as_json: bool,
+    subject: Subject,
     target: Target,
     how: BuildSettings,
 ) -> None:
@@ -42,8 +66,12 @@ def command(
     An image of the same Pin that exists already is left alone, and nothing is built.
     """
     pushed = None
+    _check(subject, target)
     with job(root, catalogues) as work:
-        resolved = work.resolve(target.of(driver))
+        if subject.pin_file is not None:
+            resolved = read_pin(work.settings, subject.pin_file, progress=work.progress)
+        else:
+            resolved = work.resolve(target.of(str(subject.driver)))
         if dry_run:
             exists = find(work.engine, resolved.pin) is not None and not how.rebuild
             _print_dry_run(resolved.pin, exists=exists, as_json=as_json)
@@ -55,6 +83,20 @@ def command(
         print_json(_document(resolved.pin, built, pushed))
     else:
         _print(built, pushed)
+
+
+def _check(subject: Subject, target: Target) -> None:
+    if (subject.driver is None) == (subject.pin_file is None):
+        raise UsageError(
+            "Give either DRIVER or --pin FILE.",
+            resolution="'provision build --help' shows what can be given.",
+        )
+    given = target.options()
+    if subject.pin_file is not None and given:
+        raise UsageError(
+            f"{', '.join(given)} can't be given with --pin: the file says all of that.",
+            resolution="Leave it out, or resolve again with it.",
+        )
 
 
 def _document(pin: Pin, built: Built, pushed: Pushed | None) -> dict[str, Any]:

@@ -8,10 +8,9 @@ import click
 
 from provision.cli import options
 from provision.cli.output import print_json
-from provision.cli.progress import shown
 from provision.cli.table import print_table
+from provision.cli.target import job
 from provision.pipeline.resolution import list_kernels
-from provision.pipeline.settings import load_settings
 
 
 @click.command("kernels")
@@ -21,9 +20,7 @@ from provision.pipeline.settings import load_settings
 @options.catalogue
 @options.root
 @options.as_json
-@click.pass_context
 def command(
-    ctx: click.Context,
     *,
     driver: str,
     distro: str | None,
@@ -33,10 +30,14 @@ def command(
     as_json: bool,
 ) -> None:
     """List the packaged kernels, newest first, and whether DRIVER builds on each."""
-    settings = load_settings(root, catalogues=catalogues)
-    with shown(verbose=ctx.find_root().params["verbose"]) as progress:
+    with job(root, catalogues) as work:
         chosen, rows = list_kernels(
-            settings, driver, distro=distro, flavour=flavour, progress=progress
+            work.settings,
+            lambda: work.engine,
+            driver,
+            distro=distro,
+            flavour=flavour,
+            progress=work.progress,
         )
     if as_json:
         print_json(

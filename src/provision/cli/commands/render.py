@@ -10,6 +10,8 @@ from provision.cli import options
 from provision.cli.output import print_json
 from provision.cli.target import Target, job, target
 from provision.errors import UsageError
+from provision.files import write_atomic
+from provision.pipeline.images import context_files
 from provision.pipeline.resolution import render_context
 
 
@@ -42,19 +44,25 @@ def command(
         )
     with job(root, catalogues) as work:
         resolved = work.resolve(target.of(driver))
-    context = render_context(resolved)
-    if not dry_run:
-        context.write(output)
+        context = render_context(resolved)
+        names = sorted([*context.files, *context.downloads])
+        if not dry_run:
+            context.write(output)
+            for name, content in context_files(
+                work.settings, resolved, progress=work.progress
+            ).items():
+                if isinstance(content, Path):
+                    write_atomic(output / name, content.read_bytes())
     if as_json:
         print_json(
             {
                 "digest": resolved.pin.digest,
                 "image": resolved.pin.image,
                 "output": str(output),
-                "files": list(context.files),
+                "files": names,
                 "dry_run": dry_run,
             }
         )
         return
-    for name in context.files:
+    for name in names:
         click.echo(f"{'would write' if dry_run else 'wrote'} {output / name}")

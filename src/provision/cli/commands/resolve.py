@@ -4,36 +4,46 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import click
 
 from provision.cli import options
-from provision.cli.output import print_fields, print_json
+from provision.cli.output import megabytes, print_fields, print_json
 from provision.cli.target import Target, job, target
+from provision.files import write_atomic
 from provision.pin import ArchiveSource, GitSource, PackageSource, Pin, TreePin
+from provision.pipeline.pin_file import pin_document
 
 
 @click.command("resolve")
 @click.argument("driver")
 @target
+@click.option(
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write the Pin to a file that 'provision build --pin' takes, on any machine.",
+)
 @options.as_json
 def command(
-    *, driver: str, root: Path, catalogues: tuple[Path, ...], as_json: bool, target: Target
+    *,
+    driver: str,
+    root: Path,
+    catalogues: tuple[Path, ...],
+    output: Path | None,
+    as_json: bool,
+    target: Target,
 ) -> None:
     """Decide every input of building DRIVER: the Pin, whose digest names the image."""
     with job(root, catalogues) as work:
-        pin = work.resolve(target.of(driver)).pin
+        resolved = work.resolve(target.of(driver))
+    document = pin_document(resolved.pin, resolved.urls)
+    if output is not None:
+        write_atomic(output, json.dumps(document, indent=1) + "\n")
     if as_json:
-        print_json(document(pin))
+        print_json(document)
     else:
-        print_fields(_fields(pin))
-
-
-def document(pin: Pin) -> dict[str, Any]:
-    """Return the JSON of a Pin: its digest and image name, and every pinned input."""
-    inputs: dict[str, Any] = json.loads(pin.canonical_json())
-    return {"digest": pin.digest, "image": pin.image, **inputs}
+        print_fields([*_fields(resolved.pin), *([("written", output)] if output else [])])
 
 
 def _fields(pin: Pin) -> list[tuple[str, object]]:
@@ -47,6 +57,7 @@ def _fields(pin: Pin) -> list[tuple[str, object]]:
         ("headers", "\n".join(f"{header.name} {header.version}" for header in pin.headers) or None),
         ("kernel tree", _tree(pin.tree) if pin.tree else None),
         ("tools", "\n".join(packages) or None),
+        ("closure", _closure(pin)),
         ("sources", "\n".join(_source(source) for source in pin.sources)),
         ("patches", "\n".join(f"{p.name} {p.sha256}" for p in pin.patches) or None),
         ("recipe", pin.recipe),
@@ -62,6 +73,15 @@ def _tree(tree: TreePin) -> str:
     digests = [f"{part} sha256:{value}" for part in parts if (value := getattr(tree, part))]
     toolchain = f"{tree.toolchain.id}:{tree.toolchain.version}" if tree.toolchain else "image"
     return "\n".join([f"{tree.kind}, compiled with {toolchain}", *digests])
+
+
+def _closure(pin: Pin) -> str | None:
+    if not pin.closure:
+        return None
+    upgrades = [package.name for package in pin.closure if package.action == "upgrade"]
+    size = megabytes(sum(package.size for package in pin.closure))
+    text = f"{len(pin.closure)} packages, {size}"
+    return f"{text}\nupgraded in the base image: {', '.join(upgrades)}" if upgrades else text
 
 
 def _source(source: PackageSource | ArchiveSource | GitSource) -> str:

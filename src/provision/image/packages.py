@@ -1,0 +1,260 @@
+"""The package store: every file that builds install, once, under the sha256 of its content.
+
+Beside the files lie the closures that were solved: which packages a base image, a kernel and a set
+of tools need, so that nothing is solved twice. Whatever is in the store is whole: files appear
+under their names by a rename. Losing all of it costs time, and nothing else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Literal
+
+from pydantic import Field
+
+from provision.documents import Frozen, load_json
+from provision.errors import NotFoundError, ProvisionError
+from provision.fetch import UnreachableError, download
+from provision.files import lock, sync_directory, write_atomic
+from provision.pin import ClosurePackage, DistroPin, PackagePin, Sha256
+from provision.progress import Note, Progress, silent
+
+_CHUNK = 1 << 20
+_DAY_S = 24 * 3600.0
+# A draft of a process that is still at work is younger.
+_DRAFT_S = _DAY_S
+
+
+class Closure(Frozen):
+    """What was solved: the packages of a kernel's builds on a base image.
+
+    Attributes:
+        distro: The distro.
+        kernel: The kernel's release.
+        architecture: As ``uname -m`` prints it.
+        cc_version_text: What the kernel's configuration says of its compiler.
+        compiler: The compiler's package.
+        headers: The packages that hold the kernel's headers.
+        tools: The tools that were asked for, at their exact versions.
+        packages: Everything that is installed.
+        urls: Addresses of the files, by sha256.
+    """
+
+    schema_version: Literal[1] = Field(default=1, alias="schema")
+    distro: DistroPin
+    kernel: str
+    architecture: str
+    cc_version_text: str
+    compiler: PackagePin
+    headers: tuple[PackagePin, ...]
+    tools: tuple[PackagePin, ...] = ()
+    packages: tuple[ClosurePackage, ...] = ()
+    urls: dict[Sha256, tuple[str, ...]] = Field(default_factory=dict)
+
+
+class PackageStore:
+    """The package store of a state folder.
+
+    Args:
+        state: Folder of provision's own state.
+    """
+
+    def __init__(self, state: Path) -> None:
+        self.folder = state / "packages"
+        self._files = self.folder / "sha256"
+        self._closures = self.folder / "closures"
+        self._state = state
+
+    def path(self, sha256: str) -> Path:
+        """Return where the file with a checksum is, or would be."""
+        return self._files / sha256
+
+    def has(self, sha256: str) -> bool:
+        """Return whether the store has a file."""
+        return self.path(sha256).is_file()
+
+    def add(self, content: IO[bytes], *, sha256: str, name: str) -> Path:
+        """Take a file whose content is known beforehand.
+
+        Args:
+            content: The file.
+            sha256: Its checksum.
+            name: What messages call it.
+
+        Raises:
+            ProvisionError: It has other content.
+            OSError: The disk is full.
+        """
+        path = self.path(sha256)
+        with self._draft(sha256) as (draft, stream):
+            digest = hashlib.sha256()
+            while chunk := content.read(_CHUNK):
+                digest.update(chunk)
+                stream.write(chunk)
+            if digest.hexdigest() != sha256:
+                raise ProvisionError(
+                    f"'{name}' is not the file that was solved for: its sha256 is wrong.",
+                    resolution="Run the command again.",
+                    details=f"expected {sha256}\ngot      {digest.hexdigest()}",
+                )
+            stream.flush()
+            os.fsync(stream.fileno())
+            draft.replace(path)
+        sync_directory(self._files)
+        return path
+
+    def fetch(
+        self,
+        sha256: str,
+        urls: Iterable[str],
+        *,
+        name: str,
+        size: int | None = None,
+        progress: Progress = silent,
+    ) -> Path:
+        """Have a file in the store: from there, or from the first address that has it.
+
+        Args:
+            sha256: Its checksum.
+            urls: Its addresses.
+            name: What messages call it.
+            size: Its size in bytes, if that is known.
+            progress: Told how far it is.
+
+        Raises:
+            NotFoundError: No address has it; says what was tried.
+            UnreachableError: None can be reached.
+        """
+        path = self.path(sha256)
+        if path.is_file():
+            return path
+        tried: list[str] = []
+        unreachable = False
+        for url in urls:
+            progress(Note(f"Downloading {name}"))
+            limit = {} if size is None else {"limit": size}
+            try:
+                download(url, sha256=sha256, destination=path, progress=progress, **limit)
+            except UnreachableError as error:
+                unreachable = True
+                tried.append(f"{url}: {error.details or error.message}")
+            except ProvisionError as error:
+                tried.append(f"{url}: {error.message}")
+            else:
+                return path
+        raise self._missing(name, sha256, tried, unreachable=unreachable)
+
+    def closure(self, key: str) -> Closure | None:
+        """Return a closure that was solved before; None where it was not, or is damaged."""
+        path = self._closure_path(key)
+        try:
+            closure = load_json(path, Closure)
+        except ProvisionError:
+            return None
+        # Garbage collection goes by when it was last of use.
+        with suppress(OSError):
+            os.utime(path)
+        return closure
+
+    def keep(self, key: str, closure: Closure) -> None:
+        """Keep a closure for the next time."""
+        text = closure.model_dump_json(by_alias=True, indent=1)
+        write_atomic(self._closure_path(key), f"{text}\n")
+
+    @contextmanager
+    def solving(self, key: str, progress: Progress) -> Iterator[None]:
+        """Hold the lock of a closure: of two that want it, one solves."""
+
+        def waiting() -> None:
+            progress(Note("Another process is solving for the same packages; waiting for it"))
+
+        with lock(self._state / "locks" / f"solve-{key[:32]}", on_wait=waiting):
+            yield
+
+    def collect(
+        self, kernels: Iterable[str], *, days: float, dry_run: bool = False
+    ) -> list[tuple[str, int]]:
+        """Remove closures that were of no use for some time, and files that none of them needs.
+
+        Args:
+            kernels: Releases of kernels whose closures stay, whatever their age.
+            days: For how long the others stay, and files that no closure names, after their last
+                use.
+            dry_run: Only say what would be removed.
+
+        Returns:
+            What was removed: a name and its size in bytes.
+        """
+        wanted = frozenset(kernels)
+        oldest = time.time() - days * _DAY_S
+        gone: list[tuple[Path, int]] = []
+        needed: set[str] = set()
+        for path in _entries(self._closures):
+            closure = _readable(path)
+            if closure is None or (closure.kernel not in wanted and path.stat().st_mtime < oldest):
+                gone.append((path, path.stat().st_size))
+            else:
+                needed.update(package.sha256 for package in closure.packages)
+        for path in _entries(self._files):
+            status = path.stat()
+            # A draft of a killed run, or a source or package that nothing names any more.
+            limit = time.time() - _DRAFT_S if path.name.startswith(".") else oldest
+            if path.name not in needed and status.st_mtime < limit:
+                gone.append((path, status.st_size))
+        for path, _size in gone if not dry_run else ():
+            path.unlink(missing_ok=True)
+        return [(path.name, size) for path, size in gone]
+
+    def _closure_path(self, key: str) -> Path:
+        return self._closures / f"{key}.json"
+
+    @contextmanager
+    def _draft(self, sha256: str) -> Iterator[tuple[Path, IO[bytes]]]:
+        self._files.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=self._files, prefix=f".{sha256}.")
+        draft = Path(name)
+        try:
+            with os.fdopen(handle, "wb") as stream:
+                os.fchmod(stream.fileno(), 0o644)
+                yield draft, stream
+        finally:
+            draft.unlink(missing_ok=True)
+
+    def _missing(
+        self, name: str, sha256: str, tried: list[str], *, unreachable: bool
+    ) -> ProvisionError:
+        kind = UnreachableError if unreachable else NotFoundError
+        return kind(
+            f"The file '{name}' (sha256 {sha256[:12]}…) is not in the package store, and"
+            f" {'no address has it' if tried else 'no address of it is known'}.",
+            resolution=f"Copy it to '{self.path(sha256)}' from a machine whose store has it (the"
+            " same path there), name a mirror that keeps old packages (the distro's vault or"
+            " snapshot service) in /etc/provision/provision.toml, or resolve again with --update.",
+            details="\n".join(["tried:", *tried]) if tried else None,
+        )
+
+
+def closure_key(inputs: Mapping[str, object]) -> str:
+    """Return the name under which a closure is kept: a digest of all that it was solved for."""
+    text = json.dumps(inputs, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _entries(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        return []
+    return sorted(path for path in folder.iterdir() if path.is_file())
+
+
+def _readable(path: Path) -> Closure | None:
+    try:
+        return load_json(path, Closure)
+    except ProvisionError:
+        return None

@@ -1,0 +1,120 @@
+"""A Pin as a file: written by ``resolve``, built from on any machine, at any later time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from provision.catalogue import Entry, templates_dir
+from provision.distros import distro_named
+from provision.documents import load_json, parse_json
+from provision.errors import ConfigError, Mistake, ProvisionError
+from provision.pin import ImageDigest, Pin, Sha256, TreePin, Url
+from provision.pipeline.resolution import Resolved, open_driver_index
+from provision.pipeline.settings import Settings
+from provision.pipeline.trees import fetch_sources, kept_files
+from provision.progress import Progress, silent
+from provision.render import load_family, load_templates
+from provision.resolve import recipe_digest
+
+_BESIDE = ("digest", "image", "urls")
+
+
+class PinFile(Pin):
+    """A Pin, and beside it what is no input of the build.
+
+    Attributes:
+        digest_of_pin: The Pin's digest, as it was written.
+        image_of_pin: The name of the image, for people.
+        urls: Addresses of the closure's packages, by sha256.
+    """
+
+    digest_of_pin: ImageDigest = Field(alias="digest")
+    image_of_pin: str = Field(alias="image")
+    urls: dict[Sha256, tuple[Url, ...]] = Field(default_factory=dict)
+
+
+def pin_document(pin: Pin, urls: Mapping[str, tuple[str, ...]] | None = None) -> dict[str, Any]:
+    """Return a Pin as what ``json.dumps`` takes: digest, image, every input, and addresses."""
+    inputs: dict[str, Any] = json.loads(pin.canonical_json())
+    beside = {"urls": {sha256: list(found) for sha256, found in urls.items()}} if urls else {}
+    return {"digest": pin.digest, "image": pin.image, **inputs, **beside}
+
+
+def read_pin(settings: Settings, path: Path, *, progress: Progress = silent) -> Resolved:
+    """Return the Pin of a file, with what it takes to build it here.
+
+    Args:
+        settings: The host that builds.
+        path: What ``resolve --output`` wrote.
+        progress: Told what goes on.
+
+    Raises:
+        ConfigError: The file holds no Pin, or one that was edited.
+        NotFoundError: There is no such file, driver or distro.
+        ProvisionError: This version's recipe is not what the Pin was made from.
+    """
+    file = load_json(path, PinFile)
+    data = {k: v for k, v in _plain(file).items() if k not in _BESIDE}
+    pin = parse_json(json.dumps(data), Pin, name=str(path))
+    if pin.digest != file.digest_of_pin:
+        problem = f"it says {file.digest_of_pin}, and its content has {pin.digest}"
+        raise ConfigError(str(path), [Mistake("digest", f"{problem}: the file was changed")])
+    entry = settings.catalogue.entry(pin.driver.name)
+    flavours = entry.recipe.flavours
+    if pin.driver.flavour not in flavours or (
+        recipe_digest(entry.recipe, pin.driver.flavour) != pin.recipe
+    ):
+        raise ProvisionError(
+            f"The recipe of '{pin.driver.name}' ({entry.folder}) is not what the Pin in '{path}'"
+            " was made from.",
+            resolution="Use the catalogue that it was made from (--catalogue), or resolve again.",
+        )
+    if pin.tree is not None:
+        return _in_tree(settings, pin, pin.tree, entry, progress)
+    templates = load_templates(templates_dir(), pin.distro.id)
+    if distro_named(pin.distro.id) is not None:
+        return Resolved(pin, entry, templates, urls=file.urls)
+    index = open_driver_index(settings, entry, pin.distro, progress=progress)
+    index.close()
+    return Resolved(
+        pin,
+        entry,
+        templates,
+        index.mirror,
+        index.security_mirror,
+        keyring=index.keyring,
+        is_snapshot=index.is_snapshot,
+    )
+
+
+def _in_tree(
+    settings: Settings, pin: Pin, tree: TreePin, entry: Entry, progress: Progress
+) -> Resolved:
+    """Return a Pin with a kernel tree, whose files are in the package store."""
+    files = kept_files(settings, pin, tree)
+    sources = fetch_sources(settings, pin.sources, progress=progress)
+    found = Resolved(
+        pin, entry, load_family(templates_dir(), "tree"), attached={**files, **sources}
+    )
+    if tree.toolchain is None:
+        return found
+    index = open_driver_index(settings, entry, tree.toolchain, progress=progress)
+    index.close()
+    return replace(
+        found,
+        mirror=index.mirror,
+        security_mirror=index.security_mirror,
+        keyring=index.keyring,
+        is_snapshot=index.is_snapshot,
+    )
+
+
+def _plain(file: PinFile) -> dict[str, Any]:
+    data: dict[str, Any] = json.loads(file.canonical_json())
+    return data

@@ -1,0 +1,67 @@
+"""What a host's settings say about how its distro's packages are solved for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from provision import distros
+from provision.errors import NotFoundError
+from provision.host import read_facts
+from provision.image.solve import SolveRequest
+from provision.pin import BasePin, DistroPin
+from provision.pipeline.settings import Settings
+from provision.rootfs import in_root
+
+
+def solve_request(
+    settings: Settings,
+    distro: DistroPin,
+    base: BasePin,
+    *,
+    kernel: str,
+    packages: Iterable[str] = (),
+) -> SolveRequest:
+    """Return what to ask a distro's solver.
+
+    Args:
+        settings: The host.
+        distro: The distro.
+        base: The base image.
+        kernel: The kernel's release; empty: kernels are only listed.
+        packages: What a recipe needs besides compiler and headers, by Debian's names.
+
+    Raises:
+        NotFoundError: A key that provision.toml names is missing.
+    """
+    data, release = distros.release_of(distro)
+    return SolveRequest(
+        distro=data,
+        release=release,
+        base=base,
+        kernel=kernel,
+        architecture=read_facts(settings.root).arch,
+        tools=data.build_tools(release, packages),
+        repositories=_repositories(settings, distro),
+        root=settings.root,
+        network=settings.config.engine.network,
+    )
+
+
+def _repositories(settings: Settings, distro: DistroPin) -> tuple[distros.Repository, ...]:
+    """Return the repositories that provision.toml names for a release, with their keys."""
+    found = []
+    for one in settings.config.distro(distro.id).repositories:
+        if one.version not in {None, distro.version}:
+            continue
+        keys = {}
+        for name in one.keys:
+            path = in_root(settings.root, name)
+            if not path.is_file():
+                raise NotFoundError(
+                    f"There is no key '{path}', which the repository '{one.id}' names.",
+                    resolution=f"Put it there, or correct [distros.{distro.id}] repositories in"
+                    " /etc/provision/provision.toml.",
+                )
+            keys[path.name] = path.read_bytes()
+        found.append(distros.Repository(one.id, one.urls, keys))
+    return tuple(found)

@@ -1,0 +1,120 @@
+"""Unpacks a driver's source into the current folder.
+
+Runs in the build container, on Python's standard library (3.9 or newer):
+``python3 unpack.py ARCHIVE STRIP`` takes a tar file, compressed in any way that Python knows, or a
+zip file, and drops the first STRIP parts of every path. What would leave the folder is refused.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tarfile
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+
+_EXECUTABLE = 0o100
+_MODE_SHIFT = 16
+
+
+class UnpackError(Exception):
+    """Why an archive can't be unpacked."""
+
+
+def unpack(archive: Path, target: Path, strip: int) -> int:
+    """Unpack an archive and return how many files it had.
+
+    Args:
+        archive: The file.
+        target: The folder that gets its content.
+        strip: How many leading parts every path loses; what has no more is left out.
+
+    Raises:
+        UnpackError: It is neither a tar nor a zip file, or holds nothing, or a path leads out.
+    """
+    if zipfile.is_zipfile(archive):
+        count = _unzip(archive, target, strip)
+    else:
+        try:
+            count = _untar(archive, target, strip)
+        except tarfile.ReadError as error:
+            raise UnpackError(f"neither a tar nor a zip file: {error}") from error
+    if count == 0:
+        raise UnpackError(f"no file is left after dropping {strip} leading parts of every path")
+    return count
+
+
+def _untar(archive: Path, target: Path, strip: int) -> int:
+    count = 0
+    with tarfile.open(archive) as tar:
+        for member in tar:
+            name = _stripped(member.name, strip)
+            if name is None:
+                continue
+            if member.islnk():
+                linked = _stripped(member.linkname, strip)
+                if linked is None:
+                    raise UnpackError(f"'{member.name}' is a link to '{member.linkname}'")
+                member.linkname = str(linked)
+            elif member.issym():
+                _check_link(name, member.linkname)
+            elif not (member.isreg() or member.isdir()):
+                raise UnpackError(f"'{member.name}' is neither file, folder nor link")
+            member.name = str(name)
+            member.mode = 0o755 if member.isdir() or member.mode & _EXECUTABLE else 0o644
+            # Python 3.12 and later ask for a filter; what it checks was checked above.
+            if hasattr(tarfile, "fully_trusted_filter"):
+                tar.extract(member, target, filter="fully_trusted")
+            else:
+                tar.extract(member, target)
+            count += not member.isdir()
+    return count
+
+
+def _unzip(archive: Path, target: Path, strip: int) -> int:
+    count = 0
+    with zipfile.ZipFile(archive) as file:
+        for member in file.infolist():
+            name = _stripped(member.filename, strip)
+            if name is None or member.is_dir():
+                continue
+            path = target / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with file.open(member) as content, path.open("wb") as stream:
+                shutil.copyfileobj(content, stream)
+            path.chmod(0o755 if (member.external_attr >> _MODE_SHIFT) & _EXECUTABLE else 0o644)
+            count += 1
+    return count
+
+
+def _stripped(name: str, strip: int) -> PurePosixPath | None:
+    """Return a member's path without its leading parts; None where nothing is left."""
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts:
+        raise UnpackError(f"'{name}' leads out of the source")
+    parts = path.parts[strip:]
+    return PurePosixPath(*parts) if parts else None
+
+
+def _check_link(name: PurePosixPath, target: str) -> None:
+    path = PurePosixPath(target)
+    climbs = sum(part == ".." for part in path.parts)
+    if path.is_absolute() or climbs >= len(name.parts):
+        raise UnpackError(f"'{name}' is a link out of the source, to '{target}'")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the program: archive, parts to drop."""
+    archive, strip = Path(arguments[0]), int(arguments[1])
+    try:
+        count = unpack(archive, Path(), strip)
+    except UnpackError as error:
+        sys.stderr.write(f"unpack: {archive.name}: {error}\n")
+        return 1
+    sys.stdout.write(f"unpack: {count} files\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,52 @@
+#!/bin/sh
+# Installs exactly the packages that lie in /provision/packages, without a network.
+#
+# usage: install.sh KERNEL BUILD SOURCE COMPILER MAJOR
+#
+# Their checksums are those of the Pin; their signatures were checked when it was made. Modules are
+# built against /lib/modules/KERNEL/build, which belongs to the kernel's own package, so that the
+# link is made here.
+set -eu
+
+kernel=$1
+build=$2
+source=$3
+compiler=$4
+major=$5
+
+cd /provision/packages
+sha256sum --check --strict --quiet /provision/closure.sha256
+# A pinned package may be older than the base image's.
+rpm --upgrade --oldpackage --excludedocs ./*.rpm
+cd /
+rm -rf /provision/packages
+
+if [ ! -d "$build" ]; then
+    echo >&2 "The packages brought no folder $build: they are of another kernel than $kernel."
+    exit 1
+fi
+mkdir -p "/lib/modules/$kernel" /usr/local/bin
+ln -sfn "$build" "/lib/modules/$kernel/build"
+ln -sfn "$source" "/lib/modules/$kernel/source"
+
+# The kernel's own Makefile calls gcc, whatever other versions are there.
+if [ "$compiler" = gcc ] && [ "$(gcc -dumpversion 2> /dev/null | cut -d . -f 1)" != "$major" ]; then
+    for program in gcc g++ cpp; do
+        [ ! -x "/usr/bin/$program-$major" ] || ln -sf "/usr/bin/$program-$major" "/usr/local/bin/$program"
+    done
+    found=$(gcc -dumpversion 2> /dev/null | cut -d . -f 1) || found=
+    if [ "$found" != "$major" ]; then
+        echo >&2 "There is no gcc of major version $major, which built the kernel, but '$found'."
+        exit 1
+    fi
+fi
+
+# What unpacks and collects needs Python 3.9; older releases have a newer one beside their own.
+for python in python3 python3.14 python3.13 python3.12 python3.11 python3.10 python3.9; do
+    if "$python" -c 'import sys; sys.exit(sys.version_info < (3, 9))' 2> /dev/null; then
+        ln -sf "$(command -v "$python")" /usr/local/bin/provision-python
+        exit 0
+    fi
+done
+echo >&2 "There is no Python 3.9 or newer among the packages."
+exit 1
