@@ -16,7 +16,7 @@ import pytest
 from kit.debian import mirror, security_mirror
 from kit.duo import DUO, duo_catalogue
 from kit.fileserver import served
-from kit.kernel_tree import built_kernels, kernel_source
+from kit.kernel_tree import built_kernels, kernel_source, make_compiler_image
 from kit.process import run
 from kit.product import BUILD_NETWORK
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from kit.kernel_tree import BuiltKernel
     from kit.product import Provision
 
+_KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 _CONFIG = """\
 [distros.debian.archive]
 mirror = "{mirror}"
@@ -46,13 +47,6 @@ kernels = "*-flatcar"
 path = "/srv/linux.tar.xz"
 config = "/srv/config"
 symvers = "/srv/Module.symvers"
-"""
-_COMPILER_IMAGE = "kit-compiler:1"
-_DOCKERFILE = """\
-FROM debian:bookworm
-RUN printf 'deb %s bookworm main\\n' {mirror} >/etc/apt/sources.list \\
- && apt-get -qq update \\
- && apt-get -qq install -y --no-install-recommends gcc libc6-dev libelf1 make kmod patch python3
 """
 
 
@@ -76,16 +70,14 @@ def host(tmp_path: Path, kernel: BuiltKernel) -> Path:
     (root / "usr/lib/modules").mkdir(parents=True)
     shutil.copytree(kernel.modules, root / "usr/lib/modules" / kernel.release, symlinks=True)
     (root / "usr/lib/os-release").write_text("ID=flatcar\nVERSION_ID=3227.2.4\n")
+    (root / "usr/share/keyrings").mkdir(parents=True)
+    shutil.copy(_KEYRING, root / "usr/share/keyrings")
     return root
 
 
 @pytest.fixture(scope="module")
-def compiler_image(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """An image with a compiler and tools, as Flatcar's developer container is one."""
-    folder = tmp_path_factory.mktemp("compiler")
-    (folder / "Dockerfile").write_text(_DOCKERFILE.format(mirror=mirror()))
-    engine.docker("build", *BUILD_NETWORK, "--tag", _COMPILER_IMAGE, folder)
-    return _COMPILER_IMAGE
+def compiler_image(engine: Engine) -> str:
+    return make_compiler_image(engine)
 
 
 def _configure(host: Path, text: str) -> None:

@@ -14,17 +14,20 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import tempfile
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kit.cache import REPOSITORY, cache_dir, cached
+from kit.debian import mirror
 from kit.engine import remove_tree
 from kit.process import run
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from kit.engine import Engine
 
-__all__ = ["BuiltKernel", "built_kernels", "kernel_source"]
+__all__ = ["BuiltKernel", "built_kernels", "kernel_source", "make_compiler_image"]
 
 _PACKAGE = "linux-source-6.1"
 _CONFIG = REPOSITORY / "tests/data/kernel/small.config"
@@ -45,6 +48,13 @@ files() { find "$@" ! -name '*.o' ! -name '.*.cmd' \\( -type f -o -type l \\) -p
     files arch/x86/include include scripts
     printf '%s\\n' .config Module.symvers tools/objtool/objtool
 } | sort -u | tar --create --no-recursion --files-from=- | tar --extract --directory "$2"
+"""
+_COMPILER_IMAGE = "kit-compiler:1"
+_DOCKERFILE = """\
+FROM debian:bookworm
+RUN echo deb {mirror} bookworm main >/etc/apt/sources.list \\
+ && apt-get -qq update \\
+ && apt-get -qq install -y --no-install-recommends gcc libc6-dev libelf1 make kmod patch python3
 """
 
 
@@ -70,6 +80,19 @@ class BuiltKernel:
         """The CRC of each symbol that it exports, as 0x and eight digits."""
         lines = (self.folder / "Module.symvers").read_text().splitlines()
         return {fields[1]: fields[0] for fields in map(str.split, lines)}
+
+
+def make_compiler_image(engine: Engine) -> str:
+    """Have an image with the kernel's compiler and all tools, as Flatcar's developer container.
+
+    Returns:
+        Its name.
+    """
+    if _COMPILER_IMAGE not in engine.images():
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder, "Dockerfile").write_text(_DOCKERFILE.format(mirror=mirror()))
+            engine.docker("build", "--network=host", "--tag", _COMPILER_IMAGE, folder)
+    return _COMPILER_IMAGE
 
 
 def kernel_source() -> Path:
