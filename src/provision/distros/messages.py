@@ -177,11 +177,13 @@ def _vault(failure: Failure) -> str:
     }
     parts = []
     for archive in distro.archives:
-        urls = ", ".join(f'"{fill(url, values)}"' for url in archive.repositories)
+        tables = ", ".join(
+            f'{{ id = "vault{number}", urls = ["{fill(url, values)}"] }}'
+            for number, url in enumerate(archive.repositories, start=1)
+        )
         setting = (
-            f" In /etc/provision/provision.toml: [distros.{distro.id}] repositories = [{{ id ="
-            f' "vault", urls = [{urls}] }}].'
-            if urls
+            f" In /etc/provision/provision.toml: [distros.{distro.id}] repositories = [{tables}]."
+            if tables
             else ""
         )
         parts.append(
