@@ -5,6 +5,7 @@ Pure: which compiler and packages a tree takes, and what to say where it can't s
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -31,6 +32,7 @@ _ALWAYS = ("libc6-dev",)
 _BTF = "CONFIG_DEBUG_INFO_BTF"
 _BTF_PACKAGE = "dwarves"
 _NEIGHBOURS = 40
+_FEDORA = re.compile(r"\.fc([1-9][0-9]+)(?=\.|$)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +158,18 @@ def build_packages(kind: str, config: Mapping[str, str]) -> tuple[str, ...]:
         return (*_ALWAYS, *_FOR_PREPARED)
     more = (_BTF_PACKAGE,) if config.get(_BTF) == "y" else ()
     return (*_ALWAYS, *_FOR_SOURCE, *more)
+
+
+def fedora_of_kernel(kernel: str) -> str | None:
+    """Return the release of Fedora that a kernel was built in (``fedora:42``); None: none says it.
+
+    The deployment that boots next may be of another release than the one that runs: what counts is
+    the ``fcN`` in the kernel's name.
+
+    Source: https://docs.fedoraproject.org/en-US/packaging-guidelines/DistTag/
+    """
+    match = _FEDORA.search(kernel)
+    return f"fedora:{match[1]}" if match else None
 
 
 def is_tree_package(name: str) -> bool:

@@ -7,7 +7,12 @@ from dataclasses import replace
 
 from provision.archive import ArchiveIndex
 from provision.catalogue import Entry, templates_dir
-from provision.distros.tree import build_packages, compiler_beside, compiler_package
+from provision.distros.tree import (
+    build_packages,
+    compiler_beside,
+    compiler_package,
+    fedora_of_kernel,
+)
 from provision.host import read_facts
 from provision.image.base import BaseRequest, find_base, named_base
 from provision.image.engine import Engine
@@ -52,7 +57,8 @@ def resolve_pin(
     kernel = wanted.kernel or own_kernel(settings, read_facts(settings.root))
     choice = choose_tree(settings, kernel, wanted.distro)
     if choice is None:
-        return resolve_packaged(settings, engine, wanted, progress=progress)
+        packaged = replace(wanted, kernel=kernel, distro=_distro_of(settings, wanted, kernel))
+        return resolve_packaged(settings, engine, packaged, progress=progress)
     entry = settings.catalogue.entry(wanted.driver)
     tree = fetch_tree(settings, choice, kernel, progress=progress)
     templates = load_family(templates_dir(), "tree")
@@ -86,6 +92,17 @@ def resolve_pin(
         is_snapshot=bool(index and index.is_snapshot),
         attached={**{f"kernel/{name}": path for name, path in tree.files.items()}, **sources},
     )
+
+
+def _distro_of(settings: Settings, wanted: Wanted, kernel: str) -> str | None:
+    """Return the distro that a kernel's headers come from; None: the host's own release.
+
+    On Fedora, CoreOS included, that is the release that the kernel's name says.
+    """
+    named = wanted.distro or settings.config.kernel_distro
+    if named is None and read_facts(settings.root).distro.id == "fedora":
+        return fedora_of_kernel(kernel)
+    return named
 
 
 def _decided(
