@@ -16,6 +16,7 @@ import pytest
 from kit.debian import mirror, security_mirror
 from kit.duo import DUO, duo_catalogue
 from kit.fileserver import served
+from kit.gpt import partitioned_disk
 from kit.kernel_tree import built_kernels, kernel_source, make_compiler_image
 from kit.process import run
 from kit.product import BUILD_NETWORK
@@ -234,14 +235,7 @@ def developer_container(tmp_path: Path) -> Path:
     (root / "etc/link").symlink_to("../usr/share/hello")
     home.mkdir(mode=0o700)
     disk = folder / "disk"
-    with disk.open("wb") as stream:
-        stream.truncate(12 << 20)
-    table = "label: gpt\nname=EFI-SYSTEM, size=1M\nname=ROOT\n"
-    run(["/sbin/sfdisk", "--quiet", disk], stdin=table)
-    found = json.loads(run(["/sbin/sfdisk", "--json", disk]).stdout)["partitiontable"]
-    start, size = (found["partitions"][1][key] for key in ("start", "size"))
-    options = f"offset={start * 512}"
-    run(["/sbin/mke2fs", "-q", "-t", "ext4", "-d", root, "-E", options, disk, f"{size // 2}K"])
+    partitioned_disk(disk, [("EFI-SYSTEM", 1, None), ("ROOT", 8, root)])
     run(["bzip2", "--keep", disk])
     packed = release / "flatcar_developer_container.bin.bz2"
     (folder / "disk.bz2").rename(packed)

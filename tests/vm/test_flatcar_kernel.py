@@ -14,6 +14,7 @@ import pytest
 
 from kit.cache import REPOSITORY
 from kit.duo import DUO
+from kit.gpt import partitioned_disk
 from kit.guest import DEBIAN_12, guest_of
 from kit.immutable import read_only_usr, updater
 from kit.kernel_tree import built_kernels, make_compiler_image
@@ -43,7 +44,6 @@ linux /boot/flatcar/vmlinuz-{slot} root=/dev/vda1 ro console=ttyS0 net.ifnames=0
 boot
 """
 _READ_ONLY = "/etc/systemd/system/read-only.service"
-_LABEL_AT = 2048
 
 
 @pytest.fixture(scope="module")
@@ -106,13 +106,7 @@ def _other_usr(kernel: BuiltKernel, folder: Path) -> Path:
     modules = usr / "lib/modules" / kernel.release
     modules.parent.mkdir(parents=True)
     run(["cp", "-a", kernel.modules, modules])
-    with disk.open("wb") as stream:
-        stream.truncate(512 << 20)
-    run(["/sbin/sfdisk", "--quiet", disk], stdin=f"label: gpt\nstart={_LABEL_AT}, name=USR-B\n")
-    table = json.loads(run(["/sbin/sfdisk", "--json", disk]).stdout)["partitiontable"]
-    size = table["partitions"][0]["size"] // 2
-    options = f"offset={_LABEL_AT * 512}"
-    run(["/sbin/mke2fs", "-q", "-t", "ext4", "-d", usr, "-E", options, disk, f"{size}K"])
+    partitioned_disk(disk, [("USR-B", 400, usr)])
     image = folder / "usr.qcow2"
     run(["qemu-img", "convert", "-O", "qcow2", disk, image])
     disk.unlink()
