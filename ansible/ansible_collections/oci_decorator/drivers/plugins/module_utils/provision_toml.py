@@ -59,7 +59,7 @@ _DISTRO: Spec = {
 _TREE: Spec = {
     "kernels": {"type": "str", "required": True},
     "kind": _words("source", "prepared", "image"),
-    **{name: _TEXT for name in ("url", "sha256", "path", "config", "symvers", "toolchain")},
+    **dict.fromkeys(("url", "sha256", "path", "config", "symvers", "toolchain"), _TEXT),
 }
 
 
