@@ -89,11 +89,12 @@ def compiler(scene: Scene) -> Iterator[Finding]:
     """The modules were built by the compiler that built the kernel."""
     banner = _GCC.search(scene.text("proc/version") or "")
     for driver, _entry, manifest in scene.installed():
-        used = _MAJOR.search(manifest.pin.compiler.name)
+        name = manifest.pin.compiler.name if manifest.pin.compiler else ""
+        used = _MAJOR.search(name)
         if banner and used and used[1] != banner[1]:
             yield Finding(
                 "warn",
-                f"built by {manifest.pin.compiler.name}, and the running kernel by gcc {banner[1]}",
+                f"built by {name}, and the running kernel by gcc {banner[1]}",
                 "another compiler lays out what kernel and module share in another way",
                 f"provision build --rebuild {driver.name}, then provision install {driver.name}",
                 driver.name,

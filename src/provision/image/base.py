@@ -160,8 +160,23 @@ def make_base(
         progress(Note(f"Making {request.name} with debootstrap from {mirror}"))
         _debootstrap(tree, request, mirror=mirror, keyring=keyring, progress=progress)
         progress(Note(f"Importing {request.name}"))
-        with _packed(tree, folder) as tar:
-            engine.import_tree(tar, request.name, _changes(request))
+        return image_of_tree(engine, tree, request, "debootstrap --variant=minbase")
+
+
+def image_of_tree(engine: Engine, tree: Path, request: BaseRequest, maker: str) -> BasePin:
+    """Import a root file system; beside it there has to be room for it once more.
+
+    Args:
+        engine: Where the image is wanted.
+        tree: The root file system.
+        request: What the image is called.
+        maker: What made it, for the image's description.
+
+    Raises:
+        ProvisionError: It can't be packed, or the engine failed.
+    """
+    with _packed(tree, tree.parent) as tar:
+        engine.import_tree(tar, request.name, _changes(request, maker))
     image = engine.image(request.name)
     if image is None:
         raise ProvisionError(f"The engine at {engine.host} took '{request.name}' and lacks it.")
@@ -273,11 +288,11 @@ def _plain(entry: tarfile.TarInfo) -> tarfile.TarInfo:
     return entry
 
 
-def _changes(request: BaseRequest) -> list[str]:
+def _changes(request: BaseRequest, maker: str) -> list[str]:
     """Return what makes the imported tree an image like the distro's own."""
     return [
         "ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         'CMD ["bash"]',
         f'LABEL org.opencontainers.image.title="{request.distro} {request.version}"',
-        'LABEL org.opencontainers.image.description="Made by debootstrap --variant=minbase"',
+        f'LABEL org.opencontainers.image.description="Made by {maker}"',
     ]

@@ -160,13 +160,14 @@ def _run(
         BuildError: An instruction failed.
         EngineLostError: The engine went away.
     """
-    for message in engine.build(pack(request.files), options):
-        for event in stream.feed(message):
-            if isinstance(event, Step):
-                log.write(f"Step {event.number}/{event.total}: {event.text}\n")
-            elif isinstance(event, Output):
-                log.write(f"{event.text}\n")
-            progress(event)
+    with pack(request.files) as context:
+        for message in engine.build(context, options):
+            for event in stream.feed(message):
+                if isinstance(event, Step):
+                    log.write(f"Step {event.number}/{event.total}: {event.text}\n")
+                elif isinstance(event, Output):
+                    log.write(f"{event.text}\n")
+                progress(event)
     stream.finish()
     if stream.error is not None:
         log.write(f"{stream.error}\n")

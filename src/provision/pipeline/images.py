@@ -14,6 +14,7 @@ from provision.image.connection import connect
 from provision.image.engine import Engine
 from provision.image.packages import PackageStore
 from provision.pin import ArchiveSource, BasePin, GitSource, keyring_digest
+from provision.pipeline.developer import developer_request, ensure_developer_image
 from provision.pipeline.resolution import (
     Resolved,
     base_request,
@@ -93,7 +94,7 @@ def context_files(
         NotFoundError: A package or source is neither in the store nor at any of its addresses.
     """
     context = render_context(resolved)
-    files: dict[str, bytes | Path] = dict(context.files)
+    files: dict[str, bytes | Path] = {**context.files, **resolved.attached}
     if not context.downloads:
         return files
     store = PackageStore(settings.state)
@@ -119,7 +120,8 @@ def wanted_base(settings: Settings, distro: str | None) -> BaseRequest:
     Raises:
         NotFoundError: The distro is not supported.
     """
-    return base_request(settings, choose_distro(settings, distro))
+    developer = developer_request(settings, distro)
+    return developer or base_request(settings, choose_distro(settings, distro))
 
 
 def ensure_base_image(
@@ -146,6 +148,11 @@ def ensure_base_image(
         NotFoundError: The distro is not supported, or debootstrap is missing.
         ProvisionError: It could not be made.
     """
+    developer = developer_request(settings, distro)
+    if developer is not None:
+        return ensure_developer_image(
+            settings, engine, developer, replace=replace, progress=progress
+        )
     chosen = choose_distro(settings, distro)
     request = wanted_base(settings, distro)
     if not replace:

@@ -25,7 +25,7 @@ def sign_entry(
     """
     pin = manifest.pin
     own = signing_key(settings)
-    # A Pin with a closure names no key: each host signs with its own.
-    if own is None or (pin.signing_key != own and not pin.closure):
+    # A Pin with a closure or a kernel tree names no key: each host signs with its own.
+    if own is None or (pin.signing_key != own and not pin.is_signed_by_hosts):
         return
     sign(entry, manifest, settings.config.signing, root=settings.root, progress=progress)

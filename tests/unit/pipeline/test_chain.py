@@ -14,7 +14,7 @@ from provision.image.build import BuildRequest, Built
 from provision.image.engine import Engine, Image
 from provision.image.packages import Closure, PackageStore
 from provision.image.solve import SolveRequest
-from provision.pin import BasePin, ClosurePackage, PackagePin
+from provision.pin import BasePin
 from provision.pipeline import images, resolution
 from provision.pipeline.images import (
     BuildSettings,
@@ -23,15 +23,16 @@ from provision.pipeline.images import (
     ensure_base_image,
     wanted_base,
 )
-from provision.pipeline.resolution import Wanted, list_kernels, render_context, resolve_pin
+from provision.pipeline.resolution import Wanted, list_kernels, render_context
+from provision.pipeline.resolving import resolve_pin
 from provision.pipeline.settings import Settings, load_settings
 from provision.progress import Progress
 from unit.fake_archive import sample_index
+from unit.fake_solver import closure
 from unit.image.fake_engine import FakeEngine
 
 _BASE = Image("sha256:" + "a" * 64, ("debian:bookworm",), architecture="amd64")
 _KERNEL = "6.1.0-47-amd64"
-_GCC = "c" * 64
 _WANTED = Wanted("v4l2loopback", kernel=_KERNEL, distro="debian:12")
 
 
@@ -86,31 +87,6 @@ def solved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[SolveRequest
     monkeypatch.setattr(resolution, "solve", solve)
     monkeypatch.setattr(PackageStore, "fetch", fetch)
     return asked
-
-
-def closure(request: SolveRequest) -> Closure:
-    gcc = PackagePin(name="gcc-12", version="12.2.0-14+deb12u1")
-    return Closure(
-        distro=request.distro.pin(request.release),
-        kernel=request.kernel,
-        architecture=request.architecture,
-        cc_version_text="gcc-12 (Debian 12.2.0-14+deb12u1) 12.2.0",
-        compiler=gcc,
-        headers=(PackagePin(name=f"linux-headers-{request.kernel}", version="6.1.170-3"),),
-        tools=tuple(PackagePin(name=name, version="1") for name in request.tools),
-        packages=(
-            ClosurePackage(
-                name=gcc.name,
-                version=gcc.version,
-                arch="amd64",
-                sha256=_GCC,
-                size=1,
-                repository="main",
-                location="pool/main/g/gcc-12/gcc-12_12.2.0-14+deb12u1_amd64.deb",
-            ),
-        ),
-        urls={_GCC: ("http://mirror.example/debian/gcc-12.deb",)},
-    )
 
 
 @pytest.fixture
