@@ -137,12 +137,12 @@ class Proof(Frozen):
 
     Attributes:
         what: Such as ``closure, build``.
-        on: Such as ``a stand-in made from Debian's packages``.
+        on: Such as ``a stand-in made from Debian's packages``; None: nothing was run.
         real: Whether that was the distro itself.
     """
 
     what: str
-    on: str
+    on: str | None = None
     real: bool = False
 
 

@@ -213,5 +213,5 @@ def test_provision_toml_says_whose_kernels_a_host_runs(settings: Settings) -> No
     assert (chosen.id, chosen.codename) == ("debian", "bookworm")
     named = resolution.choose_distro(replace(settings, config=config), "debian:13")
     assert named.codename == "trixie"
-    with pytest.raises(NotFoundError, match="fedora:43"):
+    with pytest.raises(NotFoundError, match="plan9:4"):
         resolution.choose_distro(settings, None)
