@@ -168,7 +168,8 @@ def _vault(failure: Failure) -> str:
     first = f"Boot a kernel that is packaged ('provision kernels DRIVER --distro {distro.id}:"
     first += f"{failure.release.version}' lists them), or use one that is kept: "
     minor = _MINOR.search(failure.kernel)
-    full = f"{minor[1]}.{minor[2]}" if minor else failure.release.version
+    own = failure.full_version or failure.release.version
+    full = f"{minor[1]}.{minor[2]}" if minor else own
     major = _MAJOR.match(full)
     values = {
         "version": full,
@@ -177,11 +178,13 @@ def _vault(failure: Failure) -> str:
     }
     parts = []
     for archive in distro.archives:
-        urls = ", ".join(f'"{fill(url, values)}"' for url in archive.repositories)
+        tables = ", ".join(
+            f'{{ id = "vault{number}", urls = ["{fill(url, values)}"] }}'
+            for number, url in enumerate(archive.repositories, start=1)
+        )
         setting = (
-            f" In /etc/provision/provision.toml: [distros.{distro.id}] repositories = [{{ id ="
-            f' "vault", urls = [{urls}] }}].'
-            if urls
+            f" In /etc/provision/provision.toml: [distros.{distro.id}] repositories = [{tables}]."
+            if tables
             else ""
         )
         parts.append(

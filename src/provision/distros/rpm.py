@@ -235,7 +235,7 @@ def _file_name(path: str) -> str:
 def _package(words: list[str], origins: _Origins) -> Package:
     name, epoch, version, release, arch, size, sha256, file = words
     if not _NUMBER.fullmatch(size):
-        raise _no_listing("\t".join(words))
+        raise _no_listing("\t".join(["package", *words]))
     repository, location = origins.places.get(file, ("unknown", file))
     # Kernels and their headers are installed beside those of other versions.
     beside = name.startswith("kernel")

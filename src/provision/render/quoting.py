@@ -10,6 +10,8 @@ import shlex
 
 from provision.errors import UsageError
 
+# Characters of a label that stay on one line.
+_LONG = 8000
 # An instruction ends at the line's end, whatever quotes are open, and no escape stands for one.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]")
 
@@ -43,6 +45,10 @@ def label_value(text: str) -> str:
         UsageError: It holds a control character.
     """
     escaped = re.sub(r'(["$\\])', r"\\\1", _printable(text))
+    if len(escaped) > _LONG:
+        # A Dockerfile's line may have 64 KiB, and a Pin with some hundred packages has more. The
+        # engine puts continued lines together as they are; none of these begins as a comment.
+        escaped = escaped.replace("},{", "},\\\n{")
     return f'"{escaped}"'
 
 

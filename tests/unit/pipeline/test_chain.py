@@ -19,7 +19,7 @@ from provision.pipeline import images, resolution
 from provision.pipeline.images import (
     BuildSettings,
     build_image,
-    context_files,
+    downloaded_files,
     ensure_base_image,
     wanted_base,
 )
@@ -193,14 +193,12 @@ def test_the_context_has_the_packages_and_the_drivers_source_from_the_store(
     settings: Settings, engine: FakeEngine
 ) -> None:
     resolved = resolve_pin(settings, lambda: engine, _WANTED)
-    files = context_files(settings, resolved)
+    files = downloaded_files(settings, resolved, render_context(resolved))
     gcc = files["packages/gcc-12_12.2.0-14+deb12u1_amd64.deb"]
-    assert isinstance(gcc, Path)
     assert gcc.read_text() == "http://mirror.example/debian/gcc-12.deb"
     (source, userspace) = (s for s in resolved.pin.sources if s.kind == "deb")
     for deb in (source, userspace):
         path = files[f"sources/{deb.sha256}"]
-        assert isinstance(path, Path)
         assert path.read_text().startswith("http://mirror.example/debian/pool/")
 
 
@@ -297,7 +295,7 @@ def test_the_base_image_that_the_config_names_is_wanted(settings: Settings) -> N
 
 
 def test_provision_toml_says_whose_kernels_a_host_runs(settings: Settings) -> None:
-    """As on a host of another distro; what the caller names goes before."""
+    """As on stand-ins of hosts that are not supported; what the caller names goes before."""
     (settings.root / "etc/os-release").write_text("ID=plan9\nVERSION_ID=4\n")
     config = settings.config.model_copy(update={"kernel_distro": "debian:12"})
     chosen = resolution.choose_distro(replace(settings, config=config), None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import unicodedata
@@ -68,3 +69,12 @@ def test_variable_is_the_only_thing_the_shell_expands(word: str, expected: str) 
 
 def test_one_line_joins_lines() -> None:
     assert one_line("  a\n b\tc ") == "a b c"
+
+
+def test_a_label_that_is_too_long_for_a_line_is_continued_as_it_is() -> None:
+    packages = [{"name": f"package-{number}"} for number in range(1000)]
+    text = json.dumps(packages, separators=(",", ":"))
+    value = label_value(text)
+    assert max(map(len, value.split("\n"))) < 1000
+    assert value.replace("\\\n", "") == f'"{text.replace(chr(34), chr(92) + chr(34))}"'
+    assert not any(line.lstrip().startswith("#") for line in value.split("\n"))

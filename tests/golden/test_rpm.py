@@ -1,0 +1,152 @@
+"""Rendered contexts of RPM's families against the files that are kept below ``rpm/``.
+
+After a change that was meant: ``UPDATE_GOLDEN=1 pytest tests/golden``, then read the diff.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+
+from golden.pins import REPOSITORY
+from golden.test_golden import kept
+from provision.distros import find_distro
+from provision.documents import parse_json
+from provision.errors import NotFoundError, ProvisionError
+from provision.pin import (
+    ArchiveSource,
+    BasePin,
+    ClosurePackage,
+    DriverPin,
+    FilePin,
+    GitSource,
+    KernelPin,
+    PackagePin,
+    Pin,
+)
+from provision.recipe import Recipe
+from provision.render import load_templates, render
+
+HERE = Path(__file__).parent / "rpm"
+PATCH = b"--- a/x.c\n+++ b/x.c\n"
+CASES = {
+    "rocky": ("rocky:9", "5.14.0-427.13.1.el9_4.x86_64", "gcc"),
+    "leap": ("opensuse-leap:15.6", "6.4.0-150600.23.17-default", "gcc7"),
+    # A compiler that is not on the usual search path.
+    "uek": ("ol:9", "5.15.0-205.149.5.4.el9uek.x86_64", "gcc-toolset-14-gcc"),
+    "clang": ("rocky:10", "6.12.0-55.el10.x86_64", "clang"),
+}
+_VERSIONS = {"gcc": "11.4.1-3.el9", "gcc7": "7.5.0+r278197-150000.4.41.1"}
+_COPIED = {"collect.py", "unpack.py", "install.sh"}
+_RECIPE = """{
+ "schema": 1, "name": "hello", "summary": "A driver for tests", "vendor": "Example",
+ "homepage": "https://example.org",
+ "source": {"kind": "archive", "releases": [
+   {"version": "1.0", "url": "https://example.org/hello-1.0.tar.xz", "sha256": "%s"}]},
+ "kernels": [{"kernels": ">=5"}],
+ "flavours": {"only": {"licences": ["GPL-2.0-only"], "build": {
+   "directory": "module", "modules": ["hello.ko"],
+   "command": ["make", "-j{jobs}", "-C", "{kernel_build}", "M={source}/module", "modules"]}}},
+ "container": {"activation_flag": "OCI_HELLO", "driver_feature": ["hello"],
+   "features": {"hello": {"devices": ["hello"]}}}
+}"""
+
+
+def sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def recipe() -> Recipe:
+    return parse_json(_RECIPE % sha256("source"), Recipe, name="driver.toml")
+
+
+def package(name: str, version: str) -> ClosurePackage:
+    return ClosurePackage(
+        name=name,
+        version=version,
+        arch="x86_64",
+        sha256=sha256(name),
+        size=1000,
+        repository="appstream",
+        location=f"Packages/{name[0]}/{name}-{version.rpartition(':')[2]}.x86_64.rpm",
+    )
+
+
+def pin(case: str, *, template: str) -> Pin:
+    distro, kernel, compiler = CASES[case]
+    version = _VERSIONS.get(compiler, "14.2.1-1.2.el9")
+    return Pin(
+        driver=DriverPin(name="hello", version="1.0", flavour="only"),
+        kernel=KernelPin(release=kernel, architecture="x86_64"),
+        distro=find_distro(distro),
+        base=BasePin(image="base:image", digest=f"sha256:{sha256('base')}"),
+        compiler=PackagePin(name=compiler, version=version),
+        headers=(PackagePin(name="kernel-devel", version="5.14.0-427.el9"),),
+        packages=(),
+        closure=(package(compiler, version), package("openssl-devel", "1:3.0.7-27.el9")),
+        sources=(
+            ArchiveSource(url="https://example.org/hello-1.0.tar.xz", sha256=sha256("source")),
+        ),
+        patches=(FilePin(name="x.patch", sha256=hashlib.sha256(PATCH).hexdigest()),),
+        recipe=sha256("recipe"),
+        template=template,
+    )
+
+
+def rendered(case: str) -> dict[str, str]:
+    """The context's own texts, without the two digests that any edit of a template changes."""
+    templates = load_templates(REPOSITORY / "templates", CASES[case][0].partition(":")[0])
+    pinned = pin(case, template=templates.digest)
+    context = render(pinned, recipe(), templates=templates, patches={"x.patch": PATCH})
+    texts = {
+        name: content.decode()
+        .replace(pinned.digest, "sha256:<pin>")
+        .replace(templates.digest, "<template>")
+        for name, content in context.files.items()
+        if name not in _COPIED
+    }
+    downloads = "".join(f"{digest}  {name}\n" for name, digest in context.downloads.items())
+    return {**texts, "downloads": downloads}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_rendered_context_is_the_one_kept(case: str) -> None:
+    found = rendered(case)
+    if os.environ.get("UPDATE_GOLDEN"):
+        for name, text in found.items():
+            (HERE / case / name).parent.mkdir(parents=True, exist_ok=True)
+            (HERE / case / name).write_text(text)
+    assert found == kept(HERE / case)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_no_step_uses_a_network_or_evaluates_anything(case: str) -> None:
+    steps, _, _labels = rendered(case)["Dockerfile"].partition("LABEL")
+    for word in ("dnf", "zypper", "curl", "http", "uname", "nproc", "$(", "`"):
+        assert word not in steps, word
+
+
+def test_the_data_of_the_distro_are_part_of_the_templates_digest() -> None:
+    folder = REPOSITORY / "templates"
+    digests = {load_templates(folder, name).digest for name in ("rocky", "ol", "opensuse-leap")}
+    assert len(digests) == 3
+
+
+def test_another_compiler_than_the_distros_is_refused() -> None:
+    templates = load_templates(REPOSITORY / "templates", "rocky")
+    odd = pin("rocky", template=templates.digest).model_copy(
+        update={"compiler": PackagePin(name="tcc", version="1.0")}
+    )
+    with pytest.raises(NotFoundError, match="tcc"):
+        render(odd, recipe(), templates=templates, patches={"x.patch": PATCH})
+
+
+def test_a_git_source_is_refused_until_it_can_be_had_without_a_network() -> None:
+    templates = load_templates(REPOSITORY / "templates", "rocky")
+    source = GitSource(url="https://example.org/x.git", commit="1" * 40, sha256="2" * 64)
+    odd = pin("rocky", template=templates.digest).model_copy(update={"sources": (source,)})
+    with pytest.raises(ProvisionError, match="kind 'git'"):
+        render(odd, recipe(), templates=templates, patches={"x.patch": PATCH})

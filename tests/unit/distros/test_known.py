@@ -1,0 +1,79 @@
+"""The data files: whole, consistent, and found by what a host or a person calls a distro."""
+
+import re
+
+import pytest
+
+from provision.distros import distro_named, family_of, find_distro, known_distros, release_of
+from provision.errors import NotFoundError
+
+IDS = sorted({name.partition(":")[0] for name in known_distros()})
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("rocky:9", "9"),
+        ("rocky:9.4", "9"),
+        ("rocky:el9", "9"),
+        ("rhel:10.1", "10"),
+        ("opensuse-leap:15.6", "15.6"),
+        ("amzn:2023", "2023"),
+    ],
+)
+def test_a_release_is_found_by_version_point_release_and_codename(text: str, version: str) -> None:
+    found = find_distro(text)
+    assert (found.id, found.version) == (text.partition(":")[0], version)
+    assert find_distro(f"{found.id}:{found.codename}") == found
+    distro, release = release_of(found)
+    assert (distro.id, release.version) == (found.id, version)
+
+
+@pytest.mark.parametrize("text", ["rocky", "rocky:", "rocky:7", "rocky:99.1", "sles:15", "", ":9"])
+def test_what_is_not_known_names_what_is(text: str) -> None:
+    with pytest.raises(NotFoundError) as caught:
+        find_distro(text)
+    assert "rocky:9" in str(caught.value.resolution)
+
+
+def test_a_misspelling_is_answered_with_the_nearest() -> None:
+    with pytest.raises(NotFoundError) as caught:
+        find_distro("rokcy:9")
+    assert "Did you mean 'rocky:9'?" in str(caught.value.resolution)
+
+
+@pytest.mark.parametrize("distro_id", IDS)
+def test_every_distro_says_what_was_run_for_it_and_on_what(distro_id: str) -> None:
+    distro = distro_named(distro_id)
+    assert distro is not None
+    assert distro.proven
+    assert distro.releases
+
+
+@pytest.mark.parametrize("distro_id", [i for i in IDS if i not in {"debian", "ubuntu"}])
+def test_every_rpm_distro_has_headers_keys_and_a_compiler(distro_id: str) -> None:
+    distro = distro_named(distro_id)
+    assert distro is not None
+    if distro.family not in {"dnf", "zypper"}:
+        pytest.skip("another family")
+    assert distro.keys
+    assert distro.archives
+    assert any(rule.command == "gcc" for rule in distro.compilers)
+    assert {"kmod", "make", "patch", "tar", "xz"} <= set(distro.tools)
+    for release in distro.releases:
+        # The collector needs Python 3.9.
+        tools = distro.build_tools(release, ["libc6-dev", "made-up"])
+        assert any(re.match(r"python3", name) for name in tools)
+        assert "glibc-devel" in tools
+        assert "made-up" in tools
+    assert family_of(distro).name == distro.family
+
+
+def test_a_distro_that_is_like_another_has_its_own_releases_and_proof() -> None:
+    rhel, rocky = distro_named("rhel"), distro_named("rocky")
+    assert rhel is not None
+    assert rocky is not None
+    assert rocky.headers == rhel.headers
+    assert rocky.proven != rhel.proven
+    assert not rocky.entitlement
+    assert rhel.entitlement

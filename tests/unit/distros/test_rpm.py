@@ -1,0 +1,160 @@
+"""The listing that the scripts of dnf and zypper write, and the scripts themselves."""
+
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provision.distros import (
+    Repository,
+    Spec,
+    distro_named,
+    family_of,
+    find_distro,
+    release_of,
+    rpm,
+)
+from provision.distros.dnf import Dnf, release_key
+from provision.distros.zypper import Zypper
+from provision.errors import ProvisionError
+
+_SHA = "a" * 64
+_LISTING = f"""\
+installed\tbash\tx86_64\t(none)\t5.1.8\t9.el9
+installed\topenssl-libs\tx86_64\t1\t3.0.7\t24.el9
+package\tkernel-devel\t(none)\t5.14.0\t427.el9\tx86_64\t21\t{_SHA}\tkernel-devel-5.14.0-427.el9.x86_64.rpm
+package\topenssl-libs\t1\t3.0.7\t27.el9\tx86_64\t7\t{"b" * 64}\topenssl-libs-3.0.7-27.el9.x86_64.rpm
+located\tappstream\tPackages/k/kernel-devel-5.14.0-427.el9.x86_64.rpm
+base\tappstream\thttp://one.example/os/
+base\tappstream\thttp://two.example/os
+url\thttp://three.example/x/openssl-libs-3.0.7-27.el9.x86_64.rpm
+"""
+
+
+def test_a_listing_is_a_closure() -> None:
+    kernel, openssl = rpm.parse(_LISTING.encode())
+    assert kernel.pinned.version == "5.14.0-427.el9"
+    assert kernel.pinned.repository == "appstream"
+    assert kernel.pinned.location == "Packages/k/kernel-devel-5.14.0-427.el9.x86_64.rpm"
+    assert kernel.urls == tuple(
+        f"http://{host}.example/os/{kernel.pinned.location}" for host in ("one", "two")
+    )
+    assert (openssl.pinned.version, openssl.pinned.action) == ("1:3.0.7-27.el9", "upgrade")
+    assert openssl.urls == ("http://three.example/x/openssl-libs-3.0.7-27.el9.x86_64.rpm",)
+    assert rpm.installed(_LISTING.encode())["openssl-libs"] == "1:3.0.7-24.el9"
+
+
+def test_a_kernels_headers_stay_beside_those_of_another() -> None:
+    listing = "installed\tkernel-devel\tx86_64\t(none)\t5.14.0\t1.el9\n" + _LISTING
+    assert rpm.parse(listing.encode())[0].pinned.action == "install"
+
+
+def test_a_package_of_no_known_origin_is_in_the_closure_too() -> None:
+    without = "\n".join(line for line in _LISTING.splitlines() if not line.startswith("located"))
+    kernel, _ = rpm.parse(without.encode())
+    assert kernel.pinned.repository == "unknown"
+    assert kernel.pinned.location == "kernel-devel-5.14.0-427.el9.x86_64.rpm"
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["package\tgcc", "what\tis\tthis", _LISTING.splitlines()[2].replace("\t21\t", "\tmuch\t")],
+)
+def test_a_line_that_is_none_is_a_defect_that_names_it(line: str) -> None:
+    with pytest.raises(ProvisionError) as caught:
+        rpm.parse(f"{_LISTING}{line}\n".encode())
+    assert caught.value.details == line
+
+
+_WORD = st.text(alphabet="abcXYZ019._+~^-", min_size=1, max_size=12)
+_PACKAGE = st.tuples(
+    st.from_regex(r"[A-Za-z][A-Za-z0-9+._-]{1,9}", fullmatch=True),
+    st.sampled_from(["(none)", "0", "1", "32"]),
+    st.from_regex(r"[0-9][A-Za-z0-9._+~^]{0,8}", fullmatch=True),
+    st.from_regex(r"[0-9][A-Za-z0-9._+~]{0,8}", fullmatch=True),
+    st.sampled_from(["x86_64", "noarch", "aarch64"]),
+    st.integers(0, 1 << 40),
+    st.from_regex(r"[0-9a-f]{64}", fullmatch=True),
+)
+
+
+@given(st.lists(_PACKAGE, max_size=8), st.randoms())
+def test_every_package_comes_out_whatever_the_order(
+    packages: list[tuple[object, ...]], random: object
+) -> None:
+    lines = [
+        "package\t" + "\t".join(map(str, package)) + f"\tp{number}.rpm"
+        for number, package in enumerate(packages)
+    ]
+    found = rpm.parse("\n".join(lines).encode())
+    random.shuffle(lines)  # type: ignore[attr-defined]
+    again = rpm.parse("\n".join(lines).encode())
+    assert sorted(found, key=str) == sorted(again, key=str)
+    assert {(p.pinned.name, p.pinned.sha256, p.pinned.size) for p in found} == {
+        (package[0], package[6], package[5]) for package in packages
+    }
+
+
+@given(st.binary(max_size=200))
+def test_whatever_a_container_writes_is_a_closure_or_an_error_of_ours(output: bytes) -> None:
+    with suppress(ProvisionError):
+        rpm.parse(output)
+
+
+@pytest.mark.parametrize("name", ["rocky:9", "opensuse-leap:15.6"])
+def test_a_script_uses_named_repositories_only_and_their_keys(name: str) -> None:
+    distro, release = release_of(find_distro(name))
+    given_ = (Repository("own", ("http://m.example/a", "http://n.example/a"), {"k.asc": b"KEY"}),)
+    script = family_of(distro).solve(distro, release, (Spec("gcc"), Spec("a = b'c")), given_)
+    assert script.files["keys/own-k.asc"] == b"KEY"
+    repo = script.files["repos/own.repo"].decode()
+    assert "gpgcheck=1" in repo
+    assert "gpgkey=file:///provision/solve/keys/own-k.asc" in repo
+    assert "http://n.example/a" in repo
+    # Only the keys that were given count, and what is asked for is quoted.
+    assert "/provision/solve/keys/*" in script.text
+    assert distro.keys[0] not in script.text
+    assert "'a = b'\"'\"'c'" in script.text
+    own = family_of(distro).solve(distro, release, (Spec("gcc"),), ())
+    assert distro.keys[0] in own.text
+    assert not own.files
+
+
+def test_kernels_are_listed_the_newest_first() -> None:
+    said = b"""\
+kernel-devel = 5.14.0-427.el9
+kernel-devel-uname-r = 5.14.0-70.el9.x86_64
+kernel-devel-uname-r = 5.14.0-427.13.1.el9_4.x86_64
+kernel-uek-devel-uname-r = 5.15.0-205.149.5.4.el9uek.x86_64
+"""
+    assert Dnf().parse_kernels(said) == (
+        "5.15.0-205.149.5.4.el9uek.x86_64",
+        "5.14.0-427.13.1.el9_4.x86_64",
+        "5.14.0-70.el9.x86_64",
+    )
+    said = b"""<search-result>
+<solvable status="not-installed" name="kernel-default-devel" kind="package"
+ edition="6.4.0-150600.23.17.1" arch="x86_64" repository="update"/>
+<solvable name="kernel-azure-devel" edition="6.4.0-150600.8.5.4"/>
+<solvable name="kernel-devel" edition="6.4.0-150600.23.17.1"/>
+</search-result>"""
+    assert Zypper().parse_kernels(said) == (
+        "6.4.0-150600.23.17-default",
+        "6.4.0-150600.8.5-azure",
+    )
+
+
+@given(st.lists(st.from_regex(r"[0-9]{1,3}(\.[0-9]{1,3}){1,3}-[0-9]{1,3}\.el9", fullmatch=True)))
+def test_releases_have_an_order(releases: list[str]) -> None:
+    once = sorted(releases, key=release_key)
+    assert [release_key(release) for release in once] == sorted(map(release_key, releases))
+
+
+def test_every_distro_has_a_script() -> None:
+    for name in ("rhel", "fedora", "amzn", "sles"):
+        distro = distro_named(name)
+        assert distro is not None
+        script = family_of(distro).kernels(distro, distro.releases[-1], ())
+        assert script.folder is None
+        assert "set -eu" in script.text

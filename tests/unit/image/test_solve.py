@@ -1,0 +1,235 @@
+"""The two rounds of a solve, with a container that answers as a recorded one did."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import IO, Any, cast
+
+import pytest
+
+from provision.distros import Repository, find_distro, release_of
+from provision.errors import NotFoundError, ProvisionError
+from provision.image.containers import Container, ContainerRequest, Ran
+from provision.image.engine import Engine, Image
+from provision.image.packages import PackageStore
+from provision.image.solve import SolveRequest, list_kernels, solve
+from provision.pin import BasePin
+from unit.image.fake_engine import FakeEngine
+
+KERNEL = "5.14.0-427.el9.x86_64"
+_DIGEST = f"sha256:{'b' * 64}"
+_CONFIG = b'CONFIG_CC_VERSION_TEXT="gcc (GCC) 11.4.1 20231218 (Red Hat 11.4.1-3)"\n'
+_FILES = {"kernel-devel.rpm": b"headers", "gcc.rpm": b"compiler", "make.rpm": b"tool"}
+
+
+def line(name: str, version: str) -> str:
+    content = _FILES[f"{name}.rpm"]
+    digest = hashlib.sha256(content).hexdigest()
+    return (
+        f"package\t{name}\t(none)\t{version}\t1.el9\tx86_64\t{len(content)}\t{digest}\t{name}.rpm"
+    )
+
+
+class FakeContainer:
+    """Answers scripts in the order of ``answers``: status, output, listing."""
+
+    def __init__(self, answers: list[tuple[int, str, str]], config: bytes = _CONFIG) -> None:
+        self.answers = answers
+        self.config = config
+        self.scripts: list[str] = []
+        self.listing = b""
+
+    def put(self, files: dict[str, bytes], folder: str) -> None:
+        assert folder == "/provision/solve"
+        self.scripts.append(files["script.sh"].decode())
+
+    def run(self, script: str, *, on_line: Callable[[str], None]) -> Ran:
+        if "os-release" in script:
+            return Ran(0, "9.6")
+        assert script == "sh /provision/solve/script.sh"
+        status, said, listing = self.answers.pop(0)
+        on_line(said)
+        self.listing = listing.encode()
+        return Ran(status, said)
+
+    def read(self, path: str) -> bytes:
+        return self.config if path.endswith("/config") else self.listing
+
+    def files(self, path: str) -> Iterator[tuple[str, IO[bytes]]]:
+        assert path == "/provision/solve/packages"
+        for name, content in _FILES.items():
+            yield name, io.BytesIO(content)
+
+
+class SolvingEngine(FakeEngine):
+    """Starts fake containers, one after the other."""
+
+    def __init__(self, *containers: FakeContainer, architecture: str = "amd64") -> None:
+        super().__init__()
+        self.containers = list(containers)
+        self.requests: list[ContainerRequest] = []
+        self.have(Image(id=_DIGEST, tags=("rocky:9",), architecture=architecture))
+
+    @contextmanager
+    def container(self, request: ContainerRequest) -> Iterator[Container]:
+        self.requests.append(request)
+        yield cast("Any", self.containers.pop(0))
+
+
+def request(root: Path, distro: str = "rocky:9", **changes: object) -> SolveRequest:
+    data, release = release_of(find_distro(distro))
+    wish = SolveRequest(
+        distro=data,
+        release=release,
+        base=BasePin(image="rocky:9", digest=_DIGEST),
+        kernel=KERNEL,
+        architecture="x86_64",
+        tools=("gcc", "make"),
+        root=root,
+    )
+    return replace(wish, **cast("Any", changes))
+
+
+def never() -> Engine:
+    raise AssertionError("the engine was asked for")
+
+
+BOTH = "\n".join([line("kernel-devel", "5.14.0"), line("gcc", "11.4.1"), line("make", "4.3")])
+GOOD = [(0, "", line("kernel-devel", "5.14.0")), (0, "", BOTH)]
+
+
+def test_headers_first_then_the_compiler_that_built_the_kernel(tmp_path: Path) -> None:
+    container = FakeContainer(list(GOOD))
+    engine = SolvingEngine(container)
+    store = PackageStore(tmp_path)
+    found = solve(lambda: engine, request(tmp_path), store)
+    assert (found.compiler.name, found.compiler.version) == ("gcc", "11.4.1-1.el9")
+    assert [header.name for header in found.headers] == ["kernel-devel"]
+    assert [tool.name for tool in found.tools] == ["make"]
+    assert len(found.packages) == 3
+    assert all(store.has(package.sha256) for package in found.packages)
+    first, second = container.scripts
+    assert " gcc" not in first
+    assert f"'kernel-devel-uname-r = {KERNEL}' gcc make" in second
+
+
+def test_what_was_solved_once_is_not_solved_again(tmp_path: Path) -> None:
+    store = PackageStore(tmp_path)
+    engine = SolvingEngine(FakeContainer(list(GOOD)), FakeContainer(list(GOOD)))
+    found = solve(lambda: engine, request(tmp_path), store)
+    assert solve(never, request(tmp_path), store) == found
+    assert solve(lambda: engine, request(tmp_path), store, update=True) == found
+    assert len(engine.requests) == 2
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"kernel": "5.14.0-428.el9.x86_64"},
+        {"tools": ("make",)},
+        {"base": BasePin(image="rocky:9", digest=f"sha256:{'c' * 64}")},
+        {"repositories": (Repository("own", ("http://m",)),)},
+        {"repositories": (Repository("own", ("http://m",), {"k": b"K"}),)},
+    ],
+)
+def test_every_input_counts(tmp_path: Path, changes: dict[str, object]) -> None:
+    assert request(tmp_path, "rocky:9", **changes).key != request(tmp_path).key
+
+
+def test_a_compiler_of_another_major_version_is_not_taken(tmp_path: Path) -> None:
+    """The next package that may hold it is; in a container of its own."""
+    toolset = BOTH.replace("package\tgcc", "package\tgcc-toolset-11-gcc")
+    engine = SolvingEngine(
+        FakeContainer([GOOD[0], (0, "", BOTH.replace("11.4.1", "8.5.0"))]),
+        FakeContainer([(0, "", toolset)]),
+    )
+    found = solve(lambda: engine, request(tmp_path), PackageStore(tmp_path))
+    assert found.compiler.name == "gcc-toolset-11-gcc"
+
+
+def test_no_compiler_of_that_major_version_is_said(tmp_path: Path) -> None:
+    engine = SolvingEngine(
+        FakeContainer([GOOD[0], (0, "", BOTH.replace("11.4.1", "8.5.0"))]),
+        FakeContainer([(1, "No match for argument: gcc-toolset-11-gcc", "")]),
+    )
+    store = PackageStore(tmp_path)
+    with pytest.raises(NotFoundError) as caught:
+        solve(lambda: engine, request(tmp_path), store)
+    assert "compiler of major version 11" in caught.value.message
+    assert "Red Hat 11.4.1-3" in str(caught.value.details)
+    assert store.closure(request(tmp_path).key) is None
+
+
+def test_a_missing_tool_is_no_missing_compiler(tmp_path: Path) -> None:
+    engine = SolvingEngine(FakeContainer([GOOD[0], (1, "No match for argument: make", "")]))
+    with pytest.raises(NotFoundError, match="no package 'make'"):
+        solve(lambda: engine, request(tmp_path), PackageStore(tmp_path))
+
+
+def test_a_configuration_that_names_no_compiler_is_said(tmp_path: Path) -> None:
+    engine = SolvingEngine(FakeContainer([GOOD[0]], config=b"# empty\n"))
+    with pytest.raises(ProvisionError, match="CONFIG_CC_VERSION_TEXT"):
+        solve(lambda: engine, request(tmp_path), PackageStore(tmp_path))
+
+
+def test_a_file_with_other_content_than_was_listed_is_refused(tmp_path: Path) -> None:
+    lying = BOTH.replace(hashlib.sha256(b"tool").hexdigest(), "d" * 64)
+    engine = SolvingEngine(FakeContainer([GOOD[0], (0, "", lying)]))
+    store = PackageStore(tmp_path)
+    with pytest.raises(ProvisionError, match=r"make\.rpm"):
+        solve(lambda: engine, request(tmp_path), store)
+    assert store.closure(request(tmp_path).key) is None
+
+
+def test_a_base_image_for_another_architecture_is_refused(tmp_path: Path) -> None:
+    engine = SolvingEngine(architecture="arm64")
+    with pytest.raises(ProvisionError) as caught:
+        solve(lambda: engine, request(tmp_path), PackageStore(tmp_path))
+    assert "is for arm64" in caught.value.message
+    assert "--platform linux/amd64" in str(caught.value.resolution)
+
+
+def test_a_host_without_an_entitlement_is_told_what_is_missing(tmp_path: Path) -> None:
+    engine = SolvingEngine()
+    with pytest.raises(NotFoundError) as caught:
+        solve(lambda: engine, request(tmp_path, "rhel:9"), PackageStore(tmp_path))
+    assert "need a subscription" in caught.value.message
+    assert "/etc/pki/entitlement" in str(caught.value.resolution)
+    assert not engine.requests
+
+
+def test_entitlements_are_read_only_binds_of_the_solving_container(tmp_path: Path) -> None:
+    for name in ("etc/pki/entitlement", "etc/rhsm"):
+        (tmp_path / name).mkdir(parents=True)
+    engine = SolvingEngine(FakeContainer(list(GOOD)))
+    solve(lambda: engine, request(tmp_path, "rhel:9"), PackageStore(tmp_path))
+    assert engine.requests[0].binds == {
+        "/run/secrets/etc-pki-entitlement": str(tmp_path / "etc/pki/entitlement"),
+        "/run/secrets/rhsm": str(tmp_path / "etc/rhsm"),
+    }
+
+
+def test_named_repositories_need_no_entitlement(tmp_path: Path) -> None:
+    engine = SolvingEngine(FakeContainer(list(GOOD)))
+    own = (Repository("own", ("http://m",)),)
+    wish = request(tmp_path, "rhel:9", repositories=own)
+    assert solve(lambda: engine, wish, PackageStore(tmp_path)).packages
+    assert not engine.requests[0].binds
+
+
+def test_kernels_are_listed_without_one(tmp_path: Path) -> None:
+    engine = SolvingEngine(FakeContainer([(0, "", f"kernel-devel-uname-r = {KERNEL}\n")]))
+    assert list_kernels(lambda: engine, request(tmp_path, kernel="")) == (KERNEL,)
+
+
+def test_a_vault_has_the_release_of_the_base_image_in_its_address(tmp_path: Path) -> None:
+    said = f"No match for argument: kernel-devel-uname-r = {KERNEL}"
+    engine = SolvingEngine(FakeContainer([(1, said, "")]))
+    with pytest.raises(NotFoundError) as caught:
+        solve(lambda: engine, request(tmp_path), PackageStore(tmp_path))
+    assert "vault/rocky/9.6/BaseOS" in str(caught.value.resolution)
