@@ -202,7 +202,7 @@ def test_a_wrong_address_is_named_with_its_key(url: str, said: str) -> None:
 
 def test_the_folder_of_the_source_may_be_named_in_a_command_only() -> None:
     command = {**BUILD, "command": ["make", "M={source}"]}
-    flavour = {"licences": ["MIT"], "package": "p", "build": command}
+    flavour = {"licences": ["MIT"], "package": "tool", "build": command}
     both = {"plain": flavour, "other": flavour}
     assert recipe(flavours=both).flavours["plain"].build.command[1] == "M={source}"
     flavour["build"] = {**BUILD, "directory": "{source}"}
