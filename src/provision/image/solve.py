@@ -324,7 +324,9 @@ class _Solver:
     def _entitlements(self) -> dict[str, str]:
         """Return what the container sees of the host's subscriptions, by path in there."""
         request = self.request
-        if request.repositories:
+        # Repositories of one's own take the place of those that need a subscription; the suites of
+        # an archive are beside them.
+        if request.repositories and request.distro.apt is None:
             return {}
         binds = {}
         for one in request.distro.entitlement:

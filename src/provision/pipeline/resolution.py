@@ -23,6 +23,7 @@ from provision.pipeline.settings import Settings
 from provision.pipeline.solving import (
     archive_repositories,
     configured_repositories,
+    is_entitled,
     solve_request,
 )
 from provision.progress import Progress, silent
@@ -181,7 +182,12 @@ def _decided(
     index = open_driver_index(settings, entry, distro, progress=progress)
     try:
         decision = decide(
-            request, entry=entry, distro=distro, index=index, template=target.templates.digest
+            request,
+            entry=entry,
+            distro=distro,
+            index=index,
+            template=target.templates.digest,
+            is_complete=not is_entitled(settings, distro),
         )
     finally:
         index.close()

@@ -76,6 +76,7 @@ def decide(
     distro: DistroPin,
     index: ArchiveIndex | None,
     template: str,
+    is_complete: bool = True,
 ) -> Decision:
     """Decide everything but the base image and the packages, for which a distro's solver runs.
 
@@ -88,6 +89,7 @@ def decide(
         index: The archive of the distro, with the components that the recipe names; None: it has
             none of Debian's kind.
         template: Digest of the templates.
+        is_complete: Whether the index has every kernel that the solver may find.
 
     Raises:
         NotFoundError: An unknown version, flavour or kernel, or one that the driver is not known
@@ -97,7 +99,7 @@ def decide(
     recipe = entry.recipe
     flavour = _flavour(recipe, request.flavour)
     kernel = _kernel(request)
-    if index is not None:
+    if index is not None and is_complete:
         require_headers(index, request.kernel)
     version = _version(recipe, flavour, request, index, f"{distro.id} {distro.version}")
     _check_kernel(recipe, version, request, index)

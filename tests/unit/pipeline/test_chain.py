@@ -246,6 +246,20 @@ def test_a_base_image_is_made_where_it_is_wanted(
     assert mirrors == ["http://mirror.example/debian"]
 
 
+def test_a_subscribed_host_asks_the_solver_for_kernels_that_the_index_lacks(
+    settings: Settings, engine: FakeEngine, solved: list[SolveRequest]
+) -> None:
+    wanted = replace(_WANTED, kernel="5.15.0-1099-generic", distro="ubuntu:22.04", force=True)
+    with pytest.raises(NotFoundError, match="No headers are packaged"):
+        resolve_pin(settings, lambda: engine, wanted)
+    token = settings.root / "etc/apt/auth.conf.d/90ubuntu-advantage"
+    token.parent.mkdir(parents=True)
+    token.write_text("machine esm.example")
+    engine.have(replace(_BASE, tags=("ubuntu:jammy",)))
+    resolve_pin(settings, lambda: engine, wanted)
+    assert [request.kernel for request in solved] == ["5.15.0-1099-generic"]
+
+
 def test_an_archive_of_ones_own_goes_to_the_solver_and_the_base_with_its_keys(
     settings: Settings,
     engine: FakeEngine,
