@@ -139,7 +139,10 @@ def headers_source(scene: Scene) -> Iterator[Finding]:
     """A host that has no package manager of its own says where headers come from."""
     distro_id = _kernel_distro(scene)
     settings = scene.config.distro(distro_id)
-    known = settings.archive.mirror or settings.repositories or distro_named(distro_id)
+    data = distro_named(distro_id)
+    # Other families' base images bring their repositories; apt's suites are the host's.
+    in_image = data is not None and data.apt is None
+    known = settings.archive.mirror or settings.repositories or in_image
     if scene.facts.immutable and not known and scene.config.registry.address is None:
         yield Finding(
             "warn",
