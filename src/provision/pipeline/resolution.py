@@ -305,6 +305,7 @@ def base_request(
         architecture=read_facts(settings.root).arch,
         reference=reference or configured or release.image,
         can_be_made=data.apt is not None,
+        script=data.apt.debootstrap_script if data.apt else None,
     )
 
 

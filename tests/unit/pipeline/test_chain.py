@@ -305,6 +305,8 @@ def test_an_archive_of_ones_own_goes_to_the_solver_and_the_base_with_its_keys(
 
 def test_the_base_image_that_the_config_names_is_wanted(settings: Settings) -> None:
     assert wanted_base(settings, "debian:13").name == "mine/trixie:1"
+    ubuntu = wanted_base(settings, "ubuntu:26.04")
+    assert (ubuntu.name, ubuntu.script) == ("ubuntu:resolute", "gutsy")
     assert wanted_base(settings, None).name == "debian:bookworm"
 
 
