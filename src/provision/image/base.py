@@ -32,6 +32,8 @@ ARCHITECTURES = {
     "s390x": "s390x",
     "riscv64": "riscv64",
 }
+# Where debootstrap has what it does for each release.
+_SCRIPTS = Path("/usr/share/debootstrap/scripts")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 # Copies of the making machine's own, which the engine replaces in every container.
 _FOREIGN = ("etc/hostname", "etc/resolv.conf")
@@ -50,6 +52,7 @@ class BaseRequest:
         architecture: As ``uname -m`` prints it.
         reference: ``name:tag`` or ``name@digest`` that somebody chose; None: the distro's own.
         can_be_made: Whether ``make_base`` knows the distro.
+        script: debootstrap's script for it; None: the one that has the codename.
     """
 
     distro: str
@@ -58,6 +61,7 @@ class BaseRequest:
     architecture: str
     reference: str | None = None
     can_be_made: bool = True
+    script: str | None = None
 
     @property
     def name(self) -> str:
@@ -251,6 +255,7 @@ def _debootstrap(
             request.codename,
             tree,
             mirror,
+            *([_SCRIPTS / request.script] if request.script else []),
         ],
         why="make a base image",
         on_line=lambda line: progress(Output(line)),

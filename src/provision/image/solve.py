@@ -43,6 +43,7 @@ from provision.rootfs import in_root
 _PROXIES = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 # Some minutes on a slow network; a mirror that hangs is given up earlier by the package manager.
 _LIMIT_S = 3600.0
+_VERSION = '. /etc/os-release && echo "$VERSION_ID"'
 _MAJOR = re.compile(r"^(?:[0-9]+:)?([0-9]+)")
 
 
@@ -304,10 +305,11 @@ class _Solver:
             f"sh {WORK}/script.sh", on_line=lambda line: self.progress(Output(line))
         )
         if ran.status != 0:
-            raise self.family.explain(self._failure(ran.status, ran.said))
+            version = container.run(_VERSION, on_line=lambda _line: None).said.strip()
+            raise self.family.explain(self._failure(ran.status, ran.said, version))
         return container.read(f"{WORK}/{script.output}")
 
-    def _failure(self, status: int, said: str) -> Failure:
+    def _failure(self, status: int, said: str, version: str | None = None) -> Failure:
         request = self.request
         return Failure(
             status=status,
@@ -318,6 +320,7 @@ class _Solver:
             architecture=request.architecture,
             query=self.query,
             image=request.base.image,
+            full_version=version or None,
             is_own=bool(request.repositories),
         )
 
@@ -349,7 +352,9 @@ class _Solver:
     def _entitlements(self) -> dict[str, str]:
         """Return what the container sees of the host's subscriptions, by path in there."""
         request = self.request
-        if request.repositories:
+        # Repositories of one's own take the place of those that need a subscription; the suites of
+        # an archive are beside them.
+        if request.repositories and request.distro.apt is None:
             return {}
         binds = {}
         for one in request.distro.entitlement:
@@ -376,7 +381,7 @@ class _Solver:
             f"The kernel {request.kernel} was built with a compiler of major version"
             f" {compilers[0].major}, which {request.distro.name} {request.release.version} does not"
             " package.",
-            resolution=f"Modules of another compiler may not load, or worse. {where}",
+            resolution=f"{where} Modules of another compiler may not load, or crash the kernel.",
             details=f"CONFIG_CC_VERSION_TEXT: {text}\nlooked for: {tried}",
         )
 

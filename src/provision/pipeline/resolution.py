@@ -24,6 +24,7 @@ from provision.pipeline.settings import Settings
 from provision.pipeline.solving import (
     archive_repositories,
     configured_repositories,
+    is_entitled,
     solve_request,
 )
 from provision.progress import Progress, silent
@@ -230,7 +231,13 @@ def _decided(
     index = open_driver_index(settings, entry, distro, progress=progress)
     try:
         decision = decide(
-            request, entry=entry, distro=distro, index=index, template=template, tree=tree
+            request,
+            entry=entry,
+            distro=distro,
+            index=index,
+            template=template,
+            is_complete=not is_entitled(settings, distro),
+            tree=tree,
         )
     finally:
         index.close()
@@ -364,6 +371,7 @@ def base_request(
         architecture=read_facts(settings.root).arch,
         reference=reference or configured or release.image,
         can_be_made=data.apt is not None,
+        script=data.apt.debootstrap_script if data.apt else None,
     )
 
 

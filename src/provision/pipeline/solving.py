@@ -94,3 +94,9 @@ def configured_repositories(
             keys[path.name] = path.read_bytes()
         found.append(distros.Repository(one.id, one.urls, keys))
     return tuple(found)
+
+
+def is_entitled(settings: Settings, distro: DistroPin) -> bool:
+    """Return whether the host may use further repositories, which only the solver reads."""
+    data, _release = distros.release_of(distro)
+    return any(in_root(settings.root, one.host).exists() for one in data.entitlement)

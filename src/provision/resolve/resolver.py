@@ -90,6 +90,7 @@ def decide(
     distro: DistroPin,
     index: ArchiveIndex | None,
     template: str,
+    is_complete: bool = True,
     tree: KernelTree | None = None,
 ) -> Decision:
     """Decide everything but the base image and the packages, for which a distro's solver runs.
@@ -103,6 +104,7 @@ def decide(
         index: The archive of the distro, with the components that the recipe names; None: it has
             none of Debian's kind.
         template: Digest of the templates.
+        is_complete: Whether the index has every kernel that the solver may find.
         tree: The kernel's tree, where its headers are no packages; the packages of ``distro``
             compile.
 
@@ -114,7 +116,7 @@ def decide(
     recipe = entry.recipe
     flavour = _flavour(recipe, request.flavour)
     kernel = _kernel(request)
-    if index is not None and tree is None:
+    if index is not None and is_complete and tree is None:
         require_headers(index, request.kernel)
     version = _version(recipe, flavour, request, index, f"{distro.id} {distro.version}")
     _check_kernel(recipe, version, request, index)

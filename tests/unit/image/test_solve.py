@@ -50,6 +50,8 @@ class FakeContainer:
         self.scripts.append(files["script.sh"].decode())
 
     def run(self, script: str, *, on_line: Callable[[str], None]) -> Ran:
+        if "os-release" in script:
+            return Ran(0, "9.6")
         assert script == "sh /provision/solve/script.sh"
         status, said, listing = self.answers.pop(0)
         on_line(said)
@@ -139,7 +141,7 @@ def test_what_was_solved_once_is_not_solved_again(tmp_path: Path) -> None:
     ],
 )
 def test_every_input_counts(tmp_path: Path, changes: dict[str, Any]) -> None:
-    assert request(tmp_path, **changes).key != request(tmp_path).key
+    assert request(tmp_path, "rocky:9", **changes).key != request(tmp_path).key
 
 
 def test_a_kernel_tree_takes_compiler_and_tools_in_one_round(tmp_path: Path) -> None:
@@ -258,3 +260,11 @@ def test_named_repositories_need_no_entitlement(tmp_path: Path) -> None:
 def test_kernels_are_listed_without_one(tmp_path: Path) -> None:
     engine = SolvingEngine(FakeContainer([(0, "", f"kernel-devel-uname-r = {KERNEL}\n")]))
     assert list_kernels(lambda: engine, request(tmp_path, kernel="")) == (KERNEL,)
+
+
+def test_a_vault_has_the_release_of_the_base_image_in_its_address(tmp_path: Path) -> None:
+    said = f"No match for argument: kernel-devel-uname-r = {KERNEL}"
+    engine = SolvingEngine(FakeContainer([(1, said, "")]))
+    with pytest.raises(NotFoundError) as caught:
+        solve(lambda: engine, request(tmp_path), PackageStore(tmp_path))
+    assert "vault/rocky/9.6/BaseOS" in str(caught.value.resolution)
