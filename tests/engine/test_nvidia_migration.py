@@ -251,7 +251,9 @@ def test_many_starts_leave_one_drop_in(
         start = f"{program} --root {bundle.state} run --bundle {folder} many"
         ours = f"ls -A {root}/etc/ld.so.conf.d | grep -c oci-decorator"
         files = f"ls -AR {root}/etc {root}/run | sha256sum"
-        once = docker.run("sh", "-c", f"({start} || {start}) && {ours} && {files}").stdout.splitlines()
+        once = docker.run(
+            "sh", "-c", f"({start} || {start}) && {ours} && {files}"
+        ).stdout.splitlines()
         # A second try: the kernel may refuse runc the seal of its own copy with EBUSY, now and then
         # (memfd_wait_for_pins() gives up on a page that something else still holds).
         again = f"{start} || {start} || exit 1"

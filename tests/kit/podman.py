@@ -15,16 +15,17 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from kit.engine import remove_tree
 from kit.probe import has_hybrid_cgroups
-from kit.process import Completed, run
+from kit.process import Completed, Daemon, run
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 __all__ = ["Podman", "without_hybrid_cgroups"]
 
@@ -98,6 +99,19 @@ class Podman:
     def variables(self) -> dict[str, str]:
         """The environment that makes podman read our configuration, and no other."""
         return {"CONTAINERS_CONF": str(self.folder / "containers.conf")}
+
+    @contextmanager
+    def service(self) -> Iterator[str]:
+        """Serve Docker's API, as podman.socket does; yields what DOCKER_HOST has to be."""
+        socket = self.folder / "podman.sock"
+        words = ["system", "service", "--time=0", f"unix://{socket}"]
+        with Daemon(
+            [*self.command(), *words],
+            log=self.folder / "service.log",
+            ready=socket.exists,
+            env=self.variables(),
+        ):
+            yield f"unix://{socket}"
 
     def load(self, archive: Path) -> None:
         """Load the images of a `docker save` archive."""

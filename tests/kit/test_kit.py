@@ -10,7 +10,7 @@ import requests
 
 from kit.cache import cached
 from kit.engine import remove_tree
-from kit.fileserver import served
+from kit.fileserver import Mirror, served
 from kit.podman import Podman
 from kit.probe import need
 from kit.process import CommandFailedError, Daemon, end_tree_of, run
@@ -112,3 +112,31 @@ def test_podman_gets_limits_that_need_no_capability_and_our_environment(tmp_path
     assert "nofile=1024:1024" in config["containers"]["default_ulimits"]
     assert "OCI_DECORATOR_CONFIG=/a b" in config["engine"]["conmon_env_vars"]
     assert config["engine"]["runtimes"] == {"shim": [str(tmp_path / "shim")]}
+
+
+def test_a_mirror_changes_while_it_serves_and_says_what_was_asked(tmp_path: Path) -> None:
+    for name in ("old", "new"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "index").write_text(name)
+    mirror = Mirror(tmp_path / "old")
+    with mirror.serving() as url:
+        assert requests.get(f"{url}/index", timeout=20).text == "old"
+        mirror.folder = tmp_path / "new"
+        assert requests.head(f"{url}/index", timeout=20).status_code == 200
+        assert requests.get(f"{url}/index", timeout=20).text == "new"
+        assert requests.get(f"{url}/gone", timeout=20).status_code == 404
+    assert mirror.asked == ["/index", "/index", "/index", "/gone"]
+
+
+def test_a_mirror_that_stalls_has_sent_a_part_and_sends_the_rest_later(tmp_path: Path) -> None:
+    (tmp_path / "package").write_bytes(b"x" * 100_000)
+    mirror = Mirror(tmp_path)
+    with mirror.serving() as url:
+        mirror.stall("/package")
+        with requests.get(f"{url}/package", stream=True, timeout=20) as answer:
+            parts = answer.iter_content(1024)
+            first = next(parts)
+            assert mirror.stalled.wait(20)
+            mirror.go_on()
+            assert len(first) + sum(map(len, parts)) == 100_000
+        assert len(requests.get(f"{url}/package", timeout=20).content) == 100_000

@@ -1,0 +1,392 @@
+"""Drivers for hosts of dnf and zypper: solved by the distro's own solver, built without a network.
+
+The distros are stand-ins made from Debian's packages (`kit.rpm_sites`): their solvers, their layout
+and their kernels' names are real, their packages are not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import signal
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kit.engine import Engine
+from kit.fileserver import Mirror, served
+from kit.made_up import MADE_UP, made_up_source, write_made_up
+from kit.probe import need_programs
+from kit.process import run, start
+from kit.product import Provision
+from kit.rpm_distros import RpmDistro, leap_15, rocky_9, rocky_10
+from kit.rpm_sites import Site, packaged_kernel, site_of
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from kit.podman import Podman
+
+_DISTROS: dict[str, Callable[[], RpmDistro]] = {
+    "rocky:9": rocky_9,
+    "opensuse-leap:15.6": leap_15,
+    "rocky:10": lambda: rocky_10(packaged_kernel("trixie")),
+}
+_IMAGES = {
+    "rocky:9": "rockylinux/rockylinux:9",
+    "opensuse-leap:15.6": "opensuse/leap:15.6",
+    "rocky:10": "rockylinux/rockylinux:10",
+}
+_VERSION = "1.2"
+_CONFIG = '[engine]\nnetwork = "host"\n'
+_REPOSITORY = """
+[[distros.{id}.repositories]]
+id = "{repository}"
+urls = ["{url}/{path}"]
+keys = ["/etc/key.asc"]
+"""
+_ROCKY_9, _LEAP, _ROCKY_10 = _DISTROS
+_AT_NIGHT = pytest.mark.nightly
+# A test of one family, and at night of the other.
+_one = pytest.mark.parametrize(
+    "stand", [_ROCKY_9, pytest.param(_LEAP, marks=_AT_NIGHT)], indirect=True
+)
+# A test of both, and at night of newer headers and a newer compiler.
+_each = pytest.mark.parametrize(
+    "stand", [_ROCKY_9, _LEAP, pytest.param(_ROCKY_10, marks=_AT_NIGHT)], indirect=True
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Host:
+    """A machine that builds: its root with provision.toml and provision's state."""
+
+    root: Path
+    provision: Provision
+
+    def configure(self, text: str) -> None:
+        path = self.root / "etc/provision/provision.toml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    @property
+    def packages(self) -> dict[str, Path]:
+        """The files of the package store, by their sha256."""
+        return {path.name: path for path in self.root.rglob("packages/sha256/*")}
+
+
+@dataclass(frozen=True, slots=True)
+class _Stand:
+    """A distro's image in the engine, set up with a mirror that runs, and a driver to build."""
+
+    site: Site
+    mirror: Mirror
+    engine: Engine
+    catalogue: Path
+
+    @property
+    def distro(self) -> RpmDistro:
+        return self.site.distro
+
+    @property
+    def headers_file(self) -> str:
+        """The name of the file with the current kernel's headers."""
+        headers = self.distro.headers
+        start = f"{headers.package}-{headers.version}-{headers.release}"
+        (rpm,) = self.site.mirror().rglob(f"{start}*.rpm")
+        return rpm.name
+
+    def target(self, kernel: str | None = None) -> tuple[str | Path, ...]:
+        """What every command is asked for; without a kernel, the current one."""
+        wanted = kernel or self.distro.headers.kernel
+        named = ("--kernel", wanted, "--distro", self.distro.name)
+        return (MADE_UP, *named, "--catalogue", self.catalogue)
+
+    def fresh(self, root: Path, docker_host: str | None = None) -> _Host:
+        """A machine that has built nothing yet."""
+        (root / "etc").mkdir(parents=True)
+        (root / "etc/os-release").write_text(self.distro.os_release)
+        # A store of its own too.
+        own = {"XDG_CACHE_HOME": str(root / "cache")}
+        host = _Host(root, Provision(docker_host or self.engine.host, own))
+        host.configure(_CONFIG)
+        return host
+
+    def started_by(self, call: Callable[[], object]) -> list[str]:
+        """The containers that were started meanwhile."""
+        since = time.time()
+        call()
+        span = ("--since", f"{since:.6f}", "--until", f"{time.time():.6f}")
+        kind = ("--filter", "type=container", "--filter", "event=start")
+        listed = self.engine.docker("events", *span, *kind, "--format", "{{.ID}}")
+        return listed.stdout.split()
+
+    @contextmanager
+    def showing(self, folder: Path) -> Iterator[None]:
+        """Let the mirror have other content meanwhile."""
+        before, self.mirror.folder = self.mirror.folder, folder
+        try:
+            yield
+        finally:
+            self.mirror.folder = before
+
+
+@pytest.fixture(scope="module")
+def catalogue(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A catalogue with a driver whose source is on a server of its own."""
+    folder = tmp_path_factory.mktemp("catalogue")
+    tarball = made_up_source(folder / "files", _VERSION)
+    with served(tarball.parent) as url:
+        write_made_up(folder / "drivers", {_VERSION: tarball}, url)
+        yield folder / "drivers"
+
+
+@pytest.fixture(scope="module")
+def stand(request: pytest.FixtureRequest, engine: Engine, catalogue: Path) -> Iterator[_Stand]:
+    """One distro at a time."""
+    need_programs("createrepo_c", "dnf", "rpmbuild", "rpmsign", "zypper", "gpg", "modinfo")
+    site = site_of(_DISTROS[request.param]())
+    mirror = Mirror(site.mirror())
+    with mirror.serving() as url:
+        site.load(engine, _IMAGES[request.param], url)
+        yield _Stand(site, mirror, engine, catalogue)
+
+
+@dataclass(frozen=True, slots=True)
+class _AtOnce:
+    """What came of two that resolved the same at the same time."""
+
+    host: _Host
+    containers: list[str]
+    documents: list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def at_once(stand: _Stand, tmp_path_factory: pytest.TempPathFactory) -> _AtOnce:
+    """Two processes of a machine that has solved nothing yet resolve for the current kernel."""
+    host = stand.fresh(tmp_path_factory.mktemp("solved") / "root")
+    words = ("resolve", *stand.target(), "--root", host.root, "--json")
+    logs = [host.root / name for name in ("first", "second")]
+
+    def both() -> None:
+        processes = [_background(host, log, *words) for log in logs]
+        ended = [process.wait(600) for process in processes]
+        assert ended == [0, 0], [_text(log) for log in logs]
+
+    containers = stand.started_by(both)
+    texts = [_text(log) for log in logs]
+    return _AtOnce(host, containers, [json.loads(text[text.index("{\n") :]) for text in texts])
+
+
+@pytest.fixture(scope="module")
+def solved(at_once: _AtOnce) -> _Host:
+    """A machine that has solved for the current kernel."""
+    return at_once.host
+
+
+@pytest.fixture(scope="module")
+def pin(at_once: _AtOnce) -> dict[str, Any]:
+    """What `resolve` said there."""
+    return at_once.documents[0]
+
+
+@pytest.fixture(scope="module")
+def built(stand: _Stand, solved: _Host, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What `build` says, run while the mirror is empty."""
+    stand.mirror.asked.clear()
+    with stand.showing(tmp_path_factory.mktemp("empty")):
+        return solved.provision.json("build", *stand.target(), "--root", solved.root)
+
+
+@pytest.fixture
+def fresh(stand: _Stand, tmp_path: Path) -> _Host:
+    return stand.fresh(tmp_path / "root")
+
+
+def _module(engine: Engine, image: str, folder: Path) -> Path:
+    """The module of an artifact image, copied out."""
+    made = engine.docker("create", image, "sh").stdout.strip()
+    try:
+        engine.docker("cp", f"{made}:/opt/.", folder)
+    finally:
+        engine.docker("rm", made)
+    (module,) = folder.rglob("hello.ko*")
+    return module
+
+
+@_each
+def test_the_closure_is_what_the_distros_solver_adds_to_the_base_image(
+    stand: _Stand, solved: _Host, pin: dict[str, Any]
+) -> None:
+    compilers = {"bookworm": "12.", "trixie": "14."}
+    closure = {package["name"]: package for package in pin["closure"]}
+    headers = stand.distro.headers
+    assert {headers.package, "gcc", "make"} <= set(closure)
+    assert "bash" not in closure
+    assert pin["compiler"]["name"] == "gcc"
+    assert pin["compiler"]["version"].startswith(compilers[stand.distro.suite])
+    found = closure[headers.package]
+    assert found["repository"] == stand.distro.repositories[0].id
+    (rpm,) = stand.site.mirror().rglob(found["location"].rpartition("/")[2])
+    assert found["sha256"] == hashlib.sha256(rpm.read_bytes()).hexdigest()
+    assert found["size"] == rpm.stat().st_size
+    assert {package["sha256"] for package in closure.values()} <= set(solved.packages)
+
+
+@_each
+def test_a_build_installs_the_closure_and_asks_no_mirror(
+    stand: _Stand, built: dict[str, Any], tmp_path: Path
+) -> None:
+    assert built["built"]
+    assert stand.mirror.asked == []
+    module = _module(stand.engine, built["image"], tmp_path)
+    vermagic = run(["modinfo", "-F", "vermagic", module]).stdout.split()
+    assert vermagic[0] == stand.distro.headers.kernel
+    assert "modversions" in vermagic
+
+
+@_one
+def test_what_was_solved_once_starts_no_container_again(
+    stand: _Stand, solved: _Host, pin: dict[str, Any]
+) -> None:
+    stand.mirror.asked.clear()
+    said: list[dict[str, Any]] = []
+    words = ("resolve", *stand.target(), "--root", solved.root)
+    assert stand.started_by(lambda: said.append(solved.provision.json(*words))) == []
+    assert stand.mirror.asked == []
+    assert said == [pin]
+
+
+@_one
+def test_update_solves_again_and_finds_the_same_where_nothing_has_changed(
+    stand: _Stand, solved: _Host, pin: dict[str, Any]
+) -> None:
+    said: list[dict[str, Any]] = []
+    words = ("resolve", *stand.target(), "--root", solved.root, "--update")
+    assert stand.started_by(lambda: said.append(solved.provision.json(*words)))
+    assert said == [pin]
+
+
+@_one
+def test_another_machine_builds_a_pin_into_the_same_module(
+    stand: _Stand, solved: _Host, built: dict[str, Any], tmp_path: Path
+) -> None:
+    pin, base = tmp_path / "pin.json", tmp_path / "base.tar"
+    solved.provision("resolve", *stand.target(), "--root", solved.root, "--output", pin)
+    first = _module(stand.engine, built["image"], tmp_path / "first").read_bytes()
+    stand.engine.docker("save", "--output", base, _IMAGES[stand.distro.name])
+    # An engine of its own: the other one remembers the steps of this build.
+    with Engine() as engine:
+        engine.docker("load", "--quiet", "--input", base)
+        host = stand.fresh(tmp_path / "root", engine.host)
+        words = ("build", "--pin", pin, "--catalogue", stand.catalogue, "--root", host.root)
+        again = host.provision.json(*words)
+        second = _module(engine, again["image"], tmp_path / "second").read_bytes()
+    assert again["built"]
+    assert again["digest"] == built["digest"]
+    assert hashlib.sha256(second).hexdigest() == hashlib.sha256(first).hexdigest()
+
+
+@_AT_NIGHT
+@pytest.mark.parametrize("stand", [_ROCKY_9], indirect=True)
+def test_podman_solves_and_builds_too(
+    stand: _Stand, podman: Podman, built: dict[str, Any], tmp_path: Path
+) -> None:
+    archive = tmp_path / "base.tar"
+    stand.engine.docker("save", "--output", archive, _IMAGES[stand.distro.name])
+    podman.load(archive)
+    with podman.service() as docker_host:
+        host = stand.fresh(tmp_path / "root", docker_host)
+        said = host.provision.json("build", *stand.target(), "--root", host.root)
+    assert said["built"]
+    assert said["digest"] == built["digest"]
+
+
+@_one
+@pytest.mark.parametrize(
+    ("variant", "message", "advice"),
+    [
+        ("out-of-step", "out of step", "another mirror"),
+        ("wrong-key", "not signed with a key of the distro", "repositories"),
+        ("conflict", "can't be installed together", "--base"),
+    ],
+)
+def test_a_mirror_with_a_fault_is_told_from_others(
+    stand: _Stand, fresh: _Host, variant: str, message: str, advice: str
+) -> None:
+    with stand.showing(stand.site.mirror(variant)):
+        words = ("resolve", *stand.target(), "--root", fresh.root)
+        status, error = fresh.provision.failure(*words)
+    assert status == 1
+    assert message in error["message"]
+    assert advice in error["resolution"]
+    # The solver's own words.
+    assert stand.distro.headers.package in error["details"]
+    # And the next one starts from nothing that this one left.
+    assert stand.engine.containers() == []
+
+
+@_one
+def test_a_superseded_kernel_is_missing_and_the_message_names_the_vault(
+    stand: _Stand, fresh: _Host
+) -> None:
+    distro, kernel = stand.distro, stand.distro.old_headers.kernel
+    words = ("resolve", *stand.target(kernel), "--root", fresh.root)
+    status, error = fresh.provision.failure(*words)
+    assert status == 3
+    assert f"no headers of the kernel {kernel}" in error["message"]
+    assert f"[distros.{distro.id}] repositories" in error["resolution"]
+    # The release of the base image, as a vault's folders are called.
+    assert distro.version in error["resolution"]
+
+
+@_AT_NIGHT
+@pytest.mark.parametrize("stand", [_ROCKY_9, _LEAP], indirect=True)
+def test_a_superseded_kernel_is_built_from_the_vault(
+    stand: _Stand, fresh: _Host, tmp_path: Path
+) -> None:
+    distro, kernel = stand.distro, stand.distro.old_headers.kernel
+    (fresh.root / "etc/key.asc").write_bytes(stand.site.key.read_bytes())
+    named = [
+        _REPOSITORY.format(id=distro.id, repository=one.id, url=stand.mirror.url, path=one.path)
+        for one in (*distro.repositories, distro.vault)
+    ]
+    fresh.configure("".join([_CONFIG, *named]))
+    built = fresh.provision.json("build", *stand.target(kernel), "--root", fresh.root)
+    module = _module(stand.engine, built["image"], tmp_path / "module")
+    assert run(["modinfo", "-F", "vermagic", module]).stdout.split()[0] == kernel
+
+
+@_one
+def test_of_two_at_once_one_solves(at_once: _AtOnce) -> None:
+    assert len(at_once.containers) == 1
+    assert at_once.documents[0] == at_once.documents[1]
+
+
+@_one
+def test_a_download_that_is_killed_is_done_again(stand: _Stand, fresh: _Host) -> None:
+    words = ("resolve", *stand.target(), "--root", fresh.root)
+    stand.mirror.stall(stand.headers_file)
+    process = _background(fresh, fresh.root / "log", *words)
+    stalled = stand.mirror.stalled.wait(300)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    stand.mirror.go_on()
+    assert stalled, _text(fresh.root / "log")
+    fresh.provision.json(*words)
+    for sha256, path in fresh.packages.items():
+        assert hashlib.sha256(path.read_bytes()).hexdigest() == sha256
+    assert stand.engine.containers() == []
+
+
+def _background(host: _Host, log: Path, *words: str | Path) -> subprocess.Popen[bytes]:
+    return start([host.provision.program, *words], log=log, env=host.provision.variables())
+
+
+def _text(path: Path) -> str:
+    return path.read_text(errors="replace")

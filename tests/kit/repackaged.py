@@ -1,0 +1,362 @@
+"""Debian's packages as signed RPMs, so that real dnf, rpm and zypper have something to solve.
+
+A closure is downloaded with apt into a folder of its own (the machine's own packages don't matter)
+and each package of it becomes one RPM: the same files below a merged /usr, the same dependencies
+(alternatives as rich dependencies), a few names of the RPM distros besides. Maintainer scripts are
+left out; what they would do stands in the release package of `kit.rpm_distros`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kit.cache import cached
+from kit.debian import mirror, security_mirror
+from kit.probe import find_program
+from kit.process import run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+__all__ = [
+    "PUBLIC_KEY",
+    "Rpm",
+    "SigningKey",
+    "dependencies",
+    "download",
+    "edition",
+    "repackage",
+    "signing_key",
+    "write_rpm",
+]
+
+PUBLIC_KEY = "public.asc"
+
+# What RPM distros call the same thing; `kernel-devel` and the specs of a build ask by these names.
+_ALSO_KNOWN_AS = {
+    "libc6": ("glibc",),
+    "libc6-dev": ("glibc-devel",),
+    "libelf-dev": ("elfutils-libelf-devel", "libelf-devel"),
+    "libelf1": ("elfutils-libelf",),
+    "libelf1t64": ("elfutils-libelf",),
+    "libssl-dev": ("openssl-devel", "libopenssl-devel"),
+    "libssl3": ("openssl-libs", "libopenssl3"),
+    "libssl3t64": ("openssl-libs", "libopenssl3"),
+    "linux-libc-dev": ("kernel-headers", "linux-glibc-devel"),
+    "mawk": ("gawk",),
+    "perl-base": ("perl-interpreter", "perl"),
+    # Leap 15 and EL 8 have a newer Python beside their own, 3.6.
+    "python3": ("python311", "python3.11"),
+    "xz-utils": ("xz",),
+}
+# Debian counts these with an epoch, RPM distros don't: `gcc >= 12` has to mean the same.
+_WITHOUT_EPOCH = {"gcc", "cpp", "make"}
+_LEFT_OUT = ("doc", "man", "locale", "info", "lintian", "bug")
+# Directories at the root that are links on a merged /usr are unpacked below it.
+# `S` spares what links point to: a relative one stays right, as both its ends move.
+_MERGE = r"--transform=s,^\./(bin|sbin|lib|lib64|lib32|libx32)/,./usr/\1/,xrSh"
+_FIELDS = ("Package", "Version", "Architecture", "Pre-Depends", "Depends", "Provides")
+_DEPENDENCY = re.compile(
+    r"\s*(?P<name>[a-z0-9][a-z0-9+.-]*)(?::\w+)?\s*"
+    r"(?:\((?P<sign>>>|<<|>=|<=|=)\s*(?P<version>[^)\s]+)\s*\))?\s*"
+)
+_SIGNS = {">>": ">", "<<": "<", ">=": ">=", "<=": "<=", "=": "="}
+_SPEC = """\
+Name: {name}
+Epoch: {epoch}
+Version: {version}
+Release: {release}
+Summary: {summary}
+License: GPL-2.0-only
+AutoReqProv: no
+{tags}
+%description
+{summary}
+%files
+%defattr(-,root,root)
+{files}
+"""
+# No step of ours: files are there already, and stay byte for byte what they are.
+_DEFINES = {
+    "__spec_install_pre": "%{nil}",
+    "__spec_install_post": "%{nil}",
+    "_build_id_links": "none",
+    "debug_package": "%{nil}",
+    "_unpackaged_files_terminate_build": "0",
+    "_missing_build_ids_terminate_build": "0",
+    "_binary_payload": "w1.zstdio",
+    "_build_name_fmt": "%{NAME}-%{VERSION}-%{RELEASE}.%{ARCH}.rpm",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SigningKey:
+    """A key that signs packages: its secret half, its public half, and its name."""
+
+    folder: Path
+    name: str
+
+    @property
+    def public(self) -> Path:
+        """The armoured public half."""
+        return self.folder / PUBLIC_KEY
+
+    @contextmanager
+    def opened(self) -> Iterator[Path]:
+        """A GnuPG folder with this key; its agent has ended when this is left."""
+        # A socket's path may have 107 bytes, so not below the cache.
+        home = self._home()
+        gpg: list[str | Path] = ["gpg", "--homedir", home, "--batch", "--quiet"]
+        try:
+            run([*gpg, "--import", self.folder / "secret.asc"])
+            yield home
+        finally:
+            run(["gpgconf", "--homedir", home, "--kill", "all"], check=False)
+            shutil.rmtree(home, ignore_errors=True)
+
+    def sign(self, rpms: Sequence[Path]) -> None:
+        """Put this key's signature into `rpms`, in place of another."""
+        with self.opened() as home:
+            self.sign_in(home, rpms)
+
+    def sign_in(self, home: Path, rpms: Sequence[Path]) -> None:
+        """The same in an opened folder, for many packages one by one."""
+        values = {"_gpg_name": self.name, "_gpg_path": home, "__gpg": find_program("gpg")}
+        defines = [word for name, value in values.items() for word in ("-D", f"{name} {value}")]
+        run(["rpmsign", "--resign", *defines, *rpms], env={"GNUPGHOME": str(home)})
+
+    def sign_file(self, path: Path) -> Path:
+        """Write the detached signature of a file beside it, as `path.asc`."""
+        signature = path.with_name(f"{path.name}.asc")
+        signature.unlink(missing_ok=True)
+        with self.opened() as home:
+            gpg: list[str | Path] = [
+                "gpg",
+                "--homedir",
+                home,
+                "--batch",
+                "--armor",
+                "--detach-sign",
+            ]
+            run([*gpg, "--output", signature, path])
+        return signature
+
+    @staticmethod
+    def _home() -> Path:
+        home = Path(tempfile.mkdtemp(prefix="provision-gpg-"))
+        home.chmod(0o700)
+        return home
+
+
+def signing_key(name: str) -> SigningKey:
+    """The key of that name; made where the cache has none."""
+    address = f"{name}@example.org"
+
+    def make(folder: Path) -> None:
+        folder.mkdir()
+        home = folder / "home"
+        home.mkdir(mode=0o700)
+        gpg: list[str | Path] = ["gpg", "--homedir", home, "--batch", "--quiet", "--passphrase", ""]
+        try:
+            run([*gpg, "--quick-gen-key", f"Packages of tests <{address}>", "rsa2048", "sign", "0"])
+            run([*gpg, "--armor", "--output", folder / PUBLIC_KEY, "--export", address])
+            secret = [*gpg, "--pinentry-mode", "loopback", "--armor", "--export-secret-keys"]
+            (folder / "secret.asc").write_text(run([*secret, address]).stdout)
+        finally:
+            run(["gpgconf", "--homedir", home, "--kill", "all"], check=False)
+        shutil.rmtree(home)
+
+    return SigningKey(cached(f"rpm-key-{name}", make), address)
+
+
+@dataclass(frozen=True, slots=True)
+class Rpm:
+    """What an RPM says of itself; `tags` are further lines of its preamble."""
+
+    name: str
+    version: str
+    release: str
+    summary: str = "Repackaged for tests"
+    epoch: str = "0"
+    noarch: bool = False
+    requires: tuple[str, ...] = ()
+    provides: tuple[str, ...] = ()
+    conflicts: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+
+    @property
+    def file(self) -> str:
+        """Its file's name."""
+        arch = "noarch" if self.noarch else "x86_64"
+        return f"{self.name}-{self.version}-{self.release}.{arch}.rpm"
+
+    def spec(self, files: Iterable[str]) -> str:
+        """The spec with which rpmbuild packs `files`."""
+        tags = [
+            *(["BuildArch: noarch"] if self.noarch else []),
+            *(f"Requires: {one}" for one in self.requires),
+            *(f"Provides: {one}" for one in self.provides),
+            *(f"Conflicts: {one}" for one in self.conflicts),
+            *self.tags,
+        ]
+        return _SPEC.format(
+            name=self.name,
+            epoch=self.epoch,
+            version=self.version,
+            release=self.release,
+            summary=self.summary,
+            tags="\n".join(tags),
+            files="\n".join(files),
+        )
+
+
+def write_rpm(rpm: Rpm, root: Path, folder: Path, *, directories: bool = False) -> Path:
+    """Pack every file and link below `root` as an RPM into `folder`.
+
+    Directories belong to it only where asked for. `root` is left as it is.
+    """
+    listed = []
+    for parent, folders, files in os.walk(root):
+        place = "" if parent == str(root) else f"/{os.path.relpath(parent, root)}"
+        links = [name for name in folders if os.path.islink(f"{parent}/{name}")]  # noqa: PTH114
+        listed += [_quoted(f"{place}/{name}") for name in (*files, *links)]
+        if directories and place:
+            listed.append(f"%dir {_quoted(place)}")
+    work = root.parent / f"{root.name}.rpmbuild"
+    work.mkdir()
+    spec = work / "package.spec"
+    spec.write_text(rpm.spec(listed))
+    arch = "noarch" if rpm.noarch else "x86_64"
+    defines = {**_DEFINES, "_rpmdir": str(folder), "_topdir": str(work)}
+    options = [word for name, value in defines.items() for word in ("-D", f"{name} {value}")]
+    where: list[str | Path] = ["--buildroot", root, "--noclean", "--target", arch]
+    run(["rpmbuild", "-bb", "--quiet", *where, *options, spec])
+    shutil.rmtree(work)
+    return folder / rpm.file
+
+
+def _quoted(path: str) -> str:
+    return f'"{path.replace("%", "%%")}"'
+
+
+def download(suite: str, packages: Sequence[str], folder: Path) -> list[Path]:
+    """Download `packages` of a Debian suite and all that they depend on, as on an empty machine.
+
+    Raises:
+        CommandFailedError: apt found no such package, or couldn't verify the archive.
+    """
+    state = folder / "apt"
+    for name in ("lists/partial", "archives/partial", "etc"):
+        (state / name).mkdir(parents=True)
+    (state / "status").touch()
+    keyring = "[signed-by=/usr/share/keyrings/debian-archive-keyring.gpg]"
+    sources = [(mirror(), suite), (security_mirror(), f"{suite}-security")]
+    lines = [f"deb {keyring} {uri} {name} main" for uri, name in sources]
+    (state / "etc/sources.list").write_text("\n".join([*lines, ""]))
+    options = {
+        "Dir::Etc": f"{state}/etc",
+        "Dir::Etc::Parts": "/dev/null",
+        "Dir::State": str(state),
+        "Dir::State::status": f"{state}/status",
+        "Dir::Cache": str(state),
+        "APT::Architecture": "amd64",
+        "APT::Architectures": "amd64",
+        "APT::Sandbox::User": "root",
+        "Acquire::Languages": "none",
+    }
+    words = [f"-o{name}={value}" for name, value in options.items()]
+    run(["apt-get", *words, "--quiet", "update"])
+    install = ["install", "--download-only", "--yes", "--no-install-recommends"]
+    run(["apt-get", *words, "--quiet", *install, *packages])
+    return sorted((state / "archives").glob("*.deb"))
+
+
+def repackage(debs: Sequence[Path], folder: Path, *, key: SigningKey) -> list[Path]:
+    """Write each Debian package as a signed RPM into `folder`, some at a time."""
+    folder.mkdir(parents=True, exist_ok=True)
+    work = folder.with_name(f"{folder.name}.work")
+    work.mkdir()
+
+    with key.opened() as home, ThreadPoolExecutor((os.cpu_count() or 1) + 1) as pool:
+
+        def one(deb: Path) -> Path:
+            rpm, root = _unpacked(deb, work)
+            made = write_rpm(rpm, root, folder)
+            key.sign_in(home, [made])
+            shutil.rmtree(root)
+            return made
+
+        made = list(pool.map(one, debs))
+    shutil.rmtree(work)
+    return made
+
+
+def _unpacked(deb: Path, work: Path) -> tuple[Rpm, Path]:
+    """What the RPM of a Debian package says of itself, and the folder with its files."""
+    said = run(["dpkg-deb", "-f", deb, *_FIELDS]).stdout
+    # A field goes on in lines that begin with a space.
+    lines = re.sub(r"\n[ \t]+", " ", said).splitlines()
+    fields = {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    name = fields["Package"]
+    epoch, version, release = edition(name, fields["Version"])
+    root = work / name
+    root.mkdir()
+    unwanted = [f"--exclude=./usr/share/{part}" for part in _LEFT_OUT]
+    script = 'dpkg-deb --fsys-tarfile "$1" | tar -x -C "$2" "${@:3}"'
+    run(["bash", "-o", "pipefail", "-c", script, "bash", deb, root, _MERGE, *unwanted])
+    depends = f"{fields.get('Pre-Depends', '')},{fields.get('Depends', '')}"
+    provides = dependencies(fields.get("Provides", ""))
+    also = [f"{other} = {version}-{release}" for other in _ALSO_KNOWN_AS.get(name, ())]
+    return (
+        Rpm(
+            name,
+            version,
+            release,
+            epoch=epoch,
+            noarch=fields["Architecture"] == "all",
+            requires=dependencies(depends),
+            provides=(*provides, *also),
+        ),
+        root,
+    )
+
+
+def edition(name: str, version: str) -> tuple[str, str, str]:
+    """Epoch, version and release of an RPM for Debian's version of a package."""
+    epoch, _, rest = version.rpartition(":")
+    upstream, _, revision = rest.rpartition("-")
+    if not upstream:
+        upstream, revision = rest, "1"
+    epoch = "0" if name in _WITHOUT_EPOCH else epoch or "0"
+    return epoch, upstream.replace("-", "_"), revision.replace("-", "_")
+
+
+def dependencies(text: str) -> tuple[str, ...]:
+    """What RPM says for a field of Debian's, such as Depends."""
+    return tuple(_dependency(one) for one in text.split(",") if one.strip())
+
+
+def _dependency(text: str) -> str:
+    """One dependency; alternatives become a rich one."""
+    found = [match for part in text.split("|") if (match := _DEPENDENCY.fullmatch(part))]
+    written = [_written(match["name"], match["sign"], match["version"]) for match in found]
+    return written[0] if len(written) == 1 else f"({' or '.join(written)})"
+
+
+def _written(name: str, sign: str | None, version: str | None) -> str:
+    if sign is None or version is None:
+        return name
+    epoch, upstream, revision = edition(name, version)
+    start = f"{epoch}:" if epoch != "0" else ""
+    # A bound without a revision has none in RPM either: `>= 2.36` includes `2.36-9`. But there
+    # `> 2.36` would not.
+    end = f"-{revision}" if "-" in version else "-0" if sign in (">>", "<<") else ""
+    return f"{name} {_SIGNS[sign]} {start}{upstream}{end}"
