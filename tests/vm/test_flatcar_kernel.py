@@ -135,7 +135,7 @@ def test_the_next_slots_kernel_is_prepared_before_the_reboot(
 ) -> None:
     guest, release = keeper.guest, kernels[1].release
     guest.machine.attach(_other_usr(kernels[1], tmp_path))
-    # What udev makes of a partition's name: this disk is none.
+    # What udev makes of a partition's name: this disk has no partitions.
     names = "/dev/disk/by-partlabel"
     guest(f"udevadm settle; mkdir -p {names} && ln -s ../../vdb {names}/USR-B")
     guest.put(kernels[1].folder / "vmlinuz", "/boot/flatcar/vmlinuz-b")
