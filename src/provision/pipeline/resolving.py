@@ -59,7 +59,19 @@ def resolve_pin(
     if choice is None:
         packaged = replace(wanted, kernel=kernel, distro=_distro_of(settings, wanted, kernel))
         return resolve_packaged(settings, engine, packaged, progress=progress)
+    return _resolve_in_tree(settings, engine, replace(wanted, kernel=kernel), choice, progress)
+
+
+def _resolve_in_tree(
+    settings: Settings,
+    engine: Callable[[], Engine],
+    wanted: Wanted,
+    choice: TreeChoice,
+    progress: Progress,
+) -> Resolved:
+    """Decide every input of a build in a kernel tree; errors as ``resolve_pin``."""
     entry = settings.catalogue.entry(wanted.driver)
+    kernel = str(wanted.kernel)
     tree = fetch_tree(settings, choice, kernel, progress=progress)
     templates = load_family(templates_dir(), "tree")
     request = Request(
@@ -79,8 +91,7 @@ def resolve_pin(
         if index is not None:
             index.close()
     asked = _base_request(settings, choice, wanted.base)
-    base = named_base(asked) or find_base(engine(), asked, progress=progress)
-    pin = pin_on(base)
+    pin = pin_on(named_base(asked) or find_base(engine(), asked, progress=progress))
     sources = fetch_sources(settings, pin.sources, progress=progress)
     return Resolved(
         pin,
