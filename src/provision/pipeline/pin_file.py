@@ -17,7 +17,7 @@ from provision.errors import ConfigError, Mistake, ProvisionError
 from provision.pin import ImageDigest, Pin, Sha256, TreePin, Url
 from provision.pipeline.resolution import Resolved, open_driver_index
 from provision.pipeline.settings import Settings
-from provision.pipeline.trees import fetch_sources, kept_files
+from provision.pipeline.tree_files import fetch_sources, kept_files
 from provision.progress import Progress, silent
 from provision.render import load_family, load_templates
 from provision.resolve import recipe_digest

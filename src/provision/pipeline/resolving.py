@@ -27,7 +27,8 @@ from provision.pipeline.resolution import (
 )
 from provision.pipeline.settings import Settings
 from provision.pipeline.tree_choice import TreeChoice, choose_tree, fetch_tree
-from provision.pipeline.trees import Tree, fetch_sources
+from provision.pipeline.tree_files import fetch_sources
+from provision.pipeline.trees import Tree
 from provision.progress import Progress, silent
 from provision.render import Templates, load_family, required_packages
 from provision.resolve import KernelTree, Request, decide, decide_in_image
