@@ -57,7 +57,7 @@ def partitioned_disk(disk: Path, partitions: Sequence[tuple[str, int, Path | Non
         stream.write(_header(entries, sectors, at=sectors - 1, other=1, table=table))
     for (_name, size, folder), begin in zip(partitions, begins, strict=True):
         if folder is not None:
-            options = ["-d", folder, "-E", f"offset={begin * _MIB}"]
+            options = ["-d", str(folder), "-E", f"offset={begin * _MIB}"]
             # The K matters: a bare number counts blocks.
             run(["/sbin/mke2fs", "-q", "-t", "ext4", *options, disk, f"{size * 1024}K"])
 
