@@ -63,7 +63,7 @@ def keeper(
     image = make_compiler_image(engine)
     folder = tmp_path_factory.mktemp("flatcar")
     with guest_of(DEBIAN_12) as guest:
-        guest("rm -r /opt /etc/apt /var/lib/apt /usr/bin/apt-get; mkdir /opt")
+        guest("rm -r /etc/apt /var/lib/apt /usr/bin/apt-get")
         guest.install(bookworm_product)
         guest.put(_DATA / "os-release/flatcar_3227.2.4", "/usr/lib/os-release")
         guest.write("/usr/bin/update_engine_client", updater("-status", "/var/lib/updater"))
