@@ -63,8 +63,8 @@ def keeper(
     image = make_compiler_image(engine)
     folder = tmp_path_factory.mktemp("flatcar")
     with guest_of(DEBIAN_12) as guest:
+        guest("rm -r /etc/apt /var/lib/apt /usr/bin/apt-get")
         guest.install(bookworm_product)
-        guest("rm -r /etc/apt /var/lib/apt /usr/bin/apt-get; rm -rf /opt; mkdir /opt")
         guest.put(_DATA / "os-release/flatcar_3227.2.4", "/usr/lib/os-release")
         guest.write("/usr/bin/update_engine_client", updater("-status", "/var/lib/updater"))
         guest("chmod +x /usr/bin/update_engine_client && mkdir /boot/flatcar")
@@ -135,7 +135,7 @@ def test_the_next_slots_kernel_is_prepared_before_the_reboot(
 ) -> None:
     guest, release = keeper.guest, kernels[1].release
     guest.machine.attach(_other_usr(kernels[1], tmp_path))
-    # What udev makes of a partition's name: this disk is none.
+    # What udev makes of a partition's name: this disk has no partitions.
     names = "/dev/disk/by-partlabel"
     guest(f"udevadm settle; mkdir -p {names} && ln -s ../../vdb {names}/USR-B")
     guest.put(kernels[1].folder / "vmlinuz", "/boot/flatcar/vmlinuz-b")

@@ -42,7 +42,7 @@ class Executor:
         catalogues: Further folders of drivers.
         progress: Told what goes on.
         coming: Kernels that are yet to come.
-        usr: A /usr that boots next, where somebody has mounted it.
+        usr: A /usr that boots next, where it is mounted.
     """
 
     root: Path

@@ -41,7 +41,7 @@ class Run:
         progress: Told what goes on.
         coming: Kernels that may boot next, besides those that the host tells of.
         whole: What the host should have, where the run is about a part of it.
-        usr: A /usr that boots next, where somebody has mounted it.
+        usr: A /usr that boots next, where it is mounted.
     """
 
     root: Path

@@ -79,7 +79,7 @@ def ensure_developer_image(
     pin = make_developer_image(
         engine, request, packed=packed, state=settings.state, progress=progress
     )
-    # Half a gigabyte, and nobody asks for it again.
+    # Half a gigabyte that is of no use once the image is there.
     packed.unlink()
     return pin, True
 

@@ -15,7 +15,7 @@ from provision.errors import ConfigError, Mistake, ProvisionError
 from provision.pin import ImageDigest, Pin, Sha256, Url
 from provision.pipeline.resolution import Resolved
 from provision.pipeline.settings import Settings
-from provision.pipeline.trees import kept_files
+from provision.pipeline.tree_files import kept_files
 from provision.render import load_templates, load_tree_templates
 from provision.resolve import recipe_digest
 

@@ -20,7 +20,7 @@ class Settings:
         config: Its provision.toml.
         catalogue: The drivers.
         state: Folder for locks, logs and caches; losing it costs time, nothing else.
-        usr: A /usr that boots next, where somebody has mounted it.
+        usr: A /usr that boots next, where it is mounted.
     """
 
     root: Path

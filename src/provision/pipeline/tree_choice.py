@@ -48,7 +48,7 @@ def choose_tree(settings: Settings, kernel: str, name: str | None) -> TreeChoice
     Args:
         settings: The host.
         kernel: The kernel's release.
-        name: The distro that somebody named, such as ``flatcar:3227.2.4``; None: the host's, or
+        name: The distro that was named, such as ``flatcar:3227.2.4``; None: the host's, or
             what provision.toml says.
 
     Raises:

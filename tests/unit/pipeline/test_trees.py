@@ -23,7 +23,7 @@ from provision.pipeline.resolution import Resolved, Wanted, render_context
 from provision.pipeline.resolving import resolve_pin
 from provision.pipeline.settings import Settings, load_settings
 from provision.pipeline.tree_choice import choose_tree
-from provision.pipeline.trees import TreeStore
+from provision.pipeline.tree_files import TreeStore
 from unit.fake_archive import index_of, sample
 from unit.fake_solver import closure
 from unit.image.fake_engine import FakeEngine
