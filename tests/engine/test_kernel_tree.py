@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,12 +19,13 @@ from kit.duo import DUO, duo_catalogue
 from kit.fileserver import served
 from kit.gpt import partitioned_disk
 from kit.kernel_tree import built_kernels, kernel_source, make_compiler_image
+from kit.probe import need
 from kit.process import run
 from kit.product import BUILD_NETWORK
+from provision.host.usr_slots import pack_from_slot
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from kit.engine import Engine
     from kit.kernel_tree import BuiltKernel
@@ -276,3 +278,28 @@ def test_flatcars_developer_container_becomes_an_image(
         status, said = make(developer_container / "key.asc", url)
         assert status == 1
         assert "has no valid signature" in said["error"]["message"]
+
+
+def test_the_other_slots_tree_is_packed_as_the_folder_is(
+    kernel: BuiltKernel, tmp_path: Path
+) -> None:
+    need(Path("/dev/loop-control").exists(), "loop devices", "modprobe loop")
+    usr, image, root = tmp_path / "usr", tmp_path / "usr.img", tmp_path / "host"
+    tree = usr / "lib/modules" / kernel.release / "build"
+    shutil.copytree(kernel.modules / "build", tree, symlinks=True)
+    run(["/sbin/mke2fs", "-q", "-t", "ext4", "-d", usr, image, "400M"])
+    (root / "dev/disk/by-partlabel").mkdir(parents=True)
+    (root / "proc").mkdir()
+    (root / "proc/cmdline").write_text("BOOT_IMAGE=/flatcar/vmlinuz-a\n")
+    device = run(["/sbin/losetup", "--find", "--show", image]).stdout.strip()
+    try:
+        (root / "dev/disk/by-partlabel/USR-B").symlink_to(device)
+        packed, absent = tmp_path / "tree.tar", tmp_path / "absent.tar"
+        inside = f"lib/modules/{kernel.release}/build"
+        assert pack_from_slot(root, inside, packed, ["--sort=name"])
+        assert not pack_from_slot(root, "lib/modules/9.9/build", absent, ["--sort=name"])
+    finally:
+        run(["/sbin/losetup", "--detach", device])
+    listed = run(["tar", "-tf", packed]).stdout.splitlines()
+    assert {"./.config", "./Module.symvers", "./scripts/mod/modpost"} <= set(listed)
+    assert "provision-usr-" not in Path("/proc/mounts").read_text()
