@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
+    BeforeValidator,
     ConfigDict,
     Field,
     SerializerFunctionWrapHandler,
@@ -38,7 +39,17 @@ PackageVersion = Annotated[str, StringConstraints(pattern=r"^[0-9A-Za-z][A-Za-z0
 PackageName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9+._-]+$")]
 
 
-def _address(text: str) -> str:
+_URL = r"^https?://[^\s\"'\\$`]+$"
+
+
+def _address(text: object) -> object:
+    if not isinstance(text, str):
+        return text
+    if not re.search(_URL, text):
+        raise ValueError(
+            f"'{redact(text)}' is no address such as https://example.org/file: it begins with"
+            " http:// or https://, and has no blanks, quotes, '\\', '$' or '`'"
+        )
     try:
         parts = urlsplit(text)
         host, port = parts.hostname, parts.port
@@ -50,9 +61,7 @@ def _address(text: str) -> str:
 
 
 # Goes into a RUN line: nothing that a shell reads.
-Url = Annotated[
-    str, StringConstraints(pattern=r"^https?://[^\s\"'\\$`]+$"), AfterValidator(_address)
-]
+Url = Annotated[str, StringConstraints(pattern=_URL), BeforeValidator(_address)]
 Commit = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]
 # Name and tag, as a Dockerfile's FROM takes it.
 ImageName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][A-Za-z0-9._/:-]*$")]
@@ -179,11 +188,39 @@ class FilePin(Frozen):
     sha256: Sha256
 
 
+class TreePin(Frozen):
+    """The kernel tree that the modules are built in, where no packages hold the headers.
+
+    Where its files lie is no part of it: the same bytes give the same modules.
+
+    Attributes:
+        kind: ``source`` is a kernel's source, which the build configures and prepares;
+            ``prepared`` is what a kernel's own build left for external modules; ``image`` is the
+            same, in the base image.
+        tree: Of the tar file that holds the tree; None: it lies in the base image.
+        config: Of the kernel's configuration; None: it lies in a prepared tree.
+        symvers: Of the kernel's Module.symvers; None: it lies in a prepared tree, or the kernel
+            has no modversions.
+        compiler: Of the tar file that holds the compiler; None: the compiler is a package, or in
+            the base image.
+        toolchain: The distro whose packages compile; None: everything is in the base image.
+        llvm: ``LLVM`` of the kernel's build, where Clang compiles; None: it is GCC.
+    """
+
+    kind: Literal["source", "prepared", "image"]
+    tree: Sha256 | None = None
+    config: Sha256 | None = None
+    symvers: Sha256 | None = None
+    compiler: Sha256 | None = None
+    toolchain: DistroPin | None = None
+    llvm: Annotated[str, StringConstraints(pattern=r"^(1|-[0-9]+)$")] | None = None
+
+
 class Pin(Frozen):
     """Everything that can change the artifact.
 
     Attributes:
-        compiler: The compiler that built the kernel.
+        compiler: The compiler that built the kernel; None: it is no package (see ``tree``).
         headers: The packages that hold the kernel's headers.
         packages: Further build tools.
         closure: Every package that is installed for the build, by name; empty where the packages
@@ -196,6 +233,8 @@ class Pin(Frozen):
         signing_key: Fingerprint of the key that signs the modules; None: they are not signed.
         keyring: Of the keys that the build's archive is verified with, where they are not the
             distro's own: another authority may give a version another content.
+        tree: The kernel tree, where the headers are no packages; the distro is then the kernel's,
+            and the tree names the one whose packages compile.
     """
 
     schema_version: Literal[1] = Field(default=1, alias="schema")
@@ -203,7 +242,7 @@ class Pin(Frozen):
     kernel: KernelPin
     distro: DistroPin
     base: BasePin
-    compiler: PackagePin
+    compiler: PackagePin | None
     headers: tuple[PackagePin, ...]
     packages: tuple[PackagePin, ...]
     closure: tuple[ClosurePackage, ...] = ()
@@ -214,6 +253,7 @@ class Pin(Frozen):
     template: Sha256
     signing_key: str | None = None
     keyring: Sha256 | None = None
+    tree: TreePin | None = None
 
     model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
 
@@ -221,8 +261,9 @@ class Pin(Frozen):
     def _said_if_any(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave out what a Pin says nothing of: such Pins are older than these members."""
         data: dict[str, Any] = handler(self)
-        if data["keyring"] is None:
-            del data["keyring"]
+        for name in ("keyring", "tree"):
+            if data[name] is None:
+                del data[name]
         if not data["closure"]:
             del data["closure"]
         return data
@@ -234,6 +275,11 @@ class Pin(Frozen):
         """
         data = self.model_dump(mode="json", by_alias=True)
         return json.dumps(data, sort_keys=True, separators=(",", ":"))
+
+    @property
+    def is_signed_by_hosts(self) -> bool:
+        """Whether each host signs the modules with its own key, whatever key the Pin names."""
+        return bool(self.closure) or self.tree is not None
 
     @property
     def digest(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from provision.distros import release_of
+from provision.distros import find_distro, release_of
 from provision.documents import load_toml
 from provision.pin import (
     BasePin,
@@ -18,12 +18,14 @@ from provision.pin import (
     PackageSource,
     Pin,
     Source,
+    TreePin,
 )
 from provision.recipe import DebSource, Recipe
-from provision.render import Templates, load_templates, required_packages
+from provision.render import Templates, load_templates, load_tree_templates, required_packages
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 KERNEL = "6.1.0-56-amd64"
+TREE_KERNEL = "6.6.74-flatcar"
 _VERSIONS = {
     "ca-certificates": "20250419~deb12u2",
     "g++": "4:12.2.0-3",
@@ -96,6 +98,53 @@ def _whole(package: PackagePin) -> ClosurePackage:
         size=1000,
         repository="main",
         location=f"pool/main/{package.name[0]}/{package.name}_{version}_amd64.deb",
+    )
+
+
+def tree_templates(kind: str) -> Templates:
+    """The templates that the repository ships, for kernels whose headers are no packages."""
+    toolchain = None if kind == "image" else find_distro("debian:12")
+    return load_tree_templates(REPOSITORY / "templates", toolchain)
+
+
+def tree_pin(driver: str, version: str, flavour: str, *, kind: str, template: str) -> Pin:
+    """The Pin of a driver for a kernel of Flatcar.
+
+    ``source``: compiled with Clang of Debian 12; ``prepared``: with its GCC; ``image``: with what
+    is in the developer container.
+    """
+    debian = DistroPin(id="debian", version="12", codename="bookworm")
+    has_packages = kind != "image"
+    packaged = pin(driver, version, flavour, template=template)
+    base = BasePin(image="flatcar-developer:4081.2.0", digest=f"sha256:{_sha256('developer')}")
+    compiler = packaged.compiler
+    if kind == "source":
+        compiler = PackagePin(name="clang-14", version="1:14.0.6-12")
+    more = {"bc", "bison", "flex", "libc6-dev", "libelf-dev", "libssl-dev", "lld-14", "llvm-14"}
+    names = more if kind == "source" else {"libc6-dev", "libelf-dev", "libssl-dev"}
+    known = {package.name for package in packaged.packages}
+    tools = tuple(PackagePin(name=name, version="1.0-1") for name in sorted(names - known))
+    packages = (*packaged.packages, *tools) if has_packages else ()
+    return packaged.model_copy(
+        update={
+            "kernel": KernelPin(release=TREE_KERNEL, architecture="x86_64"),
+            "distro": DistroPin(id="flatcar", version="4081.2.0", codename="flatcar"),
+            "base": packaged.base if has_packages else base,
+            "compiler": compiler if has_packages else None,
+            "headers": (),
+            "packages": packages,
+            "closure": tuple(map(_whole, (compiler, *packages))) if compiler and packages else (),
+            "tree": TreePin.model_validate(
+                {
+                    "kind": kind,
+                    "tree": _sha256("tree") if has_packages else None,
+                    "config": _sha256("config") if kind == "source" else None,
+                    "symvers": _sha256("symvers") if kind == "source" else None,
+                    "toolchain": debian if has_packages else None,
+                    "llvm": "-14" if kind == "source" else None,
+                }
+            ),
+        }
     )
 
 

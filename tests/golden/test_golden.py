@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from golden.pins import patches, pin, recipe, templates
+from golden.pins import patches, pin, recipe, templates, tree_pin, tree_templates
 from provision.render import render
 
 HERE = Path(__file__).parent
@@ -20,14 +20,26 @@ CASES = {
     "v4l2loopback": ("v4l2loopback", "0.12.7", "dkms"),
     "onload": ("onload", "9.0.2", "full"),
 }
+# The same in a kernel tree: which driver, and how the tree comes.
+TREE_CASES = {
+    "tree-source": ("v4l2loopback", "0.12.7", "dkms", "source"),
+    "tree-prepared": ("onload", "9.0.2", "full", "prepared"),
+    "tree-image": ("onload", "9.0.2", "full", "image"),
+}
 # What is copied into every context as it is.
-COPIED = {"collect.py", "install.sh", "unpack.py"}
+COPIED = {"collect.py", "install.sh", "prepare_tree.py", "unpack.py"}
 
 
-def rendered(driver: str, version: str, flavour: str) -> dict[str, str]:
+def rendered(case: str) -> dict[str, str]:
     """The context's own texts, without the two digests that any edit of a template changes."""
-    sources = templates()
-    pinned = pin(driver, version, flavour, template=sources.digest)
+    if case in TREE_CASES:
+        driver, version, flavour, kind = TREE_CASES[case]
+        sources = tree_templates(kind)
+        pinned = tree_pin(driver, version, flavour, kind=kind, template=sources.digest)
+    else:
+        driver, version, flavour = CASES[case]
+        sources = templates()
+        pinned = pin(driver, version, flavour, template=sources.digest)
     context = render(pinned, recipe(driver), templates=sources, patches=patches(driver))
     return {
         name: content.decode()
@@ -46,9 +58,9 @@ def kept(folder: Path) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [*CASES, *TREE_CASES])
 def test_rendered_context_is_the_one_kept(case: str) -> None:
-    found = rendered(*CASES[case])
+    found = rendered(case)
     if os.environ.get("UPDATE_GOLDEN"):
         for name in kept(HERE / case).keys() - found.keys():
             (HERE / case / name).unlink()
@@ -59,7 +71,10 @@ def test_rendered_context_is_the_one_kept(case: str) -> None:
 
 
 def test_every_kept_context_has_its_case() -> None:
-    assert {path.parent.name for path in HERE.glob("*/Dockerfile")} == set(CASES)
+    assert {path.parent.name for path in HERE.glob("*/Dockerfile")} == {
+        *CASES,
+        *TREE_CASES,
+    }
 
 
 def test_every_driver_has_a_case() -> None:
@@ -68,9 +83,9 @@ def test_every_driver_has_a_case() -> None:
     assert {driver for driver, _, _ in CASES.values()} == drivers
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [*CASES, *TREE_CASES])
 def test_nothing_is_evaluated_inline(case: str) -> None:
-    dockerfile = rendered(*CASES[case])["Dockerfile"]
+    dockerfile = rendered(case)["Dockerfile"]
     assert "uname" not in dockerfile
     assert "nproc" not in dockerfile
     assert "$(" not in dockerfile

@@ -52,8 +52,9 @@ SOURCE = (
 DISTRO = "debian:12"
 IMAGE = "debian:bookworm"
 
-# A private engine has no bridge: without this, build containers reach no archive.
+# A private engine has no bridge: without this, containers that download reach no archive.
 BUILD_NETWORK = ("--network", "host")
+_DOWNLOADING = ("build", "install", "render", "resolve")
 
 # `--json` documents are read where they are tested; what is in them is each command's business.
 Document = dict[str, Any]
@@ -82,12 +83,13 @@ class Provision:
         return {"XDG_CACHE_HOME": str(cache_dir()), **engine, **self.environment}
 
     def __call__(self, *words: str | Path, check: bool = True) -> Completed:
-        """Run `provision WORDS`."""
-        return run([self.program, *words], env=self.variables(), check=check)
+        """Run `provision WORDS`, with the network that what it downloads with needs."""
+        network = BUILD_NETWORK if words[0] in _DOWNLOADING and "--network" not in words else ()
+        return run([self.program, *words, *network], env=self.variables(), check=check)
 
     def build(self, *words: str | Path) -> Document:
-        """`provision build`, in an engine without a bridge."""
-        return self.json("build", *words, *BUILD_NETWORK)
+        """`provision build`."""
+        return self.json("build", *words)
 
     def json(self, *words: str | Path) -> Document:
         """Run `provision WORDS --json`; the one document on its standard output."""

@@ -29,12 +29,14 @@ if TYPE_CHECKING:
     from kit.engine import Engine
 
 __all__ = [
+    "KEYRING",
     "UBUNTU",
     "UBUNTU_IMAGE",
     "Signer",
     "UbuntuArchive",
     "packages_of",
     "ubuntu_headers",
+    "ubuntu_host",
     "ubuntu_image",
 ]
 
@@ -178,6 +180,24 @@ def ubuntu_image(engine: Engine, folder: Path, keyring: Path, url: str) -> None:
         f"RUN chmod 644 /{KEYRING} /etc/apt/trusted.gpg.d/*\n"
     )
     engine.docker("build", "--quiet", "--network", "none", "--tag", UBUNTU_IMAGE, context)
+
+
+def ubuntu_host(root: Path, keyring: Path, url: str, *, kernel: str) -> Path:
+    """Make the tree of a host of UBUNTU that runs a kernel; its root."""
+    files = {
+        "etc/os-release": _OS_RELEASE,
+        "etc/apt/sources.list": _SOURCES.format(url=url),
+        "etc/provision/provision.toml": '[engine]\nnetwork = "host"\n',
+        f"lib/modules/{kernel}/modules.dep": "",
+        f"boot/vmlinuz-{kernel}": "",
+        "proc/sys/kernel/osrelease": f"{kernel}\n",
+    }
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    (root / KEYRING).parent.mkdir(parents=True)
+    shutil.copy(keyring, root / KEYRING)
+    return root
 
 
 def packages_of(engine: Engine) -> Path:

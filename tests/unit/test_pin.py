@@ -21,6 +21,7 @@ from provision.pin import (
     PackagePin,
     PackageSource,
     Pin,
+    TreePin,
 )
 
 Json = Any
@@ -67,6 +68,16 @@ CLOSURE_PACKAGE = st.builds(
     location=text(r"[a-zA-Z0-9]{1,5}(/[A-Za-z0-9][A-Za-z0-9+~^:%@=,._-]{0,9}){0,3}"),
     action=st.sampled_from(["install", "upgrade"]),
 )
+TREE_PIN = st.builds(
+    TreePin,
+    kind=st.sampled_from(["source", "prepared", "image"]),
+    tree=SHA256,
+    config=SHA256,
+    symvers=SHA256,
+    compiler=SHA256,
+    toolchain=DISTRO_PIN,
+    llvm=text(r"-[1-9][0-9]"),
+)
 FILE_PIN = st.builds(FilePin, name=text(r"[a-z]{1,9}\.patch"), sha256=SHA256)
 
 
@@ -91,6 +102,7 @@ PINS = st.builds(
     template=SHA256,
     signing_key=st.none() | text(r"[0-9A-F]{40}"),
     keyring=st.none() | SHA256,
+    tree=st.none() | TREE_PIN,
 )
 
 
@@ -186,7 +198,8 @@ def test_a_pin_has_no_other_fields_than_those_that_the_mutations_reach() -> None
         repository="baseos",
         location="Packages/g/gcc-12.2.0-14.x86_64.rpm",
     )
-    whole = example(keyring="3" * 64).model_copy(update={"closure": (package,)})
+    more = {"closure": (package,), "tree": TreePin(kind="image")}
+    whole = example(keyring="3" * 64).model_copy(update=more)
     generated = set(json.loads(whole.canonical_json()))
     assert generated == {field.alias or name for name, field in Pin.model_fields.items()}
 

@@ -85,7 +85,8 @@ def read_contents(entry: Path) -> Contents | None:
                 for feature in manifest["container"]["features"].values()
                 for device in feature.get("devices", ())
             ),
-            may_be_signed=pin.get("signing_key") is not None or "closure" in pin,
+            may_be_signed=pin.get("signing_key") is not None
+            or not {"closure", "tree"}.isdisjoint(pin),
             optional=frozenset(manifest.get("host", {}).get("optional", ())),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):

@@ -42,6 +42,7 @@ class Executor:
         catalogues: Further folders of drivers.
         progress: Told what goes on.
         coming: Kernels that are yet to come.
+        usr: A /usr that boots next, where it is mounted.
     """
 
     root: Path
@@ -50,13 +51,13 @@ class Executor:
     catalogues: Sequence[Path]
     progress: Progress
     coming: tuple[str, ...] = ()
+    usr: Path | None = None
 
     @cached_property
     def preparer(self) -> Preparer:
         """What makes artifacts."""
-        return Preparer(
-            self.root, self.desired, self.mode, self.catalogues, self.progress, self.coming
-        )
+        options = (self.mode, self.catalogues, self.progress, self.coming, self.usr)
+        return Preparer(self.root, self.desired, *options)
 
     def close(self) -> None:
         """Give the engine's connections back, if there are any."""

@@ -35,7 +35,8 @@ from provision.install.state import (
 )
 from provision.pipeline.images import open_engine
 from provision.pipeline.obtaining import Obtained, obtain
-from provision.pipeline.resolution import Resolved, Wanted, resolve_pin
+from provision.pipeline.resolution import Resolved, Wanted
+from provision.pipeline.resolving import resolve_pin
 from provision.pipeline.settings import Settings, load_settings
 from provision.progress import Note, Progress
 
@@ -56,11 +57,12 @@ class Preparer:
     catalogues: Sequence[Path]
     progress: Progress
     coming: tuple[str, ...] = ()
+    usr: Path | None = None
 
     @cached_property
     def settings(self) -> Settings:
         """What builds need besides; read when the first one comes."""
-        return load_settings(self.root, catalogues=self.catalogues)
+        return replace(load_settings(self.root, catalogues=self.catalogues), usr=self.usr)
 
     @cached_property
     def engine(self) -> Engine:

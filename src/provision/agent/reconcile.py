@@ -41,6 +41,7 @@ class Run:
         progress: Told what goes on.
         coming: Kernels that may boot next, besides those that the host tells of.
         whole: What the host should have, where the run is about a part of it.
+        usr: A /usr that boots next, where it is mounted.
     """
 
     root: Path
@@ -50,6 +51,7 @@ class Run:
     progress: Progress = silent
     coming: tuple[str, ...] = ()
     whole: Desired | None = None
+    usr: Path | None = None
 
 
 def look_at(root: Path, desired: Desired, mode: Mode | None = None) -> tuple[Plan, Status]:
@@ -165,7 +167,7 @@ class _Work:
             execute = importlib.import_module("provision.agent.execute")
             run = self.run
             made: Executor = execute.Executor(
-                run.root, run.desired, run.mode, run.catalogues, run.progress, run.coming
+                run.root, run.desired, run.mode, run.catalogues, run.progress, run.coming, run.usr
             )
             self._executor = made
         return self._executor

@@ -15,7 +15,8 @@ from provision.cli import options
 from provision.cli.progress import shown
 from provision.image.engine import Engine
 from provision.pipeline.images import BuildSettings, open_engine
-from provision.pipeline.resolution import Resolved, Wanted, resolve_pin
+from provision.pipeline.resolution import Resolved, Wanted
+from provision.pipeline.resolving import resolve_pin
 from provision.pipeline.settings import Settings, load_settings
 from provision.progress import Progress
 

@@ -10,6 +10,7 @@ from provision.config.build import (
     DistroConfig,
     EngineConfig,
     RepositoryConfig,
+    TreeConfig,
 )
 from provision.config.drivers import DriverConfig, PolicyConfig, RegistryConfig
 from provision.config.file import PATH, CdiConfig, Config, MetricsConfig, load
@@ -28,5 +29,6 @@ __all__ = [
     "RegistryConfig",
     "RepositoryConfig",
     "SigningConfig",
+    "TreeConfig",
     "load",
 ]

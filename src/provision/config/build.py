@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, StringConstraints
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from provision.config.drivers import AbsolutePath
 from provision.documents import Frozen
-from provision.pin import Url
+from provision.pin import Sha256, Url
 
 
 def _address(text: str) -> str:
@@ -29,6 +29,7 @@ BaseImage = Annotated[
     str,
     StringConstraints(pattern=r"^[a-z0-9][A-Za-z0-9._/:-]*(@sha256:[0-9a-f]{64})?$"),
 ]
+Toolchain = Annotated[str, StringConstraints(pattern=r"^(image|[a-z0-9._-]+:[A-Za-z0-9._-]+)$")]
 
 
 class EngineConfig(Frozen):
@@ -97,3 +98,51 @@ class DistroConfig(Frozen):
     archive: ArchiveConfig = ArchiveConfig()
     repositories: tuple[RepositoryConfig, ...] = ()
     base_images: dict[str, BaseImage] = Field(default_factory=dict)
+
+
+class TreeConfig(Frozen):
+    """A kernel tree, such as ``[[trees]]``: for kernels whose headers no distro packages.
+
+    In paths, ``{kernel}`` stands for the kernel's release.
+
+    Attributes:
+        kernels: The releases that it is for, as a shell pattern (``6.1.192-*``).
+        kind: ``source``: a kernel's source, from kernel.org or a vendor, with the kernel's
+            configuration and Module.symvers; ``prepared``: what the kernel's own build left for
+            external modules; ``image``: the same, in the base image, at
+            ``/usr/lib/modules/K/build``.
+        url: Address of its tar file.
+        sha256: Of that file.
+        path: The tar file, or the folder of a prepared tree, on the host; instead of ``url``.
+        config: The kernel's configuration on the host, plain or gzip; None: /proc/config.gz for
+            the kernel that runs, else ``/boot/config-K``.
+        symvers: The kernel's Module.symvers on the host, plain or gzip; None:
+            ``/boot/symvers-K.gz``, if that is there.
+        toolchain: The distro whose packages compile, such as ``debian:12``; ``image``: everything
+            that it takes is in the base image.
+    """
+
+    kernels: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._+~*?\[\]-]+$")]
+    kind: Literal["source", "prepared", "image"] = "source"
+    url: Url | None = None
+    sha256: Sha256 | None = None
+    path: AbsolutePath | None = None
+    config: AbsolutePath | None = None
+    symvers: AbsolutePath | None = None
+    toolchain: Toolchain = "debian:12"
+
+    @model_validator(mode="after")
+    def _has_one_origin(self) -> Self:
+        if self.kind == "image":
+            if self.url or self.path or self.config or self.symvers:
+                raise ValueError(
+                    "a tree in the base image has neither url, path, config nor symvers"
+                )
+            if self.toolchain != "image":
+                raise ValueError("what is built in the base image's tree takes toolchain = 'image'")
+            return self
+        if (self.url is None) == (self.path is None):
+            raise ValueError("give either url, with sha256, or path")
+        if (self.url is None) != (self.sha256 is None):
+            raise ValueError("url and sha256 belong together")
+        return self

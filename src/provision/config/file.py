@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
-from provision.config.build import DistroConfig, EngineConfig
+from provision.config.build import DistroConfig, EngineConfig, TreeConfig
 from provision.config.drivers import (
     AbsolutePath,
     DriverConfig,
@@ -52,6 +52,7 @@ class Config(Frozen):
         kernel_distro: The distro that the host's kernels come from, such as ``debian:12``; None:
             the host's own.
         catalogue: Further folders of drivers.
+        trees: Kernel trees; of those that are for a kernel, the first counts.
     """
 
     drivers: dict[Name, DriverConfig] = Field(default_factory=dict)
@@ -64,6 +65,7 @@ class Config(Frozen):
     distros: dict[Name, DistroConfig] = Field(default_factory=dict)
     kernel_distro: KernelDistro | None = None
     catalogue: tuple[str, ...] = ()
+    trees: tuple[TreeConfig, ...] = ()
 
     def distro(self, distro_id: str) -> DistroConfig:
         """Return the settings of a distro, defaults where the file has none."""

@@ -137,12 +137,12 @@ class Proof(Frozen):
 
     Attributes:
         what: Such as ``closure, build``.
-        on: Such as ``a stand-in made from Debian's packages``.
+        on: Such as ``a stand-in made from Debian's packages``; None: nothing was run.
         real: Whether that was the distro itself.
     """
 
     what: str
-    on: str
+    on: str | None = None
     real: bool = False
 
 
@@ -363,6 +363,7 @@ class Failure:
         architecture: As ``uname -m`` prints it.
         query: Where its headers are.
         image: Name of the base image.
+        full_version: ``VERSION_ID`` in its os-release, where that is known.
         is_own: Whether repositories of provision.toml were used.
     """
 
@@ -374,6 +375,7 @@ class Failure:
     architecture: str
     query: HeaderQuery
     image: str = ""
+    full_version: str | None = None
     is_own: bool = False
 
 

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from provision.fetch.http import Signed, UnreachableError, download, get_signed
+from provision.fetch.http import (
+    Signed,
+    UnreachableError,
+    download,
+    download_signed,
+    download_summed,
+    get_signed,
+)
 from provision.fetch.signature import SignatureError, verify_signed
 
 __all__ = [
@@ -10,6 +17,8 @@ __all__ = [
     "Signed",
     "UnreachableError",
     "download",
+    "download_signed",
+    "download_summed",
     "get_signed",
     "verify_signed",
 ]

@@ -11,13 +11,14 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from provision import __version__
 from provision.errors import NotFoundError, ProvisionError
-from provision.fetch.signature import verify_signed
+from provision.fetch.signature import SignatureError, verify_detached, verify_signed
 from provision.files import sha256_file, sync_directory
 from provision.progress import Progress, Transfer, silent
 
@@ -37,6 +38,8 @@ _READ_TIMEOUT = 60.0
 _MAX_SIGNED = 16 << 20
 # Of what no index gives the size of. The largest driver has less than 1 GiB.
 LARGEST = 4 << 30
+_MAX_SUM = 4096
+_MD5 = re.compile(r"[0-9A-Fa-f]{32}")
 _NUMBER = re.compile(r"[0-9]{1,18}")
 _RETRIED_STATUS = frozenset({408, 429, 500, 502, 503, 504})
 _REACH = (
@@ -116,6 +119,102 @@ def download(
             return True
         finally:
             temporary.unlink(missing_ok=True)
+    raise AssertionError("the last attempt returns or raises")
+
+
+def download_summed(url: str, *, destination: Path, progress: Progress = silent) -> None:
+    """Download a file whose MD5 its publisher has beside it, as ``URL.md5``.
+
+    That finds what was damaged on the way; who wrote it is what HTTPS says.
+
+    Raises:
+        NotFoundError: The server has no such file, or no checksum of it.
+        UnreachableError: The server can't be reached, or kept failing.
+        ProvisionError: The content is not what it should be.
+        OSError: The folder can't be written, or the disk is full.
+    """
+    expected = _published_md5(url)
+    _download_any(url, destination, LARGEST, progress)
+    with destination.open("rb") as stream:
+        got = hashlib.file_digest(stream, partial(hashlib.md5, usedforsecurity=False)).hexdigest()
+    if got != expected:
+        raise ProvisionError(
+            f"'{url}' is not the file that was published: its MD5 is wrong.",
+            resolution="Try again later: it may be damaged or in the middle of an update.",
+            details=f"expected {expected}\ngot      {got}",
+        )
+
+
+def download_signed(
+    url: str, *, keyring: Path, destination: Path, progress: Progress = silent
+) -> None:
+    """Download a file whose signature its publisher has beside it, as ``URL.sig``.
+
+    A file that is there already is left alone if its signature is good.
+
+    Args:
+        url: Its address.
+        keyring: File with the keys that may sign it, in OpenPGP's binary form.
+        destination: Where it goes; the folder is made if it is missing.
+        progress: Told how far it is.
+
+    Raises:
+        NotFoundError: The server lacks the file or its signature.
+        UnreachableError: The server can't be reached, or kept failing.
+        SignatureError: It has no good signature by one of the keys.
+        OSError: The folder can't be written, or the disk is full.
+    """
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    signature = destination.with_name(f".{destination.name}.sig")
+    draft = destination.with_name(f".{destination.name}.draft")
+    try:
+        _download_any(f"{url}.sig", signature, _MAX_SIGNED, progress)
+        if destination.is_file():
+            draft = destination
+        else:
+            _download_any(url, draft, LARGEST, progress)
+        verify_detached(draft, signature, keyring=keyring, name=url)
+        draft.replace(destination)
+        sync_directory(destination.parent)
+    except SignatureError:
+        destination.unlink(missing_ok=True)
+        raise
+    finally:
+        signature.unlink(missing_ok=True)
+        if draft != destination:
+            draft.unlink(missing_ok=True)
+
+
+def _download_any(url: str, destination: Path, limit: int, progress: Progress) -> None:
+    """Download what is checked afterwards."""
+    for last in _attempts():
+        try:
+            with destination.open("wb") as stream:
+                _receive(url, os.dup(stream.fileno()), limit, progress)
+        except _TroubleError as error:
+            _give_up_or_wait(url, error, last=last)
+        else:
+            return
+
+
+def _published_md5(url: str) -> str:
+    text = _get(f"{url}.md5", limit=_MAX_SUM).decode("ascii", "replace").split()
+    if not text or not _MD5.fullmatch(text[0]):
+        raise ProvisionError(
+            f"'{url}.md5' holds no MD5.",
+            resolution="Something else answered in its place: a proxy's page, or a broken mirror.",
+        )
+    return text[0].lower()
+
+
+def _get(url: str, *, limit: int) -> bytes:
+    """Return a small file."""
+    for last in _attempts():
+        try:
+            with _request(url, {}) as response:
+                return b"".join(_content(response, limit=limit))
+        except _TroubleError as error:
+            _give_up_or_wait(url, error, last=last)
     raise AssertionError("the last attempt returns or raises")
 
 

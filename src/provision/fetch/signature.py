@@ -57,6 +57,33 @@ def verify_signed(text: bytes, *, keyrings: Sequence[Path], name: str) -> bytes:
         return payload.read_bytes()
 
 
+def verify_detached(file: Path, signature: Path, *, keyring: Path, name: str) -> None:
+    """Check the signature of a file that lies in a file of its own.
+
+    Args:
+        file: What is signed.
+        signature: The signature, in OpenPGP's binary form.
+        keyring: File with the keys that may sign it, in the same form.
+        name: What error messages call it.
+
+    Raises:
+        NotFoundError: Neither gpgv nor sqv is installed.
+        SignatureError: It has no good signature by one of the keys.
+    """
+    if find_program("gpgv") is None and find_program("sqv"):
+        words = ["sqv", "--keyring", str(keyring), "--signature-file", str(signature), str(file)]
+    else:
+        words = ["gpgv", "--keyring", str(keyring), str(signature), str(file)]
+    done = run(words, why="check the signature of a download", check=False)
+    if done.returncode != 0:
+        raise SignatureError(
+            f"'{name}' has no valid signature by a key of {keyring}.",
+            resolution="Don't use it: it may have been altered. Download it again, and see that the"
+            " key is the publisher's.",
+            details=done.stderr.strip() or None,
+        )
+
+
 def _gpgv(signed: Path, payload: Path, keyrings: Sequence[Path]) -> tuple[bool, Completed]:
     """Check with GnuPG, whose exit status also complains of a signature by an unknown key.
 

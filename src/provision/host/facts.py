@@ -30,6 +30,7 @@ class Distro:
         like: The distros that it is derived from, the closest first.
         variant: An edition such as ``coreos``; empty if it has none.
         name: For people.
+        build_id: Which build of the distro's image it is; empty for hosts of packages.
     """
 
     id: str
@@ -38,6 +39,7 @@ class Distro:
     like: tuple[str, ...]
     variant: str
     name: str
+    build_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,4 +114,5 @@ def _distro(root: Path) -> Distro:
         like=tuple(fields.get("id_like", "").split()),
         variant=fields.get("variant_id", ""),
         name=fields.get("pretty_name", "Linux"),
+        build_id=fields.get("build_id", ""),
     )

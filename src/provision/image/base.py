@@ -32,6 +32,8 @@ ARCHITECTURES = {
     "s390x": "s390x",
     "riscv64": "riscv64",
 }
+# Where debootstrap has what it does for each release.
+_SCRIPTS = Path("/usr/share/debootstrap/scripts")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 # Copies of the making machine's own, which the engine replaces in every container.
 _FOREIGN = ("etc/hostname", "etc/resolv.conf")
@@ -50,6 +52,7 @@ class BaseRequest:
         architecture: As ``uname -m`` prints it.
         reference: ``name:tag`` or ``name@digest`` that somebody chose; None: the distro's own.
         can_be_made: Whether ``make_base`` knows the distro.
+        script: debootstrap's script for it; None: the one that has the codename.
     """
 
     distro: str
@@ -58,6 +61,7 @@ class BaseRequest:
     architecture: str
     reference: str | None = None
     can_be_made: bool = True
+    script: str | None = None
 
     @property
     def name(self) -> str:
@@ -160,8 +164,23 @@ def make_base(
         progress(Note(f"Making {request.name} with debootstrap from {mirror}"))
         _debootstrap(tree, request, mirror=mirror, keyring=keyring, progress=progress)
         progress(Note(f"Importing {request.name}"))
-        with _packed(tree, folder) as tar:
-            engine.import_tree(tar, request.name, _changes(request))
+        return image_of_tree(engine, tree, request, "debootstrap --variant=minbase")
+
+
+def image_of_tree(engine: Engine, tree: Path, request: BaseRequest, maker: str) -> BasePin:
+    """Import a root file system; beside it there has to be room for it once more.
+
+    Args:
+        engine: Where the image is wanted.
+        tree: The root file system.
+        request: What the image is called.
+        maker: What made it, for the image's description.
+
+    Raises:
+        ProvisionError: It can't be packed, or the engine failed.
+    """
+    with _packed(tree, tree.parent) as tar:
+        engine.import_tree(tar, request.name, _changes(request, maker))
     image = engine.image(request.name)
     if image is None:
         raise ProvisionError(f"The engine at {engine.host} took '{request.name}' and lacks it.")
@@ -236,6 +255,7 @@ def _debootstrap(
             request.codename,
             tree,
             mirror,
+            *([_SCRIPTS / request.script] if request.script else []),
         ],
         why="make a base image",
         on_line=lambda line: progress(Output(line)),
@@ -273,11 +293,11 @@ def _plain(entry: tarfile.TarInfo) -> tarfile.TarInfo:
     return entry
 
 
-def _changes(request: BaseRequest) -> list[str]:
+def _changes(request: BaseRequest, maker: str) -> list[str]:
     """Return what makes the imported tree an image like the distro's own."""
     return [
         "ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         'CMD ["bash"]',
         f'LABEL org.opencontainers.image.title="{request.distro} {request.version}"',
-        'LABEL org.opencontainers.image.description="Made by debootstrap --variant=minbase"',
+        f'LABEL org.opencontainers.image.description="Made by {maker}"',
     ]

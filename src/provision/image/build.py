@@ -70,6 +70,7 @@ class Built:
         seconds: How long it took; 0.0 if it existed.
         steps: How long each instruction took.
         log: The build's output; None if it existed.
+        differing: Modules that are not those of the image that was replaced, a line each.
     """
 
     image: str
@@ -79,6 +80,7 @@ class Built:
     seconds: float = 0.0
     steps: tuple[StepRecord, ...] = ()
     log: Path | None = None
+    differing: tuple[str, ...] = ()
 
 
 def find(engine: Engine, pin: Pin) -> Image | None:
@@ -160,13 +162,14 @@ def _run(
         BuildError: An instruction failed.
         EngineLostError: The engine went away.
     """
-    for message in engine.build(pack(request.files), options):
-        for event in stream.feed(message):
-            if isinstance(event, Step):
-                log.write(f"Step {event.number}/{event.total}: {event.text}\n")
-            elif isinstance(event, Output):
-                log.write(f"{event.text}\n")
-            progress(event)
+    with pack(request.files) as context:
+        for message in engine.build(context, options):
+            for event in stream.feed(message):
+                if isinstance(event, Step):
+                    log.write(f"Step {event.number}/{event.total}: {event.text}\n")
+                elif isinstance(event, Output):
+                    log.write(f"{event.text}\n")
+                progress(event)
     stream.finish()
     if stream.error is not None:
         log.write(f"{stream.error}\n")

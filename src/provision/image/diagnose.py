@@ -119,6 +119,34 @@ _CAUSES = (
         "Correct 'modules' and 'files' of the driver's driver.toml for this version.",
     ),
     _Cause(
+        re.compile(r"^kernel tree: the configuration drifted"),
+        lambda pin, _line: f"The kernel tree can't be that of {pin.kernel.release}: its"
+        " configuration drifted. The options are below.",
+        "Take the source of exactly this kernel (a distro's kernel has patches of its own), and the"
+        " configuration that it was built with: zcat /proc/config.gz. What a missing tool turned"
+        " off is a mistake of provision: report it.",
+    ),
+    _Cause(
+        re.compile(r"^kernel tree: the kernel was built with"),
+        lambda pin, line: f"The compiler is not that of {pin.kernel.release}:"
+        f" {line.removeprefix('kernel tree: ')}.",
+        "Name a distro, or a base image, that has the kernel's compiler: 'toolchain' of [[trees]],"
+        " or 'base_images' of [distros.ID], in /etc/provision/provision.toml.",
+    ),
+    _Cause(
+        re.compile(r"^kernel tree: CONFIG_MODVERSIONS"),
+        lambda pin, _line: f"The tree of {pin.kernel.release} has no Module.symvers, and the kernel"
+        " has modversions: it would refuse the modules.",
+        "Take the Module.symvers of the very build of the kernel, and name it as 'symvers' of"
+        " [[trees]] in /etc/provision/provision.toml.",
+    ),
+    _Cause(
+        re.compile(r"^kernel tree: "),
+        lambda pin, line: f"The kernel tree can't serve {pin.kernel.release}:"
+        f" {line.removeprefix('kernel tree: ')}.",
+        "Name the right tree under [[trees]] in /etc/provision/provision.toml.",
+    ),
+    _Cause(
         re.compile(r"^\d+ out of \d+ hunks? (FAILED|ignored)|^patch: \*{4}"),
         lambda pin, _line: f"A patch does not apply to {pin.driver.name} {pin.driver.version}.",
         "Correct the patch in the driver's patches/ folder, or its 'versions' in driver.toml.",

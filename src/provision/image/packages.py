@@ -40,7 +40,7 @@ class Closure(Frozen):
         kernel: The kernel's release.
         architecture: As ``uname -m`` prints it.
         cc_version_text: What the kernel's configuration says of its compiler.
-        compiler: The compiler's package.
+        compiler: The compiler's package; None: the compiler is no package.
         headers: The packages that hold the kernel's headers.
         tools: The tools that were asked for, at their exact versions.
         packages: Everything that is installed.
@@ -52,7 +52,7 @@ class Closure(Frozen):
     kernel: str
     architecture: str
     cc_version_text: str
-    compiler: PackagePin
+    compiler: PackagePin | None
     headers: tuple[PackagePin, ...]
     tools: tuple[PackagePin, ...] = ()
     packages: tuple[ClosurePackage, ...] = ()

@@ -1,7 +1,8 @@
 """Has the distro's own solver decide what a build installs, in a container of the base image.
 
 Two rounds: the headers of the kernel, whose configuration names the compiler; then these, the
-compiler and the tools together. All files come out of the container into the package store, checked
+compiler and the tools together. A kernel tree has no packages of headers and takes only the second
+round. All files come out of the container into the package store, checked
 by the distro's keys in there and by their sha256 here.
 """
 
@@ -28,6 +29,7 @@ from provision.distros import (
 )
 from provision.distros.headers import cc_version_text
 from provision.distros.messages import missing_entitlement
+from provision.distros.tree import Toolchain
 from provision.documents import refusing
 from provision.errors import NotFoundError, ProvisionError
 from provision.image.base import ARCHITECTURES, ensure_base
@@ -41,6 +43,7 @@ from provision.rootfs import in_root
 _PROXIES = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 # Some minutes on a slow network; a mirror that hangs is given up earlier by the package manager.
 _LIMIT_S = 3600.0
+_VERSION = '. /etc/os-release && echo "$VERSION_ID"'
 _MAJOR = re.compile(r"^(?:[0-9]+:)?([0-9]+)")
 
 
@@ -58,6 +61,7 @@ class SolveRequest:
         repositories: Used instead of the base image's own.
         root: Root of the host, which may hold entitlements.
         network: Network of the container; None: the engine's default.
+        toolchain: What compiles in a kernel tree; None: the kernel's headers are packages.
     """
 
     distro: Distro
@@ -69,15 +73,16 @@ class SolveRequest:
     repositories: tuple[Repository, ...] = ()
     root: Path = Path("/")
     network: str | None = None
+    toolchain: Toolchain | None = None
 
     @property
     def query(self) -> HeaderQuery:
-        """Where the kernel's headers are.
+        """Where the kernel's headers are; nowhere for a kernel tree.
 
         Raises:
             NotFoundError: The distro has no kernels of that name, or the flavour can't be built.
         """
-        if not self.kernel:
+        if not self.kernel or self.toolchain:
             return HeaderQuery(flavour="", build="", source="", config="")
         return family_of(self.distro).headers(self.distro, self.kernel, self.architecture)
 
@@ -90,6 +95,7 @@ class SolveRequest:
                 "distro": [self.distro.id, self.release.version],
                 "kernel": [self.kernel, self.architecture],
                 "headers": [spec.text for spec in self.query.specs],
+                "built_with": self.toolchain.cc_version_text if self.toolchain else None,
                 "compilers": [rule.model_dump() for rule in self.distro.compilers],
                 "tools": sorted(self.tools),
                 "repositories": [
@@ -164,27 +170,37 @@ class _Solver:
 
     def closure(self) -> Closure:
         """Solve in two rounds, and take over the files."""
-        self.progress(Note(f"Solving for the headers of {self.request.kernel}"))
         with self._container() as container:
-            config = self._headers(container)
-            text = cc_version_text(config)
+            text = self._built_with(container)
             if text is None:
-                raise ProvisionError(
-                    f"The configuration of the kernel {self.request.kernel} does not say which"
-                    " compiler built it (CONFIG_CC_VERSION_TEXT).",
-                    resolution="Take a kernel of version 4.18 or newer (--kernel).",
-                )
-            compilers = self.family.compiler(self.request.distro, text)
-            found = self._with_compiler(container, compilers[0], text)
+                found = self._with_compiler(container, None, "")
+                compilers: tuple[Spec, ...] = ()
+            else:
+                compilers = self.family.compiler(self.request.distro, text)
+                found = self._with_compiler(container, compilers[0], text)
             if found is not None:
                 return found
         for compiler in compilers[1:]:
             # A container of its own: what another compiler needs is not in its cache.
             with self._container() as container:
-                found = self._with_compiler(container, compiler, text)
+                found = self._with_compiler(container, compiler, text or "")
             if found is not None:
                 return found
-        raise self._other_compiler(text, compilers)
+        raise self._other_compiler(text or "", compilers)
+
+    def _built_with(self, container: Container) -> str | None:
+        """Return what compiled the kernel, as its configuration has it; None: no package did."""
+        if self.request.toolchain is not None:
+            return self.request.toolchain.cc_version_text
+        self.progress(Note(f"Solving for the headers of {self.request.kernel}"))
+        text = cc_version_text(self._headers(container))
+        if text is None:
+            raise ProvisionError(
+                f"The configuration of the kernel {self.request.kernel} does not say which"
+                " compiler built it (CONFIG_CC_VERSION_TEXT).",
+                resolution="Take a kernel of version 4.18 or newer (--kernel).",
+            )
+        return text
 
     def kernels(self) -> tuple[str, ...]:
         """List the packaged kernels."""
@@ -199,44 +215,57 @@ class _Solver:
         self._run(container, script)
         return container.read(f"{WORK}/{script.config}").decode(errors="replace")
 
-    def _with_compiler(self, container: Container, compiler: Spec, text: str) -> Closure | None:
+    def _with_compiler(
+        self, container: Container, compiler: Spec | None, text: str
+    ) -> Closure | None:
         """Return the closure with a compiler; None where that is of another major version."""
-        self.progress(Note(f"Solving for {compiler.text} and the tools of the build"))
-        tools = tuple(Spec(name) for name in sorted({*self.request.tools} - {compiler.text}))
-        script = self._script((*self.query.specs, compiler, *tools))
+        names = {*self.request.tools}
+        specs = self.query.specs
+        if compiler is not None:
+            names -= {compiler.text}
+            specs = (*specs, compiler)
+        what = f"{compiler.text} and the tools" if compiler else "the tools"
+        self.progress(Note(f"Solving for {what} of the build"))
+        script = self._script((*specs, *(Spec(name) for name in sorted(names))))
         try:
             output = self._run(container, script)
         except NotFoundError as error:
-            if f"'{compiler.text}'" in error.message:
+            if compiler and f"'{compiler.text}'" in error.message:
                 return None
             raise
         packages = self.family.parse(output)
         versions = {**self.family.installed(output)}
         versions |= {package.pinned.name: package.pinned.version for package in packages}
-        version = versions.get(compiler.text)
-        if version is None or not _is_major(version, compiler.major):
-            return None
+        found = None
+        if compiler is not None:
+            version = versions.get(compiler.text)
+            if version is None or not _is_major(version, compiler.major):
+                return None
+            found = PackagePin(name=compiler.text, version=version)
         self._take(container, script, packages)
-        return self._closed(packages, versions, compiler, text)
+        return self._closed(packages, versions, found, text)
 
     def _closed(
         self,
         packages: tuple[Package, ...],
         versions: Mapping[str, str],
-        compiler: Spec,
+        compiler: PackagePin | None,
         text: str,
     ) -> Closure:
         request = self.request
-        headers = [name for name in versions if self.family.holds_headers(name)]
+        headers: list[str] = []
+        if request.toolchain is None:
+            headers = [name for name in versions if self.family.holds_headers(name)]
+        names = {*request.tools} - {compiler.name if compiler else ""}
         with refusing("The packages of the build can't be pinned."):
             return Closure(
                 distro=request.distro.pin(request.release),
                 kernel=request.kernel,
                 architecture=request.architecture,
                 cc_version_text=text,
-                compiler=PackagePin(name=compiler.text, version=versions[compiler.text]),
+                compiler=compiler,
                 headers=_pins(headers, versions),
-                tools=_pins(set(request.tools) - {compiler.text}, versions),
+                tools=_pins(names, versions),
                 packages=tuple(package.pinned for package in packages),
                 urls={package.pinned.sha256: package.urls for package in packages if package.urls},
             )
@@ -276,10 +305,11 @@ class _Solver:
             f"sh {WORK}/script.sh", on_line=lambda line: self.progress(Output(line))
         )
         if ran.status != 0:
-            raise self.family.explain(self._failure(ran.status, ran.said))
+            version = container.run(_VERSION, on_line=lambda _line: None).said.strip()
+            raise self.family.explain(self._failure(ran.status, ran.said, version))
         return container.read(f"{WORK}/{script.output}")
 
-    def _failure(self, status: int, said: str) -> Failure:
+    def _failure(self, status: int, said: str, version: str | None = None) -> Failure:
         request = self.request
         return Failure(
             status=status,
@@ -290,6 +320,7 @@ class _Solver:
             architecture=request.architecture,
             query=self.query,
             image=request.base.image,
+            full_version=version or None,
             is_own=bool(request.repositories),
         )
 
@@ -321,7 +352,9 @@ class _Solver:
     def _entitlements(self) -> dict[str, str]:
         """Return what the container sees of the host's subscriptions, by path in there."""
         request = self.request
-        if request.repositories:
+        # Repositories of one's own take the place of those that need a subscription; the suites of
+        # an archive are beside them.
+        if request.repositories and request.distro.apt is None:
             return {}
         binds = {}
         for one in request.distro.entitlement:
@@ -335,13 +368,20 @@ class _Solver:
     def _other_compiler(self, text: str, compilers: tuple[Spec, ...]) -> ProvisionError:
         request = self.request
         tried = ", ".join(spec.text for spec in compilers)
+        where = (
+            "Enable the repository that has it in the base image, or take a base image of the"
+            " release that the kernel is from (--base)."
+        )
+        if request.toolchain is not None:
+            where = (
+                "Name a distro that has it as 'toolchain' of [[trees]] in"
+                ' /etc/provision/provision.toml, such as toolchain = "debian:13".'
+            )
         return NotFoundError(
             f"The kernel {request.kernel} was built with a compiler of major version"
             f" {compilers[0].major}, which {request.distro.name} {request.release.version} does not"
             " package.",
-            resolution="Modules of another compiler may not load, or worse. Enable the repository"
-            " that has it in the base image, or take a base image of the release that the kernel"
-            " is from (--base).",
+            resolution=f"{where} Modules of another compiler may not load, or crash the kernel.",
             details=f"CONFIG_CC_VERSION_TEXT: {text}\nlooked for: {tried}",
         )
 

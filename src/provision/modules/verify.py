@@ -205,7 +205,7 @@ class _Check:
         size, sha256 = module.size, module.sha256
         full = self._artifact / path
         pin = self._manifest.pin
-        if (pin.signing_key is not None or pin.closure) and full.is_file():
+        if (pin.signing_key is not None or pin.is_signed_by_hosts) and full.is_file():
             try:
                 appended = read_signature(full)
             except ValueError as error:

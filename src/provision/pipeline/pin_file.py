@@ -15,7 +15,8 @@ from provision.errors import ConfigError, Mistake, ProvisionError
 from provision.pin import ImageDigest, Pin, Sha256, Url
 from provision.pipeline.resolution import Resolved
 from provision.pipeline.settings import Settings
-from provision.render import load_templates
+from provision.pipeline.tree_files import kept_files
+from provision.render import load_templates, load_tree_templates
 from provision.resolve import recipe_digest
 
 _BESIDE = ("digest", "image", "urls")
@@ -52,7 +53,8 @@ def read_pin(settings: Settings, path: Path, *, network: str | None = None) -> R
 
     Raises:
         ConfigError: The file holds no Pin, or one that was edited.
-        NotFoundError: There is no such file, driver or distro.
+        NotFoundError: There is no such file, driver or distro, or the package store lacks the
+            kernel's tree.
         ProvisionError: This version's recipe is not what the Pin was made from.
     """
     file = load_json(path, PinFile)
@@ -71,9 +73,13 @@ def read_pin(settings: Settings, path: Path, *, network: str | None = None) -> R
             " was made from.",
             resolution="Use the catalogue that it was made from (--catalogue), or resolve again.",
         )
-    templates = load_templates(templates_dir(), pin.distro.id)
     network = network or settings.config.engine.network
-    return Resolved(pin, entry, templates, urls=file.urls, network=network)
+    if pin.tree is None:
+        templates = load_templates(templates_dir(), pin.distro.id)
+        return Resolved(pin, entry, templates, urls=file.urls, network=network)
+    templates = load_tree_templates(templates_dir(), pin.tree.toolchain)
+    kept = kept_files(settings, pin, pin.tree)
+    return Resolved(pin, entry, templates, attached=kept, urls=file.urls, network=network)
 
 
 def _plain(file: PinFile) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from provision import distros
 from provision.archive import ArchiveIndex, open_index
@@ -23,6 +24,7 @@ from provision.pipeline.settings import Settings
 from provision.pipeline.solving import (
     archive_repositories,
     configured_repositories,
+    is_entitled,
     solve_request,
 )
 from provision.progress import Progress, silent
@@ -34,7 +36,7 @@ from provision.render import (
     render,
     required_packages,
 )
-from provision.resolve import Decision, Request, components_of, decide
+from provision.resolve import Decision, KernelTree, Request, components_of, decide
 from provision.rootfs import in_root
 from provision.versions import offered_versions
 
@@ -76,6 +78,8 @@ class Resolved:
         pin: The Pin.
         entry: The driver's recipe and patches.
         templates: What its Dockerfile is rendered from.
+        attached: Large files of the build context besides the packages and the driver's source:
+            where they lie, by path there.
         urls: Addresses of the packages of the Pin, by sha256.
         network: Network of the containers that download; None: the engine's default.
     """
@@ -83,6 +87,7 @@ class Resolved:
     pin: Pin
     entry: Entry
     templates: Templates
+    attached: Mapping[str, Path] = field(default_factory=dict)
     urls: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     network: str | None = None
 
@@ -100,14 +105,14 @@ class KernelRow:
         return self.version is not None
 
 
-def resolve_pin(
+def resolve_packaged(
     settings: Settings,
     engine: Callable[[], Engine],
     wanted: Wanted,
     *,
     progress: Progress = silent,
 ) -> Resolved:
-    """Decide every input of a build.
+    """Decide every input of a build whose headers are packages.
 
     Args:
         settings: The host.
@@ -122,37 +127,9 @@ def resolve_pin(
         ProvisionError: The archive or the engine failed.
     """
     entry = settings.catalogue.entry(wanted.driver)
-    facts = read_facts(settings.root)
     distro = choose_distro(settings, wanted.distro)
-    templates = load_templates(templates_dir(), distro.id)
-    request = Request(
-        kernel=wanted.kernel or _own_kernel(settings, facts),
-        architecture=facts.arch,
-        version=wanted.version,
-        flavour=wanted.flavour,
-        prefer=wanted.prefer,
-        force=wanted.force,
-    )
-    flavour = wanted.flavour or entry.recipe.default_flavour
-    target = Target(entry, distro, templates)
-    decision, repositories = _decided(settings, request, target, progress)
-    asked = base_request(settings, distro, reference=wanted.base)
-    base = named_base(asked) or find_base(engine(), asked, progress=progress)
-    network = wanted.network or settings.config.engine.network
-    wish = solve_request(
-        settings,
-        distro,
-        base,
-        kernel=request.kernel,
-        network=network,
-        packages=required_packages(entry.recipe, flavour),
-        repositories=repositories,
-    )
-    closure = solve(
-        engine, wish, PackageStore(settings.state), update=wanted.update, progress=progress
-    )
-    pin = decision.pin(base, closure)
-    return Resolved(pin, entry, templates, urls={**closure.urls, **decision.urls}, network=network)
+    target = Target(entry, distro, load_templates(templates_dir(), distro.id))
+    return resolve_solved(settings, engine, wanted, target, progress=progress)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,24 +141,103 @@ class Target:
     templates: Templates
 
 
+def resolve_solved(
+    settings: Settings,
+    engine: Callable[[], Engine],
+    wanted: Wanted,
+    target: Target,
+    *,
+    tree: KernelTree | None = None,
+    progress: Progress = silent,
+) -> Resolved:
+    """Decide every input of a build whose packages a distro's solver finds.
+
+    Args:
+        settings: The host.
+        engine: As ``resolve_packaged``.
+        wanted: What is asked for.
+        target: The driver, and the distro whose packages compile.
+        tree: The kernel's tree, where its headers are no packages.
+        progress: Told what goes on.
+
+    Raises:
+        NotFoundError: As ``resolve_packaged``.
+        ProvisionError: The archive or the engine failed.
+    """
+    request = request_of(settings, wanted)
+    decision, repositories = _decided(settings, request, target, tree, progress)
+    asked = base_request(settings, target.distro, reference=wanted.base)
+    base = named_base(asked) or find_base(engine(), asked, progress=progress)
+    network = wanted.network or settings.config.engine.network
+    flavour = wanted.flavour or target.entry.recipe.default_flavour
+    toolchain = tree.toolchain if tree else None
+    wish = solve_request(
+        settings,
+        target.distro,
+        base,
+        kernel=request.kernel,
+        network=network,
+        packages=required_packages(target.entry.recipe, flavour),
+        repositories=repositories,
+        toolchain=toolchain,
+    )
+    closure = solve(
+        engine, wish, PackageStore(settings.state), update=wanted.update, progress=progress
+    )
+    return Resolved(
+        decision.pin(base, closure),
+        target.entry,
+        target.templates,
+        urls={**closure.urls, **decision.urls},
+        network=network,
+    )
+
+
+def request_of(settings: Settings, wanted: Wanted) -> Request:
+    """Return what is asked for, with the host's kernel where none is named.
+
+    Raises:
+        NotFoundError: None is named, and the host has none.
+    """
+    facts = read_facts(settings.root)
+    return Request(
+        kernel=wanted.kernel or own_kernel(settings, facts),
+        architecture=facts.arch,
+        version=wanted.version,
+        flavour=wanted.flavour,
+        prefer=wanted.prefer,
+        force=wanted.force,
+    )
+
+
 def _decided(
-    settings: Settings, request: Request, target: Target, progress: Progress
+    settings: Settings,
+    request: Request,
+    target: Target,
+    tree: KernelTree | None,
+    progress: Progress,
 ) -> tuple[Decision, tuple[distros.Repository, ...]]:
     """Decide what takes no engine, and where the packages come from.
 
     Archives of Debian's kind are read here: they say which kernels there are, and which versions
     of a driver whose source is a package.
     """
-    entry, distro = target.entry, target.distro
+    entry, distro, template = target.entry, target.distro, target.templates.digest
     if not uses_archive(distro):
         decision = decide(
-            request, entry=entry, distro=distro, index=None, template=target.templates.digest
+            request, entry=entry, distro=distro, index=None, template=template, tree=tree
         )
         return decision, configured_repositories(settings, distro)
     index = open_driver_index(settings, entry, distro, progress=progress)
     try:
         decision = decide(
-            request, entry=entry, distro=distro, index=index, template=target.templates.digest
+            request,
+            entry=entry,
+            distro=distro,
+            index=index,
+            template=template,
+            is_complete=not is_entitled(settings, distro),
+            tree=tree,
         )
     finally:
         index.close()
@@ -200,7 +256,12 @@ def signing_key(settings: Settings) -> str | None:
     return fingerprint(in_root(settings.root, certificate))
 
 
-def _own_kernel(settings: Settings, facts: Facts) -> str:
+def own_kernel(settings: Settings, facts: Facts) -> str:
+    """Return the kernel of the host.
+
+    Raises:
+        NotFoundError: It has none.
+    """
     if facts.kernel is None:
         raise NotFoundError(
             f"There is no kernel under '{settings.root}'.",
@@ -264,7 +325,18 @@ def _row(recipe: Recipe, kernel: str, versions: Iterable[str]) -> KernelRow:
 def _listed_kernels(
     settings: Settings, engine: Callable[[], Engine], distro: DistroPin, progress: Progress
 ) -> tuple[str, ...]:
-    """Ask the distro's own package manager for the kernels that it has headers of."""
+    """Ask the distro's own package manager for the kernels that it has headers of.
+
+    Raises:
+        NotFoundError: The distro has none.
+    """
+    data = distros.distro_named(distro.id)
+    if data is not None and data.family == "tree":
+        raise NotFoundError(
+            f"{data.name} has no packages of kernels that could be listed.",
+            resolution="Any kernel whose tree is there can be built for: --kernel names it"
+            " (docs/how-to/kernel-trees.md).",
+        )
     asked = base_request(settings, distro)
     base = named_base(asked) or find_base(engine(), asked, progress=progress)
     wish = solve_request(
@@ -299,6 +371,7 @@ def base_request(
         architecture=read_facts(settings.root).arch,
         reference=reference or configured or release.image,
         can_be_made=data.apt is not None,
+        script=data.apt.debootstrap_script if data.apt else None,
     )
 
 

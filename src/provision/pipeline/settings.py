@@ -20,12 +20,14 @@ class Settings:
         config: Its provision.toml.
         catalogue: The drivers.
         state: Folder for locks, logs and caches; losing it costs time, nothing else.
+        usr: A /usr that boots next, where it is mounted.
     """
 
     root: Path
     config: Config
     catalogue: Catalogue
     state: Path = field(default_factory=default_cache)
+    usr: Path | None = None
 
 
 def load_settings(root: Path = Path("/"), *, catalogues: Sequence[Path] = ()) -> Settings:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from provision import distros
 from provision.archive import Suite
+from provision.distros.tree import Toolchain
 from provision.errors import NotFoundError
 from provision.host import read_facts
 from provision.image.solve import SolveRequest
@@ -23,6 +24,7 @@ def solve_request(
     packages: Iterable[str] = (),
     repositories: tuple[distros.Repository, ...] = (),
     network: str | None = None,
+    toolchain: Toolchain | None = None,
 ) -> SolveRequest:
     """Return what to ask a distro's solver.
 
@@ -34,18 +36,21 @@ def solve_request(
         packages: What a recipe needs besides compiler and headers, by Debian's names.
         repositories: Used instead of the base image's own.
         network: Network of the container; None: what provision.toml says.
+        toolchain: What compiles in a kernel tree; None: the headers are packages.
     """
     data, release = distros.release_of(distro)
+    more = toolchain.packages if toolchain else ()
     return SolveRequest(
         distro=data,
         release=release,
         base=base,
         kernel=kernel,
         architecture=read_facts(settings.root).arch,
-        tools=data.build_tools(release, packages),
+        tools=data.build_tools(release, (*packages, *more)),
         repositories=repositories,
         root=settings.root,
         network=network or settings.config.engine.network,
+        toolchain=toolchain,
     )
 
 
@@ -89,3 +94,9 @@ def configured_repositories(
             keys[path.name] = path.read_bytes()
         found.append(distros.Repository(one.id, one.urls, keys))
     return tuple(found)
+
+
+def is_entitled(settings: Settings, distro: DistroPin) -> bool:
+    """Return whether the host may use further repositories, which only the solver reads."""
+    data, _release = distros.release_of(distro)
+    return any(in_root(settings.root, one.host).exists() for one in data.entitlement)

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from provision.render.context import RenderedContext
 from provision.render.dockerfile import render, required_packages
-from provision.render.templates import Templates, family_of, load_templates
+from provision.render.templates import (
+    Templates,
+    family_of,
+    load_family,
+    load_templates,
+    load_tree_templates,
+)
 
 __all__ = [
     "RenderedContext",
     "Templates",
     "family_of",
+    "load_family",
     "load_templates",
+    "load_tree_templates",
     "render",
     "required_packages",
 ]

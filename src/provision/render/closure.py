@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from provision.distros import family_of, release_of
 from provision.distros.headers import fill
 from provision.errors import NotFoundError, ProvisionError
-from provision.pin import ArchiveSource, GitSource, PackageSource, Pin
+from provision.pin import ArchiveSource, DistroPin, GitSource, PackageSource, Pin
 
 _MAJOR = re.compile(r"^(?:[0-9]+:)?([0-9]+)")
 
@@ -18,41 +18,52 @@ class Toolchain:
     """Where headers and compiler are in the build container.
 
     Attributes:
-        build: The kernel's build folder.
-        source: The kernel's source folder.
+        build: The kernel's build folder; None: it is in a kernel tree.
+        source: The kernel's source folder; None: it is in a kernel tree.
         command: ``gcc`` or ``clang``.
         major: The compiler's major version.
         path: Folder of its programs, where that is not on the usual search path.
     """
 
-    build: str
-    source: str
+    build: str | None
+    source: str | None
     command: str
     major: str
     path: str | None
 
 
-def toolchain_of(pin: Pin) -> Toolchain:
-    """Return where headers and compiler of a Pin are.
+def toolchain_of(pin: Pin) -> Toolchain | None:
+    """Return where headers and compiler of a Pin are; None: its compiler is no package.
 
     Raises:
         NotFoundError: The Pin is of another distro or kernel than the data know.
         ProvisionError: Its compiler has no version.
     """
-    distro, _release = release_of(pin.distro)
-    query = family_of(distro).headers(distro, pin.kernel.release, pin.kernel.architecture)
-    match = _MAJOR.match(pin.compiler.version)
-    if match is None:
-        raise ProvisionError(f"'{pin.compiler.version}' is no version of {pin.compiler.name}.")
+    compiler = pin.compiler
+    if compiler is None and pin.tree is not None:
+        return None
+    match = _MAJOR.match(compiler.version) if compiler else None
+    if compiler is None or match is None:
+        raise ProvisionError(f"The Pin names no version of a compiler: {compiler}.")
+    distro, _release = release_of(_installed_from(pin) or pin.distro)
+    build, source = None, None
+    if pin.tree is None:
+        query = family_of(distro).headers(distro, pin.kernel.release, pin.kernel.architecture)
+        build, source = query.build, query.source
     values = {"major": match[1]}
     for rule in distro.compilers:
-        if fill(rule.package, values) == pin.compiler.name:
+        if fill(rule.package, values) == compiler.name:
             path = rule.path and fill(rule.path, values)
-            return Toolchain(query.build, query.source, rule.command, match[1], path)
+            return Toolchain(build, source, rule.command, match[1], path)
     raise NotFoundError(
-        f"The Pin's compiler, {pin.compiler.name}, is none of {distro.name}.",
+        f"The Pin's compiler, {compiler.name}, is none of {distro.name}.",
         resolution="Resolve again.",
     )
+
+
+def _installed_from(pin: Pin) -> DistroPin | None:
+    """Return the distro whose packages are installed; None: the base image has everything."""
+    return pin.distro if pin.tree is None else pin.tree.toolchain
 
 
 def closure_files(pin: Pin) -> dict[str, str]:
@@ -63,7 +74,9 @@ def closure_files(pin: Pin) -> dict[str, str]:
     Raises:
         NotFoundError: The family's template has no steps for the kind of a source.
     """
-    distro, _release = release_of(pin.distro)
+    distro = _installed_from(pin)
+    # A base image that has everything takes no packages, and fetches commits as apt's images do.
+    family = release_of(distro)[0].family if distro else "apt"
     files = {
         f"packages/{package.location.rpartition('/')[2]}": package.sha256 for package in pin.closure
     }
@@ -71,9 +84,9 @@ def closure_files(pin: Pin) -> dict[str, str]:
         match source:
             case ArchiveSource():
                 files[f"sources/{source.sha256}"] = source.sha256
-            case PackageSource() if distro.family == "apt":
+            case PackageSource() if family == "apt":
                 files[f"sources/{source.sha256}"] = source.sha256
-            case GitSource() if distro.family == "apt":
+            case GitSource() if family == "apt":
                 pass
             case GitSource() | PackageSource():
                 raise NotFoundError(

@@ -15,7 +15,7 @@ from provision.pin import (
 from provision.recipe import Flavour, Recipe
 from provision.render.closure import closure_files, closure_sums, toolchain_of
 from provision.render.context import RenderedContext
-from provision.render.plan import build_plan, fill, placeholders
+from provision.render.plan import build_plan, fill, placeholders, tree_plan
 from provision.render.quoting import one_line, shell_command
 from provision.render.templates import Templates, fill_template
 
@@ -62,6 +62,8 @@ def render(
     contents = {"Dockerfile": text.encode(), "build.json": build_plan(pin, recipe, flavour)}
     contents |= templates.helpers
     contents |= {f"patches/{patch.name}": patches[patch.name] for patch in pin.patches}
+    if pin.tree is not None:
+        contents["kernel/tree.json"] = tree_plan(pin.tree, pin.kernel.release, pin.compiler)
     contents |= closure_sums(pin)
     return RenderedContext({name: contents[name] for name in sorted(contents)}, closure_files(pin))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from provision.pin import Pin
+from provision.pin import PackagePin, Pin, TreePin
 from provision.recipe import Flavour, Recipe
 from provision.render.quoting import one_line
 
@@ -75,4 +75,11 @@ def build_plan(pin: Pin, recipe: Recipe, flavour: Flavour) -> bytes:
         "container": recipe.container.model_dump(mode="json", exclude_none=True),
         "host": recipe.host.model_dump(mode="json"),
     }
+    return (json.dumps(plan, sort_keys=True, indent=1) + "\n").encode()
+
+
+def tree_plan(tree: TreePin, kernel: str, compiler: PackagePin | None) -> bytes:
+    """Return the content of ``tree.json``: what prepares the kernel's tree in the container."""
+    cc = compiler.name if compiler else "clang" if tree.llvm else "gcc"
+    plan = {"kernel": kernel, "kind": tree.kind, "cc": cc}
     return (json.dumps(plan, sort_keys=True, indent=1) + "\n").encode()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 
@@ -12,14 +12,20 @@ from jinja2 import DictLoader, Environment, StrictUndefined, select_autoescape
 
 from provision.distros import distro_named, known_distros
 from provision.errors import NotFoundError
+from provision.pin import DistroPin
 from provision.render.quoting import label_value, shell_word
 
 COLLECTOR = "collect.py"
+PREPARE_TREE = "prepare_tree.py"
+# The family of kernels whose headers are no packages, whatever the distro.
+TREE = "tree"
 _UNPACKER = "unpack.py"
 _DISTRO = "distro.json"
 _KEYRING = "archive-keyring.gpg"
 # The template that serves a family of distros.
 _TEMPLATES = {"apt": "apt", "dnf": "rpm", "zypper": "rpm"}
+# Whose script installs the packages of a kernel tree's toolchain.
+_SCRIPTS = {TREE: "apt"}
 # What of a distro's data reaches the Dockerfile.
 _REACHING = {"headers", "compilers"}
 
@@ -114,7 +120,28 @@ def load_templates(directory: Path, distro_id: str) -> Templates:
     Raises:
         NotFoundError: No template serves this distro, or the folder lacks it.
     """
-    family = family_of(distro_id)
+    loaded = load_family(directory, family_of(distro_id))
+    return replace(loaded, sources={**loaded.sources, **_distro_data(distro_id)})
+
+
+def load_tree_templates(directory: Path, toolchain: DistroPin | None) -> Templates:
+    """Read the templates of kernels whose headers are no packages.
+
+    Args:
+        directory: The ``templates`` folder.
+        toolchain: The distro whose packages compile; None: the base image has everything.
+
+    Raises:
+        NotFoundError: The folder lacks them.
+    """
+    loaded = load_family(directory, TREE)
+    if toolchain is None:
+        return loaded
+    return replace(loaded, sources={**loaded.sources, **_distro_data(toolchain.id)})
+
+
+def load_family(directory: Path, family: str) -> Templates:
+    """Read the templates of a distro family; arguments and errors as ``load_templates``."""
     main = directory / f"Dockerfile.{family}.j2"
     if not main.is_file():
         raise NotFoundError(
@@ -122,14 +149,17 @@ def load_templates(directory: Path, distro_id: str) -> Templates:
             resolution="Give the folder that holds the Dockerfile templates.",
         )
     macros = sorted((directory / "macros").glob("*.j2"))
-    scripts = sorted(path for path in (directory / family).glob("*") if path.is_file())
+    folder = directory / _SCRIPTS.get(family, family)
+    scripts = sorted(path for path in folder.glob("*") if path.is_file())
     programs = resources.files(__package__)
     own = {name: programs.joinpath(name).read_bytes() for name in (COLLECTOR, _UNPACKER)}
-    sources = {str(path.relative_to(directory)): path.read_text() for path in (main, *macros)}
+    if family == TREE:
+        script = resources.files("provision.distros").joinpath(PREPARE_TREE)
+        own[PREPARE_TREE] = script.read_bytes()
     return Templates(
         family=family,
         dockerfile=main.name,
-        sources=sources | _distro_data(distro_id),
+        sources={str(path.relative_to(directory)): path.read_text() for path in (main, *macros)},
         helpers=own | {path.name: path.read_bytes() for path in scripts},
     )
 

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 from provision.resolve.kernels import buildable_kernels, newest_kernel
 from provision.resolve.recipe_digest import recipe_digest
-from provision.resolve.request import Request
-from provision.resolve.resolver import Decision, Solved, components_of, decide
+from provision.resolve.request import KernelTree, Request
+from provision.resolve.resolver import (
+    Decision,
+    Solved,
+    components_of,
+    decide,
+    decide_in_image,
+)
 
 __all__ = [
     "Decision",
+    "KernelTree",
     "Request",
     "Solved",
     "buildable_kernels",
     "components_of",
     "decide",
+    "decide_in_image",
     "newest_kernel",
     "recipe_digest",
 ]

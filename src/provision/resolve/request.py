@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from provision.distros.tree import Toolchain
+from provision.pin import DistroPin, TreePin
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -25,3 +28,18 @@ class Request:
     flavour: str | None = None
     prefer: str | None = None
     force: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTree:
+    """A kernel tree in place of packages with headers.
+
+    Attributes:
+        pin: What the Pin says of it.
+        distro: The distro that the kernel comes from.
+        toolchain: What compiles in it.
+    """
+
+    pin: TreePin
+    distro: DistroPin
+    toolchain: Toolchain

@@ -30,8 +30,12 @@ from provision.pin import (
 from provision.recipe import DebSource, Recipe
 from provision.resolve.kernels import buildable_kernels, known_ranges
 from provision.resolve.recipe_digest import recipe_digest
-from provision.resolve.request import Request
-from provision.versions import driver_version, offered_versions, package_of_version
+from provision.resolve.request import KernelTree, Request
+from provision.versions import (
+    driver_version,
+    offered_versions,
+    package_of_version,
+)
 
 Source = PackageSource | ArchiveSource | GitSource
 
@@ -40,8 +44,8 @@ class Solved(Protocol):
     """What a distro's solver decided: packages at their exact versions, and everything else."""
 
     @property
-    def compiler(self) -> PackagePin:
-        """The compiler that built the kernel."""
+    def compiler(self) -> PackagePin | None:
+        """The compiler that built the kernel; None: it is no package."""
 
     @property
     def headers(self) -> tuple[PackagePin, ...]:
@@ -54,6 +58,16 @@ class Solved(Protocol):
     @property
     def packages(self) -> tuple[ClosurePackage, ...]:
         """Everything that is installed."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Nothing:
+    """Nothing is installed: the base image has everything."""
+
+    compiler: PackagePin | None = None
+    headers: tuple[PackagePin, ...] = ()
+    tools: tuple[PackagePin, ...] = ()
+    packages: tuple[ClosurePackage, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +90,8 @@ def decide(
     distro: DistroPin,
     index: ArchiveIndex | None,
     template: str,
+    is_complete: bool = True,
+    tree: KernelTree | None = None,
 ) -> Decision:
     """Decide everything but the base image and the packages, for which a distro's solver runs.
 
@@ -84,10 +100,13 @@ def decide(
     Args:
         request: What is wanted.
         entry: The driver.
-        distro: What it is built for.
+        distro: What it is built for, and with.
         index: The archive of the distro, with the components that the recipe names; None: it has
             none of Debian's kind.
         template: Digest of the templates.
+        is_complete: Whether the index has every kernel that the solver may find.
+        tree: The kernel's tree, where its headers are no packages; the packages of ``distro``
+            compile.
 
     Raises:
         NotFoundError: An unknown version, flavour or kernel, or one that the driver is not known
@@ -97,7 +116,7 @@ def decide(
     recipe = entry.recipe
     flavour = _flavour(recipe, request.flavour)
     kernel = _kernel(request)
-    if index is not None:
+    if index is not None and is_complete and tree is None:
         require_headers(index, request.kernel)
     version = _version(recipe, flavour, request, index, f"{distro.id} {distro.version}")
     _check_kernel(recipe, version, request, index)
@@ -109,7 +128,7 @@ def decide(
         return Pin(
             driver=driver,
             kernel=kernel,
-            distro=distro,
+            distro=tree.distro if tree else distro,
             base=base,
             compiler=solved.compiler,
             headers=solved.headers,
@@ -119,9 +138,40 @@ def decide(
             patches=_patches(entry, version=version, flavour=flavour),
             recipe=recipe_digest(recipe, flavour),
             template=template,
+            tree=tree.pin if tree else None,
         )
 
     return Decision(pin, {package.sha256: (package.url,) for package in debs})
+
+
+def decide_in_image(
+    request: Request, *, entry: Entry, template: str, tree: KernelTree
+) -> Callable[[BasePin], Pin]:
+    """Decide everything but a base image that has the compiler and all tools.
+
+    Args:
+        request: What is wanted.
+        entry: The driver; its source is no package, because no archive belongs to the image.
+        template: Digest of the templates.
+        tree: The kernel's tree.
+
+    Raises:
+        NotFoundError: An unknown version or flavour, a kernel that the driver is not known to
+            build on, or a driver whose source is packages.
+        UsageError: The kernel's name is none.
+    """
+    recipe = entry.recipe
+    if isinstance(recipe.source, DebSource):
+        raise NotFoundError(
+            f"The source of '{recipe.name}' is packages of Debian, and the base image that builds"
+            f" for {tree.distro.id}:{tree.distro.version} has no archive of Debian.",
+            resolution="Have Debian's packages compile, with the kernel's tree: under [[trees]] in"
+            ' /etc/provision/provision.toml, set kernels, path and toolchain = "debian:12".',
+        )
+    decision = decide(
+        request, entry=entry, distro=tree.distro, index=None, template=template, tree=tree
+    )
+    return lambda base: decision.pin(base, _Nothing())
 
 
 def components_of(recipe: Recipe) -> tuple[str, ...]:

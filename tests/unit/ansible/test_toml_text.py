@@ -11,7 +11,12 @@ from hypothesis import strategies as st
 
 _SCALARS = st.booleans() | st.integers(-(2**62), 2**62) | st.text(st.characters(codec="utf-8"))
 _TABLES = st.recursive(
-    st.dictionaries(st.text(st.characters(codec="utf-8")), _SCALARS | st.lists(_SCALARS)),
+    st.dictionaries(
+        st.text(st.characters(codec="utf-8")),
+        _SCALARS
+        | st.lists(_SCALARS)
+        | st.lists(st.dictionaries(st.text(st.characters(codec="utf-8")), _SCALARS)),
+    ),
     lambda inner: st.dictionaries(st.text(st.characters(codec="utf-8")), inner | _SCALARS),
     max_leaves=8,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import tarfile
 from collections.abc import Callable, Sequence
@@ -102,7 +103,8 @@ def debootstrap(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         assert why
         on_line("I: Retrieving InRelease")
         arguments.extend(str(argument) for argument in argv)
-        tree = Path(argv[-2])
+        mirror = next(n for n, word in enumerate(argv) if str(word).startswith("http"))
+        tree = Path(argv[mirror - 1])
         (tree / "var/cache/apt/archives").mkdir(parents=True)
         (tree / "var/cache/apt/archives/some.deb").write_bytes(b"x")
         (tree / "etc").mkdir()
@@ -133,6 +135,16 @@ def test_a_base_image_is_made_from_the_archive_and_tidy(
     assert "./etc/hostname" not in names
     assert "./var/cache/apt/archives" in names
     assert "./var/cache/apt/archives/some.deb" not in names
+
+
+def test_a_release_that_debootstrap_does_not_know_is_made_by_another_ones_script(
+    debootstrap: list[str], tmp_path: Path
+) -> None:
+    engine = FakeEngine()
+    engine.result = _LOCAL
+    request = dataclasses.replace(_REQUEST, script="gutsy")
+    make_base(engine, request, mirror="http://mirror/ubuntu", state=tmp_path)
+    assert debootstrap[-2:] == ["http://mirror/ubuntu", "/usr/share/debootstrap/scripts/gutsy"]
 
 
 def test_https_mirrors_need_certificates_in_the_image(

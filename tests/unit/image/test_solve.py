@@ -13,12 +13,13 @@ from typing import IO, Any, cast
 import pytest
 
 from provision.distros import Repository, find_distro, release_of
+from provision.distros.tree import Toolchain
 from provision.errors import NotFoundError, ProvisionError
 from provision.image.containers import Container, ContainerRequest, Ran
 from provision.image.engine import Engine, Image
 from provision.image.packages import PackageStore
 from provision.image.solve import SolveRequest, list_kernels, solve
-from provision.pin import BasePin
+from provision.pin import BasePin, PackagePin
 from unit.image.fake_engine import FakeEngine
 
 KERNEL = "5.14.0-427.el9.x86_64"
@@ -49,6 +50,8 @@ class FakeContainer:
         self.scripts.append(files["script.sh"].decode())
 
     def run(self, script: str, *, on_line: Callable[[str], None]) -> Ran:
+        if "os-release" in script:
+            return Ran(0, "9.6")
         assert script == "sh /provision/solve/script.sh"
         status, said, listing = self.answers.pop(0)
         on_line(said)
@@ -106,7 +109,7 @@ def test_headers_first_then_the_compiler_that_built_the_kernel(tmp_path: Path) -
     engine = SolvingEngine(container)
     store = PackageStore(tmp_path)
     found = solve(lambda: engine, request(tmp_path), store)
-    assert (found.compiler.name, found.compiler.version) == ("gcc", "11.4.1-1.el9")
+    assert found.compiler == PackagePin(name="gcc", version="11.4.1-1.el9")
     assert [header.name for header in found.headers] == ["kernel-devel"]
     assert [tool.name for tool in found.tools] == ["make"]
     assert len(found.packages) == 3
@@ -132,11 +135,44 @@ def test_what_was_solved_once_is_not_solved_again(tmp_path: Path) -> None:
         {"tools": ("make",)},
         {"base": BasePin(image="rocky:9", digest=f"sha256:{'c' * 64}")},
         {"repositories": (Repository("own", ("http://m",)),)},
+        {"toolchain": Toolchain("gcc (GCC) 11.4.1", ())},
+        {"toolchain": Toolchain(None, ())},
         {"repositories": (Repository("own", ("http://m",), {"k": b"K"}),)},
     ],
 )
-def test_every_input_counts(tmp_path: Path, changes: dict[str, object]) -> None:
-    assert request(tmp_path, **changes).key != request(tmp_path).key
+def test_every_input_counts(tmp_path: Path, changes: dict[str, Any]) -> None:
+    assert request(tmp_path, "rocky:9", **changes).key != request(tmp_path).key
+
+
+def test_a_kernel_tree_takes_compiler_and_tools_in_one_round(tmp_path: Path) -> None:
+    container = FakeContainer([(0, "", "\n".join([line("gcc", "11.4.1"), line("make", "4.3")]))])
+    engine = SolvingEngine(container)
+    toolchain = Toolchain("gcc (GCC) 11.4.1 20231218 (Red Hat 11.4.1-3)", ("make",))
+    wish = request(tmp_path, kernel="6.6.74-flatcar", toolchain=toolchain)
+    found = solve(lambda: engine, wish, PackageStore(tmp_path))
+    assert found.compiler == PackagePin(name="gcc", version="11.4.1-1.el9")
+    assert found.headers == ()
+    assert [package.name for package in found.packages] == ["gcc", "make"]
+    assert "gcc make" in container.scripts[0]
+    assert "kernel-devel" not in container.scripts[0]
+
+
+def test_a_compiler_that_is_a_file_is_not_solved_for(tmp_path: Path) -> None:
+    container = FakeContainer([(0, "", line("make", "4.3"))])
+    engine = SolvingEngine(container)
+    wish = request(tmp_path, toolchain=Toolchain(None, ()), tools=("make",))
+    found = solve(lambda: engine, wish, PackageStore(tmp_path))
+    assert found.compiler is None
+    assert [package.name for package in found.packages] == ["make"]
+    assert " gcc" not in container.scripts[0]
+
+
+def test_a_kernel_tree_whose_compiler_is_not_packaged_is_refused(tmp_path: Path) -> None:
+    engine = SolvingEngine(FakeContainer([(0, "", BOTH)]), FakeContainer([(0, "", BOTH)]))
+    wish = request(tmp_path, toolchain=Toolchain("gcc (GCC) 9.4.0", ()))
+    with pytest.raises(NotFoundError, match="of major version 9") as caught:
+        solve(lambda: engine, wish, PackageStore(tmp_path))
+    assert "toolchain" in str(caught.value.resolution)
 
 
 def test_a_compiler_of_another_major_version_is_not_taken(tmp_path: Path) -> None:
@@ -147,6 +183,7 @@ def test_a_compiler_of_another_major_version_is_not_taken(tmp_path: Path) -> Non
         FakeContainer([(0, "", toolset)]),
     )
     found = solve(lambda: engine, request(tmp_path), PackageStore(tmp_path))
+    assert found.compiler is not None
     assert found.compiler.name == "gcc-toolset-11-gcc"
 
 
@@ -223,3 +260,11 @@ def test_named_repositories_need_no_entitlement(tmp_path: Path) -> None:
 def test_kernels_are_listed_without_one(tmp_path: Path) -> None:
     engine = SolvingEngine(FakeContainer([(0, "", f"kernel-devel-uname-r = {KERNEL}\n")]))
     assert list_kernels(lambda: engine, request(tmp_path, kernel="")) == (KERNEL,)
+
+
+def test_a_vault_has_the_release_of_the_base_image_in_its_address(tmp_path: Path) -> None:
+    said = f"No match for argument: kernel-devel-uname-r = {KERNEL}"
+    engine = SolvingEngine(FakeContainer([(1, said, "")]))
+    with pytest.raises(NotFoundError) as caught:
+        solve(lambda: engine, request(tmp_path), PackageStore(tmp_path))
+    assert "vault/rocky/9.6/BaseOS" in str(caught.value.resolution)

@@ -14,24 +14,25 @@ from provision.image.build import BuildRequest, Built
 from provision.image.engine import Engine, Image
 from provision.image.packages import Closure, PackageStore
 from provision.image.solve import SolveRequest
-from provision.pin import BasePin, ClosurePackage, PackagePin
+from provision.pin import BasePin
 from provision.pipeline import images, resolution
 from provision.pipeline.images import (
     BuildSettings,
     build_image,
-    context_files,
+    downloaded_files,
     ensure_base_image,
     wanted_base,
 )
-from provision.pipeline.resolution import Wanted, list_kernels, render_context, resolve_pin
+from provision.pipeline.resolution import Wanted, list_kernels, render_context
+from provision.pipeline.resolving import resolve_pin
 from provision.pipeline.settings import Settings, load_settings
 from provision.progress import Progress
 from unit.fake_archive import sample_index
+from unit.fake_solver import closure
 from unit.image.fake_engine import FakeEngine
 
 _BASE = Image("sha256:" + "a" * 64, ("debian:bookworm",), architecture="amd64")
 _KERNEL = "6.1.0-47-amd64"
-_GCC = "c" * 64
 _WANTED = Wanted("v4l2loopback", kernel=_KERNEL, distro="debian:12")
 
 
@@ -86,31 +87,6 @@ def solved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[SolveRequest
     monkeypatch.setattr(resolution, "solve", solve)
     monkeypatch.setattr(PackageStore, "fetch", fetch)
     return asked
-
-
-def closure(request: SolveRequest) -> Closure:
-    gcc = PackagePin(name="gcc-12", version="12.2.0-14+deb12u1")
-    return Closure(
-        distro=request.distro.pin(request.release),
-        kernel=request.kernel,
-        architecture=request.architecture,
-        cc_version_text="gcc-12 (Debian 12.2.0-14+deb12u1) 12.2.0",
-        compiler=gcc,
-        headers=(PackagePin(name=f"linux-headers-{request.kernel}", version="6.1.170-3"),),
-        tools=tuple(PackagePin(name=name, version="1") for name in request.tools),
-        packages=(
-            ClosurePackage(
-                name=gcc.name,
-                version=gcc.version,
-                arch="amd64",
-                sha256=_GCC,
-                size=1,
-                repository="main",
-                location="pool/main/g/gcc-12/gcc-12_12.2.0-14+deb12u1_amd64.deb",
-            ),
-        ),
-        urls={_GCC: ("http://mirror.example/debian/gcc-12.deb",)},
-    )
 
 
 @pytest.fixture
@@ -193,14 +169,12 @@ def test_the_context_has_the_packages_and_the_drivers_source_from_the_store(
     settings: Settings, engine: FakeEngine
 ) -> None:
     resolved = resolve_pin(settings, lambda: engine, _WANTED)
-    files = context_files(settings, resolved)
+    files = downloaded_files(settings, resolved, render_context(resolved))
     gcc = files["packages/gcc-12_12.2.0-14+deb12u1_amd64.deb"]
-    assert isinstance(gcc, Path)
     assert gcc.read_text() == "http://mirror.example/debian/gcc-12.deb"
     (source, userspace) = (s for s in resolved.pin.sources if s.kind == "deb")
     for deb in (source, userspace):
         path = files[f"sources/{deb.sha256}"]
-        assert isinstance(path, Path)
         assert path.read_text().startswith("http://mirror.example/debian/pool/")
 
 
@@ -248,6 +222,20 @@ def test_a_base_image_is_made_where_it_is_wanted(
     assert mirrors == ["http://mirror.example/debian"]
 
 
+def test_a_subscribed_host_asks_the_solver_for_kernels_that_the_index_lacks(
+    settings: Settings, engine: FakeEngine, solved: list[SolveRequest]
+) -> None:
+    wanted = replace(_WANTED, kernel="5.15.0-1099-generic", distro="ubuntu:22.04", force=True)
+    with pytest.raises(NotFoundError, match="No headers are packaged"):
+        resolve_pin(settings, lambda: engine, wanted)
+    token = settings.root / "etc/apt/auth.conf.d/90ubuntu-advantage"
+    token.parent.mkdir(parents=True)
+    token.write_text("machine esm.example")
+    engine.have(replace(_BASE, tags=("ubuntu:jammy",)))
+    resolve_pin(settings, lambda: engine, wanted)
+    assert [request.kernel for request in solved] == ["5.15.0-1099-generic"]
+
+
 def test_an_archive_of_ones_own_goes_to_the_solver_and_the_base_with_its_keys(
     settings: Settings,
     engine: FakeEngine,
@@ -293,16 +281,18 @@ def test_an_archive_of_ones_own_goes_to_the_solver_and_the_base_with_its_keys(
 
 def test_the_base_image_that_the_config_names_is_wanted(settings: Settings) -> None:
     assert wanted_base(settings, "debian:13").name == "mine/trixie:1"
+    ubuntu = wanted_base(settings, "ubuntu:26.04")
+    assert (ubuntu.name, ubuntu.script) == ("ubuntu:resolute", "gutsy")
     assert wanted_base(settings, None).name == "debian:bookworm"
 
 
 def test_provision_toml_says_whose_kernels_a_host_runs(settings: Settings) -> None:
-    """As on Fedora CoreOS stand-ins; what the caller names goes before."""
-    (settings.root / "etc/os-release").write_text("ID=fedora\nVERSION_ID=43\n")
+    """As on stand-ins of hosts that are not supported; what the caller names goes before."""
+    (settings.root / "etc/os-release").write_text("ID=plan9\nVERSION_ID=4\n")
     config = settings.config.model_copy(update={"kernel_distro": "debian:12"})
     chosen = resolution.choose_distro(replace(settings, config=config), None)
     assert (chosen.id, chosen.codename) == ("debian", "bookworm")
     named = resolution.choose_distro(replace(settings, config=config), "debian:13")
     assert named.codename == "trixie"
-    with pytest.raises(NotFoundError, match="fedora:43"):
+    with pytest.raises(NotFoundError, match="plan9:4"):
         resolution.choose_distro(settings, None)

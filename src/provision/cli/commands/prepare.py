@@ -57,7 +57,7 @@ def command(
     # Somebody asks for it: neither the policy nor an earlier failure counts.
     with lazily_shown(verbose=verbose) as progress, always_told(root, progress):
         desired = replace(load_desired(root, catalogues=catalogues), prebuild=True)
-        run = Run(root, desired, Mode(retry=True), catalogues, progress, coming=coming)
+        run = Run(root, desired, Mode(retry=True), catalogues, progress, coming=coming, usr=usr)
         result = apply(run)
     lacking = list(_lacking(result.status, coming))
     if as_json:

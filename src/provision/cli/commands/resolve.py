@@ -11,7 +11,7 @@ from provision.cli import options
 from provision.cli.output import megabytes, print_fields, print_json
 from provision.cli.target import Target, job, target
 from provision.files import write_atomic
-from provision.pin import ArchiveSource, GitSource, PackageSource, Pin
+from provision.pin import ArchiveSource, GitSource, PackageSource, Pin, TreePin
 from provision.pipeline.pin_file import pin_document
 
 
@@ -53,8 +53,9 @@ def _fields(pin: Pin) -> list[tuple[str, object]]:
         ("kernel", f"{pin.kernel.release} ({pin.kernel.architecture})"),
         ("distro", f"{pin.distro.id} {pin.distro.version} ({pin.distro.codename})"),
         ("base", f"{pin.base.image}\n{pin.base.digest}"),
-        ("compiler", f"{pin.compiler.name} {pin.compiler.version}"),
-        ("headers", "\n".join(f"{header.name} {header.version}" for header in pin.headers)),
+        ("compiler", f"{pin.compiler.name} {pin.compiler.version}" if pin.compiler else None),
+        ("headers", "\n".join(f"{header.name} {header.version}" for header in pin.headers) or None),
+        ("kernel tree", _tree(pin.tree) if pin.tree else None),
         ("tools", "\n".join(packages) or None),
         ("closure", _closure(pin)),
         ("sources", "\n".join(_source(source) for source in pin.sources)),
@@ -65,6 +66,13 @@ def _fields(pin: Pin) -> list[tuple[str, object]]:
         ("digest", pin.digest),
         ("image", pin.image),
     ]
+
+
+def _tree(tree: TreePin) -> str:
+    parts = ("tree", "config", "symvers", "compiler")
+    digests = [f"{part} sha256:{value}" for part in parts if (value := getattr(tree, part))]
+    toolchain = f"{tree.toolchain.id}:{tree.toolchain.version}" if tree.toolchain else "image"
+    return "\n".join([f"{tree.kind}, compiled with {toolchain}", *digests])
 
 
 def _closure(pin: Pin) -> str | None:

@@ -41,6 +41,7 @@ CONFIG: Spec = {
     "distros": {"type": "dict"},
     "kernel_distro": _TEXT,
     "catalogue": {"type": "list", "elements": "str"},
+    "trees": {"type": "list", "elements": "dict"},
 }
 _DRIVER: Spec = {"version": _TEXT, "flavour": _TEXT, "options": {"type": "dict"}}
 _DISTRO: Spec = {
@@ -54,6 +55,11 @@ _DISTRO: Spec = {
         },
     },
     "base_images": {"type": "dict"},
+}
+_TREE: Spec = {
+    "kernels": {"type": "str", "required": True},
+    "kind": _words("source", "prepared", "image"),
+    **dict.fromkeys(("url", "sha256", "path", "config", "symvers", "toolchain"), _TEXT),
 }
 
 
@@ -88,6 +94,9 @@ def parsed(config: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
         if section in good:
             entries = good[section].items()
             good[section] = {k: checked(spec, v, f"config.{section}.{k}") for k, v in entries}
+    if "trees" in good:
+        trees = enumerate(good["trees"])
+        good["trees"] = [checked(_TREE, tree, f"config.trees.{at}") for at, tree in trees]
     return good, mistakes
 
 

@@ -48,6 +48,9 @@ def _value(value: object) -> str:
         return _string(value)
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(_value, value))}]"
+    if isinstance(value, Mapping):
+        members = (f"{_key(k)} = {_value(v)}" for k, v in value.items() if v is not None)
+        return f"{{ {', '.join(members)} }}"
     raise TypeError(f"{value!r} can't be written as TOML")
 
 

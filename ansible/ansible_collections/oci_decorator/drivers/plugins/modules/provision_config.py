@@ -114,6 +114,11 @@ options:
         description: Further folders of driver folders.
         type: list
         elements: str
+      trees:
+        description: Kernel trees, for kernels whose headers no distro packages; keys are those of
+          C([[trees]]) in provision.toml.
+        type: list
+        elements: dict
   path:
     description: Where the file is.
     type: path

@@ -1,0 +1,144 @@
+"""From what is wanted to a Pin, whatever the kernel's headers are: packages, or a tree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from provision.catalogue import Entry, templates_dir
+from provision.distros.tree import (
+    Toolchain,
+    build_packages,
+    compiler_beside,
+    compiler_package,
+    fedora_of_kernel,
+)
+from provision.host import read_facts
+from provision.image.base import find_base, named_base
+from provision.image.engine import Engine
+from provision.pipeline.resolution import (
+    Resolved,
+    Target,
+    Wanted,
+    base_request,
+    own_kernel,
+    request_of,
+    resolve_packaged,
+    resolve_solved,
+)
+from provision.pipeline.settings import Settings
+from provision.pipeline.tree_choice import TreeChoice, choose_tree, fetch_tree
+from provision.pipeline.trees import Tree
+from provision.progress import Progress, silent
+from provision.render import Templates, load_tree_templates
+from provision.resolve import KernelTree, decide_in_image
+
+
+def resolve_pin(
+    settings: Settings,
+    engine: Callable[[], Engine],
+    wanted: Wanted,
+    *,
+    progress: Progress = silent,
+) -> Resolved:
+    """Decide every input of a build.
+
+    Args:
+        settings: The host.
+        engine: Connects to the engine; called last, and not at all where the base image is named
+            by its digest.
+        wanted: What is asked for.
+        progress: Told what goes on.
+
+    Raises:
+        NotFoundError: Driver, version, flavour, kernel, distro, headers, kernel tree, base image
+            or the certificate for signatures are unknown.
+        ProvisionError: The archive, a download or the engine failed.
+    """
+    kernel = wanted.kernel or own_kernel(settings, read_facts(settings.root))
+    choice = choose_tree(settings, kernel, wanted.distro)
+    if choice is None:
+        packaged = replace(wanted, kernel=kernel, distro=_distro_of(settings, wanted, kernel))
+        return resolve_packaged(settings, engine, packaged, progress=progress)
+    wanted = replace(wanted, kernel=kernel)
+    entry = settings.catalogue.entry(wanted.driver)
+    files = fetch_tree(settings, choice, kernel, progress=progress)
+    toolchain = _toolchain(choice, files, kernel)
+    pin = files.pin.model_copy(update={"toolchain": choice.toolchain, "llvm": toolchain.llvm})
+    tree = KernelTree(pin, choice.distro, toolchain)
+    templates = load_tree_templates(templates_dir(), choice.toolchain)
+    if choice.toolchain is None:
+        place = ImageTarget(entry, templates, tree, choice.image)
+        resolved = _in_image(settings, engine, wanted, place, progress)
+    else:
+        target = Target(entry, choice.toolchain, templates)
+        resolved = resolve_solved(settings, engine, wanted, target, tree=tree, progress=progress)
+    return replace(
+        resolved, attached={f"kernel/{name}": path for name, path in files.files.items()}
+    )
+
+
+def _distro_of(settings: Settings, wanted: Wanted, kernel: str) -> str | None:
+    """Return the distro that a kernel's headers come from; None: the host's own release.
+
+    On Fedora, CoreOS included, that is the release that the kernel's name says.
+    """
+    named = wanted.distro or settings.config.kernel_distro
+    if named is None and read_facts(settings.root).distro.id == "fedora":
+        return fedora_of_kernel(kernel)
+    return named
+
+
+@dataclass(frozen=True, slots=True)
+class ImageTarget:
+    """A driver for a kernel whose builds have all they need in one base image.
+
+    Attributes:
+        entry: The driver.
+        templates: Those of kernel trees.
+        tree: The kernel's tree.
+        image: The base image, unless provision.toml or the caller names another.
+    """
+
+    entry: Entry
+    templates: Templates
+    tree: KernelTree
+    image: str | None
+
+
+def _toolchain(choice: TreeChoice, tree: Tree, kernel: str) -> Toolchain:
+    """Return what compiles in a tree.
+
+    Raises:
+        NotFoundError: The configuration doesn't say what compiled the kernel.
+    """
+    if choice.toolchain is None:
+        return compiler_beside(tree.config)
+    config = tree.config or {}
+    # A compiler that comes as a file is no package.
+    has_file = tree.pin.compiler is not None
+    found = compiler_beside(tree.config) if has_file else compiler_package(config, kernel)
+    packages = (*found.packages, *build_packages(tree.pin.kind, config))
+    return replace(found, packages=packages)
+
+
+def _in_image(
+    settings: Settings,
+    engine: Callable[[], Engine],
+    wanted: Wanted,
+    target: ImageTarget,
+    progress: Progress,
+) -> Resolved:
+    """Decide every input of a build on a base image that has everything.
+
+    Arguments and errors as ``resolve_pin``.
+    """
+    request = request_of(settings, wanted)
+    decision = decide_in_image(
+        request, entry=target.entry, template=target.templates.digest, tree=target.tree
+    )
+    asked = base_request(settings, target.tree.distro, reference=wanted.base)
+    asked = replace(asked, reference=asked.reference or target.image)
+    base = named_base(asked) or find_base(engine(), asked, progress=progress)
+    network = wanted.network or settings.config.engine.network
+    return Resolved(decision(base), target.entry, target.templates, network=network)

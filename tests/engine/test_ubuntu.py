@@ -1,0 +1,222 @@
+"""Ubuntu: real apt in an image that is Ubuntu to every program, and an archive in its layout."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kit.fileserver import served
+from kit.kernels import kernels
+from kit.made_up import MADE_UP, made_up_source, write_made_up
+from kit.probe import need_programs
+from kit.process import run
+from kit.product import Provision
+from kit.ubuntu import (
+    KEYRING,
+    UBUNTU,
+    Signer,
+    UbuntuArchive,
+    packages_of,
+    ubuntu_headers,
+    ubuntu_host,
+    ubuntu_image,
+)
+from provision.archive import open_index
+from provision.distros import find_distro
+from provision.distros.apt_archive import layout_of
+from provision.fetch import download
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kit.engine import Engine
+
+_ABI = kernels()[1].removesuffix("-amd64")
+KERNEL = f"{_ABI}-generic"
+_SHARED = f"linux-hwe-{'.'.join(_ABI.split('.')[:2])}-headers-{_ABI}"
+_NEEDS = "libc6, libelf1, libssl3, zlib1g"
+
+
+@dataclass(frozen=True, slots=True)
+class Lab:
+    """A host of Ubuntu 22.04, its archive, and a catalogue with a made-up driver.
+
+    Attributes:
+        root: The host's root.
+        archive: The folder of the archive.
+        catalogue: The driver's.
+        engine: Builds.
+    """
+
+    root: Path
+    archive: Path
+    catalogue: Path
+    engine: Engine
+
+    @property
+    def target(self) -> tuple[str | Path, ...]:
+        """What every command is told."""
+        return (MADE_UP, "--root", self.root, "--catalogue", self.catalogue)
+
+    def provision(self, cache: Path) -> Provision:
+        """The command, with a package store of its own."""
+        return Provision(self.engine.host, {"XDG_CACHE_HOME": str(cache)})
+
+    def manifest(self, image: str) -> dict[str, Any]:
+        """What an artifact image says of itself."""
+        name = self.engine.docker("create", image, "-").stdout.strip()
+        try:
+            self.engine.docker("cp", f"{name}:/opt/driver/manifest.json", self.root / "manifest")
+        finally:
+            self.engine.docker("rm", name)
+        document: dict[str, Any] = json.loads((self.root / "manifest").read_text())
+        return document
+
+
+@pytest.fixture(scope="module")
+def lab(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """The compiler of the kernel lies in universe, as it does for the kernels of HWE."""
+    need_programs("gpg", "gpgv", "gpgconf", "dpkg-deb")
+    folder = tmp_path_factory.mktemp("ubuntu")
+    signer = Signer.make(folder / "gpg")
+    debs = [d for d in packages_of(engine).glob("*.deb") if not d.name.startswith("linux-")]
+    gcc = [deb for deb in debs if deb.name.startswith("gcc-12_")]
+    archive = UbuntuArchive(folder / "www", signer)
+    archive.publish("jammy", {"main": [deb for deb in debs if deb not in gcc]})
+    own, shared = ubuntu_headers(engine, KERNEL, _SHARED, _NEEDS)
+    archive.publish("jammy-updates", {"main": [own, shared], "universe": gcc})
+    archive.publish("jammy-security", {})
+    source = made_up_source(folder / "www/files", "1.0")
+    try:
+        with served(folder / "www") as url:
+            write_made_up(folder / "drivers", {"1.0": source}, f"{url}/files")
+            ubuntu_image(engine, folder, signer.keyring, url)
+            root = ubuntu_host(folder / "host", signer.keyring, url, kernel=KERNEL)
+            yield Lab(root, folder / "www/ubuntu", folder / "drivers", engine)
+    finally:
+        signer.end()
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Indexes, closures and packages."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def built(lab: Lab, cache: Path) -> dict[str, Any]:
+    """What the first build says."""
+    return lab.provision(cache).json("build", *lab.target)
+
+
+def test_the_host_is_known(lab: Lab, cache: Path) -> None:
+    facts = lab.provision(cache).json("facts", "--root", lab.root)
+    assert (facts["distro"]["id"], facts["distro"]["version"]) == ("ubuntu", "22.04")
+    assert facts["kernel"] == KERNEL
+
+
+def test_kernels_are_those_of_the_archive(lab: Lab, cache: Path) -> None:
+    listed = lab.provision(cache).json("kernels", *lab.target)
+    assert listed["distro"] == UBUNTU
+    assert [(row["release"], row["version"]) for row in listed["kernels"]] == [(KERNEL, "1.0")]
+
+
+def test_modules_are_built_for_the_kernel_by_its_compiler(lab: Lab, built: dict[str, Any]) -> None:
+    (module,) = lab.manifest(built["image"])["modules"]
+    assert module["vermagic"].split()[0] == KERNEL
+    pin = lab.manifest(built["image"])["pin"]
+    assert pin["compiler"]["name"] == "gcc-12"
+    assert [header["name"] for header in pin["headers"]] == [f"linux-headers-{KERNEL}", _SHARED]
+    names = {package["name"]: package for package in pin["closure"]}
+    assert names["gcc-12"]["repository"] == "universe"
+    assert names[_SHARED]["location"].startswith("pool/main/l/linux-hwe-6.1/")
+    assert len(names) > len(pin["packages"]) + 3, "and all that these depend on"
+
+
+def test_no_step_of_the_build_reached_a_network(built: dict[str, Any]) -> None:
+    log = Path(built["log"]).read_text()
+    assert re.search(r"^(Get|Hit|Ign|Err):[0-9]+ http", log, re.MULTILINE) is None
+    assert "The following NEW packages will be installed" in log
+
+
+def test_nothing_is_solved_twice(lab: Lab, cache: Path, built: dict[str, Any]) -> None:
+    before = lab.engine.containers()
+    begun = time.monotonic()
+    done = lab.provision(cache)("resolve", *lab.target, "--json")
+    assert json.loads(done.stdout)["digest"] == built["digest"]
+    assert "Solving" not in done.stderr
+    assert lab.engine.containers() == before
+    # Python's start and a busy machine included.
+    assert time.monotonic() - begun < 10
+
+
+def test_a_pin_is_built_again_elsewhere_with_the_same_modules(
+    lab: Lab, cache: Path, built: dict[str, Any], tmp_path: Path
+) -> None:
+    modules = lab.manifest(built["image"])["modules"]
+    lab.provision(cache)("resolve", *lab.target, "--output", tmp_path / "pin.json")
+    words = ("build", "--pin", tmp_path / "pin.json", "--rebuild", "--root", lab.root)
+    again = lab.provision(tmp_path / "empty").json(*words, "--catalogue", lab.catalogue)
+    assert (again["built"], again["digest"]) == (True, built["digest"])
+    assert lab.manifest(again["image"])["modules"] == modules
+
+
+def test_a_superseded_kernel_is_answered_with_the_snapshot_service(lab: Lab, cache: Path) -> None:
+    words = ("resolve", *lab.target, "--kernel", "6.1.0-40-generic")
+    status, error = lab.provision(cache).failure(*words)
+    assert status == 3
+    assert (
+        error["message"] == "No headers are packaged for the kernel 6.1.0-40-generic on ubuntu"
+        " 22.04."
+    )
+    assert "Ubuntu's snapshot service" in error["resolution"]
+    assert "snapshot = true" in error["resolution"]
+    assert KERNEL in error["details"]
+
+
+def test_a_mirror_that_is_out_of_step_is_named_as_such(
+    lab: Lab, built: dict[str, Any], tmp_path: Path
+) -> None:
+    assert built["built"]
+    (gcc,) = lab.archive.glob("pool/universe/g/gcc-12/gcc-12_*.deb")
+    gcc.rename(tmp_path / "gcc.deb")
+    try:
+        status, error = lab.provision(tmp_path / "cache").failure("resolve", *lab.target)
+    finally:
+        (tmp_path / "gcc.deb").rename(gcc)
+    assert status == 1
+    assert error["message"].startswith("A mirror of Ubuntu 22.04 is out of step")
+    assert "404" in error["details"]
+
+
+def test_an_archive_that_another_key_signs_is_refused(lab: Lab, tmp_path: Path) -> None:
+    keyring = lab.root / KEYRING
+    kept = keyring.read_bytes()
+    other = Signer.make(tmp_path / "gpg")
+    try:
+        keyring.write_bytes(other.keyring.read_bytes())
+        status, error = lab.provision(tmp_path / "cache").failure("resolve", *lab.target)
+    finally:
+        keyring.write_bytes(kept)
+        other.end()
+    assert status == 1
+    assert "no valid signature by a key of" in error["message"]
+
+
+def test_the_package_of_ubuntus_keys_puts_them_where_they_are_looked_for(tmp_path: Path) -> None:
+    debian = find_distro("debian:13")
+    index = open_index(debian, layout_of(debian), architecture="x86_64", cache_dir=tmp_path)
+    layout = layout_of(find_distro(UBUNTU))
+    package = index.package(layout.keyring_package)
+    index.close()
+    assert package
+    deb = tmp_path / "keyring.deb"
+    download(package.url, sha256=package.sha256, destination=deb)
+    names = [line.split()[5] for line in run(["dpkg-deb", "--contents", deb]).stdout.splitlines()]
+    assert f".{layout.keyrings[0]}" in names

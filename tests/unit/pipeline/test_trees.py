@@ -1,0 +1,263 @@
+"""Kernels that are built for in a tree: which tree, what of it is pinned, what is refused."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from provision.archive import ArchiveIndex
+from provision.config import TreeConfig
+from provision.errors import ConfigError, NotFoundError, ProvisionError, UsageError
+from provision.image.engine import Image
+from provision.image.packages import Closure
+from provision.image.solve import SolveRequest
+from provision.pin import DistroPin, Pin
+from provision.pipeline import resolution
+from provision.pipeline.pin_file import pin_document, read_pin
+from provision.pipeline.resolution import Resolved, Wanted, render_context
+from provision.pipeline.resolving import resolve_pin
+from provision.pipeline.settings import Settings, load_settings
+from provision.pipeline.tree_choice import choose_tree
+from provision.pipeline.tree_files import TreeStore
+from unit.fake_archive import index_of, sample
+from unit.fake_solver import closure
+from unit.image.fake_engine import FakeEngine
+
+_KERNEL = "6.1.192-flatcar"
+_BASE = Image("sha256:" + "a" * 64, ("debian:bookworm",), architecture="amd64")
+_CONFIG = """\
+CONFIG_CC_VERSION_TEXT="gcc (Debian 12.2.0-14+deb12u1) 12.2.0"
+CONFIG_64BIT=y
+CONFIG_MODULES=y
+CONFIG_MODVERSIONS=y
+"""
+_TREES = """\
+[[trees]]
+kernels = "6.1.192-*"
+path = "/srv/linux-6.1.192.tar.xz"
+config = "/srv/config-{kernel}"
+symvers = "/srv/Module.symvers"
+"""
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A Flatcar host."""
+    root = tmp_path / "host"
+    for name in ("etc/provision", "srv", "proc/sys/kernel", "boot"):
+        (root / name).mkdir(parents=True)
+    (root / "etc/os-release").write_text('ID=flatcar\nVERSION_ID=3227.2.4\nBUILD_ID="b1"\n')
+    (root / "etc/provision/provision.toml").write_text(_TREES)
+    (root / "srv/linux-6.1.192.tar.xz").write_bytes(b"the source")
+    (root / f"srv/config-{_KERNEL}").write_text(_CONFIG)
+    (root / "srv/Module.symvers").write_text("0x12345678\tprintk\tvmlinux\tEXPORT_SYMBOL\n")
+    return root
+
+
+@pytest.fixture
+def settings(root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Settings:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return load_settings(root)
+
+
+@pytest.fixture(autouse=True)
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Have every archive be a sample of Debian 12's, and every solver find one package."""
+    opened: list[ArchiveIndex] = []
+
+    texts = {
+        ("bookworm", "main"): sample("bookworm", "main"),
+        ("bookworm", "contrib"): sample("bookworm", "contrib"),
+    }
+
+    def open_index(*_distro: object, **_options: object) -> ArchiveIndex:
+        opened.append(index_of(tmp_path / "index", texts))
+        return opened[-1]
+
+    def solve(_engine: object, request: SolveRequest, _store: object, **_more: object) -> Closure:
+        return closure(request)
+
+    monkeypatch.setattr(resolution, "open_index", open_index)
+    monkeypatch.setattr(resolution, "solve", solve)
+    yield
+    for made in opened:
+        made.close()
+
+
+def _resolved(settings: Settings, *, kernel: str = _KERNEL, distro: str | None = None) -> Resolved:
+    engine = FakeEngine()
+    engine.have(_BASE)
+    wanted = Wanted("v4l2loopback", kernel=kernel, distro=distro)
+    return resolve_pin(settings, lambda: engine, wanted)
+
+
+def _pin(settings: Settings) -> Pin:
+    return _resolved(settings).pin
+
+
+def test_source_config_and_symvers_are_pinned_by_content(settings: Settings, root: Path) -> None:
+    resolved = _resolved(settings)
+    tree = resolved.pin.tree
+    assert tree is not None
+    assert tree.tree == _sha256(b"the source")
+    assert tree.config == _sha256(_CONFIG.encode())
+    assert tree.symvers == _sha256((root / "srv/Module.symvers").read_bytes())
+    assert tree.toolchain == DistroPin(id="debian", version="12", codename="bookworm")
+    assert resolved.pin.distro == DistroPin(id="flatcar", version="3227.2.4", codename="flatcar")
+    assert resolved.pin.compiler is not None
+    assert resolved.pin.compiler.name == "gcc-12"
+    assert resolved.pin.headers == ()
+    assert {package.name for package in resolved.pin.packages} >= {"bc", "flex", "libelf-dev"}
+    contents = {name: path.read_bytes() for name, path in resolved.attached.items()}
+    assert contents["kernel/tree.tar"] == b"the source"
+    assert contents["kernel/config"] == _CONFIG.encode()
+    files = render_context(resolved).files
+    assert b"prepare_tree.py /provision/kernel" in files["Dockerfile"]
+    assert b'"cc": "gcc-12"' in files["kernel/tree.json"]
+
+
+def test_where_the_files_lie_changes_nothing_and_their_content_does(
+    settings: Settings, root: Path
+) -> None:
+    before = _pin(settings)
+    (root / "srv/Module.symvers").rename(root / f"boot/symvers-{_KERNEL}")
+    packed = gzip.compress((root / f"boot/symvers-{_KERNEL}").read_bytes())
+    (root / f"boot/symvers-{_KERNEL}.gz").write_bytes(packed)
+    (root / "etc/provision/provision.toml").write_text(
+        "\n".join(line for line in _TREES.splitlines() if not line.startswith("symvers"))
+    )
+    moved = load_settings(root)
+    assert _pin(moved) == before
+    (root / "srv/linux-6.1.192.tar.xz").write_bytes(b"another source")
+    assert _pin(moved).digest != before.digest
+
+
+def test_the_running_kernels_configuration_is_its_own(settings: Settings, root: Path) -> None:
+    before = _pin(settings)
+    (root / "proc/config.gz").write_bytes(gzip.compress(_CONFIG.encode()))
+    (root / "proc/sys/kernel/osrelease").write_text(f"{_KERNEL}\n")
+    text = "\n".join(line for line in _TREES.splitlines() if not line.startswith("config"))
+    (root / "etc/provision/provision.toml").write_text(text)
+    (root / f"srv/config-{_KERNEL}").unlink()
+    assert _pin(load_settings(root)) == before
+    (root / "proc/sys/kernel/osrelease").write_text("6.1.191-flatcar\n")
+    with pytest.raises(NotFoundError, match="configuration of the kernel") as caught:
+        _pin(load_settings(root))
+    assert f"/boot/config-{_KERNEL}" in str(caught.value.details)
+
+
+def test_modversions_without_symvers_are_refused(settings: Settings, root: Path) -> None:
+    text = "\n".join(line for line in _TREES.splitlines() if not line.startswith("symvers"))
+    (root / "etc/provision/provision.toml").write_text(text)
+    with pytest.raises(NotFoundError, match=r"CONFIG_MODVERSIONS=y.*Module\.symvers is not there"):
+        _pin(load_settings(root))
+    config = root / f"srv/config-{_KERNEL}"
+    config.write_text(_CONFIG.replace("CONFIG_MODVERSIONS=y", "# CONFIG_MODVERSIONS is not set"))
+    tree = _pin(load_settings(root)).tree
+    assert tree is not None
+    assert tree.symvers is None
+    del settings
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (_CONFIG.replace("CONFIG_CC", "CONFIG_CD"), "does not say which compiler built it"),
+        ("<html>Not found</html>", "is not the configuration of a kernel"),
+    ],
+)
+def test_a_configuration_that_cannot_be_had_is_refused(
+    settings: Settings, root: Path, config: str, message: str
+) -> None:
+    (root / f"srv/config-{_KERNEL}").write_text(config)
+    with pytest.raises(ProvisionError, match=message):
+        _pin(settings)
+
+
+def test_files_that_are_named_have_to_be_there(settings: Settings, root: Path) -> None:
+    (root / "srv/Module.symvers").unlink()
+    with pytest.raises(NotFoundError, match="which \\[\\[trees\\]\\] names"):
+        _pin(settings)
+    (root / "srv/linux-6.1.192.tar.xz").unlink()
+    with pytest.raises(NotFoundError, match="is missing, on this system and in the slot"):
+        _pin(settings)
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ('path = "/a"\nurl = "https://e.org/a"\nsha256 = "' + "0" * 64 + '"', "either url"),
+        ("", "either url"),
+        ('url = "https://e.org/a"', "belong together"),
+        ('kind = "image"\npath = "/a"', "neither url, path"),
+        ('kind = "image"', "toolchain = 'image'"),
+        ('path = "a"', "pattern"),
+        ('path = "/a"\ntoolchain = "debian"', "pattern"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(root: Path, lines: str, message: str) -> None:
+    path = root / "etc/provision/provision.toml"
+    path.write_text(f'[[trees]]\nkernels = "*"\n{lines}\n')
+    with pytest.raises(ConfigError) as caught:
+        load_settings(root)
+    assert message in str(caught.value.details or caught.value)
+
+
+def test_flatcar_is_built_for_in_its_own_tree(settings: Settings, root: Path) -> None:
+    choice = choose_tree(settings, "6.6.74-flatcar", None)
+    assert choice is not None
+    assert choice.toolchain is None
+    assert choice.image == "flatcar-developer:3227.2.4"
+    assert choice.tree == TreeConfig(
+        kernels="*",
+        kind="prepared",
+        path="/usr/lib/modules/{kernel}/build",
+        toolchain="image",
+    )
+    (root / "etc/os-release").write_text("ID=debian\nVERSION_ID=12\n")
+    assert choose_tree(settings, "6.1.0-47-amd64", None) is None
+    elsewhere = choose_tree(settings, "6.6.74-flatcar", "flatcar:4081.2.0")
+    assert elsewhere is not None
+    assert elsewhere.tree is not None
+    assert elsewhere.tree.kind == "image"
+    assert elsewhere.image == "flatcar-developer:4081.2.0"
+    with pytest.raises(UsageError, match="lacks a version"):
+        choose_tree(settings, "6.6.74-flatcar", "flatcar")
+
+
+def test_debians_packages_are_no_source_in_a_developer_container(settings: Settings) -> None:
+    with pytest.raises(NotFoundError, match="source of 'v4l2loopback' is packages of Debian"):
+        _resolved(settings, kernel="6.6.74-flatcar", distro="flatcar:4081.2.0")
+
+
+def test_cos_is_found_by_its_build(root: Path) -> None:
+    (root / "etc/provision/provision.toml").write_text("")
+    (root / "etc/os-release").write_text("ID=cos\nVERSION_ID=117\nBUILD_ID=18613.164.68\n")
+    choice = choose_tree(load_settings(root), "6.6.74+", None)
+    assert choice is not None
+    assert (choice.tree, choice.build_id) == (None, "18613.164.68")
+
+
+def test_a_pin_is_built_from_the_store(settings: Settings, root: Path, tmp_path: Path) -> None:
+    resolved = _resolved(settings)
+    path = tmp_path / "pin.json"
+    path.write_text(json.dumps(pin_document(resolved.pin)))
+    (root / "srv/linux-6.1.192.tar.xz").unlink()
+    again = read_pin(settings, path)
+    assert again.pin == resolved.pin
+    assert render_context(again).files == render_context(resolved).files
+    assert again.attached == resolved.attached
+    store = TreeStore(settings)
+    assert store.add(b"the source") == resolved.pin.tree.tree if resolved.pin.tree else None
+    again.attached["kernel/tree.tar"].unlink()
+    with pytest.raises(NotFoundError, match="is not in the package store"):
+        read_pin(settings, path)
