@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
+    BeforeValidator,
     ConfigDict,
     Field,
     SerializerFunctionWrapHandler,
@@ -38,7 +39,17 @@ PackageVersion = Annotated[str, StringConstraints(pattern=r"^[0-9A-Za-z][A-Za-z0
 PackageName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9+._-]+$")]
 
 
-def _address(text: str) -> str:
+_URL = r"^https?://[^\s\"'\\$`]+$"
+
+
+def _address(text: object) -> object:
+    if not isinstance(text, str):
+        return text
+    if not re.search(_URL, text):
+        raise ValueError(
+            f"'{redact(text)}' is no address such as https://example.org/file: it begins with"
+            " http:// or https://, and has no blanks, quotes, '\\', '$' or '`'"
+        )
     try:
         parts = urlsplit(text)
         host, port = parts.hostname, parts.port
@@ -50,9 +61,7 @@ def _address(text: str) -> str:
 
 
 # Goes into a RUN line: nothing that a shell reads.
-Url = Annotated[
-    str, StringConstraints(pattern=r"^https?://[^\s\"'\\$`]+$"), AfterValidator(_address)
-]
+Url = Annotated[str, StringConstraints(pattern=_URL), BeforeValidator(_address)]
 Commit = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]
 # Name and tag, as a Dockerfile's FROM takes it.
 ImageName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][A-Za-z0-9._/:-]*$")]

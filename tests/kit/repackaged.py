@@ -53,6 +53,8 @@ _ALSO_KNOWN_AS = {
     "linux-libc-dev": ("kernel-headers", "linux-glibc-devel"),
     "mawk": ("gawk",),
     "perl-base": ("perl-interpreter", "perl"),
+    # Leap 15 and EL 8 have a newer Python beside their own, 3.6.
+    "python3": ("python311", "python3.11"),
     "xz-utils": ("xz",),
 }
 # Debian counts these with an epoch, RPM distros don't: `gcc >= 12` has to mean the same.

@@ -175,3 +175,35 @@ def test_what_a_recipe_says_of_the_host_is_in_the_pin_only_if_it_says_something(
     plain = recipe_digest(recipe(), "plain")
     assert recipe_digest(recipe(host={"conflicts": ["nouveau"]}), "plain") != plain
     assert recipe_digest(recipe(host={}), "plain") == plain
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("ftp://h.example/f", "begins with http:// or https://"),
+        ("h.example/f", "'h.example/f' is no address"),
+        ("https://h.example/a b", "no blanks"),
+        ("https://h.example/$(id)", "no address"),
+        ("https:///f", "names no host"),
+        ("https://h.example:99999/f", "Port out of range"),
+        ("https://h.example:0/f", "names no host"),
+        ("https://[1::/f", "is no address"),
+        ("https://me:secret@/f", "https://me:***@/f"),
+    ],
+)
+def test_a_wrong_address_is_named_with_its_key(url: str, said: str) -> None:
+    release = {"version": "1", "url": url, "sha256": "0" * 64}
+    flavour = {"licences": ["MIT"], "build": BUILD}
+    found = mistakes(source={"kind": "archive", "releases": [release]}, flavours={"a": flavour})
+    assert "source.archive.releases.0.url: " in found
+    assert said in found
+    assert "secret" not in found
+
+
+def test_the_folder_of_the_source_may_be_named_in_a_command_only() -> None:
+    command = {**BUILD, "command": ["make", "M={source}"]}
+    flavour = {"licences": ["MIT"], "package": "tool", "build": command}
+    both = {"plain": flavour, "other": flavour}
+    assert recipe(flavours=both).flavours["plain"].build.command[1] == "M={source}"
+    flavour["build"] = {**BUILD, "directory": "{source}"}
+    assert "unknown placeholder '{source}'" in mistakes(flavours=both)

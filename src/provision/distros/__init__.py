@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from provision.distros.known import (
+    all_distros,
     distro_named,
     family_of,
     find_distro,
@@ -39,6 +40,7 @@ __all__ = [
     "Repository",
     "Script",
     "Spec",
+    "all_distros",
     "distro_named",
     "family_of",
     "find_distro",

@@ -31,6 +31,11 @@ def known_distros() -> list[str]:
     ]
 
 
+def all_distros() -> list[Distro]:
+    """Return all distros, in the order of their ids."""
+    return list(_distros().values())
+
+
 def distro_named(distro_id: str) -> Distro | None:
     """Return a distro by its ID of os-release; None: there are no data of it."""
     return _distros().get(distro_id)

@@ -168,7 +168,8 @@ def _vault(failure: Failure) -> str:
     first = f"Boot a kernel that is packaged ('provision kernels DRIVER --distro {distro.id}:"
     first += f"{failure.release.version}' lists them), or use one that is kept: "
     minor = _MINOR.search(failure.kernel)
-    full = f"{minor[1]}.{minor[2]}" if minor else failure.release.version
+    own = failure.full_version or failure.release.version
+    full = f"{minor[1]}.{minor[2]}" if minor else own
     major = _MAJOR.match(full)
     values = {
         "version": full,

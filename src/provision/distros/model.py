@@ -137,12 +137,12 @@ class Proof(Frozen):
 
     Attributes:
         what: Such as ``closure, build``.
-        on: Such as ``a stand-in made from Debian's packages``.
+        on: Such as ``a stand-in made from Debian's packages``; None: nothing was run.
         real: Whether that was the distro itself.
     """
 
     what: str
-    on: str
+    on: str | None = None
     real: bool = False
 
 
@@ -335,6 +335,7 @@ class Failure:
         architecture: As ``uname -m`` prints it.
         query: Where its headers are.
         image: Name of the base image.
+        full_version: ``VERSION_ID`` in its os-release, where that is known.
         is_own: Whether repositories of provision.toml were used.
     """
 
@@ -346,6 +347,7 @@ class Failure:
     architecture: str
     query: HeaderQuery
     image: str = ""
+    full_version: str | None = None
     is_own: bool = False
 
 

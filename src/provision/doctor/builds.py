@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from provision.distros import distro_named, find_distro
 from provision.doctor.finding import Finding
 from provision.doctor.scene import Driver, Scene
 from provision.errors import NotFoundError
 from provision.install.state import Failure
 from provision.render.templates import family_of
+from provision.rootfs import in_root
 
 # linux_banner of init/version.c: "(gcc-12 (Debian 12.2.0-14) 12.2.0, GNU ld …)".
 _GCC = re.compile(r"gcc\D*?(?:-\d+)?[^)]*\)\s+(\d+)\.")
@@ -119,9 +121,11 @@ def kernel_range(scene: Scene) -> Iterator[Finding]:
 
 
 def distro(scene: Scene) -> Iterator[Finding]:
-    """There is a template for this distro."""
+    """There is a template for this distro, and data of its release."""
     try:
         family_of(_kernel_distro(scene))
+        if distro_named(_kernel_distro(scene)) is not None:
+            find_distro(_release(scene))
     except NotFoundError as error:
         yield Finding(
             "warn",
@@ -134,8 +138,9 @@ def distro(scene: Scene) -> Iterator[Finding]:
 def headers_source(scene: Scene) -> Iterator[Finding]:
     """A host that has no package manager of its own says where headers come from."""
     distro_id = _kernel_distro(scene)
-    known = scene.config.distro(distro_id).archive.mirror
-    if scene.facts.immutable and known is None and scene.config.registry.address is None:
+    settings = scene.config.distro(distro_id)
+    known = settings.archive.mirror or settings.repositories or distro_named(distro_id)
+    if scene.facts.immutable and not known and scene.config.registry.address is None:
         yield Finding(
             "warn",
             f"this host is immutable ({scene.facts.immutable}), and provision.toml names neither a"
@@ -146,9 +151,30 @@ def headers_source(scene: Scene) -> Iterator[Finding]:
         )
 
 
+def entitlement(scene: Scene) -> Iterator[Finding]:
+    """A host whose distro asks for a subscription has one, or names repositories of its own."""
+    distro_id = _kernel_distro(scene)
+    known = distro_named(distro_id)
+    if known is None or scene.config.distro(distro_id).repositories:
+        return
+    for one in known.entitlement:
+        if one.required and not in_root(scene.root, one.host).exists():
+            yield Finding(
+                "warn",
+                f"{one.host} is missing, which the repositories of {known.name} ask for",
+                "the headers of its kernels can't be downloaded without it",
+                f"register this host, or name a mirror: [distros.{distro_id}] repositories in"
+                " /etc/provision/provision.toml",
+            )
+
+
 def _kernel_distro(scene: Scene) -> str:
-    named = scene.config.kernel_distro
-    return named.partition(":")[0] if named else scene.facts.distro.id
+    return _release(scene).partition(":")[0]
+
+
+def _release(scene: Scene) -> str:
+    own = scene.facts.distro
+    return scene.config.kernel_distro or f"{own.id}:{own.version}"
 
 
 def engine(scene: Scene) -> Iterator[Finding]:

@@ -70,6 +70,7 @@ class Built:
         seconds: How long it took; 0.0 if it existed.
         steps: How long each instruction took.
         log: The build's output; None if it existed.
+        differing: Modules that are not those of the image that was replaced, a line each.
     """
 
     image: str
@@ -79,6 +80,7 @@ class Built:
     seconds: float = 0.0
     steps: tuple[StepRecord, ...] = ()
     log: Path | None = None
+    differing: tuple[str, ...] = ()
 
 
 def find(engine: Engine, pin: Pin) -> Image | None:

@@ -41,6 +41,7 @@ from provision.rootfs import in_root
 _PROXIES = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 # Some minutes on a slow network; a mirror that hangs is given up earlier by the package manager.
 _LIMIT_S = 3600.0
+_VERSION = '. /etc/os-release && echo "$VERSION_ID"'
 _MAJOR = re.compile(r"^(?:[0-9]+:)?([0-9]+)")
 
 
@@ -276,10 +277,11 @@ class _Solver:
             f"sh {WORK}/script.sh", on_line=lambda line: self.progress(Output(line))
         )
         if ran.status != 0:
-            raise self.family.explain(self._failure(ran.status, ran.said))
+            version = container.run(_VERSION, on_line=lambda _line: None).said.strip()
+            raise self.family.explain(self._failure(ran.status, ran.said, version))
         return container.read(f"{WORK}/{script.output}")
 
-    def _failure(self, status: int, said: str) -> Failure:
+    def _failure(self, status: int, said: str, version: str | None = None) -> Failure:
         request = self.request
         return Failure(
             status=status,
@@ -290,6 +292,7 @@ class _Solver:
             architecture=request.architecture,
             query=self.query,
             image=request.base.image,
+            full_version=version or None,
             is_own=bool(request.repositories),
         )
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from provision.errors import NotFoundError
 from provision.files import write_atomic
 from provision.image.base import BaseRequest, find_base, make_base
-from provision.image.build import BuildRequest, Built, build
+from provision.image.build import BuildRequest, Built, build, find
 from provision.image.connection import connect
 from provision.image.engine import Engine
 from provision.image.packages import PackageStore
 from provision.pin import ArchiveSource, BasePin, keyring_digest
+from provision.pipeline.comparison import differences, explanation, module_sums
 from provision.pipeline.resolution import (
     Resolved,
     base_request,
@@ -23,6 +24,7 @@ from provision.pipeline.resolution import (
 )
 from provision.pipeline.settings import Settings
 from provision.progress import Note, Progress, silent
+from provision.render import RenderedContext
 
 # Build arguments that every Dockerfile has; Docker leaves them out of the layers' history.
 # Source: https://docs.docker.com/reference/dockerfile/#predefined-args
@@ -68,9 +70,13 @@ def build_image(
         BuildError: A step failed; says which source line, package or checksum.
         ProvisionError: The engine failed.
     """
+    context = render_context(resolved)
     request = BuildRequest(
         pin=resolved.pin,
-        files=context_files(settings, resolved, progress=progress),
+        files={
+            **context.files,
+            **downloaded_files(settings, resolved, context, progress=progress),
+        },
         state=settings.state,
         build_args=build_arguments(
             settings,
@@ -83,36 +89,49 @@ def build_image(
         network="none" if resolved.pin.closure else how.network or settings.config.engine.network,
         rebuild=how.rebuild,
     )
-    return build(engine, request, progress=progress)
+    replaced = find(engine, resolved.pin) if how.rebuild else None
+    before = module_sums(settings, engine, replaced) if replaced else {}
+    built = build(engine, request, progress=progress)
+    image = engine.image(built.image_id) if before and built.built else None
+    if image is None:
+        return built
+    differing = differences(before, module_sums(settings, engine, image))
+    if differing:
+        progress(Note(explanation(differing)))
+    return replace(built, differing=differing)
 
 
-def context_files(
-    settings: Settings, resolved: Resolved, *, progress: Progress = silent
-) -> dict[str, bytes | Path]:
-    """Return the whole build context of a Pin: what is rendered, and files of the package store.
+def downloaded_files(
+    settings: Settings,
+    resolved: Resolved,
+    context: RenderedContext,
+    *,
+    progress: Progress = silent,
+) -> dict[str, Path]:
+    """Return the files of a build context that are not rendered, in the package store.
+
+    Args:
+        settings: The host.
+        resolved: What is built.
+        context: Its context.
+        progress: Told what is downloaded.
 
     Raises:
         NotFoundError: A package or source is neither in the store nor at any of its addresses.
     """
-    context = render_context(resolved)
-    files: dict[str, bytes | Path] = dict(context.files)
-    if not context.downloads:
-        return files
     store = PackageStore(settings.state)
-    known = {package.sha256: package.size for package in resolved.pin.closure}
+    sizes = {package.sha256: package.size for package in resolved.pin.closure}
     sources = {s.sha256: s.url for s in resolved.pin.sources if isinstance(s, ArchiveSource)}
-    for path, sha256 in context.downloads.items():
-        urls = resolved.urls.get(sha256, ())
-        if sha256 in sources:
-            urls = (sources[sha256],)
-        files[path] = store.fetch(
+    return {
+        path: store.fetch(
             sha256,
-            urls,
+            (sources[sha256],) if sha256 in sources else resolved.urls.get(sha256, ()),
             name=sources.get(sha256, path.rpartition("/")[2]),
-            size=known.get(sha256),
+            size=sizes.get(sha256),
             progress=progress,
         )
-    return files
+        for path, sha256 in context.downloads.items()
+    }
 
 
 def wanted_base(settings: Settings, distro: str | None) -> BaseRequest:

@@ -23,6 +23,7 @@ from provision.pipeline.images import BuildSettings, build_image
 from provision.pipeline.registry import UnsignedError, may_pull, registry_reference
 from provision.pipeline.resolution import Resolved
 from provision.pipeline.settings import Settings
+from provision.pipeline.signing import is_signed_here
 from provision.progress import Note, Progress, silent
 
 Origin = Literal["store", "engine", "registry", "build"]
@@ -74,8 +75,12 @@ def obtain(
         with changing(layout, progress):
             report = verify_path(entry, progress=progress) if entry.is_dir() else None
         if report is not None and report.manifest is not None and not report.findings:
-            return Obtained(report.manifest, entry, "store", _total(begun))
-        if report is not None:
+            if is_signed_here(settings, entry, report.manifest):
+                return Obtained(report.manifest, entry, "store", _total(begun))
+            # The same build, and so the same entry: unpacked and signed again.
+            progress(Note(f"{entry} is not signed with this host's key; signing it"))
+            replace = True
+        elif report is not None:
             progress(Note(f"{entry} is damaged; making it again"))
             replace = True
     reference = _pulled(settings, engine(), resolved.pin, progress)

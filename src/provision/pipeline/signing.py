@@ -5,10 +5,28 @@ from __future__ import annotations
 from pathlib import Path
 
 from provision.manifest import Manifest
-from provision.modules.signing import sign
+from provision.modules.signing import sign, verify_signatures
 from provision.pipeline.resolution import signing_key
 from provision.pipeline.settings import Settings
 from provision.progress import Progress, silent
+from provision.rootfs import in_root
+
+
+def is_signed_here(settings: Settings, entry: Path, manifest: Manifest) -> bool:
+    """Return whether an entry's modules carry the signatures that this host would give them.
+
+    A key is no part of a Pin with a closure: where provision.toml names another key now, the
+    entry stays the right one, and only its signatures are of before.
+
+    Raises:
+        NotFoundError: There is no certificate, or no ``openssl``.
+        OSError: A module can't be read.
+    """
+    certificate = settings.config.signing.certificate
+    if certificate is None or not manifest.pin.closure:
+        return True
+    path = in_root(settings.root, certificate)
+    return not verify_signatures(entry, manifest, path)
 
 
 def sign_entry(

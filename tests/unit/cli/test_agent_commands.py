@@ -148,6 +148,7 @@ def test_gc_says_what_it_removes(host: Host, call: Call) -> None:
     assert call("gc", "--root", host.root, "--json").document == {
         "artifacts": [],
         "images": [],
+        "packages": [],
         "dry_run": False,
     }
 

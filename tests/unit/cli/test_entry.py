@@ -24,7 +24,11 @@ def test_the_version_is_told(call: Call) -> None:
     [
         (["instal"], "Did you mean 'install'?"),
         (["frobnicate"], "There is no command 'frobnicate'"),
-        (["build"], "Missing argument 'DRIVER'"),
+        (["verify"], "Missing argument"),
+        (["build"], "Give either DRIVER or --pin FILE"),
+        (["build", "x", "--pin", "pin.json"], "Give either DRIVER or --pin FILE"),
+        (["build", "--pin", "pin.json", "--kernel", "6.1"], "--kernel can't be given with --pin"),
+        (["drivers", "x", "--distros"], "--distros can't be given together"),
         (["build", "x", "--jobs", "0"], "--jobs"),
         (["build", "x", "--kernle", "6.1"], "--kernel"),
     ],

@@ -121,6 +121,14 @@ def _other_distro(host: DoctorHost) -> None:
     host.file("etc/os-release", "ID=plan9\nVERSION_ID=4\n")
 
 
+def _other_release(host: DoctorHost) -> None:
+    host.file("etc/os-release", "ID=rocky\nVERSION_ID=7\n")
+
+
+def _no_subscription(host: DoctorHost) -> None:
+    host.file("etc/os-release", "ID=rhel\nVERSION_ID=9.4\n")
+
+
 def immutable(host: DoctorHost) -> None:
     host.file("proc/mounts", "/dev/sda1 / ext4 rw 0 0\n/dev/sda2 /usr ext4 ro 0 0\n")
 
@@ -251,6 +259,8 @@ CASES: list[tuple[str, Break, str, str]] = [
     ("compiler", _other_compiler, "warn", "built by gcc-12, and the running kernel by gcc 13"),
     ("kernel-range", _too_new_a_kernel, "warn", "not known to build on 6.12.1-amd64"),
     ("distro", _other_distro, "warn", "'plan9'"),
+    ("distro", _other_release, "warn", "'rocky:7'"),
+    ("entitlement", _no_subscription, "warn", "/etc/pki/entitlement is missing"),
     ("headers-source", immutable, "warn", "immutable (read-only)"),
     ("engine", _no_engine, "warn", "no container engine"),
     ("registry", _registry_without_leave, "warn", "nothing is pulled from there"),

@@ -49,6 +49,8 @@ class FakeContainer:
         self.scripts.append(files["script.sh"].decode())
 
     def run(self, script: str, *, on_line: Callable[[str], None]) -> Ran:
+        if "os-release" in script:
+            return Ran(0, "9.6")
         assert script == "sh /provision/solve/script.sh"
         status, said, listing = self.answers.pop(0)
         on_line(said)
@@ -136,7 +138,7 @@ def test_what_was_solved_once_is_not_solved_again(tmp_path: Path) -> None:
     ],
 )
 def test_every_input_counts(tmp_path: Path, changes: dict[str, object]) -> None:
-    assert request(tmp_path, **changes).key != request(tmp_path).key
+    assert request(tmp_path, "rocky:9", **changes).key != request(tmp_path).key
 
 
 def test_a_compiler_of_another_major_version_is_not_taken(tmp_path: Path) -> None:
@@ -223,3 +225,11 @@ def test_named_repositories_need_no_entitlement(tmp_path: Path) -> None:
 def test_kernels_are_listed_without_one(tmp_path: Path) -> None:
     engine = SolvingEngine(FakeContainer([(0, "", f"kernel-devel-uname-r = {KERNEL}\n")]))
     assert list_kernels(lambda: engine, request(tmp_path, kernel="")) == (KERNEL,)
+
+
+def test_a_vault_has_the_release_of_the_base_image_in_its_address(tmp_path: Path) -> None:
+    said = f"No match for argument: kernel-devel-uname-r = {KERNEL}"
+    engine = SolvingEngine(FakeContainer([(1, said, "")]))
+    with pytest.raises(NotFoundError) as caught:
+        solve(lambda: engine, request(tmp_path), PackageStore(tmp_path))
+    assert "vault/rocky/9.6/BaseOS" in str(caught.value.resolution)

@@ -206,12 +206,12 @@ def test_the_base_image_that_the_config_names_is_wanted(settings: Settings) -> N
 
 
 def test_provision_toml_says_whose_kernels_a_host_runs(settings: Settings) -> None:
-    """As on Fedora CoreOS stand-ins; what the caller names goes before."""
-    (settings.root / "etc/os-release").write_text("ID=fedora\nVERSION_ID=43\n")
+    """As on stand-ins of hosts that are not supported; what the caller names goes before."""
+    (settings.root / "etc/os-release").write_text("ID=plan9\nVERSION_ID=4\n")
     config = settings.config.model_copy(update={"kernel_distro": "debian:12"})
     chosen = resolution.choose_distro(replace(settings, config=config), None)
     assert (chosen.id, chosen.codename) == ("debian", "bookworm")
     named = resolution.choose_distro(replace(settings, config=config), "debian:13")
     assert named.codename == "trixie"
-    with pytest.raises(NotFoundError, match="fedora:43"):
+    with pytest.raises(NotFoundError, match="plan9:4"):
         resolution.choose_distro(settings, None)

@@ -11,15 +11,18 @@ from typing import cast
 import pytest
 
 from provision.catalogue import Catalogue
-from provision.config import Config, RegistryConfig
+from provision.config import Config, RegistryConfig, SigningConfig
+from provision.documents import load_json
 from provision.errors import ProvisionError
 from provision.image.build import DIGEST_LABEL, Built, find
 from provision.image.engine import Engine, Image, Message
 from provision.image.push import Pushed
 from provision.install.layout import Layout
 from provision.install.origin import unsigned_reference
-from provision.modules.verify import verify
-from provision.pipeline import obtaining
+from provision.manifest import Manifest
+from provision.modules.verify import MANIFEST, Finding, verify
+from provision.pin import ClosurePackage
+from provision.pipeline import obtaining, signing
 from provision.pipeline.artifacts import activate_entry, retire
 from provision.pipeline.obtaining import obtain
 from provision.pipeline.registry import registry_reference
@@ -212,3 +215,52 @@ def test_a_retired_driver_leaves_other_peoples_files(tmp_path: Path) -> None:
     assert not layout.current.is_symlink()
     assert layout.loader_config.read_text() == "mine"
     assert entry.is_dir()
+
+
+def test_an_entry_that_another_key_signed_is_signed_again_and_not_built(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = _engine(tmp_path, monkeypatch)
+    obtain(settings, lambda: engine, RESOLVED)
+    asked: list[Path] = []
+
+    def is_signed_here(_settings: Settings, entry: Path, _manifest: Manifest) -> bool:
+        asked.append(entry)
+        return False
+
+    monkeypatch.setattr(obtaining, "is_signed_here", is_signed_here)
+    engine.calls.clear()
+    found = obtain(settings, lambda: engine, RESOLVED)
+    assert asked == [found.entry]
+    # The image is there: it only gets its name again.
+    assert found.origin == "engine"
+    assert engine.calls == ["name"]
+
+
+def test_the_key_counts_where_the_pin_names_none(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = ClosurePackage(
+        name="gcc",
+        version="12-1",
+        arch="x86_64",
+        sha256="0" * 64,
+        size=1,
+        repository="baseos",
+        location="gcc.rpm",
+    )
+    make_artifact(tmp_path / "plain", pin=PIN)
+    closed = PIN.model_copy(update={"closure": (package,)})
+    make_artifact(tmp_path / "closed", pin=closed)
+    plain, with_closure = (
+        load_json(tmp_path / name / MANIFEST, Manifest) for name in ("plain", "closed")
+    )
+    signing_config = SigningConfig(key="/key", certificate="/certificate")
+    signs = replace(settings, config=settings.config.model_copy(update={"signing": signing_config}))
+    wrong = (Finding("demo.ko", "signature", "is another's"),)
+    monkeypatch.setattr(signing, "verify_signatures", lambda *_given: wrong)
+    assert not signing.is_signed_here(signs, tmp_path / "closed", with_closure)
+    assert signing.is_signed_here(signs, tmp_path / "plain", plain)
+    assert signing.is_signed_here(settings, tmp_path / "closed", with_closure)
+    monkeypatch.setattr(signing, "verify_signatures", lambda *_given: ())
+    assert signing.is_signed_here(signs, tmp_path / "closed", with_closure)

@@ -95,7 +95,7 @@ def _check(subject: Subject, target: Target) -> None:
     if subject.pin_file is not None and given:
         raise UsageError(
             f"{', '.join(given)} can't be given with --pin: the file says all of that.",
-            resolution="Leave it out, or resolve again with it.",
+            resolution="Leave it out, or resolve again with it ('provision resolve --help').",
         )
 
 
@@ -117,6 +117,7 @@ def _document(pin: Pin, built: Built, pushed: Pushed | None) -> dict[str, Any]:
             for step in built.steps
         ],
         "log": str(built.log) if built.log else None,
+        "differing": list(built.differing),
         "pushed": asdict(pushed) if pushed else None,
     }
 

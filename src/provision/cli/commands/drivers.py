@@ -11,19 +11,43 @@ from provision.catalogue import Entry
 from provision.cli import options
 from provision.cli.output import print_fields, print_json
 from provision.cli.table import print_table
+from provision.distros import Distro, Proof, all_distros
+from provision.errors import UsageError
 from provision.pipeline.settings import load_settings
 
 
 @click.command("drivers")
 @click.argument("driver", required=False)
+@click.option(
+    "--distros",
+    "of_distros",
+    is_flag=True,
+    help="List the distros that drivers are built for, and what was run for each.",
+)
 @options.catalogue
 @options.root
 @options.as_json
-def command(*, driver: str | None, catalogues: tuple[Path, ...], root: Path, as_json: bool) -> None:
+def command(
+    *,
+    driver: str | None,
+    of_distros: bool,
+    catalogues: tuple[Path, ...],
+    root: Path,
+    as_json: bool,
+) -> None:
     """List the drivers of the catalogue, or show one.
 
     With DRIVER, its recipe is checked and shown; all mistakes in it are reported together.
     """
+    if of_distros:
+        if driver is not None:
+            raise UsageError(
+                "DRIVER and --distros can't be given together.",
+                resolution="'provision kernels DRIVER --distro ID:VERSION' says what a driver"
+                " builds on ('provision kernels --help').",
+            )
+        _show_distros(as_json=as_json)
+        return
     catalogue = load_settings(root, catalogues=catalogues).catalogue
     if driver is not None:
         _show(catalogue.entry(driver), as_json=as_json)
@@ -47,6 +71,41 @@ def command(*, driver: str | None, catalogues: tuple[Path, ...], root: Path, as_
     print_table(("driver", "flavours", "source", "what it is"), rows)
     for problem in problems:
         click.echo(f"Left out: {problem.message}\n{problem.details}", err=True)
+
+
+def _show_distros(*, as_json: bool) -> None:
+    distros = all_distros()
+    if as_json:
+        print_json({"distros": [_distro(distro) for distro in distros]})
+        return
+    rows = [
+        (
+            distro.name,
+            distro.family,
+            ", ".join(f"{distro.id}:{release.version}" for release in distro.releases),
+            "\n".join(_proof(proof) for proof in distro.proven),
+        )
+        for distro in distros
+    ]
+    print_table(("distro", "family", "releases", "what was run"), rows)
+
+
+def _proof(proof: Proof) -> str:
+    return proof.what if proof.on is None else f"{proof.what}; on {proof.on}"
+
+
+def _distro(distro: Distro) -> dict[str, Any]:
+    return {
+        "id": distro.id,
+        "name": distro.name,
+        "family": distro.family,
+        "releases": [
+            release.model_dump(mode="json", include={"version", "codename", "end", "image"})
+            for release in distro.releases
+        ],
+        "flavours": [rule.flavour for rule in distro.headers if rule.refusal is None],
+        "proven": [proof.model_dump(mode="json") for proof in distro.proven],
+    }
 
 
 def _show(entry: Entry, *, as_json: bool) -> None:

@@ -25,7 +25,8 @@ from provision.cli.reconciling import lazily_shown
 def command(*, images: bool, root: Path, dry_run: bool, as_json: bool) -> None:
     """Remove artifacts that no kernel needs: what the running and other bootable ones use stays.
 
-    [policy] keep says how many more stay of each kernel, to roll back to.
+    [policy] keep says how many more stay of each kernel, to roll back to. Of the package store
+    goes what was of no use for 30 days, except what kernels of this host are built with.
     """
     root = root.resolve()
     gone: list[str] = []
@@ -35,19 +36,28 @@ def command(*, images: bool, root: Path, dry_run: bool, as_json: bool) -> None:
             # Loads the engine's SDK.
             cleaning = importlib.import_module("provision.agent.clean_images")
             gone = cleaning.remove_images(root, removed, dry_run=dry_run, progress=shown)
+        # Loads the models of what is in there.
+        packages = importlib.import_module("provision.agent.clean_packages")
+        files = packages.remove_packages(root, dry_run=dry_run)
     if as_json:
         found = [asdict(one) for one in removed]
-        print_json({"artifacts": found, "images": gone, "dry_run": dry_run})
+        listed = [{"name": name, "size": size} for name, size in files]
+        print_json({"artifacts": found, "images": gone, "packages": listed, "dry_run": dry_run})
     else:
-        _print(removed, gone, dry_run=dry_run)
+        _print(removed, gone, files, dry_run=dry_run)
 
 
-def _print(removed: list[Removed], images: list[str], *, dry_run: bool) -> None:
+def _print(
+    removed: list[Removed], images: list[str], files: list[tuple[str, int]], *, dry_run: bool
+) -> None:
     verb = "would remove" if dry_run else "removed"
     for one in removed:
         size = f" ({megabytes(one.size)})" if one.size is not None else ""
         click.echo(f"{verb} {one.driver} {one.digest}{size}: {one.reason}")
     for image in images:
         click.echo(f"{verb} the image {image}")
-    if not removed and not images:
+    if files:
+        size = megabytes(sum(size for _name, size in files))
+        click.echo(f"{verb} {len(files)} files of the package store ({size})")
+    if not removed and not images and not files:
         click.echo("Nothing to remove.")

@@ -11,7 +11,7 @@ from provision.cli.output import print_json
 from provision.cli.target import Target, job, target
 from provision.errors import UsageError
 from provision.files import write_atomic
-from provision.pipeline.images import context_files
+from provision.pipeline.images import downloaded_files
 from provision.pipeline.resolution import render_context
 
 
@@ -48,11 +48,9 @@ def command(
         names = sorted([*context.files, *context.downloads])
         if not dry_run:
             context.write(output)
-            for name, content in context_files(
-                work.settings, resolved, progress=work.progress
-            ).items():
-                if isinstance(content, Path):
-                    write_atomic(output / name, content.read_bytes())
+            files = downloaded_files(work.settings, resolved, context, progress=work.progress)
+            for name, path in files.items():
+                write_atomic(output / name, path.read_bytes())
     if as_json:
         print_json(
             {
