@@ -342,9 +342,9 @@ class _Solver:
             f"The kernel {request.kernel} was built with a compiler of major version"
             f" {compilers[0].major}, which {request.distro.name} {request.release.version} does not"
             " package.",
-            resolution="Modules of another compiler may not load, or worse. Enable the repository"
-            " that has it in the base image, or take a base image of the release that the kernel"
-            " is from (--base).",
+            resolution="Enable the repository that has it in the base image, or take a base image"
+            " of the release that the kernel is from (--base): modules of another compiler may not"
+            " load, or crash the kernel.",
             details=f"CONFIG_CC_VERSION_TEXT: {text}\nlooked for: {tried}",
         )
 
