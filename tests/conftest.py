@@ -50,6 +50,7 @@ _LONGEST = [
     "tests/vm/test_loaded_module.py",
     "tests/vm/test_units.py",
     "tests/vm/test_driver_versions.py",
+    "tests/engine/test_rpm_distros.py",
     "tests/engine/test_clean_clone.py",
     "tests/engine/test_agent.py",
     "tests/engine/test_interrupted.py",

@@ -95,7 +95,8 @@ def rocky_10(kernel: str) -> RpmDistro:
     compiler, as those of EL 10 do.
     """
     version, _, release = kernel.partition("-")
-    headers = El(version, release, uname=kernel, requires=("gcc", "make"))
+    # Debian's 6.12 calls pahole for every module.
+    headers = El(version, release, uname=kernel, requires=("gcc", "make", "pahole"))
     return _rocky("10.0", "trixie", kernel, headers)
 
 

@@ -39,7 +39,10 @@ _BASE = (
     *("bash", "coreutils", "dash", "diffutils", "findutils", "grep", "gzip", "libc-bin", "mawk"),
     *("rpm", "sed", "tar", "xz-utils"),
 )
-_TO_BUILD = ("gcc", "kmod", "libc6-dev", "libelf-dev", "make", "openssl", "patch", "python3")
+_TO_BUILD = (
+    *("gcc", "kmod", "libc6-dev", "libelf-dev", "make", "openssl", "patch", "perl-base"),
+    "python3",
+)
 # Debian 13's zypper is not asked for by anything.
 _SOLVERS = {"bookworm": ("dnf", "zypper"), "trixie": ("dnf",)}
 _KERNEL_STARTS = ("linux-headers-", "linux-kbuild-", "linux-compiler-")
@@ -140,8 +143,7 @@ def _digest(*parts: object) -> str:
 
 def _debs(suite: str) -> list[Path]:
     """All Debian packages that a suite's stand-ins are made from."""
-    kernel = "amd64" if suite == "trixie" else kernels()[1]
-    wanted = (*_BASE, *_SOLVERS[suite], *_TO_BUILD, f"linux-headers-{kernel}")
+    wanted = _wanted(suite)
 
     def make(folder: Path) -> None:
         folder.mkdir()
@@ -152,6 +154,11 @@ def _debs(suite: str) -> list[Path]:
     return sorted(cached(f"rpm-debs-{suite}-{_digest(wanted)}", make).glob("*.deb"))
 
 
+def _wanted(suite: str) -> tuple[str, ...]:
+    kernel = "amd64" if suite == "trixie" else kernels()[1]
+    return (*_BASE, *_SOLVERS[suite], *_TO_BUILD, f"linux-headers-{kernel}")
+
+
 def _pool(suite: str) -> Path:
     """Those packages as signed RPMs; the kernel's headers are each distro's own."""
     key = signing_key("distro")
@@ -160,7 +167,8 @@ def _pool(suite: str) -> Path:
         plain = [deb for deb in _debs(suite) if not deb.name.startswith(_KERNEL_STARTS)]
         repackage(plain, folder, key=key)
 
-    return cached(f"rpm-pool-{suite}-{_digest(suite, key.public.read_text(), _PACKAGES)}", make)
+    inputs = (suite, _wanted(suite), key.public.read_text(), _PACKAGES)
+    return cached(f"rpm-pool-{suite}-{_digest(*inputs)}", make)
 
 
 def _make_site(distro: RpmDistro, pool: Path, folder: Path) -> None:

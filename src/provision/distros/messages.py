@@ -16,7 +16,9 @@ from provision.errors import NotFoundError, ProvisionError
 _LINES = 25
 # sh's exit status where there is no such program.
 _NO_PROGRAM = 127
-_INDEX = re.compile(r"repomd\.xml|metadata")
+# Not the ordinary lines about it: "Retrieving repository 'oss' metadata [done]" of zypper, "Last
+# metadata expiration check: …" of dnf.
+_INDEX = re.compile(r"repomd\.xml|(?:[Dd]ownload|[Dd]ownloading|Valid) metadata")
 # The minor release that a kernel of the RHEL family is from: 5.14.0-427.13.1.el9_4.x86_64.
 _MINOR = re.compile(r"\.el([0-9]+)_([0-9]+)\b")
 _MAJOR = re.compile(r"^[0-9]+")

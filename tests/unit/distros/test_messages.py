@@ -72,7 +72,8 @@ def failure(name: str, kernel: str, said: str, status: int = 1) -> ProvisionErro
         (
             "rocky",
             _ROCKY,
-            """[MIRROR] gcc-11.rpm: Status code: 404 for http://m/gcc-11.rpm
+            """Last metadata expiration check: 0:00:07 ago on Sun Nov 22 14:10:20 2026.
+[MIRROR] gcc-11.rpm: Status code: 404 for http://m/gcc-11.rpm
 Error: Error downloading packages:
   Cannot download gcc-11.rpm: All mirrors were tried""",
             "out of step",
@@ -81,9 +82,22 @@ Error: Error downloading packages:
         (
             "opensuse-leap",
             _LEAP,
-            "File './x86_64/gcc-7.rpm' not found on medium 'http://m/'",
+            """Retrieving repository 'repo-oss' metadata [.done]
+Retrieving: gcc-7.rpm [not found]
+Abort, retry, ignore? [a/r/i/...? shows all options] (a): a
+File './x86_64/gcc-7.rpm' not found on medium 'http://m/'""",
             "out of step",
             "another mirror",
+        ),
+        (
+            "opensuse-leap",
+            _LEAP,
+            """Retrieving repository 'repo-oss' metadata [.error]
+Repository 'repo-oss' is invalid.
+[repo-oss|http://m/] Valid metadata not found at specified URL
+File '/repodata/repomd.xml' not found on medium 'http://m/'""",
+            "can't be reached",
+            "[engine] network",
         ),
         (
             "rocky",
