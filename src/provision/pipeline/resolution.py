@@ -363,15 +363,18 @@ def base_request(
 ) -> BaseRequest:
     """Return which base image a distro is built on here."""
     configured = settings.config.distro(distro.id).base_images.get(distro.version)
-    data, release = distros.release_of(distro)
+    # Where a kernel tree is built in, the distro may be one that there are no data of.
+    data = distros.distro_named(distro.id)
+    release = data.release(distro.version) if data else None
+    apt = data.apt if data else None
     return BaseRequest(
         distro=distro.id,
         version=distro.version,
         codename=distro.codename,
         architecture=read_facts(settings.root).arch,
-        reference=reference or configured or release.image,
-        can_be_made=data.apt is not None,
-        script=data.apt.debootstrap_script if data.apt else None,
+        reference=reference or configured or (release.image if release else None),
+        can_be_made=apt is not None,
+        script=apt.debootstrap_script if apt else None,
     )
 
 

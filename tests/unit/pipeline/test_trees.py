@@ -239,6 +239,15 @@ def test_debians_packages_are_no_source_in_a_developer_container(settings: Setti
         _resolved(settings, kernel="6.6.74-flatcar", distro="flatcar:4081.2.0")
 
 
+def test_a_base_image_needs_no_data_of_the_distro(settings: Settings) -> None:
+    """Such as an old release of Flatcar, or the distro of a vendor's kernel."""
+    for name in ("flatcar", "vendor"):
+        distro = DistroPin(id=name, version="3227.2.4", codename=name)
+        assert resolution.base_request(settings, distro).reference is None
+        named = resolution.base_request(settings, distro, reference="mine:1")
+        assert (named.name, named.can_be_made) == ("mine:1", False)
+
+
 def test_cos_is_found_by_its_build(root: Path) -> None:
     (root / "etc/provision/provision.toml").write_text("")
     (root / "etc/os-release").write_text("ID=cos\nVERSION_ID=117\nBUILD_ID=18613.164.68\n")
