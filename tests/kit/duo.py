@@ -154,8 +154,11 @@ sha256 = "{sha256}"
 
 
 @contextmanager
-def duo_catalogue(folder: Path) -> Iterator[Path]:
-    """A catalogue below `folder` with every version of the driver, served meanwhile."""
+def duo_catalogue(folder: Path, *, host: str = "127.0.0.1") -> Iterator[Path]:
+    """A catalogue below `folder` with every version of the driver, served meanwhile.
+
+    `host` is this machine's loopback address, as the one that downloads has to name it.
+    """
     versions = (*DUO_VERSIONS, DUO_BROKEN)
     tarballs = {version: _tarball(folder / "files", version) for version in versions}
     recipe = folder / "drivers" / DUO / "driver.toml"
@@ -164,7 +167,7 @@ def duo_catalogue(folder: Path) -> Iterator[Path]:
         releases = [
             _RELEASE.format(
                 version=version,
-                url=url,
+                url=url.replace("127.0.0.1", host),
                 file=path.name,
                 sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
             )

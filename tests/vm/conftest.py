@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from kit.engine import Engine
     from kit.guest import Guest, Recipe
 
+# What QEMU's user network calls this machine's loopback address:
+# https://www.qemu.org/docs/master/system/devices/net.html#using-the-user-mode-network-stack
+HOST = "10.0.2.2"
+
 
 @pytest.fixture(scope="session", autouse=True)
 def _able() -> None:
@@ -30,8 +34,8 @@ def _able() -> None:
 
 @pytest.fixture(scope="session")
 def engine_address(engine: Engine) -> str:
-    """The engine's address as a guest has to name it: slirp calls this machine 10.0.2.2."""
-    return f"tcp://10.0.2.2:{engine.port}"
+    """The engine's address as a guest has to name it."""
+    return f"tcp://{HOST}:{engine.port}"
 
 
 @pytest.fixture(scope="session")
@@ -64,6 +68,6 @@ def loaded_guest(
 
 @pytest.fixture(scope="session")
 def duo_drivers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A catalogue with the driver `duo`, whose source is served for build containers."""
-    with duo_catalogue(tmp_path_factory.mktemp("duo")) as folder:
+    """A catalogue with the driver `duo`, whose source is served for guests."""
+    with duo_catalogue(tmp_path_factory.mktemp("duo"), host=HOST) as folder:
         yield folder
