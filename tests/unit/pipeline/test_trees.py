@@ -270,3 +270,10 @@ def test_a_pin_is_built_from_the_store(settings: Settings, root: Path, tmp_path:
     again.attached["kernel/tree.tar"].unlink()
     with pytest.raises(NotFoundError, match="is not in the package store"):
         read_pin(settings, path)
+
+
+@pytest.mark.parametrize("name", ["Debian:12", "debian:12 ", "-:1", "flatcar:3227 2"])
+def test_a_name_that_no_distro_has_is_said(root: Path, name: str) -> None:
+    with pytest.raises(NotFoundError, match="is not supported") as caught:
+        choose_tree(load_settings(root), _KERNEL, name)
+    assert "debian:12" in str(caught.value.resolution)
