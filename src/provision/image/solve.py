@@ -274,7 +274,7 @@ class _Solver:
         """Put the files that the store lacks into it."""
         if self.store is None or script.folder is None:
             return
-        missing = {p.file: p.pinned for p in packages if not self.store.has(p.pinned.sha256)}
+        missing = {p.file: p.pinned for p in packages if not self.store.whole(p.pinned.sha256)}
         if not missing:
             return
         self.progress(Note(f"Storing {len(missing)} packages"))

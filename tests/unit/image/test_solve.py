@@ -113,7 +113,7 @@ def test_headers_first_then_the_compiler_that_built_the_kernel(tmp_path: Path) -
     assert [header.name for header in found.headers] == ["kernel-devel"]
     assert [tool.name for tool in found.tools] == ["make"]
     assert len(found.packages) == 3
-    assert all(store.has(package.sha256) for package in found.packages)
+    assert all(store.whole(package.sha256) for package in found.packages)
     first, second = container.scripts
     assert " gcc" not in first
     assert f"'kernel-devel-uname-r = {KERNEL}' gcc make" in second

@@ -14,7 +14,7 @@ from provision.archive import ArchiveIndex
 from provision.config import TreeConfig
 from provision.errors import ConfigError, NotFoundError, ProvisionError, UsageError
 from provision.image.engine import Image
-from provision.image.packages import Closure
+from provision.image.packages import Closure, PackageStore
 from provision.image.solve import SolveRequest
 from provision.pin import DistroPin, Pin
 from provision.pipeline import resolution
@@ -267,6 +267,11 @@ def test_a_pin_is_built_from_the_store(settings: Settings, root: Path, tmp_path:
     assert again.attached == resolved.attached
     store = TreeStore(settings)
     assert store.add(b"the source") == resolved.pin.tree.tree if resolved.pin.tree else None
+    # Where garbage collection looks, and not beside it.
+    assert {p.parent for p in again.attached.values()} == {PackageStore(settings.state).files}
+    again.attached["kernel/tree.tar"].write_bytes(b"another source")
+    with pytest.raises(NotFoundError, match="damaged there"):
+        read_pin(settings, path)
     again.attached["kernel/tree.tar"].unlink()
     with pytest.raises(NotFoundError, match="is not in the package store"):
         read_pin(settings, path)
