@@ -180,7 +180,8 @@ class PackageStore:
     def keep(self, key: str, closure: Closure) -> None:
         """Keep a closure for the next time."""
         text = closure.model_dump_json(by_alias=True, indent=1)
-        write_atomic(self._closure_path(key), f"{text}\n")
+        # A mirror's address may have a password.
+        write_atomic(self._closure_path(key), f"{text}\n", mode=0o600)
 
     @contextmanager
     def solving(self, key: str, progress: Progress) -> Iterator[None]:
