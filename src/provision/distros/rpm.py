@@ -110,6 +110,8 @@ for file in packages/*.rpm; do
         rm -rf unpacked
     fi
 done
+# A base image may bring the headers along.
+if [ ! -s config ] && [ -s {path} ]; then cp {path} config; fi
 if [ ! -s config ]; then echo "no package holds {config}"; exit {NO_CONFIG}; fi
 """
 

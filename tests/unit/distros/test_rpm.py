@@ -169,3 +169,12 @@ def test_a_mirrors_index_makes_no_package_and_hides_none_from_the_check() -> Non
     check = rpm.key_check(["/keys/*"])
     assert check.index("packages/.[!.]*") < check.index("--checksig")
     assert f"exit {rpm.BAD_SIGNATURE}" in check[: check.index("--checksig")]
+
+
+def test_headers_of_the_base_image_say_what_built_their_kernel() -> None:
+    of_package, _, rest = rpm.config_copy("/usr/src/a b/.config").rpartition(
+        "if [ ! -s config ] &&"
+    )
+    assert "rpm2cpio" in of_package
+    assert " then cp '/usr/src/a b/.config' config; fi\n" in rest
+    assert f"exit {rpm.NO_CONFIG}" in rest
