@@ -59,6 +59,18 @@ class Closure(Frozen):
     urls: dict[Sha256, tuple[str, ...]] = Field(default_factory=dict)
 
 
+class PackageGoneError(NotFoundError):
+    """A file that is neither in the store nor, by now, at any of its addresses.
+
+    Attributes:
+        sha256: Its checksum.
+    """
+
+    def __init__(self, message: str, *, sha256: str, resolution: str, details: str | None) -> None:
+        super().__init__(message, resolution=resolution, details=details)
+        self.sha256 = sha256
+
+
 class PackageStore:
     """The package store of a state folder.
 
@@ -143,7 +155,7 @@ class PackageStore:
             progress: Told how far it is.
 
         Raises:
-            NotFoundError: No address has it; says what was tried.
+            PackageGoneError: No address has it; says what was tried.
             UnreachableError: None can be reached.
         """
         if found := self.whole(sha256):
@@ -244,15 +256,19 @@ class PackageStore:
     def _missing(
         self, name: str, sha256: str, tried: list[str], *, unreachable: bool
     ) -> ProvisionError:
-        kind = UnreachableError if unreachable else NotFoundError
-        return kind(
+        message = (
             f"The file '{name}' (sha256 {sha256[:12]}…) is not in the package store, or is damaged"
-            f" there, and {'no address has it' if tried else 'no address of it is known'}.",
-            resolution=f"Copy it to '{self.path(sha256)}' from a machine whose store has it (the"
-            " same path there), name a mirror that keeps old packages (the distro's vault or"
-            " snapshot service) in /etc/provision/provision.toml, or resolve again with --update.",
-            details="\n".join(["tried:", *tried]) if tried else None,
+            f" there, and {'no address has it' if tried else 'no address of it is known'}."
         )
+        resolution = (
+            f"Copy it to '{self.path(sha256)}' from a machine whose store has it (the"
+            " same path there), name a mirror that keeps old packages (the distro's vault or"
+            " snapshot service) in /etc/provision/provision.toml, or resolve again with --update."
+        )
+        details = "\n".join(["tried:", *tried]) if tried else None
+        if unreachable:
+            return UnreachableError(message, resolution=resolution, details=details)
+        return PackageGoneError(message, sha256=sha256, resolution=resolution, details=details)
 
 
 def closure_key(inputs: Mapping[str, object]) -> str:
