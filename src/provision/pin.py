@@ -60,6 +60,14 @@ def _address(text: object) -> object:
     return text
 
 
+def is_address(text: str) -> bool:
+    """Return whether a text is what ``Url`` takes; package managers know other schemes too."""
+    try:
+        return _address(text) == text
+    except ValueError:
+        return False
+
+
 # Goes into a RUN line: nothing that a shell reads.
 Url = Annotated[str, StringConstraints(pattern=_URL), BeforeValidator(_address)]
 Commit = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]

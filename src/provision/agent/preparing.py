@@ -22,6 +22,7 @@ from provision.agent.plan import Action, Mode
 from provision.errors import ProvisionError
 from provision.host.kernel import kernel_release
 from provision.image.engine import Engine, EngineLostError
+from provision.image.packages import PackageGoneError
 from provision.install.kernels import link_kernel, linked_kernels
 from provision.install.layout import Layout
 from provision.install.locks import changing
@@ -104,7 +105,11 @@ class Preparer:
                 raise _rejected(pin.short_digest, driver, action)
             is_damaged = not slot.is_whole and slot.digest == pin.short_digest
             for _ in range(_ATTEMPTS):
-                obtained = self._obtain(resolved, replace=is_damaged)
+                try:
+                    obtained = self._obtain(resolved, replace=is_damaged)
+                except PackageGoneError as error:
+                    resolved = self._solved_again(driver, action, slot, resolved, error)
+                    obtained = self._obtain(resolved, replace=is_damaged)
                 result = self._link(action, driver, slot, obtained)
                 if result is not None:
                     return result
@@ -112,6 +117,29 @@ class Preparer:
             f"'{obtained.entry}' is removed again and again.",
             resolution="Look for a second 'provision gc' that runs all the time.",
         )
+
+    def _solved_again(
+        self,
+        driver: DesiredDriver,
+        action: Action,
+        slot: Slot,
+        before: Resolved,
+        gone: PackageGoneError,
+    ) -> Resolved:
+        """Return a Pin of packages that there are, in place of one whose mirror has moved on.
+
+        Raises:
+            PackageGoneError: It is the driver's source that is gone.
+            RejectedError: It is one that was rolled back from.
+            ProvisionError: It can't be solved for.
+        """
+        if gone.sha256 not in {package.sha256 for package in before.pin.closure}:
+            raise gone
+        self.progress(Note(f"{gone.message} Solving for the packages again"))
+        resolved = self._resolve(driver, action, update=True)
+        if resolved.pin.short_digest in slot.rejected and not self.mode.retry:
+            raise _rejected(resolved.pin.short_digest, driver, action)
+        return resolved
 
     def _obtain(self, resolved: Resolved, *, replace: bool) -> Obtained:
         """Have the artifact in the store; an engine that is restarted meanwhile is waited for."""
@@ -144,13 +172,14 @@ class Preparer:
                 return
         raise lost
 
-    def _resolve(self, driver: DesiredDriver, action: Action) -> Resolved:
+    def _resolve(self, driver: DesiredDriver, action: Action, *, update: bool = False) -> Resolved:
         wanted = Wanted(
             driver=driver.name,
             kernel=action.kernel,
             version=None if driver.version == "latest" else driver.version,
             flavour=driver.flavour,
             prefer=None if self.mode.update else self._settled(driver, action.kernel),
+            update=update,
         )
         return resolve_pin(self.settings, lambda: self.engine, wanted, progress=self.progress)
 

@@ -165,6 +165,8 @@ rm -f config
 for file in packages/linux-headers-*.deb; do
     dpkg-deb --fsys-tarfile "$file" | tar -xOf - .@config@ > config 2> /dev/null && break
 done
+# A base image may bring the headers along.
+if [ ! -s config ] && [ -s @config@ ]; then cp @config@ config; fi
 if [ ! -s config ]; then echo "no package holds @config@"; exit {NO_CONFIG}; fi"""
 
 

@@ -47,6 +47,14 @@ for key in {patterns}; do [ ! -f "$key" ] || set -- "$@" "$key"; done
 if [ $# -eq 0 ]; then echo "no key of the distro: {patterns}"; exit {NO_KEYS}; fi
 rm -rf {WORK}/keydb && mkdir {WORK}/keydb
 rpmkeys --dbpath {WORK}/keydb --import "$@"
+# Names come from a mirror's index, and the loop below passes over those that begin with a dot.
+for file in packages/* packages/.[!.]* packages/..?*; do
+    [ -e "$file" ] || continue
+    case ${{file#packages/}} in
+        [A-Za-z0-9]*.rpm) ;;
+        *) echo "no name of a package: $file"; exit {BAD_SIGNATURE} ;;
+    esac
+done
 for file in packages/*.rpm; do
     [ -e "$file" ] || continue
     rpmkeys --dbpath {WORK}/keydb --define '_pkgverify_level all' --verbose \\
@@ -71,7 +79,8 @@ def listing() -> str:
         sha256sum "$@" | sed 's|  packages/|\t|' > sums.txt
         paste headers.txt sizes.txt sums.txt
     fi
-    cat origins.txt
+    # From a mirror's index, which nobody signs: a line's end in it makes no package.
+    grep -E "^(located|url|base)$(printf '\t')" origins.txt || :
 } > closure
 """
 
@@ -101,6 +110,8 @@ for file in packages/*.rpm; do
         rm -rf unpacked
     fi
 done
+# A base image may bring the headers along.
+if [ ! -s config ] && [ -s {path} ]; then cp {path} config; fi
 if [ ! -s config ]; then echo "no package holds {config}"; exit {NO_CONFIG}; fi
 """
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO
 
@@ -39,6 +39,8 @@ class BuildRequest:
         pin: Names the result.
         files: The build context: content by path, or the file that has it; ``Dockerfile`` among
             them.
+        attach: Returns more of the context: files that may have to be downloaded. Called only if
+            something is built.
         state: Folder for locks and logs.
         build_args: Values that can't change the result: jobs, mirrors, proxies.
         network: Network of the build containers; None: the engine's default.
@@ -48,6 +50,7 @@ class BuildRequest:
     pin: Pin
     files: Mapping[str, bytes | Path]
     state: Path
+    attach: Callable[[], Mapping[str, Path]] = dict
     build_args: Mapping[str, str] = field(default_factory=dict)
     network: str | None = None
     rebuild: bool = False
@@ -125,6 +128,7 @@ def _existing(engine: Engine, pin: Pin, image: Image) -> Built:
 
 def _build(engine: Engine, request: BuildRequest, progress: Progress) -> Built:
     begun = time.monotonic()
+    request = replace(request, files={**request.files, **request.attach()})
     base = ensure_base(engine, request.pin.base, progress=progress)
     # By id, so that nobody can move the name between this check and the build.
     args = {**request.build_args, "BASE_IMAGE": base.id}

@@ -6,7 +6,7 @@ import io
 import tarfile
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import IO
@@ -195,7 +195,7 @@ def running(
     """Start a container that waits for scripts; it is removed afterwards, however this ends."""
     label = f"provision.solve={request.owner}"
     with translated("start a container"):
-        _remove(client, label)
+        _remove(client, _left_over(client, label))
         made = client.create_container(
             request.image_id,
             # Ends by itself, and the engine removes it then, where this process is killed.
@@ -207,18 +207,26 @@ def running(
                 auto_remove=True,
                 network_mode=request.network,
                 binds=[f"{host}:{inside}:ro" for inside, host in request.binds.items()],
+                # With SELinux, a container may not read the host's files; giving them another label
+                # would take them from the host's own programs.
+                security_opt=["label=disable"] if request.binds else None,
             ),
         )
-        client.start(made["Id"])
     try:
+        with translated("start a container"):
+            client.start(made["Id"])
         yield Container(client, str(made["Id"]), request, translated)
     finally:
         with translated("remove a container"):
-            _remove(client, label)
+            _remove(client, [str(made["Id"])])
 
 
-def _remove(client: APIClient, label: str) -> None:
-    for entry in client.containers(all=True, filters={"label": label}):
+def _left_over(client: APIClient, label: str) -> list[str]:
+    return [str(e["Id"]) for e in client.containers(all=True, filters={"label": label})]
+
+
+def _remove(client: APIClient, containers: Iterable[str]) -> None:
+    for container in containers:
         # One that is being removed by the engine itself may be gone by now.
         with suppress(APIError):
-            client.remove_container(str(entry["Id"]), force=True)
+            client.remove_container(container, force=True)

@@ -22,7 +22,7 @@ from pydantic import Field
 from provision.documents import Frozen, load_json
 from provision.errors import NotFoundError, ProvisionError
 from provision.fetch import UnreachableError, download
-from provision.files import lock, sync_directory, write_atomic
+from provision.files import lock, sha256_file, sync_directory, write_atomic
 from provision.pin import ClosurePackage, DistroPin, PackagePin, Sha256
 from provision.progress import Note, Progress, silent
 
@@ -59,26 +59,50 @@ class Closure(Frozen):
     urls: dict[Sha256, tuple[str, ...]] = Field(default_factory=dict)
 
 
+class PackageGoneError(NotFoundError):
+    """A file that is neither in the store nor, by now, at any of its addresses.
+
+    Attributes:
+        sha256: Its checksum.
+    """
+
+    def __init__(self, message: str, *, sha256: str, resolution: str, details: str | None) -> None:
+        super().__init__(message, resolution=resolution, details=details)
+        self.sha256 = sha256
+
+
 class PackageStore:
     """The package store of a state folder.
 
     Args:
         state: Folder of provision's own state.
+
+    Attributes:
+        folder: The store.
+        files: Its folder of files, each under its sha256.
     """
 
     def __init__(self, state: Path) -> None:
         self.folder = state / "packages"
-        self._files = self.folder / "sha256"
+        self.files = self.folder / "sha256"
         self._closures = self.folder / "closures"
         self._state = state
 
     def path(self, sha256: str) -> Path:
         """Return where the file with a checksum is, or would be."""
-        return self._files / sha256
+        return self.files / sha256
 
-    def has(self, sha256: str) -> bool:
-        """Return whether the store has a file."""
-        return self.path(sha256).is_file()
+    def whole(self, sha256: str) -> Path | None:
+        """Return a file that is of use now, if its content is what it should be; None: it is not.
+
+        Others copy files here by hand, and disks fail. Garbage collection goes by the time of use.
+        """
+        path = self.path(sha256)
+        if not path.is_file() or sha256_file(path) != sha256:
+            return None
+        with suppress(OSError):
+            os.utime(path)
+        return path
 
     def add(self, content: IO[bytes], *, sha256: str, name: str) -> Path:
         """Take a file whose content is known beforehand.
@@ -107,7 +131,7 @@ class PackageStore:
             stream.flush()
             os.fsync(stream.fileno())
             draft.replace(path)
-        sync_directory(self._files)
+        sync_directory(self.files)
         return path
 
     def fetch(
@@ -121,6 +145,8 @@ class PackageStore:
     ) -> Path:
         """Have a file in the store: from there, or from the first address that has it.
 
+        One that is there and damaged is had again.
+
         Args:
             sha256: Its checksum.
             urls: Its addresses.
@@ -129,12 +155,12 @@ class PackageStore:
             progress: Told how far it is.
 
         Raises:
-            NotFoundError: No address has it; says what was tried.
+            PackageGoneError: No address has it; says what was tried.
             UnreachableError: None can be reached.
         """
+        if found := self.whole(sha256):
+            return found
         path = self.path(sha256)
-        if path.is_file():
-            return path
         tried: list[str] = []
         unreachable = False
         for url in urls:
@@ -166,7 +192,8 @@ class PackageStore:
     def keep(self, key: str, closure: Closure) -> None:
         """Keep a closure for the next time."""
         text = closure.model_dump_json(by_alias=True, indent=1)
-        write_atomic(self._closure_path(key), f"{text}\n")
+        # A mirror's address may have a password.
+        write_atomic(self._closure_path(key), f"{text}\n", mode=0o600)
 
     @contextmanager
     def solving(self, key: str, progress: Progress) -> Iterator[None]:
@@ -196,18 +223,17 @@ class PackageStore:
         oldest = time.time() - days * _DAY_S
         gone: list[tuple[Path, int]] = []
         needed: set[str] = set()
-        for path in _entries(self._closures):
+        for path, used, size in _entries(self._closures):
             closure = _readable(path)
-            if closure is None or (closure.kernel not in wanted and path.stat().st_mtime < oldest):
-                gone.append((path, path.stat().st_size))
+            if closure is None or (closure.kernel not in wanted and used < oldest):
+                gone.append((path, size))
             else:
                 needed.update(package.sha256 for package in closure.packages)
-        for path in _entries(self._files):
-            status = path.stat()
+        for path, used, size in _entries(self.files):
             # A draft of a killed run, or a source or package that nothing names any more.
             limit = time.time() - _DRAFT_S if path.name.startswith(".") else oldest
-            if path.name not in needed and status.st_mtime < limit:
-                gone.append((path, status.st_size))
+            if path.name not in needed and used < limit:
+                gone.append((path, size))
         for path, _size in gone if not dry_run else ():
             path.unlink(missing_ok=True)
         return [(path.name, size) for path, size in gone]
@@ -217,8 +243,8 @@ class PackageStore:
 
     @contextmanager
     def _draft(self, sha256: str) -> Iterator[tuple[Path, IO[bytes]]]:
-        self._files.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=self._files, prefix=f".{sha256}.")
+        self.files.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=self.files, prefix=f".{sha256}.")
         draft = Path(name)
         try:
             with os.fdopen(handle, "wb") as stream:
@@ -230,15 +256,19 @@ class PackageStore:
     def _missing(
         self, name: str, sha256: str, tried: list[str], *, unreachable: bool
     ) -> ProvisionError:
-        kind = UnreachableError if unreachable else NotFoundError
-        return kind(
-            f"The file '{name}' (sha256 {sha256[:12]}…) is not in the package store, and"
-            f" {'no address has it' if tried else 'no address of it is known'}.",
-            resolution=f"Copy it to '{self.path(sha256)}' from a machine whose store has it (the"
-            " same path there), name a mirror that keeps old packages (the distro's vault or"
-            " snapshot service) in /etc/provision/provision.toml, or resolve again with --update.",
-            details="\n".join(["tried:", *tried]) if tried else None,
+        message = (
+            f"The file '{name}' (sha256 {sha256[:12]}…) is not in the package store, or is damaged"
+            f" there, and {'no address has it' if tried else 'no address of it is known'}."
         )
+        resolution = (
+            f"Copy it to '{self.path(sha256)}' from a machine whose store has it (the"
+            " same path there), name a mirror that keeps old packages (the distro's vault or"
+            " snapshot service) in /etc/provision/provision.toml, or resolve again with --update."
+        )
+        details = "\n".join(["tried:", *tried]) if tried else None
+        if unreachable:
+            return UnreachableError(message, resolution=resolution, details=details)
+        return PackageGoneError(message, sha256=sha256, resolution=resolution, details=details)
 
 
 def closure_key(inputs: Mapping[str, object]) -> str:
@@ -247,10 +277,21 @@ def closure_key(inputs: Mapping[str, object]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _entries(folder: Path) -> list[Path]:
-    if not folder.is_dir():
-        return []
-    return sorted(path for path in folder.iterdir() if path.is_file())
+def _entries(folder: Path) -> list[tuple[Path, float, int]]:
+    """Return the files of a folder, each with the time of its last use and its size in bytes."""
+    found = []
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        # Drafts of other processes come and go.
+        with suppress(FileNotFoundError):
+            status = path.stat()
+            if path.is_file():
+                found.append((path, _last_use(status), status.st_size))
+    return found
+
+
+def _last_use(status: os.stat_result) -> float:
+    # What was copied here may have kept its old date, which is not when it came.
+    return max(status.st_mtime, status.st_ctime)
 
 
 def _readable(path: Path) -> Closure | None:

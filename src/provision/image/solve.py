@@ -36,7 +36,7 @@ from provision.image.base import ARCHITECTURES, ensure_base
 from provision.image.containers import Container, ContainerRequest
 from provision.image.engine import Engine
 from provision.image.packages import Closure, PackageStore, closure_key
-from provision.pin import BasePin, PackagePin
+from provision.pin import BasePin, PackagePin, is_address
 from provision.progress import Note, Output, Progress, silent
 from provision.rootfs import in_root
 
@@ -141,24 +141,35 @@ def solve(
 
 
 def list_kernels(
-    engine: Callable[[], Engine], request: SolveRequest, *, progress: Progress = silent
+    engine: Callable[[], Engine],
+    request: SolveRequest,
+    store: PackageStore,
+    *,
+    progress: Progress = silent,
 ) -> tuple[str, ...]:
     """Return the kernels whose headers the repositories have, the newest first.
+
+    Args:
+        engine: Connects to the engine that has the base image.
+        request: Whose kernels.
+        store: Has the lock of what is done in a container; nothing is put into it.
+        progress: Told what goes on.
 
     Raises:
         ProvisionError: A repository can't be reached.
     """
-    return _Solver(engine(), request, None, progress).kernels()
+    with store.solving(request.key, progress):
+        return _Solver(engine(), request, store, progress).kernels()
 
 
 class _Solver:
-    """Solves one request; the store is None where only kernels are listed."""
+    """Solves one request; the caller holds its lock."""
 
     def __init__(
         self,
         engine: Engine,
         request: SolveRequest,
-        store: PackageStore | None,
+        store: PackageStore,
         progress: Progress,
     ) -> None:
         self.engine = engine
@@ -267,14 +278,18 @@ class _Solver:
                 headers=_pins(headers, versions),
                 tools=_pins(names, versions),
                 packages=tuple(package.pinned for package in packages),
-                urls={package.pinned.sha256: package.urls for package in packages if package.urls},
+                urls={
+                    package.pinned.sha256: urls
+                    for package in packages
+                    if (urls := tuple(filter(is_address, package.urls)))
+                },
             )
 
     def _take(self, container: Container, script: Script, packages: Iterable[Package]) -> None:
         """Put the files that the store lacks into it."""
-        if self.store is None or script.folder is None:
+        if script.folder is None:
             return
-        missing = {p.file: p.pinned for p in packages if not self.store.has(p.pinned.sha256)}
+        missing = {p.file: p.pinned for p in packages if not self.store.whole(p.pinned.sha256)}
         if not missing:
             return
         self.progress(Note(f"Storing {len(missing)} packages"))
@@ -340,7 +355,8 @@ class _Solver:
         proxies = {name: os.environ[name] for name in _PROXIES if name in os.environ}
         wish = ContainerRequest(
             image_id=image.id,
-            owner=request.key[:32],
+            # The lock is of one state folder, and other ones may use the same engine.
+            owner=closure_key({"of": request.key, "at": str(self.store.folder.resolve())})[:32],
             network=request.network,
             binds=binds,
             environment={"LC_ALL": "C.UTF-8", **proxies, **request.distro.environment},

@@ -8,6 +8,7 @@ from provision.archive.keys import binary_keyring
 from provision.distros.tree import release_place
 from provision.errors import NotFoundError, UsageError
 from provision.fetch import download_signed
+from provision.files import lock
 from provision.host import read_facts
 from provision.image.base import BaseRequest
 from provision.image.developer import make_developer_image
@@ -68,9 +69,19 @@ def ensure_developer_image(
         SignatureError: The file is not signed by that key.
         ProvisionError: A download failed, or the file is not what it should be.
     """
-    image = engine.image(request.name)
-    if image is not None and not replace:
-        return BasePin(image=request.name, digest=image.id), False
+    before = engine.image(request.name)
+    if before is not None and not replace:
+        return BasePin(image=request.name, digest=before.id), False
+    # The download has one name: while one process checks its signature, none may write to it.
+    with lock(settings.state / "locks" / "developer-containers"):
+        image = engine.image(request.name)
+        if image is not None and (before is None or image.id != before.id):
+            # By the process that this one waited for.
+            return BasePin(image=request.name, digest=image.id), False
+        return _made(settings, engine, request, progress), True
+
+
+def _made(settings: Settings, engine: Engine, request: BaseRequest, progress: Progress) -> BasePin:
     archive = settings.config.distro(FLATCAR).archive
     place = release_place(FLATCAR, request.version, request.architecture, mirror=archive.mirror)
     packed = settings.state / "developer-containers" / f"{request.version}.bin.bz2"
@@ -81,7 +92,7 @@ def ensure_developer_image(
     )
     # Half a gigabyte that is of no use once the image is there.
     packed.unlink()
-    return pin, True
+    return pin
 
 
 def _keyring(settings: Settings, name: str) -> Path:

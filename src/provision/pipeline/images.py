@@ -72,10 +72,8 @@ def build_image(
     context = render_context(resolved)
     request = BuildRequest(
         pin=resolved.pin,
-        files={
-            **context.files,
-            **downloaded_files(settings, resolved, context, progress=progress),
-        },
+        files=context.files,
+        attach=lambda: downloaded_files(settings, resolved, context, progress=progress),
         state=settings.state,
         build_args=build_arguments(settings, jobs=how.jobs),
         network=_network(resolved),

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from pydantic import Field
 
@@ -37,10 +38,24 @@ class PinFile(Pin):
 
 
 def pin_document(pin: Pin, urls: Mapping[str, tuple[str, ...]] | None = None) -> dict[str, Any]:
-    """Return a Pin as what ``json.dumps`` takes: digest, image, every input, and addresses."""
+    """Return a Pin as what ``json.dumps`` takes: digest, image, every input, and addresses.
+
+    Not those with a password or a token, because the file is for other machines.
+    """
     inputs: dict[str, Any] = json.loads(pin.canonical_json())
-    beside = {"urls": {sha256: list(found) for sha256, found in urls.items()}} if urls else {}
+    public = {
+        sha256: found
+        for sha256, known in (urls or {}).items()
+        if (found := [url for url in known if _is_public(url)])
+    }
+    beside = {"urls": public} if public else {}
     return {"digest": pin.digest, "image": pin.image, **inputs, **beside}
+
+
+def _is_public(url: str) -> bool:
+    """Whether an address says nothing but where a file is: SUSE's has a token in its query."""
+    parts = urlsplit(url)
+    return not (parts.username or parts.password or parts.query)
 
 
 def read_pin(settings: Settings, path: Path, *, network: str | None = None) -> Resolved:

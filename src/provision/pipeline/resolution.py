@@ -342,7 +342,7 @@ def _listed_kernels(
     wish = solve_request(
         settings, distro, base, kernel="", repositories=configured_repositories(settings, distro)
     )
-    return solver_kernels(engine, wish, progress=progress)
+    return solver_kernels(engine, wish, PackageStore(settings.state), progress=progress)
 
 
 def choose_distro(settings: Settings, name: str | None) -> DistroPin:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pydantic import ValidationError
+
 from provision.config import TreeConfig
 from provision.distros import find_distro
 from provision.distros.apt_archive import uses_archive
@@ -109,23 +111,40 @@ def fetch_tree(
 
 
 def _distro(settings: Settings, named: str | None) -> tuple[DistroPin, str]:
-    """Return the kernel's distro, and the id of its image's build."""
+    """Return the kernel's distro, and the id of its image's build.
+
+    Raises:
+        NotFoundError: It has a name that no distro has.
+        UsageError: It needs its version.
+    """
     facts = read_facts(settings.root).distro
     if named is None:
         version = facts.version or "0"
-        return DistroPin(id=facts.id, version=version, codename=facts.codename or facts.id), (
-            facts.build_id
-        )
+        codename = facts.codename or facts.id
+        return _pinned(f"{facts.id}:{version}", facts.id, version, codename), facts.build_id
     name, _, version = named.partition(":")
     if name not in {_FLATCAR, _COS}:
         # Whatever it is, the tree is what counts: a vendor's kernel on any distro.
-        return DistroPin(id=name, version=version or "0", codename=name), ""
+        return _pinned(named, name, version or "0", name), ""
     if not version:
         raise UsageError(
             f"'{named}' lacks a version.",
             resolution=f"Give it as {name}:VERSION; os-release on such a host has it.",
         )
-    return DistroPin(id=name, version=version, codename=name), version
+    return _pinned(named, name, version, name), version
+
+
+def _pinned(text: str, name: str, version: str, codename: str) -> DistroPin:
+    """Return a distro that there need be no data of.
+
+    Raises:
+        NotFoundError: A Pin can't have it, and it is none that is known.
+    """
+    try:
+        return DistroPin(id=name, version=version, codename=codename)
+    except ValidationError:
+        # Says what there is, and what may have been meant.
+        return find_distro(text)
 
 
 def _developer(distro: DistroPin) -> str:

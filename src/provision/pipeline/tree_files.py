@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,7 +26,7 @@ class TreeStore:
     """
 
     def __init__(self, settings: Settings) -> None:
-        self._folder = PackageStore(settings.state).path("").parent
+        self._folder = PackageStore(settings.state).files
 
     def path(self, sha256: str) -> Path:
         """Return where a file lies, or would."""
@@ -50,6 +51,8 @@ class TreeStore:
         """
         digest = sha256_file(draft)
         draft.chmod(0o644)
+        with draft.open("rb") as stream:
+            os.fsync(stream.fileno())
         draft.replace(self.path(digest))
         sync_directory(self._folder)
         return digest
@@ -88,9 +91,9 @@ def kept_files(settings: Settings, pin: Pin, tree: TreePin) -> Mapping[str, Path
     """Return the files of a Pin's kernel tree in the package store, by path in the build context.
 
     Raises:
-        NotFoundError: The store lacks one.
+        NotFoundError: The store lacks one, or has another file in its place.
     """
-    store = TreeStore(settings)
+    store = PackageStore(settings.state)
     names = {
         "tree.tar": tree.tree,
         "config": tree.config,
@@ -98,11 +101,12 @@ def kept_files(settings: Settings, pin: Pin, tree: TreePin) -> Mapping[str, Path
         "compiler.tar": tree.compiler,
     }
     files = {f"kernel/{name}": store.path(digest) for name, digest in names.items() if digest}
-    lacking = [str(path) for path in files.values() if not path.is_file()]
+    # Copied here by hand: nothing in the build compares them with the Pin.
+    lacking = [str(path) for path in files.values() if not store.whole(path.name)]
     if lacking:
         raise NotFoundError(
             f"The kernel tree of {pin.kernel.release} that the Pin names is not in the package"
-            " store of this machine.",
+            " store of this machine, or is damaged there.",
             resolution="Copy the files from the machine that resolved it, to the same paths, or"
             " resolve again where the tree is.",
             details="\n".join(lacking),

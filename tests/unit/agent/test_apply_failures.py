@@ -12,8 +12,11 @@ from provision.agent import preparing
 from provision.errors import NotFoundError, ProvisionError
 from provision.image.diagnose import BuildError, SourceError
 from provision.image.engine import EngineLostError
+from provision.image.packages import PackageGoneError
 from provision.install.state import load_state
+from provision.pin import ClosurePackage
 from provision.pipeline.obtaining import Obtained
+from provision.pipeline.resolution import Wanted
 from unit.agent.host import DRIVER, NEWEST, NEXT, OLDER, Host
 from unit.image.fake_engine import FakeEngine
 from unit.modules.artifact import KERNEL, write
@@ -48,6 +51,42 @@ def test_a_mirrors_password_is_not_written_down(host: Host) -> None:
     written = [path.read_text() for path in host.root.rglob("*.json")]
     assert any("mirror.example" in text for text in written)
     assert not [text for text in [told, *written] if "cr@et" in text or "s3cr" in text]
+
+
+@pytest.mark.parametrize("gone", ["d" * 64, "e" * 64])
+def test_packages_that_a_mirror_has_dropped_are_solved_for_again(
+    host: Host, monkeypatch: pytest.MonkeyPatch, gone: str
+) -> None:
+    package = ClosurePackage(
+        name="gcc-12",
+        version="12.2.0-14",
+        arch="amd64",
+        sha256="d" * 64,
+        size=1,
+        repository="main",
+        location="gcc-12.deb",
+    )
+
+    def resolve(settings: object, engine: object, wanted: Wanted, **more: object) -> object:
+        found: Any = host.resolve(settings, engine, wanted, **more)
+        if not wanted.update:
+            found.pin = found.pin.model_copy(update={"closure": (package,)})
+        return found
+
+    def obtain(settings: object, engine: object, resolved: Any, **more: bool) -> Obtained:  # noqa: ANN401
+        if resolved.pin.closure:
+            raise PackageGoneError("no address has it", sha256=gone, resolution="", details=None)
+        return host.obtain(settings, engine, resolved, **more)
+
+    monkeypatch.setattr(preparing, "resolve_pin", resolve)
+    monkeypatch.setattr(preparing, "obtain", obtain)
+    result = host.apply()
+    # The driver's own source is no package of the closure: nothing else is solved.
+    is_package = gone == package.sha256
+    assert (result.outcomes[0].error is None) == is_package
+    assert [wanted.update for wanted in host.wanted[:2]] == (
+        [False, True] if is_package else [False]
+    )
 
 
 def _compile_error() -> BuildError:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,11 +11,14 @@ import pytest
 from rich.console import Console
 
 from provision.agent.reconcile import look_at
+from provision.archive import default_cache
 from provision.cli import status_table
 from provision.cli.commands import apply
 from provision.cli.status_table import rendered, watch
 from provision.errors import ProvisionError
+from provision.image import packages
 from provision.image.diagnose import BuildError, SourceError
+from provision.image.packages import PackageStore
 from unit.agent.host import DRIVER, NEXT, Host, make_host
 from unit.cli.outcome import Outcome
 from unit.modules.artifact import KERNEL
@@ -158,6 +163,20 @@ def test_the_timers_run_makes_room(host: Host, call: Call) -> None:
     host.configure("[policy]\nkeep = 0\n")
     call("apply", "--timer", "--root", host.root)
     assert [path.name for path in host.layout.folder.glob("[0-9a-f]*")] == []
+
+
+def test_the_timers_run_makes_room_in_the_package_store_too(
+    host: Host, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = PackageStore(default_cache())
+    path = store.add(io.BytesIO(b"deb"), sha256=hashlib.sha256(b"deb").hexdigest(), name="a.deb")
+    call("apply", "--timer", "--root", host.root)
+    assert path.exists()
+    monkeypatch.setattr(packages, "_last_use", lambda _status: 0.0)
+    call("apply", "--root", host.root)
+    assert path.exists()
+    call("apply", "--timer", "--root", host.root)
+    assert not path.exists()
 
 
 @pytest.mark.parametrize(("policy", "moves"), [("never", False), ("timer", True)])

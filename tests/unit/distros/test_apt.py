@@ -257,3 +257,11 @@ def failure(said: str, *, status: int = 100) -> Failure:
         architecture="x86_64",
         query=APT.headers(UBUNTU, KERNEL, "x86_64"),
     )
+
+
+def test_headers_of_the_base_image_say_what_built_their_kernel() -> None:
+    script = APT.solve(UBUNTU, NOBLE, (Spec("make"),), (), config="/usr/src/K/.config").text
+    of_package, _, rest = script.rpartition("if [ ! -s config ] && [ -s /usr/src/K/.config ];")
+    assert "dpkg-deb --fsys-tarfile" in of_package
+    assert rest.startswith(" then cp /usr/src/K/.config config; fi\n")
+    assert f"exit {NO_CONFIG}" in rest

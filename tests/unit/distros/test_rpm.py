@@ -1,5 +1,6 @@
 """The listing that the scripts of dnf and zypper write, and the scripts themselves."""
 
+import re
 from contextlib import suppress
 
 import pytest
@@ -158,3 +159,22 @@ def test_every_distro_has_a_script() -> None:
         script = family_of(distro).kernels(distro, distro.releases[-1], ())
         assert script.folder is None
         assert "set -eu" in script.text
+
+
+def test_a_mirrors_index_makes_no_package_and_hides_none_from_the_check() -> None:
+    """Locations are a mirror's words: with a line's end in one, a record could follow."""
+    (pattern,) = re.findall(r'grep -E "(.+)\$\(printf', rpm.listing())
+    said = ["located\tbase\tPackages/a.rpm", "url\thttp://a", "base\tb\thttp://b", "package\tx"]
+    assert [bool(re.match(f"{pattern}\t", line)) for line in said] == [True, True, True, False]
+    check = rpm.key_check(["/keys/*"])
+    assert check.index("packages/.[!.]*") < check.index("--checksig")
+    assert f"exit {rpm.BAD_SIGNATURE}" in check[: check.index("--checksig")]
+
+
+def test_headers_of_the_base_image_say_what_built_their_kernel() -> None:
+    of_package, _, rest = rpm.config_copy("/usr/src/a b/.config").rpartition(
+        "if [ ! -s config ] &&"
+    )
+    assert "rpm2cpio" in of_package
+    assert " then cp '/usr/src/a b/.config' config; fi\n" in rest
+    assert f"exit {rpm.NO_CONFIG}" in rest

@@ -54,7 +54,7 @@ def test_a_file_is_kept_under_its_checksum(tmp_path: Path) -> None:
     store = PackageStore(tmp_path)
     path = store.add(io.BytesIO(b"rpm"), sha256=sha256(b"rpm"), name="a.rpm")
     assert path.read_bytes() == b"rpm"
-    assert store.has(sha256(b"rpm"))
+    assert store.whole(sha256(b"rpm")) == path
     assert [p.name for p in path.parent.iterdir()] == [sha256(b"rpm")]
 
 
@@ -101,7 +101,52 @@ def test_a_file_comes_from_the_first_address_that_has_it(
         store.fetch("1" * 64, (), name="b.rpm")
 
 
-def test_gc_keeps_what_a_kernel_of_the_host_needs_and_what_was_of_use(tmp_path: Path) -> None:
+def test_a_damaged_file_is_had_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def download(_url: str, *, destination: Path, **_more: object) -> bool:
+        destination.write_bytes(b"rpm")
+        return True
+
+    monkeypatch.setattr(packages, "download", download)
+    store = PackageStore(tmp_path)
+    path = store.add(io.BytesIO(b"rpm"), sha256=sha256(b"rpm"), name="a.rpm")
+    path.write_bytes(b"other")
+    assert store.whole(sha256(b"rpm")) is None
+    with pytest.raises(NotFoundError, match="damaged there"):
+        store.fetch(sha256(b"rpm"), (), name="a.rpm")
+    assert store.fetch(sha256(b"rpm"), ("http://there/a.rpm",), name="a.rpm") == path
+    assert path.read_bytes() == b"rpm"
+
+
+def test_gc_goes_by_the_time_of_use_and_not_by_the_date_that_a_file_brought(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = PackageStore(tmp_path)
+    path = store.add(io.BytesIO(b"rpm"), sha256=sha256(b"rpm"), name="a.rpm")
+    aged(path, 90)
+    # As 'cp -p' from another machine leaves it.
+    assert store.collect([], days=30) == []
+    monkeypatch.setattr(packages, "_last_use", lambda status: status.st_mtime)
+    assert store.collect([], days=30, dry_run=True) == [(path.name, 3)]
+    store.fetch(path.name, (), name="a.rpm")
+    assert store.collect([], days=30) == []
+
+
+def test_gc_does_not_mind_drafts_that_go_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = PackageStore(tmp_path)
+    path = store.add(io.BytesIO(b"rpm"), sha256=sha256(b"rpm"), name="a.rpm")
+    names = [path.with_name(".gone"), path]
+    monkeypatch.setattr(Path, "iterdir", lambda _folder: iter(names))
+    monkeypatch.setattr(packages, "_last_use", lambda _status: 0.0)
+    assert store.collect([], days=30, dry_run=True) == [(path.name, 3)]
+
+
+def test_gc_keeps_what_a_kernel_of_the_host_needs_and_what_was_of_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Only the first of both times can be set.
+    monkeypatch.setattr(packages, "_last_use", lambda status: status.st_mtime)
     store = PackageStore(tmp_path)
     for number, (content, kernel, days) in enumerate(
         [(b"host", "1.el9", 90.0), (b"recent", "2.el9", 1.0), (b"old", "3.el9", 90.0)]
@@ -119,8 +164,8 @@ def test_gc_keeps_what_a_kernel_of_the_host_needs_and_what_was_of_use(tmp_path: 
     assert draft.exists()
     assert {name for name, _ in store.collect(["1.el9"], days=30)} == expected
     assert {name for name, _ in store.collect(["1.el9"], days=30)} == set()
-    assert {store.has(sha256(c)) for c in (b"host", b"recent", b"source")} == {True}
-    assert not store.has(sha256(b"old"))
+    assert all(store.whole(sha256(c)) for c in (b"host", b"recent", b"source"))
+    assert not store.whole(sha256(b"old"))
 
 
 def test_gc_of_no_store_is_nothing(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import io
 from collections.abc import Callable, Iterator
@@ -113,7 +114,7 @@ def test_headers_first_then_the_compiler_that_built_the_kernel(tmp_path: Path) -
     assert [header.name for header in found.headers] == ["kernel-devel"]
     assert [tool.name for tool in found.tools] == ["make"]
     assert len(found.packages) == 3
-    assert all(store.has(package.sha256) for package in found.packages)
+    assert all(store.whole(package.sha256) for package in found.packages)
     first, second = container.scripts
     assert " gcc" not in first
     assert f"'kernel-devel-uname-r = {KERNEL}' gcc make" in second
@@ -126,6 +127,15 @@ def test_what_was_solved_once_is_not_solved_again(tmp_path: Path) -> None:
     assert solve(never, request(tmp_path), store) == found
     assert solve(lambda: engine, request(tmp_path), store, update=True) == found
     assert len(engine.requests) == 2
+
+
+def test_only_addresses_that_can_be_downloaded_from_are_kept(tmp_path: Path) -> None:
+    """Base images name folders and discs too."""
+    more = "url\tfile:///srv/gcc.rpm\nurl\thttps://one.example/$releasever/make.rpm"
+    more += "\nurl\thttps://one.example/make.rpm"
+    engine = SolvingEngine(FakeContainer([GOOD[0], (0, "", f"{BOTH}\n{more}")]))
+    found = solve(lambda: engine, request(tmp_path), PackageStore(tmp_path))
+    assert list(found.urls.values()) == [("https://one.example/make.rpm",)]
 
 
 @pytest.mark.parametrize(
@@ -259,7 +269,39 @@ def test_named_repositories_need_no_entitlement(tmp_path: Path) -> None:
 
 def test_kernels_are_listed_without_one(tmp_path: Path) -> None:
     engine = SolvingEngine(FakeContainer([(0, "", f"kernel-devel-uname-r = {KERNEL}\n")]))
-    assert list_kernels(lambda: engine, request(tmp_path, kernel="")) == (KERNEL,)
+    store = PackageStore(tmp_path)
+    assert list_kernels(lambda: engine, request(tmp_path, kernel=""), store) == (KERNEL,)
+
+
+def test_two_that_list_kernels_do_not_remove_each_others_container(tmp_path: Path) -> None:
+    store = PackageStore(tmp_path)
+    wish = request(tmp_path, kernel="")
+    held: list[str] = []
+
+    class Watched(SolvingEngine):
+        @contextmanager
+        def container(self, request: ContainerRequest) -> Iterator[Container]:
+            path = tmp_path / "locks" / f"solve-{wish.key[:32]}"
+            with path.open("ab") as stream, pytest.raises(BlockingIOError):
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held.append(request.owner)
+            with super().container(request) as container:
+                yield container
+
+    def answer() -> FakeContainer:
+        return FakeContainer([(0, "", f"kernel-devel-uname-r = {KERNEL}\n")])
+
+    engine = Watched(answer())
+    list_kernels(lambda: engine, wish, store)
+    # Another state folder has another lock.
+    held.append(_owner(tmp_path / "other", wish, answer()))
+    assert len(set(held)) == 2
+
+
+def _owner(state: Path, wish: SolveRequest, container: FakeContainer) -> str:
+    engine = SolvingEngine(container)
+    list_kernels(lambda: engine, wish, PackageStore(state))
+    return engine.requests[0].owner
 
 
 def test_a_vault_has_the_release_of_the_base_image_in_its_address(tmp_path: Path) -> None:

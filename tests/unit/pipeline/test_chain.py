@@ -10,7 +10,7 @@ import pytest
 
 from provision.archive import ArchiveIndex
 from provision.errors import NotFoundError
-from provision.image.build import BuildRequest, Built
+from provision.image.build import DIGEST_LABEL, BuildRequest, Built
 from provision.image.engine import Engine, Image
 from provision.image.packages import Closure, PackageStore
 from provision.image.solve import SolveRequest
@@ -163,6 +163,22 @@ def test_what_cannot_change_the_result_goes_beside_the_pin(
     assert second.build_args["JOBS"] == "1"
     assert (second.network, second.rebuild) == ("none", True)
     assert first.pin == second.pin
+
+
+def test_an_image_that_is_there_takes_no_download(
+    settings: Settings, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resolved = resolve_pin(settings, lambda: engine, _WANTED)
+    monkeypatch.setattr(images, "downloaded_files", no_download)
+    with pytest.raises(AssertionError):
+        build_image(settings, engine, resolved, BuildSettings())
+    labels = {DIGEST_LABEL: resolved.pin.digest}
+    engine.have(Image(f"sha256:{'1' * 64}", (resolved.pin.image,), labels=labels))
+    assert not build_image(settings, engine, resolved, BuildSettings()).built
+
+
+def no_download(*_given: object, **_more: object) -> dict[str, Path]:
+    raise AssertionError
 
 
 def test_the_context_has_the_packages_and_the_drivers_source_from_the_store(

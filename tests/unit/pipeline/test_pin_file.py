@@ -112,6 +112,15 @@ def test_what_was_written_is_what_is_read(case: Case) -> None:
     )
 
 
+def test_a_password_or_a_token_goes_to_no_other_machine(case: Case) -> None:
+    public = "http://one.example/gcc.rpm"
+    secret = ("http://me:secret@one.example/gcc.rpm", "http://one.example/?secret/gcc.rpm")
+    text = json.dumps(pin_document(case.pin, {sha256(_PACKAGE): (*secret, public)}))
+    assert "secret" not in text
+    assert json.loads(text)["urls"] == {sha256(_PACKAGE): [public]}
+    assert "urls" not in pin_document(case.pin, {sha256(_PACKAGE): secret})
+
+
 def test_addresses_are_no_part_of_the_digest(case: Case) -> None:
     case.write(pin_document(case.pin))
     assert read_pin(case.settings, case.file).pin.digest == case.pin.digest

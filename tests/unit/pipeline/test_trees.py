@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import gzip
 import hashlib
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,10 +16,10 @@ from provision.archive import ArchiveIndex
 from provision.config import TreeConfig
 from provision.errors import ConfigError, NotFoundError, ProvisionError, UsageError
 from provision.image.engine import Image
-from provision.image.packages import Closure
+from provision.image.packages import Closure, PackageStore
 from provision.image.solve import SolveRequest
-from provision.pin import DistroPin, Pin
-from provision.pipeline import resolution
+from provision.pin import BasePin, DistroPin, Pin
+from provision.pipeline import developer, resolution
 from provision.pipeline.pin_file import pin_document, read_pin
 from provision.pipeline.resolution import Resolved, Wanted, render_context
 from provision.pipeline.resolving import resolve_pin
@@ -267,6 +269,50 @@ def test_a_pin_is_built_from_the_store(settings: Settings, root: Path, tmp_path:
     assert again.attached == resolved.attached
     store = TreeStore(settings)
     assert store.add(b"the source") == resolved.pin.tree.tree if resolved.pin.tree else None
+    # Where garbage collection looks, and not beside it.
+    assert {p.parent for p in again.attached.values()} == {PackageStore(settings.state).files}
+    again.attached["kernel/tree.tar"].write_bytes(b"another source")
+    with pytest.raises(NotFoundError, match="damaged there"):
+        read_pin(settings, path)
     again.attached["kernel/tree.tar"].unlink()
     with pytest.raises(NotFoundError, match="is not in the package store"):
         read_pin(settings, path)
+
+
+@pytest.mark.parametrize("name", ["Debian:12", "debian:12 ", "-:1", "flatcar:3227 2"])
+def test_a_name_that_no_distro_has_is_said(root: Path, name: str) -> None:
+    with pytest.raises(NotFoundError, match="is not supported") as caught:
+        choose_tree(load_settings(root), _KERNEL, name)
+    assert "debian:12" in str(caught.value.resolution)
+
+
+def test_one_process_at_a_time_downloads_a_developer_container(
+    settings: Settings, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its signature is checked under the name that the download has."""
+    path = settings.state / "locks/developer-containers"
+    done: list[str] = []
+
+    def download(_url: str, *, destination: Path, **_more: object) -> None:
+        with path.open("ab") as stream, pytest.raises(BlockingIOError):
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        destination.parent.mkdir(parents=True)
+        destination.write_bytes(b"packed")
+        done.append("download")
+
+    def make(*_given: object, **_more: object) -> BasePin:
+        done.append("make")
+        return BasePin(image="flatcar-developer:1", digest=_BASE.id)
+
+    (root / "key").touch()
+    monkeypatch.setattr(developer, "_keyring", lambda *_given: root / "key")
+    monkeypatch.setattr(developer, "download_signed", download)
+    monkeypatch.setattr(developer, "make_developer_image", make)
+    engine = FakeEngine()
+    wish = developer.developer_request(settings, "flatcar:1")
+    assert wish is not None
+    assert developer.ensure_developer_image(settings, engine, wish)[1]
+    assert done == ["download", "make"]
+    assert not list(settings.state.glob("developer-containers/*"))
+    engine.have(replace(_BASE, tags=(wish.name,)))
+    assert not developer.ensure_developer_image(settings, engine, wish)[1]

@@ -118,6 +118,7 @@ def _run(root: Path, catalogues: tuple[Path, ...], ways: Ways, progress: Progres
     if ways.timer:
         # Kernels come and go: nobody should have to remember to make room.
         importlib.import_module("provision.agent.collect").collect(root, desired, progress=progress)
+        importlib.import_module("provision.agent.clean_packages").remove_packages(root)
     return result
 
 
