@@ -5,6 +5,7 @@ from __future__ import annotations
 from provision.fetch.http import (
     Signed,
     UnreachableError,
+    WrongContentError,
     download,
     download_signed,
     download_summed,
@@ -16,6 +17,7 @@ __all__ = [
     "SignatureError",
     "Signed",
     "UnreachableError",
+    "WrongContentError",
     "download",
     "download_signed",
     "download_summed",

@@ -49,6 +49,10 @@ _REACH = (
 )
 
 
+class WrongContentError(ProvisionError):
+    """Something answers, with another file than the one whose sha256 is known."""
+
+
 class UnreachableError(ProvisionError):
     """The network or the server failed, so that the same request may work later."""
 
@@ -386,8 +390,8 @@ def _receive(url: str, handle: int, limit: int, progress: Progress) -> str:
     return digest.hexdigest()
 
 
-def _wrong_content(url: str, *, expected: str, got: str) -> ProvisionError:
-    return ProvisionError(
+def _wrong_content(url: str, *, expected: str, got: str) -> WrongContentError:
+    return WrongContentError(
         f"'{url}' is not the file that was expected: its sha256 is wrong.",
         resolution="Try again later or from another mirror: it may be damaged, altered, or in the"
         " middle of an update. If its publisher has replaced it on purpose, check it and write the"

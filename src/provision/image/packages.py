@@ -21,7 +21,7 @@ from pydantic import Field
 
 from provision.documents import Frozen, load_json
 from provision.errors import NotFoundError, ProvisionError
-from provision.fetch import UnreachableError, download
+from provision.fetch import UnreachableError, WrongContentError, download
 from provision.files import lock, sha256_file, sync_directory, write_atomic
 from provision.pin import ClosurePackage, DistroPin, PackagePin, Sha256
 from provision.progress import Note, Progress, silent
@@ -157,12 +157,14 @@ class PackageStore:
         Raises:
             PackageGoneError: No address has it; says what was tried.
             UnreachableError: None can be reached.
+            WrongContentError: Each address has another file.
         """
         if found := self.whole(sha256):
             return found
         path = self.path(sha256)
         tried: list[str] = []
         unreachable = False
+        wrong: list[WrongContentError] = []
         for url in urls:
             progress(Note(f"Downloading {name}"))
             limit = {} if size is None else {"limit": size}
@@ -171,10 +173,15 @@ class PackageStore:
             except UnreachableError as error:
                 unreachable = True
                 tried.append(f"{url}: {error.details or error.message}")
+            except WrongContentError as error:
+                wrong.append(error)
+                tried.append(f"{url}: {error.message}")
             except ProvisionError as error:
                 tried.append(f"{url}: {error.message}")
             else:
                 return path
+        if wrong and len(wrong) == len(tried):
+            raise wrong[0]
         raise self._missing(name, sha256, tried, unreachable=unreachable)
 
     def closure(self, key: str) -> Closure | None:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from provision import distros
 from provision.archive import ArchiveIndex, open_index
 from provision.catalogue import Entry, templates_dir
@@ -14,12 +16,14 @@ from provision.distros.apt_headers import packaged_kernels
 from provision.errors import NotFoundError
 from provision.host import Facts, read_facts
 from provision.image.base import BaseRequest, find_base, named_base
+from provision.image.build import PIN_LABEL
 from provision.image.engine import Engine
 from provision.image.packages import PackageStore
+from provision.image.references import names_registry
 from provision.image.solve import list_kernels as solver_kernels
 from provision.image.solve import solve
 from provision.modules.signing import fingerprint
-from provision.pin import DistroPin, Pin
+from provision.pin import BasePin, ClosurePackage, DistroPin, PackagePin, Pin
 from provision.pipeline.settings import Settings
 from provision.pipeline.solving import (
     archive_repositories,
@@ -181,16 +185,52 @@ def resolve_solved(
         repositories=repositories,
         toolchain=toolchain,
     )
-    closure = solve(
-        engine, wish, PackageStore(settings.state), update=wanted.update, progress=progress
-    )
+    try:
+        closure = solve(
+            engine, wish, PackageStore(settings.state), update=wanted.update, progress=progress
+        )
+        pin, urls = decision.pin(base, closure), closure.urls
+    except NotFoundError:
+        # A host that got the artifact image by itself has nothing to solve in, and needs nothing.
+        made = None if wanted.update else _made_before(engine(), decision, base)
+        if made is None:
+            raise
+        pin, urls = made, {}
     return Resolved(
-        decision.pin(base, closure),
+        pin,
         target.entry,
         target.templates,
-        urls={**closure.urls, **decision.urls},
+        urls={**urls, **decision.urls},
         network=network,
     )
+
+
+def _made_before(engine: Engine, decision: Decision, base: BasePin) -> Pin | None:
+    """Return the Pin of an artifact image here that fits a decision, whatever its packages are.
+
+    What has only a registry's name does not count: nothing says that its packages can be trusted.
+    """
+    for image in engine.images_with_label(PIN_LABEL):
+        if all(map(names_registry, image.tags)):
+            continue
+        try:
+            pin = Pin.model_validate_json(image.labels[PIN_LABEL])
+        except ValidationError:
+            continue
+        solved = _Solved(pin.compiler, pin.headers, pin.packages, pin.closure)
+        if pin.closure and decision.pin(base, solved).digest == pin.digest:
+            return pin
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Solved:
+    """What a Pin says of its packages."""
+
+    compiler: PackagePin | None
+    headers: tuple[PackagePin, ...]
+    tools: tuple[PackagePin, ...]
+    packages: tuple[ClosurePackage, ...]
 
 
 def request_of(settings: Settings, wanted: Wanted) -> Request:
