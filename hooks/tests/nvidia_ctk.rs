@@ -334,6 +334,19 @@ fn settings_are_shown_and_changed() {
             .unwrap();
         assert_eq!(ok(&output), text, "{name}");
     }
+    // Before the command, where its own option and no other variable counts more.
+    let wrong = ("NVIDIA_CTK_CONFIG_FILE_PATH", "/none");
+    for words in [
+        &["--config", file.to_str().unwrap(), "config"][..],
+        &["--config=/none", "config", &config],
+    ] {
+        let mut command = program("nvidia-ctk");
+        let output = command.args(words).envs([wrong]).output();
+        assert_eq!(ok(&output.unwrap()), text, "{words:?}");
+    }
+    let variables = [wrong, ("NVIDIA_CTK_CONFIG", file.to_str().unwrap())];
+    let output = program("nvidia-ctk").arg("config").envs(variables).output();
+    assert_eq!(ok(&output.unwrap()), text);
 }
 
 #[test]
@@ -430,7 +443,26 @@ fn links_to_devices_by_number() {
     let watch = ctk(&["system", "create-dev-char-symlinks", "--watch"]);
     assert_eq!(code(&watch), 2);
     assert!(stderr(&watch).contains("udev"));
-    // Here is no driver, so that no number is known.
+    // The variables of NVIDIA's program stand in for its options.
+    let (char3, root) = (tree.path("char3"), tree.shown());
+    let by_variables = |more: &[(&str, &str)]| {
+        let variables = [
+            ("DEV_CHAR_PATH", char3.to_str().unwrap()),
+            ("DRIVER_ROOT", &*root),
+        ];
+        let mut command = program("nvidia-ctk");
+        command.args(["system", "create-dev-char-symlinks"]);
+        command.envs(variables).envs(more.iter().copied());
+        command.output().unwrap()
+    };
+    assert_eq!(ok(&by_variables(&[("DRY_RUN", "1")])).lines().count(), 2);
+    assert!(!char3.exists());
+    assert_eq!(code(&by_variables(&[("DRY_RUN", "perhaps")])), 2);
+    ok(&by_variables(&[("NVIDIA_DRIVER_ROOT", "/none")]));
+    assert!(!char3.exists(), "the first variable counts");
+    ok(&by_variables(&[]));
+    assert!(char3.join("195:0").is_symlink());
+    // There is no driver here, so that no number is known.
     let root = format!("--root={}", tree.shown());
     let nodes = ctk(&["system", "create-device-nodes", "--control-devices", &root]);
     assert!(matches!(code(&nodes), 0 | 3), "{}", stderr(&nodes));

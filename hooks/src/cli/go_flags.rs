@@ -95,6 +95,36 @@ impl Words {
         self.rest.extend(behind.rest);
     }
 
+    /// Takes variables for options that were not given; the first variable that is set and not
+    /// empty counts. Errors: a flag's value that is no truth, with the variable's name.
+    pub fn by_variables(
+        &mut self,
+        known: &[Known],
+        variables: &[(&'static str, &[&str])],
+        get: impl Fn(&str) -> Option<String>,
+    ) -> Result<(), String> {
+        for (name, tried) in variables {
+            if self.value(name).is_some() {
+                continue;
+            }
+            let set = |variable: &&str| {
+                let value = get(variable).filter(|value| !value.is_empty());
+                value.map(|value| ((*variable).to_owned(), value))
+            };
+            let Some((variable, mut value)) = tried.iter().find_map(set) else {
+                continue;
+            };
+            let is_flag = |(names, takes): &Known| names[0] == *name && *takes == Takes::Nothing;
+            if known.iter().any(is_flag) {
+                let is = truth(&value);
+                let is = is.ok_or_else(|| format!("{variable} is true or false, not {value:?}"))?;
+                value = is.to_string();
+            }
+            self.given.push((name, value));
+        }
+        Ok(())
+    }
+
     /// The value that was given last.
     pub fn value(&self, name: &str) -> Option<&str> {
         let given = self.given.iter().rev();
@@ -129,6 +159,37 @@ mod tests {
     fn parse(words: &[&str]) -> Result<Words, String> {
         let words: Vec<OsString> = words.iter().map(Into::into).collect();
         Words::parse(&words, KNOWN)
+    }
+
+    #[test]
+    fn variables_stand_in_for_options() {
+        const VARIABLES: &[(&str, &[&str])] =
+            &[("config", &["FIRST", "SECOND"]), ("debug", &["D"])];
+        let said = |words: &[&str], set: &[(&str, &str)]| {
+            let mut words = parse(words).unwrap();
+            let get = |name: &str| {
+                let found = set.iter().find(|(variable, _)| *variable == name);
+                found.map(|(_, value)| (*value).to_owned())
+            };
+            words.by_variables(KNOWN, VARIABLES, get)?;
+            Ok::<_, String>((
+                words.value("config").map(str::to_owned),
+                words.flag("debug"),
+            ))
+        };
+        let config = |text: &str| Some(text.to_owned());
+        let both = [("FIRST", "/a"), ("SECOND", "/b"), ("D", "T")];
+        assert_eq!(said(&[], &both), Ok((config("/a"), Some(true))));
+        assert_eq!(
+            said(&[], &[("FIRST", ""), ("SECOND", "/b")]),
+            Ok((config("/b"), None))
+        );
+        assert_eq!(
+            said(&["-c=/c", "-debug=false"], &both),
+            Ok((config("/c"), Some(false)))
+        );
+        let wrong = said(&[], &[("D", "perhaps")]).unwrap_err();
+        assert_eq!(wrong, "D is true or false, not \"perhaps\"");
     }
 
     #[test]

@@ -21,7 +21,8 @@ const KNOWN: &[Known] = &[
     (&["help", "h"], Takes::Nothing),
 ];
 
-pub fn run(words: &[OsString], said: Said) -> Result<u8> {
+/// `named`: the file that the words before the command name.
+pub fn run(words: &[OsString], named: Option<&Path>, said: Said) -> Result<u8> {
     let mut words = parse(words, KNOWN, "config")?;
     let is_default = words.rest.first().is_some_and(|word| word == "default");
     if is_default {
@@ -36,7 +37,7 @@ pub fn run(words: &[OsString], said: Said) -> Result<u8> {
         let held = file.as_deref().map(hold).transpose()?;
         return put(&default(flavour()), file.as_deref().zip(held.as_ref()));
     }
-    let place = place(words.value("config-file").map(Path::new));
+    let place = place(words.value("config-file").map(Path::new).or(named));
     let file = output(&words, Some(&place))?;
     // Before it is read: what another command sets meanwhile would be lost.
     let held = file.as_deref().map(hold).transpose()?;

@@ -26,13 +26,14 @@ const KNOWN: &[Known] = &[
 const FACTS: &str = "run/oci-decorator/devices/nvidia.json";
 const VERSION: &str = "/proc/driver/nvidia/version";
 
-pub fn run(words: &[OsString]) -> Result<u8> {
+/// `named`: the file that the words before the command name.
+pub fn run(words: &[OsString], named: Option<&Path>) -> Result<u8> {
     let words = parse(words, KNOWN, "info")?;
     if words.is_set("help") {
         return help();
     }
     no_more(&words)?;
-    let place = super::config::place(words.value("config-file").map(Path::new));
+    let place = super::config::place(words.value("config-file").map(Path::new).or(named));
     let report = Report::of(place)?;
     print(&if words.is_set("json") {
         report.json()

@@ -10,6 +10,7 @@ mod system_nodes;
 
 use std::ffi::OsString;
 use std::io::Write;
+use std::path::PathBuf;
 
 use super::go_flags::{truth, Known, Takes, Words};
 use super::{nvidia_cdi_hook, print};
@@ -27,6 +28,7 @@ const VERSION: &str = concat!(
 const KNOWN: &[Known] = &[
     (&["debug", "d"], Takes::Nothing),
     (&["quiet"], Takes::Nothing),
+    (&["config"], Takes::Value),
     (&["version", "v"], Takes::Nothing),
     (&["help", "h"], Takes::Nothing),
 ];
@@ -81,11 +83,14 @@ fn dispatch(words: &[OsString]) -> Result<u8> {
         is_debug: is("debug", "NVIDIA_CTK_DEBUG"),
         is_quiet: is("quiet", "NVIDIA_CTK_QUIET"),
     };
+    let by_variable = std::env::var("NVIDIA_CTK_CONFIG").ok();
+    let named = words.value("config").map(str::to_owned).or(by_variable);
+    let named = named.filter(|path| !path.is_empty()).map(PathBuf::from);
     match &*verb.to_string_lossy() {
         "help" | "h" => print(HELP),
         "runtime" => runtime::run(rest, said),
-        "config" => config::run(rest, said),
-        "info" => info::run(rest),
+        "config" => config::run(rest, named.as_deref(), said),
+        "info" => info::run(rest, named.as_deref()),
         "system" => system::run(rest, said),
         "cdi" => cdi::run(rest),
         // It says itself what is wrong.

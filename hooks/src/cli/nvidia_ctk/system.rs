@@ -17,7 +17,8 @@ use crate::error::{exit, Error, Result};
 
 const KNOWN: &[Known] = &[
     (&["dev-char-path"], Takes::Value),
-    (&["driver-root", "dev-root", "root"], Takes::Value),
+    (&["driver-root", "root"], Takes::Value),
+    (&["dev-root"], Takes::Value),
     (&["create-all"], Takes::Nothing),
     // With --create-all, which makes them in any case.
     (&["create-device-nodes"], Takes::Nothing),
@@ -27,6 +28,25 @@ const KNOWN: &[Known] = &[
     (&["dry-run"], Takes::Nothing),
     (&["help", "h"], Takes::Nothing),
 ];
+/// Which variables stand in for which options, as NVIDIA's program has them.
+/// Source: its `cmd/nvidia-ctk/system`.
+const LINK_VARIABLES: Variables = &[
+    ("dev-char-path", &["DEV_CHAR_PATH"]),
+    ("driver-root", &["NVIDIA_DRIVER_ROOT", "DRIVER_ROOT"]),
+    ("create-all", &["CREATE_ALL"]),
+    ("load-kernel-modules", &["LOAD_KERNEL_MODULES"]),
+    ("create-device-nodes", &["CREATE_DEVICE_NODES"]),
+    ("dry-run", &["DRY_RUN"]),
+];
+const NODE_VARIABLES: Variables = &[
+    (
+        "driver-root",
+        &["ROOT", "NVIDIA_DRIVER_ROOT", "DRIVER_ROOT"],
+    ),
+    ("dev-root", &["NVIDIA_DEV_ROOT", "DEV_ROOT"]),
+    ("dry-run", &["DRY_RUN"]),
+];
+type Variables = &'static [(&'static str, &'static [&'static str])];
 const LINKS: &str = "create-dev-char-symlinks";
 const NODES: &str = "create-device-nodes";
 /// As the driver itself makes them.
@@ -34,11 +54,19 @@ const MODE: u32 = 0o666;
 
 pub fn run(words: &[OsString], said: Said) -> Result<u8> {
     let (verb, words) = sub("system", words, &[LINKS, NODES])?;
-    let words = parse(words, KNOWN, &format!("system {verb}"))?;
+    let mut words = parse(words, KNOWN, &format!("system {verb}"))?;
     if verb == "help" || words.is_set("help") {
         return help();
     }
     no_more(&words)?;
+    let variables = if verb == LINKS {
+        LINK_VARIABLES
+    } else {
+        NODE_VARIABLES
+    };
+    words
+        .by_variables(KNOWN, variables, |name| std::env::var(name).ok())
+        .map_err(|problem| usage(&format!("system {verb}: {problem}")))?;
     if words.is_set("watch") {
         return Err(
             usage("--watch is not supported: udev makes the links of new devices")
@@ -49,7 +77,11 @@ pub fn run(words: &[OsString], said: Said) -> Result<u8> {
         said.debug("modules are loaded by provision, not here");
     }
     let work = Work {
-        root: words.value("driver-root").unwrap_or("/").into(),
+        root: ["dev-root", "driver-root"]
+            .iter()
+            .find_map(|name| words.value(name))
+            .unwrap_or("/")
+            .into(),
         is_dry: words.is_set("dry-run"),
         said,
     };
