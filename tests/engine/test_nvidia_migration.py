@@ -173,9 +173,9 @@ def test_podman(docker: DockerInTree) -> None:
 
 def test_containerds_own_client(containerd: Containerd) -> None:
     runtime = ("--runc-binary", "/usr/bin/nvidia-container-runtime")
-    argv = ("run", "--rm", "--runtime", "io.containerd.runc.v2", *runtime)
     asks = ("--env", "NVIDIA_VISIBLE_DEVICES=1")
-    assert containerd(*argv, *asks, _FULL_IMAGE, "smi", "nvidia-smi").stdout.splitlines() == _ONE
+    argv = ("--runtime", "io.containerd.runc.v2", *runtime, *asks, _FULL_IMAGE, "smi", "nvidia-smi")
+    assert containerd.output(*argv).splitlines() == _ONE
 
 
 def test_kubernetes_runtime_class(containerd: Containerd) -> None:

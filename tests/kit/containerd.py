@@ -88,6 +88,15 @@ class Containerd:
         """Run `ctr WORDS`."""
         return run([*self.enter, "ctr", "--address", self.socket, *words], check=check)
 
+    def output(self, *words: str | Path) -> str:
+        """What `ctr run --rm WORDS` prints; the container has to print something.
+
+        ctr 1.6 may end before it has copied what a container wrote that was there for a moment
+        only: then it runs a second time, under the same name.
+        """
+        said = (self("run", "--rm", *words).stdout for _ in range(2))
+        return next(filter(None, said), "")
+
     def tasks(self, namespace: str) -> list[str]:
         """The containers with a process, by name."""
         return self("--namespace", namespace, "task", "list", "--quiet").stdout.split()
