@@ -146,11 +146,12 @@ def _idle(scene: Scene) -> list[Row]:
 def _docker(scene: Scene) -> list[Row]:
     """`--gpus`, which needs a hook of that name in dockerd's PATH; the runtime does its work."""
     _ = scene.root  # With it, the settings that the engine's runtimes read.
+    docker = str(find_program("docker"))
 
     def timed(name: str, *flags: str) -> Timed:
         words = ["run", "--rm", "--network=none", *flags, IMAGE, "true"]
         environment = {**base_environment(), "DOCKER_HOST": scene.engine.host}
-        return Timed(name, ["docker", *words], env=environment)
+        return Timed(name, [docker, *words], env=environment)
 
     programs = [
         timed("gpus-plain", "--runtime=runc"),
