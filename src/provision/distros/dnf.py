@@ -11,19 +11,9 @@ import shlex
 from collections.abc import Mapping
 
 from provision.distros import messages, rpm
+from provision.distros.family import WORK, Failure, HeaderQuery, Package, Repository, Script, Spec
 from provision.distros.headers import find_compilers, find_headers
-from provision.distros.model import (
-    WORK,
-    Distro,
-    Failure,
-    FamilyName,
-    HeaderQuery,
-    Package,
-    Release,
-    Repository,
-    Script,
-    Spec,
-)
+from provision.distros.model import Distro, FamilyName, Release
 from provision.errors import ProvisionError
 
 _CAPABILITY = re.compile(r"^kernel(?:-uek)?-devel-uname-r = (?P<kernel>\S+)$")

@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from provision.distros.family import Failure
 from provision.distros.headers import fill
-from provision.distros.model import Failure
 from provision.distros.rpm import BAD_SIGNATURE, NO_CONFIG, NO_KEYS
 from provision.errors import NotFoundError, ProvisionError
 

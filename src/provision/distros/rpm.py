@@ -17,7 +17,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Self
 
-from provision.distros.model import WORK, Distro, Package, Release, Repository
+from provision.distros.family import WORK, Package, Repository
+from provision.distros.model import Distro, Release
 from provision.documents import refusing
 from provision.errors import ProvisionError
 from provision.pin import ClosurePackage

@@ -8,19 +8,9 @@ from collections.abc import Mapping
 
 from provision.distros import messages, rpm
 from provision.distros.dnf import release_key
+from provision.distros.family import WORK, Failure, HeaderQuery, Package, Repository, Script, Spec
 from provision.distros.headers import find_compilers, find_headers
-from provision.distros.model import (
-    WORK,
-    Distro,
-    Failure,
-    FamilyName,
-    HeaderQuery,
-    Package,
-    Release,
-    Repository,
-    Script,
-    Spec,
-)
+from provision.distros.model import Distro, FamilyName, Release
 from provision.errors import ProvisionError
 
 # <solvable status="…" name="kernel-default-devel" kind="package" edition="6.4.0-150600.23.17.1" …/>

@@ -336,7 +336,6 @@ class _Solver:
             query=self.query,
             image=request.base.image,
             full_version=version or None,
-            is_own=bool(request.repositories),
         )
 
     @contextmanager

@@ -16,14 +16,9 @@ from provision.image.packages import PackageStore
 from provision.pin import ArchiveSource, BasePin, GitSource, keyring_digest
 from provision.pipeline.comparison import differences, explanation, module_sums
 from provision.pipeline.developer import developer_request, ensure_developer_image
-from provision.pipeline.resolution import (
-    Resolved,
-    base_request,
-    choose_distro,
-    open_driver_index,
-    render_context,
-)
+from provision.pipeline.resolution import Resolved, render_context
 from provision.pipeline.settings import Settings
+from provision.pipeline.solving import base_request, choose_distro, open_driver_index
 from provision.progress import Note, Progress, silent
 from provision.render import RenderedContext
 

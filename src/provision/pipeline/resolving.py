@@ -20,13 +20,13 @@ from provision.pipeline.resolution import (
     Resolved,
     Target,
     Wanted,
-    base_request,
     own_kernel,
     request_of,
     resolve_packaged,
     resolve_solved,
 )
 from provision.pipeline.settings import Settings
+from provision.pipeline.solving import base_request
 from provision.pipeline.tree_choice import TreeChoice, choose_tree, fetch_tree
 from provision.pipeline.trees import Tree
 from provision.progress import Progress, silent
