@@ -23,7 +23,8 @@ class Spec:
     """Something to install, as the distro's solver takes it.
 
     Attributes:
-        text: ``kernel-devel-uname-r = 5.14.0-427.el9.x86_64``, ``gcc``, ``linux-headers-K``.
+        text: ``kernel-devel-uname-r = 5.14.0-427.el9.x86_64``, ``gcc``, ``linux-headers-K``; a
+            package's path in the container, where no repository has it.
         major: Major version that the package must have; None: any.
         path: Folder of its programs, where that is not on the usual search path.
     """
@@ -64,6 +65,7 @@ class Repository:
         keys: The keys that its packages are signed with, in ASCII armour, by file name.
         components: Of a suite, for the family of apt; empty: those that are always read.
         is_snapshot: Whether its index counts although its time of validity is over.
+        is_signed: Whether its index has to be signed too, for the families of dnf and zypper.
     """
 
     id: str
@@ -71,6 +73,7 @@ class Repository:
     keys: Mapping[str, bytes] = field(default_factory=dict)
     components: tuple[str, ...] = ()
     is_snapshot: bool = False
+    is_signed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

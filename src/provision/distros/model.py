@@ -118,12 +118,16 @@ class Archive(Frozen):
         repositories: Addresses of repositories there, with the placeholders ``{version}`` (as
             os-release has it), ``{major}`` and ``{arch}``; empty where they can't be derived.
         hint: How to use it, where more than an address is needed.
+        headers: Address, below ``url``, of the signed package with a kernel's headers, with the
+            placeholders ``{version}``, ``{release}`` and ``{arch}`` (of the kernel) and ``{key}``
+            (the last eight digits of the id of a key of the distro); None: they can't be had so.
     """
 
     name: str
     url: str
     repositories: tuple[str, ...] = ()
     hint: str | None = None
+    headers: Annotated[str, StringConstraints(pattern=r"\{key\}")] | None = None
 
 
 class Proof(Frozen):
@@ -176,6 +180,9 @@ class Distro(Frozen):
         tools: Packages that the template's own steps call, whatever the driver.
         names: What it calls the packages that recipes name as Debian does.
         keys: Keys of its packages, as glob patterns in the base image.
+        signed_index: Whether the indexes of its repositories are signed too, by the same keys.
+        base_packages: What its base image consists of, with what these packages need, for the
+            families of dnf and zypper; empty: no base image can be made.
         entitlement: What a host needs to use its repositories.
         environment: Variables of the solving container.
         options: What the package manager is given besides.
@@ -195,6 +202,8 @@ class Distro(Frozen):
     tools: tuple[str, ...] = ()
     names: dict[str, str] = Field(default_factory=dict)
     keys: tuple[AbsolutePath, ...] = ()
+    signed_index: bool = False
+    base_packages: tuple[Placeholder, ...] = ()
     entitlement: tuple[Entitlement, ...] = ()
     environment: dict[str, str] = Field(default_factory=dict)
     options: tuple[Annotated[str, StringConstraints(pattern=r"^--[^\s\x00]+$")], ...] = ()

@@ -124,6 +124,14 @@ def downloaded_files(
         )
         for path, sha256 in context.downloads.items()
     }
+    damaged = [path for path in resolved.attached.values() if not store.whole(path.name)]
+    if damaged:
+        raise NotFoundError(
+            f"The kernel tree of {resolved.pin.kernel.release} is damaged in the package store.",
+            resolution=f"Have it made again: provision resolve {resolved.pin.driver.name} --kernel"
+            f" {resolved.pin.kernel.release} --update",
+            details="\n".join(map(str, damaged)),
+        )
     return {**resolved.attached, **fetched}
 
 

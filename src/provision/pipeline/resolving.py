@@ -62,7 +62,7 @@ def resolve_pin(
         return resolve_packaged(settings, engine, packaged, progress=progress)
     wanted = replace(wanted, kernel=kernel)
     entry = settings.catalogue.entry(wanted.driver)
-    files = fetch_tree(settings, choice, kernel, progress=progress)
+    files = fetch_tree(settings, choice, kernel, update=wanted.update, progress=progress)
     toolchain = _toolchain(choice, files, kernel)
     pin = files.pin.model_copy(update={"toolchain": choice.toolchain, "llvm": toolchain.llvm})
     tree = KernelTree(pin, choice.distro, toolchain)

@@ -12,7 +12,7 @@ from provision.distros.tree import Toolchain
 from provision.errors import NotFoundError
 from provision.host import read_facts
 from provision.image.base import BaseRequest
-from provision.image.solve import SolveRequest
+from provision.image.solve_request import SolveRequest
 from provision.pin import BasePin, DistroPin
 from provision.pipeline.settings import Settings
 from provision.progress import Progress, silent
@@ -56,6 +56,7 @@ def solve_request(
         root=settings.root,
         network=network or settings.config.engine.network,
         toolchain=toolchain,
+        archive_mirror=settings.config.distro(distro.id).archive.mirror,
     )
 
 
@@ -83,6 +84,7 @@ def configured_repositories(
     Raises:
         NotFoundError: A key that provision.toml names is missing.
     """
+    data, _release = distros.release_of(distro)
     found = []
     for one in settings.config.distro(distro.id).repositories:
         if one.version not in {None, distro.version}:
@@ -97,7 +99,8 @@ def configured_repositories(
                     " /etc/provision/provision.toml.",
                 )
             keys[path.name] = path.read_bytes()
-        found.append(distros.Repository(one.id, one.urls, keys))
+        signed = data.signed_index if one.signed is None else one.signed
+        found.append(distros.Repository(one.id, one.urls, keys, is_signed=signed))
     return tuple(found)
 
 

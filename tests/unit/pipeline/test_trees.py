@@ -17,7 +17,7 @@ from provision.config import TreeConfig
 from provision.errors import ConfigError, NotFoundError, ProvisionError, UsageError
 from provision.image.engine import Image
 from provision.image.packages import Closure, PackageStore
-from provision.image.solve import SolveRequest
+from provision.image.solve_request import SolveRequest
 from provision.pin import BasePin, DistroPin, Pin
 from provision.pipeline import developer, resolution, solving
 from provision.pipeline.pin_file import pin_document, read_pin
