@@ -227,6 +227,10 @@ class TreePin(Frozen):
 class Pin(Frozen):
     """Everything that can change the artifact.
 
+    ``components``, ``signing_key`` and ``keyring`` are of Pins that versions before closures
+    wrote. No new Pin sets them; they stay because digests are of their JSON: without them,
+    artifacts in stores could not be read any more, and every other one would get a new name.
+
     Attributes:
         compiler: The compiler that built the kernel; None: it is no package (see ``tree``).
         headers: The packages that hold the kernel's headers.

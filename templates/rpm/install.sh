@@ -1,25 +1,28 @@
 #!/bin/sh
 # Installs exactly the packages that lie in /provision/packages, without a network.
 #
-# usage: install.sh KERNEL BUILD SOURCE COMPILER MAJOR
+# usage: install.sh COMPILER MAJOR KERNEL BUILD SOURCE
 #
 # Their checksums are those of the Pin; their signatures were checked when it was made. Modules are
 # built against /lib/modules/KERNEL/build, which belongs to the kernel's own package, so that the
 # link is made here.
 set -eu
 
-kernel=$1
-build=$2
-source=$3
-compiler=$4
-major=$5
+compiler=$1
+major=$2
+kernel=$3
+build=$4
+source=$5
 
-cd /provision/packages
-sha256sum --check --strict --quiet /provision/closure.sha256
-# A pinned package may be older than the base image's.
-rpm --upgrade --oldpackage --excludedocs ./*.rpm
-cd /
-rm -rf /provision/packages
+# The base image may have everything.
+if [ -d /provision/packages ]; then
+    cd /provision/packages
+    sha256sum --check --strict --quiet /provision/closure.sha256
+    # A pinned package may be older than the base image's.
+    rpm --upgrade --oldpackage --excludedocs ./*.rpm
+    cd /
+    rm -rf /provision/packages
+fi
 
 if [ ! -d "$build" ]; then
     echo >&2 "The packages brought no folder $build: they are of another kernel than $kernel."

@@ -6,9 +6,9 @@ Module.symvers says which CRCs a module has to hold.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -160,12 +160,22 @@ def test_cos_is_built_with_the_files_of_its_build(
     (host / "usr/lib/os-release").write_text("ID=cos\nVERSION_ID=117\nBUILD_ID=18613.164.68\n")
     with served(files) as url:
         base = f'[distros.debian]\nbase_images = {{ "12" = "{compiler_image}" }}\n'
-        _configure(host, f'[distros.cos.archive]\nmirror = "{url}"\n{base}')
+        mirror = f'[distros.cos.archive]\nmirror = "{url}"\n'
+        _configure(host, f"{mirror}{base}")
+        _status, error = provision.failure("resolve", *_target(host, drivers, kernel))
+        assert "without HTTPS" in error["message"]
+        sums = ", ".join(
+            f'"18613.164.68/{path.name}" = "{sha256(path.read_bytes()).hexdigest()}"'
+            for path in (files / "18613.164.68").iterdir()
+        )
+        _configure(host, f"{mirror}sha256 = {{ {sums} }}\n{base}")
         built = provision.build(*_target(host, drivers, kernel))
         _assert_fits(_module(engine, built["image"], kernel, host / "srv"), kernel)
         (files / "18613.164.68/kernel-headers.tgz").write_bytes(b"something else")
-        _status, error = provision.failure("resolve", *_target(host, drivers, kernel))
-        assert "its MD5 is wrong" in error["message"]
+        # What was downloaded of a build stays.
+        provision.json("resolve", *_target(host, drivers, kernel))
+        _status, error = provision.failure("resolve", *_target(host, drivers, kernel), "--update")
+        assert "its sha256 is wrong" in error["message"]
 
 
 def _cos_files(folder: Path, kernel: BuiltKernel) -> Path:
@@ -181,9 +191,6 @@ def _cos_files(folder: Path, kernel: BuiltKernel) -> Path:
     compiler.chmod(0o755)
     run(["tar", "-czf", build / "kernel-headers.tgz", "-C", folder / "headers", "usr"])
     run(["tar", "-cJf", build / "toolchain.tar.xz", "-C", folder / "compiler", "bin"])
-    for path in list(build.iterdir()):
-        digest = hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()
-        path.with_name(f"{path.name}.md5").write_text(f"{digest}  {path.name}\n")
     shutil.rmtree(folder / "headers")
     shutil.rmtree(folder / "compiler")
     return folder
@@ -296,7 +303,12 @@ def test_the_other_slots_tree_is_packed_as_the_folder_is(
         (root / "dev/disk/by-partlabel/USR-B").symlink_to(device)
         packed, absent = tmp_path / "tree.tar", tmp_path / "absent.tar"
         inside = f"lib/modules/{kernel.release}/build"
-        assert pack_from_slot(root, inside, packed, ["--sort=name"])
+        state = pack_from_slot(root, inside, packed, ["--sort=name"])
+        assert state
+        # Nothing has changed: nothing is packed.
+        again = tmp_path / "again.tar"
+        assert pack_from_slot(root, inside, again, ["--sort=name"], known=state) == state
+        assert not again.exists()
         assert not pack_from_slot(root, "lib/modules/9.9/build", absent, ["--sort=name"])
     finally:
         run(["/sbin/losetup", "--detach", device])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import signal
 import time
 from contextlib import contextmanager
@@ -22,8 +23,9 @@ from kit.made_up import MADE_UP, made_up_source, write_made_up
 from kit.probe import need_programs
 from kit.process import run, start
 from kit.product import Provision
-from kit.rpm_distros import RpmDistro, leap_15, rocky_9, rocky_10
-from kit.rpm_sites import Site, packaged_kernel, site_of
+from kit.repackaged import signing_key
+from kit.rpm_distros import Repository, RpmDistro, leap_15, rocky_9, rocky_10
+from kit.rpm_sites import Site, koji_site, packaged_kernel, site_of
 
 if TYPE_CHECKING:
     import subprocess
@@ -204,6 +206,16 @@ def fresh(stand: _Stand, tmp_path: Path) -> _Host:
     return stand.fresh(tmp_path / "root")
 
 
+def _named(stand: _Stand, *more: Repository) -> list[str]:
+    """The mirror's repositories as tables of provision.toml, with the key of their packages."""
+    return [
+        _REPOSITORY.format(
+            id=stand.distro.id, repository=one.id, url=stand.mirror.url, path=one.path
+        )
+        for one in (*stand.distro.repositories, *more)
+    ]
+
+
 def _module(engine: Engine, image: str, folder: Path) -> Path:
     """The module of an artifact image, copied out."""
     made = engine.docker("create", image, "sh").stdout.strip()
@@ -348,14 +360,101 @@ def test_a_superseded_kernel_is_built_from_the_vault(
 ) -> None:
     distro, kernel = stand.distro, stand.distro.old_headers.kernel
     (fresh.root / "etc/key.asc").write_bytes(stand.site.key.read_bytes())
-    named = [
-        _REPOSITORY.format(id=distro.id, repository=one.id, url=stand.mirror.url, path=one.path)
-        for one in (*distro.repositories, distro.vault)
-    ]
+    named = _named(stand, distro.vault)
     fresh.configure("".join([_CONFIG, *named]))
     built = fresh.provision.json("build", *stand.target(kernel), "--root", fresh.root)
     module = _module(stand.engine, built["image"], tmp_path / "module")
     assert run(["modinfo", "-F", "vermagic", module]).stdout.split()[0] == kernel
+
+
+def _as_fedora(stand: _Stand) -> None:
+    """Have the base image once more, as Fedora 43's: its key lies where Fedora's lie."""
+    made = stand.engine.docker("create", _IMAGES[stand.distro.name], "sh").stdout.strip()
+    place = f"{made}:/etc/pki/rpm-gpg/RPM-GPG-KEY-fedora-43-primary"
+    try:
+        stand.engine.docker("cp", stand.site.key, place)
+        stand.engine.docker("commit", made, "fedora:43")
+    finally:
+        stand.engine.docker("rm", made)
+
+
+@pytest.mark.parametrize("stand", [_ROCKY_9], indirect=True)
+def test_a_kernel_that_the_repositories_have_dropped_is_built_from_koji(
+    stand: _Stand, fresh: _Host, tmp_path: Path
+) -> None:
+    kernel, folder = koji_site(43)
+    _as_fedora(stand)
+    wanted = (MADE_UP, "--kernel", kernel, "--distro", "fedora:43", "--catalogue", stand.catalogue)
+    with served(folder) as url:
+        mirror = f'[distros.fedora.archive]\nmirror = "{url}/packages/kernel"\n'
+        fresh.configure(_CONFIG + mirror)
+        built = fresh.provision.json("build", *wanted, "--root", fresh.root)
+        pin = fresh.provision.json("resolve", *wanted, "--root", fresh.root)
+    module = _module(stand.engine, built["image"], tmp_path / "module")
+    assert run(["modinfo", "-F", "vermagic", module]).stdout.split()[0] == kernel
+    (headers,) = (package for package in pin["closure"] if package["name"] == "kernel-devel")
+    (signed,) = folder.rglob("data/signed/*/x86_64/*.rpm")
+    assert headers["repository"] == "archive"
+    assert headers["sha256"] == hashlib.sha256(signed.read_bytes()).hexdigest()
+    assert list(pin["urls"][headers["sha256"]]) == [f"{url}/{signed.relative_to(folder)}"]
+
+
+@pytest.mark.parametrize("stand", [_ROCKY_9], indirect=True)
+def test_a_copy_in_koji_that_nobody_has_signed_is_not_used(
+    stand: _Stand, fresh: _Host, tmp_path: Path
+) -> None:
+    kernel, made = koji_site(43)
+    folder = tmp_path / "koji"
+    shutil.copytree(made, folder)
+    (signed,) = folder.rglob("data/signed/*/x86_64/*.rpm")
+    (unsigned,) = folder.rglob("*.fc43/x86_64/*.rpm")
+    shutil.copy(unsigned, signed)
+    _as_fedora(stand)
+    wanted = (MADE_UP, "--kernel", kernel, "--distro", "fedora:43", "--catalogue", stand.catalogue)
+    with served(folder) as url:
+        mirror = f'[distros.fedora.archive]\nmirror = "{url}/packages/kernel"\n'
+        fresh.configure(_CONFIG + mirror)
+        status, error = fresh.provision.failure("resolve", *wanted, "--root", fresh.root)
+        assert status == 1
+        assert "not signed with a key of the distro" in error["message"]
+        signed.unlink()
+        status, error = fresh.provision.failure("resolve", *wanted, "--root", fresh.root)
+    assert status == 3
+    assert f"no headers of the kernel {kernel}" in error["message"]
+    assert f"{url}/packages/kernel/" in error["details"]
+
+
+@pytest.mark.parametrize("stand", [_LEAP], indirect=True)
+@pytest.mark.parametrize("change", ["unsigned", "foreign"])
+def test_an_index_that_is_not_signed_is_not_used(
+    stand: _Stand, fresh: _Host, tmp_path: Path, change: str
+) -> None:
+    folder = tmp_path / "mirror"
+    run(["cp", "-a", "--link", stand.site.mirror(), folder])
+    index = folder / stand.distro.repositories[0].path / "repodata/repomd.xml"
+    index.with_name("repomd.xml.asc").unlink()
+    if change == "foreign":
+        # With its key beside it, as a mirror would have it.
+        key = signing_key("foreign")
+        index.with_name("repomd.xml.key").unlink()
+        shutil.copy(key.public, index.with_name("repomd.xml.key"))
+        key.sign_file(index)
+    with stand.showing(folder):
+        words = ("resolve", *stand.target(), "--root", fresh.root)
+        status, error = fresh.provision.failure(*words)
+        assert status == 1
+        assert "index of a repository" in error["message"]
+        (fresh.root / "etc/key.asc").write_bytes(stand.site.key.read_bytes())
+        named = [
+            _REPOSITORY.format(
+                id=stand.distro.id, repository=one.id, url=stand.mirror.url, path=one.path
+            )
+            for one in stand.distro.repositories
+        ]
+        fresh.configure("".join([_CONFIG, *named]))
+        assert fresh.provision.failure(*words)[0] == 1
+        fresh.configure("".join([_CONFIG, *[f"{text}signed = false\n" for text in named]]))
+        assert fresh.provision.json(*words)["closure"]
 
 
 @_one

@@ -150,3 +150,12 @@ def test_a_git_source_is_refused_until_it_can_be_had_without_a_network() -> None
     odd = pin("rocky", template=templates.digest).model_copy(update={"sources": (source,)})
     with pytest.raises(ProvisionError, match="kind 'git'"):
         render(odd, recipe(), templates=templates, patches={"x.patch": PATCH})
+
+
+def test_a_base_image_that_has_everything_takes_no_packages() -> None:
+    templates = load_templates(REPOSITORY / "templates", "rocky")
+    bare = pin("rocky", template=templates.digest).model_copy(update={"closure": ()})
+    context = render(bare, recipe(), templates=templates, patches={"x.patch": PATCH})
+    assert "COPY packages/" not in context.dockerfile
+    assert not [name for name in context.downloads if name.startswith("packages/")]
+    assert "RUN sh /provision/install.sh gcc 11 5.14.0" in context.dockerfile

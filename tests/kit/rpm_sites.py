@@ -114,19 +114,32 @@ def site_of(distro: RpmDistro) -> Site:
 
 
 def koji_site(fedora: int = 40) -> tuple[str, Path]:
-    """A kernel of Fedora CoreOS, and a folder with its headers as koji lays packages out."""
+    """A kernel of Fedora CoreOS, and a folder with its headers as koji lays packages out.
+
+    Below `data/signed/KEY` is the copy that the distro's key has signed; the other is not signed.
+    """
     headers = El("6.1.0", f"{abi(kernels()[1])}.fc{fedora}")
     key = signing_key("distro")
 
     def make(folder: Path) -> None:
         # packages/NAME/VERSION/RELEASE/ARCH/FILE
-        target = folder / "packages/kernel" / headers.version / headers.release / "x86_64"
-        target.mkdir(parents=True)
+        build = folder / "packages/kernel" / headers.version / headers.release
+        signed = build / "data/signed" / _short_id(key.public) / "x86_64"
+        signed.mkdir(parents=True)
         unpacked = unpack_headers(kernels()[1], _debs("bookworm"), folder / "headers")
-        key.sign(headers.write(unpacked, target))
+        made = headers.write(unpacked, signed)
+        shutil.copytree(signed, build / "x86_64")
+        key.sign(made)
         shutil.rmtree(folder / "headers")
 
     return headers.kernel, cached(f"rpm-koji-{_digest(headers, _DISTROS)}", make)
+
+
+def _short_id(key: Path) -> str:
+    """The last eight digits of a key's id."""
+    listed = run(["gpg", "--show-keys", "--with-colons", key]).stdout
+    line = next(line for line in listed.splitlines() if line.startswith("pub:"))
+    return line.split(":")[4][-8:].lower()
 
 
 def packaged_kernel(suite: str) -> str:
@@ -196,6 +209,13 @@ def _make_good(distro: RpmDistro, pool: Path, folder: Path) -> None:
         _add(rpm, folder / "good" / repository.path)
     for rpm in (folder / "old").iterdir():
         _add(rpm, folder / "good" / distro.vault.path)
+    # What a base image is made of begins with it.
+    work = folder / "release-rpm"
+    work.mkdir()
+    release = _release_rpm(distro, work)
+    signing_key("distro").sign([release])
+    shutil.copy(release, folder / "good" / distro.repositories[-1].path / "Packages")
+    shutil.rmtree(work)
     for repository in (*distro.repositories, distro.vault):
         _index(distro, folder / "good" / repository.path)
 

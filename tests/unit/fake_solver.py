@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from provision.image.packages import Closure
-from provision.image.solve import SolveRequest
+from provision.image.solve_request import SolveRequest
 from provision.pin import ClosurePackage, PackagePin
 
 _GCC = "c" * 64

@@ -3,7 +3,7 @@
 import hashlib
 import re
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -11,12 +11,13 @@ from typing import ClassVar
 
 import pytest
 
-from provision.errors import NotFoundError, ProvisionError
+from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.fetch import (
     SignatureError,
     Signed,
     UnreachableError,
     download,
+    download_summed,
     get_signed,
     http,
     verify_signed,
@@ -335,3 +336,41 @@ def test_a_bad_or_missing_signature_is_not(
     program(monkeypatch, "gpgv", stdout=status)
     with pytest.raises(SignatureError):
         verify_signed(signed_text(tmp_path), keyrings=[], name="f")
+
+
+class _Hop:
+    """An answer of the library: where it came from, and what led there."""
+
+    def __init__(self, url: str, *history: "_Hop") -> None:
+        self.url = url
+        self.history = history
+        self.status_code, self.reason, self.ok = 200, "OK", True
+        self.headers: dict[str, str] = {}
+
+    def iter_content(self, _size: int) -> Iterator[bytes]:
+        yield hashlib.md5(CONTENT, usedforsecurity=False).hexdigest().encode()
+
+
+def test_a_file_that_only_its_own_server_vouches_for_takes_https(
+    server: Server, tmp_path: Path
+) -> None:
+    server.answer(200, CONTENT)
+    with pytest.raises(UsageError, match="is not asked without HTTPS") as caught:
+        download_summed(server.url, destination=tmp_path / "file")
+    assert "sha256" in str(caught.value.resolution)
+    assert server.requests == []
+
+
+def test_a_redirect_away_from_https_is_not_followed_for_such_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leads = "http://mirror.example/file.md5"
+
+    @contextmanager
+    def opened(url: str, _headers: object) -> Iterator[_Hop]:
+        yield _Hop(leads, _Hop(url))
+
+    monkeypatch.setattr(http, "_opened", opened)
+    with pytest.raises(UsageError, match=f"it leads to {leads}"):
+        download_summed("https://one.example/file", destination=tmp_path / "file")
+    assert not (tmp_path / "file").exists()

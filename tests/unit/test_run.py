@@ -169,6 +169,21 @@ def test_what_can_not_be_killed_is_left_behind(
         ("https://me:s3@cret@host/debian", "https://me:***@host/debian"),
         ("https://host:8080/a@b", "https://host:8080/a@b"),
         ("provision/lab:1.2@sha256:00", "provision/lab:1.2@sha256:00"),
+        (
+            "GET https://m.example/a?token=abc&arch=x86_64",
+            "GET https://m.example/a?token=***&arch=x86_64",
+        ),
+        ("https://m.example/a?X-Amz-Signature=abc.", "https://m.example/a?X-Amz-Signature=***"),
+        ("'https://m.example/a?b=1&sig=a%3D'", "'https://m.example/a?b=1&sig=***'"),
+        ("https://u.example/SUSE/?0123456789abcdef_-Z=", "https://u.example/SUSE/?***"),
+        ("'https://u.example/SUSE/?0123456789abcdef': 403", "'https://u.example/SUSE/?***': 403"),
+        ("https://ghp_hush@git.example/a", "https://***@git.example/a"),
+        ("ssh://root@builder.example", "ssh://root@builder.example"),
+        (
+            "https://m.example/?repo=baseos-9&arch=x86_64",
+            "https://m.example/?repo=baseos-9&arch=x86_64",
+        ),
+        ("https://m.example/a?keyboard=de", "https://m.example/a?keyboard=de"),
     ],
 )
 def test_secrets_are_not_shown(text: str, shown: str) -> None:

@@ -58,6 +58,9 @@ class ArchiveConfig(Frozen):
             where the machine's own apt sources name them.
         snapshot: Whether it keeps an old state on purpose: its index counts although its time of
             validity is over, or an index before was newer.
+        sha256: Checksums of files of a distro whose own server vouches for them by HTTPS only, as
+            ``{ "18613.164.68/kernel-headers.tgz" = "…" }`` for Container-Optimized OS. With it, any
+            mirror may serve them.
     """
 
     mirror: Url | None = None
@@ -65,6 +68,7 @@ class ArchiveConfig(Frozen):
     keyring: str | None = None
     backports: bool = False
     snapshot: bool = False
+    sha256: dict[str, Sha256] = Field(default_factory=dict)
 
 
 class RepositoryConfig(Frozen):
@@ -76,12 +80,21 @@ class RepositoryConfig(Frozen):
         keys: Files with the keys that its packages are signed with, in ASCII armour; without any,
             the distro's own keys count.
         version: The release of the distro that it is for; None: every one.
+        signed: Whether its index (``repomd.xml``) has to be signed too, with ``repomd.xml.asc``
+            beside it; None: as the distro's own are.
     """
 
     id: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
     urls: tuple[Url, ...] = Field(min_length=1)
     keys: tuple[AbsolutePath, ...] = ()
     version: str | None = None
+    signed: bool | None = None
+
+    @model_validator(mode="after")
+    def _has_keys(self) -> Self:
+        if self.signed and not self.keys:
+            raise ValueError('signed = true takes the keys that sign the index: keys = ["/path"]')
+        return self
 
 
 class DistroConfig(Frozen):

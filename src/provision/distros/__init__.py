@@ -2,6 +2,16 @@
 
 from __future__ import annotations
 
+from provision.distros.family import (
+    WORK,
+    Failure,
+    Family,
+    HeaderQuery,
+    Package,
+    Repository,
+    Script,
+    Spec,
+)
 from provision.distros.known import (
     all_distros,
     distro_named,
@@ -10,21 +20,7 @@ from provision.distros.known import (
     known_distros,
     release_of,
 )
-from provision.distros.model import (
-    WORK,
-    Distro,
-    Entitlement,
-    Failure,
-    Family,
-    HeaderQuery,
-    Package,
-    Proof,
-    Release,
-    RemoteFile,
-    Repository,
-    Script,
-    Spec,
-)
+from provision.distros.model import Distro, Entitlement, Proof, Release
 
 __all__ = [
     "WORK",
@@ -36,7 +32,6 @@ __all__ = [
     "Package",
     "Proof",
     "Release",
-    "RemoteFile",
     "Repository",
     "Script",
     "Spec",

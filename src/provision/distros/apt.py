@@ -18,19 +18,9 @@ from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
 from provision.archive import version_key
+from provision.distros.family import WORK, Failure, HeaderQuery, Package, Repository, Script, Spec
 from provision.distros.headers import fill, find_compilers, find_headers
-from provision.distros.model import (
-    WORK,
-    Distro,
-    Failure,
-    FamilyName,
-    HeaderQuery,
-    Package,
-    Release,
-    Repository,
-    Script,
-    Spec,
-)
+from provision.distros.model import Distro, FamilyName, Release
 from provision.documents import refusing
 from provision.errors import NotFoundError, ProvisionError
 from provision.pin import ClosurePackage

@@ -10,20 +10,10 @@ import re
 import shlex
 from collections.abc import Mapping
 
-from provision.distros import messages, rpm
+from provision.distros import messages, rpm, rpm_keys
+from provision.distros.family import WORK, Failure, HeaderQuery, Package, Repository, Script, Spec
 from provision.distros.headers import find_compilers, find_headers
-from provision.distros.model import (
-    WORK,
-    Distro,
-    Failure,
-    FamilyName,
-    HeaderQuery,
-    Package,
-    Release,
-    Repository,
-    Script,
-    Spec,
-)
+from provision.distros.model import Distro, FamilyName, Release
 from provision.errors import ProvisionError
 
 _CAPABILITY = re.compile(r"^kernel(?:-uek)?-devel-uname-r = (?P<kernel>\S+)$")
@@ -57,8 +47,8 @@ class Dnf:
         text = "\n".join(
             [
                 _prelude(distro, repositories),
-                _DOWNLOAD.replace("@specs@", wanted),
-                rpm.key_check(rpm.key_patterns(distro, release, repositories)),
+                _DOWNLOAD.replace("@specs@", wanted).replace("@archived@", rpm.ARCHIVED),
+                rpm_keys.key_check(_keys(distro, release, specs, repositories)),
                 _ORIGINS.replace("@options@", _words(distro, repositories)),
                 rpm.bases(repositories) if repositories else _URLS,
                 rpm.listing(),
@@ -119,14 +109,22 @@ def release_key(release: str) -> tuple[tuple[bool, int, str], ...]:
 
 
 # dnf 4 copies exactly the transaction's packages into a folder; dnf 5 has no such option, and its
-# cache holds nothing else.
+# cache holds nothing else. Both rounds have the headers, the largest of all packages.
 _DOWNLOAD = """\
+rm -rf kept && mkdir kept
+if [ -s of-headers ] && [ -e "$(cat of-headers)" ]; then mv "$(cat of-headers)" kept/; fi
 rm -rf packages origins.txt && mkdir packages && : > origins.txt
+find kept -name '*.rpm' -exec mv {} packages/ ';'
 case $(dnf --version 2> /dev/null | head -n 1) in
     [234].*) run --assumeyes install --downloadonly --destdir=packages @specs@ ;;
     *) run --assumeyes install --downloadonly @specs@
        find cache -name '*.rpm' -exec cp {} packages/ ';' ;;
 esac
+# No repository has these, so dnf copies none of them.
+if [ -d @archived@ ]; then
+    cp @archived@/*.rpm packages/
+    cat @archived@/origins >> origins.txt
+fi
 """
 # The index, still in the cache, says which repository has a package and where in there.
 _ORIGINS = r"""
@@ -143,6 +141,19 @@ _URLS = r"""
 query --location | sed 's|^|url\t|' >> origins.txt \
     || echo 'the addresses of the packages are not known'
 """
+
+
+def _keys(
+    distro: Distro,
+    release: Release,
+    specs: tuple[Spec, ...],
+    repositories: tuple[Repository, ...],
+) -> tuple[str, ...]:
+    """Return where the keys of packages lie; what the distro's archive has, it has signed."""
+    named = rpm_keys.key_patterns(distro, release, repositories)
+    is_archived = any(spec.text.startswith(f"{WORK}/{rpm.ARCHIVED}/") for spec in specs)
+    own = (release.keys or distro.keys) if is_archived else ()
+    return tuple(dict.fromkeys((*named, *own)))
 
 
 def _words(distro: Distro, repositories: tuple[Repository, ...]) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from provision.distros.model import Distro, HeaderQuery, HeaderRule, Spec
+from provision.distros.family import HeaderQuery, Spec
+from provision.distros.model import Distro, HeaderRule
 from provision.errors import NotFoundError, ProvisionError
 
 # Such as "gcc (GCC) 11.4.1 20231218 (Red Hat 11.4.1-3)", "x86_64-linux-gnu-gcc-12 (Ubuntu) 12.3",

@@ -12,7 +12,8 @@ from typing import Any
 
 from provision.distros.apt import Apt
 from provision.distros.dnf import Dnf
-from provision.distros.model import Distro, Family, Release
+from provision.distros.family import Family
+from provision.distros.model import Distro, Release
 from provision.distros.zypper import Zypper
 from provision.documents import parse_json
 from provision.errors import NotFoundError

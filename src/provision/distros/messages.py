@@ -8,9 +8,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from provision.distros.family import Failure
 from provision.distros.headers import fill
-from provision.distros.model import Failure
-from provision.distros.rpm import BAD_SIGNATURE, NO_CONFIG, NO_KEYS
+from provision.distros.rpm import NO_CONFIG
+from provision.distros.rpm_keys import BAD_SIGNATURE, NO_KEYS
 from provision.errors import NotFoundError, ProvisionError
 
 _LINES = 25
@@ -35,6 +36,7 @@ class Words:
         refused: That a server wants to know who asks.
         unreachable: That a server does not answer.
         unsigned: That a package's signature is wrong.
+        unsigned_index: That a repository's index is not signed, or by another key.
     """
 
     absent: re.Pattern[str]
@@ -43,6 +45,7 @@ class Words:
     refused: re.Pattern[str]
     unreachable: re.Pattern[str]
     unsigned: re.Pattern[str]
+    unsigned_index: re.Pattern[str]
 
 
 _REFUSED = r"\b(?:HTTP error|Status code:?|error:?) ?40[13]\b|\b40[13] (?:Forbidden|Unauthorized)"
@@ -63,6 +66,10 @@ DNF = Words(
     refused=re.compile(_REFUSED),
     unreachable=re.compile(_UNREACHABLE),
     unsigned=re.compile(r"GPG check FAILED|Public key for \S+ is not installed|is not signed"),
+    unsigned_index=re.compile(
+        r"repomd\.xml GPG signature verification error"
+        r"|GPG verification is enabled, but GPG signature"
+    ),
 )
 ZYPPER = Words(
     absent=re.compile(
@@ -76,7 +83,15 @@ ZYPPER = Words(
     refused=re.compile(_REFUSED),
     unreachable=re.compile(_UNREACHABLE + "|Download \\(curl\\) error|Could not be refreshed"),
     unsigned=re.compile(r"Signature verification failed|is not signed"),
+    unsigned_index=re.compile(
+        r"Signature verification failed for repomd\.xml|File 'repomd\.xml' from repository .+ is"
+        r" (?:unsigned|signed with an unknown key)"
+    ),
 )
+
+
+class HeadersGoneError(NotFoundError):
+    """The repositories have no headers of the kernel; an archive may have them."""
 
 
 def explain(failure: Failure, words: Words) -> ProvisionError:
@@ -87,6 +102,8 @@ def explain(failure: Failure, words: Words) -> ProvisionError:
     said = failure.said
     if failure.status == _NO_PROGRAM:
         return _no_program(failure)
+    if words.unsigned_index.search(said):
+        return _unsigned_index(failure)
     absent = words.absent.search(said)
     if absent:
         return _absent(failure, next(text for text in absent.groups() if text))
@@ -149,7 +166,7 @@ def _absent(failure: Failure, spec: str) -> ProvisionError:
         where = f" They are in {failure.query.repository}: enable it in the base image, or name it."
     else:
         where = ""
-    return NotFoundError(
+    return HeadersGoneError(
         f"The repositories of {_release(failure)} have no headers of the kernel {failure.kernel}:"
         f" it is superseded, or of another release.{where}",
         resolution=_vault(failure),
@@ -231,6 +248,18 @@ def _wrong_key(failure: Failure) -> ProvisionError:
         resolution="If the repository is your own, name its key in /etc/provision/provision.toml:"
         f' [distros.{failure.distro.id}] repositories = [{{ …, keys = ["/path/of/its/key"] }}].'
         " If it is the distro's, don't use this mirror.",
+        details=_last(failure.said),
+    )
+
+
+def _unsigned_index(failure: Failure) -> ProvisionError:
+    return ProvisionError(
+        f"The index of a repository of {_release(failure)} is not signed with a key that counts,"
+        " and not used.",
+        resolution="If the repository is your own, name the key that signs its index in"
+        f" /etc/provision/provision.toml: [distros.{failure.distro.id}] repositories ="
+        ' [{ …, keys = ["/path/of/its/key"] }]; where its index is not signed at all, say so there:'
+        " signed = false. If it is the distro's, don't use this mirror.",
         details=_last(failure.said),
     )
 

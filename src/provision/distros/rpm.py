@@ -1,4 +1,4 @@
-"""What dnf and zypper have in common: RPM's files, keys and words.
+"""What dnf and zypper have in common: RPM's files and words.
 
 A script ends in a listing (``Script.output``), one record a line, its words separated by tabs:
 
@@ -13,57 +13,22 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
-from provision.distros.model import WORK, Distro, Package, Release, Repository
+from provision.distros.family import WORK, Package, Repository
 from provision.documents import refusing
 from provision.errors import ProvisionError
 from provision.pin import ClosurePackage
 
-# Exit statuses of the scripts' own.
-BAD_SIGNATURE = 41
-NO_KEYS = 42
+# Exit status of a script that found no configuration in the headers.
 NO_CONFIG = 43
+# Where packages lie that no repository has: they are asked for by their paths.
+ARCHIVED = "archived"
 _FIELDS = {"installed": 6, "package": 9, "located": 3, "url": 2, "base": 3}
 _HEADERS = re.compile(r"kernel[a-z0-9._-]*-devel(?:-matched)?|kernel-devel")
 _NUMBER = re.compile(r"[0-9]+")
-
-
-def key_check(release_keys: Iterable[str]) -> str:
-    """Return the part of a script that checks the signature of every downloaded package.
-
-    Not with the base image's own database of keys, but with the distro's keys alone, so that no
-    key counts that a base image or a repository brought along.
-
-    Args:
-        release_keys: Glob patterns of key files, in the container.
-    """
-    patterns = " ".join(release_keys)
-    return f"""\
-set --
-for key in {patterns}; do [ ! -f "$key" ] || set -- "$@" "$key"; done
-if [ $# -eq 0 ]; then echo "no key of the distro: {patterns}"; exit {NO_KEYS}; fi
-rm -rf {WORK}/keydb && mkdir {WORK}/keydb
-rpmkeys --dbpath {WORK}/keydb --import "$@"
-# Names come from a mirror's index, and the loop below passes over those that begin with a dot.
-for file in packages/* packages/.[!.]* packages/..?*; do
-    [ -e "$file" ] || continue
-    case ${{file#packages/}} in
-        [A-Za-z0-9]*.rpm) ;;
-        *) echo "no name of a package: $file"; exit {BAD_SIGNATURE} ;;
-    esac
-done
-for file in packages/*.rpm; do
-    [ -e "$file" ] || continue
-    rpmkeys --dbpath {WORK}/keydb --define '_pkgverify_level all' --verbose \\
-        --checksig "$file" > checked 2>&1 \\
-        && grep -qi 'signature.*: OK$' checked && continue
-    cat checked
-    exit {BAD_SIGNATURE}
-done
-"""
 
 
 def listing() -> str:
@@ -99,6 +64,7 @@ def config_copy(config: str) -> str:
 rm -rf config unpacked
 for file in packages/*.rpm; do
     rpm -qpl --nosignature "$file" | grep -qxF {path} || continue
+    echo "$file" > of-headers
     if command -v rpm2cpio > /dev/null && command -v cpio > /dev/null; then
         rpm2cpio "$file" | cpio --quiet -i --to-stdout .{path} > config
     elif command -v rpm2archive > /dev/null; then
@@ -116,22 +82,28 @@ if [ ! -s config ]; then echo "no package holds {config}"; exit {NO_CONFIG}; fi
 """
 
 
-def repository_files(repositories: tuple[Repository, ...]) -> Mapping[str, bytes]:
-    """Return the ``.repo`` files and keys of repositories, by path below ``WORK``.
+def repository_files(
+    repositories: tuple[Repository, ...], folder: str = WORK
+) -> Mapping[str, bytes]:
+    """Return the ``.repo`` files and keys of repositories, by path below a folder.
 
     dnf and zypper read the same format.
 
     Args:
         repositories: Used instead of the base image's own.
+        folder: Where these files lie for the program that reads them.
     """
     files: dict[str, bytes] = {}
     for repository in repositories:
         lines = [f"[{repository.id}]", f"name={repository.id}", "enabled=1"]
         lines.append("baseurl=" + "\n        ".join(repository.urls))
+        # One that can't be read is an error, and not one repository less.
+        lines.append("skip_if_unavailable=0")
         keys = [f"keys/{repository.id}-{name}" for name in repository.keys]
-        lines += [f"gpgcheck={1 if keys else 0}", "repo_gpgcheck=0"]
+        signed = repository.is_signed
+        lines += [f"gpgcheck={int(bool(keys) or signed)}", f"repo_gpgcheck={int(signed)}"]
         if keys:
-            lines.append("gpgkey=" + "\n       ".join(f"file://{WORK}/{key}" for key in keys))
+            lines.append("gpgkey=" + "\n       ".join(f"file://{folder}/{key}" for key in keys))
         files[f"repos/{repository.id}.repo"] = ("\n".join(lines) + "\n").encode()
         files |= {
             f"keys/{repository.id}-{name}": content for name, content in repository.keys.items()
@@ -147,18 +119,6 @@ def bases(repositories: tuple[Repository, ...]) -> str:
         for url in repository.urls
     )
     return f"printf '%s\\n' {words} >> origins.txt\n"
-
-
-def key_patterns(
-    distro: Distro, release: Release, repositories: tuple[Repository, ...]
-) -> tuple[str, ...]:
-    """Return where the keys lie that packages must be signed with, as patterns in the container."""
-    own = release.keys or distro.keys
-    if not repositories:
-        return own
-    given = any(repository.keys for repository in repositories)
-    foreign = any(not repository.keys for repository in repositories)
-    return ((f"{WORK}/keys/*",) if given else ()) + (own if foreign else ())
 
 
 def parse(output: bytes) -> tuple[Package, ...]:

@@ -6,21 +6,11 @@ import re
 import shlex
 from collections.abc import Mapping
 
-from provision.distros import messages, rpm
+from provision.distros import messages, rpm, rpm_keys
 from provision.distros.dnf import release_key
+from provision.distros.family import WORK, Failure, HeaderQuery, Package, Repository, Script, Spec
 from provision.distros.headers import find_compilers, find_headers
-from provision.distros.model import (
-    WORK,
-    Distro,
-    Failure,
-    FamilyName,
-    HeaderQuery,
-    Package,
-    Release,
-    Repository,
-    Script,
-    Spec,
-)
+from provision.distros.model import Distro, FamilyName, Release
 from provision.errors import ProvisionError
 
 # <solvable status="…" name="kernel-default-devel" kind="package" edition="6.4.0-150600.23.17.1" …/>
@@ -55,11 +45,13 @@ class Zypper:
     ) -> Script:
         """Return what downloads the closure of packages."""
         wanted = " ".join(shlex.quote(spec.text) for spec in specs)
+        keys = rpm_keys.key_patterns(distro, release, repositories)
         text = "\n".join(
             [
                 _prelude(repositories),
+                rpm_keys.trusted_keys(keys),
                 _DOWNLOAD.replace("@specs@", wanted),
-                rpm.key_check(rpm.key_patterns(distro, release, repositories)),
+                rpm_keys.key_check(keys),
                 rpm.bases(repositories) if repositories else _URLS,
                 rpm.listing(),
                 rpm.config_copy(config) if config else "",
@@ -89,9 +81,9 @@ class Zypper:
         self, distro: Distro, release: Release, repositories: tuple[Repository, ...]
     ) -> Script:
         """Return what lists the kernels whose headers the repositories have."""
-        del distro, release
+        keys = rpm_keys.trusted_keys(rpm_keys.key_patterns(distro, release, repositories))
         query = "run --xmlout search --details --type package 'kernel-*-devel' > closure"
-        text = f"{_prelude(repositories)}\nrun refresh\n{query}"
+        text = f"{_prelude(repositories)}\n{keys}run refresh\n{query}"
         return Script(text, files=rpm.repository_files(repositories), folder=None)
 
     def parse_kernels(self, output: bytes) -> tuple[str, ...]:
@@ -119,13 +111,13 @@ cd {WORK}
 run() {{ zypper {words} "$@"; }}"""
 
 
-# zypper's folder of packages has the layout of the repositories, below their aliases. Signatures
-# are checked afterwards, with the distro's keys only.
+# zypper's folder of packages has the layout of the repositories, below their aliases. It checks the
+# signatures of indexes, and asks nothing of packages: theirs are checked afterwards, one by one.
 _DOWNLOAD = r"""
 rm -rf packages origins.txt && mkdir packages && : > origins.txt
-run --no-gpg-checks refresh
-run --no-gpg-checks install --download-only --no-recommends --auto-agree-with-licenses \
-    --capability @specs@
+run refresh
+run --no-gpg-checks --no-refresh install --download-only --no-recommends \
+    --auto-agree-with-licenses --capability @specs@
 if [ -d cache ]; then
     (cd cache && find . -name '*.rpm' | sort) > cached.txt
     while read -r file; do ln "cache/$file" packages/; done < cached.txt

@@ -15,9 +15,10 @@ from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from provision import __version__
-from provision.errors import NotFoundError, ProvisionError
+from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.fetch.signature import SignatureError, verify_detached, verify_signed
 from provision.files import sha256_file, sync_directory
 from provision.progress import Progress, Transfer, silent
@@ -129,16 +130,25 @@ def download(
 def download_summed(url: str, *, destination: Path, progress: Progress = silent) -> None:
     """Download a file whose MD5 its publisher has beside it, as ``URL.md5``.
 
-    That finds what was damaged on the way; who wrote it is what HTTPS says.
+    That finds what was damaged on the way; who wrote it is what HTTPS says, so nothing else is
+    asked, and no redirect to anything else is followed.
 
     Raises:
+        UsageError: The address is not one of HTTPS.
         NotFoundError: The server has no such file, or no checksum of it.
         UnreachableError: The server can't be reached, or kept failing.
         ProvisionError: The content is not what it should be.
         OSError: The folder can't be written, or the disk is full.
     """
+    _check_secure(url, url)
     expected = _published_md5(url)
-    _download_any(url, destination, LARGEST, progress)
+    for last in _attempts():
+        try:
+            with destination.open("wb") as stream:
+                _receive(url, os.dup(stream.fileno()), LARGEST, progress, secure=True)
+            break
+        except _TroubleError as error:
+            _give_up_or_wait(url, error, last=last)
     with destination.open("rb") as stream:
         got = hashlib.file_digest(stream, partial(hashlib.md5, usedforsecurity=False)).hexdigest()
     if got != expected:
@@ -172,11 +182,11 @@ def download_signed(
     signature = destination.with_name(f".{destination.name}.sig")
     draft = destination.with_name(f".{destination.name}.draft")
     try:
-        _download_any(f"{url}.sig", signature, _MAX_SIGNED, progress)
+        download_any(f"{url}.sig", destination=signature, limit=_MAX_SIGNED, progress=progress)
         if destination.is_file():
             draft = destination
         else:
-            _download_any(url, draft, LARGEST, progress)
+            download_any(url, destination=draft, limit=LARGEST, progress=progress)
         verify_detached(draft, signature, keyring=keyring, name=url)
         draft.replace(destination)
         sync_directory(destination.parent)
@@ -189,8 +199,21 @@ def download_signed(
             draft.unlink(missing_ok=True)
 
 
-def _download_any(url: str, destination: Path, limit: int, progress: Progress) -> None:
-    """Download what is checked afterwards."""
+def download_any(url: str, *, destination: Path, limit: int, progress: Progress = silent) -> None:
+    """Download what the caller checks before it is used: nothing vouches for the content yet.
+
+    Args:
+        url: Its address.
+        destination: Where it goes; a file there is written over.
+        limit: Bytes that it may have; no more are written.
+        progress: Told how far it is.
+
+    Raises:
+        NotFoundError: The server doesn't have it.
+        UnreachableError: The server can't be reached, or kept failing.
+        ProvisionError: It is larger than it may be, or the server refused.
+        OSError: The file can't be written, or the disk is full.
+    """
     for last in _attempts():
         try:
             with destination.open("wb") as stream:
@@ -202,7 +225,7 @@ def _download_any(url: str, destination: Path, limit: int, progress: Progress) -
 
 
 def _published_md5(url: str) -> str:
-    text = _get(f"{url}.md5", limit=_MAX_SUM).decode("ascii", "replace").split()
+    text = _get(f"{url}.md5", limit=_MAX_SUM, secure=True).decode("ascii", "replace").split()
     if not text or not _MD5.fullmatch(text[0]):
         raise ProvisionError(
             f"'{url}.md5' holds no MD5.",
@@ -211,11 +234,11 @@ def _published_md5(url: str) -> str:
     return text[0].lower()
 
 
-def _get(url: str, *, limit: int) -> bytes:
+def _get(url: str, *, limit: int, secure: bool = False) -> bytes:
     """Return a small file."""
     for last in _attempts():
         try:
-            with _request(url, {}) as response:
+            with _request(url, {}, secure=secure) as response:
                 return b"".join(_content(response, limit=limit))
         except _TroubleError as error:
             _give_up_or_wait(url, error, last=last)
@@ -277,11 +300,15 @@ def _give_up_or_wait(url: str, error: _TroubleError, *, last: float | None) -> N
 
 
 @contextmanager
-def _request(url: str, headers: Mapping[str, str]) -> Iterator[requests.Response]:
+def _request(
+    url: str, headers: Mapping[str, str], *, secure: bool = False
+) -> Iterator[requests.Response]:
     import requests  # noqa: PLC0415 - 0.15 s that a command with a warm cache doesn't pay
 
     try:
         with _opened(url, headers) as response:
+            for hop in (*response.history, response) if secure else ():
+                _check_secure(url, hop.url)
             _check_status(url, response)
             yield response
     except (
@@ -326,6 +353,17 @@ def _opened(url: str, headers: Mapping[str, str]) -> requests.Response:
 
 def _refused(url: str, error: Exception) -> ProvisionError:
     return ProvisionError(f"Could not download '{url}'.", resolution=_REACH, details=str(error))
+
+
+def _check_secure(url: str, hop: str) -> None:
+    """Refuse an address, or where it led, that is not one of HTTPS."""
+    if urlsplit(hop).scheme != "https":
+        raise UsageError(
+            f"'{url}' is not asked without HTTPS{'' if hop == url else f' (it leads to {hop})'}:"
+            " only a checksum from the same server vouches for its content.",
+            resolution="Give an address that begins with https://, or the file's sha256, where a"
+            " setting takes one.",
+        )
 
 
 def _check_status(url: str, response: requests.Response) -> None:
@@ -374,11 +412,11 @@ def _too_large(url: str, limit: int) -> ProvisionError:
     )
 
 
-def _receive(url: str, handle: int, limit: int, progress: Progress) -> str:
+def _receive(url: str, handle: int, limit: int, progress: Progress, *, secure: bool = False) -> str:
     """Write a download to an open file, closing it, and return its sha256."""
     digest = hashlib.sha256()
     done = 0
-    with os.fdopen(handle, "wb") as stream, _request(url, {}) as response:
+    with os.fdopen(handle, "wb") as stream, _request(url, {}, secure=secure) as response:
         total = _length(response)
         for chunk in _content(response, limit=limit):
             stream.write(chunk)

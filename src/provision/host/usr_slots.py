@@ -16,10 +16,15 @@ _SECONDS = 900.0
 # to /usr would lead into the /usr that runs.
 _SCRIPT = """\
 set -e
-device=$1 mounted=$2 folder=$3 draft=$4
-shift 4
+device=$1 mounted=$2 folder=$3 draft=$4 known=$5
+shift 5
 mount -o ro "$device" "$mounted"
 if [ ! -d "$mounted/$folder" ] || [ -L "$mounted/$folder" ]; then echo absent; exit; fi
+# Of each file: name, kind, mode, size, both times of change, inode, and where a link leads.
+cd "$mounted/$folder"
+found=$(find . -printf '%P\\0%y %m %s %T@ %C@ %i %l\\0' | sort -z | sha256sum)
+echo "${found%% *}"
+[ "${found%% *}" != "$known" ] || exit 0
 exec tar --create "$@" --file "$draft" --directory "$mounted/$folder" .
 """
 _ABSENT = "absent"
@@ -39,30 +44,35 @@ def other_slot(root: Path) -> Path | None:
     return device if device.exists() else None
 
 
-def pack_from_slot(root: Path, folder: str, draft: Path, options: Sequence[str]) -> bool:
-    """Pack a folder of the slot that is not booted into a tar file.
+def pack_from_slot(
+    root: Path, folder: str, draft: Path, options: Sequence[str], *, known: str | None = None
+) -> str | None:
+    """Pack a folder of the slot that is not booted into a tar file, unless its state is known.
 
     Args:
         root: Root of the host.
         folder: Relative to that /usr.
         draft: The tar file.
         options: Further options of tar.
+        known: Fingerprint of a state that need not be packed.
 
     Returns:
-        Whether the host has such a slot, and the slot that folder.
+        Fingerprint of the folder's state: nothing was packed if that is the known one. None: the
+        host has no such slot, or the slot no such folder.
 
     Raises:
         ProvisionError: The slot can't be mounted, or the folder not be packed.
     """
     device = other_slot(root)
     if device is None:
-        return False
+        return None
     with tempfile.TemporaryDirectory(prefix="provision-usr-") as mounted:
-        places = [str(device), mounted, folder, str(draft)]
+        places = [str(device), mounted, folder, str(draft), known or ""]
         shell = ["sh", "-c", _SCRIPT, "sh", *places, *options]
         done = run(
             ["unshare", "--mount", "--propagation", "private", *shell],
             why="read the kernel tree in the slot that boots next",
             timeout=_SECONDS,
         )
-    return done.stdout.strip() != _ABSENT
+    said = done.stdout.strip()
+    return None if said == _ABSENT else said

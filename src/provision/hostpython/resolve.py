@@ -29,8 +29,8 @@ from provision.hostpython.render import templates_of
 from provision.image.base import find_base
 from provision.image.engine import Engine
 from provision.pin import PackagePin, keyring_digest
-from provision.pipeline.resolution import base_request, choose_distro
 from provision.pipeline.settings import Settings
+from provision.pipeline.solving import base_request, choose_distro
 from provision.progress import Note, Progress, silent
 
 _PACKAGES = (

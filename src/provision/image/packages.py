@@ -80,11 +80,13 @@ class PackageStore:
     Attributes:
         folder: The store.
         files: Its folder of files, each under its sha256.
+        trees: Its folder of what is known of kernel trees.
     """
 
     def __init__(self, state: Path) -> None:
         self.folder = state / "packages"
         self.files = self.folder / "sha256"
+        self.trees = self.folder / "trees"
         self._closures = self.folder / "closures"
         self._state = state
 
@@ -236,6 +238,7 @@ class PackageStore:
                 gone.append((path, size))
             else:
                 needed.update(package.sha256 for package in closure.packages)
+        gone += [(path, size) for path, used, size in _entries(self.trees) if used < oldest]
         for path, used, size in _entries(self.files):
             # A draft of a killed run, or a source or package that nothing names any more.
             limit = time.time() - _DRAFT_S if path.name.startswith(".") else oldest

@@ -12,98 +12,29 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import replace
 
-from provision.distros import (
-    WORK,
-    Distro,
-    Failure,
-    HeaderQuery,
-    Package,
-    Release,
-    Repository,
-    Script,
-    Spec,
-    family_of,
-)
+from provision.distros import WORK, Package, Script, Spec, family_of
+from provision.distros.archived import keys_script
 from provision.distros.headers import cc_version_text
-from provision.distros.messages import missing_entitlement
-from provision.distros.tree import Toolchain
+from provision.distros.messages import HeadersGoneError
+from provision.distros.rpm_keys import parse_keys
 from provision.documents import refusing
 from provision.errors import NotFoundError, ProvisionError
+from provision.image.archived_headers import find_archived
 from provision.image.base import ARCHITECTURES, ensure_base
 from provision.image.containers import Container, ContainerRequest
 from provision.image.engine import Engine
 from provision.image.packages import Closure, PackageStore, closure_key
-from provision.pin import BasePin, PackagePin, is_address
+from provision.image.solve_request import SolveRequest
+from provision.pin import PackagePin, is_address
 from provision.progress import Note, Output, Progress, silent
-from provision.rootfs import in_root
 
 _PROXIES = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 # Some minutes on a slow network; a mirror that hangs is given up earlier by the package manager.
 _LIMIT_S = 3600.0
 _VERSION = '. /etc/os-release && echo "$VERSION_ID"'
 _MAJOR = re.compile(r"^(?:[0-9]+:)?([0-9]+)")
-
-
-@dataclass(frozen=True, slots=True)
-class SolveRequest:
-    """What to solve for.
-
-    Attributes:
-        distro: The distro.
-        release: Its release.
-        base: The base image.
-        kernel: The kernel's release; empty: kernels are only listed.
-        architecture: As ``uname -m`` prints it.
-        tools: Packages besides headers and compiler, as the distro calls them.
-        repositories: Used instead of the base image's own.
-        root: Root of the host, which may hold entitlements.
-        network: Network of the container; None: the engine's default.
-        toolchain: What compiles in a kernel tree; None: the kernel's headers are packages.
-    """
-
-    distro: Distro
-    release: Release
-    base: BasePin
-    kernel: str
-    architecture: str
-    tools: tuple[str, ...]
-    repositories: tuple[Repository, ...] = ()
-    root: Path = Path("/")
-    network: str | None = None
-    toolchain: Toolchain | None = None
-
-    @property
-    def query(self) -> HeaderQuery:
-        """Where the kernel's headers are; nowhere for a kernel tree.
-
-        Raises:
-            NotFoundError: The distro has no kernels of that name, or the flavour can't be built.
-        """
-        if not self.kernel or self.toolchain:
-            return HeaderQuery(flavour="", build="", source="", config="")
-        return family_of(self.distro).headers(self.distro, self.kernel, self.architecture)
-
-    @property
-    def key(self) -> str:
-        """Names the closure: two requests with one key have the same closure."""
-        return closure_key(
-            {
-                "base": self.base.digest,
-                "distro": [self.distro.id, self.release.version],
-                "kernel": [self.kernel, self.architecture],
-                "headers": [spec.text for spec in self.query.specs],
-                "built_with": self.toolchain.cc_version_text if self.toolchain else None,
-                "compilers": [rule.model_dump() for rule in self.distro.compilers],
-                "tools": sorted(self.tools),
-                "repositories": [
-                    [one.id, list(one.urls), {name: key.hex() for name, key in one.keys.items()}]
-                    for one in self.repositories
-                ],
-            }
-        )
 
 
 def solve(
@@ -178,6 +109,9 @@ class _Solver:
         self.progress = progress
         self.family = family_of(request.distro)
         self.query = request.query
+        self.headers = self.query.specs
+        # Of packages that no repository has.
+        self.archived: Mapping[str, bytes] = {}
 
     def closure(self) -> Closure:
         """Solve in two rounds, and take over the files."""
@@ -197,7 +131,7 @@ class _Solver:
                 found = self._with_compiler(container, compiler, text or "")
             if found is not None:
                 return found
-        raise self._other_compiler(text or "", compilers)
+        raise self.request.no_compiler(text or "", compilers)
 
     def _built_with(self, container: Container) -> str | None:
         """Return what compiled the kernel, as its configuration has it; None: no package did."""
@@ -222,16 +156,29 @@ class _Solver:
             return self.family.parse_kernels(self._run(container, script))
 
     def _headers(self, container: Container) -> str:
-        script = self._script(self.query.specs, config=self.query.config)
-        self._run(container, script)
+        script = self._script(self.headers, config=self.query.config)
+        try:
+            self._run(container, script)
+        except HeadersGoneError as gone:
+            spec, self.archived = find_archived(
+                self.request, self._keys(container), gone, self.progress
+            )
+            self.headers = (spec,)
+            script = self._script(self.headers, config=self.query.config)
+            self._run(container, script)
         return container.read(f"{WORK}/{script.config}").decode(errors="replace")
+
+    def _keys(self, container: Container) -> Callable[[], tuple[str, ...]]:
+        """Return what lists the ids of the distro's keys in the base image."""
+        script = keys_script(self.request.distro, self.request.release)
+        return lambda: parse_keys(self._run(container, script))
 
     def _with_compiler(
         self, container: Container, compiler: Spec | None, text: str
     ) -> Closure | None:
         """Return the closure with a compiler; None where that is of another major version."""
         names = {*self.request.tools}
-        specs = self.query.specs
+        specs = self.headers
         if compiler is not None:
             names -= {compiler.text}
             specs = (*specs, compiler)
@@ -304,9 +251,10 @@ class _Solver:
 
     def _script(self, specs: tuple[Spec, ...], *, config: str | None = None) -> Script:
         request = self.request
-        return self.family.solve(
+        script = self.family.solve(
             request.distro, request.release, specs, request.repositories, config=config
         )
+        return replace(script, files={**script.files, **self.archived})
 
     def _run(self, container: Container, script: Script) -> bytes:
         """Run a script and return what it wrote.
@@ -321,23 +269,8 @@ class _Solver:
         )
         if ran.status != 0:
             version = container.run(_VERSION, on_line=lambda _line: None).said.strip()
-            raise self.family.explain(self._failure(ran.status, ran.said, version))
+            raise self.family.explain(self.request.failure(ran.status, ran.said, version))
         return container.read(f"{WORK}/{script.output}")
-
-    def _failure(self, status: int, said: str, version: str | None = None) -> Failure:
-        request = self.request
-        return Failure(
-            status=status,
-            said=said,
-            distro=request.distro,
-            release=request.release,
-            kernel=request.kernel,
-            architecture=request.architecture,
-            query=self.query,
-            image=request.base.image,
-            full_version=version or None,
-            is_own=bool(request.repositories),
-        )
 
     @contextmanager
     def _container(self) -> Iterator[Container]:
@@ -366,40 +299,27 @@ class _Solver:
             yield container
 
     def _entitlements(self) -> dict[str, str]:
-        """Return what the container sees of the host's subscriptions, by path in there."""
-        request = self.request
-        # Repositories of one's own take the place of those that need a subscription; the suites of
-        # an archive are beside them.
-        if request.repositories and request.distro.apt is None:
-            return {}
-        binds = {}
-        for one in request.distro.entitlement:
-            path = in_root(request.root, one.host)
-            if path.exists():
-                binds[one.container] = str(path)
-            elif one.required:
-                raise missing_entitlement(self._failure(0, ""))
-        return binds
+        """Return the binds of the host's subscriptions, for an engine on this host.
 
-    def _other_compiler(self, text: str, compilers: tuple[Spec, ...]) -> ProvisionError:
+        Raises:
+            NotFoundError: One that the distro's repositories ask for is not on the host.
+            ProvisionError: The engine is on another machine, and would bind files of that.
+        """
         request = self.request
-        tried = ", ".join(spec.text for spec in compilers)
-        where = (
-            "Enable the repository that has it in the base image, or take a base image of the"
-            " release that the kernel is from (--base)."
-        )
-        if request.toolchain is not None:
-            where = (
-                "Name a distro that has it as 'toolchain' of [[trees]] in"
-                ' /etc/provision/provision.toml, such as toolchain = "debian:13".'
+        binds = request.entitlements()
+        if binds and not self.engine.host.startswith("unix:"):
+            raise ProvisionError(
+                f"This machine's subscription to {request.distro.name} can't be used by the"
+                f" container engine at {self.engine.host}: it would be bound from the files of the"
+                " engine's machine.",
+                resolution="Solve with an engine on the machine that is subscribed (there:"
+                f" provision resolve DRIVER --distro {request.distro.id}:{request.release.version}"
+                " --output pin.json; here: provision build --pin pin.json), or name a mirror that"
+                " asks for none in /etc/provision/provision.toml:"
+                f" [distros.{request.distro.id}] repositories.",
+                details="\n".join(sorted(binds.values())),
             )
-        return NotFoundError(
-            f"The kernel {request.kernel} was built with a compiler of major version"
-            f" {compilers[0].major}, which {request.distro.name} {request.release.version} does not"
-            " package.",
-            resolution=f"{where} Modules of another compiler may not load, or crash the kernel.",
-            details=f"CONFIG_CC_VERSION_TEXT: {text}\nlooked for: {tried}",
-        )
+        return binds
 
 
 def _is_major(version: str, major: int | None) -> bool:

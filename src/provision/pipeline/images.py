@@ -16,14 +16,9 @@ from provision.image.packages import PackageStore
 from provision.pin import ArchiveSource, BasePin, GitSource, keyring_digest
 from provision.pipeline.comparison import differences, explanation, module_sums
 from provision.pipeline.developer import developer_request, ensure_developer_image
-from provision.pipeline.resolution import (
-    Resolved,
-    base_request,
-    choose_distro,
-    open_driver_index,
-    render_context,
-)
+from provision.pipeline.resolution import Resolved, render_context
 from provision.pipeline.settings import Settings
+from provision.pipeline.solving import base_request, choose_distro, open_driver_index
 from provision.progress import Note, Progress, silent
 from provision.render import RenderedContext
 
@@ -129,6 +124,14 @@ def downloaded_files(
         )
         for path, sha256 in context.downloads.items()
     }
+    damaged = [path for path in resolved.attached.values() if not store.whole(path.name)]
+    if damaged:
+        raise NotFoundError(
+            f"The kernel tree of {resolved.pin.kernel.release} is damaged in the package store.",
+            resolution=f"Have it made again: provision resolve {resolved.pin.driver.name} --kernel"
+            f" {resolved.pin.kernel.release} --update",
+            details="\n".join(map(str, damaged)),
+        )
     return {**resolved.attached, **fetched}
 
 

@@ -2,37 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from provision import distros
-from provision.archive import ArchiveIndex, open_index
 from provision.catalogue import Entry, templates_dir
-from provision.distros.apt_archive import layout_of, uses_archive
-from provision.distros.apt_headers import packaged_kernels
+from provision.distros.apt_archive import uses_archive
 from provision.errors import NotFoundError
 from provision.host import Facts, read_facts
-from provision.image.base import BaseRequest, find_base, named_base
+from provision.image.base import find_base, named_base
 from provision.image.build import PIN_LABEL
 from provision.image.engine import Engine
 from provision.image.packages import PackageStore
 from provision.image.references import names_registry
-from provision.image.solve import list_kernels as solver_kernels
 from provision.image.solve import solve
-from provision.modules.signing import fingerprint
 from provision.pin import BasePin, ClosurePackage, DistroPin, PackagePin, Pin
 from provision.pipeline.settings import Settings
 from provision.pipeline.solving import (
     archive_repositories,
+    base_request,
+    choose_distro,
     configured_repositories,
     is_entitled,
+    open_driver_index,
     solve_request,
 )
 from provision.progress import Progress, silent
-from provision.recipe import Recipe
 from provision.render import (
     RenderedContext,
     Templates,
@@ -40,9 +38,7 @@ from provision.render import (
     render,
     required_packages,
 )
-from provision.resolve import Decision, KernelTree, Request, components_of, decide
-from provision.rootfs import in_root
-from provision.versions import offered_versions
+from provision.resolve import Decision, KernelTree, Request, decide
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,19 +90,6 @@ class Resolved:
     attached: Mapping[str, Path] = field(default_factory=dict)
     urls: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     network: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class KernelRow:
-    """A packaged kernel: its release, and the newest driver version known to build on it."""
-
-    release: str
-    version: str | None
-
-    @property
-    def builds(self) -> bool:
-        """Whether the driver is known to build on it."""
-        return self.version is not None
 
 
 def resolve_packaged(
@@ -284,18 +267,6 @@ def _decided(
     return decision, archive_repositories(index.suites)
 
 
-def signing_key(settings: Settings) -> str | None:
-    """Return the fingerprint of the key that modules are signed with; None: they are not.
-
-    Raises:
-        NotFoundError: provision.toml names a certificate that is not there.
-    """
-    certificate = settings.config.signing.certificate
-    if certificate is None:
-        return None
-    return fingerprint(in_root(settings.root, certificate))
-
-
 def own_kernel(settings: Settings, facts: Facts) -> str:
     """Return the kernel of the host.
 
@@ -322,128 +293,4 @@ def render_context(resolved: Resolved) -> RenderedContext:
         entry.recipe,
         templates=resolved.templates,
         patches=entry.patches,
-    )
-
-
-def list_kernels(
-    settings: Settings,
-    engine: Callable[[], Engine],
-    driver: str,
-    *,
-    distro: str | None = None,
-    flavour: str | None = None,
-    progress: Progress = silent,
-) -> tuple[DistroPin, list[KernelRow]]:
-    """Return the kernels that a distro packages headers of, the newest first.
-
-    Raises:
-        NotFoundError: The driver, flavour or distro is unknown.
-        ProvisionError: The archive failed.
-    """
-    entry = settings.catalogue.entry(driver)
-    recipe = entry.recipe
-    chosen = choose_distro(settings, distro)
-    # Refuses an unknown flavour.
-    required_packages(recipe, flavour or recipe.default_flavour)
-    if not uses_archive(chosen):
-        versions = offered_versions(recipe, flavour or recipe.default_flavour, None)
-        kernels = _listed_kernels(settings, engine, chosen, progress)
-        return chosen, [_row(recipe, kernel, versions) for kernel in kernels]
-    index = open_driver_index(settings, entry, chosen, progress=progress)
-    try:
-        versions = offered_versions(recipe, flavour or recipe.default_flavour, index)
-        return chosen, [_row(recipe, kernel, versions) for kernel in packaged_kernels(index)]
-    finally:
-        index.close()
-
-
-def _row(recipe: Recipe, kernel: str, versions: Iterable[str]) -> KernelRow:
-    fitting = (v for v in versions if recipe.builds_on(version=v, kernel_release=kernel))
-    return KernelRow(kernel, next(fitting, None))
-
-
-def _listed_kernels(
-    settings: Settings, engine: Callable[[], Engine], distro: DistroPin, progress: Progress
-) -> tuple[str, ...]:
-    """Ask the distro's own package manager for the kernels that it has headers of.
-
-    Raises:
-        NotFoundError: The distro has none.
-    """
-    data = distros.distro_named(distro.id)
-    if data is not None and data.family == "tree":
-        raise NotFoundError(
-            f"{data.name} has no packages of kernels that could be listed.",
-            resolution="Any kernel whose tree is there can be built for: --kernel names it"
-            " (docs/how-to/kernel-trees.md).",
-        )
-    asked = base_request(settings, distro)
-    base = named_base(asked) or find_base(engine(), asked, progress=progress)
-    wish = solve_request(
-        settings, distro, base, kernel="", repositories=configured_repositories(settings, distro)
-    )
-    return solver_kernels(engine, wish, PackageStore(settings.state), progress=progress)
-
-
-def choose_distro(settings: Settings, name: str | None) -> DistroPin:
-    """Return the distro that is named: here, or in provision.toml; or else the host's.
-
-    Raises:
-        NotFoundError: It is not supported.
-    """
-    named = name or settings.config.kernel_distro
-    if named is None:
-        distro = read_facts(settings.root).distro
-        named = f"{distro.id}:{distro.version}"
-    return distros.find_distro(named)
-
-
-def base_request(
-    settings: Settings, distro: DistroPin, *, reference: str | None = None
-) -> BaseRequest:
-    """Return which base image a distro is built on here."""
-    configured = settings.config.distro(distro.id).base_images.get(distro.version)
-    # Where a kernel tree is built in, the distro may be one that there are no data of.
-    data = distros.distro_named(distro.id)
-    release = data.release(distro.version) if data else None
-    apt = data.apt if data else None
-    return BaseRequest(
-        distro=distro.id,
-        version=distro.version,
-        codename=distro.codename,
-        architecture=read_facts(settings.root).arch,
-        reference=reference or configured or (release.image if release else None),
-        can_be_made=apt is not None,
-        script=apt.debootstrap_script if apt else None,
-    )
-
-
-def open_driver_index(
-    settings: Settings, entry: Entry | None, distro: DistroPin, *, progress: Progress = silent
-) -> ArchiveIndex:
-    """Open the distro's archive with the sections that a driver needs; the caller closes it.
-
-    Raises:
-        NotFoundError: No mirror or keyring is known, or the distro has no such components.
-        ProvisionError: The archive can't be reached or is not what it should be.
-    """
-    layout = layout_of(distro)
-    components = components_of(entry.recipe) if entry else ()
-    foreign = [name for name in components if name not in layout.components]
-    if entry and foreign:
-        raise NotFoundError(
-            f"'{entry.recipe.name}' is made from Debian's packages, in its components"
-            f" {', '.join(foreign)}; {distro.id} {distro.version} has no such components.",
-            resolution="Take a driver whose source is an archive or a git repository"
-            " ('provision drivers' lists them).",
-        )
-    return open_index(
-        distro,
-        layout,
-        architecture=read_facts(settings.root).arch,
-        components=components,
-        config=settings.config,
-        root=settings.root,
-        cache_dir=settings.state,
-        progress=progress,
     )

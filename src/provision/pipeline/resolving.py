@@ -20,13 +20,13 @@ from provision.pipeline.resolution import (
     Resolved,
     Target,
     Wanted,
-    base_request,
     own_kernel,
     request_of,
     resolve_packaged,
     resolve_solved,
 )
 from provision.pipeline.settings import Settings
+from provision.pipeline.solving import base_request
 from provision.pipeline.tree_choice import TreeChoice, choose_tree, fetch_tree
 from provision.pipeline.trees import Tree
 from provision.progress import Progress, silent
@@ -62,7 +62,7 @@ def resolve_pin(
         return resolve_packaged(settings, engine, packaged, progress=progress)
     wanted = replace(wanted, kernel=kernel)
     entry = settings.catalogue.entry(wanted.driver)
-    files = fetch_tree(settings, choice, kernel, progress=progress)
+    files = fetch_tree(settings, choice, kernel, update=wanted.update, progress=progress)
     toolchain = _toolchain(choice, files, kernel)
     pin = files.pin.model_copy(update={"toolchain": choice.toolchain, "llvm": toolchain.llvm})
     tree = KernelTree(pin, choice.distro, toolchain)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from provision.manifest import Manifest
-from provision.modules.signing import sign, verify_signatures
-from provision.pipeline.resolution import signing_key
+from provision.modules.signing import fingerprint, sign, verify_signatures
 from provision.pipeline.settings import Settings
 from provision.progress import Progress, silent
 from provision.rootfs import in_root
@@ -47,3 +46,15 @@ def sign_entry(
     if own is None or (pin.signing_key != own and not pin.is_signed_by_hosts):
         return
     sign(entry, manifest, settings.config.signing, root=settings.root, progress=progress)
+
+
+def signing_key(settings: Settings) -> str | None:
+    """Return the fingerprint of the key that modules are signed with; None: they are not.
+
+    Raises:
+        NotFoundError: provision.toml names a certificate that is not there.
+    """
+    certificate = settings.config.signing.certificate
+    if certificate is None:
+        return None
+    return fingerprint(in_root(settings.root, certificate))

@@ -1,17 +1,22 @@
-"""What a host's settings say about how its distro's packages are solved for."""
+"""What a host's settings say about a distro: base image, archive, how packages are solved for."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from provision import distros
-from provision.archive import Suite
+from provision.archive import ArchiveIndex, Suite, open_index
+from provision.catalogue import Entry
+from provision.distros.apt_archive import layout_of
 from provision.distros.tree import Toolchain
 from provision.errors import NotFoundError
 from provision.host import read_facts
-from provision.image.solve import SolveRequest
+from provision.image.base import BaseRequest
+from provision.image.solve_request import SolveRequest
 from provision.pin import BasePin, DistroPin
 from provision.pipeline.settings import Settings
+from provision.progress import Progress, silent
+from provision.resolve import components_of
 from provision.rootfs import in_root
 
 
@@ -51,6 +56,7 @@ def solve_request(
         root=settings.root,
         network=network or settings.config.engine.network,
         toolchain=toolchain,
+        archive_mirror=settings.config.distro(distro.id).archive.mirror,
     )
 
 
@@ -78,6 +84,7 @@ def configured_repositories(
     Raises:
         NotFoundError: A key that provision.toml names is missing.
     """
+    data, _release = distros.release_of(distro)
     found = []
     for one in settings.config.distro(distro.id).repositories:
         if one.version not in {None, distro.version}:
@@ -92,7 +99,8 @@ def configured_repositories(
                     " /etc/provision/provision.toml.",
                 )
             keys[path.name] = path.read_bytes()
-        found.append(distros.Repository(one.id, one.urls, keys))
+        signed = data.signed_index if one.signed is None else one.signed
+        found.append(distros.Repository(one.id, one.urls, keys, is_signed=signed))
     return tuple(found)
 
 
@@ -100,3 +108,67 @@ def is_entitled(settings: Settings, distro: DistroPin) -> bool:
     """Return whether the host may use further repositories, which only the solver reads."""
     data, _release = distros.release_of(distro)
     return any(in_root(settings.root, one.host).exists() for one in data.entitlement)
+
+
+def choose_distro(settings: Settings, name: str | None) -> DistroPin:
+    """Return the distro that is named: here, or in provision.toml; or else the host's.
+
+    Raises:
+        NotFoundError: It is not supported.
+    """
+    named = name or settings.config.kernel_distro
+    if named is None:
+        distro = read_facts(settings.root).distro
+        named = f"{distro.id}:{distro.version}"
+    return distros.find_distro(named)
+
+
+def base_request(
+    settings: Settings, distro: DistroPin, *, reference: str | None = None
+) -> BaseRequest:
+    """Return which base image a distro is built on here."""
+    configured = settings.config.distro(distro.id).base_images.get(distro.version)
+    # Where a kernel tree is built in, the distro may be one that there are no data of.
+    data = distros.distro_named(distro.id)
+    release = data.release(distro.version) if data else None
+    apt = data.apt if data else None
+    return BaseRequest(
+        distro=distro.id,
+        version=distro.version,
+        codename=distro.codename,
+        architecture=read_facts(settings.root).arch,
+        reference=reference or configured or (release.image if release else None),
+        can_be_made=apt is not None,
+        script=apt.debootstrap_script if apt else None,
+    )
+
+
+def open_driver_index(
+    settings: Settings, entry: Entry | None, distro: DistroPin, *, progress: Progress = silent
+) -> ArchiveIndex:
+    """Open the distro's archive with the sections that a driver needs; the caller closes it.
+
+    Raises:
+        NotFoundError: No mirror or keyring is known, or the distro has no such components.
+        ProvisionError: The archive can't be reached or is not what it should be.
+    """
+    layout = layout_of(distro)
+    components = components_of(entry.recipe) if entry else ()
+    foreign = [name for name in components if name not in layout.components]
+    if entry and foreign:
+        raise NotFoundError(
+            f"'{entry.recipe.name}' is made from Debian's packages, in its components"
+            f" {', '.join(foreign)}; {distro.id} {distro.version} has no such components.",
+            resolution="Take a driver whose source is an archive or a git repository"
+            " ('provision drivers' lists them).",
+        )
+    return open_index(
+        distro,
+        layout,
+        architecture=read_facts(settings.root).arch,
+        components=components,
+        config=settings.config,
+        root=settings.root,
+        cache_dir=settings.state,
+        progress=progress,
+    )

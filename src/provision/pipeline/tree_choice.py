@@ -94,9 +94,21 @@ def _toolchain(name: str) -> DistroPin:
 
 
 def fetch_tree(
-    settings: Settings, choice: TreeChoice, kernel: str, *, progress: Progress = silent
+    settings: Settings,
+    choice: TreeChoice,
+    kernel: str,
+    *,
+    update: bool = False,
+    progress: Progress = silent,
 ) -> Tree:
     """Have the files of a tree, and what the Pin says of it.
+
+    Args:
+        settings: The host.
+        choice: Which tree.
+        kernel: The kernel's release.
+        update: Whether files are had again that are in the package store.
+        progress: Told what goes on.
 
     Raises:
         NotFoundError: Something of it is not there.
@@ -104,10 +116,12 @@ def fetch_tree(
     """
     if choice.tree is None:
         architecture = read_facts(settings.root).arch
-        return have_cos_tree(settings, choice.build_id, architecture, progress=progress)
+        return have_cos_tree(
+            settings, choice.build_id, architecture, update=update, progress=progress
+        )
     if choice.tree.kind == "image":
         return Tree(TreePin(kind="image"))
-    return have_tree(settings, choice.tree, kernel, progress=progress)
+    return have_tree(settings, choice.tree, kernel, update=update, progress=progress)
 
 
 def _distro(settings: Settings, named: str | None) -> tuple[DistroPin, str]:

@@ -7,37 +7,24 @@ from __future__ import annotations
 
 import fnmatch
 import gzip
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from provision.config import TreeConfig
 from provision.distros.tree import read_config, release_place, require_symvers
-from provision.errors import NotFoundError, ProvisionError
-from provision.files import lock
+from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.host.kernel import kernel_release
-from provision.host.usr_slots import pack_from_slot
 from provision.pin import TreePin
 from provision.pipeline.settings import Settings
-from provision.pipeline.tree_files import TreeStore
-from provision.progress import Note, Progress, silent
+from provision.pipeline.tree_files import SeenTree, TreeStore
+from provision.pipeline.tree_origin import TreeOrigin, config_in, filled
+from provision.progress import Progress, silent
 from provision.rootfs import in_root
-from provision.run import run
 
 _COS_HEADERS = "kernel-headers.tgz"
 _COS_COMPILER = "toolchain.tar.xz"
 _GZIP = b"\x1f\x8b"
-_PACK_SECONDS = 900.0
-# The same files give the same bytes, whenever and by whomever they are packed.
-_SAME_BYTES = (
-    "--sort=name",
-    "--mtime=@0",
-    "--owner=0",
-    "--group=0",
-    "--numeric-owner",
-    "--format=gnu",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +50,21 @@ def configured_tree(settings: Settings, kernel: str) -> TreeConfig | None:
 
 
 def have_tree(
-    settings: Settings, wanted: TreeConfig, kernel: str, *, progress: Progress = silent
+    settings: Settings,
+    wanted: TreeConfig,
+    kernel: str,
+    *,
+    update: bool = False,
+    progress: Progress = silent,
 ) -> Tree:
     """Have the files of a tree in the state folder.
+
+    Args:
+        settings: The host.
+        wanted: Where the tree is.
+        kernel: The kernel's release.
+        update: Whether it is packed again although nothing about it seems to have changed.
+        progress: Told what goes on.
 
     Raises:
         NotFoundError: The tree, its configuration or the Module.symvers that it needs are not
@@ -73,12 +72,15 @@ def have_tree(
         ProvisionError: A download is not what it should be, or a folder can't be packed.
     """
     store = TreeStore(settings)
-    tree = _tar_file(settings, store, wanted, kernel, progress)
-    files = {"tree.tar": store.path(tree)}
-    if wanted.kind == "prepared" and wanted.config is None:
-        text = _config_in(store.path(tree))
-        config = read_config(text, name=f"{_origin(wanted, kernel)}, .config")
-        return Tree(TreePin(kind="prepared", tree=tree), files, config)
+    has_config = wanted.kind == "prepared" and wanted.config is None
+    origin = TreeOrigin(settings, store, kernel, has_config=has_config, update=update)
+    seen = (
+        origin.download(wanted, progress) if wanted.url else origin.path(str(wanted.path), progress)
+    )
+    files = {"tree.tar": store.path(seen.tree)}
+    if has_config:
+        config = read_config(seen.config or "", name=f"{_named(wanted, kernel)}, .config")
+        return Tree(TreePin(kind="prepared", tree=seen.tree), files, config)
     config_file = _config_file(settings, wanted, kernel)
     plain = _plain(config_file)
     config = read_config(plain.decode(errors="replace"), name=str(config_file))
@@ -90,23 +92,33 @@ def have_tree(
     if symvers is not None and config.get("CONFIG_MODVERSIONS") == "y":
         symvers_digest = store.add(_plain(symvers))
         files["Module.symvers"] = store.path(symvers_digest)
-    pin = TreePin(kind=wanted.kind, tree=tree, config=config_digest, symvers=symvers_digest)
+    pin = TreePin(kind=wanted.kind, tree=seen.tree, config=config_digest, symvers=symvers_digest)
     return Tree(pin, files, config)
 
 
 def have_cos_tree(
-    settings: Settings, build_id: str, architecture: str, *, progress: Progress = silent
+    settings: Settings,
+    build_id: str,
+    architecture: str,
+    *,
+    update: bool = False,
+    progress: Progress = silent,
 ) -> Tree:
     """Have the headers and the compiler of a build of Container-Optimized OS.
 
+    Its files never change once they are published, so what was downloaded stays.
+
     Args:
-        settings: The host; ``[distros.cos.archive] mirror`` names another place.
+        settings: The host; ``[distros.cos.archive] mirror`` names another place, ``sha256`` the
+            files' checksums.
         build_id: ``BUILD_ID`` of its os-release.
         architecture: As ``uname -m`` prints it.
+        update: Whether the files are downloaded again.
         progress: Told what goes on.
 
     Raises:
         NotFoundError: There are no files of that build.
+        UsageError: The mirror is no address of HTTPS, and a file's sha256 is not known.
         ProvisionError: A file is not what its checksum says.
     """
     if not build_id:
@@ -116,94 +128,42 @@ def have_cos_tree(
             resolution="Name the build: --distro cos:BUILD_ID, such as cos:18613.164.68.",
         )
     store = TreeStore(settings)
-    mirror = settings.config.distro("cos").archive.mirror
-    place = release_place("cos", build_id, architecture, mirror=mirror)
-    headers = store.fetch_summed(f"{place}/{_COS_HEADERS}", progress)
-    compiler = store.fetch_summed(f"{place}/{_COS_COMPILER}", progress)
-    text = _config_in(store.path(headers))
-    config = read_config(text, name=f"{place}/{_COS_HEADERS}, .config")
-    pin = TreePin(kind="prepared", tree=headers, compiler=compiler)
-    files = {"tree.tar": store.path(headers), "compiler.tar": store.path(compiler)}
+    archive = settings.config.distro("cos").archive
+    place = release_place("cos", build_id, architecture, mirror=archive.mirror)
+
+    def have(name: str, *, has_config: bool = False) -> SeenTree:
+        url, known = f"{place}/{name}", archive.sha256.get(f"{build_id}/{name}")
+        seen = None if update else store.seen(url)
+        if seen is not None and known in {None, seen.tree}:
+            return seen
+        try:
+            digest = (
+                store.fetch(url, known, progress) if known else store.fetch_summed(url, progress)
+            )
+        except UsageError as error:
+            raise _no_checksum(error, f"{build_id}/{name}") from error
+        config = config_in(store.path(digest)) if has_config else None
+        return store.remember(url, "", digest, config=config)
+
+    headers, compiler = have(_COS_HEADERS, has_config=True), have(_COS_COMPILER)
+    config = read_config(headers.config or "", name=f"{place}/{_COS_HEADERS}, .config")
+    pin = TreePin(kind="prepared", tree=headers.tree, compiler=compiler.tree)
+    files = {"tree.tar": store.path(headers.tree), "compiler.tar": store.path(compiler.tree)}
     return Tree(pin, files, config)
 
 
-def _tar_file(
-    settings: Settings, store: TreeStore, wanted: TreeConfig, kernel: str, progress: Progress
-) -> str:
-    if wanted.url is not None and wanted.sha256 is not None:
-        return store.fetch(_filled(wanted.url, kernel), wanted.sha256, progress)
-    name = _filled(str(wanted.path), kernel)
-    path = in_root(settings.root, name)
-    draft = store.draft()
-    try:
-        with lock(settings.state / "locks/trees"):
-            if path.is_dir():
-                _pack(path, draft)
-            elif path.is_file():
-                shutil.copyfile(path, draft)
-            else:
-                _pack_next(settings, name, kernel, draft, progress)
-            return store.take(draft)
-    finally:
-        draft.unlink(missing_ok=True)
-
-
-def _pack_next(settings: Settings, name: str, kernel: str, draft: Path, progress: Progress) -> None:
-    """Pack the tree of a kernel that the running /usr lacks: one that boots next.
-
-    Raises:
-        NotFoundError: It is nowhere.
-    """
-    inside = name.removeprefix("/usr/")
-    if settings.usr is not None and (settings.usr / inside).is_dir():
-        _pack(settings.usr / inside, draft)
-        return
-    if inside != name:
-        progress(Note(f"Looking for the tree of {kernel} in the slot that boots next"))
-        if pack_from_slot(settings.root, inside, draft, _SAME_BYTES):
-            return
-    raise NotFoundError(
-        f"There is no tree of the kernel {kernel}: '{name}' is missing, on this system and in the"
-        " slot that boots next.",
-        resolution="For a kernel that boots next, its update has to be complete: see"
-        " 'update_engine_client -status'. For any other, name the tree under [[trees]] in"
-        " /etc/provision/provision.toml.",
+def _no_checksum(error: UsageError, name: str) -> UsageError:
+    return UsageError(
+        error.message,
+        resolution="In /etc/provision/provision.toml, name a mirror that begins with https://, or"
+        f' the checksum of the file: [distros.cos.archive] sha256 = {{ "{name}" = "…" }} (sha256sum'
+        " says it, of a copy that you trust).",
     )
-
-
-def _pack(folder: Path, draft: Path) -> None:
-    run(
-        ["tar", "--create", *_SAME_BYTES, "--file", draft, "--directory", folder, "."],
-        why="pack a kernel tree",
-        timeout=_PACK_SECONDS,
-    )
-
-
-def _config_in(tar: Path) -> str:
-    """Return the .config of a prepared tree, wherever in its archive it lies.
-
-    Raises:
-        ProvisionError: It has none.
-    """
-    done = run(
-        ["tar", "--extract", "--to-stdout", "--wildcards", "--file", tar, "*.config"],
-        why="read the configuration in a kernel tree",
-        check=False,
-        timeout=_PACK_SECONDS,
-    )
-    if not done.stdout:
-        raise ProvisionError(
-            "The kernel tree has no .config, so it can't be said which compiler it takes.",
-            resolution="Name the kernel's configuration as 'config' of [[trees]] in"
-            " /etc/provision/provision.toml.",
-            details=done.stderr.strip() or None,
-        )
-    return done.stdout
 
 
 def _config_file(settings: Settings, wanted: TreeConfig, kernel: str) -> Path:
     if wanted.config is not None:
-        names = [_filled(wanted.config, kernel)]
+        names = [filled(wanted.config, kernel)]
     else:
         runs = kernel == kernel_release(settings.root)
         names = [*(["proc/config.gz"] if runs else []), f"boot/config-{kernel}"]
@@ -223,7 +183,7 @@ def _symvers_file(settings: Settings, wanted: TreeConfig, kernel: str) -> Path |
     if wanted.symvers is None:
         path = in_root(settings.root, f"boot/symvers-{kernel}.gz")
         return path if path.is_file() else None
-    path = in_root(settings.root, _filled(wanted.symvers, kernel))
+    path = in_root(settings.root, filled(wanted.symvers, kernel))
     if not path.is_file():
         raise NotFoundError(
             f"There is no '{path}', which [[trees]] names as the Module.symvers of {kernel}.",
@@ -249,9 +209,5 @@ def _plain(path: Path) -> bytes:
         ) from error
 
 
-def _filled(text: str, kernel: str) -> str:
-    return text.replace("{kernel}", kernel)
-
-
-def _origin(wanted: TreeConfig, kernel: str) -> str:
-    return _filled(str(wanted.url or wanted.path), kernel)
+def _named(wanted: TreeConfig, kernel: str) -> str:
+    return filled(str(wanted.url or wanted.path), kernel)

@@ -83,6 +83,10 @@ def test_the_role_knows_every_key_of_provision_toml() -> None:
         reference = schema["properties"][name]
         model = schema["$defs"][reference.get("$ref", "").rpartition("/")[2]]
         assert set(toml.SECTIONS[name]) == set(model["properties"]), name
+    distro = schema["$defs"]["DistroConfig"]["properties"]
+    assert set(toml.DISTRO) == set(distro)
+    for name, model in (("archive", "ArchiveConfig"), ("repositories", "RepositoryConfig")):
+        assert set(toml.DISTRO[name]["options"]) == set(schema["$defs"][model]["properties"]), name
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,14 @@ import pytest
 from ansible_collections.oci_decorator.drivers.plugins.module_utils.managed_files import (
     ManagedFiles,
 )
-from ansible_collections.oci_decorator.drivers.plugins.module_utils.provision_toml import secrets_in
+from ansible_collections.oci_decorator.drivers.plugins.module_utils.provision_toml import (
+    parsed,
+    secrets_in,
+)
 from ansible_collections.oci_decorator.drivers.plugins.modules.provision_config import planned
+
+from provision.config import Config, RepositoryConfig
+from provision.documents import load_toml
 
 _PASSWORD = "s3cr:et"  # noqa: S105 - of no one
 
@@ -29,6 +36,9 @@ def _mirror(address: str) -> dict[str, Any]:
         (_mirror("https://mirror.example:8443/debian"), set()),
         ({"signing": {"key": "pkcs11:token=x?pin-value=1234&y=z"}}, {"1234"}),
         ({"catalogue": ["http://:pw@a/b", "plain"]}, {"pw"}),
+        ({"url": "https://m.example/a?access_token=t0k&arch=x86_64"}, {"t0k"}),
+        ({"url": "https://updates.example/repo?0123456789abcdef0123"}, {"0123456789abcdef0123"}),
+        ({"url": "https://m.example/a?release=9&arch=x86_64"}, set()),
         ({"drivers": {"nvidia": {}}, "policy": {"keep": 2, "prebuild": True}}, set()),
         ('mirror = "https://me:pw@a/b"\nother = "http://b:8080/c@d"\n', {"pw"}),
         (None, set()),
@@ -92,3 +102,35 @@ def test_a_file_that_was_changed_since_stays(path: Path) -> None:
     path.write_text("[drivers.onload]\n")
     assert not _have(path, None)
     assert path.read_text() == "[drivers.onload]\n"
+
+
+def test_a_mirror_for_distros_of_rpm_arrives_as_provision_reads_it(path: Path) -> None:
+    repository = {
+        "id": "baseos",
+        "urls": ["https://mirror.example/rocky/9/BaseOS/"],
+        "keys": ["/etc/pki/mirror.asc"],
+        "version": "9",
+        "signed": True,
+    }
+    distros = {
+        "rocky": {"repositories": [repository], "base_images": {"9": "mirror.example/rocky:9"}},
+        "cos": {"archive": {"mirror": "http://m.example", "sha256": {"1/a.tgz": "0" * 64}}},
+    }
+    good, mistakes = parsed({"distros": distros})
+    assert mistakes == []
+    assert _have(path, good)
+    config = load_toml(path, Config)
+    assert config.distro("rocky").repositories == (
+        RepositoryConfig.model_validate_json(json.dumps(repository)),
+    )
+    assert config.distro("cos").archive.sha256 == {"1/a.tgz": "0" * 64}
+
+
+def test_mistakes_of_a_repository_are_named(path: Path) -> None:
+    wrong = {"rocky": {"repositories": [{"id": "a"}, {"id": "b", "urls": [], "gpg": "x"}]}}
+    _good, mistakes = parsed({"distros": wrong})
+    text = "\n".join(mistakes)
+    assert "config.distros.rocky: " in text
+    assert "urls" in text
+    assert "gpg" in text
+    assert not path.exists()

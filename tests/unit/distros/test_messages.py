@@ -3,7 +3,8 @@
 import pytest
 
 from provision.distros import Failure, distro_named, family_of
-from provision.distros.rpm import BAD_SIGNATURE, NO_CONFIG, NO_KEYS
+from provision.distros.rpm import NO_CONFIG
+from provision.distros.rpm_keys import BAD_SIGNATURE, NO_KEYS
 from provision.errors import NotFoundError, ProvisionError
 
 _ROCKY = "5.14.0-427.13.1.el9_4.x86_64"
@@ -113,6 +114,26 @@ File '/repodata/repomd.xml' not found on medium 'http://m/'""",
             "Public key for gcc.rpm is not installed. GPG check FAILED",
             "not signed with a key of the distro",
             "keys = ",
+        ),
+        (
+            "rocky",
+            _ROCKY,
+            """own  938 kB/s | 961  B
+repomd.xml GPG signature verification error: Bad GPG signature
+Ignoring repositories: own
+No match for argument: aaa
+Error: Unable to find a match: aaa""",
+            "index of a repository",
+            "signed = false",
+        ),
+        (
+            "opensuse-leap",
+            _LEAP,
+            """File 'repomd.xml' from repository 'own' is unsigned, continue? [yes/no] (no): no
+[own|http://m/] Valid metadata not found at specified URL
+ - Signature verification failed for repomd.xml""",
+            "index of a repository",
+            "signed = false",
         ),
         ("rocky", _ROCKY, "Segmentation fault", "could not be solved for", "--verbose"),
     ],

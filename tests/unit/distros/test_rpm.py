@@ -15,7 +15,9 @@ from provision.distros import (
     find_distro,
     release_of,
     rpm,
+    rpm_keys,
 )
+from provision.distros.archived import archive_of_headers, archived_files, header_addresses
 from provision.distros.dnf import Dnf, release_key
 from provision.distros.zypper import Zypper
 from provision.errors import ProvisionError
@@ -110,6 +112,7 @@ def test_a_script_uses_named_repositories_only_and_their_keys(name: str) -> None
     script = family_of(distro).solve(distro, release, (Spec("gcc"), Spec("a = b'c")), given_)
     assert script.files["keys/own-k.asc"] == b"KEY"
     repo = script.files["repos/own.repo"].decode()
+    assert "skip_if_unavailable=0" in repo
     assert "gpgcheck=1" in repo
     assert "gpgkey=file:///provision/solve/keys/own-k.asc" in repo
     assert "http://n.example/a" in repo
@@ -120,6 +123,65 @@ def test_a_script_uses_named_repositories_only_and_their_keys(name: str) -> None
     own = family_of(distro).solve(distro, release, (Spec("gcc"),), ())
     assert distro.keys[0] in own.text
     assert not own.files
+
+
+def test_an_index_is_checked_by_the_solver_where_it_has_to_be_signed() -> None:
+    given_ = [
+        Repository("own", ("http://m.example/a",), {"k.asc": b"KEY"}, is_signed=signed)
+        for signed in (False, True)
+    ]
+    plain, signed = (rpm.repository_files((one,))["repos/own.repo"].decode() for one in given_)
+    assert "repo_gpgcheck=0" in plain
+    assert "repo_gpgcheck=1" in signed
+    distro, release = release_of(find_distro("sles:15.6"))
+    assert distro.signed_index
+    for text in (
+        Zypper().solve(distro, release, (Spec("gcc"),), (given_[1],)).text,
+        Zypper().kernels(distro, release, (given_[1],)).text,
+    ):
+        trust, refresh = text.index("rpm --erase"), text.index("run refresh")
+        assert trust < text.index("for key in /provision/solve/keys/*") < refresh
+        assert "--no-gpg-checks refresh" not in text
+        # Nothing is read between the check and the download.
+        assert "--no-refresh install" in text or "search" in text[refresh:]
+
+
+def test_the_headers_of_the_first_round_are_not_downloaded_twice() -> None:
+    distro, release = release_of(find_distro("rocky:9"))
+    config = "/usr/src/kernels/K/.config"
+    text = Dnf().solve(distro, release, (Spec("gcc"),), (), config=config).text
+    kept, begun = text.index('mv "$(cat of-headers)" kept/'), text.index("run --assumeyes install")
+    assert kept < text.index("rm -rf packages") < begun
+    assert begun < text.index('echo "$file" > of-headers')
+
+
+def test_one_key_that_cannot_be_read_takes_no_other_with_it() -> None:
+    text = rpm_keys.key_import(["/keys/*", "/more.asc"])
+    assert 'rpmkeys --dbpath /provision/solve/keydb --import "$key"; then' in text
+    assert '--import "$@"' not in text
+    assert f"exit {rpm_keys.NO_KEYS}" in text
+
+
+@pytest.mark.parametrize(
+    ("said", "keys"),
+    [
+        (b"105ef944\n31645531\n", ("105ef944", "31645531")),
+        # RPM 6: whole fingerprints, and in words.
+        (
+            b"c6e7f081cf80e13146676e88829b606631645531\nC6E7F081CF80E13146676E88829B606631645531 a",
+            ("31645531",),
+        ),
+        (b"gpg-pubkey-105ef944-65ca83d1 Fedora (42) public key\n", ("105ef944",)),
+        (b"rpmkeys: --list: unknown option\n\n", ()),
+    ],
+)
+def test_keys_are_told_by_their_last_digits(said: bytes, keys: tuple[str, ...]) -> None:
+    assert rpm_keys.parse_keys(said) == keys
+
+
+@given(st.binary(max_size=200))
+def test_whatever_lists_keys_is_digits_or_nothing(said: bytes) -> None:
+    assert all(re.fullmatch(r"[0-9a-f]{8}", key) for key in rpm_keys.parse_keys(said))
 
 
 def test_kernels_are_listed_the_newest_first() -> None:
@@ -166,9 +228,9 @@ def test_a_mirrors_index_makes_no_package_and_hides_none_from_the_check() -> Non
     (pattern,) = re.findall(r'grep -E "(.+)\$\(printf', rpm.listing())
     said = ["located\tbase\tPackages/a.rpm", "url\thttp://a", "base\tb\thttp://b", "package\tx"]
     assert [bool(re.match(f"{pattern}\t", line)) for line in said] == [True, True, True, False]
-    check = rpm.key_check(["/keys/*"])
+    check = rpm_keys.key_check(["/keys/*"])
     assert check.index("packages/.[!.]*") < check.index("--checksig")
-    assert f"exit {rpm.BAD_SIGNATURE}" in check[: check.index("--checksig")]
+    assert f"exit {rpm_keys.BAD_SIGNATURE}" in check[: check.index("--checksig")]
 
 
 def test_headers_of_the_base_image_say_what_built_their_kernel() -> None:
@@ -178,3 +240,52 @@ def test_headers_of_the_base_image_say_what_built_their_kernel() -> None:
     assert "rpm2cpio" in of_package
     assert " then cp '/usr/src/a b/.config' config; fi\n" in rest
     assert f"exit {rpm.NO_CONFIG}" in rest
+
+
+_FEDORA = "6.17.1-300.fc43.x86_64"
+
+
+def test_the_signed_copy_of_a_kernels_headers_has_an_address_in_koji() -> None:
+    """https://kojipkgs.fedoraproject.org/packages/kernel/6.17.1/300.fc43/data/signed/."""
+    fedora = distro_named("fedora")
+    assert fedora is not None
+    archive = archive_of_headers(fedora)
+    assert archive is not None
+    signed = (
+        "kernel/6.17.1/300.fc43/data/signed/31645531/x86_64/kernel-devel-6.17.1-300.fc43.x86_64"
+    )
+    assert header_addresses(archive, _FEDORA, ["31645531"]) == (
+        f"https://kojipkgs.fedoraproject.org/packages/{signed}.rpm",
+    )
+    mirror = "http://mirror.example/koji/kernel/"
+    assert header_addresses(archive, _FEDORA, ["a" * 8, "31645531"], mirror=mirror)[1] == (
+        f"http://mirror.example/koji/{signed}.rpm"
+    )
+    # Their headers are in packages of other names.
+    assert header_addresses(archive, f"{_FEDORA}+debug", ["31645531"]) == ()
+    for name in ("rocky", "debian", "opensuse-leap"):
+        other = distro_named(name)
+        assert other is not None
+        assert archive_of_headers(other) is None
+
+
+def test_a_package_of_the_archive_is_asked_for_by_its_path_and_has_its_address() -> None:
+    url = (
+        "https://koji.example/packages/kernel/6/7/data/signed/a/x86_64/kernel-devel-6-7.x86_64.rpm"
+    )
+    spec, files = archived_files(url, b"RPM")
+    assert spec.text == "/provision/solve/archived/kernel-devel-6-7.x86_64.rpm"
+    assert files["archived/kernel-devel-6-7.x86_64.rpm"] == b"RPM"
+    digest = "c" * 64
+    name = "kernel-devel-6-7.x86_64.rpm"
+    listing = f"package\tkernel-devel\t(none)\t6\t7\tx86_64\t3\t{digest}\t{name}\n"
+    (package,) = rpm.parse(listing.encode() + files["archived/origins"])
+    assert package.urls == (url,)
+    assert package.pinned.repository == "archive"
+    distro, release = release_of(find_distro("fedora:43"))
+    text = Dnf().solve(distro, release, (spec, Spec("gcc")), ()).text
+    assert "cp archived/*.rpm packages/" in text
+    # Signed by the distro, whatever keys the admin's own repositories have.
+    own = (Repository("own", ("http://m",), {"k.asc": b"KEY"}),)
+    assert distro.keys[0] in Dnf().solve(distro, release, (spec,), own).text
+    assert distro.keys[0] not in Dnf().solve(distro, release, (Spec("gcc"),), own).text

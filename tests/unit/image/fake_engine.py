@@ -56,8 +56,9 @@ class FakeEngine(Engine):
         return self.images.get(reference)
 
     def images_with_label(self, label: str) -> list[Image]:
-        key, _, value = label.partition("=")
-        return [i for i in self.images.values() if i.labels.get(key) == value and i.tags]
+        key, given, value = label.partition("=")
+        named = [i for i in self.images.values() if key in i.labels and i.tags]
+        return [image for image in named if not given or image.labels[key] == value]
 
     def build(self, context: IO[bytes], options: BuildOptions) -> Iterator[Message]:
         self.calls.append(f"build {options.build_args.get('BASE_IMAGE')}")

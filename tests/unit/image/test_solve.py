@@ -16,10 +16,13 @@ import pytest
 from provision.distros import Repository, find_distro, release_of
 from provision.distros.tree import Toolchain
 from provision.errors import NotFoundError, ProvisionError
+from provision.fetch import UnreachableError
+from provision.image import archived_headers
 from provision.image.containers import Container, ContainerRequest, Ran
 from provision.image.engine import Engine, Image
 from provision.image.packages import PackageStore
-from provision.image.solve import SolveRequest, list_kernels, solve
+from provision.image.solve import list_kernels, solve
+from provision.image.solve_request import SolveRequest
 from provision.pin import BasePin, PackagePin
 from unit.image.fake_engine import FakeEngine
 
@@ -45,9 +48,11 @@ class FakeContainer:
         self.config = config
         self.scripts: list[str] = []
         self.listing = b""
+        self.files_given: dict[str, bytes] = {}
 
     def put(self, files: dict[str, bytes], folder: str) -> None:
         assert folder == "/provision/solve"
+        self.files_given = files
         self.scripts.append(files["script.sh"].decode())
 
     def run(self, script: str, *, on_line: Callable[[str], None]) -> Ran:
@@ -152,6 +157,22 @@ def test_only_addresses_that_can_be_downloaded_from_are_kept(tmp_path: Path) -> 
 )
 def test_every_input_counts(tmp_path: Path, changes: dict[str, Any]) -> None:
     assert request(tmp_path, "rocky:9", **changes).key != request(tmp_path).key
+
+
+def test_what_decides_which_indexes_count_names_another_closure(tmp_path: Path) -> None:
+    plain = Repository("own", ("http://m",))
+    snapshot, signed = replace(plain, is_snapshot=True), replace(plain, is_signed=True)
+    keys = {request(tmp_path, repositories=(one,)).key for one in (plain, snapshot, signed)}
+    assert len(keys) == 3
+    before = request(tmp_path, "rhel:9").key
+    (tmp_path / "etc/pki/entitlement").mkdir(parents=True)
+    assert request(tmp_path, "rhel:9").key != before
+
+
+def test_a_closure_of_before_keeps_its_name(tmp_path: Path) -> None:
+    """It would be solved for again, and artifacts get other names, without need."""
+    first = "24fea5a7311e84f0a8464e5e0337f99cdacbfb57fe8770fb78767f115cdac655"
+    assert request(tmp_path).key == first
 
 
 def test_a_kernel_tree_takes_compiler_and_tools_in_one_round(tmp_path: Path) -> None:
@@ -259,6 +280,19 @@ def test_entitlements_are_read_only_binds_of_the_solving_container(tmp_path: Pat
     }
 
 
+@pytest.mark.parametrize("host", ["tcp://127.0.0.1:2375", "ssh://root@builder.example"])
+def test_an_engine_elsewhere_gets_no_entitlement(tmp_path: Path, host: str) -> None:
+    """It would bind what lies at those paths of its own machine."""
+    (tmp_path / "etc/pki/entitlement").mkdir(parents=True)
+    engine = SolvingEngine()
+    engine.host = host
+    with pytest.raises(ProvisionError, match="subscription to Red Hat") as caught:
+        solve(lambda: engine, request(tmp_path, "rhel:9"), PackageStore(tmp_path))
+    assert host in caught.value.message
+    assert "--output pin.json" in str(caught.value.resolution)
+    assert not engine.requests
+
+
 def test_named_repositories_need_no_entitlement(tmp_path: Path) -> None:
     engine = SolvingEngine(FakeContainer(list(GOOD)))
     own = (Repository("own", ("http://m",)),)
@@ -310,3 +344,84 @@ def test_a_vault_has_the_release_of_the_base_image_in_its_address(tmp_path: Path
     with pytest.raises(NotFoundError) as caught:
         solve(lambda: engine, request(tmp_path), PackageStore(tmp_path))
     assert "vault/rocky/9.6/BaseOS" in str(caught.value.resolution)
+
+
+_FEDORA = "6.17.1-300.fc43.x86_64"
+_GONE = f"No match for argument: kernel-devel-uname-r = {_FEDORA}"
+_SIGNED = "6.17.1/300.fc43/data/signed/{}/x86_64/kernel-devel-6.17.1-300.fc43.x86_64.rpm"
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Koji, where a key has signed the headers; what it is asked for."""
+    addresses: list[str] = []
+
+    def download_any(url: str, *, destination: Path, limit: int, progress: object) -> None:
+        assert limit
+        assert progress
+        addresses.append(url)
+        if "31645531" not in url:
+            raise NotFoundError(f"'{url}' does not exist (404 Not Found).")
+        destination.write_bytes(b"headers")
+
+    monkeypatch.setattr(archived_headers, "download_any", download_any)
+    return addresses
+
+
+def test_a_kernel_that_the_repositories_have_dropped_comes_from_koji(
+    tmp_path: Path, asked: list[str]
+) -> None:
+    keys = (0, "", "105ef944\n31645531\n")
+    container = FakeContainer([(1, _GONE, ""), keys, *GOOD])
+    engine = SolvingEngine(container)
+    found = solve(
+        lambda: engine, request(tmp_path, "fedora:43", kernel=_FEDORA), PackageStore(tmp_path)
+    )
+    place = "https://kojipkgs.fedoraproject.org/packages/kernel"
+    assert asked == [f"{place}/{_SIGNED.format(key)}" for key in ("105ef944", "31645531")]
+    assert [header.name for header in found.headers] == ["kernel-devel"]
+    *_, first, second = container.scripts
+    path = "/provision/solve/archived/kernel-devel-6.17.1-300.fc43.x86_64.rpm"
+    assert f"install --downloadonly {path}\n" in first
+    assert f"{path} gcc make" in second
+    assert container.files_given[path.removeprefix("/provision/solve/")] == b"headers"
+
+
+def test_repositories_of_ones_own_are_asked_and_no_archive_unless_it_is_named(
+    tmp_path: Path, asked: list[str]
+) -> None:
+    own = (Repository("own", ("http://m",)),)
+    wish = request(tmp_path, "fedora:43", kernel=_FEDORA, repositories=own)
+    engine = SolvingEngine(FakeContainer([(1, _GONE, "")]))
+    with pytest.raises(NotFoundError, match="no headers of the kernel"):
+        solve(lambda: engine, wish, PackageStore(tmp_path))
+    assert asked == []
+    engine = SolvingEngine(FakeContainer([(1, _GONE, ""), (0, "", "31645531\n"), *GOOD]))
+    named = replace(wish, archive_mirror="http://koji.example/kernel")
+    solve(lambda: engine, named, PackageStore(tmp_path))
+    assert asked == [f"http://koji.example/kernel/{_SIGNED.format('31645531')}"]
+
+
+def test_a_kernel_without_a_signed_copy_says_where_it_was_looked_for(
+    tmp_path: Path, asked: list[str]
+) -> None:
+    engine = SolvingEngine(FakeContainer([(1, _GONE, ""), (0, "", "105ef944\n")]))
+    with pytest.raises(NotFoundError, match="no headers of the kernel") as caught:
+        solve(
+            lambda: engine, request(tmp_path, "fedora:43", kernel=_FEDORA), PackageStore(tmp_path)
+        )
+    assert asked[0] in str(caught.value.details)
+    assert "signed with a key of your own" in str(caught.value.resolution)
+
+
+def test_koji_that_does_not_answer_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def download_any(url: str, **_more: object) -> None:
+        raise UnreachableError(f"Could not download '{url}'.", details="no route")
+
+    monkeypatch.setattr(archived_headers, "download_any", download_any)
+    engine = SolvingEngine(FakeContainer([(1, _GONE, ""), (0, "", "105ef944\n")]))
+    with pytest.raises(UnreachableError, match=r"koji.* can't be reached") as caught:
+        solve(
+            lambda: engine, request(tmp_path, "fedora:43", kernel=_FEDORA), PackageStore(tmp_path)
+        )
+    assert "no route" in str(caught.value.details)

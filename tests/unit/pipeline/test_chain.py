@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,12 +10,12 @@ import pytest
 
 from provision.archive import ArchiveIndex
 from provision.errors import NotFoundError
-from provision.image.build import DIGEST_LABEL, BuildRequest, Built
+from provision.image.build import DIGEST_LABEL, PIN_LABEL, BuildRequest, Built
 from provision.image.engine import Engine, Image
 from provision.image.packages import Closure, PackageStore
-from provision.image.solve import SolveRequest
-from provision.pin import BasePin
-from provision.pipeline import images, resolution
+from provision.image.solve_request import SolveRequest
+from provision.pin import BasePin, Pin
+from provision.pipeline import images, resolution, solving
 from provision.pipeline.images import (
     BuildSettings,
     build_image,
@@ -23,7 +23,8 @@ from provision.pipeline.images import (
     ensure_base_image,
     wanted_base,
 )
-from provision.pipeline.resolution import Wanted, list_kernels, render_context
+from provision.pipeline.kernels import list_kernels
+from provision.pipeline.resolution import Wanted, render_context
 from provision.pipeline.resolving import resolve_pin
 from provision.pipeline.settings import Settings, load_settings
 from provision.progress import Progress
@@ -64,7 +65,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         opened.append(sample_index(tmp_path / "index"))
         return opened[-1]
 
-    monkeypatch.setattr(resolution, "open_index", open_index)
+    monkeypatch.setattr(solving, "open_index", open_index)
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     yield
     for made in opened:
@@ -285,7 +286,7 @@ def test_an_archive_of_ones_own_goes_to_the_solver_and_the_base_with_its_keys(
 
     monkeypatch.setattr(images, "make_base", make_base)
     plain = resolve_pin(settings, lambda: engine, _WANTED)
-    monkeypatch.setattr(resolution, "open_index", open_index)
+    monkeypatch.setattr(solving, "open_index", open_index)
     resolved = resolve_pin(settings, lambda: engine, _WANTED)
     ensure_base_image(settings, engine, None, replace=True)
     assert [dict(one.keys) for one in solved[0].repositories] == [{}] * 5
@@ -306,9 +307,63 @@ def test_provision_toml_says_whose_kernels_a_host_runs(settings: Settings) -> No
     """As on stand-ins of hosts that are not supported; what the caller names goes before."""
     (settings.root / "etc/os-release").write_text("ID=plan9\nVERSION_ID=4\n")
     config = settings.config.model_copy(update={"kernel_distro": "debian:12"})
-    chosen = resolution.choose_distro(replace(settings, config=config), None)
+    chosen = solving.choose_distro(replace(settings, config=config), None)
     assert (chosen.id, chosen.codename) == ("debian", "bookworm")
-    named = resolution.choose_distro(replace(settings, config=config), "debian:13")
+    named = solving.choose_distro(replace(settings, config=config), "debian:13")
     assert named.codename == "trixie"
     with pytest.raises(NotFoundError, match="plan9:4"):
-        resolution.choose_distro(settings, None)
+        solving.choose_distro(settings, None)
+
+
+@pytest.fixture
+def made(
+    settings: Settings, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Pin]:
+    """Resolve where nothing can be solved for, with an image of these names and labels here."""
+    pin = resolve_pin(settings, lambda: engine, _WANTED).pin
+
+    def solve(*_given: object, **_more: object) -> Closure:
+        raise NotFoundError("no base image to solve in")
+
+    def resolved(*tags: str, label: str = "", update: bool = False) -> Pin:
+        labels = {PIN_LABEL: label or pin.canonical_json()}
+        engine.have(Image(f"sha256:{'1' * 64}", tags or (pin.image,), labels=labels))
+        wanted = replace(_WANTED, update=update)
+        found = resolve_pin(settings, lambda: engine, wanted).pin
+        assert found == pin
+        return found
+
+    monkeypatch.setattr(resolution, "solve", solve)
+    return resolved
+
+
+def test_the_packages_of_an_image_that_was_made_before_are_taken(
+    made: Callable[..., Pin],
+) -> None:
+    assert made().closure
+    assert made("localhost/provision/v4l2loopback:1")
+    assert made("registry.example:5000/v4l2loopback:1", "provision/v4l2loopback:1")
+
+
+def test_an_image_with_only_a_registrys_name_says_nothing_about_packages(
+    made: Callable[..., Pin],
+) -> None:
+    with pytest.raises(NotFoundError, match="no base image to solve in"):
+        made("registry.example:5000/v4l2loopback:1")
+
+
+@pytest.mark.parametrize("change", ["", '"0.12.7"', '"6.1.0-47-amd64"', '"closure"'])
+def test_an_image_of_another_decision_or_with_a_damaged_label_does_not_count(
+    made: Callable[..., Pin], change: str
+) -> None:
+    pin = made()
+    text = pin.canonical_json()
+    label = text.replace(change, f'{change[:-1]}x"') if change else "{"
+    assert label != text
+    with pytest.raises(NotFoundError, match="no base image to solve in"):
+        made(label=label)
+
+
+def test_what_is_to_be_solved_again_is_not_taken_from_an_image(made: Callable[..., Pin]) -> None:
+    with pytest.raises(NotFoundError, match="no base image to solve in"):
+        made(update=True)

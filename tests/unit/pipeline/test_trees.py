@@ -17,9 +17,9 @@ from provision.config import TreeConfig
 from provision.errors import ConfigError, NotFoundError, ProvisionError, UsageError
 from provision.image.engine import Image
 from provision.image.packages import Closure, PackageStore
-from provision.image.solve import SolveRequest
+from provision.image.solve_request import SolveRequest
 from provision.pin import BasePin, DistroPin, Pin
-from provision.pipeline import developer, resolution
+from provision.pipeline import developer, resolution, solving
 from provision.pipeline.pin_file import pin_document, read_pin
 from provision.pipeline.resolution import Resolved, Wanted, render_context
 from provision.pipeline.resolving import resolve_pin
@@ -88,7 +88,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     def solve(_engine: object, request: SolveRequest, _store: object, **_more: object) -> Closure:
         return closure(request)
 
-    monkeypatch.setattr(resolution, "open_index", open_index)
+    monkeypatch.setattr(solving, "open_index", open_index)
     monkeypatch.setattr(resolution, "solve", solve)
     yield
     for made in opened:
@@ -245,8 +245,8 @@ def test_a_base_image_needs_no_data_of_the_distro(settings: Settings) -> None:
     """Such as an old release of Flatcar, or the distro of a vendor's kernel."""
     for name in ("flatcar", "vendor"):
         distro = DistroPin(id=name, version="3227.2.4", codename=name)
-        assert resolution.base_request(settings, distro).reference is None
-        named = resolution.base_request(settings, distro, reference="mine:1")
+        assert solving.base_request(settings, distro).reference is None
+        named = solving.base_request(settings, distro, reference="mine:1")
         assert (named.name, named.can_be_made) == ("mine:1", False)
 
 

@@ -44,14 +44,27 @@ CONFIG: Spec = {
     "trees": {"type": "list", "elements": "dict"},
 }
 _DRIVER: Spec = {"version": _TEXT, "flavour": _TEXT, "options": {"type": "dict"}}
-_DISTRO: Spec = {
+DISTRO: Spec = {
     "archive": {
         "type": "dict",
         "options": {
             "mirror": _TEXT,
             "security_mirror": _TEXT,
             "keyring": _TEXT,
+            "backports": {"type": "bool"},
             "snapshot": {"type": "bool"},
+            "sha256": {"type": "dict"},
+        },
+    },
+    "repositories": {
+        "type": "list",
+        "elements": "dict",
+        "options": {
+            "id": {"type": "str", "required": True},
+            "urls": {"type": "list", "elements": "str", "required": True},
+            "keys": {"type": "list", "elements": "str", "no_log": False},
+            "version": _TEXT,
+            "signed": {"type": "bool"},
         },
     },
     "base_images": {"type": "dict"},
@@ -65,11 +78,17 @@ _TREE: Spec = {
 
 # Where it is on a host.
 PATH = "/etc/provision/provision.toml"
-# The password of an address (https://www.rfc-editor.org/rfc/rfc3986#section-3.2.1), and the PIN of
-# a PKCS#11 URI (https://www.rfc-editor.org/rfc/rfc7512#section-2.3).
+# The password of an address (https://www.rfc-editor.org/rfc/rfc3986#section-3.2.1), a token in its
+# query, and the PIN of a PKCS#11 URI (https://www.rfc-editor.org/rfc/rfc7512#section-2.3).
 _SECRETS = (
     re.compile(r"://[^\s/@:]*:([^\s/]+)@"),
     re.compile(r"[?&;]pin-value=([^&;\s]+)"),
+    re.compile(
+        r"[?&][\w.-]*(?:token|secret|passw|pwd|signature|credential|auth|api_?key)[\w.-]*=([^&\s]+)",
+        re.IGNORECASE,
+    ),
+    re.compile(r"[?&](?:key|sig)=([^&\s]+)", re.IGNORECASE),
+    re.compile(r"https?://[^\s?]+\?([^&=\s]{16,}=*)(?=\s|$)"),
 )
 
 
@@ -90,7 +109,7 @@ def parsed(config: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     good = checked(CONFIG, config, "config")
     for section in SECTIONS.keys() & good.keys():
         good[section] = {k: v for k, v in good[section].items() if v is not None}
-    for section, spec in (("drivers", _DRIVER), ("distros", _DISTRO)):
+    for section, spec in (("drivers", _DRIVER), ("distros", DISTRO)):
         if section in good:
             entries = good[section].items()
             good[section] = {k: checked(spec, v, f"config.{section}.{k}") for k, v in entries}

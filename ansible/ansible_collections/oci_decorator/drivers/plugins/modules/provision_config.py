@@ -104,7 +104,7 @@ options:
             type: int
       distros:
         description: Where distros' packages come from, by their id; each may have
-          C(archive) and C(base_images).
+          C(archive), C(repositories) and C(base_images).
         type: dict
       kernel_distro:
         description: The distro that the host's kernels come from, where that is another than

@@ -1,0 +1,300 @@
+"""Trees of which nothing has changed: neither packed nor downloaded again, and never by mistake."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provision.config import TreeConfig
+from provision.errors import NotFoundError, ProvisionError, UsageError
+from provision.image.packages import PackageStore
+from provision.pin import DriverPin, KernelPin, Pin
+from provision.pipeline import tree_files, tree_origin
+from provision.pipeline.images import downloaded_files
+from provision.pipeline.resolution import Resolved
+from provision.pipeline.settings import Settings, load_settings
+from provision.pipeline.tree_files import TreeStore, fingerprint
+from provision.pipeline.trees import have_cos_tree, have_tree
+from provision.progress import Progress
+from provision.render import RenderedContext
+from provision.run import Completed
+
+_KERNEL = "6.6.74-mine"
+_CONFIG = "CONFIG_64BIT=y\nCONFIG_MODULES=y\n"
+_FOLDER = TreeConfig(kernels="*", kind="prepared", path="/srv/{kernel}/build")
+_BUILD = "18613.164.68"
+
+
+@dataclass
+class Tar:
+    """Stands in for tar: what it was asked for, and what an archive holds."""
+
+    calls: list[tuple[str, ...]] = field(default_factory=list)
+    names: tuple[str, ...] = ("./.config",)
+    taken: str = ""
+
+    def run(self, argv: Sequence[str | Path], *, why: str, **_more: object) -> Completed:
+        assert why
+        words = tuple(map(str, argv))
+        self.calls.append(words)
+        said = ""
+        if "--create" in words:
+            folder = Path(words[words.index("--directory") + 1])
+            Path(words[words.index("--file") + 1]).write_bytes((folder / "Makefile").read_bytes())
+        elif "--list" in words:
+            said = "".join(f"{name}\n" for name in self.names)
+        else:
+            self.taken, said = words[-1], _CONFIG
+        return Completed(words, 0, said, "")
+
+
+@pytest.fixture
+def tar(monkeypatch: pytest.MonkeyPatch) -> Tar:
+    tar = Tar()
+    monkeypatch.setattr(tree_origin, "run", tar.run)
+    return tar
+
+
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    """A host with a folder that a kernel's build left."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    root = tmp_path / "host"
+    build = root / "srv" / _KERNEL / "build"
+    (build / "scripts").mkdir(parents=True)
+    (build / "Makefile").write_text("all:")
+    (build / "scripts/modpost").write_text("a program")
+    return load_settings(root)
+
+
+@pytest.fixture
+def makefile(settings: Settings) -> Path:
+    return settings.root / "srv" / _KERNEL / "build/Makefile"
+
+
+def test_a_folder_that_has_not_changed_is_not_packed_again(settings: Settings, tar: Tar) -> None:
+    first = have_tree(settings, _FOLDER, _KERNEL)
+    asked = len(tar.calls)
+    assert have_tree(settings, _FOLDER, _KERNEL) == first
+    assert len(tar.calls) == asked
+    assert first.config == {"CONFIG_64BIT": "y", "CONFIG_MODULES": "y"}
+
+
+def test_a_change_of_content_is_seen_although_size_and_date_are_the_same(
+    settings: Settings, tar: Tar, makefile: Path
+) -> None:
+    first = have_tree(settings, _FOLDER, _KERNEL)
+    status = makefile.stat()
+    makefile.write_text("ALL:")
+    os.utime(makefile, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert makefile.stat().st_size == status.st_size
+    assert makefile.stat().st_mtime_ns == status.st_mtime_ns
+    second = have_tree(settings, _FOLDER, _KERNEL)
+    assert second.pin.tree == hashlib.sha256(b"ALL:").hexdigest() != first.pin.tree
+    assert tar.calls
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda folder: (folder / "scripts/more").touch(),
+        lambda folder: (folder / "scripts/modpost").unlink(),
+        lambda folder: (folder / "scripts/modpost").rename(folder / "scripts/other"),
+        lambda folder: (folder / "scripts/modpost").chmod(0o755),
+        lambda folder: (folder / "scripts/empty").mkdir(),
+        lambda folder: (folder / "link").symlink_to("Makefile"),
+    ],
+)
+def test_every_change_of_a_folder_changes_its_fingerprint(makefile: Path, change: object) -> None:
+    before = fingerprint(makefile.parent)
+    assert fingerprint(makefile.parent) == before
+    assert callable(change)
+    change(makefile.parent)
+    assert fingerprint(makefile.parent) != before
+
+
+def test_a_fingerprint_is_of_what_a_link_leads_to(makefile: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(makefile.parent)
+    before = fingerprint(tmp_path / "link")
+    makefile.write_text("all: more")
+    assert fingerprint(tmp_path / "link") != before
+
+
+def test_what_changes_while_it_is_packed_is_packed_again(
+    settings: Settings, tar: Tar, makefile: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def busy(argv: Sequence[str | Path], *, why: str, **more: object) -> Completed:
+        done = tar.run(argv, why=why, **more)
+        makefile.write_text("all: changed")
+        return done
+
+    monkeypatch.setattr(tree_origin, "run", busy)
+    have_tree(settings, _FOLDER, _KERNEL)
+    monkeypatch.setattr(tree_origin, "run", tar.run)
+    found = have_tree(settings, _FOLDER, _KERNEL)
+    assert found.pin.tree == hashlib.sha256(b"all: changed").hexdigest()
+
+
+def test_a_tree_that_the_store_lost_or_that_is_wanted_again_is_packed_again(
+    settings: Settings, tar: Tar
+) -> None:
+    first = have_tree(settings, _FOLDER, _KERNEL)
+    file = first.files["tree.tar"]
+    file.write_bytes(b"cut")
+    asked = len(tar.calls)
+    assert have_tree(settings, _FOLDER, _KERNEL) == first
+    file.unlink()
+    assert have_tree(settings, _FOLDER, _KERNEL) == first
+    assert len(tar.calls) == 3 * asked
+    have_tree(settings, _FOLDER, _KERNEL, update=True)
+    assert len(tar.calls) == 4 * asked
+
+
+def test_the_configuration_is_the_trees_own(settings: Settings, tar: Tar) -> None:
+    tar.names = (
+        "./kernel/configs/hardening.config",
+        "./scripts/kconfig/tests/.config",
+        "./.config",
+        "./.config.old",
+    )
+    have_tree(settings, _FOLDER, _KERNEL)
+    assert tar.taken == "./.config"
+    tar.names = ("usr/src/linux-headers-6.6.74/.config", "usr/src/linux-headers-6.6.74/a/.config")
+    have_tree(settings, _FOLDER, _KERNEL, update=True)
+    assert tar.taken == "usr/src/linux-headers-6.6.74/.config"
+    tar.names = ("./kernel/configs/hardening.config",)
+    with pytest.raises(ProvisionError, match=r"has no \.config"):
+        have_tree(settings, _FOLDER, _KERNEL, update=True)
+
+
+def test_the_other_slot_is_packed_when_its_tree_has_changed(
+    settings: Settings, tar: Tar, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states, known_states = ["one", "one", "two"], []
+
+    def pack(_root: Path, inside: str, draft: Path, _options: object, *, known: str | None) -> str:
+        assert inside == f"lib/modules/{_KERNEL}/build"
+        known_states.append(known)
+        state = states.pop(0)
+        if state != known:
+            draft.write_text(state)
+        return state
+
+    monkeypatch.setattr(tree_origin, "pack_from_slot", pack)
+    wanted = TreeConfig(kernels="*", kind="prepared", path="/usr/lib/modules/{kernel}/build")
+    first, again, changed = (have_tree(settings, wanted, _KERNEL) for _ in range(3))
+    assert known_states == [None, "one", "one"]
+    assert first == again
+    assert changed.pin.tree == hashlib.sha256(b"two").hexdigest()
+    assert tar.calls
+
+
+@pytest.fixture
+def downloads(monkeypatch: pytest.MonkeyPatch, tar: Tar) -> list[str]:
+    """The addresses that files were downloaded from; each has its name as its content."""
+    asked: list[str] = []
+
+    def summed(url: str, *, destination: Path, progress: Progress) -> None:
+        assert callable(progress)
+        asked.append(url)
+        if not url.startswith("https:"):
+            raise UsageError(f"'{url}' is not asked without HTTPS")
+        destination.write_text(url.rpartition("/")[2])
+
+    def download(url: str, *, sha256: str, destination: Path, progress: Progress) -> None:
+        assert callable(progress)
+        asked.append(url)
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        destination.write_text(url.rpartition("/")[2])
+        assert hashlib.sha256(destination.read_bytes()).hexdigest() == sha256
+
+    assert tar
+    monkeypatch.setattr(tree_files, "download_summed", summed)
+    monkeypatch.setattr(tree_files, "download", download)
+    return asked
+
+
+def test_files_of_cos_are_downloaded_once(settings: Settings, downloads: list[str]) -> None:
+    first = have_cos_tree(settings, _BUILD, "x86_64")
+    place = f"https://storage.googleapis.com/cos-tools/{_BUILD}"
+    assert downloads == [f"{place}/kernel-headers.tgz", f"{place}/toolchain.tar.xz"]
+    assert have_cos_tree(settings, _BUILD, "x86_64") == first
+    assert len(downloads) == 2
+    have_cos_tree(settings, _BUILD, "x86_64", update=True)
+    assert len(downloads) == 4
+
+
+def test_a_mirror_without_https_takes_the_files_checksums(
+    settings: Settings, downloads: list[str]
+) -> None:
+    path = settings.root / "etc/provision/provision.toml"
+    path.parent.mkdir(parents=True)
+    plain = '[distros.cos.archive]\nmirror = "http://mirror.example/cos"\n'
+    path.write_text(plain)
+    with pytest.raises(UsageError, match="without HTTPS") as caught:
+        have_cos_tree(load_settings(settings.root), _BUILD, "x86_64")
+    assert f'sha256 = {{ "{_BUILD}/kernel-headers.tgz"' in str(caught.value.resolution)
+    sums = [
+        f'"{_BUILD}/{name}" = "{hashlib.sha256(name.encode()).hexdigest()}"'
+        for name in ("kernel-headers.tgz", "toolchain.tar.xz")
+    ]
+    path.write_text(f"{plain}sha256 = {{ {', '.join(sums)} }}\n")
+    found = have_cos_tree(load_settings(settings.root), _BUILD, "x86_64")
+    assert found.pin.tree == hashlib.sha256(b"kernel-headers.tgz").hexdigest()
+    assert downloads[-1] == f"http://mirror.example/cos/{_BUILD}/toolchain.tar.xz"
+
+
+def test_a_checksum_that_is_named_later_counts(settings: Settings, downloads: list[str]) -> None:
+    have_cos_tree(settings, _BUILD, "x86_64")
+    path = settings.root / "etc/provision/provision.toml"
+    path.parent.mkdir(parents=True)
+    path.write_text(
+        f'[distros.cos.archive]\nsha256 = {{ "{_BUILD}/toolchain.tar.xz" = "{"0" * 64}" }}\n'
+    )
+    with pytest.raises(AssertionError):
+        have_cos_tree(load_settings(settings.root), _BUILD, "x86_64")
+    assert len(downloads) == 3
+
+
+def test_a_tree_that_was_damaged_in_the_store_goes_into_no_build(
+    settings: Settings, tar: Tar
+) -> None:
+    tree = have_tree(settings, _FOLDER, _KERNEL)
+    assert tar.calls
+    # Of a Pin, the message names the kernel and the driver, and nothing else is read.
+    said: dict[str, Any] = {
+        "kernel": KernelPin(release=_KERNEL, architecture="x86_64"),
+        "driver": DriverPin(name="made-up", version="1", flavour="open"),
+        "closure": (),
+        "sources": (),
+    }
+    pin: Pin = Pin.model_construct(**said)
+    resolved = Resolved(pin, None, None, attached=tree.files)  # type: ignore[arg-type] # not read
+    context = RenderedContext({}, {})
+    assert downloaded_files(settings, resolved, context) == tree.files
+    tree.files["tree.tar"].write_text("ALL:")
+    with pytest.raises(NotFoundError, match="is damaged in the package store") as caught:
+        downloaded_files(settings, resolved, context)
+    assert "provision resolve made-up" in str(caught.value.resolution)
+
+
+def test_what_is_known_of_a_tree_goes_when_it_was_of_no_use_for_long(
+    settings: Settings, tar: Tar
+) -> None:
+    have_tree(settings, _FOLDER, _KERNEL)
+    assert tar.calls
+    store = PackageStore(settings.state)
+    assert store.collect([], days=30) == []
+    (record,) = store.trees.iterdir()
+    # Of a kernel's tree: an address may hold a password.
+    assert record.stat().st_mode & 0o777 == 0o600
+    assert TreeStore(settings).seen(str(settings.root / "srv" / _KERNEL / "build")) is not None
+    gone = {name for name, _size in store.collect([], days=-1)}
+    assert record.name in gone
+    assert not record.exists()
