@@ -19,6 +19,7 @@ from provision.distros.known import (
     find_distro,
     known_distros,
     release_of,
+    source_names,
 )
 from provision.distros.model import Distro, Entitlement, Proof, Release
 
@@ -41,4 +42,5 @@ __all__ = [
     "find_distro",
     "known_distros",
     "release_of",
+    "source_names",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from provision import distros
 from provision.distros.apt_archive import uses_archive
@@ -24,8 +24,8 @@ from provision.pipeline.solving import (
 )
 from provision.progress import Progress, silent
 from provision.recipe import Recipe
-from provision.render import required_packages
-from provision.versions import offered_versions
+from provision.resolve import chosen_flavour
+from provision.sources import Market, offers
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +59,16 @@ def list_kernels(
     entry = settings.catalogue.entry(driver)
     recipe = entry.recipe
     chosen = choose_distro(settings, distro)
-    # Refuses an unknown flavour.
-    required_packages(recipe, flavour or recipe.default_flavour)
+    flavour = chosen_flavour(recipe, flavour)
+    market = Market(f"{chosen.id} {chosen.version}", distros.source_names(chosen))
     if not uses_archive(chosen):
-        versions = offered_versions(recipe, flavour or recipe.default_flavour, None)
+        versions = [offer.version for offer in offers(recipe, flavour, market)]
         kernels = _listed_kernels(settings, engine, chosen, progress)
         return chosen, [_row(recipe, kernel, versions) for kernel in kernels]
     index = open_driver_index(settings, entry, chosen, progress=progress)
     try:
-        versions = offered_versions(recipe, flavour or recipe.default_flavour, index)
+        market = replace(market, index=index)
+        versions = [offer.version for offer in offers(recipe, flavour, market)]
         return chosen, [_row(recipe, kernel, versions) for kernel in packaged_kernels(index)]
     finally:
         index.close()

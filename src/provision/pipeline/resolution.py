@@ -36,7 +36,6 @@ from provision.render import (
     Templates,
     load_templates,
     render,
-    required_packages,
 )
 from provision.resolve import Decision, KernelTree, Request, decide
 
@@ -156,7 +155,6 @@ def resolve_solved(
     asked = base_request(settings, target.distro, reference=wanted.base)
     base = named_base(asked) or find_base(engine(), asked, progress=progress)
     network = wanted.network or settings.config.engine.network
-    flavour = wanted.flavour or target.entry.recipe.default_flavour
     toolchain = tree.toolchain if tree else None
     wish = solve_request(
         settings,
@@ -164,7 +162,7 @@ def resolve_solved(
         base,
         kernel=request.kernel,
         network=network,
-        packages=required_packages(target.entry.recipe, flavour),
+        packages=decision.tools,
         repositories=repositories,
         toolchain=toolchain,
     )

@@ -16,8 +16,8 @@ from provision.image.solve_request import SolveRequest
 from provision.pin import BasePin, DistroPin
 from provision.pipeline.settings import Settings
 from provision.progress import Progress, silent
-from provision.resolve import components_of
 from provision.rootfs import in_root
+from provision.sources import components_of
 
 
 def solve_request(
@@ -153,7 +153,7 @@ def open_driver_index(
         ProvisionError: The archive can't be reached or is not what it should be.
     """
     layout = layout_of(distro)
-    components = components_of(entry.recipe) if entry else ()
+    components = components_of(entry.recipe, distros.source_names(distro)) if entry else ()
     foreign = [name for name in components if name not in layout.components]
     if entry and foreign:
         raise NotFoundError(
