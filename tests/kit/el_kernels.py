@@ -99,6 +99,11 @@ class ElHost:
     older: str
     newer: str
 
+    @property
+    def newer_number(self) -> str:
+        """`6.12.117` of `6.12.117+deb13-amd64`."""
+        return self.newer.partition("+")[0]
+
     def mirror(self) -> Path:
         """The folder that a mirror serves: that of the site, and the repositories besides."""
         return self.folder / "mirror"
