@@ -32,7 +32,7 @@ DUO_FLAG = "OCI_DUO"
 DUO_LIBRARY = "/opt/duo/lib/libduo.so.1"
 DUO_VERSIONS = ("1.0", "2.0")
 # Builds with three arguments to a function that has four in the newest kernel of Debian 12 (what
-# NVIDIA's driver trips over too: driver_images/nvidia/patches).
+# NVIDIA's driver trips over too: driver_images/nvidia/patches), or in a kernel that is named.
 DUO_BROKEN = "3.0"
 
 _MODULE = """\
@@ -60,12 +60,15 @@ _CALL = """#include <linux/pci.h>
 int duo_resize(struct pci_dev *device);
 int duo_resize(struct pci_dev *device) { return pci_resize_resource(device, 0, 0); }
 """
-_PATCH = """--- a/call.h
-+++ b/call.h
-@@ -1,3 +1,1 @@
- #include <linux/pci.h>
--int duo_resize(struct pci_dev *device);
--int duo_resize(struct pci_dev *device) { return pci_resize_resource(device, 0, 0); }
+# The same for other distros: what changes with a kernel there changes with its number.
+_CALL_SINCE = """#include <linux/version.h>
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(@since@)
+static inline int duo_bars(int first, int last, int without) { return last - first - without; }
+#else
+static inline int duo_bars(int first, int last) { return last - first; }
+#endif
+int duo_resize(void);
+int duo_resize(void) { return duo_bars(0, 1); }
 """
 _PATCHES = f"""
 [[patches]]
@@ -154,13 +157,19 @@ sha256 = "{sha256}"
 
 
 @contextmanager
-def duo_catalogue(folder: Path, *, host: str = "127.0.0.1") -> Iterator[Path]:
+def duo_catalogue(
+    folder: Path, *, host: str = "127.0.0.1", since: str | None = None
+) -> Iterator[Path]:
     """A catalogue below `folder` with every version of the driver, served meanwhile.
 
-    `host` is this machine's loopback address, as the one that downloads has to name it.
+    Args:
+        folder: For its files.
+        host: This machine's loopback address, as the one that downloads has to name it.
+        since: The first kernel that DUO_BROKEN doesn't build for, such as `6.12.117`; None: the
+            newest of Debian 12.
     """
     versions = (*DUO_VERSIONS, DUO_BROKEN)
-    tarballs = {version: _tarball(folder / "files", version) for version in versions}
+    tarballs = {version: _tarball(folder / "files", version, since) for version in versions}
     recipe = folder / "drivers" / DUO / "driver.toml"
     recipe.parent.mkdir(parents=True)
     with served(folder / "files") as url:
@@ -177,17 +186,24 @@ def duo_catalogue(folder: Path, *, host: str = "127.0.0.1") -> Iterator[Path]:
         yield folder / "drivers"
 
 
-def mend_duo(catalogue: Path) -> None:
-    """Add the patch with which DUO_BROKEN builds on every kernel."""
+def mend_duo(catalogue: Path, *, since: str | None = None) -> None:
+    """Add the patch with which DUO_BROKEN builds on every kernel; `since` as for the catalogue."""
     folder = catalogue / DUO
     (folder / "patches").mkdir()
-    (folder / "patches/fewer-calls.patch").write_text(_PATCH)
+    first, *others = _call(since).splitlines()
+    removed = "".join(f"-{line}\n" for line in others)
+    hunk = f"@@ -1,{1 + len(others)} +1,1 @@\n {first}\n{removed}"
+    (folder / "patches/fewer-calls.patch").write_text(f"--- a/call.h\n+++ b/call.h\n{hunk}")
     with (folder / "driver.toml").open("a") as recipe:
         recipe.write(_PATCHES)
 
 
-def _tarball(folder: Path, version: str) -> Path:
-    call = _CALL if version == DUO_BROKEN else "/* nothing */\n"
+def _call(since: str | None) -> str:
+    return _CALL_SINCE.replace("@since@", since.replace(".", ", ")) if since else _CALL
+
+
+def _tarball(folder: Path, version: str, since: str | None) -> Path:
+    call = _call(since) if version == DUO_BROKEN else "/* nothing */\n"
     files = {**_SOURCE, "call.h": call}
     texts = {name: text.replace("@version@", version) for name, text in files.items()}
     return write_tarball(folder, f"duo-{version}", texts)

@@ -11,9 +11,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-__all__ = ["BROKEN_LINE", "MADE_UP", "made_up_source", "write_made_up"]
+__all__ = ["BROKEN_LINE", "MADE_UP", "MADE_UP_VERSION", "made_up_source", "write_made_up"]
 
 MADE_UP = "hello"
+# For tests that take only one version.
+MADE_UP_VERSION = "1.2"
 # What the compiler says no to in a version that is made to be broken.
 BROKEN_LINE = "static int hello_broken(void) { return no_such_thing; }"
 

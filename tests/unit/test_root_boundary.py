@@ -28,7 +28,7 @@ from provision.install.kernels import link_kernel, linked_kernels
 from provision.install.layout import Layout
 from provision.install.locks import building, switching
 from provision.install.store import current_entry
-from provision.install.units import apply_units, plan_units, unit_files
+from provision.install.units import DEBIAN_HOOKS, apply_units, plan_units, unit_files
 from provision.manifest import DeviceNode
 from provision.modules.firmware import configured_folder
 from provision.modules.loaded import loaded_modules
@@ -167,7 +167,7 @@ def test_doctor_looks_below_the_root(host: DoctorHost) -> None:
 
 def test_units_are_installed_and_removed_below_the_root(host: DoctorHost) -> None:
     files = unit_files(
-        templates_dir(), program="/bin/false", documentation="file:///", with_hooks=True
+        templates_dir(), program="/bin/false", documentation="file:///", hooks=DEBIAN_HOOKS
     )
     changes = plan_units(host.root, files)
     assert changes

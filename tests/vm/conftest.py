@@ -1,4 +1,7 @@
-"""What guests are given: the product, and the engine that builds for them at native speed."""
+"""What guests are given: the product, and the engine that builds for them at native speed.
+
+Guests of EL have a mirror too, and two drivers of which one is broken for the newer kernel.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kit.duo import duo_catalogue
+from kit.el_kernels import ElHost, el_host
+from kit.fileserver import served
 from kit.guest import DEBIAN_12, guest_of
 from kit.guest.product import pack_product
 from kit.hosts import SMALL_DRIVER
+from kit.made_up import MADE_UP_VERSION, made_up_source, write_made_up
 from kit.probe import is_root, need, need_programs
 from kit.product import DECORATOR
 
@@ -71,3 +77,33 @@ def duo_drivers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A catalogue with the driver `duo`, whose source is served for guests."""
     with duo_catalogue(tmp_path_factory.mktemp("duo"), host=HOST) as folder:
         yield folder
+
+
+@pytest.fixture(scope="session")
+def el() -> ElHost:
+    """What hosts of the EL stand-in are made from, and install from."""
+    need_programs("createrepo_c", "depmod", "dnf", "gpg", "rpmbuild", "rpmsign", "zypper")
+    return el_host()
+
+
+@pytest.fixture(scope="session")
+def el_mirror(el: ElHost) -> Iterator[str]:
+    """The address of its mirror, as this machine has to name it; guests name another host."""
+    with served(el.mirror()) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def el_drivers(el: ElHost, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A catalogue of two drivers, for a scenario to mend the one that is broken.
+
+    `duo` in its version DUO_BROKEN does not build for the newer kernel, and `hello` does.
+    """
+    folder = tmp_path_factory.mktemp("el-drivers")
+    tarball = made_up_source(folder / "files", MADE_UP_VERSION)
+    with (
+        duo_catalogue(folder / "duo", host=HOST, since=el.newer_number) as drivers,
+        served(tarball.parent) as url,
+    ):
+        write_made_up(drivers, {MADE_UP_VERSION: tarball}, url.replace("127.0.0.1", HOST))
+        yield drivers

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from kit.duo import DUO
 from kit.guest import IMAGE
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from kit.guest import Guest
@@ -38,6 +40,7 @@ network = "host"
 """
 _DRIVER = '[drivers.{name}]\nversion = "{version}"\n'
 _BUILT_WITHIN_S = 900
+_STARTED_WITHIN_S = 60
 _ENTRY = re.compile("[0-9a-f]{12}")
 _PROGRAM = f"/var/lib/provision/{DUO}/current/driver/usr/bin/duo-version"
 
@@ -100,6 +103,22 @@ class Keeper:
         while states & set(self.guest(asked, check=False).stdout.split()):
             assert time.monotonic() < deadline, self.guest("journalctl -b -u 'provision-*'").stdout
             time.sleep(2)
+
+    @contextmanager
+    def kernel_service_runs(self) -> Iterator[None]:
+        """Wait until the service for new kernels was started by what happens here, and its end."""
+        asked = "systemctl show --value -p ExecMainStartTimestampMonotonic provision-kernel"
+        before = self.guest(asked).stdout
+        yield
+        deadline = time.monotonic() + _STARTED_WITHIN_S
+        while self.guest(asked).stdout == before:
+            assert time.monotonic() < deadline, self.guest("journalctl -b --no-pager").stdout
+            time.sleep(1)
+        self.services_done()
+
+    def is_loaded(self, module: str) -> bool:
+        """Whether the guest's kernel has a module."""
+        return f"\n{module} " in f"\n{self.guest('cat /proc/modules').stdout}"
 
     def boot_log(self) -> str:
         """Wait until the boot's part of the agent has ended; what it wrote to the journal.

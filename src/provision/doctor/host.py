@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from provision.doctor.finding import Finding
 from provision.doctor.scene import Scene
 from provision.install.layout import STORE
-from provision.install.units import UNITS, has_kernel_hooks
+from provision.install.units import UNITS, kernel_hooks
 from provision.modules.verify import verify_modules
 from provision.rootfs import glob_in_root, in_root
 
@@ -22,7 +22,6 @@ _ENABLED = {
 }
 # Installed only where `provision units` was asked for it.
 _CDI = "provision-cdi.path"
-_HOOK = "etc/kernel/postinst.d/provision"
 # Where distros keep libraries.
 _LIBRARIES = ("usr/lib", "usr/lib64", "usr/lib/*-linux-gnu", "usr/local/lib")
 # Tools that build or bring modules of their own: what they leave in /lib/modules/KERNEL.
@@ -148,10 +147,11 @@ def units(scene: Scene) -> Iterator[Finding]:
             yield Finding(
                 "warn", f"{name} is not enabled", consequence, "provision units installs them"
             )
-    if enabled and has_kernel_hooks(scene.root) and not in_root(scene.root, _HOOK).is_file():
+    hooks = kernel_hooks(scene.root) if enabled else ()
+    for hook in (one for one in hooks if not in_root(scene.root, one).is_file()):
         yield Finding(
             "warn",
-            f"/{_HOOK} is missing",
+            f"/{hook} is missing",
             "a new kernel is noticed by its folder alone, before its packages are complete",
             "provision units installs it",
         )

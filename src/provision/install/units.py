@@ -7,7 +7,7 @@ They lie in /etc, where a host's own units belong, and are enabled by the links 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -23,6 +23,13 @@ from provision.run import find_program, run
 UNITS = PurePosixPath("etc/systemd/system")
 KERNEL_HOOKS = PurePosixPath("etc/kernel")
 UDEV_RULES = PurePosixPath("etc/udev/rules.d")
+# What runs when kernels come and go, by who runs it; both pass the kernel's release.
+# Sources: https://kernel-team.pages.debian.net/kernel-handbook/ch-update-hooks.html and
+# https://www.freedesktop.org/software/systemd/man/latest/kernel-install.html
+_DEBIAN = ("header_postinst.d", "postinst.d", "postrm.d")
+DEBIAN_HOOKS = tuple(KERNEL_HOOKS / folder / "provision" for folder in _DEBIAN)
+KERNEL_INSTALL_HOOKS = (KERNEL_HOOKS / "install.d/95-provision.install",)
+_RPM_DATABASES = ("var/lib/rpm", "usr/lib/sysimage/rpm")
 # Where flatcar-postinst looks, as /usr/share/oem/bin: on its OEM partition, which can be written.
 # Source: https://www.flatcar.org/docs/latest/setup/releases/update-strategies/
 _OEM_PROGRAMS = PurePosixPath("oem/bin")
@@ -53,7 +60,7 @@ def unit_files(
     *,
     program: str,
     documentation: str,
-    with_hooks: bool,
+    hooks: Collection[PurePosixPath] = (),
     with_gate: bool = False,
     with_cdi: bool = True,
 ) -> list[UnitFile]:
@@ -63,7 +70,7 @@ def unit_files(
         templates: The folder of templates.
         program: Absolute path of ``provision`` on the host.
         documentation: Address for ``Documentation=``.
-        with_hooks: Whether the host's kernel packages run hooks in /etc/kernel.
+        hooks: What the host's kernel packages run, from ``kernel_hooks``.
         with_gate: Whether an update is held that drivers don't build for.
         with_cdi: Whether CDI specifications are written at boot and when drivers change.
 
@@ -97,9 +104,9 @@ def unit_files(
     # udev sees by itself that a rule came or went: systemd-udevd.service(8).
     rules = sorted((templates / "udev").glob("*.rules.j2"))
     files += [rendered(path, UDEV_RULES, 0o644) for path in rules]
-    if with_hooks:
-        hooks = sorted((templates / "kernel").glob("*/provision.j2"))
-        files += [rendered(path, KERNEL_HOOKS / path.parent.name, 0o755) for path in hooks]
+    for hook in sorted(hooks):
+        template = templates / "kernel" / hook.parent.name / f"{hook.name}.j2"
+        files.append(rendered(template, hook.parent, 0o755))
     if with_gate:
         files.append(rendered(templates / "flatcar/oem-postinst.j2", _OEM_PROGRAMS, 0o755))
     return files
@@ -115,12 +122,20 @@ def enabling_links(files: Iterable[UnitFile]) -> dict[PurePosixPath, str]:
     }
 
 
-def has_kernel_hooks(root: Path) -> bool:
-    """Return whether a host's kernel packages run hooks in /etc/kernel: Debian and its kin.
+def kernel_hooks(root: Path) -> tuple[PurePosixPath, ...]:
+    """Return the hooks that a host's kernel packages run: none on hosts of images.
 
-    Source: https://kernel-team.pages.debian.net/kernel-handbook/ch-update-hooks.html
+    The packages of Debian and its kin run those of /etc/kernel; those of the RPM families call
+    kernel-install, which runs its plugins. Where an RPM distro's packages do not call it, the
+    plugin is never run, and the folder of the kernel is what is noticed.
     """
-    return in_root(root, "var/lib/dpkg").is_dir()
+    if in_root(root, "var/lib/dpkg").is_dir():
+        return DEBIAN_HOOKS
+    has_rpm = any(in_root(root, name).is_dir() for name in _RPM_DATABASES)
+    is_image = in_root(root, "run/ostree-booted").exists()
+    if has_rpm and not is_image and in_root(root, "usr/bin/kernel-install").is_file():
+        return KERNEL_INSTALL_HOOKS
+    return ()
 
 
 def plan_units(root: Path, files: Iterable[UnitFile], *, replace: bool = False) -> list[Change]:

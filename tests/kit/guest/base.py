@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from kit.cache import cache_dir, cached
 from kit.engine import remove_tree
 from kit.guest.disk import make_disk
+from kit.guest.el import ElRecipe, make_el_tree
 from kit.guest.tree import make_tree
 from kit.process import run
 
@@ -54,7 +55,11 @@ def _make(recipe: Recipe, draft: Path) -> None:
     run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "guest", "-f", draft / "key"])
     tree = draft / "tree"
     try:
-        make_tree(recipe, tree, (draft / "key.pub").read_text())
+        public_key = (draft / "key.pub").read_text()
+        if isinstance(recipe, ElRecipe):
+            make_el_tree(recipe, tree, public_key)
+        else:
+            make_tree(recipe, tree, public_key)
         make_disk(recipe, tree, draft / "disk.raw")
     finally:
         remove_tree(tree)

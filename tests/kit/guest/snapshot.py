@@ -33,15 +33,16 @@ sync
 
 
 def guest_of(recipe: Recipe) -> Guest:
-    """A guest of a recipe, booted and with an image in both engines; what is missing is made."""
+    """A guest of a recipe, booted, and with an image in its engines if it has any."""
     base = base_of(recipe)
     name = f"{base.folder.name}-{SNAPSHOT}-{accelerator()}-{PROCESSORS}"
-    return Guest(base, cached(name, lambda draft: _boot(base, draft)))
+    warm_up = _WARM_UP if "podman" in recipe.packages else "sync"
+    return Guest(base, cached(name, lambda draft: _boot(base, warm_up, draft)))
 
 
-def _boot(base: Base, draft: Path) -> None:
+def _boot(base: Base, warm_up: str, draft: Path) -> None:
     with Guest(base) as guest:
-        guest(_WARM_UP)
+        guest(warm_up)
         guest.machine.save(SNAPSHOT)
         guest.kill()
         shutil.move(guest.disk, draft)

@@ -12,7 +12,7 @@ from provision.install.activate import apply, plan
 from provision.install.kernels import link_kernel
 from provision.install.layout import Layout
 from provision.install.state import DriverState, Failure, KernelState, store_state
-from provision.install.units import apply_units, plan_units, unit_files
+from provision.install.units import DEBIAN_HOOKS, apply_units, plan_units, unit_files
 from provision.manifest import DeviceNode, DriverFile, HostNeeds, Manifest
 from unit.modules.artifact import KERNEL, make_artifact, make_pin, write, write_manifest
 
@@ -43,7 +43,7 @@ class DoctorHost:
         self.manifest = make_artifact(self.entry, pin=pin)
         self.install()
         files = unit_files(
-            templates_dir(), program="/bin/true", documentation="file:///", with_hooks=True
+            templates_dir(), program="/bin/true", documentation="file:///", hooks=DEBIAN_HOOKS
         )
         apply_units(self.root, plan_units(self.root, files), on_change=lambda _change: None)
 

@@ -172,6 +172,12 @@ def _no_hook(host: DoctorHost) -> None:
     (host.root / "etc/kernel/postinst.d/provision").unlink()
 
 
+def _no_plugin(host: DoctorHost) -> None:
+    (host.root / "var/lib/dpkg").rmdir()
+    (host.root / "var/lib/rpm").mkdir()
+    host.file("usr/bin/kernel-install", "")
+
+
 def _reboots(host: DoctorHost) -> None:
     _no_units(host)
     host.file(
@@ -272,6 +278,7 @@ CASES: list[tuple[str, Break, str, str]] = [
     ("units", _no_units, "warn", "provision-boot.service is not enabled"),
     ("units", _no_cdi, "warn", "provision-cdi.path is not enabled"),
     ("units", _no_hook, "warn", "/etc/kernel/postinst.d/provision is missing"),
+    ("units", _no_plugin, "warn", "/etc/kernel/install.d/95-provision.install is missing"),
     ("automatic-reboot", _reboots, "warn", "50unattended-upgrades"),
     ("policy", _no_prebuild, "warn", "prebuild is false"),
     ("catalogue", _no_catalogue, "warn", "/srv/drivers, and there is no such folder"),

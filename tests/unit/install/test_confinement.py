@@ -26,7 +26,7 @@ FOLDERS = dict.fromkeys(HOMES, BOOT) | dict.fromkeys(TEMPORARY, SERVICES)
 
 
 def _units(program: str) -> list[tuple[str, str]]:
-    files = unit_files(templates_dir(), program=program, documentation="", with_hooks=False)
+    files = unit_files(templates_dir(), program=program, documentation="")
     return [(file.path.name, file.text) for file in files if file.path.parent == UNITS]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 
@@ -10,10 +10,12 @@ from provision.catalogue import templates_dir
 from provision.errors import ProvisionError, UsageError
 from provision.install.ledger import Change
 from provision.install.units import (
+    DEBIAN_HOOKS,
+    KERNEL_INSTALL_HOOKS,
     UnitFile,
     apply_units,
     enabling_links,
-    has_kernel_hooks,
+    kernel_hooks,
     own_program,
     plan_units,
     unit_files,
@@ -22,10 +24,10 @@ from provision.install.units import (
 PROGRAM = "/opt/provision/bin/provision"
 
 
-def _files(*, program: str = PROGRAM, with_hooks: bool = True) -> list[UnitFile]:
-    return unit_files(
-        templates_dir(), program=program, documentation="file:///docs", with_hooks=with_hooks
-    )
+def _files(
+    *, program: str = PROGRAM, hooks: tuple[PurePosixPath, ...] = DEBIAN_HOOKS
+) -> list[UnitFile]:
+    return unit_files(templates_dir(), program=program, documentation="file:///docs", hooks=hooks)
 
 
 def _install(root: Path, files: list[UnitFile], *, replace: bool = False) -> list[Change]:
@@ -85,16 +87,47 @@ def test_engines_wait_for_the_boot_unit_and_it_waits_for_no_network() -> None:
     assert "network-online" not in boot
 
 
-def test_hooks_are_executable_and_only_where_dpkg_is(tmp_path: Path) -> None:
-    assert not has_kernel_hooks(tmp_path)
+def test_hooks_are_executable_and_those_of_dpkg_only_where_it_is(tmp_path: Path) -> None:
+    assert kernel_hooks(tmp_path) == ()
     (tmp_path / "var/lib/dpkg").mkdir(parents=True)
-    assert has_kernel_hooks(tmp_path)
+    assert kernel_hooks(tmp_path) == DEBIAN_HOOKS
     _install(tmp_path, _files())
     for folder in ("postinst.d", "postrm.d", "header_postinst.d"):
         hook = tmp_path / "etc/kernel" / folder / "provision"
         assert hook.stat().st_mode & 0o777 == 0o755
         assert hook.read_text().endswith("exit 0\n")
-    assert not any(f.path.parts[1] == "kernel" for f in _files(with_hooks=False))
+    assert not any(f.path.parts[1] == "kernel" for f in _files(hooks=()))
+
+
+@pytest.mark.parametrize("database", ["var/lib/rpm", "usr/lib/sysimage/rpm"])
+def test_hosts_of_rpm_have_a_plugin_of_kernel_install(tmp_path: Path, database: str) -> None:
+    (tmp_path / database).mkdir(parents=True)
+    assert kernel_hooks(tmp_path) == ()
+    (tmp_path / "usr/bin").mkdir(parents=True)
+    (tmp_path / "usr/bin/kernel-install").touch()
+    assert kernel_hooks(tmp_path) == KERNEL_INSTALL_HOOKS
+    _install(tmp_path, _files(hooks=kernel_hooks(tmp_path)))
+    plugin = tmp_path / "etc/kernel/install.d/95-provision.install"
+    assert plugin.stat().st_mode & 0o777 == 0o755
+    assert plugin.read_text().endswith("exit 0\n")
+    assert not (tmp_path / "etc/kernel/postinst.d").exists()
+    _install(tmp_path, [])
+    assert not plugin.exists()
+
+
+def test_debian_has_kernel_install_and_its_kernels_do_not_run_it(tmp_path: Path) -> None:
+    for folder in ("var/lib/dpkg", "var/lib/rpm", "usr/bin"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "usr/bin/kernel-install").touch()
+    assert kernel_hooks(tmp_path) == DEBIAN_HOOKS
+
+
+def test_an_image_gets_no_plugin(tmp_path: Path) -> None:
+    for name in ("usr/bin/kernel-install", "run/ostree-booted"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).touch()
+    (tmp_path / "usr/lib/sysimage/rpm").mkdir(parents=True)
+    assert kernel_hooks(tmp_path) == ()
 
 
 def test_the_second_time_nothing_changes(tmp_path: Path) -> None:
@@ -104,7 +137,7 @@ def test_the_second_time_nothing_changes(tmp_path: Path) -> None:
 
 def test_a_newer_provision_replaces_its_own_units(tmp_path: Path) -> None:
     _install(tmp_path, _files(program="/old/provision"))
-    changes = _install(tmp_path, _files(with_hooks=False))
+    changes = _install(tmp_path, _files(hooks=()))
     assert {change.kind for change in changes} == {"write", "remove"}
     assert not (tmp_path / "etc/kernel/postinst.d/provision").exists()
     unit = (tmp_path / "etc/systemd/system/provision-apply.service").read_text()
@@ -199,7 +232,7 @@ def test_specifications_are_written_unless_the_host_does_not_want_them(tmp_path:
         templates_dir(),
         program=PROGRAM,
         documentation="file:///docs",
-        with_hooks=True,
+        hooks=DEBIAN_HOOKS,
         with_cdi=False,
     )
     _install(tmp_path, without)
@@ -229,7 +262,6 @@ def test_a_gate_for_updates_comes_where_it_is_asked_for_and_goes(tmp_path: Path)
         templates_dir(),
         program=PROGRAM,
         documentation="file:///docs",
-        with_hooks=False,
         with_gate=True,
     )
     gate = tmp_path / "oem/bin/oem-postinst"
@@ -238,7 +270,7 @@ def test_a_gate_for_updates_comes_where_it_is_asked_for_and_goes(tmp_path: Path)
     assert f"program={PROGRAM}\n" in gate.read_text()
     # It says how long it may take, and fails for no other reason than that it is for.
     assert 'timeout --kill-after=60 3600 "$program" prepare --usr' in gate.read_text()
-    _install(tmp_path, _files(with_hooks=False))
+    _install(tmp_path, _files(hooks=()))
     assert not gate.exists()
 
 
@@ -246,9 +278,7 @@ def test_the_gate_of_somebody_else_is_not_replaced(tmp_path: Path) -> None:
     gate = tmp_path / "oem/bin/oem-postinst"
     gate.parent.mkdir(parents=True)
     gate.write_text("#!/bin/sh\n# of the vendor\n")
-    files = unit_files(
-        templates_dir(), program=PROGRAM, documentation="", with_hooks=False, with_gate=True
-    )
+    files = unit_files(templates_dir(), program=PROGRAM, documentation="", with_gate=True)
     with pytest.raises(ProvisionError):
         _install(tmp_path, files)
     assert "of the vendor" in gate.read_text()

@@ -22,7 +22,7 @@ from provision.install.units import (
     UNITS,
     UnitFile,
     apply_units,
-    has_kernel_hooks,
+    kernel_hooks,
     own_program,
     plan_units,
     unit_files,
@@ -90,7 +90,7 @@ def _files(root: Path, program: str) -> list[UnitFile]:
         templates_dir(),
         program=program,
         documentation=_documentation(root),
-        with_hooks=has_kernel_hooks(root),
+        hooks=kernel_hooks(root),
         with_gate=_holds_updates(root),
         with_cdi=load(root).cdi.generate,
     )

@@ -1,0 +1,169 @@
+"""A host of EL keeps its drivers: dnf brings a kernel, and its modules are there at the reboot.
+
+A stand-in of Rocky Linux 10 with real kernels, dnf and kernel-install; modules are built in the
+distro's base image, whose packages a mirror on this machine serves. One of two drivers does not
+build for the new kernel at first. The tests are steps of one scenario, in their order.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kit.duo import DUO, DUO_BROKEN, mend_duo
+from kit.guest import EL_10, guest_of
+from kit.made_up import MADE_UP, MADE_UP_VERSION
+from vm.conftest import HOST
+from vm.keeping import Keeper
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from kit.el_kernels import ElHost
+    from kit.engine import Engine
+    from kit.guest import Recipe
+
+pytestmark = pytest.mark.nightly
+
+_IMAGE = "rockylinux/rockylinux:10"
+_DNF_WITHIN_S = 900
+_FAILED = 1
+_COMPILER = "too few arguments to function"
+_PLUGIN = "/etc/kernel/install.d/95-provision.install"
+
+
+@pytest.fixture(scope="module")
+def keeper(
+    el: ElHost,
+    el_mirror: str,
+    el_drivers: Path,
+    product: Callable[[Recipe], Path],
+    engine: Engine,
+    engine_address: str,
+) -> Iterator[Keeper]:
+    """A guest that keeps both drivers, with the units in place."""
+    with guest_of(EL_10) as guest:
+        el.load(engine, _IMAGE, el_mirror)
+        repositories = el.repositories(el_mirror.replace("127.0.0.1", HOST))
+        guest.write("/etc/yum.repos.d/kit.repo", repositories)
+        guest.install(product(EL_10))
+        keeper = Keeper(guest, engine_address)
+        keeper.put_catalogue(el_drivers)
+        keeper.want(**{MADE_UP: MADE_UP_VERSION, DUO: DUO_BROKEN})
+        keeper.apply()
+        guest("provision units")
+        # What starts the agent in this scenario are kernels.
+        guest("systemctl stop provision-apply.timer")
+        yield keeper
+
+
+def _package(kernel: str) -> str:
+    """`6.12.117+deb13-amd64` as dnf names a version: with the architecture that the RPM has."""
+    return f"{kernel}.x86_64"
+
+
+def test_the_running_kernel_has_its_drivers(keeper: Keeper, el: ElHost) -> None:
+    guest = keeper.guest
+    assert guest.kernel() == el.older
+    assert json.loads(guest("provision facts --json").stdout)["distro"]["id"] == "rocky"
+    assert keeper.duo() == f"module {DUO_BROKEN} library {DUO_BROKEN}"
+    assert keeper.is_loaded(MADE_UP)
+    assert set(keeper.slots(DUO)) == {el.older}
+
+
+def test_kernel_install_has_a_plugin_and_dpkg_no_hooks(keeper: Keeper) -> None:
+    guest = keeper.guest
+    guest(f"test -x {_PLUGIN}")
+    assert guest("find /etc/kernel -name '*provision*'").stdout.split() == [_PLUGIN]
+    assert json.loads(guest("provision units --json").stdout)["changed"] is False
+
+
+def test_modules_for_a_new_kernel_are_built_before_the_reboot(keeper: Keeper, el: ElHost) -> None:
+    guest = keeper.guest
+    before = keeper.artifact(MADE_UP)
+    with keeper.kernel_service_runs():
+        # The service waits until rpm is done, and then builds.
+        guest("dnf -y -q upgrade kernel", timeout_s=_DNF_WITHIN_S)
+    log = guest("journalctl -b --no-pager -u provision-kernel").stdout
+    assert guest("rpm -q kernel-core").stdout.split() == [
+        f"kernel-core-{_package(kernel)}" for kernel in (el.older, el.newer)
+    ]
+    assert keeper.slots(MADE_UP)[el.newer]["state"] == "ready", log
+    assert keeper.slots(MADE_UP)[el.newer]["role"] == "next"
+    # What runs is as it was.
+    assert keeper.artifact(MADE_UP) == before
+    assert guest.kernel() == el.older
+
+
+def test_what_does_not_build_for_it_is_said_before_the_reboot(keeper: Keeper, el: ElHost) -> None:
+    guest = keeper.guest
+    status = keeper.status(DUO)
+    assert (status["state"], status["is_ready"]) == ("next-kernel-not-ready", True)
+    slots = keeper.slots(DUO)
+    assert slots[el.older]["state"] == "ready"
+    assert _COMPILER in str(slots[el.newer]["failure"])
+    assert guest("provision status --check", check=False).returncode == _FAILED
+    assert _COMPILER in guest("journalctl -b --no-pager -u provision-kernel").stdout
+
+
+def test_the_plugin_alone_starts_the_service(keeper: Keeper, el: ElHost) -> None:
+    """Where a kernel's folder was there before, nothing happens in /lib/modules."""
+    guest = keeper.guest
+    guest("systemctl stop provision-kernel.path")
+    with keeper.kernel_service_runs():
+        guest(f"kernel-install add {el.newer} /usr/lib/modules/{el.newer}/vmlinuz")
+    guest("systemctl start provision-kernel.path")
+
+
+def test_with_a_patch_it_heals(keeper: Keeper, el: ElHost, el_drivers: Path) -> None:
+    mend_duo(el_drivers, since=el.newer_number)
+    keeper.put_catalogue(el_drivers)
+    keeper.apply()
+    assert {slot["state"] for slot in keeper.slots(DUO).values()} == {"ready"}
+
+
+def test_after_the_reboot_the_drivers_are_there_without_a_network(
+    keeper: Keeper, el: ElHost
+) -> None:
+    guest = keeper.guest
+    guest.set_network(on=False)
+    guest.reboot()
+    assert guest.kernel() == el.newer
+    log = keeper.boot_log()
+    assert keeper.duo() == f"module {DUO_BROKEN} library {DUO_BROKEN}", log
+    assert keeper.is_loaded(MADE_UP), log
+    for driver in (MADE_UP, DUO):
+        assert keeper.artifact(driver) == keeper.artifact(driver, f"kernels/{el.newer}")
+        # The way back: the kernel before finds its modules, too.
+        guest(f"provision verify /var/lib/provision/{driver}/kernels/{el.older}")
+
+
+def test_rollback_brings_module_and_library_back_and_stays(keeper: Keeper) -> None:
+    guest = keeper.guest
+    guest.set_network(on=True)
+    keeper.want(**{MADE_UP: MADE_UP_VERSION, DUO: "2.0"})
+    keeper.apply()
+    assert keeper.duo() == "module 2.0 library 2.0"
+    guest(f"provision rollback {DUO}")
+    assert keeper.duo() == f"module {DUO_BROKEN} library {DUO_BROKEN}"
+    keeper.apply()
+    assert keeper.duo() == f"module {DUO_BROKEN} library {DUO_BROKEN}"
+
+
+def test_a_removed_kernels_artifacts_go_and_the_others_stay(keeper: Keeper, el: ElHost) -> None:
+    guest = keeper.guest
+    gone = keeper.artifact(MADE_UP, f"kernels/{el.older}")
+    kept = keeper.artifact(MADE_UP, f"kernels/{el.newer}")
+    with keeper.kernel_service_runs():
+        packages = f"kernel-{_package(el.older)} kernel-core-{_package(el.older)}"
+        guest(f"dnf -y -q remove {packages}", timeout_s=_DNF_WITHIN_S)
+    assert guest(f"ls /boot/vmlinuz-{el.older}", check=False).returncode != 0
+    guest("provision gc")
+    assert keeper.entries(MADE_UP) == {kept} != {gone}
+    assert guest(f"ls /var/lib/provision/{DUO}/kernels").stdout.split() == [el.newer]
+    keeper.apply()
+    assert keeper.duo() == f"module {DUO_BROKEN} library {DUO_BROKEN}"
+    assert set(keeper.slots(MADE_UP)) == {el.newer}
