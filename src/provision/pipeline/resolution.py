@@ -16,14 +16,13 @@ from provision.distros.apt_headers import packaged_kernels
 from provision.errors import NotFoundError
 from provision.host import Facts, read_facts
 from provision.image.base import BaseRequest, find_base, named_base
-from provision.image.build import PIN_LABEL
 from provision.image.engine import Engine
 from provision.image.packages import PackageStore
 from provision.image.references import names_registry
 from provision.image.solve import list_kernels as solver_kernels
 from provision.image.solve import solve
 from provision.modules.signing import fingerprint
-from provision.pin import BasePin, ClosurePackage, DistroPin, PackagePin, Pin
+from provision.pin import PIN_LABEL, BasePin, ClosurePackage, DistroPin, PackagePin, Pin
 from provision.pipeline.settings import Settings
 from provision.pipeline.solving import (
     archive_repositories,
