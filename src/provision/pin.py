@@ -88,6 +88,9 @@ Location = Annotated[
     AfterValidator(_inside),
 ]
 
+# Label of an artifact image: its Pin, as canonical JSON.
+PIN_LABEL = "provision.pin"
+
 _DIGEST_LENGTH = 12
 # https://github.com/opencontainers/distribution-spec/blob/v1.1.0/spec.md#pulling-manifests
 _TAG_LENGTH = 128

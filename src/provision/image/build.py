@@ -22,10 +22,9 @@ from provision.image.engine import (
 )
 from provision.image.references import names_registry
 from provision.image.stream import BuildStream, StepRecord
-from provision.pin import Pin
+from provision.pin import PIN_LABEL, Pin
 from provision.progress import Note, Output, Progress, Step, silent
 
-PIN_LABEL = "provision.pin"
 DIGEST_LABEL = "provision.pin.digest"
 # The stage that all drivers of a kernel share: its layers stay in the engine for the next build.
 _SHARED_STAGE = "toolchain"

@@ -14,12 +14,11 @@ from provision.distros.apt_archive import uses_archive
 from provision.errors import NotFoundError
 from provision.host import Facts, read_facts
 from provision.image.base import find_base, named_base
-from provision.image.build import PIN_LABEL
 from provision.image.engine import Engine
 from provision.image.packages import PackageStore
 from provision.image.references import names_registry
 from provision.image.solve import solve
-from provision.pin import BasePin, ClosurePackage, DistroPin, PackagePin, Pin
+from provision.pin import PIN_LABEL, BasePin, ClosurePackage, DistroPin, PackagePin, Pin
 from provision.pipeline.settings import Settings
 from provision.pipeline.solving import (
     archive_repositories,

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from provision.cli import target
-from provision.image.build import DIGEST_LABEL, PIN_LABEL
+from provision.image.build import DIGEST_LABEL
 from provision.image.engine import Image
+from provision.pin import PIN_LABEL
 from unit.image.fake_engine import FakeEngine
 from unit.modules.artifact import make_artifact, make_pin
 

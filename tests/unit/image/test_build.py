@@ -10,11 +10,11 @@ import pytest
 
 from provision.errors import NotFoundError, ProvisionError
 from provision.files import lock
-from provision.image.build import DIGEST_LABEL, PIN_LABEL, BuildRequest, build
+from provision.image.build import DIGEST_LABEL, BuildRequest, build
 from provision.image.context import pack
 from provision.image.diagnose import BuildError
 from provision.image.engine import Image
-from provision.pin import BasePin, Pin
+from provision.pin import PIN_LABEL, BasePin, Pin
 from provision.progress import Note
 from unit.image.fake_engine import FakeEngine, recorded
 from unit.modules.artifact import make_pin

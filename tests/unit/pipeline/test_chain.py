@@ -10,11 +10,11 @@ import pytest
 
 from provision.archive import ArchiveIndex
 from provision.errors import NotFoundError
-from provision.image.build import DIGEST_LABEL, PIN_LABEL, BuildRequest, Built
+from provision.image.build import DIGEST_LABEL, BuildRequest, Built
 from provision.image.engine import Engine, Image
 from provision.image.packages import Closure, PackageStore
 from provision.image.solve_request import SolveRequest
-from provision.pin import BasePin, Pin
+from provision.pin import PIN_LABEL, BasePin, Pin
 from provision.pipeline import images, resolution, solving
 from provision.pipeline.images import (
     BuildSettings,

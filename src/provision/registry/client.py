@@ -1,0 +1,287 @@
+"""Manifests, blobs and tags of one repository. What is returned has been compared with its digest.
+
+Source: https://github.com/opencontainers/distribution-spec/blob/v1.1.0/spec.md.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, TypeVar
+from urllib.parse import urlencode, urljoin, urlsplit
+
+from provision.errors import NotFoundError, ProvisionError
+from provision.fetch import WrongContentError
+from provision.progress import Progress, Transfer, silent
+from provision.registry.documents import INDEXES, LONGEST_MANIFEST, MANIFESTS, Descriptor
+from provision.registry.names import Reference
+from provision.registry.transport import Transport, TroubleError, content_digest
+
+if TYPE_CHECKING:
+    import requests
+
+T = TypeVar("T")
+_ACCEPT = ", ".join((*MANIFESTS, *INDEXES))
+_TAGS_A_PAGE = 1000
+_MOST_PAGES = 50
+_LONGEST_PAGE = 4 << 20
+_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
+_NEXT = re.compile(r'<([^>]+)>;\s*rel="?next"?')
+_RANGE = re.compile(r"bytes ([0-9]+)-[0-9]+/([0-9]+|\*)")
+_PARTIAL = 206
+# A transfer that got this much further has its attempts again.
+_WORTH_GOING_ON = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """A manifest: its bytes, and the digest of these bytes."""
+
+    data: bytes
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """One repository of a registry."""
+
+    transport: Transport
+    reference: Reference
+
+    def manifest(self, name: str) -> Content:
+        """Return a manifest by tag or digest.
+
+        Raises:
+            NotFoundError: There is none.
+            WrongContentError: What came has another digest than was asked for.
+            UnreachableError: The registry kept failing.
+            ProvisionError: It refuses, or the manifest is too large.
+        """
+        headers = {"Accept": _ACCEPT}
+        data = self._get(f"manifests/{name}", LONGEST_MANIFEST, f"the manifest '{name}'", headers)
+        digest = content_digest(data)
+        if name.startswith("sha256:"):
+            self._compare(name, digest)
+        return Content(data, digest)
+
+    def blob(self, descriptor: Descriptor, limit: int) -> bytes:
+        """Return a small blob.
+
+        Raises:
+            As ``manifest``.
+        """
+        if descriptor.size > limit:
+            raise ProvisionError(
+                f"'{self._shown}@{descriptor.digest}' is refused: it is larger than {limit} bytes."
+            )
+        what = f"the blob {descriptor.digest}"
+        data = self._get(f"blobs/{descriptor.digest}", descriptor.size, what)
+        self._compare(descriptor.digest, content_digest(data))
+        return data
+
+    def download(
+        self, descriptor: Descriptor, destination: Path, *, progress: Progress = silent
+    ) -> None:
+        """Write a blob to a file; a transfer that is cut off goes on where it ended.
+
+        The file is there whole and right, or not at all unless the process is killed.
+
+        Raises:
+            As ``manifest``; OSError: the disk is full.
+        """
+        try:
+            with destination.open("xb") as stream:
+                digest = self._download(descriptor, stream, progress)
+                stream.flush()
+                os.fsync(stream.fileno())
+            self._compare(descriptor.digest, digest)
+        except BaseException:
+            destination.unlink(missing_ok=True)
+            raise
+
+    def tags(self) -> tuple[str, ...]:
+        """Return the repository's tags; no more than 50,000 are read.
+
+        Raises:
+            As ``manifest``.
+        """
+        found: list[str] = []
+        path: str | None = f"tags/list?n={_TAGS_A_PAGE}"
+        for _ in range(_MOST_PAGES):
+            if path is None:
+                break
+            page, path = self._page(path)
+            found += page
+        return tuple(dict.fromkeys(found))
+
+    def put_blob(self, data: bytes) -> Descriptor:
+        """Upload a small blob, unless it is there; returns its descriptor without a media type.
+
+        Raises:
+            ProvisionError: The registry refuses or can't be reached.
+        """
+        digest = content_digest(data)
+        descriptor = Descriptor(mediaType="", digest=digest, size=len(data))
+        with_digest = urlencode({"digest": digest})
+
+        def send(_: object) -> None:
+            with self._request("POST", "blobs/uploads/", body=b"") as response:
+                location = response.headers.get("Location", "")
+            place = urljoin(response.url, location)
+            joined = "&" if urlsplit(place).query else "?"
+            headers = {"Content-Type": "application/octet-stream"}
+            self._own(place)
+            with self._request("PUT", f"{place}{joined}{with_digest}", body=data, headers=headers):
+                return
+
+        try:
+            with self._request("HEAD", f"blobs/{digest}"):
+                return descriptor
+        except (NotFoundError, TroubleError):
+            self._tried("an upload", send)
+        return descriptor
+
+    def put_manifest(self, tag: str, data: bytes, media_type: str) -> str:
+        """Upload a manifest under a tag; returns its digest.
+
+        Raises:
+            ProvisionError: The registry refuses or can't be reached.
+        """
+
+        def send(_: object) -> None:
+            headers = {"Content-Type": media_type}
+            with self._request("PUT", f"manifests/{tag}", body=data, headers=headers):
+                return
+
+        self._tried(f"an upload of '{tag}'", send)
+        return content_digest(data)
+
+    @property
+    def _shown(self) -> str:
+        return f"{self.reference.registry}/{self.reference.repository}"
+
+    def _compare(self, expected: str, got: str) -> None:
+        if got != expected:
+            raise WrongContentError(
+                f"'{self._shown}@{expected}' is not what was asked for: the registry serves another"
+                " content.",
+                resolution="Don't use it. The registry or a proxy before it is damaged or was"
+                " altered; try a mirror of it, or push the image again.",
+                details=f"expected {expected}\ngot      {got}",
+            )
+
+    def _own(self, place: str) -> None:
+        """Refuse to upload anywhere but to the registry itself."""
+        if not place.startswith(f"{self.transport.base}/"):
+            raise ProvisionError(
+                f"The registry {self.transport.host} wants an upload to go to"
+                f" '{urlsplit(place).netloc}', which is another host.",
+                resolution="Set the registry's own address in its configuration (for docker-"
+                "registry: http.host), or push with another tool and sign there.",
+            )
+
+    def _request(
+        self,
+        method: str,
+        path: str,
+        *,
+        headers: dict[str, str] | None = None,
+        body: bytes | None = None,
+    ) -> AbstractContextManager[requests.Response]:
+        actions = "pull" if method == "GET" else "pull,push"
+        scope = f"repository:{self.reference.repository}:{actions}"
+        if "://" not in path and not path.startswith("/"):
+            path = f"/v2/{self.reference.repository}/{path}"
+        return self.transport.request(method, path, scope=scope, headers=headers, body=body)
+
+    def _tried(self, what: str, once: Callable[[object], T]) -> T:
+        for pause in self.transport.attempts():
+            try:
+                return once(pause)
+            except TroubleError as error:
+                self.transport.give_up_or_wait(what, error, pause)
+        raise AssertionError("the last attempt returns or raises")
+
+    def _get(
+        self, path: str, limit: int, what: str, headers: dict[str, str] | None = None
+    ) -> bytes:
+        def once(_: object) -> bytes:
+            with self._request("GET", path, headers=headers) as response:
+                return b"".join(self.transport.read(response, limit, what))
+
+        return self._tried(what, once)
+
+    def _page(self, path: str) -> tuple[list[str], str | None]:
+        def once(_: object) -> tuple[bytes, str]:
+            with self._request("GET", path) as response:
+                data = b"".join(self.transport.read(response, _LONGEST_PAGE, "a list of tags"))
+                return data, response.headers.get("Link", "")
+
+        data, link = self._tried("its tags", once)
+        try:
+            document = json.loads(data)
+            names = document["tags"] or []
+            page = [name for name in names if isinstance(name, str) and _TAG.fullmatch(name)]
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise ProvisionError(
+                f"The registry {self.transport.host} answered no list of tags."
+            ) from error
+        following = _NEXT.search(link)
+        if following is None:
+            return page, None
+        # Only below the repository: a link may lead anywhere.
+        query = urlsplit(following[1]).query
+        return page, f"tags/list?{query}" if query else None
+
+    def _download(self, descriptor: Descriptor, stream: IO[bytes], progress: Progress) -> str:
+        """Write a blob, and return the digest of what was written."""
+        digest = hashlib.sha256()
+        what = f"the layer {descriptor.digest[:19]}"
+        attempts = self.transport.attempts()
+        while True:
+            before = stream.tell()
+            pause = next(attempts)
+            try:
+                for chunk in self._rest(descriptor, before, what):
+                    if chunk is None:
+                        stream.seek(0)
+                        stream.truncate()
+                        digest = hashlib.sha256()
+                        continue
+                    stream.write(chunk)
+                    digest.update(chunk)
+                    progress(Transfer(f"Pulling {what}", stream.tell(), descriptor.size))
+                _check_whole(stream.tell(), descriptor.size)
+            except TroubleError as error:
+                if stream.tell() - before >= _WORTH_GOING_ON:
+                    attempts = self.transport.attempts()
+                    pause = next(attempts)
+                self.transport.give_up_or_wait(what, error, pause)
+            else:
+                return f"sha256:{digest.hexdigest()}"
+
+    def _rest(self, descriptor: Descriptor, offset: int, what: str) -> Iterator[bytes | None]:
+        """Yield a blob from an offset on; None where it begins at the beginning again."""
+        headers = {"Range": f"bytes={offset}-"} if offset else {}
+        with self._request("GET", f"blobs/{descriptor.digest}", headers=headers) as response:
+            if offset and not _continues(response, offset):
+                yield None
+                offset = 0
+            yield from self.transport.read(response, descriptor.size - offset, what)
+
+
+def _continues(response: requests.Response, offset: int) -> bool:
+    """Return whether an answer begins at the offset that was asked for."""
+    found = _RANGE.fullmatch(response.headers.get("Content-Range", ""))
+    return response.status_code == _PARTIAL and found is not None and int(found[1]) == offset
+
+
+def _check_whole(received: int, size: int) -> None:
+    if received < size:
+        raise TroubleError(f"it ended after {received} of {size} bytes")

@@ -1,0 +1,217 @@
+"""Manifests and configurations of images, as far as artifacts need them.
+
+Sources: https://github.com/opencontainers/image-spec/blob/v1.1.0/manifest.md (also image-index.md
+and config.md), https://distribution.github.io/distribution/spec/manifest-v2-2/.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from provision.documents import refusing
+from provision.errors import NotFoundError, ProvisionError
+from provision.pin import ImageDigest
+
+OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+OCI_INDEX = "application/vnd.oci.image.index.v1+json"
+OCI_CONFIG = "application/vnd.oci.image.config.v1+json"
+DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
+DOCKER_LIST = "application/vnd.docker.distribution.manifest.list.v2+json"
+DOCKER_CONFIG = "application/vnd.docker.container.image.v1+json"
+MANIFESTS = (OCI_MANIFEST, DOCKER_MANIFEST)
+INDEXES = (OCI_INDEX, DOCKER_LIST)
+_GZIP = (
+    "application/vnd.oci.image.layer.v1.tar+gzip",
+    "application/vnd.docker.image.rootfs.diff.tar.gzip",
+)
+_PLAIN = (
+    "application/vnd.oci.image.layer.v1.tar",
+    "application/vnd.docker.image.rootfs.diff.tar",
+)
+# Registries refuse larger manifests: distribution-spec 1.1, "Pushing manifests".
+LONGEST_MANIFEST = 4 << 20
+LARGEST_LAYER = 4 << 30
+_MOST_LAYERS = 128
+_MOST_MANIFESTS = 1024
+# Names of `uname -m` by Go's, which images have.
+_ARCHITECTURES = {
+    "amd64": "x86_64",
+    "arm64": "aarch64",
+    "ppc64le": "ppc64le",
+    "s390x": "s390x",
+    "riscv64": "riscv64",
+}
+_NOT_OURS = "This is no artifact image that provision built: don't use it."
+
+
+class _Foreign(BaseModel):
+    """What others write: unknown members are left alone, known ones must be right."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="ignore", hide_input_in_errors=True)
+
+
+class Platform(_Foreign):
+    """What an image of an index is for."""
+
+    architecture: str = ""
+    os: str = ""
+
+
+class Descriptor(_Foreign):
+    """A content by its digest.
+
+    Attributes:
+        media_type: What it is.
+        digest: Of its bytes.
+        size: Bytes.
+        annotations: Texts about it.
+        platform: What it is for; in an index.
+        urls: Where else it lies; such layers are refused.
+    """
+
+    media_type: str = Field(alias="mediaType", max_length=255)
+    digest: ImageDigest
+    size: int = Field(ge=0, le=LARGEST_LAYER)
+    annotations: Mapping[str, str] = Field(default_factory=dict)
+    platform: Platform = Platform()
+    urls: tuple[str, ...] = ()
+
+    @property
+    def is_gzip(self) -> bool:
+        """Whether it is a layer that is compressed."""
+        return self.media_type in _GZIP
+
+
+class Manifest(_Foreign):
+    """An image, or the signatures of one."""
+
+    schema_version: Literal[2] = Field(alias="schemaVersion")
+    config: Descriptor
+    layers: tuple[Descriptor, ...] = Field(max_length=_MOST_LAYERS)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all layers, as they are transferred."""
+        return sum(layer.size for layer in self.layers)
+
+
+class Index(_Foreign):
+    """Images of one name for several architectures."""
+
+    schema_version: Literal[2] = Field(alias="schemaVersion")
+    manifests: tuple[Descriptor, ...] = Field(max_length=_MOST_MANIFESTS)
+
+    def of(self, architecture: str, name: str) -> Descriptor:
+        """Return the image for an architecture.
+
+        Args:
+            architecture: As ``uname -m`` prints it.
+            name: What messages call the index.
+
+        Raises:
+            NotFoundError: There is none.
+        """
+        for one in self.manifests:
+            known = _ARCHITECTURES.get(one.platform.architecture)
+            if known == architecture and one.platform.os in {"linux", ""}:
+                return one
+        raise NotFoundError(f"'{name}' has no image for {architecture}.")
+
+
+@dataclass(frozen=True, slots=True)
+class ImageConfig:
+    """What an image's configuration says.
+
+    Attributes:
+        labels: Its labels.
+        diff_ids: Digests of the layers before they were compressed.
+    """
+
+    labels: Mapping[str, str] = field(default_factory=dict)
+    diff_ids: tuple[str, ...] = ()
+
+
+class _RootFs(_Foreign):
+    diff_ids: tuple[ImageDigest, ...] = Field(max_length=_MOST_LAYERS)
+
+
+class _ConfigBody(_Foreign):
+    labels: Mapping[str, str] | None = Field(default=None, alias="Labels")
+
+
+class _Config(_Foreign):
+    rootfs: _RootFs
+    config: _ConfigBody | None = None
+
+
+def parse_manifest(data: bytes, name: str) -> Manifest | Index:
+    """Return what a manifest's bytes say; their digest was compared before.
+
+    Args:
+        data: The bytes.
+        name: What messages call it.
+
+    Raises:
+        ProvisionError: It is none, of a kind that is not known, or can be read in two ways.
+    """
+    document = _object(data, name)
+    kind = document.get("mediaType")
+    has_layers, has_manifests = "layers" in document, "manifests" in document
+    # https://github.com/opencontainers/image-spec/security/advisories/GHSA-77vh-xpmg-72qh
+    if has_layers and has_manifests:
+        raise _refused(name, "has both layers and manifests, and can be read in two ways")
+    if kind is not None and kind not in (INDEXES if has_manifests else MANIFESTS):
+        raise _refused(name, f"is a {str(kind)[:80]}, and no image")
+    with refusing(f"'{name}' is refused: it is no manifest of an image.", resolution=_NOT_OURS):
+        return (Index if has_manifests else Manifest).model_validate_json(data)
+
+
+def check_image(manifest: Manifest, name: str) -> None:
+    """See that an image has nothing but layers that can be unpacked here.
+
+    Raises:
+        ProvisionError: It has others.
+    """
+    if manifest.config.media_type not in {OCI_CONFIG, DOCKER_CONFIG}:
+        raise _refused(name, f"holds a {manifest.config.media_type}, and no image")
+    if not manifest.layers:
+        raise _refused(name, "has no layers")
+    for layer in manifest.layers:
+        if layer.media_type not in (*_GZIP, *_PLAIN):
+            raise _refused(name, f"has a layer of the kind {layer.media_type}")
+        if layer.urls:
+            raise _refused(name, "has a layer that lies elsewhere")
+    if manifest.config.size > LONGEST_MANIFEST:
+        raise _refused(name, "has a configuration that is too large")
+    if manifest.size > LARGEST_LAYER:
+        raise _refused(name, f"is larger than {LARGEST_LAYER} bytes")
+
+
+def parse_config(data: bytes, manifest: Manifest, name: str) -> ImageConfig:
+    """Return what an image's configuration says; arguments and errors as ``parse_manifest``."""
+    _object(data, name)
+    with refusing(f"'{name}' is refused: its configuration is none.", resolution=_NOT_OURS):
+        config = _Config.model_validate_json(data)
+    if len(config.rootfs.diff_ids) != len(manifest.layers):
+        raise _refused(name, "has another number of layers than its configuration says")
+    labels = (config.config.labels if config.config else None) or {}
+    return ImageConfig(labels, config.rootfs.diff_ids)
+
+
+def _object(data: bytes, name: str) -> Mapping[str, Any]:
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise _refused(name, "is not JSON") from error
+    if not isinstance(document, Mapping):
+        raise _refused(name, "is no JSON object")
+    return document
+
+
+def _refused(name: str, why: str) -> ProvisionError:
+    return ProvisionError(f"'{name}' is refused: it {why}.", resolution=_NOT_OURS)

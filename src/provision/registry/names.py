@@ -1,0 +1,173 @@
+"""Names of images in registries, and the names that hosts look for."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from provision.errors import UsageError
+
+# https://github.com/opencontainers/distribution-spec/blob/v1.1.0/spec.md#pulling-manifests
+_REPOSITORY = re.compile(r"[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*(/[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*)*")
+_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
+_HOST = re.compile(r"([A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:]+\])(:[0-9]{1,5})?")
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_LONGEST_NAME = 255
+_LONGEST_TAG = 128
+_KEPT_OF_LONG_TAG = 115
+_DIGITS = 12
+# Docker's own hub is called one thing and answers at another:
+# https://docs.docker.com/reference/cli/docker/image/tag/#description
+_HUB = "docker.io"
+_HUB_API = "registry-1.docker.io"
+_HUB_TOKENS = "auth.docker.io"
+_LOOPBACK = re.compile(r"localhost|127(\.[0-9]{1,3}){3}|\[::1\]")
+# The kernel begins with a digit and the flavour with a letter, in every recipe there is.
+_TAG_OF_HOSTS = re.compile(
+    r"(?P<version>[A-Za-z0-9._-]+?)-(?P<flavour>[a-z][a-z0-9._]*)-(?P<kernel>[0-9]+\..+?)"
+    r"\.(?P<distro>[a-z][a-z-]*[0-9.]*)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """An image in a registry.
+
+    Attributes:
+        registry: ``host[:port]``.
+        repository: ``drivers/nvidia``.
+        tag: Its tag; None: only the digest was given.
+        digest: ``sha256:…`` of its manifest; None: the tag decides.
+    """
+
+    registry: str
+    repository: str
+    tag: str | None = None
+    digest: str | None = None
+
+    def __str__(self) -> str:
+        tag = f":{self.tag}" if self.tag else ""
+        digest = f"@{self.digest}" if self.digest else ""
+        return f"{self.registry}/{self.repository}{tag}{digest}"
+
+    @property
+    def api_host(self) -> str:
+        """The host and port that answer for the registry."""
+        return _HUB_API if self.registry == _HUB else self.registry
+
+    @property
+    def token_hosts(self) -> tuple[str, ...]:
+        """Hosts that the registry's credentials may go to, besides its own."""
+        return (_HUB_TOKENS,) if self.registry == _HUB else ()
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether the registry is this machine itself, where nobody listens in between."""
+        return is_loopback(self.registry)
+
+    def with_tag(self, tag: str) -> Reference:
+        """Return the image of another tag in the same repository."""
+        return replace(self, tag=tag, digest=None)
+
+    def with_digest(self, digest: str) -> Reference:
+        """Return the same image by its digest."""
+        return replace(self, digest=digest)
+
+
+def parse_reference(text: str) -> Reference:
+    """Return what an image's name means.
+
+    Args:
+        text: ``host[:port]/name[:tag][@sha256:…]``; without tag and digest, ``latest`` is meant.
+
+    Raises:
+        UsageError: It names no registry, or is no such name.
+    """
+    name, _, digest = text.partition("@")
+    folder, slash, last = name.rpartition("/")
+    last, colon, tag = last.partition(":")
+    registry, _, repository = f"{folder}{slash}{last}".partition("/")
+    if registry == _HUB and "/" not in repository:
+        repository = f"library/{repository}"
+    is_good = (
+        _HOST.fullmatch(registry)
+        and ("." in registry or ":" in registry)
+        and _REPOSITORY.fullmatch(repository)
+        and len(repository) <= _LONGEST_NAME
+        and (_TAG.fullmatch(tag) if colon else True)
+        and (_DIGEST.fullmatch(digest) if "@" in text else True)
+    )
+    if not is_good:
+        raise UsageError(
+            f"'{text}' is no name of an image in a registry.",
+            resolution="Name it as registry.example[:5000]/drivers/nvidia:TAG, or with"
+            " @sha256:DIGEST in place of the tag; the digest has 64 hexadecimal digits.",
+        )
+    if not tag and not digest:
+        tag = "latest"
+    return Reference(registry, repository, tag or None, digest or None)
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether ``host[:port]`` is this machine itself."""
+    name = host if host.endswith("]") else re.sub(r":[0-9]+$", "", host)
+    return bool(_LOOPBACK.fullmatch(name))
+
+
+@dataclass(frozen=True, slots=True)
+class HostTag:
+    """What a tag says that hosts look for: ``<version>-<flavour>-<kernel>.<distro>``.
+
+    Attributes:
+        version: The driver's version.
+        flavour: The driver's flavour.
+        kernel: The kernel's release.
+        distro: Id and version of the kernel's distro, such as ``debian:12``, or ``debian12`` where
+            it was read from a tag.
+    """
+
+    version: str
+    flavour: str
+    kernel: str
+    distro: str
+
+    @property
+    def suffix(self) -> str:
+        """What follows the version in the tag."""
+        return _escaped(f"-{self.flavour}-{self.kernel}.{self.distro.replace(':', '')}")
+
+    @property
+    def text(self) -> str:
+        """The tag. One that would be too long ends with a digest of the whole."""
+        whole = f"{self.version}{self.suffix}"
+        tag = _escaped(whole)
+        if len(tag) <= _LONGEST_TAG:
+            return tag
+        digest = hashlib.sha256(whole.encode()).hexdigest()[:_DIGITS]
+        return f"{tag[:_KEPT_OF_LONG_TAG]}-{digest}"
+
+
+def read_tag(tag: str, flavours: Iterable[str] = ()) -> HostTag | None:
+    """Return what a tag seems to say; None: it is none that hosts look for.
+
+    What is true of the image is what its signature says.
+
+    Args:
+        tag: The tag.
+        flavours: The flavours that the driver has, if they are known; other names are taken for
+            part of the version.
+    """
+    for flavour in flavours:
+        pattern = rf"(?P<version>.+?)-{re.escape(_escaped(flavour))}-(?P<kernel>[0-9]+\..+?)"
+        found = re.fullmatch(rf"{pattern}\.(?P<distro>[a-z][a-z-]*[0-9.]*)", tag)
+        if found:
+            return HostTag(found["version"], flavour, found["kernel"], found["distro"])
+    found = _TAG_OF_HOSTS.fullmatch(tag)
+    return HostTag(**found.groupdict()) if found else None
+
+
+def _escaped(text: str) -> str:
+    """Return a text as a tag can have it, as Kubernetes' KMM does it."""
+    return re.sub(r"[^A-Za-z0-9._-]", "_", text)

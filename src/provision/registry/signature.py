@@ -1,0 +1,330 @@
+"""Signatures of images, as cosign writes them: keys, payloads, and what they say of an artifact.
+
+The payload is a small JSON text that names the image's digest; it is signed with ECDSA over P-256.
+Source: https://github.com/sigstore/cosign/blob/main/specs/SIGNATURE_SPEC.md and
+https://www.redhat.com/en/blog/container-image-signing (the payload's format).
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from provision.errors import ConfigError, Mistake, NotFoundError, ProvisionError
+from provision.files import write_atomic
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ec import (
+        EllipticCurvePrivateKey,
+        EllipticCurvePublicKey,
+    )
+
+PAYLOAD = "application/vnd.dev.cosign.simplesigning.v1+json"
+ANNOTATION = "dev.cosignproject.cosign/signature"
+LONGEST_PAYLOAD = 64 << 10
+_TYPE = "cosign container image signature"
+_KEY_SUFFIXES = (".pub", ".pem")
+_LONGEST_KEY = 64 << 10
+_CURVE = "secp256r1"
+
+# Signs bytes: ECDSA over P-256 with SHA-256, in DER.
+Signer = Callable[[bytes], bytes]
+
+
+class UntrustedError(ProvisionError):
+    """An image that no trusted key has signed, or whose signature says another thing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a signature says of an artifact, besides the digest of its image.
+
+    Attributes:
+        pin: Digest of its Pin.
+        driver: The driver's name.
+        version: The driver's version.
+        flavour: The driver's flavour.
+        distro: Id and version of the kernel's distro: ``debian:12``.
+        kernel: The kernel's release.
+        architecture: As ``uname -m`` prints it.
+        serial: When it was signed, in Unix seconds: of two artifacts the greater is the newer.
+    """
+
+    pin: str
+    driver: str
+    version: str
+    flavour: str
+    distro: str
+    kernel: str
+    architecture: str
+    serial: int
+
+
+@dataclass(frozen=True, slots=True)
+class PublicKey:
+    """A key that may sign.
+
+    Attributes:
+        name: Its file's name.
+        key: The key.
+    """
+
+    name: str
+    key: EllipticCurvePublicKey
+
+    def has_signed(self, payload: bytes, signature: bytes) -> bool:
+        """Return whether a signature of a payload is this key's."""
+        from cryptography.exceptions import InvalidSignature  # noqa: PLC0415 - loads a library
+        from cryptography.hazmat.primitives.asymmetric.ec import ECDSA  # noqa: PLC0415 - as above
+        from cryptography.hazmat.primitives.hashes import SHA256  # noqa: PLC0415 - as above
+
+        try:
+            self.key.verify(signature, payload, ECDSA(SHA256()))
+        except InvalidSignature:
+            return False
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """A signature that is good: who made it, and what it says."""
+
+    key: str
+    facts: Facts | None
+
+
+def load_keys(place: Path) -> tuple[PublicKey, ...]:
+    """Return the keys of a folder (``*.pub``, ``*.pem``), or of one file.
+
+    Args:
+        place: The folder or file.
+
+    Raises:
+        NotFoundError: There is no such folder or file, or it has no key.
+        ConfigError: A file holds no key that could be used; all of them are named.
+    """
+    names = [place]
+    if place.is_dir():
+        names = sorted(path for path in place.iterdir() if path.suffix in _KEY_SUFFIXES)
+    elif not place.is_file():
+        names = []
+    if not names:
+        raise NotFoundError(
+            f"There is no public key at '{place}': nothing that a registry serves can be trusted.",
+            resolution="Copy the public key of whoever builds your artifacts there, such as"
+            f" {place}/fleet.pub; 'provision key generate' makes a pair.",
+        )
+    keys, mistakes = [], []
+    for path in names:
+        try:
+            keys.append(PublicKey(path.name, _public_key(path)))
+        except (OSError, ValueError) as error:
+            mistakes.append(Mistake(path.name, str(error)))
+    if mistakes:
+        raise ConfigError(
+            str(place),
+            mistakes,
+            resolution="Keep only public keys of ECDSA over P-256 there, as PEM: what 'provision"
+            " key generate' and 'cosign generate-key-pair' write as .pub.",
+        )
+    return tuple(keys)
+
+
+def _public_key(path: Path) -> EllipticCurvePublicKey:
+    from cryptography.exceptions import UnsupportedAlgorithm  # noqa: PLC0415 - loads a library
+    from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415 - as above
+    from cryptography.hazmat.primitives.serialization import (  # noqa: PLC0415 - as above
+        load_pem_public_key,
+    )
+
+    data = _key_bytes(path)
+    if b"PRIVATE KEY" in data:
+        raise ValueError("is a private key, which must not lie on hosts that only verify")
+    try:
+        key = load_pem_public_key(data)
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise ValueError("is no public key in PEM") from error
+    if not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name != _CURVE:
+        raise ValueError("is no key of ECDSA over P-256")
+    return key
+
+
+def _key_bytes(path: Path) -> bytes:
+    with path.open("rb") as stream:
+        data = stream.read(_LONGEST_KEY + 1)
+    if len(data) > _LONGEST_KEY:
+        raise ValueError("is too large for a key")
+    return data
+
+
+def generate_key(prefix: Path, password: bytes | None) -> tuple[Path, Path]:
+    """Make a pair of keys, ``PREFIX.key`` (mode 0600) and ``PREFIX.pub``; return their files.
+
+    Args:
+        prefix: Where; files that are there are never replaced.
+        password: What the private one is encrypted with; None: it is not.
+
+    Raises:
+        ProvisionError: One of them is there already.
+        OSError: The folder can't be written.
+    """
+    from cryptography.hazmat.primitives import serialization as pem  # noqa: PLC0415 - as above
+    from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415 - as above
+
+    private, public = (prefix.with_name(f"{prefix.name}.{end}") for end in ("key", "pub"))
+    for path in (private, public):
+        if path.exists() or path.is_symlink():
+            raise ProvisionError(
+                f"'{path}' is there already, and is not replaced.",
+                resolution="Give another name: provision key generate --output NAME",
+            )
+    key = ec.generate_private_key(ec.SECP256R1())
+    how = pem.BestAvailableEncryption(password) if password else pem.NoEncryption()
+    secret = key.private_bytes(pem.Encoding.PEM, pem.PrivateFormat.PKCS8, how)
+    write_atomic(private, secret, mode=0o600)
+    write_atomic(
+        public,
+        key.public_key().public_bytes(pem.Encoding.PEM, pem.PublicFormat.SubjectPublicKeyInfo),
+    )
+    return private, public
+
+
+def open_private_key(path: Path, password: Callable[[], bytes]) -> Signer:
+    """Return what signs with the private key of a file.
+
+    Args:
+        path: PEM, encrypted or not.
+        password: Asked for if it is encrypted.
+
+    Raises:
+        NotFoundError: There is no such file.
+        ProvisionError: It holds no such key, or the password is wrong.
+    """
+    from cryptography.hazmat.primitives.asymmetric.ec import ECDSA  # noqa: PLC0415 - as above
+    from cryptography.hazmat.primitives.hashes import SHA256  # noqa: PLC0415 - as above
+
+    key = _private_key(path, password)
+    return lambda data: key.sign(data, ECDSA(SHA256()))
+
+
+def _private_key(path: Path, password: Callable[[], bytes]) -> EllipticCurvePrivateKey:
+    from cryptography.exceptions import UnsupportedAlgorithm  # noqa: PLC0415 - as above
+    from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415 - as above
+    from cryptography.hazmat.primitives.serialization import (  # noqa: PLC0415 - as above
+        load_pem_private_key,
+    )
+
+    try:
+        data = _key_bytes(path)
+    except FileNotFoundError as error:
+        raise NotFoundError(
+            f"There is no key '{path}'.", resolution=f"Make one: provision key generate {path}"
+        ) from error
+    except ValueError as error:
+        raise ProvisionError(f"'{path}' {error}.") from error
+    if b"ENCRYPTED SIGSTORE PRIVATE KEY" in data or b"ENCRYPTED COSIGN PRIVATE KEY" in data:
+        raise ProvisionError(
+            f"'{path}' is in cosign's own format, which only cosign reads.",
+            resolution="Sign with 'cosign sign --key' instead (docs/how-to/many-hosts.md), or make"
+            " a key that both can use: provision key generate, cosign import-key-pair.",
+        )
+    try:
+        try:
+            key = load_pem_private_key(data, None)
+        except TypeError:
+            # That is how the library says that it takes a password.
+            key = load_pem_private_key(data, password())
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise ProvisionError(
+            f"'{path}' can't be read: the password is wrong, or it is no private key in PEM.",
+            resolution="Try again with the key's password.",
+        ) from error
+    if not isinstance(key, ec.EllipticCurvePrivateKey) or key.curve.name != _CURVE:
+        raise ProvisionError(
+            f"'{path}' is no key of ECDSA over P-256.",
+            resolution="Make one: provision key generate",
+        )
+    return key
+
+
+def payload_of(digest: str, facts: Facts, name: str) -> bytes:
+    """Return what is signed for an image.
+
+    Args:
+        digest: Of the image's manifest.
+        facts: What is said of it.
+        name: What it is called in the registry; verifiers do not rely on it, so that mirrors work.
+    """
+    document = {
+        "critical": {
+            "identity": {"docker-reference": name},
+            "image": {"docker-manifest-digest": digest},
+            "type": _TYPE,
+        },
+        "optional": asdict(facts),
+    }
+    return json.dumps(document, separators=(",", ":"), sort_keys=True).encode()
+
+
+def verify_payload(
+    payload: bytes, signature: str, *, digest: str, keys: Sequence[PublicKey]
+) -> Verified:
+    """Return who signed a payload and what it says of an image.
+
+    Args:
+        payload: Its bytes.
+        signature: Base64 of the signature.
+        digest: Of the image's manifest.
+        keys: Those that are trusted; one has to have signed.
+
+    Raises:
+        UntrustedError: None of them did, or another image is meant.
+    """
+    try:
+        raw = base64.b64decode(signature, validate=True)
+    except ValueError as error:
+        raise UntrustedError("a signature is not base64") from error
+    signer = next((key for key in keys if key.has_signed(payload, raw)), None)
+    if signer is None:
+        raise UntrustedError("a signature is by none of the keys that are trusted")
+    # From here on the text is that of somebody who is trusted.
+    try:
+        document = json.loads(payload)
+        critical = document["critical"]
+        kind, signed = critical["type"], critical["image"]["docker-manifest-digest"]
+        optional = document.get("optional") or {}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise UntrustedError("what is signed says nothing of an image") from error
+    if kind != _TYPE or signed != digest:
+        raise UntrustedError(f"a signature by {signer.name} is of another image")
+    return Verified(signer.name, _facts(optional))
+
+
+def _facts(optional: object) -> Facts | None:
+    """Return the facts of a payload; None if it has not got all of them.
+
+    ``cosign sign -a serial=1`` writes every value as a text.
+    """
+    if not isinstance(optional, Mapping):
+        return None
+    texts = {name: optional.get(name) for name in Facts.__slots__ if name != "serial"}
+    serial: Any = optional.get("serial")
+    if isinstance(serial, str) and serial.isascii() and serial.isdigit() and len(serial) < 16:  # noqa: PLR2004 - digits that a JSON number has without loss
+        serial = int(serial)
+    if isinstance(serial, bool) or not isinstance(serial, int):
+        return None
+    if not all(isinstance(text, str) and text for text in texts.values()):
+        return None
+    return Facts(**{name: str(text) for name, text in texts.items()}, serial=serial)
+
+
+def differences(facts: Facts, wanted: Mapping[str, str]) -> Iterable[str]:
+    """Yield in what the facts of a signature are not what was asked for, a line each."""
+    for name, value in wanted.items():
+        found = getattr(facts, name)
+        if found != value:
+            yield f"{name}: {value} was asked for, and {found} is signed"

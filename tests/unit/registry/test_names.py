@@ -1,0 +1,321 @@
+"""Names in registries; credentials for them; keys."""
+
+from __future__ import annotations
+
+import base64
+import json
+import stat
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provision.errors import ConfigError, NotFoundError, ProvisionError, UsageError
+from provision.registry.credentials import (
+    Credentials,
+    RunHelper,
+    default_files,
+    find_credentials,
+)
+from provision.registry.names import HostTag, is_loopback, parse_reference, read_tag
+from provision.registry.signature import (
+    generate_key,
+    load_keys,
+    open_private_key,
+)
+from provision.run import Completed
+from unit.registry.memory import new_key, public_pem
+
+DIGEST = "sha256:" + "0" * 64
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("r.example/a:1", ("r.example", "a", "1", None)),
+        ("r.example:5000/a/b", ("r.example:5000", "a/b", "latest", None)),
+        (f"r.example/a@{DIGEST}", ("r.example", "a", None, DIGEST)),
+        (f"127.0.0.1:5000/a:1@{DIGEST}", ("127.0.0.1:5000", "a", "1", DIGEST)),
+        ("docker.io/nginx:1", ("docker.io", "library/nginx", "1", None)),
+        ("[::1]:5000/a:1", ("[::1]:5000", "a", "1", None)),
+    ],
+)
+def test_a_name_has_parts(text: str, parts: tuple[object, ...]) -> None:
+    found = parse_reference(text)
+    assert (found.registry, found.repository, found.tag, found.digest) == parts
+    assert parse_reference(str(found)) == found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "nginx",
+        "provision/demo:1",
+        "localhost/demo:1",
+        "r.example/",
+        "r.example/A:1",
+        "r.example/a:",
+        "r.example/a:1:2",
+        "r.example/a@sha256:0",
+        "r.example/a@",
+        "r.example/../a:1",
+        "r.example/a//b:1",
+        "r.example/a:1 ",
+        "https://r.example/a:1",
+        "r.example:99999999/a",
+        "user@r.example/a:1",
+        "r.example/a:" + "x" * 129,
+        "r.example/" + "a" * 256,
+    ],
+)
+def test_what_is_no_name_of_a_registrys_image(text: str) -> None:
+    with pytest.raises(UsageError, match="no name of an image in a registry"):
+        parse_reference(text)
+
+
+@given(st.text(max_size=80))
+def test_any_text_is_a_name_or_an_error_of_ours(text: str) -> None:
+    try:
+        found = parse_reference(text)
+    except UsageError:
+        return
+    assert parse_reference(str(found)) == found
+
+
+@pytest.mark.parametrize(
+    ("host", "is_local"),
+    [
+        ("127.0.0.1:5000", True),
+        ("localhost:5000", True),
+        ("[::1]", True),
+        ("127.0.0.1.example", False),
+        ("localhost.example:80", False),
+        ("10.0.0.1:5000", False),
+    ],
+)
+def test_which_host_is_this_machine(host: str, *, is_local: bool) -> None:
+    assert is_loopback(host) is is_local
+
+
+@pytest.mark.parametrize(
+    ("tag", "text"),
+    [
+        (HostTag("535.261.03", "open", "6.1.0-49-amd64", "debian:12"), None),
+        (HostTag("0.12.7", "dkms", "5.14.0-427.el9.x86_64", "rocky:9.4"), None),
+        (HostTag("1.2", "open", "5.15.0-100-generic", "ubuntu:22.04"), None),
+        (HostTag("1", "open", "6.4.0-1-default", "opensuse-leap:15.6"), None),
+        (HostTag("1.2+b~1", "open", "6.1", "debian:12"), "1.2_b_1-open-6.1.debian12"),
+    ],
+)
+def test_the_tag_that_hosts_look_for_can_be_read(tag: HostTag, text: str | None) -> None:
+    whole = f"{tag.version}-{tag.flavour}-{tag.kernel}.{tag.distro.replace(':', '')}"
+    assert tag.text == (text or whole)
+    found = read_tag(tag.text)
+    assert found is not None
+    assert (found.flavour, found.kernel) == (tag.flavour, tag.kernel)
+    assert found.distro == tag.distro.replace(":", "")
+    assert found.suffix == tag.suffix
+    assert read_tag(tag.text, [tag.flavour]) == found
+
+
+def test_a_flavour_with_a_dash_is_read_where_it_is_known() -> None:
+    tag = HostTag("1.2-3", "open-source", "6.1.0-49-amd64", "debian:12")
+    found = read_tag(tag.text, ["open-source"])
+    assert found is not None
+    assert (found.version, found.flavour) == ("1.2-3", "open-source")
+
+
+@given(
+    st.from_regex(r"[0-9A-Za-z][A-Za-z0-9.+~_-]{0,63}", fullmatch=True),
+    st.from_regex(r"[a-z0-9][a-z0-9._-]{0,63}", fullmatch=True),
+    st.from_regex(r"[0-9][A-Za-z0-9._+~-]{0,63}", fullmatch=True),
+)
+def test_every_tag_is_one_that_registries_take(version: str, flavour: str, kernel: str) -> None:
+    text = HostTag(version, flavour, kernel, "debian:12").text
+    assert parse_reference(f"r.example/a:{text}").tag == text
+    read_tag(text)
+
+
+def test_tags_that_are_too_long_stay_apart() -> None:
+    tags = {HostTag("1" * 64, "o" * 30, "6" * 60 + str(n), "debian:12").text for n in range(3)}
+    assert len(tags) == 3
+
+
+# Credentials
+
+
+def auth(text: str) -> dict[str, str]:
+    return {"auth": base64.b64encode(text.encode()).decode()}
+
+
+def no_helper(program: str, key: str) -> Completed:
+    raise AssertionError(f"{program} was asked for {key}")
+
+
+def look(tmp_path: Path, document: object, run_helper: RunHelper = no_helper) -> Credentials | None:
+    file = tmp_path / "config.json"
+    file.write_text(document if isinstance(document, str) else json.dumps(document))
+    files = [tmp_path / "none", file]
+    return find_credentials("r.example:5000", "team/demo", files, run_helper=run_helper)
+
+
+@pytest.mark.parametrize(
+    "key", ["r.example:5000", "https://r.example:5000", "https://r.example:5000/v2/"]
+)
+def test_credentials_are_found_by_every_name(tmp_path: Path, key: str) -> None:
+    assert look(tmp_path, {"auths": {key: auth("me:a:b")}}) == Credentials("me", "a:b")
+
+
+def test_the_most_specific_credentials_count(tmp_path: Path) -> None:
+    auths = {
+        "r.example:5000": auth("all:x"),
+        "r.example:5000/team": auth("team:x"),
+        "r.example:5000/team/other": auth("other:x"),
+    }
+    found = look(tmp_path, {"auths": auths})
+    assert found is not None
+    assert found.username == "team"
+
+
+@pytest.mark.parametrize("key", ["r.example", "r.example:5001", "evil.example", "example:5000"])
+def test_credentials_of_another_host_are_not_taken(tmp_path: Path, key: str) -> None:
+    assert look(tmp_path, {"auths": {key: auth("me:secret")}}) is None
+
+
+def test_the_public_hub_has_its_own_name(tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({"auths": {"https://index.docker.io/v1/": auth("me:x")}}))
+    found = find_credentials("docker.io", "library/nginx", [file], run_helper=no_helper)
+    assert found == Credentials("me", "x")
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"credHelpers": {"r.example:5000": "pass"}},
+        {"auths": {"r.example:5000": {}}, "credsStore": "pass"},
+    ],
+)
+def test_a_helper_is_asked(tmp_path: Path, document: object) -> None:
+    def helper(program: str, key: str) -> Completed:
+        assert (program, key) == ("docker-credential-pass", "r.example:5000")
+        return Completed((), 0, '{"Username": "me", "Secret": "x"}', "")
+
+    assert look(tmp_path, document, run_helper=helper) == Credentials("me", "x")
+
+
+def test_a_helper_may_have_a_token_or_nothing(tmp_path: Path) -> None:
+    document = {"credHelpers": {"r.example:5000": "x"}}
+    token = Completed((), 0, '{"Username": "<token>", "Secret": "t"}', "")
+    found = look(tmp_path, document, run_helper=lambda *_: token)
+    assert found is not None
+    assert (found.username, found.refresh_token) == ("", "t")
+    nothing = Completed((), 1, "credentials not found in native keychain", "")
+    assert look(tmp_path, document, run_helper=lambda *_: nothing) is None
+    broken = Completed((), 1, "", "no keyring")
+    with pytest.raises(ProvisionError, match="docker-credential-x' failed") as caught:
+        look(tmp_path, document, run_helper=lambda *_: broken)
+    assert caught.value.details == "no keyring"
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        "",
+        "{",
+        "[]",
+        "[" * 100_000,
+        {"auths": []},
+        {"auths": {"r.example:5000": 5}},
+        {"auths": {"r.example:5000": {"auth": "%"}}},
+        {"auths": {"r.example:5000": auth("no colon")}},
+        {"credHelpers": {"r.example:5000": "../../bin/sh"}},
+        {"credHelpers": {"r.example:5000": 5}},
+    ],
+)
+def test_a_broken_file_is_named(tmp_path: Path, document: object) -> None:
+    if document == "":
+        assert look(tmp_path, "") is None
+        return
+    with pytest.raises(ConfigError, match=r"config\.json: 1 mistake"):
+        look(tmp_path, document)
+
+
+def test_where_credentials_lie() -> None:
+    files = default_files({"HOME": "/home/me", "XDG_RUNTIME_DIR": "/run/user/1"})
+    assert [str(file) for file in files] == [
+        "/run/user/1/containers/auth.json",
+        "/home/me/.config/containers/auth.json",
+        "/home/me/.docker/config.json",
+    ]
+    assert default_files({"REGISTRY_AUTH_FILE": "/x"}) == (Path("/x"),)
+
+
+def test_credentials_are_not_shown() -> None:
+    assert "hunter2" not in repr(Credentials("me", "hunter2", "hunter2"))
+
+
+# Keys
+
+
+def test_a_pair_of_keys_is_made_once(tmp_path: Path) -> None:
+    private, public = generate_key(tmp_path / "fleet", b"secret")
+    assert stat.S_IMODE(private.stat().st_mode) == 0o600
+    assert b"ENCRYPTED" in private.read_bytes()
+    with pytest.raises(ProvisionError, match="is there already"):
+        generate_key(tmp_path / "fleet", None)
+    signature = open_private_key(private, lambda: b"secret")(b"hello")
+    (key,) = load_keys(public)
+    assert key.has_signed(b"hello", signature)
+    assert not key.has_signed(b"hullo", signature)
+    with pytest.raises(ProvisionError, match="password is wrong"):
+        open_private_key(private, lambda: b"other")
+
+
+def test_a_key_without_a_password_asks_for_none(tmp_path: Path) -> None:
+    private, public = generate_key(tmp_path / "fleet", None)
+
+    def ask() -> bytes:
+        raise AssertionError("was asked")
+
+    (key,) = load_keys(tmp_path)
+    assert key.name == public.name
+    assert key.has_signed(b"x", open_private_key(private, ask)(b"x"))
+
+
+def test_all_bad_keys_of_a_folder_are_named(tmp_path: Path) -> None:
+    (tmp_path / "good.pub").write_bytes(public_pem(new_key()))
+    curve = ec.generate_private_key(ec.SECP384R1())
+    edwards = ed25519.Ed25519PrivateKey.generate().public_key()
+    pem = edwards.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    (tmp_path / "p384.pub").write_bytes(public_pem(curve))
+    (tmp_path / "ed25519.pem").write_bytes(pem)
+    (tmp_path / "text.pub").write_text("hello")
+    (tmp_path / "large.pub").write_bytes(b"x" * 70_000)
+    generate_key(tmp_path / "private", None)[0].rename(tmp_path / "private.pem")
+    (tmp_path / "README").write_text("not looked at")
+    with pytest.raises(ConfigError) as caught:
+        load_keys(tmp_path)
+    wrong = {mistake.path: mistake.message for mistake in caught.value.mistakes}
+    assert sorted(wrong) == ["ed25519.pem", "large.pub", "p384.pub", "private.pem", "text.pub"]
+    assert "is a private key" in wrong["private.pem"]
+
+
+@pytest.mark.parametrize("name", ["none", "empty"])
+def test_no_key_is_an_error(tmp_path: Path, name: str) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(NotFoundError, match="There is no public key at"):
+        load_keys(tmp_path / name)
+
+
+def test_a_private_key_of_another_kind_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "cosign.key"
+    file.write_text("-----BEGIN ENCRYPTED SIGSTORE PRIVATE KEY-----\n")
+    with pytest.raises(ProvisionError, match="cosign's own format"):
+        open_private_key(file, lambda: b"")
+    with pytest.raises(NotFoundError, match="There is no key"):
+        open_private_key(tmp_path / "none", lambda: b"")
