@@ -25,6 +25,7 @@ from provision.pin import (
     Url,
     Version,
 )
+from provision.upstream import Upstream
 
 # What a recipe's texts may refer to; resolve and render fill them in.
 PLACEHOLDERS = frozenset(
@@ -286,6 +287,7 @@ class Recipe(Frozen):
     files: tuple[UserFile, ...] = ()
     host: HostNeeds = HostNeeds()
     installed: Installed | None = None
+    upstream: Upstream = Upstream()
 
     model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
 
