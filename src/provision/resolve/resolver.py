@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -28,9 +28,10 @@ from provision.pin import (
     Pin,
 )
 from provision.recipe import DebSource, Recipe
-from provision.resolve.kernels import buildable_kernels, known_ranges
+from provision.resolve.kernels import buildable_kernels, known_ranges, suitable_versions
 from provision.resolve.recipe_digest import recipe_digest
 from provision.resolve.request import KernelTree, Request
+from provision.upstream import CHANNELS
 from provision.versions import (
     driver_version,
     offered_versions,
@@ -219,24 +220,24 @@ def _version(
     offered = offered_versions(recipe, flavour, index)
     if not offered and (request.version is None or index is None):
         raise _nothing_offered(recipe, flavour, index, distro)
-    if request.version in offered:
-        return request.version
-    candidates = [v for v in offered if request.version is None or _is_of(v, request.version)]
+    candidates, fitting = suitable_versions(recipe, offered, request)
     if not candidates:
         raise NotFoundError(
             f"'{recipe.name}' ({flavour}) has no version {request.version} for {distro}.",
-            resolution=_choices(request.version or "", offered),
+            resolution=_offers(request, offered),
             details="\n".join(["looked in:", *(f"  {place}" for place in index.places)])
             if index is not None and isinstance(recipe.source, DebSource)
             else None,
         )
-    fitting = [v for v in candidates if recipe.builds_on(version=v, kernel_release=request.kernel)]
     return request.prefer if request.prefer in fitting else (fitting or candidates)[0]
 
 
-def _is_of(version: str, branch: str) -> bool:
-    """Whether a version belongs to a branch: ``535.261.03`` to ``535`` and to ``535.261``."""
-    return version.startswith(f"{branch}.")
+def _offers(request: Request, offered: Sequence[str]) -> str:
+    """Say what there is instead of what was asked for."""
+    if request.branches is None:
+        return _choices(request.version or "", offered, also=CHANNELS)
+    kinds = ", ".join(request.branches) or "none that are known"
+    return f"Branches of this kind: {kinds}. {_choices('', offered)}"
 
 
 def _nothing_offered(
@@ -357,9 +358,9 @@ def _missing(names: list[str], index: ArchiveIndex) -> NotFoundError:
     )
 
 
-def _choices(wanted: str, there: Iterable[str]) -> str:
+def _choices(wanted: str, there: Iterable[str], *, also: Iterable[str] = ()) -> str:
     names = list(there)
-    close = difflib.get_close_matches(wanted, names, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(wanted, [*names, *also], n=1, cutoff=0.5)
     guess = f"Did you mean '{close[0]}'? " if close else ""
     return f"{guess}There are {', '.join(names) or 'none'}."
 
