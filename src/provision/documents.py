@@ -116,13 +116,18 @@ def refusing(message: str, *, resolution: str | None = None) -> Iterator[None]:
 def mistakes_of(error: ValidationError) -> list[Mistake]:
     """Return a validation error's complaints as mistakes with dotted paths."""
     items = error.errors(include_url=False, include_context=False, include_input=False)
-    places = [item["loc"] for item in items]
+    places = [tuple(part for part in item["loc"] if not _is_tag(part)) for item in items]
     return [
-        Mistake(".".join(str(part) for part in item["loc"]), _reason(item["type"], item["msg"]))
-        for item in items
+        Mistake(".".join(map(str, place)), _reason(item["type"], item["msg"]))
+        for item, place in zip(items, places, strict=True)
         # A list is also "too short" without its wrong items.
-        if item["type"] != "too_short" or not _has_wrong_items(item["loc"], places)
+        if item["type"] != "too_short" or not _has_wrong_items(place, places)
     ]
+
+
+def _is_tag(part: int | str) -> bool:
+    """Whether a part of a place names one of several shapes of a value, which is no key."""
+    return str(part).startswith("<")
 
 
 def _has_wrong_items(place: tuple[int | str, ...], others: list[tuple[int | str, ...]]) -> bool:

@@ -159,7 +159,26 @@ class ClosurePackage(Frozen):
     action: Literal["install", "upgrade"] = "install"
 
 
-class PackageSource(Frozen):
+class SourcePin(Frozen):
+    """What every kind of source says of itself, however it is built."""
+
+    @property
+    def text(self) -> str:
+        """What people read about it."""
+        raise NotImplementedError
+
+    @property
+    def file(self) -> str | None:
+        """Sha256 of its file in the build context; None: the build fetches it from a network."""
+        return None
+
+    @property
+    def address(self) -> str | None:
+        """Where its file is; None: what offers it says so."""
+        return None
+
+
+class PackageSource(SourcePin):
     """A package that is unpacked, not installed: the driver's source or user space."""
 
     kind: Literal["deb"] = "deb"
@@ -167,8 +186,18 @@ class PackageSource(Frozen):
     version: PackageVersion
     sha256: Sha256
 
+    @property
+    def text(self) -> str:
+        """Its name and version."""
+        return f"{self.name} {self.version}"
 
-class ArchiveSource(Frozen):
+    @property
+    def file(self) -> str | None:
+        """Sha256 of the package."""
+        return self.sha256
+
+
+class ArchiveSource(SourcePin):
     """A tarball or zip file from the driver's vendor."""
 
     kind: Literal["archive"] = "archive"
@@ -176,14 +205,34 @@ class ArchiveSource(Frozen):
     sha256: Sha256
     strip: int = Field(default=1, ge=0)
 
+    @property
+    def text(self) -> str:
+        """Its address and checksum."""
+        return f"{self.url} sha256:{self.sha256}"
 
-class GitSource(Frozen):
+    @property
+    def file(self) -> str | None:
+        """Sha256 of the archive."""
+        return self.sha256
+
+    @property
+    def address(self) -> str | None:
+        """Where the vendor has it."""
+        return self.url
+
+
+class GitSource(SourcePin):
     """A git commit; ``sha256`` is that of ``git archive --format=tar COMMIT``."""
 
     kind: Literal["git"] = "git"
     url: Url
     commit: Commit
     sha256: Sha256
+
+    @property
+    def text(self) -> str:
+        """Its repository and commit."""
+        return f"{self.url} {self.commit}"
 
 
 Source = Annotated[PackageSource | ArchiveSource | GitSource, Field(discriminator="kind")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from provision.distros import find_distro, release_of
+from provision.distros import find_distro, release_of, source_names
 from provision.documents import load_toml
 from provision.pin import (
     BasePin,
@@ -20,8 +20,9 @@ from provision.pin import (
     Source,
     TreePin,
 )
-from provision.recipe import DebSource, Recipe
-from provision.render import Templates, load_templates, load_tree_templates, required_packages
+from provision.recipe import DebSource, Recipe, RecipeSource, Variant
+from provision.render import Templates, load_templates, load_tree_templates
+from provision.sources import tools_of
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 KERNEL = "6.1.0-56-amd64"
@@ -58,6 +59,8 @@ def pin(driver: str, version: str, flavour: str, *, template: str) -> Pin:
     contents = patches(driver)
     distro = DistroPin(id="debian", version="12", codename="bookworm")
     data, release = release_of(distro)
+    variant = recipe_.variant(source_names(distro), flavour, version)
+    assert variant is not None
     compiler = PackagePin(name="gcc-12", version="12.2.0-14+deb12u1")
     headers = (
         PackagePin(name=f"linux-headers-{KERNEL}", version="6.1.192-2"),
@@ -66,7 +69,7 @@ def pin(driver: str, version: str, flavour: str, *, template: str) -> Pin:
     )
     tools = tuple(
         PackagePin(name=name, version=_VERSIONS.get(name, "1.0-1"))
-        for name in data.build_tools(release, required_packages(recipe_, flavour))
+        for name in data.build_tools(release, tools_of(variant))
     )
     return Pin(
         driver=DriverPin(name=driver, version=version, flavour=flavour),
@@ -77,11 +80,11 @@ def pin(driver: str, version: str, flavour: str, *, template: str) -> Pin:
         headers=headers,
         packages=tools,
         closure=tuple(map(_whole, (compiler, *headers, *tools))),
-        sources=_sources(recipe_, version, flavour),
+        sources=_sources(variant, version),
         patches=tuple(
             FilePin(name=patch.file, sha256=hashlib.sha256(contents[patch.file]).hexdigest())
             for patch in recipe_.patches
-            if patch.applies_to(version=version, flavour=flavour)
+            if patch.applies_to(version=version, flavour=flavour, source=variant.label)
         ),
         recipe=_sha256("recipe"),
         template=template,
@@ -148,11 +151,11 @@ def tree_pin(driver: str, version: str, flavour: str, *, kind: str, template: st
     )
 
 
-def _sources(recipe_: Recipe, version: str, flavour: str) -> tuple[Source, ...]:
-    source = recipe_.source
+def _sources(variant: Variant[RecipeSource], version: str) -> tuple[Source, ...]:
+    source = variant.source
     if not isinstance(source, DebSource):
         return tuple(release.source() for release in source.releases if release.version == version)
-    names = (str(recipe_.flavours[flavour].package), *source.userspace, *source.companions)
+    names = (str(variant.package), *source.userspace, *source.companions)
     return tuple(
         PackageSource(name=name, version=_VERSIONS.get(name, f"{version}-1"), sha256=_sha256(name))
         for name in names

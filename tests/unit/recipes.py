@@ -4,7 +4,7 @@ import json
 import tomllib
 
 from provision.documents import parse_json
-from provision.recipe import Recipe
+from provision.recipe import Recipe, RecipeSource, Variant
 
 RECIPE = """\
 schema = 1
@@ -69,3 +69,8 @@ reason = "a kernel changed"
 def recipe(**changes: object) -> Recipe:
     """Return the recipe with some of its top-level tables replaced."""
     return parse_json(json.dumps({**tomllib.loads(RECIPE), **changes}), Recipe, name="recipe")
+
+
+def variant(of: Recipe, flavour: str | None = None) -> Variant[RecipeSource]:
+    """Return a flavour from the first source that has it."""
+    return next(of.variants(None, flavour or of.default_flavour))

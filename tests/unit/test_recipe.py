@@ -3,11 +3,15 @@
 import pytest
 
 from provision.errors import ConfigError
-from provision.recipe import ArchiveRelease, GitRelease, PciMatch, version_matches
+from provision.recipe import ArchiveRelease, GitRelease, PciMatch, Recipe, version_matches
 from provision.resolve.recipe_digest import recipe_digest
-from unit.recipes import recipe
+from unit.recipes import recipe, variant
 
 BUILD = {"command": ["make"], "modules": ["tool.ko"]}
+
+
+def digest(of: Recipe) -> str:
+    return recipe_digest(of, variant(of, "plain"))
 
 
 def mistakes(**changes: object) -> str:
@@ -61,9 +65,12 @@ def test_versions_are_compared_by_their_numbers(specifiers: str, matching: list[
 
 def test_patches_are_chosen_by_version_and_flavour() -> None:
     (patch,) = recipe().patches
-    assert patch.applies_to(version="1.10", flavour="plain")
-    assert not patch.applies_to(version="2.0", flavour="plain")
-    assert not patch.applies_to(version="1.10", flavour="other")
+    assert patch.applies_to(version="1.10", flavour="plain", source="deb")
+    assert not patch.applies_to(version="2.0", flavour="plain", source="deb")
+    assert not patch.applies_to(version="1.10", flavour="other", source="deb")
+    of_one = patch.model_copy(update={"sources": ("run",)})
+    assert of_one.applies_to(version="1.10", flavour="plain", source="run")
+    assert not of_one.applies_to(version="1.10", flavour="plain", source="deb")
 
 
 def test_devices_are_matched_by_ids_and_classes() -> None:
@@ -164,7 +171,7 @@ def test_units_are_in_the_digest_only_where_they_are_said() -> None:
     assert "units" not in plain
     with_units = recipe(container=plain | {"units": "tool[0-9]*"})
     assert with_units.container.units == "tool[0-9]*"
-    assert recipe_digest(with_units, "plain") != recipe_digest(recipe(), "plain")
+    assert digest(with_units) != digest(recipe())
 
 
 def test_a_source_is_of_a_known_kind() -> None:
@@ -172,9 +179,9 @@ def test_a_source_is_of_a_known_kind() -> None:
 
 
 def test_what_a_recipe_says_of_the_host_is_in_the_pin_only_if_it_says_something() -> None:
-    plain = recipe_digest(recipe(), "plain")
-    assert recipe_digest(recipe(host={"conflicts": ["nouveau"]}), "plain") != plain
-    assert recipe_digest(recipe(host={}), "plain") == plain
+    plain = digest(recipe())
+    assert digest(recipe(host={"conflicts": ["nouveau"]})) != plain
+    assert digest(recipe(host={})) == plain
 
 
 @pytest.mark.parametrize(
@@ -204,6 +211,6 @@ def test_the_folder_of_the_source_may_be_named_in_a_command_only() -> None:
     command = {**BUILD, "command": ["make", "M={source}"]}
     flavour = {"licences": ["MIT"], "package": "tool", "build": command}
     both = {"plain": flavour, "other": flavour}
-    assert recipe(flavours=both).flavours["plain"].build.command[1] == "M={source}"
+    assert variant(recipe(flavours=both)).build.command[1] == "M={source}"
     flavour["build"] = {**BUILD, "directory": "{source}"}
     assert "unknown placeholder '{source}'" in mistakes(flavours=both)

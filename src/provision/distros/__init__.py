@@ -9,6 +9,7 @@ from provision.distros.known import (
     find_distro,
     known_distros,
     release_of,
+    source_names,
 )
 from provision.distros.model import (
     WORK,
@@ -46,4 +47,5 @@ __all__ = [
     "find_distro",
     "known_distros",
     "release_of",
+    "source_names",
 ]

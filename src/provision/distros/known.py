@@ -84,6 +84,15 @@ def family_of(distro: Distro) -> Family:
     return _FAMILIES[distro.family]
 
 
+def source_names(pin: DistroPin) -> tuple[str, ...]:
+    """Return what a recipe's sources may call a distro: its id, ``id:version``, and its family.
+
+    A distro that there are no data of is one whose kernels come as trees.
+    """
+    distro = distro_named(pin.id)
+    return pin.id, f"{pin.id}:{pin.version}", distro.family if distro else "tree"
+
+
 @cache
 def _distros() -> Mapping[str, Distro]:
     """Read the data files, in the order of ids."""

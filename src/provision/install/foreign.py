@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 from provision.errors import NotFoundError
 from provision.recipe import Installed, InstalledFeature, Recipe
 from provision.rootfs import glob_in_root, in_root
-from provision.versions import newest_first
+from provision.sources import newest_first
 
 _ELF_BITS = {b"\x7fELF\x01": 32, b"\x7fELF\x02": 64}
 # The machine whose 32-bit programs another one runs, in the names of Debian's folders.
@@ -163,7 +163,9 @@ def _version(recipe: Recipe, installed: Installed, root: Path, machine: str) -> 
 
 def _loaded_version(recipe: Recipe, root: Path) -> str | None:
     """Return the version of the module that is loaded; None: none is."""
-    module = PurePosixPath(recipe.flavours[recipe.default_flavour].build.modules[0]).stem
+    # Any source will do: they build the same modules.
+    variant = next(recipe.variants(None, recipe.default_flavour))
+    module = PurePosixPath(variant.build.modules[0]).stem
     path = PurePosixPath("sys/module", module.replace("-", "_"), "version")
     try:
         return in_root(root, path).read_text().strip()

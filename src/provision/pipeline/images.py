@@ -13,7 +13,7 @@ from provision.image.build import BuildRequest, Built, build, find
 from provision.image.connection import connect
 from provision.image.engine import Engine
 from provision.image.packages import PackageStore
-from provision.pin import ArchiveSource, BasePin, GitSource, keyring_digest
+from provision.pin import BasePin, keyring_digest
 from provision.pipeline.comparison import differences, explanation, module_sums
 from provision.pipeline.developer import developer_request, ensure_developer_image
 from provision.pipeline.resolution import (
@@ -93,7 +93,7 @@ def build_image(
 
 def _network(resolved: Resolved) -> str | None:
     """Return the network of a build: none, but for a commit that its source is fetched from."""
-    if any(isinstance(source, GitSource) for source in resolved.pin.sources):
+    if any(source.file is None for source in resolved.pin.sources):
         return resolved.network
     return "none"
 
@@ -118,7 +118,7 @@ def downloaded_files(
     """
     store = PackageStore(settings.state)
     sizes = {package.sha256: package.size for package in resolved.pin.closure}
-    sources = {s.sha256: s.url for s in resolved.pin.sources if isinstance(s, ArchiveSource)}
+    sources = {s.sha256: s.address for s in resolved.pin.sources if s.address}
     fetched = {
         path: store.fetch(
             sha256,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from typing import Literal
 
 from provision.archive import compare_versions
+from provision.distros import source_names
 from provision.distros.apt_archive import uses_archive
 from provision.documents import load_json
 from provision.errors import ProvisionError
@@ -23,9 +24,8 @@ from provision.pipeline.resolution import choose_distro, open_driver_index
 from provision.pipeline.settings import Settings
 from provision.progress import Progress, silent
 from provision.releases import Branch, Branches, Reading, how_to_switch, known_branches, today
-from provision.render import required_packages
-from provision.resolve import Request, suitable_versions
-from provision.versions import offered_versions
+from provision.resolve import Request, chosen_flavour, suitable_versions
+from provision.sources import Market, offers
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +144,7 @@ def list_offers(
     entry = settings.catalogue.entry(driver)
     recipe = entry.recipe
     wanted = settings.config.drivers.get(driver)
-    flavour = flavour or (wanted.flavour if wanted else None) or recipe.default_flavour
-    # Refuses an unknown flavour.
-    required_packages(recipe, flavour)
+    flavour = chosen_flavour(recipe, flavour or (wanted.flavour if wanted else None))
     chosen = choose_distro(settings, distro)
     name = f"{chosen.id}:{chosen.version}"
     readings = read_upstream(settings, recipe, distro=name, max_age=math.inf if is_offline else 0.0)
@@ -189,11 +187,13 @@ def _offered(
         ProvisionError: Its archive can't be read, or lacks what the driver is made from.
     """
     entry = settings.catalogue.entry(driver)
+    market = Market(f"{distro.id} {distro.version}", source_names(distro))
     if not uses_archive(distro):
-        return offered_versions(entry.recipe, flavour, None)
+        return [offer.version for offer in offers(entry.recipe, flavour, market)]
     index = open_driver_index(settings, entry, distro, progress=progress)
     try:
-        return offered_versions(entry.recipe, flavour, index)
+        market = replace(market, index=index)
+        return [offer.version for offer in offers(entry.recipe, flavour, market)]
     finally:
         index.close()
 

@@ -17,7 +17,7 @@ from provision.pin import ImageDigest, Pin, Sha256, Url
 from provision.pipeline.resolution import Resolved
 from provision.pipeline.settings import Settings
 from provision.pipeline.tree_files import kept_files
-from provision.render import load_templates, load_tree_templates
+from provision.render import load_templates, load_tree_templates, variant_of
 from provision.resolve import recipe_digest
 
 _BESIDE = ("digest", "image", "urls")
@@ -79,10 +79,8 @@ def read_pin(settings: Settings, path: Path, *, network: str | None = None) -> R
         problem = f"it says {file.digest_of_pin}, and its content has {pin.digest}"
         raise ConfigError(str(path), [Mistake("digest", f"{problem}: the file was changed")])
     entry = settings.catalogue.entry(pin.driver.name)
-    flavours = entry.recipe.flavours
-    if pin.driver.flavour not in flavours or (
-        recipe_digest(entry.recipe, pin.driver.flavour) != pin.recipe
-    ):
+    variant = variant_of(pin, entry.recipe)
+    if variant is None or recipe_digest(entry.recipe, variant) != pin.recipe:
         raise ProvisionError(
             f"The recipe of '{pin.driver.name}' ({entry.folder}) is not what the Pin in '{path}'"
             " was made from.",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from provision import distros
 from provision.archive import ArchiveIndex, open_index
 from provision.catalogue import Entry, templates_dir
+from provision.distros import source_names
 from provision.distros.apt_archive import layout_of, uses_archive
 from provision.distros.apt_headers import packaged_kernels
 from provision.errors import NotFoundError
@@ -39,11 +40,10 @@ from provision.render import (
     Templates,
     load_templates,
     render,
-    required_packages,
 )
-from provision.resolve import Decision, KernelTree, Request, components_of, decide
+from provision.resolve import Decision, KernelTree, Request, chosen_flavour, decide
 from provision.rootfs import in_root
-from provision.versions import offered_versions
+from provision.sources import Market, components_of, offers
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +175,6 @@ def resolve_solved(
     asked = base_request(settings, target.distro, reference=wanted.base)
     base = named_base(asked) or find_base(engine(), asked, progress=progress)
     network = wanted.network or settings.config.engine.network
-    flavour = wanted.flavour or target.entry.recipe.default_flavour
     toolchain = tree.toolchain if tree else None
     wish = solve_request(
         settings,
@@ -183,7 +182,7 @@ def resolve_solved(
         base,
         kernel=request.kernel,
         network=network,
-        packages=required_packages(target.entry.recipe, flavour),
+        packages=decision.tools,
         repositories=repositories,
         toolchain=toolchain,
     )
@@ -354,15 +353,16 @@ def list_kernels(
     entry = settings.catalogue.entry(driver)
     recipe = entry.recipe
     chosen = choose_distro(settings, distro)
-    # Refuses an unknown flavour.
-    required_packages(recipe, flavour or recipe.default_flavour)
+    flavour = chosen_flavour(recipe, flavour)
+    market = Market(f"{chosen.id} {chosen.version}", source_names(chosen))
     if not uses_archive(chosen):
-        versions = offered_versions(recipe, flavour or recipe.default_flavour, None)
+        versions = [offer.version for offer in offers(recipe, flavour, market)]
         kernels = _listed_kernels(settings, engine, chosen, progress)
         return chosen, [_row(recipe, kernel, versions) for kernel in kernels]
     index = open_driver_index(settings, entry, chosen, progress=progress)
     try:
-        versions = offered_versions(recipe, flavour or recipe.default_flavour, index)
+        market = replace(market, index=index)
+        versions = [offer.version for offer in offers(recipe, flavour, market)]
         return chosen, [_row(recipe, kernel, versions) for kernel in packaged_kernels(index)]
     finally:
         index.close()
@@ -439,7 +439,7 @@ def open_driver_index(
         ProvisionError: The archive can't be reached or is not what it should be.
     """
     layout = layout_of(distro)
-    components = components_of(entry.recipe) if entry else ()
+    components = components_of(entry.recipe, source_names(distro)) if entry else ()
     foreign = [name for name in components if name not in layout.components]
     if entry and foreign:
         raise NotFoundError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from provision.render.context import RenderedContext
-from provision.render.dockerfile import render, required_packages
+from provision.render.dockerfile import render, variant_of
 from provision.render.templates import (
     Templates,
     family_of,
@@ -20,5 +20,5 @@ __all__ = [
     "load_templates",
     "load_tree_templates",
     "render",
-    "required_packages",
+    "variant_of",
 ]

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from provision.distros import family_of, release_of
 from provision.distros.headers import fill
 from provision.errors import NotFoundError, ProvisionError
-from provision.pin import ArchiveSource, DistroPin, GitSource, PackageSource, Pin
+from provision.pin import DistroPin, Pin
 
+# What only the images of apt's family have the programs for.
+_APT_ONLY = frozenset({"deb", "git"})
 _MAJOR = re.compile(r"^(?:[0-9]+:)?([0-9]+)")
 
 
@@ -45,7 +47,7 @@ def toolchain_of(pin: Pin) -> Toolchain | None:
     match = _MAJOR.match(compiler.version) if compiler else None
     if compiler is None or match is None:
         raise ProvisionError(f"The Pin names no version of a compiler: {compiler}.")
-    distro, _release = release_of(_installed_from(pin) or pin.distro)
+    distro, _release = release_of(installed_from(pin) or pin.distro)
     build, source = None, None
     if pin.tree is None:
         query = family_of(distro).headers(distro, pin.kernel.release, pin.kernel.architecture)
@@ -61,7 +63,7 @@ def toolchain_of(pin: Pin) -> Toolchain | None:
     )
 
 
-def _installed_from(pin: Pin) -> DistroPin | None:
+def installed_from(pin: Pin) -> DistroPin | None:
     """Return the distro whose packages are installed; None: the base image has everything."""
     return pin.distro if pin.tree is None else pin.tree.toolchain
 
@@ -74,26 +76,21 @@ def closure_files(pin: Pin) -> dict[str, str]:
     Raises:
         NotFoundError: The family's template has no steps for the kind of a source.
     """
-    distro = _installed_from(pin)
+    distro = installed_from(pin)
     # A base image that has everything takes no packages, and fetches commits as apt's images do.
     family = release_of(distro)[0].family if distro else "apt"
     files = {
         f"packages/{package.location.rpartition('/')[2]}": package.sha256 for package in pin.closure
     }
     for source in pin.sources:
-        match source:
-            case ArchiveSource():
-                files[f"sources/{source.sha256}"] = source.sha256
-            case PackageSource() if family == "apt":
-                files[f"sources/{source.sha256}"] = source.sha256
-            case GitSource() if family == "apt":
-                pass
-            case GitSource() | PackageSource():
-                raise NotFoundError(
-                    f"The source of '{pin.driver.name}' can't be built for {pin.distro.id} yet: it"
-                    f" is of the kind '{source.kind}'.",
-                    resolution="Take a driver whose source is an archive.",
-                )
+        if family != "apt" and source.kind in _APT_ONLY:
+            raise NotFoundError(
+                f"The source of '{pin.driver.name}' can't be built for {pin.distro.id} yet: it"
+                f" is of the kind '{source.kind}'.",
+                resolution="Take a driver whose source is an archive.",
+            )
+        if source.file is not None:
+            files[f"sources/{source.file}"] = source.file
     return files
 
 

@@ -5,36 +5,18 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 
+from provision.distros import source_names
 from provision.errors import NotFoundError, ProvisionError
-from provision.pin import (
-    ArchiveSource,
-    GitSource,
-    PackageSource,
-    Pin,
-)
-from provision.recipe import Flavour, Recipe
-from provision.render.closure import closure_files, closure_sums, toolchain_of
+from provision.pin import Pin
+from provision.recipe import Recipe, RecipeSource, Variant
+from provision.render.closure import closure_files, closure_sums, installed_from, toolchain_of
 from provision.render.context import RenderedContext
 from provision.render.plan import build_plan, fill, placeholders, tree_plan
 from provision.render.quoting import one_line, shell_command
 from provision.render.templates import Templates, fill_template
+from provision.sources import unpacking
 
-# What the templates' own steps call for a kind of source, besides what each distro's data name.
-_TOOLS_BY_SOURCE = {"deb": (), "archive": (), "git": ("ca-certificates", "git")}
 _JOBS = "{jobs}"
-
-
-def required_packages(recipe: Recipe, flavour: str) -> tuple[str, ...]:
-    """Return the packages that a driver's build needs besides those of every build, sorted.
-
-    By Debian's names.
-
-    Raises:
-        NotFoundError: The recipe has no such flavour.
-    """
-    wanted = {*_TOOLS_BY_SOURCE[recipe.source.kind]}
-    wanted.update(_flavour(recipe, flavour).build.packages)
-    return tuple(sorted(wanted))
 
 
 def render(
@@ -57,9 +39,9 @@ def render(
         UsageError: A value of the recipe can't go into a Dockerfile.
     """
     _check(pin, recipe, templates, patches)
-    flavour = _flavour(recipe, pin.driver.flavour)
-    text = _dockerfile(pin, flavour, templates)
-    contents = {"Dockerfile": text.encode(), "build.json": build_plan(pin, recipe, flavour)}
+    variant = _variant(pin, recipe)
+    text = _dockerfile(pin, variant, templates)
+    contents = {"Dockerfile": text.encode(), "build.json": build_plan(pin, recipe, variant)}
     contents |= templates.helpers
     contents |= {f"patches/{patch.name}": patches[patch.name] for patch in pin.patches}
     if pin.tree is not None:
@@ -88,40 +70,42 @@ def _changed(what: str) -> ProvisionError:
     )
 
 
-def _flavour(recipe: Recipe, name: str) -> Flavour:
-    if name not in recipe.flavours:
+def variant_of(pin: Pin, recipe: Recipe) -> Variant[RecipeSource] | None:
+    """Return what a Pin's modules are built from; None: the recipe has nothing that fits."""
+    names = source_names(installed_from(pin) or pin.distro)
+    return recipe.variant(names, pin.driver.flavour, pin.driver.version)
+
+
+def _variant(pin: Pin, recipe: Recipe) -> Variant[RecipeSource]:
+    variant = variant_of(pin, recipe)
+    if variant is not None:
+        return variant
+    driver = pin.driver
+    if driver.flavour not in recipe.flavours:
         raise NotFoundError(
-            f"The driver '{recipe.name}' has no flavour '{name}'",
+            f"The driver '{recipe.name}' has no flavour '{driver.flavour}'",
             resolution=f"Its flavours: {', '.join(sorted(recipe.flavours))}.",
         )
-    return recipe.flavours[name]
+    raise _changed(f"sources for {pin.distro.id} and the version {driver.version} are")
 
 
-def _dockerfile(pin: Pin, flavour: Flavour, templates: Templates) -> str:
+def _dockerfile(pin: Pin, variant: Variant[RecipeSource], templates: Templates) -> str:
+    before, after = unpacking(variant, pin.sources)
     values: dict[str, object] = {
         "pin": pin,
         "toolchain": toolchain_of(pin),
-        "sources": _sources(pin, flavour),
-        "build": _build(pin, flavour),
-        "labels": _labels(pin, flavour),
+        "has_files": any(source.file for source in pin.sources),
+        "unpacked_before": before,
+        "unpacked_after": after,
+        "build": _build(pin, variant),
+        "labels": _labels(pin, variant),
     }
     return fill_template(templates.dockerfile, templates.sources, values)
 
 
-def _sources(pin: Pin, flavour: Flavour) -> dict[str, object]:
-    debs = [source for source in pin.sources if isinstance(source, PackageSource)]
-    return {
-        "deb": debs,
-        "driver_packages": [deb for deb in debs if deb.name == flavour.package],
-        "userspace_packages": [deb for deb in debs if deb.name != flavour.package],
-        "archive": [source for source in pin.sources if isinstance(source, ArchiveSource)],
-        "git": [source for source in pin.sources if isinstance(source, GitSource)],
-    }
-
-
-def _build(pin: Pin, flavour: Flavour) -> dict[str, str | None]:
+def _build(pin: Pin, variant: Variant[RecipeSource]) -> dict[str, str | None]:
     values = placeholders(pin)
-    build = flavour.build
+    build = variant.build
     directory = fill(build.directory, values)
     command = [fill(word, values) for word in build.command]
     return {
@@ -131,13 +115,13 @@ def _build(pin: Pin, flavour: Flavour) -> dict[str, str | None]:
     }
 
 
-def _labels(pin: Pin, flavour: Flavour) -> dict[str, str]:
+def _labels(pin: Pin, variant: Variant[RecipeSource]) -> dict[str, str]:
     # Nothing that is not of the Pin: one Pin gives the same bytes, whatever a summary says now.
     labels = {
         "title": f"{pin.driver.name} {pin.driver.version} ({pin.driver.flavour})"
         f" for Linux {pin.kernel.release}",
         "version": pin.driver.version,
-        "licenses": _licence_expression(flavour.licences),
+        "licenses": _licence_expression(variant.licences),
         "base.name": pin.base.image,
         "base.digest": pin.base.digest,
     }

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from provision.pin import PackagePin, Pin, TreePin
-from provision.recipe import Flavour, Recipe
+from provision.recipe import Recipe, RecipeSource, Variant
 from provision.render.quoting import one_line
 
 # Where the build has the driver's unpacked source.
@@ -50,18 +50,18 @@ def fill(text: str, values: dict[str, str]) -> str:
     return text
 
 
-def build_plan(pin: Pin, recipe: Recipe, flavour: Flavour) -> bytes:
+def build_plan(pin: Pin, recipe: Recipe, variant: Variant[RecipeSource]) -> bytes:
     """Return the content of ``build.json``: the same inputs give the same bytes."""
     values = placeholders(pin)
-    directory = fill(flavour.build.directory, values)
+    directory = fill(variant.build.directory, values)
     plan: dict[str, Any] = {
         "schema": 1,
         "pin": pin.model_dump(mode="json", by_alias=True),
         "pin_digest": pin.digest,
         "kernel": pin.kernel.release,
-        "licences": [one_line(licence) for licence in flavour.licences],
+        "licences": [one_line(licence) for licence in variant.licences],
         "directory": directory,
-        "modules": [fill(module, values) for module in flavour.build.modules],
+        "modules": [fill(module, values) for module in variant.build.modules],
         "files": [
             {
                 "kind": file.kind,
@@ -70,7 +70,7 @@ def build_plan(pin: Pin, recipe: Recipe, flavour: Flavour) -> bytes:
                 "links": [fill(link, values) for link in file.links],
                 "features": list(file.features),
             }
-            for file in recipe.files
+            for file in variant.files
         ],
         "container": recipe.container.model_dump(mode="json", exclude_none=True),
         "host": recipe.host.model_dump(mode="json"),

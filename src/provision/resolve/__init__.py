@@ -8,7 +8,7 @@ from provision.resolve.request import KernelTree, Request
 from provision.resolve.resolver import (
     Decision,
     Solved,
-    components_of,
+    chosen_flavour,
     decide,
     decide_in_image,
 )
@@ -19,7 +19,7 @@ __all__ = [
     "Request",
     "Solved",
     "buildable_kernels",
-    "components_of",
+    "chosen_flavour",
     "decide",
     "decide_in_image",
     "newest_kernel",

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from provision.archive import ArchiveIndex
+from provision.distros import source_names
 from provision.distros.apt_headers import packaged_kernels
 from provision.errors import NotFoundError
 from provision.recipe import Recipe, version_matches
 from provision.resolve.request import Request
-from provision.versions import offered_versions
+from provision.sources import Market, offers
 
 
 def suitable_versions(
@@ -60,13 +61,16 @@ def newest_kernel(recipe: Recipe, index: ArchiveIndex, *, flavour: str | None = 
     Raises:
         NotFoundError: There is none.
     """
-    versions = offered_versions(recipe, flavour or recipe.default_flavour, index)
+    distro = index.distro
+    market = Market(f"{distro.id} {distro.version}", source_names(distro), index)
+    found = offers(recipe, flavour or recipe.default_flavour, market)
+    versions = [offer.version for offer in found]
     for kernel in packaged_kernels(index):
         if any(recipe.builds_on(version=v, kernel_release=kernel) for v in versions):
             return kernel
     raise NotFoundError(
         f"'{recipe.name}' is not known to build on any kernel that is packaged for"
-        f" {index.distro.id} {index.distro.version}.",
+        f" {market.distro}.",
         resolution="Add the kernels that it builds on to [[kernels]] of its driver.toml.",
         details="\n".join(
             [f"versions: {', '.join(versions) or 'none'}", *known_ranges(recipe, None)]

@@ -7,21 +7,20 @@ import json
 from typing import Any
 
 from provision.manifest import HostNeeds
-from provision.recipe import Recipe
+from provision.recipe import Recipe, RecipeSource, Variant
 
 
-def recipe_digest(recipe: Recipe, flavour: str) -> str:
-    """Return the sha256 of the parts of a recipe that reach the artifact of a flavour.
+def recipe_digest(recipe: Recipe, variant: Variant[RecipeSource]) -> str:
+    """Return the sha256 of the parts of a recipe that reach the artifact of a variant.
 
     What is left out has its own place in the Pin (source, patches, packages) or no effect on the
-    modules and files: the summary, the known kernels, the other flavours.
+    modules and files: the summary, the known kernels, the other flavours and sources.
     """
-    chosen = recipe.flavours[flavour]
     parts: dict[str, Any] = {
-        "build": chosen.build.model_dump(mode="json"),
-        "licences": list(chosen.licences),
-        "package": chosen.package,
-        "files": [file.model_dump(mode="json", by_alias=True) for file in recipe.files],
+        "build": variant.build.model_dump(mode="json", exclude={"package"}),
+        "licences": list(variant.licences),
+        "package": variant.package,
+        "files": [file.model_dump(mode="json", by_alias=True) for file in variant.files],
         "container": recipe.container.model_dump(mode="json", exclude_none=True),
     }
     # Said only where there is something to say: the Pins of drivers without it stay as they were.

@@ -9,36 +9,28 @@ from typing import Protocol
 
 from pydantic import ValidationError
 
-from provision.archive import ArchiveIndex, IndexedPackage
+from provision.archive import ArchiveIndex
 from provision.catalogue import Entry
+from provision.distros import source_names
 from provision.distros.apt_headers import require_headers
 from provision.documents import mistakes_of, refusing
-from provision.errors import NotFoundError, ProvisionError, UsageError
+from provision.errors import NotFoundError, UsageError
 from provision.pin import (
-    ArchiveSource,
     BasePin,
     ClosurePackage,
     DistroPin,
     DriverPin,
     FilePin,
-    GitSource,
     KernelPin,
     PackagePin,
-    PackageSource,
     Pin,
 )
-from provision.recipe import DebSource, Recipe
+from provision.recipe import Recipe
 from provision.resolve.kernels import buildable_kernels, known_ranges, suitable_versions
 from provision.resolve.recipe_digest import recipe_digest
 from provision.resolve.request import KernelTree, Request
+from provision.sources import Market, Offer, kind_of, offers, pin_offer, tools_of
 from provision.upstream import CHANNELS
-from provision.versions import (
-    driver_version,
-    offered_versions,
-    package_of_version,
-)
-
-Source = PackageSource | ArchiveSource | GitSource
 
 
 class Solved(Protocol):
@@ -77,10 +69,12 @@ class Decision:
 
     Attributes:
         pin: Makes a Pin from these two.
+        tools: Packages that the build needs besides those of every build, by Debian's names.
         urls: Addresses of the packages that are the driver's source, by sha256.
     """
 
     pin: Callable[[BasePin, Solved], Pin]
+    tools: tuple[str, ...] = ()
     urls: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
@@ -115,13 +109,15 @@ def decide(
         UsageError: The kernel's name is none.
     """
     recipe = entry.recipe
-    flavour = _flavour(recipe, request.flavour)
+    flavour = chosen_flavour(recipe, request.flavour)
     kernel = _kernel(request)
     if index is not None and is_complete and tree is None:
         require_headers(index, request.kernel)
-    version = _version(recipe, flavour, request, index, f"{distro.id} {distro.version}")
+    market = Market(f"{distro.id} {distro.version}", source_names(distro), index)
+    offer = _offer(recipe, flavour, request, market)
+    version = offer.version
     _check_kernel(recipe, version, request, index)
-    debs = _packages(recipe, flavour, version, index)
+    pinned = pin_offer(recipe.name, offer, market)
     with refusing(f"The version {version} of '{recipe.name}' can't be pinned."):
         driver = DriverPin(name=recipe.name, version=version, flavour=flavour)
 
@@ -135,14 +131,14 @@ def decide(
             headers=solved.headers,
             packages=solved.tools,
             closure=solved.packages,
-            sources=tuple(map(_deb, debs)) or _releases(recipe, version),
-            patches=_patches(entry, version=version, flavour=flavour),
-            recipe=recipe_digest(recipe, flavour),
+            sources=pinned.sources,
+            patches=_patches(entry, offer),
+            recipe=recipe_digest(recipe, offer.variant),
             template=template,
             tree=tree.pin if tree else None,
         )
 
-    return Decision(pin, {package.sha256: (package.url,) for package in debs})
+    return Decision(pin, tools_of(offer.variant), pinned.urls)
 
 
 def decide_in_image(
@@ -162,7 +158,8 @@ def decide_in_image(
         UsageError: The kernel's name is none.
     """
     recipe = entry.recipe
-    if isinstance(recipe.source, DebSource):
+    serving = [source for source in recipe.sources if source.fits(source_names(tree.distro))]
+    if serving and all(source.kind == "deb" for source in serving):
         raise NotFoundError(
             f"The source of '{recipe.name}' is packages of Debian, and the base image that builds"
             f" for {tree.distro.id}:{tree.distro.version} has no archive of Debian.",
@@ -175,22 +172,21 @@ def decide_in_image(
     return lambda base: decision.pin(base, _Nothing())
 
 
-def components_of(recipe: Recipe) -> tuple[str, ...]:
-    """Return the sections of the distro's archive that a recipe needs besides ``main``."""
-    if not isinstance(recipe.source, DebSource):
-        return ()
-    return tuple(sorted(set(recipe.source.components) - {"main"}))
-
-
-def _patches(entry: Entry, *, version: str, flavour: str) -> tuple[FilePin, ...]:
+def _patches(entry: Entry, offer: Offer) -> tuple[FilePin, ...]:
+    variant = offer.variant
     return tuple(
         FilePin(name=patch.file, sha256=entry.patch_sha256(patch.file))
         for patch in entry.recipe.patches
-        if patch.applies_to(version=version, flavour=flavour)
+        if patch.applies_to(version=offer.version, flavour=variant.flavour, source=variant.label)
     )
 
 
-def _flavour(recipe: Recipe, name: str | None) -> str:
+def chosen_flavour(recipe: Recipe, name: str | None) -> str:
+    """Return the flavour that is asked for: None stands for the default.
+
+    Raises:
+        NotFoundError: The recipe has none of that name.
+    """
     if name is None:
         return recipe.default_flavour
     if name not in recipe.flavours:
@@ -213,23 +209,24 @@ def _kernel(request: Request) -> KernelPin:
         ) from error
 
 
-def _version(
-    recipe: Recipe, flavour: str, request: Request, index: ArchiveIndex | None, distro: str
-) -> str:
-    """Return the version asked for, or the newest of those that fits the kernel, or the newest."""
-    offered = offered_versions(recipe, flavour, index)
-    if not offered and (request.version is None or index is None):
-        raise _nothing_offered(recipe, flavour, index, distro)
-    candidates, fitting = suitable_versions(recipe, offered, request)
+def _offer(recipe: Recipe, flavour: str, request: Request, market: Market) -> Offer:
+    """Return the version asked for, or the first of those that fits the kernel, or the first.
+
+    Of each source the newest comes first; a recipe's first source that serves the distro goes
+    before the others.
+    """
+    offered = {offer.version: offer for offer in offers(recipe, flavour, market)}
+    if not offered and (request.version is None or market.index is None):
+        raise _nothing_offered(recipe, flavour, market)
+    candidates, fitting = suitable_versions(recipe, list(offered), request)
     if not candidates:
         raise NotFoundError(
-            f"'{recipe.name}' ({flavour}) has no version {request.version} for {distro}.",
-            resolution=_offers(request, offered),
-            details="\n".join(["looked in:", *(f"  {place}" for place in index.places)])
-            if index is not None and isinstance(recipe.source, DebSource)
-            else None,
+            f"'{recipe.name}' ({flavour}) has no version {request.version} for {market.distro}.",
+            resolution=_offers(request, list(offered)),
+            details=_looked_in(recipe, flavour, market),
         )
-    return request.prefer if request.prefer in fitting else (fitting or candidates)[0]
+    chosen = request.prefer if request.prefer in fitting else (fitting or candidates)[0]
+    return offered[chosen]
 
 
 def _offers(request: Request, offered: Sequence[str]) -> str:
@@ -240,26 +237,40 @@ def _offers(request: Request, offered: Sequence[str]) -> str:
     return f"Branches of this kind: {kinds}. {_choices('', offered)}"
 
 
-def _nothing_offered(
-    recipe: Recipe, flavour: str, index: ArchiveIndex | None, distro: str
-) -> NotFoundError:
-    package = recipe.flavours[flavour].package
-    if index is None:
-        return NotFoundError(
-            f"'{recipe.name}' ({flavour}) is not offered for {distro}: its source is the package"
-            f" {package} of Debian's archive.",
-            resolution="Take a driver whose source is an archive ('provision drivers' says which"
-            " kind each has), or add such a source to a driver.toml of your own (--catalogue).",
+def _nothing_offered(recipe: Recipe, flavour: str, market: Market) -> NotFoundError:
+    variants = list(recipe.variants(market.names, flavour))
+    reasons = [kind_of(v.source).absence(v, market.index) for v in variants]
+    if not variants:
+        served = {
+            pattern
+            for variant in recipe.variants(None, flavour)
+            for pattern in variant.source.distros
+        }
+        reasons = [f"its sources serve {', '.join(sorted(served))}"]
+    if market.index is None:
+        resolution: str | None = (
+            "Take a driver whose source is an archive ('provision drivers' says which"
+            " kind each has), or add such a source to a driver.toml of your own (--catalogue)."
         )
+    else:
+        resolution = _other_flavours(recipe, flavour, market)
     return NotFoundError(
-        f"'{recipe.name}' ({flavour}) is not offered for {distro}: there is no package {package}.",
-        resolution=_other_flavours(recipe, flavour, index),
-        details="\n".join(["looked in:", *(f"  {place}" for place in index.places)]),
+        f"'{recipe.name}' ({flavour}) is not offered for {market.distro}: {'; '.join(reasons)}.",
+        resolution=resolution,
+        details=_looked_in(recipe, flavour, market),
     )
 
 
-def _other_flavours(recipe: Recipe, flavour: str, index: ArchiveIndex) -> str | None:
-    others = [f for f in recipe.flavours if f != flavour and offered_versions(recipe, f, index)]
+def _looked_in(recipe: Recipe, flavour: str, market: Market) -> str | None:
+    """Return the archive's places, if a source of the flavour is packages in there."""
+    kinds = {variant.source.kind for variant in recipe.variants(market.names, flavour)}
+    if market.index is None or "deb" not in kinds:
+        return None
+    return "\n".join(["looked in:", *(f"  {place}" for place in market.index.places)])
+
+
+def _other_flavours(recipe: Recipe, flavour: str, market: Market) -> str | None:
+    others = [f for f in recipe.flavours if f != flavour and offers(recipe, f, market)]
     return f"Take another flavour (--flavour): {', '.join(others)}." if others else None
 
 
@@ -293,77 +304,8 @@ def _packaged(kernels: list[str]) -> str:
     return f"packaged kernels that it builds on: {', '.join(kernels) or 'none'}"
 
 
-def _packages(
-    recipe: Recipe, flavour: str, version: str, index: ArchiveIndex | None
-) -> tuple[IndexedPackage, ...]:
-    """Return the packages that hold the driver's source and user space, where these are packages.
-
-    Raises:
-        NotFoundError: One is missing, or of another version.
-    """
-    source = recipe.source
-    if index is None or not isinstance(source, DebSource):
-        return ()
-    names = dict.fromkeys([str(recipe.flavours[flavour].package), *source.userspace])
-    found = {name: package_of_version(index, name, version) for name in names}
-    missing = [name for name, package in found.items() if package is None]
-    if missing:
-        raise _other_version(recipe, version, missing, index)
-    found |= {name: index.package(name) for name in source.companions}
-    missing = [name for name, package in found.items() if package is None]
-    if missing:
-        raise _missing(missing, index)
-    return tuple(package for package in found.values() if package is not None)
-
-
-def _releases(recipe: Recipe, version: str) -> tuple[Source, ...]:
-    if isinstance(recipe.source, DebSource):
-        return ()
-    releases = recipe.source.releases
-    return tuple(release.source() for release in releases if release.version == version)
-
-
-def _deb(package: IndexedPackage) -> PackageSource:
-    with refusing(f"The package {package.name} {package.version} can't be pinned."):
-        return PackageSource(name=package.name, version=package.version, sha256=package.sha256)
-
-
-def _other_version(
-    recipe: Recipe, version: str, names: list[str], index: ArchiveIndex
-) -> ProvisionError:
-    """Return what to say about user space that is not of the modules' version."""
-    absent = [name for name in names if index.package(name) is None]
-    if absent:
-        return _missing(absent, index)
-    there = {
-        name: ", ".join(driver_version(package) for package in index.versions(name))
-        for name in names
-    }
-    return NotFoundError(
-        f"The archive of {_distro(index)} has no user space of '{recipe.name}' {version}: modules"
-        " and libraries must be of one version.",
-        resolution="Take a version that all of them have (--version), or another flavour"
-        " (--flavour).",
-        details="\n".join(f"{name}: {versions}" for name, versions in there.items()),
-    )
-
-
-def _missing(names: list[str], index: ArchiveIndex) -> NotFoundError:
-    return NotFoundError(
-        f"The archive of {_distro(index)} has no package {', '.join(names)}"
-        f" for {index.architecture}.",
-        resolution="Check the name; if it is in another section of the archive, add that to"
-        " 'components' in driver.toml.",
-        details="\n".join(["looked in:", *(f"  {place}" for place in index.places)]),
-    )
-
-
 def _choices(wanted: str, there: Iterable[str], *, also: Iterable[str] = ()) -> str:
     names = list(there)
     close = difflib.get_close_matches(wanted, [*names, *also], n=1, cutoff=0.5)
     guess = f"Did you mean '{close[0]}'? " if close else ""
     return f"{guess}There are {', '.join(names) or 'none'}."
-
-
-def _distro(index: ArchiveIndex) -> str:
-    return f"{index.distro.id}:{index.distro.version}"

@@ -14,13 +14,23 @@ from provision.catalogue import Catalogue, templates_dir
 from provision.config import Config
 from provision.distros import find_distro
 from provision.errors import ConfigError, NotFoundError, ProvisionError
-from provision.pin import BasePin, ClosurePackage, DriverPin, KernelPin, PackagePin, Pin
+from provision.pin import (
+    ArchiveSource,
+    BasePin,
+    ClosurePackage,
+    DriverPin,
+    KernelPin,
+    PackagePin,
+    Pin,
+)
 from provision.pipeline.images import downloaded_files
 from provision.pipeline.pin_file import pin_document, read_pin
 from provision.pipeline.resolution import render_context
 from provision.pipeline.settings import Settings
+from provision.recipe import Recipe
 from provision.render import load_templates
 from provision.resolve import recipe_digest
+from unit.recipes import variant
 
 _SOURCE = b"a tarball"
 _PACKAGE = b"an rpm"
@@ -92,11 +102,17 @@ def case(tmp_path: Path) -> Case:
         headers=(PackagePin(name="kernel-devel", version="5.14.0-427.el9"),),
         packages=(),
         closure=(package,),
-        sources=tuple(release.source() for release in recipe.source.releases),  # type: ignore[union-attr]
-        recipe=recipe_digest(recipe, "only"),
+        sources=_sources(recipe),
+        recipe=recipe_digest(recipe, variant(recipe)),
         template=load_templates(templates_dir(), "rocky").digest,
     )
     return Case(settings, pin, tmp_path / "pin.json")
+
+
+def _sources(recipe: Recipe) -> tuple[ArchiveSource, ...]:
+    (source,) = recipe.sources
+    assert source.kind == "archive"
+    return tuple(release.source() for release in source.releases)
 
 
 def test_what_was_written_is_what_is_read(case: Case) -> None:

@@ -16,6 +16,7 @@ from provision.documents import parse_json
 from provision.manifest import Manifest
 from provision.render.collect import CollectError, collect, parse_modinfo, parse_soname
 from provision.render.plan import build_plan
+from unit.recipes import variant
 
 KERNEL = "6.1.0-56-amd64"
 MODINFO = "filename:\t/x.ko\0license=GPL\0depends=drm,nvidia-modeset\0name=toy\0vermagic={} SMP \0"
@@ -219,7 +220,7 @@ def test_one_file_may_serve_two_rules(source: Path, tmp_path: Path) -> None:
 def test_manifest_is_what_the_model_wants(source: Path, tmp_path: Path) -> None:
     recipe_ = recipe("v4l2loopback")
     pinned = pin("v4l2loopback", "0.12.7", "dkms", template="0" * 64)
-    wanted = json.loads(build_plan(pinned, recipe_, recipe_.flavours["dkms"]))
+    wanted = json.loads(build_plan(pinned, recipe_, variant(recipe_)))
     built = source / wanted["directory"]
     built.mkdir(parents=True)
     (built / "v4l2loopback.ko").write_bytes(b"\x7fELF")

@@ -19,7 +19,10 @@ from provision.catalogue import load_entry
 from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.pin import Pin
 from provision.recipe import Recipe
-from provision.render import RenderedContext, Templates, render, required_packages
+from provision.render import RenderedContext, Templates, render
+from provision.resolve import chosen_flavour
+from provision.sources import tools_of
+from unit.recipes import variant
 from unit.render.dockerfiles import Instruction, instructions
 
 GOLDEN = REPOSITORY / "tests/golden"
@@ -46,10 +49,11 @@ def changed(recipe_: Recipe, build: dict[str, object]) -> Recipe:
     flavour = flavour.model_copy(
         update={
             "licences": build.pop("licences", flavour.licences),
-            "build": flavour.build.model_copy(update=build),
+            "build": variant(recipe_).build.model_copy(update=build),
         }
     )
-    return recipe_.model_copy(update={"flavours": {name: flavour}})
+    sources = [source.model_copy(update={"build": {}}) for source in recipe_.sources]
+    return recipe_.model_copy(update={"flavours": {name: flavour}, "source": tuple(sources)})
 
 
 def make_step(context: RenderedContext) -> Instruction:
@@ -196,7 +200,7 @@ def test_missing_or_changed_patch_is_refused(contents: dict[str, bytes]) -> None
 
 def test_unknown_flavour_lists_what_there_is() -> None:
     with pytest.raises(NotFoundError) as caught:
-        required_packages(recipe("nvidia"), "closed")
+        chosen_flavour(recipe("nvidia"), "closed")
     assert "open, proprietary" in str(caught.value.resolution)
 
 
@@ -213,7 +217,7 @@ def test_undefined_names_in_a_template_are_errors() -> None:
 )
 def test_required_packages_depend_on_source_and_recipe(driver: str, wanted: set[str]) -> None:
     recipe_ = recipe(driver)
-    assert wanted <= set(required_packages(recipe_, recipe_.default_flavour))
+    assert wanted <= set(tools_of(variant(recipe_)))
 
 
 def test_a_new_driver_is_a_new_folder(tmp_path: Path) -> None:
@@ -239,8 +243,9 @@ def made_up_pin(made_up: Recipe, sources: Templates) -> Pin:
     driver = other.driver.model_copy(
         update={"name": "frobnicator", "version": "2.1", "flavour": "only"}
     )
-    assert made_up.source.kind == "archive"
-    pins = tuple(release.source() for release in made_up.source.releases)
+    (source,) = made_up.sources
+    assert source.kind == "archive"
+    pins = tuple(release.source() for release in source.releases)
     return other.model_copy(update={"driver": driver, "sources": pins})
 
 

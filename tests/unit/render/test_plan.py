@@ -9,6 +9,7 @@ import pytest
 from golden.pins import pin, recipe
 from provision.recipe import PLACEHOLDERS
 from provision.render.plan import build_plan, fill, placeholders
+from unit.recipes import variant
 
 ARCHITECTURES = {
     "x86_64": ("x86_64", "x86_64-linux-gnu"),
@@ -36,7 +37,7 @@ def test_fill_leaves_other_braces_alone() -> None:
 def test_plan_has_no_placeholder_left() -> None:
     recipe_ = recipe("nvidia")
     pinned = pin("nvidia", "535.261.03", "open", template="0" * 64)
-    text = build_plan(pinned, recipe_, recipe_.flavours["open"]).decode()
+    text = build_plan(pinned, recipe_, variant(recipe_, "open")).decode()
     plan = json.loads(text)
     assert plan["directory"] == "modules/nvidia-open-kernel"
     assert not any("{" in file["from"] + file["to"] for file in plan["files"])

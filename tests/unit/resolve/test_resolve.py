@@ -20,10 +20,11 @@ from provision.pin import (
     Pin,
 )
 from provision.recipe import Recipe
-from provision.resolve import Request, components_of, decide, newest_kernel
+from provision.resolve import Request, decide, newest_kernel
 from provision.resolve.recipe_digest import recipe_digest
+from provision.sources import components_of
 from unit.fake_archive import index_of, sample, stanza
-from unit.recipes import recipe
+from unit.recipes import recipe, variant
 
 BASE = BasePin(image="debian:bookworm", digest="sha256:" + "b" * 64)
 TEMPLATE = "c" * 64
@@ -53,6 +54,10 @@ CLOSURE = Closure(
         ),
     ),
 )
+
+
+def digest(of: Recipe, flavour: str = "plain") -> str:
+    return recipe_digest(of, variant(of, flavour))
 
 
 def packages(*more: str) -> str:
@@ -329,7 +334,7 @@ def test_a_vendors_repository_is_pinned_by_commit_and_checksum(index: ArchiveInd
 
 def test_main_needs_no_mention() -> None:
     source = {"kind": "deb", "components": ["non-free", "main", "contrib"]}
-    assert components_of(recipe(source=source)) == ("contrib", "non-free")
+    assert components_of(recipe(source=source), ("debian",)) == ("contrib", "non-free")
 
 
 def test_the_newest_kernel_is_one_that_the_driver_builds_on(index: ArchiveIndex) -> None:
@@ -355,7 +360,7 @@ def test_no_kernel_to_build_on_says_what_is_known(index: ArchiveIndex) -> None:
     ],
 )
 def test_what_doesnt_reach_the_build_leaves_the_digest(changes: dict[str, object]) -> None:
-    assert recipe_digest(recipe(**changes), "plain") == recipe_digest(recipe(), "plain")
+    assert digest(recipe(**changes)) == digest(recipe())
 
 
 def test_what_reaches_the_build_changes_the_digest() -> None:
@@ -364,9 +369,9 @@ def test_what_reaches_the_build_changes_the_digest() -> None:
     other = {**flavours, "plain": {**flavours["plain"], "licences": ["BSD-3-Clause"]}}
     container = {**base.container.model_dump(mode="json"), "log_level": "LOG_DEBUG"}
     changed = [recipe(flavours=other), recipe(container=container), recipe(files=[])]
-    digests = {recipe_digest(one, "plain") for one in [base, *changed]}
+    digests = {digest(one) for one in [base, *changed]}
     assert len(digests) == 4
-    assert recipe_digest(recipe(flavours=other), "other") == recipe_digest(base, "other")
+    assert digest(recipe(flavours=other), "other") == digest(base, "other")
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from provision.cli.table import print_table
 from provision.distros import Distro, Proof, all_distros
 from provision.errors import UsageError
 from provision.pipeline.settings import load_settings
+from provision.recipe import Recipe, RecipeSource
 
 
 @click.command("drivers")
@@ -65,7 +66,7 @@ def command(
         )
         return
     rows = [
-        (e.recipe.name, ", ".join(e.recipe.flavours), e.recipe.source.kind, e.recipe.summary)
+        (e.recipe.name, ", ".join(e.recipe.flavours), _kinds(e.recipe), e.recipe.summary)
         for e in entries
     ]
     print_table(("driver", "flavours", "source", "what it is"), rows)
@@ -122,7 +123,7 @@ def _show(entry: Entry, *, as_json: bool) -> None:
             ("vendor", recipe.vendor),
             ("homepage", recipe.homepage),
             ("folder", entry.folder),
-            ("source", recipe.source.kind),
+            ("source", "\n".join(map(_source, recipe.sources))),
             ("flavours", ", ".join(recipe.flavours)),
             ("default", recipe.default_flavour),
             ("kernels", "\n".join(ranges)),
@@ -141,10 +142,19 @@ def _document(entry: Entry) -> dict[str, Any]:
         "vendor": recipe.vendor,
         "homepage": recipe.homepage,
         "folder": str(entry.folder),
-        "source": recipe.source.kind,
+        "source": _kinds(recipe),
+        "sources": [
+            {
+                "name": label,
+                "kind": source.kind,
+                "distros": list(source.distros),
+                "versions": source.versions,
+            }
+            for label, source in zip(recipe.labels, recipe.sources, strict=True)
+        ],
         "default_flavour": recipe.default_flavour,
         "flavours": {
-            name: {"licences": list(flavour.licences), "modules": list(flavour.build.modules)}
+            name: {"licences": list(flavour.licences), "modules": _modules(recipe, name)}
             for name, flavour in recipe.flavours.items()
         },
         "kernels": [row.model_dump(mode="json") for row in recipe.kernels],
@@ -152,3 +162,20 @@ def _document(entry: Entry) -> dict[str, Any]:
         "activation_flag": recipe.container.activation_flag,
         "features": list(recipe.container.features),
     }
+
+
+def _kinds(recipe: Recipe) -> str:
+    return ", ".join(dict.fromkeys(source.kind for source in recipe.sources))
+
+
+def _source(source: RecipeSource) -> str:
+    words: list[str] = [source.kind]
+    words += [f"for {', '.join(source.distros)}"] if source.distros else []
+    words += [f"versions {source.versions}"] if source.versions else []
+    return " ".join(words)
+
+
+def _modules(recipe: Recipe, flavour: str) -> list[str]:
+    """Return the names of a flavour's modules, from whatever source, each once."""
+    variants = recipe.variants(None, flavour)
+    return list(dict.fromkeys(m for variant in variants for m in variant.build.modules))

@@ -11,7 +11,7 @@ from provision.cli import options
 from provision.cli.output import megabytes, print_fields, print_json
 from provision.cli.target import Target, job, target
 from provision.files import write_atomic
-from provision.pin import ArchiveSource, GitSource, PackageSource, Pin, TreePin
+from provision.pin import Pin, TreePin
 from provision.pipeline.pin_file import pin_document
 
 
@@ -58,7 +58,7 @@ def _fields(pin: Pin) -> list[tuple[str, object]]:
         ("kernel tree", _tree(pin.tree) if pin.tree else None),
         ("tools", "\n".join(packages) or None),
         ("closure", _closure(pin)),
-        ("sources", "\n".join(_source(source) for source in pin.sources)),
+        ("sources", "\n".join(source.text for source in pin.sources)),
         ("patches", "\n".join(f"{p.name} {p.sha256}" for p in pin.patches) or None),
         ("recipe", pin.recipe),
         ("template", pin.template),
@@ -82,13 +82,3 @@ def _closure(pin: Pin) -> str | None:
     size = megabytes(sum(package.size for package in pin.closure))
     text = f"{len(pin.closure)} packages, {size}"
     return f"{text}\nupgraded in the base image: {', '.join(upgrades)}" if upgrades else text
-
-
-def _source(source: PackageSource | ArchiveSource | GitSource) -> str:
-    match source:
-        case PackageSource():
-            return f"{source.name} {source.version}"
-        case GitSource():
-            return f"{source.url} {source.commit}"
-        case ArchiveSource():
-            return f"{source.url} sha256:{source.sha256}"

@@ -1,0 +1,50 @@
+"""The recipe of a driver, ``driver.toml``: data types, and which source serves a distro."""
+
+from __future__ import annotations
+
+from provision.recipe.fields import PLACEHOLDERS, version_matches
+from provision.recipe.model import (
+    Flavour,
+    Hardware,
+    Installed,
+    InstalledFeature,
+    KernelRange,
+    Patch,
+    PciMatch,
+    Recipe,
+    Variant,
+)
+from provision.recipe.source import (
+    ArchiveRelease,
+    ArchiveReleases,
+    Build,
+    DebSource,
+    GitRelease,
+    GitReleases,
+    RecipeSource,
+    Source,
+    UserFile,
+)
+
+__all__ = [
+    "PLACEHOLDERS",
+    "ArchiveRelease",
+    "ArchiveReleases",
+    "Build",
+    "DebSource",
+    "Flavour",
+    "GitRelease",
+    "GitReleases",
+    "Hardware",
+    "Installed",
+    "InstalledFeature",
+    "KernelRange",
+    "Patch",
+    "PciMatch",
+    "Recipe",
+    "RecipeSource",
+    "Source",
+    "UserFile",
+    "Variant",
+    "version_matches",
+]

@@ -1,0 +1,181 @@
+"""Where a driver's source comes from: one model a kind, each with the distros that it serves.
+
+What a kind offers, pins and unpacks is in ``provision.sources``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from fnmatch import fnmatchcase
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Discriminator, Field, Tag
+
+from provision.documents import Frozen
+from provision.manifest import FeatureName, FileKind
+from provision.pin import (
+    ArchiveSource,
+    Commit,
+    GitSource,
+    Name,
+    PackageName,
+    Sha256,
+    Url,
+    Version,
+)
+from provision.recipe.fields import (
+    Argument,
+    DistroPattern,
+    SourcePath,
+    Specifiers,
+    Template,
+    version_matches,
+)
+
+
+class Build(Frozen):
+    """How the modules are built, inside the unpacked source.
+
+    Attributes:
+        package: Kind ``deb``: the package that has the source; its version is the driver's.
+        archive: A tarball in the source that holds the real tree.
+        directory: Where the command runs, relative to the unpacked tree.
+        packages: Build tools needed besides the compiler, make and the headers.
+        command: Argument list; never a shell line.
+        modules: The built files, relative to ``directory``.
+    """
+
+    package: PackageName | None = None
+    archive: SourcePath | None = None
+    directory: SourcePath = "."
+    packages: tuple[PackageName, ...] = ()
+    command: tuple[Argument, ...] = Field(min_length=1)
+    modules: tuple[SourcePath, ...] = Field(min_length=1)
+
+
+class UserFile(Frozen):
+    """A user-space file: where it lies in the unpacked source, and where in a container.
+
+    Attributes:
+        source: Path in the unpacked source (key ``from``); may be a glob for firmware and
+            miscellaneous files.
+        to: Path in the container; with a final ``/`` the file keeps its name.
+        links: Names of symbolic links to make beside it.
+    """
+
+    kind: FileKind
+    source: Template = Field(alias="from")
+    to: Template
+    links: tuple[Template, ...] = ()
+    features: tuple[FeatureName, ...] = ()
+
+    model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
+
+
+class Source(Frozen):
+    """What every kind of source has.
+
+    Attributes:
+        name: What patches and messages call it; None: its kind.
+        distros: What it serves: ids of os-release (``debian``), releases (``debian:12``) or
+            families (``apt``), as globs; empty: any.
+        versions: Driver versions that it serves; empty: any.
+        build: How each flavour is built from it, where that differs from the recipe's
+            ``[flavours.NAME.build]``.
+        files: Its user space; None: the recipe's ``[[files]]``.
+    """
+
+    name: Name | None = None
+    distros: tuple[DistroPattern, ...] = ()
+    versions: Specifiers = ""
+    build: dict[Name, Build] = Field(default_factory=dict)
+    files: tuple[UserFile, ...] | None = None
+
+    def build_of(self, flavour: str) -> Build | None:
+        """Return how a flavour is built from it; None: as the recipe says for all sources.
+
+        A kind that brings its own description of a build makes one of that.
+        """
+        return self.build.get(flavour)
+
+    def fits(self, distro: Collection[str], version: str | None = None) -> bool:
+        """Return whether it serves a distro, and a version of the driver.
+
+        Args:
+            distro: What the distro is called: its id, ``id:version`` and family.
+            version: The driver's; None: any will do.
+        """
+        is_served = not self.distros or any(
+            fnmatchcase(name, pattern) for pattern in self.distros for name in distro
+        )
+        return is_served and (version is None or version_matches(version, self.versions))
+
+
+class DebSource(Source):
+    """Packages of the target distro's own archive, with versions from its signed index.
+
+    Attributes:
+        components: Sections of the archive that they are in, besides ``main``.
+        userspace: Packages that are unpacked for ``files``, of the same version as the modules.
+        companions: The same, but released on their own: their newest version is taken.
+    """
+
+    kind: Literal["deb"]
+    components: tuple[Name, ...] = ()
+    userspace: tuple[PackageName, ...] = ()
+    companions: tuple[PackageName, ...] = ()
+
+
+class ArchiveRelease(Frozen):
+    """One released version as a tarball or zip file; ``strip``: leading path parts to drop."""
+
+    version: Version
+    url: Url
+    sha256: Sha256
+    strip: int = Field(default=1, ge=0)
+
+    def source(self) -> ArchiveSource:
+        """Return what goes into the Pin."""
+        return ArchiveSource(url=self.url, sha256=self.sha256, strip=self.strip)
+
+
+class GitRelease(Frozen):
+    """One released version as a git commit; sha256 of ``git archive --format=tar COMMIT``."""
+
+    version: Version
+    url: Url
+    commit: Commit
+    sha256: Sha256
+
+    def source(self) -> GitSource:
+        """Return what goes into the Pin."""
+        return GitSource(url=self.url, commit=self.commit, sha256=self.sha256)
+
+
+class ArchiveReleases(Source):
+    """A driver that its vendor publishes as files."""
+
+    kind: Literal["archive"]
+    releases: tuple[ArchiveRelease, ...] = Field(min_length=1)
+
+
+class GitReleases(Source):
+    """A driver that its vendor publishes as a git repository."""
+
+    kind: Literal["git"]
+    releases: tuple[GitRelease, ...] = Field(min_length=1)
+
+
+RecipeSource = Annotated[DebSource | ArchiveReleases | GitReleases, Field(discriminator="kind")]
+
+
+def _shape(value: object) -> str:
+    return "<table>" if isinstance(value, dict | Source) else "<list>"
+
+
+# [source], or [[source]] once or more; messages don't show the names in angle brackets.
+OneOrSeveral = Annotated[
+    Annotated[RecipeSource, Tag("<table>")]
+    | Annotated[tuple[RecipeSource, ...], Field(min_length=1), Tag("<list>")],
+    Discriminator(_shape),
+]

@@ -1,0 +1,96 @@
+"""The kinds of sources that drivers come from: one module a kind, behind one protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from provision.pin import Source
+from provision.recipe import Recipe, RecipeSource, Variant
+from provision.sources.deb import Deb
+from provision.sources.model import Market, Pinned, SourceKind, newest_first
+from provision.sources.releases import Releases
+
+__all__ = [
+    "Market",
+    "Offer",
+    "Pinned",
+    "SourceKind",
+    "components_of",
+    "kind_of",
+    "newest_first",
+    "offers",
+    "pin_offer",
+    "tools_of",
+    "unpacking",
+]
+
+_KINDS: Mapping[str, SourceKind[Any]] = {
+    "deb": Deb(),
+    "archive": Releases(),
+    "git": Releases(("ca-certificates", "git")),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A version of a driver that can be built for a distro, and what it is built from."""
+
+    version: str
+    variant: Variant[RecipeSource]
+
+
+def kind_of(source: RecipeSource) -> SourceKind[Any]:
+    """Return the module that serves a source."""
+    return _KINDS[source.kind]
+
+
+def offers(recipe: Recipe, flavour: str, market: Market) -> list[Offer]:
+    """Return the versions of a flavour that can be built for a distro.
+
+    In the order of the recipe's sources, and of each the newest first. A version is offered by the
+    first source that serves it on that distro, and by no other.
+    """
+    found = []
+    for variant in recipe.variants(market.names, flavour):
+        for version in kind_of(variant.source).versions(variant, market.index):
+            chosen = recipe.variant(market.names, flavour, version)
+            if chosen is not None and chosen.label == variant.label:
+                found.append(Offer(version, variant))
+    return found
+
+
+def pin_offer(driver: str, offer: Offer, market: Market) -> Pinned:
+    """Return what an offered version consists of; errors as ``SourceKind.pin``."""
+    return kind_of(offer.variant.source).pin(driver, offer.variant, offer.version, market)
+
+
+def components_of(recipe: Recipe, distro: Collection[str]) -> tuple[str, ...]:
+    """Return the components of a distro's archive that a recipe needs besides ``main``.
+
+    Args:
+        recipe: The driver's recipe.
+        distro: What the distro is called: its id, ``id:version`` and family.
+    """
+    wanted = {
+        component
+        for source in recipe.sources
+        if source.fits(distro)
+        for component in kind_of(source).components(source)
+    }
+    return tuple(sorted(wanted))
+
+
+def tools_of(variant: Variant[RecipeSource]) -> tuple[str, ...]:
+    """Return the packages, by Debian's names, that a build needs besides those of every build."""
+    return tuple(sorted({*kind_of(variant.source).tools, *variant.build.packages}))
+
+
+def unpacking(
+    variant: Variant[RecipeSource], sources: tuple[Source, ...]
+) -> tuple[list[Source], list[Source]]:
+    """Return the parts that are unpacked before the build, and those that are after it."""
+    kind = kind_of(variant.source)
+    late = [source for source in sources if kind.is_user_space(variant, source)]
+    return [source for source in sources if source not in late], late

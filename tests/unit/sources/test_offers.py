@@ -1,0 +1,201 @@
+"""Which versions of a driver there are on a distro, and from which of its sources."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provision.archive import ArchiveIndex
+from provision.errors import ConfigError
+from provision.recipe import Recipe
+from provision.sources import Market, components_of, offers, pin_offer
+from provision.sources.deb import package_of_version
+from unit.fake_archive import index_of, stanza
+from unit.recipes import recipe
+
+SHA256 = "0" * 64
+PACKAGES = {
+    ("bookworm", "main"): stanza("tool-source", "1.9-2"),
+    ("bookworm-security", "main"): "\n".join(
+        [stanza("tool-source", "1.10-0+deb12u1"), stanza("tool-source", "1.9-2+deb12u1")]
+    ),
+}
+DEBIAN = ("debian", "debian:12", "apt")
+ROCKY = ("rocky", "rocky:9", "dnf")
+BUILD = {"command": ["make"], "modules": ["tool.ko"]}
+PLAIN = {"plain": {"licences": ["MIT"], "build": BUILD}}
+DEB = {
+    "kind": "deb",
+    "distros": ["debian"],
+    "build": {"plain": {**BUILD, "package": "tool-source"}},
+}
+
+
+def archive(*versions: str, **more: object) -> dict[str, Any]:
+    releases = [
+        {"version": version, "url": f"https://driver.example/{version}.zip", "sha256": SHA256}
+        for version in versions
+    ]
+    return {"kind": "archive", "releases": releases, **more}
+
+
+def several(*sources: dict[str, Any], **changes: object) -> Recipe:
+    return recipe(**{"source": list(sources), "flavours": PLAIN, "patches": [], **changes})
+
+
+def offered(
+    of: Recipe, names: tuple[str, ...], index: ArchiveIndex | None = None
+) -> list[tuple[str, str]]:
+    found = offers(of, of.default_flavour, Market("here", names, index))
+    return [(offer.variant.label, offer.version) for offer in found]
+
+
+def test_packages_offer_their_upstream_versions_once(tmp_path: Path) -> None:
+    index = index_of(tmp_path, PACKAGES)
+    assert offered(recipe(), DEBIAN, index) == [("deb", "1.10"), ("deb", "1.9")]
+    assert offers(recipe(), "other", Market("debian 12", DEBIAN, index)) == []
+    assert offered(recipe(), ROCKY) == []
+    index.close()
+
+
+def test_the_newest_revision_of_a_version_is_taken(tmp_path: Path) -> None:
+    index = index_of(tmp_path, PACKAGES)
+    package = package_of_version(index, "tool-source", "1.9")
+    assert package is not None
+    assert package.version == "1.9-2+deb12u1"
+    assert package_of_version(index, "tool-source", "1.8") is None
+    index.close()
+
+
+def test_releases_of_a_vendor_stand_in_the_recipe() -> None:
+    found = offered(several(archive("9.0.2.140", "10.0.0", "9.0.10")), ROCKY)
+    assert [version for _, version in found] == ["10.0.0", "9.0.10", "9.0.2.140"]
+
+
+def test_each_distro_has_its_own_source(tmp_path: Path) -> None:
+    index = index_of(tmp_path, PACKAGES)
+    of = several(DEB, archive("2.0", "1.10"))
+    # Another version than the packages' comes from the other source only if the first is limited.
+    assert offered(of, DEBIAN, index) == [("deb", "1.10"), ("deb", "1.9")]
+    assert offered(of, ROCKY) == [("archive", "2.0"), ("archive", "1.10")]
+    limited = several({**DEB, "versions": "<2"}, archive("2.0", "1.10"))
+    assert offered(limited, DEBIAN, index) == [
+        ("deb", "1.10"),
+        ("deb", "1.9"),
+        ("archive", "2.0"),
+    ]
+    index.close()
+
+
+@pytest.mark.parametrize(
+    ("pattern", "serves"),
+    [
+        ("debian", True),
+        ("deb*", True),
+        ("debian:12", True),
+        ("debian:1?", True),
+        ("apt", True),
+        ("debian:13", False),
+        ("rocky", False),
+    ],
+)
+def test_distros_are_ids_releases_and_families(pattern: str, *, serves: bool) -> None:
+    of = several(archive("1.0", distros=[pattern]))
+    assert bool(offered(of, DEBIAN)) is serves
+
+
+def test_a_source_may_have_a_build_and_files_of_its_own() -> None:
+    own = {"plain": {**BUILD, "directory": "kernel", "command": ["make", "own"]}}
+    file = {"kind": "binary", "from": "tool", "to": "/usr/bin/tool", "features": ["compute"]}
+    of = several(
+        archive("1", distros=["rocky"], name="one", build=own, files=[file]),
+        archive("1", name="two"),
+    )
+    one, two = (of.variant(names, "plain", "1") for names in (ROCKY, DEBIAN))
+    assert one is not None
+    assert two is not None
+    assert (one.label, one.build.command, one.files[0].to) == (
+        "one",
+        ("make", "own"),
+        "/usr/bin/tool",
+    )
+    assert (two.label, two.build.command, two.files) == ("two", ("make",), of.files)
+
+
+def test_a_flavour_comes_from_the_sources_that_build_it() -> None:
+    flavours = {**PLAIN, "other": {"licences": ["MIT"]}}
+    other = archive("2", name="b", build={"other": BUILD})
+    of = several(archive("1", name="a", distros=["rocky"]), other, flavours=flavours)
+    found = {
+        flavour: [o.variant.label for o in offers(of, flavour, Market("", ROCKY))]
+        for flavour in ("plain", "other")
+    }
+    assert found == {"plain": ["a"], "other": ["b"]}
+
+
+def test_what_is_pinned_is_of_the_source_that_offers_it() -> None:
+    of = several(archive("1", name="a", versions="<2"), archive("2", "1", name="b"))
+    market = Market("rocky 9", ROCKY)
+    pinned = {o.version: pin_offer("tool", o, market).sources for o in offers(of, "plain", market)}
+    assert [(v, [s.address for s in sources]) for v, sources in pinned.items()] == [
+        ("1", ["https://driver.example/1.zip"]),
+        ("2", ["https://driver.example/2.zip"]),
+    ]
+
+
+def test_components_are_those_of_the_sources_for_a_distro() -> None:
+    of = several({**DEB, "components": ["main", "contrib"]}, archive("1"))
+    assert components_of(of, DEBIAN) == ("contrib",)
+    assert components_of(of, ROCKY) == ()
+
+
+def refused(*sources: dict[str, Any], **changes: object) -> str:
+    with pytest.raises(ConfigError) as caught:
+        several(*sources, **changes)
+    return caught.value.details or ""
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "claimed"),
+    [
+        ({"distros": ["debian", "rocky"]}, {"distros": ["rocky"]}, "rocky"),
+        ({"distros": ["deb*"]}, {"distros": ["debian", "rocky"]}, "debian"),
+        ({}, {}, "every distro"),
+        ({}, {"distros": ["rocky"]}, "rocky"),
+        ({"versions": "<2"}, {"versions": "<2"}, "every distro"),
+    ],
+)
+def test_two_sources_for_one_distro_are_refused_by_name(
+    first: dict[str, Any], second: dict[str, Any], claimed: str
+) -> None:
+    found = refused(archive("1", name="one", **first), archive("1", name="two", **second))
+    assert f"the sources 'one' and 'two' both serve {claimed}: give them other" in found
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({"distros": ["debian"]}, {}),
+        ({"distros": ["debian"]}, {"distros": ["*"]}),
+        ({"versions": "<2"}, {"versions": ">=2"}),
+    ],
+)
+def test_a_later_source_may_serve_the_rest(first: dict[str, Any], second: dict[str, Any]) -> None:
+    assert len(several(archive("1", name="a", **first), archive("1", name="b", **second)).sources)
+
+
+def test_mistakes_of_sources_are_named_together() -> None:
+    found = refused(
+        archive("1", distros=["debian"], build={"third": BUILD}),
+        archive("2", build={"plain": {**BUILD, "package": "tool"}}),
+        flavours={**PLAIN, "other": {"licences": ["MIT"]}},
+        patches=[{"file": "a.patch", "sources": ["run"], "reason": "why"}],
+    )
+    for part in (
+        "two sources are called 'archive': give them names of their own",
+        "the source 'archive' builds the unknown flavour 'third'",
+        "the source 'archive' is no packages, but build.plain has a package",
+        "flavours.other.build is missing, and no source builds that flavour itself",
+        "patch a.patch names the unknown source 'run'",
+    ):
+        assert part in found
