@@ -19,8 +19,8 @@ from provision.fetch import (
     Signed,
     UnreachableError,
     download,
-    get,
     get_signed,
+    get_small,
     http,
     verify_signed,
 )
@@ -142,15 +142,15 @@ def test_nobody_listening_is_unreachable(server: Server, tmp_path: Path) -> None
 
 def test_a_small_file_is_read_up_to_its_limit(server: Server) -> None:
     server.answer(200, b"12345")
-    assert get(server.url, limit=5) == b"12345"
+    assert get_small(server.url, limit=5) == b"12345"
     with pytest.raises(ProvisionError, match="larger than 4 bytes"):
-        get(server.url, limit=4)
+        get_small(server.url, limit=4)
 
 
 def test_impatient_reading_asks_once(server: Server) -> None:
     server.answer(503)
     with pytest.raises(UnreachableError):
-        get(server.url, limit=5, patient=False)
+        get_small(server.url, limit=5, patient=False)
     assert len(server.requests) == 1
 
 
@@ -171,9 +171,9 @@ def test_https_does_not_lead_to_plain_http(
     monkeypatch.setattr(http, "_opened", lambda *_: last)
     if is_refused:
         with pytest.raises(ProvisionError, match="without TLS"):
-            get(begun, limit=10)
+            get_small(begun, limit=10)
     else:
-        assert get(begun, limit=10) == b"sum"
+        assert get_small(begun, limit=10) == b"sum"
 
 
 @pytest.mark.parametrize("status", [404, 410])

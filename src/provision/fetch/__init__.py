@@ -9,8 +9,8 @@ from provision.fetch.http import (
     download,
     download_signed,
     download_summed,
-    get,
     get_signed,
+    get_small,
 )
 from provision.fetch.signature import SignatureError, verify_signed
 
@@ -22,7 +22,7 @@ __all__ = [
     "download",
     "download_signed",
     "download_summed",
-    "get",
     "get_signed",
+    "get_small",
     "verify_signed",
 ]

@@ -206,7 +206,7 @@ def _download_any(url: str, destination: Path, limit: int, progress: Progress) -
 
 
 def _published_md5(url: str) -> str:
-    text = get(f"{url}.md5", limit=_MAX_SUM).decode("ascii", "replace").split()
+    text = get_small(f"{url}.md5", limit=_MAX_SUM).decode("ascii", "replace").split()
     if not text or not _MD5.fullmatch(text[0]):
         raise ProvisionError(
             f"'{url}.md5' holds no MD5.",
@@ -215,7 +215,7 @@ def _published_md5(url: str) -> str:
     return text[0].lower()
 
 
-def get(url: str, *, limit: int, patient: bool = True) -> bytes:
+def get_small(url: str, *, limit: int, patient: bool = True) -> bytes:
     """Return a small file about whose content nothing is known beforehand.
 
     An address of HTTPS that leads to one of plain HTTP is refused: nothing else vouches for it.

@@ -18,7 +18,7 @@ from typing import Literal
 
 from provision.documents import Frozen, load_json
 from provision.errors import ProvisionError
-from provision.fetch import get
+from provision.fetch import get_small
 from provision.files import write_atomic
 from provision.releases import formats, indexes
 from provision.releases.formats import Release
@@ -222,14 +222,14 @@ def _git_tags(source: GitTags, url: str) -> tuple[Release, ...]:
 
 def _package_index(source: PackageIndex, url: str) -> tuple[Release, ...]:
     if source.kind == "deb-index":
-        content = get(url, limit=_MAX_INDEX, patient=False)
+        content = get_small(url, limit=_MAX_INDEX, patient=False)
         return indexes.deb_index(content, url=url, package=source.package)
     base = url.rstrip("/")
     description = f"{base}/repodata/repomd.xml"
     packages = f"{base}/{indexes.primary_of(_page(description), url=description)}"
-    content = get(packages, limit=_MAX_INDEX, patient=False)
+    content = get_small(packages, limit=_MAX_INDEX, patient=False)
     return indexes.rpm_index(content, url=packages, package=source.package)
 
 
 def _page(url: str) -> bytes:
-    return get(url, limit=_MAX_ANSWER, patient=False)
+    return get_small(url, limit=_MAX_ANSWER, patient=False)

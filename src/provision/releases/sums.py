@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from urllib.parse import unquote, urlsplit
 
 from provision.errors import NotFoundError, ProvisionError, UsageError
-from provision.fetch import get
+from provision.fetch import get_small
 from provision.releases.formats import redistributed_sums
 
 # A list of sums of some thousand files.
@@ -44,7 +44,7 @@ def published_sum(url: str, *, checksums: str) -> str:
             resolution="Name an address that begins with https:// as 'checksums', or give the"
             " file's 'sha256' itself.",
         )
-    content = get(checksums, limit=_MAX_SUMS)
+    content = get_small(checksums, limit=_MAX_SUMS)
     if content.lstrip()[:1] == b"{":
         found = redistributed_sums(content, url=checksums).get(url)
         sums = set() if found is None else {found}
