@@ -5,11 +5,13 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import BytesIO
 from pathlib import Path
 from threading import Thread
 from typing import ClassVar
 
 import pytest
+import requests
 
 from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.fetch import (
@@ -19,6 +21,7 @@ from provision.fetch import (
     download,
     download_summed,
     get_signed,
+    get_small,
     http,
     verify_signed,
 )
@@ -136,6 +139,42 @@ def test_nobody_listening_is_unreachable(server: Server, tmp_path: Path) -> None
     server.server_close()
     with pytest.raises(UnreachableError):
         download(server.url, sha256=SHA256, destination=tmp_path / "f")
+
+
+def test_a_small_file_is_read_up_to_its_limit(server: Server) -> None:
+    server.answer(200, b"12345")
+    assert get_small(server.url, limit=5) == b"12345"
+    with pytest.raises(ProvisionError, match="larger than 4 bytes"):
+        get_small(server.url, limit=4)
+
+
+def test_impatient_reading_asks_once(server: Server) -> None:
+    server.answer(503)
+    with pytest.raises(UnreachableError):
+        get_small(server.url, limit=5, patient=False)
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("begun", "ended", "is_refused"),
+    [
+        ("https://vendor.example/a", "http://vendor.example/b", True),
+        ("https://vendor.example/a", "https://mirror.example/b", False),
+        ("http://vendor.example/a", "http://vendor.example/b", False),
+    ],
+)
+def test_https_does_not_lead_to_plain_http(
+    monkeypatch: pytest.MonkeyPatch, begun: str, ended: str, *, is_refused: bool
+) -> None:
+    first, last = requests.Response(), requests.Response()
+    first.url, last.url, last.status_code = begun, ended, 200
+    last.history, last.raw = [first], BytesIO(b"sum")
+    monkeypatch.setattr(http, "_opened", lambda *_: last)
+    if is_refused:
+        with pytest.raises(ProvisionError, match="without TLS"):
+            get_small(begun, limit=10)
+    else:
+        assert get_small(begun, limit=10) == b"sum"
 
 
 @pytest.mark.parametrize("status", [404, 410])

@@ -20,7 +20,7 @@ class DesiredDriver:
 
     Attributes:
         name: Its name in the catalogue.
-        version: ``latest``, a branch or a version.
+        version: ``latest``, a branch, a kind of branch or a version.
         flavour: One of its flavours; None: its default.
         options: Parameters of its modules: module, name, value.
     """

@@ -19,6 +19,7 @@ from provision.agent.inhibit import shutdown_delayed
 from provision.agent.inputs import wish
 from provision.agent.model import Desired, DesiredDriver, Observed, Slot
 from provision.agent.plan import Action, Mode
+from provision.archive import compare_versions
 from provision.errors import ProvisionError
 from provision.host.kernel import kernel_release
 from provision.image.engine import Engine, EngineLostError
@@ -34,6 +35,7 @@ from provision.install.state import (
     store_state,
     update_state,
 )
+from provision.pin import Pin
 from provision.pipeline.images import open_engine
 from provision.pipeline.obtaining import Obtained, obtain
 from provision.pipeline.resolution import Resolved, Wanted
@@ -98,9 +100,10 @@ class Preparer:
         with shutdown_delayed(self.root, why) if is_next else nullcontext():
             resolved = self._resolve(driver, action)
             pin = resolved.pin
-            if self.mode.update and slot.is_current and pin.driver.version == slot.version:
+            if self.mode.update and slot.is_current and not _is_newer(pin, slot):
                 self._forget_failure(action)
-                return f"{pin.driver.version} is the newest"
+                return _stays(pin, slot)
+            self._refuse_older(driver, action, slot, pin)
             if pin.short_digest in slot.rejected and not self.mode.retry:
                 raise _rejected(pin.short_digest, driver, action)
             is_damaged = not slot.is_whole and slot.digest == pin.short_digest
@@ -117,6 +120,25 @@ class Preparer:
             f"'{obtained.entry}' is removed again and again.",
             resolution="Look for a second 'provision gc' that runs all the time.",
         )
+
+    def _refuse_older(self, driver: DesiredDriver, action: Action, slot: Slot, pin: Pin) -> None:
+        """Refuse to replace a version by an older one that nobody asked for.
+
+        Raises:
+            ProvisionError: What is offered for the same wish is older than what serves.
+        """
+        known = load_state(Layout(self.root, driver.name)).of(action.kernel)
+        if known.wish != wish(driver) or not slot.is_whole or slot.version is None:
+            return
+        if compare_versions(pin.driver.version, slot.version) < 0:
+            raise ProvisionError(
+                f"{driver.name} {slot.version} for {action.kernel} would be replaced by"
+                f" {pin.driver.version}, which is older: {slot.version} is not offered any more, or"
+                " not known to build there.",
+                resolution="To go back on purpose, name the version in"
+                f" /etc/provision/provision.toml: [drivers.{driver.name}] version ="
+                f' "{pin.driver.version}".',
+            )
 
     def _solved_again(
         self,
@@ -262,6 +284,17 @@ class Preparer:
             return state.updated(action.kernel, replace(state.of(action.kernel), failure=None))
 
         update_state(Layout(self.root, action.driver), changed)
+
+
+def _is_newer(pin: Pin, slot: Slot) -> bool:
+    return slot.version is None or compare_versions(pin.driver.version, slot.version) > 0
+
+
+def _stays(pin: Pin, slot: Slot) -> str:
+    """Say why what is there stays."""
+    if pin.driver.version == slot.version:
+        return f"{slot.version} is the newest"
+    return f"{slot.version} stays: what is offered now is older ({pin.driver.version})"
 
 
 def _rejected(digest: str, driver: DesiredDriver, action: Action) -> RejectedError:

@@ -13,6 +13,7 @@ COMMANDS: Mapping[str, str] = {
     "facts": "Show what this host is: distro, kernel, engines, devices.",
     "drivers": "List the drivers of the catalogue.",
     "kernels": "List the packaged kernels, and whether a driver builds on each.",
+    "versions": "Show which versions of a driver are installed and offered.",
     "resolve": "Decide every input of a build: the Pin.",
     "render": "Write the Dockerfile and build context of a Pin.",
     "base": "Make the base image of a distro where it can't be pulled.",

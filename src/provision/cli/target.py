@@ -88,7 +88,10 @@ def target(command: Callable[..., None]) -> Callable[..., None]:
         ),
         options.distro,
         click.option(
-            "--version", metavar="VERSION", help="Version of the driver.  [the newest that suits]"
+            "--version",
+            metavar="VERSION",
+            help="Version of the driver, a branch (535), or a kind of branch (lts, production,"
+            " new-feature).  [the newest that suits]",
         ),
         options.flavour,
         click.option("--base", metavar="IMAGE", help="Base image: NAME:TAG or NAME@sha256:…"),

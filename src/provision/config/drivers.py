@@ -46,7 +46,8 @@ class DriverConfig(Frozen):
     """One driver that the host should have, such as ``[drivers.nvidia]``.
 
     Attributes:
-        version: ``latest``, a branch (``535``, ``0.12``: its newest version), or one version.
+        version: ``latest``, a branch (``535``, ``0.12``: its newest version), a kind of branch
+            (``lts``, ``production``, ``new-feature``), or one version.
         flavour: One of the driver's flavours; None: its default.
         options: Parameters of its modules: ``{ module = { name = value } }``.
     """
@@ -84,7 +85,7 @@ class PolicyConfig(Frozen):
         unload: Whether a module that is not in use may be unloaded for a newer one.
         prebuild: Whether modules are built for kernels that may boot next.
         keep: How many artifacts are kept of each kernel beyond those that are needed.
-        update: Whether the timer may move ``latest`` and branches forward.
+        update: Whether the timer may move versions forward that are not fixed.
         hold_updates: Whether an update of the system is held that drivers don't build for, where
             its updater can be told (Flatcar).
     """

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from provision.archive import default_cache
 from provision.distros import distro_named, find_distro
 from provision.doctor.finding import Finding
 from provision.doctor.scene import Driver, Scene
 from provision.errors import NotFoundError
 from provision.install.state import Failure
+from provision.releases import how_to_switch, kept, known_branches, today
 from provision.render.templates import family_of
 from provision.rootfs import in_root
 
@@ -119,6 +121,26 @@ def kernel_range(scene: Scene) -> Iterator[Finding]:
                     " keep the older kernel",
                     driver.name,
                 )
+
+
+def branch(scene: Scene) -> Iterator[Finding]:
+    """Each driver is of a branch that its vendor still cares for."""
+    for driver in scene.drivers:
+        if driver.recipe is None or driver.manifest is None:
+            continue
+        upstream, version = driver.recipe.upstream, driver.manifest.pin.driver.version
+        # What the vendor said last: nothing is asked here.
+        readings = kept(upstream, machine=scene.facts.arch, distro=None, folder=default_cache())
+        branches = known_branches(upstream, readings)
+        found = branches.of(version)
+        if found.has_ended(today()):
+            yield Finding(
+                "warn",
+                f"{version} is of the branch {found.name}, whose life ended on {found.last_day}",
+                "its vendor corrects nothing in it any more, nor makes it build on newer kernels",
+                how_to_switch(driver.name, branches.successor(found, today())),
+                driver.name,
+            )
 
 
 def distro(scene: Scene) -> Iterator[Finding]:

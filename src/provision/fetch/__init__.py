@@ -11,6 +11,7 @@ from provision.fetch.http import (
     download_signed,
     download_summed,
     get_signed,
+    get_small,
 )
 from provision.fetch.signature import SignatureError, verify_signed
 
@@ -24,5 +25,6 @@ __all__ = [
     "download_signed",
     "download_summed",
     "get_signed",
+    "get_small",
     "verify_signed",
 ]

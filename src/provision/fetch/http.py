@@ -40,6 +40,10 @@ _MAX_SIGNED = 16 << 20
 # Of what no index gives the size of. The largest driver has less than 1 GiB.
 LARGEST = 4 << 30
 _MAX_SUM = 4096
+# Of what is read into memory: small pieces, so that the time is looked at now and then.
+_SMALL_CHUNK = 1 << 12
+# Seconds for such a file as a whole.
+_WITHIN = 120.0
 _MD5 = re.compile(r"[0-9A-Fa-f]{32}")
 _NUMBER = re.compile(r"[0-9]{1,18}")
 _RETRIED_STATUS = frozenset({408, 429, 500, 502, 503, 504})
@@ -225,7 +229,7 @@ def download_any(url: str, *, destination: Path, limit: int, progress: Progress 
 
 
 def _published_md5(url: str) -> str:
-    text = _get(f"{url}.md5", limit=_MAX_SUM, secure=True).decode("ascii", "replace").split()
+    text = get_small(f"{url}.md5", limit=_MAX_SUM, secure=True).decode("ascii", "replace").split()
     if not text or not _MD5.fullmatch(text[0]):
         raise ProvisionError(
             f"'{url}.md5' holds no MD5.",
@@ -234,15 +238,50 @@ def _published_md5(url: str) -> str:
     return text[0].lower()
 
 
-def _get(url: str, *, limit: int, secure: bool = False) -> bytes:
-    """Return a small file."""
-    for last in _attempts():
+def get_small(url: str, *, limit: int, patient: bool = True, secure: bool = False) -> bytes:
+    """Return a small file about whose content nothing is known beforehand.
+
+    An address of HTTPS that leads to one of plain HTTP is refused: nothing else vouches for it.
+
+    Args:
+        url: Its address.
+        limit: Bytes that it may have.
+        patient: Whether connection trouble is worth several attempts.
+        secure: Whether plain HTTP is refused from the start.
+
+    Raises:
+        NotFoundError: The server doesn't have it.
+        UnreachableError: The server can't be reached, kept failing, or takes too long.
+        ProvisionError: It is too large, or the server sent us to plain HTTP.
+    """
+    for last in _attempts(_ATTEMPTS if patient else 1):
+        end = time.monotonic() + _WITHIN
         try:
             with _request(url, {}, secure=secure) as response:
-                return b"".join(_content(response, limit=limit))
+                _refuse_downgrade(url, response)
+                return b"".join(_until(end, _content(response, limit=limit, chunk=_SMALL_CHUNK)))
         except _TroubleError as error:
             _give_up_or_wait(url, error, last=last)
     raise AssertionError("the last attempt returns or raises")
+
+
+def _until(end: float, chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield what comes before a time of the monotonic clock."""
+    for chunk in chunks:
+        if time.monotonic() > end:
+            raise _TroubleError(f"the transfer took more than {_WITHIN:g} s")
+        yield chunk
+
+
+def _refuse_downgrade(url: str, response: requests.Response) -> None:
+    passed = [hop.url for hop in (*response.history, response)]
+    plain = next((hop for hop in passed if not hop.startswith("https:")), None)
+    if url.startswith("https:") and plain is not None:
+        raise ProvisionError(
+            f"'{url}' leads to an address without TLS: '{plain}'.",
+            resolution="Someone on the way may have changed it: try another network, or ask who"
+            " runs the proxy.",
+        )
 
 
 def get_signed(
@@ -381,7 +420,7 @@ def _check_status(url: str, response: requests.Response) -> None:
         )
 
 
-def _content(response: requests.Response, *, limit: int) -> Iterator[bytes]:
+def _content(response: requests.Response, *, limit: int, chunk: int = _CHUNK) -> Iterator[bytes]:
     """Yield a response's content, never more than the limit.
 
     A transfer that ends early is connection trouble.
@@ -390,11 +429,11 @@ def _content(response: requests.Response, *, limit: int) -> Iterator[bytes]:
     received = 0
     if expected is not None and expected > limit:
         raise _too_large(response.url, limit)
-    for chunk in response.iter_content(_CHUNK):
-        received += len(chunk)
+    for piece in response.iter_content(chunk):
+        received += len(piece)
         if received > limit:
             raise _too_large(response.url, limit)
-        yield chunk
+        yield piece
     if expected is not None and received < expected:
         raise _TroubleError(f"the transfer ended after {received} of {expected} bytes")
 

@@ -19,6 +19,7 @@ from provision.image.packages import PackageStore
 from provision.image.references import names_registry
 from provision.image.solve import solve
 from provision.pin import PIN_LABEL, BasePin, ClosurePackage, DistroPin, PackagePin, Pin
+from provision.pipeline.following import followed_branches
 from provision.pipeline.settings import Settings
 from provision.pipeline.solving import (
     archive_repositories,
@@ -47,7 +48,8 @@ class Wanted:
         driver: Its name in the catalogue.
         kernel: The kernel's release; None: the one that runs.
         distro: ``debian:12``; None: the host's.
-        version: The driver's version, or a branch of it; None: the newest that suits the kernel.
+        version: The driver's version, a branch of it, or a kind of branch (``lts``); None or
+            ``latest``: the newest that suits the kernel.
         flavour: One of the driver's flavours; None: its default.
         base: Base image; None: what provision.toml names, or the distro's own.
         prefer: A version to stay with as long as that is possible; None: the newest is wanted.
@@ -149,7 +151,7 @@ def resolve_solved(
         NotFoundError: As ``resolve_packaged``.
         ProvisionError: The archive or the engine failed.
     """
-    request = request_of(settings, wanted)
+    request = request_of(settings, wanted, progress=progress)
     decision, repositories = _decided(settings, request, target, tree, progress)
     asked = base_request(settings, target.distro, reference=wanted.base)
     base = named_base(asked) or find_base(engine(), asked, progress=progress)
@@ -213,17 +215,26 @@ class _Solved:
     packages: tuple[ClosurePackage, ...]
 
 
-def request_of(settings: Settings, wanted: Wanted) -> Request:
+def request_of(settings: Settings, wanted: Wanted, *, progress: Progress = silent) -> Request:
     """Return what is asked for, with the host's kernel where none is named.
 
+    A kind of branch (``lts``) becomes the branches that are of it.
+
     Raises:
-        NotFoundError: None is named, and the host has none.
+        NotFoundError: None is named, and the host has none; or the driver is unknown.
     """
     facts = read_facts(settings.root)
     return Request(
         kernel=wanted.kernel or own_kernel(settings, facts),
         architecture=facts.arch,
-        version=wanted.version,
+        version=None if wanted.version == "latest" else wanted.version,
+        branches=followed_branches(
+            settings,
+            wanted.driver,
+            wanted.version,
+            is_chosen=wanted.prefer is not None,
+            progress=progress,
+        ),
         flavour=wanted.flavour,
         prefer=wanted.prefer,
         force=wanted.force,

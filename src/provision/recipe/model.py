@@ -25,6 +25,7 @@ from provision.recipe.fields import (
     version_matches,
 )
 from provision.recipe.source import Build, OneOrSeveral, RecipeSource, UserFile
+from provision.upstream import Upstream
 
 
 class PciMatch(Frozen):
@@ -177,6 +178,7 @@ class Recipe(Frozen):
     files: tuple[UserFile, ...] = ()
     host: HostNeeds = HostNeeds()
     installed: Installed | None = None
+    upstream: Upstream = Upstream()
 
     model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from provision.resolve.kernels import buildable_kernels, newest_kernel
+from provision.resolve.kernels import buildable_kernels, newest_kernel, suitable_versions
 from provision.resolve.recipe_digest import recipe_digest
 from provision.resolve.request import KernelTree, Request
 from provision.resolve.resolver import (
@@ -24,4 +24,5 @@ __all__ = [
     "decide_in_image",
     "newest_kernel",
     "recipe_digest",
+    "suitable_versions",
 ]

@@ -1,13 +1,47 @@
-"""Which kernels a driver builds on."""
+"""Which versions and kernels of a driver go together."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from provision.archive import ArchiveIndex
 from provision.distros import source_names
 from provision.distros.apt_headers import packaged_kernels
 from provision.errors import NotFoundError
 from provision.recipe import Recipe, version_matches
+from provision.resolve.request import Request
 from provision.sources import Market, offers
+
+
+def suitable_versions(
+    recipe: Recipe, offered: Sequence[str], request: Request
+) -> tuple[list[str], list[str]]:
+    """Return the offered versions that a request accepts, the best first.
+
+    Args:
+        recipe: The driver's recipe.
+        offered: The versions that can be built, the newest first.
+        request: What is wanted.
+
+    Returns:
+        All of them, and those of them that are known to build on the kernel.
+    """
+    wish = request.version
+    if wish is None:
+        found = list(offered)
+    elif request.branches is not None:
+        found = [v for branch in request.branches for v in offered if _is_of(v, branch)]
+    else:
+        found = [wish] if wish in offered else [v for v in offered if _is_of(v, wish)]
+    if found == [wish]:
+        # Who names a version gets it; whether it fits is asked afterwards.
+        return found, found
+    return found, [v for v in found if recipe.builds_on(version=v, kernel_release=request.kernel)]
+
+
+def _is_of(version: str, branch: str) -> bool:
+    """Whether a version belongs to a branch: ``535.261.03`` to ``535`` and to ``535.261``."""
+    return version == branch or version.startswith(f"{branch}.")
 
 
 def buildable_kernels(

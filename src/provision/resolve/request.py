@@ -16,7 +16,10 @@ class Request:
         kernel: The kernel's release, as ``uname -r`` prints it.
         architecture: The kernel's architecture, as ``uname -m`` prints it.
         version: The driver's version, or a branch of it (``535``, ``0.12``), which stands for its
-            newest version that fits the kernel; None: the newest of all that fits.
+            newest version that fits the kernel, or a kind of branch (``lts``); None: the newest of
+            all that fits.
+        branches: The branches that are of the kind that ``version`` names, in the order of
+            preference; None: it names none.
         flavour: One of the recipe's flavours; None: its default.
         prefer: A version to stay with, as long as it is offered, asked for and fits the kernel.
         force: Whether to go on where the recipe doesn't know the kernel.
@@ -25,6 +28,7 @@ class Request:
     kernel: str
     architecture: str
     version: str | None = None
+    branches: tuple[str, ...] | None = None
     flavour: str | None = None
     prefer: str | None = None
     force: bool = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -26,10 +26,11 @@ from provision.pin import (
     Pin,
 )
 from provision.recipe import Recipe
-from provision.resolve.kernels import buildable_kernels, known_ranges
+from provision.resolve.kernels import buildable_kernels, known_ranges, suitable_versions
 from provision.resolve.recipe_digest import recipe_digest
 from provision.resolve.request import KernelTree, Request
 from provision.sources import Market, Offer, kind_of, offers, pin_offer, tools_of
+from provision.upstream import CHANNELS
 
 
 class Solved(Protocol):
@@ -214,29 +215,26 @@ def _offer(recipe: Recipe, flavour: str, request: Request, market: Market) -> Of
     Of each source the newest comes first; a recipe's first source that serves the distro goes
     before the others.
     """
-    offered = offers(recipe, flavour, market)
+    offered = {offer.version: offer for offer in offers(recipe, flavour, market)}
     if not offered and (request.version is None or market.index is None):
         raise _nothing_offered(recipe, flavour, market)
-    wanted = request.version
-    candidates = [o for o in offered if wanted in {None, o.version}] or [
-        o for o in offered if wanted is not None and _is_of(o.version, wanted)
-    ]
+    candidates, fitting = suitable_versions(recipe, list(offered), request)
     if not candidates:
         raise NotFoundError(
-            f"'{recipe.name}' ({flavour}) has no version {wanted} for {market.distro}.",
-            resolution=_choices(wanted or "", [offer.version for offer in offered]),
+            f"'{recipe.name}' ({flavour}) has no version {request.version} for {market.distro}.",
+            resolution=_offers(request, list(offered)),
             details=_looked_in(recipe, flavour, market),
         )
-    fitting = [
-        o for o in candidates if recipe.builds_on(version=o.version, kernel_release=request.kernel)
-    ]
-    preferred = [offer for offer in fitting if offer.version == request.prefer]
-    return (preferred or fitting or candidates)[0]
+    chosen = request.prefer if request.prefer in fitting else (fitting or candidates)[0]
+    return offered[chosen]
 
 
-def _is_of(version: str, branch: str) -> bool:
-    """Whether a version belongs to a branch: ``535.261.03`` to ``535`` and to ``535.261``."""
-    return version.startswith(f"{branch}.")
+def _offers(request: Request, offered: Sequence[str]) -> str:
+    """Say what there is instead of what was asked for."""
+    if request.branches is None:
+        return _choices(request.version or "", offered, also=CHANNELS)
+    kinds = ", ".join(request.branches) or "none that are known"
+    return f"Branches of this kind: {kinds}. {_choices('', offered)}"
 
 
 def _nothing_offered(recipe: Recipe, flavour: str, market: Market) -> NotFoundError:
@@ -306,8 +304,8 @@ def _packaged(kernels: list[str]) -> str:
     return f"packaged kernels that it builds on: {', '.join(kernels) or 'none'}"
 
 
-def _choices(wanted: str, there: Iterable[str]) -> str:
+def _choices(wanted: str, there: Iterable[str], *, also: Iterable[str] = ()) -> str:
     names = list(there)
-    close = difflib.get_close_matches(wanted, names, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(wanted, [*names, *also], n=1, cutoff=0.5)
     guess = f"Did you mean '{close[0]}'? " if close else ""
     return f"{guess}There are {', '.join(names) or 'none'}."

@@ -43,6 +43,7 @@ class Host:
         kernel: Its running kernel.
         broken: What is raised instead of making an artifact, by kernel or driver.
         newest: The version that ``latest`` is.
+        is_gone: Whether versions that were chosen before are not offered any more.
         wanted: What was resolved.
         notes: What was said.
     """
@@ -51,6 +52,7 @@ class Host:
     kernel: kernels.Kernel
     broken: dict[str, ProvisionError] = field(default_factory=dict)
     newest: str = NEWEST
+    is_gone: bool = False
     wanted: list[Wanted] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -149,7 +151,8 @@ class Host:
         for what in (release, wanted.driver):
             if what in self.broken:
                 raise self.broken[what]
-        version = wanted.version or wanted.prefer or self.newest
+        prefer = None if self.is_gone else wanted.prefer
+        version = wanted.version or prefer or self.newest
         pin = make_pin(driver=wanted.driver, version=version, kernel=release)
         return SimpleNamespace(pin=pin)
 

@@ -42,6 +42,40 @@ def test_versions_move_when_they_are_to(ready: Host) -> None:
     assert "is the newest" in ready.notes[-1]
 
 
+def test_no_version_moves_back_unasked(ready: Host) -> None:
+    ready.apply(update=True)
+    ready.newest = OLDER
+    assert ready.kinds(update=True) == [f"prepare {KERNEL}"]
+    assert f"{NEWEST} stays: what is offered now is older ({OLDER})" in ready.notes[-1]
+    assert ready.current() == NEWEST
+    assert ready.slot().state == "ready"
+
+
+def test_what_is_asked_for_may_be_older(ready: Host) -> None:
+    ready.apply(update=True)
+    ready.ask_for(OLDER)
+    ready.apply()
+    assert ready.current() == OLDER
+
+
+def test_a_version_that_is_offered_no_more_is_not_replaced_by_an_older_one(
+    ready: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready.apply(update=True)
+    # Something changed that artifacts are made from, and the chosen version is gone.
+    monkeypatch.setattr("provision.__version__", "another")
+    ready.newest = OLDER
+    ready.is_gone = True
+    slot = ready.slot()
+    assert ready.current() == NEWEST
+    assert slot.state == "failed"
+    assert f"would be replaced by {OLDER}" in (slot.reason or "")
+    # A kernel that has nothing yet gets what there is.
+    ready.add_kernel(NEXT)
+    assert f"prepare {NEXT}" in ready.kinds()
+    assert f"{OLDER} is in the store" in "".join(ready.notes)
+
+
 def test_another_version_takes_the_place_of_one_that_nobody_uses(ready: Host) -> None:
     ready.ask_for(NEWEST)
     kinds = [f"{kind} {KERNEL}" for kind in ("prepare", "unload", "activate", "load")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 
+from provision.catalogue import catalogue_folders
 from provision.install.origin import mark_unsigned
 from provision.manifest import DeviceNode
 from unit.doctor.host import DRIVER, NEXT_KERNEL, DoctorHost
@@ -111,6 +112,17 @@ def _failure(reason: str, message: str, *, attempts: int = 1) -> Break:
 
 def _other_compiler(host: DoctorHost) -> None:
     host.file("proc/version", "Linux version 6 (gcc-13 (Debian 13.2.0-1) 13.2.0, GNU ld)\n")
+
+
+def _ended_branch(host: DoctorHost) -> None:
+    recipe = (catalogue_folders((), root=host.root)[0] / DRIVER / "driver.toml").read_text()
+    recipe += """
+[upstream.branches]
+"0.12" = { maturity = "lts", end_of_life = "2020-01" }
+"0.15" = { maturity = "lts" }
+"""
+    host.file(f"srv/drivers/{DRIVER}/driver.toml", recipe)
+    host.file("etc/provision/provision.toml", 'catalogue = ["/srv/drivers"]\n')
 
 
 def _too_new_a_kernel(host: DoctorHost) -> None:
@@ -263,6 +275,13 @@ CASES: list[tuple[str, Break, str, str]] = [
     ("headers", _failure("missing", "No headers are packaged"), "fail", "No headers are packaged"),
     ("build", _failure("compile", "it does not compile", attempts=4), "fail", "(4 times)"),
     ("compiler", _other_compiler, "warn", "built by gcc-12, and the running kernel by gcc 13"),
+    (
+        "branch",
+        _ended_branch,
+        "warn",
+        "0.12.7 is of the branch 0.12, whose life ended on 2020-01-31",
+    ),
+    ("branch", _ended_branch, "warn", 'write version = "0.15" into [drivers.v4l2loopback]'),
     ("kernel-range", _too_new_a_kernel, "warn", "not known to build on 6.12.1-amd64"),
     ("distro", _other_distro, "warn", "'plan9'"),
     ("distro", _other_release, "warn", "'rocky:7'"),

@@ -93,6 +93,7 @@ class Options(TypedDict, total=False):
     kernel: str
     of: Recipe
     version: str
+    branches: tuple[str, ...]
     flavour: str
     prefer: str
     force: bool
@@ -105,6 +106,7 @@ def pin(index: ArchiveIndex, **options: Unpack[Options]) -> Pin:
             options.get("kernel", KERNEL),
             options.get("architecture", "x86_64"),
             version=options.get("version"),
+            branches=options.get("branches"),
             flavour=options.get("flavour"),
             prefer=options.get("prefer"),
             force=options.get("force", False),
@@ -186,6 +188,37 @@ def test_a_version_stays_as_long_as_it_fits_what_is_asked(tmp_path: Path) -> Non
     assert pin(index, prefer="2.9").driver.version == "3.2"
     newer = [{"versions": ">=3.2", "kernels": ">=6.1"}]
     assert pin(index, of=recipe(kernels=newer), prefer="3.1").driver.version == "3.2"
+    index.close()
+
+
+def test_a_kind_of_branch_stands_for_the_first_of_its_branches_that_is_offered(
+    tmp_path: Path,
+) -> None:
+    more = [
+        stanza(name, f"{v}-1")
+        for v in ("3.1", "3.2", "4.1", "40.1")
+        for name in ("tool-source", "tool-user")
+    ]
+    index = index_of(tmp_path / "i", {("bookworm", "main"): packages(*more)})
+
+    def version(*branches: str, prefer: str = "") -> str:
+        found = pin(index, version="lts", branches=branches, prefer=prefer)
+        return found.driver.version
+
+    assert version("5", "3", "4") == "3.2"
+    assert version("4") == "4.1"
+    assert version("3.1") == "3.1"
+    # What was chosen stays as long as its branch is accepted.
+    assert version("4", "3", prefer="3.1") == "3.1"
+    assert version("4", prefer="3.1") == "4.1"
+    older = [{"versions": "<4", "kernels": ">=6.1"}]
+    found = pin(index, of=recipe(kernels=older), version="lts", branches=("4", "3"))
+    assert found.driver.version == "3.2"
+    error = refused(index, version="lts", branches=("5", "6"))
+    assert error.message == "'made-up' (plain) has no version lts for debian 12."
+    assert (error.resolution or "").startswith("Branches of this kind: 5, 6. There are 40.1, 4.1,")
+    assert (refused(index, version="tls").resolution or "").startswith("Did you mean 'lts'?")
+    assert "none that are known" in (refused(index, version="lts", branches=()).resolution or "")
     index.close()
 
 

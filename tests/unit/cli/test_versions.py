@@ -1,0 +1,276 @@
+"""``provision versions``: a vendor on the loopback interface, an archive in memory, a store."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kit.fileserver import Mirror
+from provision.archive import ArchiveIndex
+from provision.errors import NotFoundError, ProvisionError
+from provision.install.kernels import link_kernel
+from provision.install.layout import Layout
+from provision.pipeline import following, offers, resolution
+from provision.pipeline.following import followed_branches
+from provision.pipeline.resolution import Wanted, request_of
+from provision.pipeline.settings import Settings, load_settings
+from provision.progress import Event, Note
+from unit.cli.outcome import Outcome
+from unit.fake_archive import index_of, stanza
+from unit.modules.artifact import KERNEL, make_artifact, make_pin, write
+
+Call = Callable[..., Outcome]
+DATA = Path(__file__).parents[2] / "data/releases"
+TODAY = date(2026, 11, 22)
+RECIPE = """
+schema = 1
+name = "demo"
+summary = "A driver for tests"
+vendor = "Vendor"
+homepage = "https://example.org"
+
+[source]
+kind = "deb"
+
+[[kernels]]
+versions = "<590"
+kernels = ">=6.1"
+
+[flavours.open]
+licences = ["MIT"]
+package = "demo-source"
+[flavours.open.build]
+command = ["make"]
+modules = ["demo.ko"]
+
+[container]
+activation_flag = "OCI_DEMO"
+driver_feature = ["compute"]
+[container.features.compute]
+
+[[upstream.sources]]
+kind = "nvidia-releases-json"
+url = "VENDOR/releases.json"
+
+[[upstream.sources]]
+kind = "latest-txt"
+url = "VENDOR/latest.txt"
+
+[upstream.branches]
+535 = { maturity = "lts", end_of_life = "2026-06" }
+580 = { end_of_life = "2028-06" }
+"""
+
+
+@pytest.fixture
+def vendor(tmp_path: Path) -> Iterator[Mirror]:
+    folder = tmp_path / "vendor"
+    folder.mkdir()
+    (folder / "releases.json").write_bytes((DATA / "releases.json").read_bytes())
+    # Older than what the other source has: it happens.
+    (folder / "latest.txt").write_text("595.84 595.84/NVIDIA-Linux-x86_64-595.84.run\n")
+    mirror = Mirror(folder)
+    with mirror.serving():
+        yield mirror
+
+
+class Site:
+    """A host, its archive, and the command."""
+
+    def __init__(self, tmp_path: Path, call: Call) -> None:
+        self.root = tmp_path / "host"
+        self.tmp_path = tmp_path
+        self.call = call
+        self.offered: tuple[str, ...] = ("535.261.03",)
+        self.trouble: ProvisionError | None = None
+
+    def open_index(self, *_distro: object, **_options: object) -> ArchiveIndex:
+        if self.trouble is not None:
+            raise self.trouble
+        text = "\n".join(stanza("demo-source", f"{version}-1") for version in self.offered)
+        return index_of(self.tmp_path / "index", {("bookworm", "main"): text})
+
+    def ask_for(self, version: str) -> None:
+        text = f'[drivers.demo]\nversion = "{version}"\n'
+        write(self.root / "etc/provision/provision.toml", text.encode())
+
+    def install(self, version: str, kernel: str = KERNEL) -> None:
+        pin = make_pin(version=version, kernel=kernel)
+        layout = Layout(self.root, "demo")
+        make_artifact(layout.entry(pin.short_digest), pin=pin)
+        link_kernel(layout, kernel, pin.short_digest)
+
+    def versions(self, *words: str) -> Outcome:
+        catalogue = self.tmp_path / "catalogue"
+        return self.call("versions", *words, "--root", self.root, "--catalogue", catalogue)
+
+    def document(self, *words: str) -> dict[str, Any]:
+        (document,) = self.versions("demo", "--json", *words).document["drivers"]
+        return dict(document)
+
+    def settings(self) -> Settings:
+        return load_settings(self.root, catalogues=[self.tmp_path / "catalogue"])
+
+
+@pytest.fixture
+def site(tmp_path: Path, vendor: Mirror, call: Call, monkeypatch: pytest.MonkeyPatch) -> Site:
+    site = Site(tmp_path, call)
+    write(tmp_path / "catalogue/demo/driver.toml", RECIPE.replace("VENDOR", vendor.url).encode())
+    write(site.root / "etc/os-release", b'ID=debian\nVERSION_ID="12"\nVERSION_CODENAME=bookworm\n')
+    write(site.root / "proc/sys/kernel/osrelease", f"{KERNEL}\n".encode())
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(resolution, "open_index", site.open_index)
+    monkeypatch.setattr(offers, "today", lambda: TODAY)
+    monkeypatch.setattr(following, "today", lambda: TODAY)
+    return site
+
+
+def test_what_is_installed_offered_and_published_is_shown(site: Site) -> None:
+    site.install("535.247.01")
+    outcome = site.versions("demo")
+    assert outcome.code == 0
+    for text in (
+        f"535.247.01 for {KERNEL}, which runs",
+        "latest: 535.261.03",
+        "2026-06-30 (ended)",
+        "595.91.07",
+        "535.247.01 is installed, and 535.261.03 is offered (asked for: latest)",
+        'write version = "580" into [drivers.demo]',
+    ):
+        assert text in outcome.out, text
+
+
+def test_the_document_has_all_of_it(site: Site, vendor: Mirror) -> None:
+    site.install("535.261.03")
+    site.ask_for("535")
+    document = site.document()
+    assert document["installed"] == [{"kernel": KERNEL, "version": "535.261.03", "running": True}]
+    assert (document["asked_for"], document["chosen"]) == ("535", "535.261.03")
+    assert document["offered"] == ["535.261.03"]
+    branches = {branch["name"]: branch for branch in document["branches"]}
+    assert list(branches) == ["610", "595", "580", "535"]
+    assert branches["535"] == {
+        "name": "535",
+        "kind": "lts",
+        "newest": "535.261.03",
+        "released": "2025-07-17",
+        "end_of_life": "2026-06-30",
+        "ended": True,
+    }
+    assert [source["kind"] for source in document["sources"]] == [
+        "nvidia-releases-json",
+        "latest-txt",
+    ]
+    assert document["sources"][1]["url"] == f"{vendor.url}/latest.txt"
+    assert [concern["kind"] for concern in document["concerns"]] == ["ended"]
+
+
+def test_the_check_is_silent_where_there_is_nothing_to_do(site: Site) -> None:
+    site.offered = ("580.178.04", "535.261.03")
+    site.install("580.178.04")
+    site.ask_for("lts")
+    outcome = site.versions("--check")
+    assert (outcome.code, outcome.out) == (0, "")
+
+
+def test_the_check_ends_with_1_where_a_version_is_newer(site: Site) -> None:
+    site.offered = ("580.178.04", "535.261.03")
+    site.install("580.65.06")
+    site.ask_for("lts")
+    outcome = site.versions("--check")
+    assert outcome.code == 1
+    assert "580.178.04 is offered (asked for: lts)" in outcome.out
+    assert "provision apply --update" in outcome.out
+
+
+def test_an_older_version_is_no_reason_to_do_anything(site: Site) -> None:
+    site.offered = ("580.65.06",)
+    site.install("580.178.04")
+    assert site.versions("demo", "--check").code == 0
+
+
+def test_the_check_says_what_cannot_be_found_out(site: Site) -> None:
+    site.trouble = NotFoundError("The archive is not there.", resolution="Name another.")
+    outcome = site.versions("demo", "--check")
+    assert outcome.code == 1
+    assert "what is offered can't be found out: The archive is not there." in outcome.out
+
+
+def test_a_vendor_that_is_down_is_said_and_its_last_answer_counts(
+    site: Site, vendor: Mirror
+) -> None:
+    before = site.document()
+    (vendor.folder / "releases.json").write_text("<html>Sorry</html>")
+    (vendor.folder / "latest.txt").unlink()
+    outcome = site.versions("demo")
+    assert outcome.code == 0
+    assert "none now; of " in outcome.out
+    assert "it is a web page (HTML)" in outcome.out
+    after = site.document()
+    assert after["branches"] == before["branches"]
+    assert "not as expected" in after["sources"][0]["error"]["message"]
+    asked = len(vendor.asked)
+    offline = site.document("--offline")
+    assert len(vendor.asked) == asked
+    assert offline["branches"] == before["branches"]
+    assert offline["sources"][0]["error"] is None
+
+
+def test_without_a_driver_those_of_provision_toml_are_shown(site: Site) -> None:
+    outcome = site.versions()
+    assert outcome.code == 2
+    assert "provision.toml names none" in outcome.err
+    site.ask_for("latest")
+    assert "demo (open)" in site.versions().out
+
+
+@pytest.mark.parametrize(
+    ("wish", "version", "branches"),
+    [
+        (None, None, None),
+        ("latest", None, None),
+        ("535", "535", None),
+        ("lts", "lts", ("580", "535")),
+        ("production", "production", ("595", "580", "535")),
+    ],
+)
+def test_a_wish_becomes_branches(
+    site: Site, wish: str | None, version: str | None, branches: tuple[str, ...] | None
+) -> None:
+    request = request_of(site.settings(), Wanted("demo", version=wish))
+    assert (request.version, request.branches) == (version, branches)
+
+
+def test_a_version_that_stays_asks_no_vendor_again(site: Site, vendor: Mirror) -> None:
+    settings = site.settings()
+    followed_branches(settings, "demo", "535", is_chosen=False)
+    assert vendor.asked == []
+    followed_branches(settings, "demo", "lts", is_chosen=True)
+    assert len(vendor.asked) == 2
+    for path in (settings.state / "upstream").iterdir():
+        path.write_text(json.dumps({**json.loads(path.read_text()), "read": 1}))
+    followed_branches(settings, "demo", "lts", is_chosen=True)
+    assert len(vendor.asked) == 2
+    followed_branches(settings, "demo", "lts", is_chosen=False)
+    assert len(vendor.asked) == 4
+
+
+def test_a_wish_is_met_while_a_vendor_is_down(site: Site, vendor: Mirror) -> None:
+    notes: list[str] = []
+
+    def hear(event: Event) -> None:
+        notes.extend([event.text] if isinstance(event, Note) else [])
+
+    for path in list(vendor.folder.iterdir()):
+        path.unlink()
+    settings = site.settings()
+    # The recipe names one branch of the kind.
+    found = followed_branches(settings, "demo", "lts", is_chosen=False, progress=hear)
+    assert found == ("535",)
+    assert len(notes) == 2
+    assert "What counts is the recipe" in notes[0]
