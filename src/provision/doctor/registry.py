@@ -66,6 +66,7 @@ CHECKS: tuple[Check, ...] = (
     Check("build", builds.build_failures),
     Check("compiler", builds.compiler),
     Check("kernel-range", builds.kernel_range),
+    Check("matrix", builds.matrix),
     Check("distro", builds.distro),
     Check("entitlement", builds.entitlement),
     Check("headers-source", builds.headers_source),
