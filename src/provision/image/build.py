@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -140,7 +140,7 @@ def _build(engine: Engine, request: BuildRequest, progress: Progress) -> Built:
     before = engine.image(request.pin.image)
     engine.tag(image.id, request.pin.image)
     _remove_replaced(engine, before, image)
-    remove_layers(engine, stream.steps)
+    remove_layers(engine, layers_of(stream.steps))
     return Built(
         image=request.pin.image,
         image_id=image.id,
@@ -226,31 +226,33 @@ def _is_from(step: StepRecord) -> bool:
     return step.instruction.upper().startswith("FROM ")
 
 
-def remove_layers(engine: Engine, steps: Iterable[StepRecord], *, shared: bool = False) -> None:
-    """Remove layers that a build left in the engine besides its artifact.
+def layers_of(steps: Iterable[StepRecord], *, shared: bool = False) -> list[str]:
+    """Return layers that a build left in the engine besides its artifact, the oldest first.
 
     Args:
-        engine: Has them.
         steps: The build's instructions, as they went.
         shared: Which ones: those of the stage that all drivers of a kernel begin with; otherwise
             those of the stages between it and the artifact, which hold the driver's source and
             objects, often a gigabyte, and which no other build can use. After a failure they are
             what the next try goes on with.
     """
-    for layer in reversed(list(_layers(steps, shared=shared))):
+    layers: list[str] = []
+    wanted = False
+    for step in steps:
+        if _is_from(step):
+            if step.instruction.lower() == "from scratch":
+                break
+            wanted = step.instruction.endswith(f" {_SHARED_STAGE}") is shared
+        elif wanted and step.layer:
+            layers.append(step.layer)
+    return layers
+
+
+def remove_layers(engine: Engine, layers: Sequence[str]) -> None:
+    """Remove layers that grew out of each other, the oldest first; those in use stay."""
+    for layer in reversed(layers):
         try:
             engine.remove(layer, with_parents=False)
         except ProvisionError:
             # Another build grew out of it: it is that build's now.
             return
-
-
-def _layers(steps: Iterable[StepRecord], *, shared: bool) -> Iterator[str]:
-    wanted = False
-    for step in steps:
-        if _is_from(step):
-            if step.instruction.lower() == "from scratch":
-                return
-            wanted = step.instruction.endswith(f" {_SHARED_STAGE}") is shared
-        elif wanted and step.layer:
-            yield step.layer

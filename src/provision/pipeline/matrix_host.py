@@ -20,6 +20,9 @@ from provision.versions import newest_first
 # amd64 of 6.1.0-47-amd64, cloud-amd64 of 6.1.0-47-cloud-amd64, nothing of 5.14.0-503.el9.x86_64.
 _FLAVOUR = re.compile(r"(?:-(?P<flavour>[a-z][a-z0-9_-]*))?$")
 
+# Whose releases stay with a series of kernels; a newer one comes from backports, if asked for.
+_STAYING = frozenset({"debian"})
+
 
 @dataclass(frozen=True, slots=True)
 class Subject:
@@ -89,12 +92,21 @@ def later_kernels(installed: Collection[str], results: Iterable[Result]) -> set[
         for result in results
         if (known := newest.get(_flavour(result.kernel)))
         and kernel_order(result.kernel) > kernel_order(known)
+        and (
+            result.distro.partition(":")[0] not in _STAYING
+            or _series(result.kernel) == _series(known)
+        )
     }
 
 
 def _flavour(release: str) -> str:
     found = _FLAVOUR.search(release)
     return (found and found["flavour"]) or ""
+
+
+def _series(release: str) -> str:
+    """Return the series of a kernel: ``6.1`` of ``6.1.0-47-amd64``."""
+    return ".".join(release.split(".")[:2])
 
 
 def failures_ahead(

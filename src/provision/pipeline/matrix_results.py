@@ -7,9 +7,11 @@ at all, by whoever holds the cell's lock; whoever reads them takes none.
 from __future__ import annotations
 
 import hashlib
+import json
+import shutil
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -235,6 +237,25 @@ class Results:
         with lock(self._lock("layers", str(column)), shared=True):
             yield
 
+    def note_layers(self, column: Column, layers: Sequence[str]) -> None:
+        """Remember layers that builds for a kernel share, until somebody can remove them."""
+        if layers:
+            text = json.dumps(list(layers))
+            name = hashlib.sha256(text.encode()).hexdigest()[:32]
+            write_atomic(self._layers(column) / f"{name}.json", f"{text}\n")
+
+    def noted_layers(self, column: Column) -> list[list[str]]:
+        """Return what ``note_layers`` remembered."""
+        found = []
+        for path in sorted(self._layers(column).glob("[!.]*.json")):
+            with suppress(OSError, ValueError):
+                found.append([str(layer) for layer in json.loads(path.read_bytes())])
+        return found
+
+    def forget_layers(self, column: Column) -> None:
+        """Forget what ``note_layers`` remembered; the caller is clearing."""
+        shutil.rmtree(self._layers(column), ignore_errors=True)
+
     @contextmanager
     def clearing(self, column: Column) -> Iterator[bool]:
         """Hold the lock of a kernel's layers, if no build uses them; yields whether that is so."""
@@ -277,6 +298,9 @@ class Results:
                     " this one elsewhere: --state DIR.",
                 ) from error
             return None
+
+    def _layers(self, column: Column) -> Path:
+        return self.folder / "layers" / f"{column.distro.replace(':', '@')}@{column.kernel}"
 
     def _lock(self, kind: str, name: str) -> Path:
         digest = hashlib.sha256(name.encode()).hexdigest()

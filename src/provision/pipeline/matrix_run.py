@@ -19,7 +19,7 @@ from provision.errors import InUseError, ProvisionError
 from provision.fetch import UnreachableError
 from provision.files import LONGEST_WAIT_S
 from provision.host.kernels import find_kernels
-from provision.image.build import Built, find, remove_layers
+from provision.image.build import Built, find, layers_of, remove_layers
 from provision.image.diagnose import BuildError, kind_of
 from provision.image.engine import Engine, EngineLostError
 from provision.image.phases import phases
@@ -133,7 +133,7 @@ class MatrixRun:
         self._counts: Counter[str] = Counter()
         self._total = 0
         self._columns: Counter[Column] = Counter()
-        self._steps: dict[Column, list[tuple[StepRecord, ...]]] = {}
+        self._uncleared: dict[Column, None] = {}
         self._outcome = Outcome()
         self._own = _own_images(settings)
 
@@ -150,6 +150,9 @@ class MatrixRun:
         self._queue.extend(planned)
         self._total = len(planned)
         self._columns.update(one.cell.column for one in planned)
+        # What a run that was killed left to be removed.
+        noted = (column for column in self._columns if self._results.noted_layers(column))
+        self._uncleared = dict.fromkeys(noted)
         workers = [
             threading.Thread(target=self._work, name=f"matrix-{number}", daemon=True)
             for number in range(max(1, min(self._how.jobs, len(planned))))
@@ -188,13 +191,14 @@ class MatrixRun:
                 try:
                     with self._results.claimed(planned.cell):
                         self._do(planned, engine)
-                    self._clear_column(planned.cell.column, engine)
                 except BusyError:
                     self._postpone(planned)
                 except ProvisionError as error:
                     self._ended(planned.cell, "trouble", error)
                 except OSError as error:
                     self._ended(planned.cell, "trouble", _disk_error(planned.cell, error))
+                with suppress(ProvisionError, OSError):
+                    self._clear_columns(engine)
 
     def _next(self) -> Planned | None:
         with self._lock:
@@ -293,7 +297,7 @@ class MatrixRun:
             built = build_image(self._settings, engine, resolved, how, progress=self._telling(cell))
         except ProvisionError as error:
             if isinstance(error, BuildError) and not self._how.keep_images:
-                remove_layers(engine, error.steps)
+                remove_layers(engine, layers_of(error.steps))
                 self._note_layers(cell, error.steps)
             _refuse_trouble(error)
             return _failed(cell, error, phase="build", digest=pin.digest)
@@ -317,19 +321,26 @@ class MatrixRun:
         return self._how.keep_images or not built.built or is_own
 
     def _note_layers(self, cell: Cell, steps: Sequence[StepRecord]) -> None:
+        self._results.note_layers(cell.column, layers_of(steps, shared=True))
         with self._lock:
-            self._steps.setdefault(cell.column, []).append(tuple(steps))
+            self._uncleared[cell.column] = None
 
-    def _clear_column(self, column: Column, engine: Callable[[], Engine]) -> None:
-        """Remove the layers that all drivers of a kernel share, when its last cell is done."""
+    def _clear_columns(self, engine: Callable[[], Engine]) -> None:
+        """Remove the layers that all drivers of a kernel share, where its cells are done.
+
+        Where another matrix still builds on them, they are left to it, or to a later moment.
+        """
         with self._lock:
-            is_done = self._columns[column] == 0
-            steps = self._steps.pop(column, []) if is_done else []
-        if not steps:
-            return
-        with self._results.clearing(column) as is_free:
-            for one in steps if is_free else ():
-                remove_layers(engine(), one, shared=True)
+            done = [column for column in self._uncleared if self._columns[column] == 0]
+        for column in done:
+            with self._results.clearing(column) as is_free:
+                if not is_free:
+                    continue
+                for layers in self._results.noted_layers(column):
+                    remove_layers(engine(), layers)
+                self._results.forget_layers(column)
+                with self._lock:
+                    self._uncleared.pop(column, None)
 
     def _record(self, result: Result, begun: float) -> None:
         seconds = {**result.seconds, "total": round(time.monotonic() - begun, 3)}

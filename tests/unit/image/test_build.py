@@ -10,7 +10,14 @@ import pytest
 
 from provision.errors import NotFoundError, ProvisionError
 from provision.files import lock
-from provision.image.build import DIGEST_LABEL, PIN_LABEL, BuildRequest, build, remove_layers
+from provision.image.build import (
+    DIGEST_LABEL,
+    PIN_LABEL,
+    BuildRequest,
+    build,
+    layers_of,
+    remove_layers,
+)
 from provision.image.context import pack
 from provision.image.diagnose import BuildError
 from provision.image.engine import Image
@@ -72,7 +79,7 @@ def test_the_layers_that_all_drivers_share_can_be_removed_too(
 ) -> None:
     steps = build(engine, request_).steps
     engine.calls.clear()
-    remove_layers(engine, steps, shared=True)
+    remove_layers(engine, layers_of(steps, shared=True))
     base = next(number for number, step in enumerate(steps) if "FROM" in step.instruction)
     own = [call.removeprefix("remove ") for call in engine.calls]
     assert own == [step.layer for step in steps[5:base:-1]]

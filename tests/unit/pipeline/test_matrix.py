@@ -313,12 +313,21 @@ def test_a_host_is_warned_of_the_newest_version_that_failed() -> None:
 
 
 def test_later_kernels_are_those_of_the_hosts_kind() -> None:
-    names = ("6.1.0-50-amd64", "6.1.0-40-amd64", "6.1.0-60-cloud-amd64", "6.1.0-60-rt-amd64")
+    names = (
+        "6.1.0-50-amd64",
+        "6.1.0-40-amd64",
+        "6.1.0-60-cloud-amd64",
+        "6.1.0-60-rt-amd64",
+        "6.12.9+deb12-amd64",
+    )
     known = [failed(cell(kernel=name)) for name in names]
     assert later_kernels([KERNELS[1], "6.1.0-47-rt-amd64"], known) == {
         "6.1.0-50-amd64",
         "6.1.0-60-rt-amd64",
     }
+    # Where a release moves on to another series, that counts too.
+    fedora = [failed(cell(kernel="6.12.9-200.fc41.x86_64", distro="fedora:41"))]
+    assert later_kernels(["6.11.4-301.fc41.x86_64"], fedora) == {"6.12.9-200.fc41.x86_64"}
 
 
 def test_the_schema_in_the_documentation_is_the_codes() -> None:

@@ -295,6 +295,21 @@ def test_images_and_layers_go_when_nothing_needs_them(lab: Lab) -> None:
     assert all(result.image is None for result in lab.results.load()[0])
 
 
+def test_layers_that_another_matrix_builds_on_stay_until_it_is_done(lab: Lab) -> None:
+    column = cell("2.0", KERNELS[0]).column
+    with lab.results.using(column):
+        lab.run(cells(["2.0"])[:1])
+    assert "RUN-tools" not in lab.removed
+    # By the next run, although it builds nothing; a damaged note harms nobody.
+    (note,) = lab.results.folder.glob("layers/*/*.json")
+    note.with_name("0.json").write_text("{")
+    lab.run(cells(["2.0"])[:1])
+    assert lab.removed.count("RUN-tools") == 1
+    assert lab.results.noted_layers(column) == []
+    lab.run(cells(["2.0"])[:1])
+    assert lab.removed.count("RUN-tools") == 1
+
+
 def test_the_layers_of_a_failed_build_go_too(lab: Lab) -> None:
     lab.broken["2.0"] = compile_error()
     lab.run(cells(["2.0"])[:1])
