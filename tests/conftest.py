@@ -52,6 +52,7 @@ _LONGEST = [
     "tests/vm/test_driver_versions.py",
     "tests/engine/test_rpm_distros.py",
     "tests/engine/test_clean_clone.py",
+    "tests/engine/test_matrix.py",
     "tests/engine/test_agent.py",
     "tests/engine/test_interrupted.py",
     "tests/hosts/test_debian.py",

@@ -112,38 +112,44 @@ def sha256_file(path: Path) -> str:
 
 @contextmanager
 def lock(
-    path: Path, *, on_wait: Callable[[], None] | None = None, limit: float = LONGEST_WAIT_S
+    path: Path,
+    *,
+    on_wait: Callable[[], None] | None = None,
+    limit: float = LONGEST_WAIT_S,
+    shared: bool = False,
 ) -> Iterator[None]:
-    """Hold an exclusive lock on a file; the kernel releases it however the process ends.
+    """Hold a lock on a file; the kernel releases it however the process ends.
 
     Args:
         path: The lock file; made if missing and never removed (removing it would let a third
             process lock another file of the same name).
         on_wait: Called once if another process holds the lock, before waiting for it.
-        limit: Seconds to wait at most.
+        limit: Seconds to wait at most; 0: not at all.
+        shared: Whether others may hold it at the same time, as long as all of them share it.
 
     Raises:
         InUseError: Another process held it for longer.
         OSError: The folder can't be written.
     """
+    kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab") as stream:
         try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(stream, kind | fcntl.LOCK_NB)
         except BlockingIOError:
             if on_wait is not None:
                 on_wait()
-            _wait_for(stream, path, limit)
+            _wait_for(stream, path, kind, limit)
         yield
 
 
-def _wait_for(stream: IO[bytes], path: Path, limit: float) -> None:
+def _wait_for(stream: IO[bytes], path: Path, kind: int, limit: float) -> None:
     """Take a lock that another process holds."""
     # flock(2) knows no time limit.
     end = time.monotonic() + limit
     while True:
         try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(stream, kind | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() >= end:
                 raise InUseError(

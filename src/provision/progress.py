@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,22 @@ class Transfer:
     total: int | None = None
 
 
-Event = Note | Step | Output | Transfer
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """How far many alike things are that are done beside each other.
+
+    Attributes:
+        total: How many there are.
+        done: How many ended in which way.
+        running: What is being done now, a line each.
+    """
+
+    total: int
+    done: Mapping[str, int] = field(default_factory=dict)
+    running: tuple[str, ...] = ()
+
+
+Event = Note | Step | Output | Transfer | Tally
 Progress = Callable[[Event], None]
 
 

@@ -54,7 +54,7 @@ IMAGE = "debian:bookworm"
 
 # A private engine has no bridge: without this, containers that download reach no archive.
 BUILD_NETWORK = ("--network", "host")
-_DOWNLOADING = ("build", "install", "render", "resolve")
+_DOWNLOADING = ("build", "install", "matrix", "render", "resolve")
 
 # `--json` documents are read where they are tested; what is in them is each command's business.
 Document = dict[str, Any]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from provision.errors import NotFoundError, ProvisionError
-from provision.image.diagnose import BuildError
+from provision.errors import ProvisionError
+from provision.image.diagnose import BuildError, kind_of
 from provision.install.state import Failure
 
 
@@ -41,12 +41,4 @@ def failure_of(error: ProvisionError, inputs: str, *, before: Failure | None, ti
 
 def reason_of(error: ProvisionError) -> str:
     """Return the kind of an error, as status and metrics name it."""
-    match error:
-        case BuildError():
-            return "compile" if error.source_errors else "build"
-        case RejectedError():
-            return "rejected"
-        case NotFoundError():
-            return "missing"
-        case _:
-            return "failed"
+    return "rejected" if isinstance(error, RejectedError) else kind_of(error)

@@ -18,6 +18,7 @@ COMMANDS: Mapping[str, str] = {
     "render": "Write the Dockerfile and build context of a Pin.",
     "base": "Make the base image of a distro where it can't be pulled.",
     "build": "Build a driver's modules and user space into an image.",
+    "matrix": "Build drivers for many kernels, and show which of them build.",
     "verify": "Compare an image or a store entry with its manifest.",
     "install": "Put an artifact into the host's store and switch to it.",
     "plan": "Say what 'apply' would do, and why.",

@@ -11,10 +11,11 @@ from dataclasses import replace
 import click
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.progress_bar import ProgressBar
 from rich.spinner import Spinner
 from rich.text import Text
 
-from provision.progress import Event, Note, Output, Progress, Step, Transfer
+from provision.progress import Event, Note, Output, Progress, Step, Tally, Transfer
 from provision.redaction import redact
 
 _REFRESHES_PER_SECOND = 8
@@ -22,6 +23,7 @@ _WIDTH = 100
 # Steps that take less are not worth a line of their own afterwards.
 _WORTH_A_LINE = 0.2
 _MB = 1_000_000
+_BAR_WIDTH = 30
 
 
 @contextmanager
@@ -57,6 +59,8 @@ def _redacted(show: Progress) -> Progress:
                 show(replace(event, what=redact(what)))
             case Note(text) | Step(text=text) | Output(text):
                 show(replace(event, text=redact(text)))
+            case Tally():
+                show(event)
 
     return showing
 
@@ -90,6 +94,7 @@ class _Screen:
         self._step: Step | None = None
         self._doing = ""
         self._last = ""
+        self._tally: Tally | None = None
 
     def __call__(self, event: Event) -> None:
         match event:
@@ -110,6 +115,8 @@ class _Screen:
             case Transfer(what, done, total):
                 end = f" of {total / _MB:.0f}" if total else ""
                 self._last = f"{what}: {done / _MB:.0f}{end} MB"
+            case Tally():
+                self._tally = event
 
     def end_step(self) -> None:
         """Leave a line about the step that ends."""
@@ -121,10 +128,23 @@ class _Screen:
 
     def render(self) -> RenderableType:
         """Draw what goes on at this moment."""
+        if self._tally is not None:
+            return self._render_tally(self._tally)
         elapsed = time.monotonic() - self._begun
         width = max(self._console.width - 12, 20)
         self._spinner.update(text=Text(f"{_short(self._doing, width)}  {elapsed:.0f} s"))
         return Group(self._spinner, Text(f"  {_short(self._last, width)}", style="dim"))
+
+    def _render_tally(self, tally: Tally) -> RenderableType:
+        """Draw a bar, what runs below it, and the last line that something printed."""
+        width = max(self._console.width - 4, 20)
+        done = sum(tally.done.values())
+        counts = ", ".join(f"{count} {name}" for name, count in tally.done.items() if count)
+        self._spinner.update(text=Text(f"{done} of {tally.total}" + (counts and f": {counts}")))
+        lines = [Text(f"  {_short(name, width)}") for name in tally.running]
+        last = Text(f"  {_short(self._last, width)}", style="dim")
+        bar = ProgressBar(total=max(tally.total, 1), completed=done, width=_BAR_WIDTH)
+        return Group(self._spinner, bar, *lines, last)
 
 
 def _short(text: str, width: int) -> str:

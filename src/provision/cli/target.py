@@ -7,7 +7,7 @@ from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property, wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -133,14 +133,19 @@ def building(command: Callable[..., None]) -> Callable[..., None]:
     return gathered
 
 
-def gathering(command: Callable[..., None], name: str, kind: type[Any]) -> Callable[..., None]:
+ResultT = TypeVar("ResultT")
+
+
+def gathering(
+    command: Callable[..., ResultT], name: str, kind: type[Any]
+) -> Callable[..., ResultT]:
     """Make a command that takes the fields of a class as options and hands on an object of it."""
     wanted = [field.name for field in fields(kind)]
 
     @wraps(command)
-    def gathered(**given: object) -> None:
+    def gathered(**given: object) -> ResultT:
         values: dict[str, Any] = {field: given.pop(field) for field in wanted}
         value = kind(**values)
-        command(**given, **{name: value})
+        return command(**given, **{name: value})
 
     return gathered

@@ -11,6 +11,7 @@ from provision.doctor.finding import Finding
 from provision.doctor.scene import Driver, Scene
 from provision.errors import NotFoundError
 from provision.install.state import Failure
+from provision.pipeline.matrix_host import failures_ahead
 from provision.releases import how_to_switch, kept, known_branches, today
 from provision.render.templates import family_of
 from provision.rootfs import in_root
@@ -139,6 +140,22 @@ def branch(scene: Scene) -> Iterator[Finding]:
                 f"{version} is of the branch {found.name}, whose life ended on {found.last_day}",
                 "its vendor corrects nothing in it any more, nor makes it build on newer kernels",
                 how_to_switch(driver.name, branches.successor(found, today())),
+                driver.name,
+            )
+
+
+def matrix(scene: Scene) -> Iterator[Finding]:
+    """The compatibility matrix knows of no driver that fails on a kernel of the next upgrade."""
+    for driver in scene.drivers:
+        ready = driver.kernels
+        for result in failures_ahead(
+            scene.root, scene.config, scene.kernels, driver.name, ready=ready
+        ):
+            yield Finding(
+                "warn",
+                f"the matrix says: {result.version} failed on {result.kernel}",
+                result.cause,
+                result.resolution or "keep the older kernel until a version of the driver builds",
                 driver.name,
             )
 

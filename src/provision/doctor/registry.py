@@ -67,6 +67,7 @@ CHECKS: tuple[Check, ...] = (
     Check("compiler", builds.compiler),
     Check("kernel-range", builds.kernel_range),
     Check("branch", builds.branch),
+    Check("matrix", builds.matrix),
     Check("distro", builds.distro),
     Check("entitlement", builds.entitlement),
     Check("headers-source", builds.headers_source),

@@ -97,7 +97,7 @@ def _failed(pin: PythonPin, stream: BuildStream, log: Path) -> BuildError:
         " look whether the build container reaches the archive ([engine] network of"
         " provision.toml). Then run the command again: it goes on after the last complete step.",
         details="\n".join(ending),
-        step=step,
+        steps=stream.steps,
         source_errors=source_errors(lines),
         log=log,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -139,7 +139,7 @@ def _build(engine: Engine, request: BuildRequest, progress: Progress) -> Built:
     before = engine.image(request.pin.image)
     engine.tag(image.id, request.pin.image)
     _remove_replaced(engine, before, image)
-    _remove_build_stage(engine, stream)
+    remove_layers(engine, layers_of(stream.steps))
     return Built(
         image=request.pin.image,
         image_id=image.id,
@@ -225,21 +225,30 @@ def _is_from(step: StepRecord) -> bool:
     return step.instruction.upper().startswith("FROM ")
 
 
-def _remove_build_stage(engine: Engine, stream: BuildStream) -> None:
-    """Remove the layers of the stages between the shared first one and the artifact.
+def layers_of(steps: Iterable[StepRecord], *, shared: bool = False) -> list[str]:
+    """Return layers that a build left in the engine besides its artifact, the oldest first.
 
-    They hold the driver's source and objects, often a gigabyte, and no other build can use them.
-    After a failure they stay, so that the next try goes on where this one stopped.
+    Args:
+        steps: The build's instructions, as they went.
+        shared: Which ones: those of the stage that all drivers of a kernel begin with; otherwise
+            those of the stages between it and the artifact, which hold the driver's source and
+            objects, often a gigabyte, and which no other build can use. After a failure they are
+            what the next try goes on with.
     """
     layers: list[str] = []
-    own = False
-    for step in stream.steps:
+    wanted = False
+    for step in steps:
         if _is_from(step):
-            own = not step.instruction.endswith(f" {_SHARED_STAGE}")
             if step.instruction.lower() == "from scratch":
                 break
-        elif own and step.layer:
+            wanted = step.instruction.endswith(f" {_SHARED_STAGE}") is shared
+        elif wanted and step.layer:
             layers.append(step.layer)
+    return layers
+
+
+def remove_layers(engine: Engine, layers: Sequence[str]) -> None:
+    """Remove layers that grew out of each other, the oldest first; those in use stay."""
     for layer in reversed(layers):
         try:
             engine.remove(layer, with_parents=False)

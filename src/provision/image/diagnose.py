@@ -6,8 +6,9 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Literal
 
-from provision.errors import ProvisionError
+from provision.errors import NotFoundError, ProvisionError
 from provision.image.stream import BuildStream, StepRecord
 from provision.pin import Pin
 
@@ -49,8 +50,10 @@ class BuildError(ProvisionError):
 
     Attributes:
         source_errors: What the compiler complained about, if it did.
-        step: The instruction that failed, if one did.
+        steps: The instructions that were run; the last one failed, if one did.
         log: The file with the whole output.
+        is_outside: Whether the cause lies outside of the driver and its Pin: a full disk, a
+            network that fails. Other builds would fail alike.
     """
 
     def __init__(
@@ -59,14 +62,21 @@ class BuildError(ProvisionError):
         *,
         resolution: str,
         details: str,
-        step: StepRecord | None = None,
+        steps: Sequence[StepRecord] = (),
         source_errors: Sequence[SourceError] = (),
         log: Path | None = None,
+        is_outside: bool = False,
     ) -> None:
         super().__init__(message, resolution=resolution, details=details)
-        self.step = step
+        self.steps = tuple(steps)
         self.log = log
         self.source_errors = tuple(source_errors)
+        self.is_outside = is_outside
+
+    @property
+    def step(self) -> StepRecord | None:
+        """The instruction that failed, if one did."""
+        return self.steps[-1] if self.steps else None
 
     def members(self) -> dict[str, object]:
         """Return the instruction that failed, and each complaint of the compiler."""
@@ -78,11 +88,12 @@ class BuildError(ProvisionError):
 
 @dataclass(frozen=True, slots=True)
 class _Cause:
-    """A kind of failure: how its lines look, what to say about it, what to do."""
+    """A kind of failure: how its lines look, what to say about it, what to do, whose it is."""
 
     pattern: re.Pattern[str]
     message: Callable[[Pin, str], str]
     resolution: str
+    is_outside: bool = False
 
 
 _CAUSES = (
@@ -91,6 +102,7 @@ _CAUSES = (
         lambda pin, _line: f"The engine's disk is full: {_what(pin)} could not be built.",
         "Make room where the engine keeps its images (docker system df, docker image prune), "
         "then run the command again.",
+        is_outside=True,
     ),
     _Cause(
         re.compile(r"^(?P<file>\S+): FAILED( open or read)?$"),
@@ -105,6 +117,7 @@ _CAUSES = (
         lambda _pin, line: f"The build container could not download: {line}",
         "Look whether the build container reaches the archive: --network host, a proxy in the "
         "environment, or a mirror in provision.toml.",
+        is_outside=True,
     ),
     _Cause(
         re.compile(r"^E: Version '.*' for '.*' was not found|^E: Unable to locate package"),
@@ -167,16 +180,38 @@ def build_error(pin: Pin, stream: BuildStream, log: Path) -> BuildError:
     found = source_errors(lines)
     where = f"Step {step.number}/{stream.total}: {_short(step.instruction)}" if step else ""
     ending = [*lines[-_LAST_LINES:], _reason(stream), f"Whole output: {log}"]
+    is_outside = False
     if found:
         message, resolution = _compile_failure(pin, found)
         shown = [str(error) for error in found[:_ERRORS_SHOWN]]
         details = "\n".join([*shown, where, f"Whole output: {log}"])
     else:
-        message, resolution = _other_failure(pin, [*lines, stream.error or ""])
+        message, resolution, is_outside = _other_failure(pin, [*lines, stream.error or ""])
         details = "\n".join(line for line in [where, *ending] if line)
     return BuildError(
-        message, resolution=resolution, details=details, step=step, source_errors=found, log=log
+        message,
+        resolution=resolution,
+        details=details,
+        steps=stream.steps,
+        source_errors=found,
+        log=log,
+        is_outside=is_outside,
     )
+
+
+def kind_of(error: ProvisionError) -> Literal["compile", "build", "missing", "failed"]:
+    """Return why an artifact could not be had, as status, metrics and the matrix name it.
+
+    ``compile``: a compiler refused the source, and will do so again. ``build``: another step
+    failed. ``missing``: headers, kernel, driver or version. ``failed``: everything else.
+    """
+    match error:
+        case BuildError():
+            return "compile" if error.source_errors else "build"
+        case NotFoundError():
+            return "missing"
+        case _:
+            return "failed"
 
 
 def _short(instruction: str) -> str:
@@ -225,14 +260,15 @@ def _compile_failure(pin: Pin, found: Sequence[SourceError]) -> tuple[str, str]:
     return message, resolution
 
 
-def _other_failure(pin: Pin, lines: Sequence[str]) -> tuple[str, str]:
+def _other_failure(pin: Pin, lines: Sequence[str]) -> tuple[str, str, bool]:
     for cause in _CAUSES:
         for line in lines:
             if cause.pattern.search(line):
-                return cause.message(pin, line), cause.resolution
+                return cause.message(pin, line), cause.resolution, cause.is_outside
     return (
         f"{_what(pin)} could not be built.",
         "The lines above are the failing step's last ones; the whole output has the rest.",
+        False,
     )
 
 

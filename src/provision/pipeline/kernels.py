@@ -74,6 +74,28 @@ def list_kernels(
         index.close()
 
 
+def distro_kernels(
+    settings: Settings,
+    engine: Callable[[], Engine],
+    distro: DistroPin,
+    *,
+    progress: Progress = silent,
+) -> tuple[str, ...]:
+    """Return the kernels that a distro packages headers of, the newest first, for any driver.
+
+    Raises:
+        NotFoundError: They can't be listed.
+        ProvisionError: The archive or the engine failed.
+    """
+    if not uses_archive(distro):
+        return _listed_kernels(settings, engine, distro, progress)
+    index = open_driver_index(settings, None, distro, progress=progress)
+    try:
+        return tuple(packaged_kernels(index))
+    finally:
+        index.close()
+
+
 def _row(recipe: Recipe, kernel: str, versions: Iterable[str]) -> KernelRow:
     fitting = (v for v in versions if recipe.builds_on(version=v, kernel_release=kernel))
     return KernelRow(kernel, next(fitting, None))

@@ -19,9 +19,12 @@ from provision.errors import ProvisionError
 from provision.image import packages
 from provision.image.diagnose import BuildError, SourceError
 from provision.image.packages import PackageStore
+from provision.pipeline.matrix import Cell, Column, Row
+from provision.pipeline.matrix_results import Results, matrix_folder, result_of
 from unit.agent.host import DRIVER, NEXT, Host, make_host
 from unit.cli.outcome import Outcome
-from unit.modules.artifact import KERNEL
+from unit.modules.artifact import KERNEL, write
+from unit.recipes import RECIPE
 
 Call = Callable[..., Outcome]
 
@@ -49,6 +52,43 @@ def test_a_plan_says_what_and_why(host: Host, call: Call) -> None:
     assert document["kernels"]["running"] == KERNEL
     assert call("apply", "--dry-run", "--root", host.root, "--json").document == document
     assert not host.layout.folder.exists()
+
+
+def test_a_plan_says_what_the_matrix_knows_of_the_next_kernels(host: Host, call: Call) -> None:
+    recipe = RECIPE.replace('name = "made-up"', f'name = "{DRIVER}"')
+    write(host.root / f"drivers/{DRIVER}/driver.toml", recipe.encode())
+    write(host.root / f"drivers/{DRIVER}/patches/fix.patch", b"--- a\n+++ b\n")
+    host.configure(f'catalogue = ["/drivers"]\n[drivers.{DRIVER}]\n')
+    write(host.root / "etc/os-release", b"ID=debian\nVERSION_ID=12\nVERSION_CODENAME=bookworm\n")
+    results = Results(matrix_folder(host.root))
+    places = [("2.0", "plain", KERNEL), ("2.0", "plain", NEXT), ("2.0", "other", "6.1.0-60-amd64")]
+    for version, flavour, kernel in places:
+        cell = Cell(Row(DRIVER, version, flavour), Column("debian:12", kernel))
+        results.write(result_of(cell, "failed", message="it does not compile", reason="compile"))
+    said = [line for line in call("plan", "--root", host.root).out.splitlines() if "matrix" in line]
+    assert said == [
+        f"The matrix says: {DRIVER} 2.0 failed on {kernel}: it does not compile"
+        for kernel in (KERNEL, NEXT)
+    ]
+    # What has its artifact needs no warning.
+    call("apply", "--root", host.root)
+    document = call("plan", "--root", host.root, "--json").document
+    assert [one["kernel"] for one in document["matrix"]] == [NEXT]
+    host.configure(f'catalogue = ["/drivers"]\n[drivers.{DRIVER}]\nversion = "1.2"\n')
+    assert call("plan", "--root", host.root, "--json").document["matrix"] == []
+
+
+def test_garbage_collection_takes_results_that_are_older_than_a_year(
+    host: Host, call: Call
+) -> None:
+    call("apply", "--root", host.root)
+    results = Results(matrix_folder(host.root))
+    cell = Cell(Row(DRIVER, "2.0", "open"), Column("debian:12", NEXT))
+    results.write(result_of(cell, "built").model_copy(update={"finished": 1}))
+    assert call("gc", "--dry-run", "--root", host.root, "--json").document["matrix"] == [str(cell)]
+    assert "older than a year" in call("gc", "--root", host.root).out
+    assert results.read(cell) is None
+    assert call("gc", "--root", host.root, "--json").document["matrix"] == []
 
 
 def test_an_apply_says_how_the_host_is_then(host: Host, call: Call) -> None:
@@ -154,6 +194,7 @@ def test_gc_says_what_it_removes(host: Host, call: Call) -> None:
         "artifacts": [],
         "images": [],
         "packages": [],
+        "matrix": [],
         "dry_run": False,
     }
 

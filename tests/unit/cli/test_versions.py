@@ -124,7 +124,7 @@ def site(tmp_path: Path, vendor: Mirror, call: Call, monkeypatch: pytest.MonkeyP
     write(site.root / "etc/os-release", b'ID=debian\nVERSION_ID="12"\nVERSION_CODENAME=bookworm\n')
     write(site.root / "proc/sys/kernel/osrelease", f"{KERNEL}\n".encode())
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(resolution, "open_index", site.open_index)
+    monkeypatch.setattr(solving, "open_index", site.open_index)
     monkeypatch.setattr(offers, "today", lambda: TODAY)
     monkeypatch.setattr(following, "today", lambda: TODAY)
     return site

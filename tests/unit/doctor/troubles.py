@@ -8,12 +8,20 @@ from collections.abc import Callable
 from provision.catalogue import catalogue_folders
 from provision.install.origin import mark_unsigned
 from provision.manifest import DeviceNode
+from provision.pipeline.matrix import Cell, Column, Row
+from provision.pipeline.matrix_results import Results, matrix_folder, result_of
 from unit.doctor.host import DRIVER, NEXT_KERNEL, DoctorHost
 from unit.modules.artifact import KERNEL, MODULE, make_module, write
 
 __all__ = ["CASES", "Break", "immutable", "locked_down", "log", "podman_runtime", "selinux"]
 
 Break = Callable[[DoctorHost], object]
+
+
+def _fails_next(host: DoctorHost) -> None:
+    cell = Cell(Row(DRIVER, "0.12.7", "dkms"), Column("debian:12", NEXT_KERNEL))
+    result = result_of(cell, "failed", reason="compile", message="a.c:1: no", resolution="wait")
+    Results(matrix_folder(host.root)).write(result)
 
 
 def _nothing_stored(host: DoctorHost) -> None:
@@ -283,6 +291,7 @@ CASES: list[tuple[str, Break, str, str]] = [
     ),
     ("branch", _ended_branch, "warn", 'write version = "0.15" into [drivers.v4l2loopback]'),
     ("kernel-range", _too_new_a_kernel, "warn", "not known to build on 6.12.1-amd64"),
+    ("matrix", _fails_next, "warn", f"the matrix says: 0.12.7 failed on {NEXT_KERNEL}"),
     ("distro", _other_distro, "warn", "'plan9'"),
     ("distro", _other_release, "warn", "'rocky:7'"),
     ("entitlement", _no_subscription, "warn", "/etc/pki/entitlement is missing"),

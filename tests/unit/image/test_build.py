@@ -10,7 +10,7 @@ import pytest
 
 from provision.errors import NotFoundError, ProvisionError
 from provision.files import lock
-from provision.image.build import DIGEST_LABEL, BuildRequest, build
+from provision.image.build import DIGEST_LABEL, BuildRequest, build, layers_of, remove_layers
 from provision.image.context import pack
 from provision.image.diagnose import BuildError
 from provision.image.engine import Image
@@ -65,6 +65,18 @@ def test_the_layers_that_only_this_driver_needs_are_removed(
     removed = [call.removeprefix("remove ") for call in engine.calls if "remove" in call]
     # Of the stage "build", the last first; those of the shared stage "toolchain" stay.
     assert removed == [step.layer for step in steps[14:6:-1]]
+
+
+def test_the_layers_that_all_drivers_share_can_be_removed_too(
+    engine: FakeEngine, request_: BuildRequest
+) -> None:
+    steps = build(engine, request_).steps
+    engine.calls.clear()
+    remove_layers(engine, layers_of(steps, shared=True))
+    base = next(number for number, step in enumerate(steps) if "FROM" in step.instruction)
+    own = [call.removeprefix("remove ") for call in engine.calls]
+    assert own == [step.layer for step in steps[5:base:-1]]
+    assert own
 
 
 def test_an_image_that_exists_is_not_built(engine: FakeEngine, request_: BuildRequest) -> None:

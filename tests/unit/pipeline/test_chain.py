@@ -24,6 +24,8 @@ from provision.pipeline.images import (
     wanted_base,
 )
 from provision.pipeline.kernels import list_kernels
+from provision.pipeline.matrix import Selection, plan_cells
+from provision.pipeline.matrix_offers import find_offers
 from provision.pipeline.resolution import Wanted, render_context
 from provision.pipeline.resolving import resolve_pin
 from provision.pipeline.settings import Settings, load_settings
@@ -117,6 +119,32 @@ def test_kernels_are_listed_with_what_builds_on_them(settings: Settings) -> None
     by_release = {row.release: row for row in rows}
     assert by_release[_KERNEL].builds
     assert by_release[_KERNEL].version == "0.12.7"
+
+
+def test_a_matrix_chooses_from_what_the_archive_has(settings: Settings) -> None:
+    selection = Selection(("nvidia", "v4l2loopback"), ("debian:12",), flavours=("all",))
+    offers = find_offers(settings, no_engine, selection)
+    kernels = offers.kernels["debian:12"]
+    assert kernels
+    assert _KERNEL in kernels
+    found = {(offer.driver, offer.flavour): offer for offer in offers.offers}
+    assert found["v4l2loopback", "dkms"].versions == ("0.12.7",)
+    assert {name for name, _ in found} == {"nvidia", "v4l2loopback"}
+    cells = [one.cell for one in plan_cells(selection, offers)]
+    assert len(cells) == len(set(cells))
+    with pytest.raises(NotFoundError, match="no driver"):
+        find_offers(settings, no_engine, Selection(("none",)))
+    with pytest.raises(NotFoundError, match="debian:1"):
+        find_offers(settings, no_engine, Selection(("nvidia",), ("debian:1",)))
+
+
+def test_kernels_that_nobody_can_list_have_to_be_named(settings: Settings) -> None:
+    named = Selection(("nvidia", "onload"), ("flatcar:3227.2.4",), kernels=("5.15.63-flatcar",))
+    offers = find_offers(settings, no_engine, named)
+    assert offers.kernels == {"flatcar:3227.2.4": None}
+    assert all(offer.refusal for offer in offers.offers if offer.driver == "nvidia")
+    with pytest.raises(NotFoundError, match="could be listed"):
+        find_offers(settings, no_engine, replace(named, kernels=("latest",)))
 
 
 def test_wrong_names_are_not_found(settings: Settings, engine: FakeEngine) -> None:

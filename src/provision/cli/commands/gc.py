@@ -13,6 +13,9 @@ from provision.agent.desired import load_desired
 from provision.cli import options
 from provision.cli.output import megabytes, print_json
 from provision.cli.reconciling import lazily_shown
+from provision.host.kernels import find_kernels
+from provision.install.layout import STORE
+from provision.rootfs import in_root
 
 
 @click.command("gc")
@@ -26,7 +29,8 @@ def command(*, images: bool, root: Path, dry_run: bool, as_json: bool) -> None:
     """Remove artifacts that no kernel needs: what the running and other bootable ones use stays.
 
     [policy] keep says how many more stay of each kernel, to roll back to. Of the package store
-    goes what was of no use for 30 days, except what kernels of this host are built with.
+    goes what was of no use for 30 days, except what kernels of this host are built with; of the
+    compatibility matrix, results that are older than a year.
     """
     root = root.resolve()
     gone: list[str] = []
@@ -39,16 +43,33 @@ def command(*, images: bool, root: Path, dry_run: bool, as_json: bool) -> None:
         # Loads the models of what is in there.
         packages = importlib.import_module("provision.agent.clean_packages")
         files = packages.remove_packages(root, dry_run=dry_run)
+        results = _remove_results(root, dry_run=dry_run)
     if as_json:
         found = [asdict(one) for one in removed]
         listed = [{"name": name, "size": size} for name, size in files]
-        print_json({"artifacts": found, "images": gone, "packages": listed, "dry_run": dry_run})
+        document = {"artifacts": found, "images": gone, "packages": listed, "matrix": results}
+        print_json({**document, "dry_run": dry_run})
     else:
-        _print(removed, gone, files, dry_run=dry_run)
+        _print(removed, gone, files, results, dry_run=dry_run)
+
+
+def _remove_results(root: Path, *, dry_run: bool) -> list[str]:
+    """Remove results of the compatibility matrix that are too old to say anything; their cells."""
+    if not in_root(root, STORE / "matrix").is_dir():
+        return []
+    # Loads the models of results.
+    matrix = importlib.import_module("provision.pipeline.matrix_results")
+    results = matrix.Results(matrix.matrix_folder(root))
+    return [name for name, _size in results.collect(find_kernels(root).bootable, dry_run=dry_run)]
 
 
 def _print(
-    removed: list[Removed], images: list[str], files: list[tuple[str, int]], *, dry_run: bool
+    removed: list[Removed],
+    images: list[str],
+    files: list[tuple[str, int]],
+    results: list[str],
+    *,
+    dry_run: bool,
 ) -> None:
     verb = "would remove" if dry_run else "removed"
     for one in removed:
@@ -59,5 +80,7 @@ def _print(
     if files:
         size = megabytes(sum(size for _name, size in files))
         click.echo(f"{verb} {len(files)} files of the package store ({size})")
-    if not removed and not images and not files:
+    for cell in results:
+        click.echo(f"{verb} the matrix's result of {cell}: it is older than a year")
+    if not removed and not images and not files and not results:
         click.echo("Nothing to remove.")

@@ -1,0 +1,350 @@
+"""``provision matrix``."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from provision.catalogue import templates_dir
+from provision.cli import options
+from provision.cli.output import print_json
+from provision.cli.table import print_table
+from provision.cli.target import Job, gathering, job
+from provision.errors import ExitCode, ProvisionError, UsageError
+from provision.files import write_atomic
+from provision.pipeline.images import ensure_base_image, open_engine
+from provision.pipeline.matrix import Planned, Selection, plan_cells
+from provision.pipeline.matrix_offers import find_offers, has_tree
+from provision.pipeline.matrix_page import render_page
+from provision.pipeline.matrix_report import Report, report_of_cells, report_of_results
+from provision.pipeline.matrix_results import Result, Results, matrix_folder
+from provision.pipeline.matrix_run import How, MatrixRun, Outcome, Retry
+from provision.progress import Note
+
+_SYMBOLS = {"built": "✓", "failed": "✗", "not-supported": "⊘", "not-built": "·"}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Which cells, as the options say; each is a list with commas."""
+
+    drivers: str | None
+    distros: str | None
+    kernels: str | None
+    versions: str | None
+    flavours: str | None
+    force: bool
+
+    def selection(self, *, only_report: bool) -> Selection:
+        """Return what is meant; of results, everything that is not named.
+
+        Raises:
+            UsageError: No driver is named, or a list is empty.
+        """
+        if self.drivers is None and not only_report:
+            raise UsageError(
+                "No driver is named.",
+                resolution="Name some ('provision drivers' lists them): --drivers nvidia,onload;"
+                " or take all of them: --drivers all.",
+            )
+        everything = ("all",)
+        return Selection(
+            drivers=_listed("drivers", self.drivers) or everything,
+            distros=_listed("distros", self.distros),
+            kernels=_listed("kernels", self.kernels)
+            or (everything if only_report else ("latest-3",)),
+            versions=_listed("versions", self.versions)
+            or (everything if only_report else ("latest",)),
+            flavours=_listed("flavours", self.flavours)
+            or (everything if only_report else ("default",)),
+            force=self.force,
+        )
+
+
+def _listed(name: str, text: str | None) -> tuple[str, ...]:
+    if text is None:
+        return ()
+    words = tuple(dict.fromkeys(word for part in text.split(",") if (word := part.strip())))
+    if not words:
+        raise UsageError(
+            f"--{name} names nothing.",
+            resolution=f"Give names with commas between them, or leave --{name} out.",
+        )
+    return words
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """How to go about it, as the options say."""
+
+    jobs: int
+    retry: Retry | None
+    keep_images: bool
+    keep_going: bool
+    network: str | None
+    only_report: bool
+
+    def how(self, *, force: bool) -> How:
+        """Return what a run takes: the processors are shared by the builds."""
+        processors = len(os.sched_getaffinity(0))
+        return How(
+            jobs=self.jobs,
+            compilers=max(1, processors // self.jobs) if self.jobs > 1 else None,
+            retry=self.retry,
+            keep_images=self.keep_images,
+            keep_going=self.keep_going,
+            network=self.network,
+            force=force,
+        )
+
+    def check(self) -> None:
+        """Refuse what makes no sense together.
+
+        Raises:
+            UsageError: Something is asked of a build, and nothing is to be built.
+        """
+        given = {"--retry": self.retry, "--keep-images": self.keep_images}
+        wrong = [name for name, value in given.items() if value]
+        if self.only_report and wrong:
+            raise UsageError(
+                f"{', '.join(wrong)} can't be given with --only-report: nothing is built.",
+                resolution="Leave out one of them.",
+            )
+
+
+def _asking(command: Callable[..., int]) -> Callable[..., int]:
+    """Add what says which cells; they arrive as ``asked: Asked``."""
+    gathered = gathering(command, "asked", Asked)
+    decorators = [
+        click.option("--drivers", metavar="A,B|all", help="Drivers of the catalogue."),
+        click.option("--distros", metavar="ID:VERSION,…", help="Distros.  [the host's]"),
+        click.option(
+            "--kernels",
+            metavar="K,…|latest-N|all",
+            help="Kernels, or patterns such as '6.1.0-*'.  [latest-3]",
+        ),
+        click.option(
+            "--versions",
+            metavar="V,…|latest-N|all",
+            help="Versions or branches of the drivers.  [latest]",
+        ),
+        click.option(
+            "--flavours", metavar="F,…|all", help="Flavours of the drivers.  [their default]"
+        ),
+        click.option("--force", is_flag=True, help="Build cells too that are not supported."),
+    ]
+    for decorator in reversed(decorators):
+        gathered = decorator(gathered)
+    return gathered
+
+
+def _going(command: Callable[..., int]) -> Callable[..., int]:
+    """Add what says how; they arrive as ``ways: Ways``."""
+    gathered = gathering(command, "ways", Ways)
+    decorators = [
+        click.option(
+            "--jobs",
+            type=click.IntRange(1, 64),
+            default=1,
+            show_default=True,
+            metavar="N",
+            help="Builds at once.",
+        ),
+        click.option(
+            "--retry",
+            type=click.Choice(["failed", "all"]),
+            help="Build cells again although nothing has changed.",
+        ),
+        click.option("--keep-images", is_flag=True, help="Leave the images in the engine."),
+        click.option(
+            "--keep-going",
+            is_flag=True,
+            help="Go on although the engine, an archive or the disk failed.",
+        ),
+        click.option(
+            "--network",
+            metavar="MODE",
+            help="Network of the containers that download, as 'docker run' takes it.",
+        ),
+        click.option("--only-report", is_flag=True, help="Build nothing: show what is known."),
+    ]
+    for decorator in reversed(decorators):
+        gathered = decorator(gathered)
+    return gathered
+
+
+@click.command("matrix")
+@_asking
+@_going
+@click.option(
+    "--html",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write the matrix as a page that needs nothing else.",
+)
+@click.option(
+    "--state",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Where results are kept.  [/var/lib/provision/matrix]",
+)
+@options.catalogue
+@options.root
+@options.as_json
+def command(
+    *,
+    asked: Asked,
+    ways: Ways,
+    html: Path | None,
+    state: Path | None,
+    root: Path,
+    catalogues: tuple[Path, ...],
+    as_json: bool,
+) -> int:
+    """Build drivers for many kernels and show which of them build.
+
+    What is known of a cell whose inputs have not changed is not built again; a run that was
+    interrupted goes on where it was.
+    """
+    ways.check()
+    selection = asked.selection(only_report=ways.only_report)
+    _check_page(html)
+    root = root.resolve()
+    results = Results(state or matrix_folder(root))
+    if ways.only_report:
+        known, problems = results.load()
+        report, outcome = report_of_results(known, selection), None
+        for problem in problems:
+            click.echo(f"Left out: {problem}", err=True)
+        _write_page(html, report)
+    else:
+        with job(root, catalogues) as work:
+            planned = _planned(work, selection, ways)
+            report, outcome = _built(work, planned, results, ways.how(force=asked.force), html)
+    if as_json:
+        print_json(_document(report, outcome, results))
+    else:
+        _print(report, outcome, html)
+    return _status(report, outcome)
+
+
+def _check_page(html: Path | None) -> None:
+    """Refuse a page that can't be written before hours of builds.
+
+    Raises:
+        UsageError: Its folder is not there.
+    """
+    if html is not None and not html.absolute().parent.is_dir():
+        raise UsageError(
+            f"There is no folder '{html.absolute().parent}' for the page.",
+            resolution=f"Make it: mkdir -p {html.absolute().parent}",
+        )
+
+
+def _planned(work: Job, selection: Selection, ways: Ways) -> list[Planned]:
+    offers = find_offers(work.settings, lambda: work.engine, selection, progress=work.progress)
+    planned = plan_cells(selection, offers)
+    wanted = dict.fromkeys(one.cell.column.distro for one in planned if one.refusal is None)
+    for distro in wanted:
+        if has_tree(distro):
+            continue
+        # Once, and not a failure of each cell.
+        ensure_base_image(work.settings, work.engine, distro, progress=work.progress)
+    builds = sum(one.refusal is None for one in planned)
+    work.progress(Note(f"{len(planned)} cells, {builds} of them supported; {ways.jobs} at a time"))
+    return planned
+
+
+def _built(
+    work: Job, planned: list[Planned], results: Results, how: How, html: Path | None
+) -> tuple[Report, Outcome]:
+    """Build; the page is written however the run ends."""
+    run = MatrixRun(
+        work.settings, results, how, lambda: open_engine(work.settings), progress=work.progress
+    )
+    cells = [one.cell for one in planned]
+    try:
+        outcome = run.run(planned)
+    finally:
+        _write_page(html, report_of_cells(cells, results))
+    return report_of_cells(cells, results), outcome
+
+
+def _write_page(html: Path | None, report: Report) -> None:
+    if html is not None:
+        write_atomic(html, render_page(report, templates_dir(), time=time.time()))
+
+
+def _status(report: Report, outcome: Outcome | None) -> int:
+    """Return the exit code: a report says what is so, and does not fail for it."""
+    if outcome is None:
+        return ExitCode.DONE
+    is_bad = outcome.troubles or outcome.left or report.counts["failed"]
+    return ExitCode.FAILED if is_bad else ExitCode.DONE
+
+
+def _document(report: Report, outcome: Outcome | None, results: Results) -> dict[str, Any]:
+    done: dict[str, Any] = {}
+    if outcome is not None:
+        done = {
+            "built_now": len(outcome.built),
+            "unchanged": len(outcome.unchanged),
+            "left": len(outcome.left),
+            "troubles": [_trouble(str(cell), error) for cell, error in outcome.troubles],
+        }
+    return {**report.document(), **done, "state": str(results.folder)}
+
+
+def _trouble(cell: str, error: ProvisionError) -> dict[str, Any]:
+    return {
+        "cell": cell,
+        "message": error.message,
+        "resolution": error.resolution,
+        "details": error.details,
+    }
+
+
+def _print(report: Report, outcome: Outcome | None, html: Path | None) -> None:
+    print_table(
+        ("kernel", *map(str, report.rows)),
+        (
+            (
+                column,
+                *(f"{_SYMBOLS[s]} {s}" for row in report.rows for s in [report.state(row, column)]),
+            )
+            for column in report.columns
+        ),
+    )
+    for result in report.failed():
+        _print_failure(result)
+    counts = ", ".join(f"{count} {state}" for state, count in report.counts.items() if count)
+    click.echo(counts)
+    for cell, error in outcome.troubles if outcome else ():
+        click.echo(f"{click.style('Not looked at:', fg='red')} {cell}: {error.message}")
+        for line in (error.details or "").splitlines():
+            click.echo(f"  {line}")
+        if error.resolution:
+            click.echo(f"  What to do: {error.resolution}")
+    if outcome is not None and outcome.left:
+        click.echo(
+            f"{len(outcome.left)} cells were left out. Run the command again: it goes on;"
+            " --keep-going does not stop at such troubles."
+        )
+    if html is not None:
+        click.echo(f"page: {html}")
+
+
+def _print_failure(result: Result) -> None:
+    click.echo(f"{click.style('failed', fg='red')} {result.cell}: {result.cause}")
+    if result.first_error is not None and result.message:
+        click.echo(f"  {result.message}")
+    if result.resolution:
+        click.echo(f"  What to do: {result.resolution}")
+    if result.log:
+        click.echo(f"  Whole output: {result.log}")

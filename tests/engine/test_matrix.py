@@ -1,0 +1,186 @@
+"""`provision matrix` with a real engine, on real kernels, and with a real compiler's refusal."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kit.duo import DUO, DUO_BROKEN, duo_catalogue, mend_duo
+from kit.fileserver import served
+from kit.hosts import DISTRO, NEW_KERNEL, OLD_KERNEL, SMALL_DRIVER
+from kit.made_up import MADE_UP, made_up_source, write_made_up
+from kit.process import start
+from kit.product import BUILD_NETWORK
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from kit.engine import Engine
+    from kit.product import Provision
+
+_LIMIT_S = 300
+# Longer than a run may take to stop.
+_LONG_BUILD_S = 240
+
+
+@pytest.fixture(scope="module")
+def drivers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A catalogue with a driver whose newest version fails on the newer kernel alone."""
+    with duo_catalogue(tmp_path_factory.mktemp("duo")) as folder:
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def kernels(provision: Provision) -> list[str]:
+    """Three kernels of Debian 12, the newest first."""
+    listed = provision.json("kernels", SMALL_DRIVER, "--distro", DISTRO)["kernels"]
+    releases = [row["release"] for row in listed]
+    others = (r for r in releases if r.startswith("6.1.0-") and r not in {OLD_KERNEL, NEW_KERNEL})
+    chosen = {OLD_KERNEL, NEW_KERNEL, next(others, OLD_KERNEL)}
+    return [release for release in releases if release in chosen]
+
+
+def _run(provision: Provision, *words: str | Path) -> tuple[int, dict[str, Any]]:
+    """`provision matrix`, which may have cells that failed."""
+    done = provision("matrix", *words, "--json", check=False)
+    document: dict[str, Any] = json.loads(done.stdout)
+    assert "error" not in document, document
+    return done.returncode, document
+
+
+def _wait(until: Callable[[], object], process: subprocess.Popen[bytes]) -> None:
+    """Until something is so, or the process has ended."""
+    deadline = time.monotonic() + _LIMIT_S
+    while not until() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
+def _cells(document: dict[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:
+    return {(cell["driver"], cell["kernel"]): cell for cell in document["cells"]}
+
+
+def test_a_matrix_is_killed_shared_finished_and_kept(
+    engine: Engine, provision: Provision, drivers: Path, kernels: list[str], tmp_path: Path
+) -> None:
+    state, page = tmp_path / "state", tmp_path / "matrix.html"
+    before = engine.layers()
+    which = ("--drivers", f"{DUO},{SMALL_DRIVER}", "--distros", DISTRO)
+    words = (*which, "--kernels", ",".join(kernels), "--catalogue", drivers, "--state", state)
+
+    # A run is killed when it has its first result.
+    argv: list[str | Path] = [provision.program, "matrix", *words, *BUILD_NETWORK]
+    killed = start(argv, log=tmp_path / "killed.log", env=provision.variables())
+    _wait(lambda: any(state.glob("cells/*/*/*/[!.]*.json")), killed)
+    killed.send_signal(signal.SIGKILL)
+    assert killed.wait() == -signal.SIGKILL, (tmp_path / "killed.log").read_text()
+    done = len(list(state.glob("cells/*/*/*/[!.]*.json")))
+
+    # Two at once build what is left, each cell once.
+    with ThreadPoolExecutor(2) as pool:
+        ends = list(pool.map(lambda _: _run(provision, *words), range(2)))
+    assert [code for code, _ in ends] == [1, 1]
+    total = 2 * len(kernels)
+    assert sum(document["built_now"] for _, document in ends) == total - done
+    for _, document in ends:
+        assert document["troubles"] == []
+        assert document["counts"]["not-built"] == 0
+        cells = _cells(document)
+        failed = cells[DUO, NEW_KERNEL]
+        assert (failed["state"], failed["reason"]) == ("failed", "compile")
+        assert failed["first_error"]["file"].endswith("call.h")
+        assert failed["first_error"]["line"] == 3
+        assert any("pci_resize_resource" in line for line in failed["excerpt"])
+        assert cells[DUO, OLD_KERNEL]["state"] == "built"
+        assert {cells[SMALL_DRIVER, kernel]["state"] for kernel in kernels} == {"built"}
+    # Neither images nor layers are left.
+    assert engine.layers() <= before
+    assert not any(name.startswith(f"provision/{DUO}:") for name in engine.images())
+
+    # What has not changed is not built again; the page and the report need no build.
+    code, again = _run(provision, *words, "--html", page)
+    assert (code, again["built_now"], again["unchanged"]) == (1, 0, total)
+    assert "call.h" in page.read_text()
+    report = provision.json("matrix", "--only-report", "--state", state)
+    assert report["counts"] == again["counts"]
+
+    # A patch changes the Pins of that driver, and of no other.
+    mend_duo(drivers)
+    code, mended = _run(provision, *words, "--jobs", "2")
+    assert (code, mended["built_now"], mended["unchanged"]) == (0, len(kernels), len(kernels))
+    assert mended["counts"]["built"] == total
+    assert {cell["version"] for cell in mended["cells"] if cell["driver"] == DUO} == {DUO_BROKEN}
+
+
+def test_ctrl_c_ends_a_long_build_and_keeps_what_is_done(
+    engine: Engine, provision: Provision, tmp_path: Path
+) -> None:
+    sources = {
+        "1.0": made_up_source(tmp_path / "files", "1.0"),
+        "0.9": made_up_source(tmp_path / "files", "0.9", seconds=_LONG_BUILD_S),
+    }
+    state = tmp_path / "state"
+    with served(tmp_path / "files") as url:
+        write_made_up(tmp_path / "drivers", sources, url)
+        which = ("--drivers", MADE_UP, "--versions", "all", "--distros", DISTRO)
+        where = ("--catalogue", tmp_path / "drivers", "--state", state)
+        argv: list[str | Path] = [
+            provision.program,
+            "matrix",
+            *which,
+            "--kernels",
+            OLD_KERNEL,
+            *where,
+        ]
+        log = tmp_path / "log"
+        process = start([*argv, *BUILD_NETWORK], log=log, env=provision.variables())
+        _wait(lambda: any(state.glob("cells/*/*/*/[!.]*.json")), process)
+        _wait(engine.containers, process)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(_LONG_BUILD_S / 2) == 130, log.read_text()
+    _wait_until_empty(engine)
+    assert "it goes on" in log.read_text()
+    report = provision.json("matrix", "--only-report", "--state", state)
+    assert [(cell["version"], cell["state"]) for cell in report["cells"]] == [("1.0", "built")]
+
+
+def _wait_until_empty(engine: Engine) -> None:
+    """The engine ends a build whose client went away."""
+    deadline = time.monotonic() + _LONG_BUILD_S / 2
+    while engine.containers() and time.monotonic() < deadline:
+        time.sleep(0.5)
+    assert engine.containers() == []
+
+
+@pytest.mark.nightly
+def test_six_drivers_on_eight_kernels_and_on_debian_13(
+    provision: Provision, drivers: Path, tmp_path: Path
+) -> None:
+    """NVIDIA's in both flavours, Onload, v4l2loopback and two made-up ones; this takes hours."""
+    state = tmp_path / "state"
+    with served(tmp_path / "files") as url:
+        source = made_up_source(tmp_path / "files", "1.0")
+        write_made_up(tmp_path / "drivers", {"1.0": source}, url)
+        names = f"nvidia,onload,{SMALL_DRIVER},{DUO},{MADE_UP}"
+        folders = ("--catalogue", drivers, "--catalogue", tmp_path / "drivers", "--state", state)
+        words = ("--drivers", names, "--flavours", "all", *folders, "--keep-going")
+        for distro, kernels in ((DISTRO, "latest-2,6.1.0-*"), ("debian:13", "latest")):
+            _, document = _run(provision, *words, "--distros", distro, "--kernels", kernels)
+            assert document["troubles"] == []
+            assert document["counts"]["not-built"] == 0
+            for cell in document["cells"]:
+                if cell["reason"] == "compile":
+                    assert cell["first_error"]
+                    assert cell["log"]
+                elif cell["state"] != "built":
+                    assert cell["message"]
+                if cell["driver"] in {MADE_UP, SMALL_DRIVER}:
+                    assert cell["state"] in {"built", "not-supported"}
+        report = provision.json("matrix", "--only-report", "--state", state)
+        assert len({(c["driver"], c["flavour"]) for c in report["cells"]}) >= 6

@@ -1,0 +1,160 @@
+"""``provision matrix`` from the command line to its table and page; builds are made up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from provision.cli.commands import matrix
+from provision.fetch import UnreachableError
+from provision.image.diagnose import BuildError
+from provision.pipeline import matrix_run
+from provision.pipeline.matrix import Offer, Offers
+from provision.pipeline.matrix_results import Results, matrix_folder
+from provision.pipeline.settings import Settings
+from unit.cli.outcome import Outcome
+from unit.pipeline.test_matrix_run import KERNELS, Lab, compile_error
+from unit.recipes import recipe
+
+Call = Callable[..., Outcome]
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
+    """A host for whose matrix there is a driver in two versions, on three kernels."""
+    root = tmp_path / "host"
+    root.mkdir()
+    (root / "etc").mkdir()
+    (root / "etc/os-release").write_text("ID=debian\nVERSION_ID=12\nVERSION_CODENAME=bookworm\n")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    lab = Lab(Settings(root, None, None), Results(matrix_folder(root)))  # type: ignore[arg-type] # not read
+    offer = Offer("demo", "open", "debian:12", ("2.0", "1.2"), recipe=recipe())
+    offers = Offers((offer,), {"debian:12": KERNELS})
+    monkeypatch.setattr(matrix, "find_offers", lambda *_given, **_more: offers)
+    monkeypatch.setattr(matrix, "ensure_base_image", lambda *_given, **_more: None)
+    monkeypatch.setattr(matrix, "open_engine", lambda _settings: lab.engine)
+    monkeypatch.setattr("provision.cli.target.open_engine", lambda _settings: lab.engine)
+    monkeypatch.setattr(matrix_run, "resolve_pin", lab.resolve)
+    monkeypatch.setattr(matrix_run, "build_image", lab.build)
+    return lab
+
+
+def words(lab: Lab, *more: object) -> tuple[object, ...]:
+    return ("matrix", "--root", lab.settings.root, *more)
+
+
+def test_a_matrix_is_a_table_a_document_and_a_page(lab: Lab, call: Call, tmp_path: Path) -> None:
+    lab.broken[KERNELS[1]] = compile_error()
+    page = tmp_path / "matrix.html"
+    done = call(*words(lab, "--drivers", "demo", "--html", page))
+    assert done.code == 1
+    assert f"debian:12 {KERNELS[0]}" in done.out
+    assert "✗ failed" in done.out
+    assert f"failed demo 2.0 (open) on debian:12 {KERNELS[1]}: /source/a.c:7: no mem" in done.out
+    assert "What to do: patch it" in done.out
+    assert "2 built, 1 failed" in done.out
+    assert "/source/a.c" in page.read_text()
+    document = call(*words(lab, "--drivers", "demo", "--json")).document
+    assert document["counts"] == {"built": 2, "failed": 1, "not-supported": 0, "not-built": 0}
+    assert (document["built_now"], document["unchanged"], document["left"]) == (0, 3, 0)
+    assert document["state"] == str(lab.settings.root / "var/lib/provision/matrix")
+    assert [one["state"] for one in document["cells"]] == ["built", "failed", "built"]
+
+
+def test_a_matrix_without_failures_is_a_success(lab: Lab, call: Call) -> None:
+    assert call(*words(lab, "--drivers", "demo", "--versions", "all", "--jobs", "2")).code == 0
+    assert len(lab.builds) == 6
+
+
+def test_what_is_known_is_shown_without_building(
+    lab: Lab, call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = tmp_path / "elsewhere"
+    lab.broken[KERNELS[1]] = compile_error()
+    call(*words(lab, "--drivers", "demo", "--versions", "all", "--state", state))
+    lab.builds.clear()
+    monkeypatch.delattr(matrix, "find_offers")
+    monkeypatch.delattr(matrix, "open_engine")
+    known = call("matrix", "--only-report", "--state", state, "--root", lab.settings.root, "--json")
+    assert known.code == 0
+    assert len(known.document["cells"]) == 6
+    few = ("--drivers", "demo", "--kernels", "latest", "--versions", "1")
+    report = call("matrix", "--only-report", "--state", state, *few, "--json").document
+    cell = {"driver": "demo", "version": "1.2", "kernel": KERNELS[0], "state": "built"}
+    assert cell.items() <= report["cells"][0].items()
+    assert len(report["cells"]) == 1
+    assert lab.builds == []
+
+
+def test_damaged_results_are_named_in_a_report(lab: Lab, call: Call) -> None:
+    call(*words(lab, "--drivers", "demo"))
+    path = sorted(lab.results.folder.glob("cells/**/*.json"))[0]
+    path.write_text("[]")
+    done = call(*words(lab, "--only-report"))
+    assert done.code == 0
+    assert str(path) in done.err
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ((), "No driver is named"),
+        (("--drivers", " ,"), "--drivers names nothing"),
+        (("--drivers", "demo", "--kernels", "5.4"), "distro"),
+        (("--only-report", "--retry", "all", "--keep-images"), "--retry, --keep-images"),
+        (("--drivers", "demo", "--html", "/nowhere/at/all.html"), "mkdir -p /nowhere/at"),
+        (("--drivers", "demo", "--jobs", "0"), "jobs"),
+    ],
+)
+def test_wrong_usage_is_said_with_a_way_out(
+    lab: Lab, call: Call, given: tuple[str, ...], text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two = Offers(
+        tuple(Offer("demo", "open", d, ("1",), recipe=recipe()) for d in ("a:1", "b:1")),
+        {"a:1": KERNELS, "b:1": KERNELS},
+    )
+    monkeypatch.setattr(matrix, "find_offers", lambda *_given, **_more: two)
+    done = call(*words(lab, *given))
+    assert done.code == 2
+    assert text in done.err
+    assert "What to do:" in done.err
+    assert lab.builds == []
+
+
+def test_trouble_with_the_machine_is_told_and_a_page_is_written(
+    lab: Lab, call: Call, tmp_path: Path
+) -> None:
+    lab.broken[KERNELS[1]] = UnreachableError("no route", resolution="wait", details="tried: x")
+    page = tmp_path / "matrix.html"
+    done = call(*words(lab, "--drivers", "demo", "--html", page))
+    assert done.code == 1
+    assert "no route" in done.out
+    assert "What to do: wait" in done.out
+    assert "1 cells were left out" in done.out
+    assert "not built yet" in page.read_text()
+    document = call(*words(lab, "--drivers", "demo", "--json")).document
+    assert document["troubles"][0]["details"] == "tried: x"
+
+
+def test_an_interrupted_matrix_writes_its_page(
+    lab: Lab, call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(self: object, _planned: object) -> None:
+        del self
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(matrix_run.MatrixRun, "run", interrupt)
+    page = tmp_path / "matrix.html"
+    done = call(*words(lab, "--drivers", "demo", "--html", page))
+    assert done.code == 130
+    assert "it goes on" in done.err
+    assert page.exists()
+
+
+def test_a_result_that_may_pass_is_tried_again(lab: Lab, call: Call) -> None:
+    lab.broken[KERNELS[0]] = BuildError("no patch", resolution="x", details="y")
+    assert call(*words(lab, "--drivers", "demo")).code == 1
+    lab.broken.clear()
+    assert call(*words(lab, "--drivers", "demo")).code == 0
