@@ -15,7 +15,7 @@ from provision.archive import ArchiveIndex
 from provision.errors import NotFoundError, ProvisionError
 from provision.install.kernels import link_kernel
 from provision.install.layout import Layout
-from provision.pipeline import following, offers, resolution
+from provision.pipeline import following, offers, solving
 from provision.pipeline.following import followed_branches
 from provision.pipeline.resolution import Wanted, request_of
 from provision.pipeline.settings import Settings, load_settings
