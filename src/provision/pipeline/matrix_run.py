@@ -10,25 +10,24 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Literal
 
 from provision.errors import InUseError, ProvisionError
-from provision.fetch import UnreachableError
 from provision.files import LONGEST_WAIT_S
 from provision.host.kernels import find_kernels
 from provision.image.build import Built, find, layers_of, remove_layers
-from provision.image.diagnose import BuildError, kind_of
-from provision.image.engine import Engine, EngineLostError
+from provision.image.diagnose import BuildError
+from provision.image.engine import Engine
 from provision.image.phases import phases
 from provision.image.stream import StepRecord
 from provision.pipeline.images import BuildSettings, build_image
 from provision.pipeline.matrix import Cell, Column, Planned
+from provision.pipeline.matrix_failure import disk_error, failed_result, refuse_trouble
 from provision.pipeline.matrix_results import (
     BusyError,
-    FirstError,
     Result,
     Results,
     result_of,
@@ -37,7 +36,6 @@ from provision.pipeline.resolution import Resolved, Wanted
 from provision.pipeline.resolving import resolve_pin
 from provision.pipeline.settings import Settings
 from provision.progress import Event, Note, Output, Progress, Step, Tally, Transfer, silent
-from provision.redaction import redact
 
 Retry = Literal["failed", "all"]
 
@@ -46,10 +44,6 @@ Retry = Literal["failed", "all"]
 _POLL_S = 0.1
 _GRACE_S = 10.0
 _LOOK_AGAIN_S = 0.5
-_FULL = "no space left on device"
-_LONGEST_TEXT = 16_000
-_LONGEST_LINE = 400
-_LINES_BEFORE, _LINES_AFTER, _LAST_LINES = 5, 25, 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +118,8 @@ class MatrixRun:
         self._begun = int(time.time())
         self._lock = threading.Lock()
         self._stop = threading.Event()
+        self._all_ended = threading.Event()
+        self._active = 0
         self._is_over = False
         self._queue: deque[Planned] = deque()
         # Those that another matrix builds right now.
@@ -153,31 +149,39 @@ class MatrixRun:
         # What a run that was killed left to be removed.
         noted = (column for column in self._columns if self._results.noted_layers(column))
         self._uncleared = dict.fromkeys(noted)
-        workers = [
-            threading.Thread(target=self._work, name=f"matrix-{number}", daemon=True)
-            for number in range(max(1, min(self._how.jobs, len(planned))))
-        ]
-        for worker in workers:
-            worker.start()
+        count = max(1, min(self._how.jobs, len(planned)))
+        self._active = count
+        for number in range(count):
+            threading.Thread(target=self._work, name=f"matrix-{number}", daemon=True).start()
         try:
-            while any(worker.is_alive() for worker in workers):
-                self._wait(workers, _POLL_S)
+            while not self._wait(_POLL_S):
+                pass
         except BaseException:
             # The engine ends a build whose client goes away, if only with this process.
             self._stop.set()
-            self._wait(workers, _GRACE_S)
+            self._wait(_GRACE_S)
             raise
         self._outcome.left = [one.cell for one in (*self._queue, *self._deferred)]
         return self._outcome
 
-    @staticmethod
-    def _wait(workers: Iterable[threading.Thread], seconds: float) -> None:
-        end = time.monotonic() + seconds
-        for worker in workers:
-            worker.join(max(0.0, end - time.monotonic()))
+    def _wait(self, seconds: float) -> bool:
+        """Wait until every thread has ended, or for so long; returns whether they have.
+
+        Not by joining them: an interrupted join of Python 3.11 takes a thread for ended.
+        """
+        return self._all_ended.wait(seconds)
 
     def _work(self) -> None:
         """Take cells until there are none."""
+        try:
+            self._take_cells()
+        finally:
+            with self._lock:
+                self._active -= 1
+                if self._active == 0:
+                    self._all_ended.set()
+
+    def _take_cells(self) -> None:
         with ExitStack() as stack, suppress(_StoppedError):
             opened: list[Engine] = []
 
@@ -196,7 +200,7 @@ class MatrixRun:
                 except ProvisionError as error:
                     self._ended(planned.cell, "trouble", error)
                 except OSError as error:
-                    self._ended(planned.cell, "trouble", _disk_error(planned.cell, error))
+                    self._ended(planned.cell, "trouble", disk_error(planned.cell, error))
                 with suppress(ProvisionError, OSError):
                     self._clear_columns(engine)
 
@@ -256,8 +260,8 @@ class MatrixRun:
         try:
             resolved = self._resolved(cell, connected)
         except ProvisionError as error:
-            _refuse_trouble(error)
-            self._record(_failed(cell, error, phase="resolve"), begun)
+            refuse_trouble(error)
+            self._record(failed_result(cell, error, phase="resolve"), begun)
             return
         if known is not None and self._still_holds(known, resolved, connected):
             self._outcome.unchanged.append(cell)
@@ -299,8 +303,8 @@ class MatrixRun:
             if isinstance(error, BuildError) and not self._how.keep_images:
                 remove_layers(engine, layers_of(error.steps))
                 self._note_layers(cell, error.steps)
-            _refuse_trouble(error)
-            return _failed(cell, error, phase="build", digest=pin.digest)
+            refuse_trouble(error)
+            return failed_result(cell, error, phase="build", digest=pin.digest)
         kept = self._is_kept(cell, built)
         if not kept:
             self._note_layers(cell, built.steps)
@@ -388,83 +392,7 @@ class MatrixRun:
         return telling
 
 
-def _refuse_trouble(error: ProvisionError) -> None:
-    """Raise what says nothing about the cell.
-
-    Raises:
-        ProvisionError: The error, if others would fail alike.
-    """
-    is_outside = isinstance(error, BuildError) and error.is_outside
-    is_full = _FULL in f"{error.message}\n{error.details or ''}".lower()
-    alike = (UnreachableError, EngineLostError, InUseError)
-    if is_outside or is_full or isinstance(error, alike):
-        raise error
-
-
-def _disk_error(cell: Cell, error: OSError) -> ProvisionError:
-    return ProvisionError(
-        f"{cell}: {error.filename or 'the disk'}: {error.strerror or error}.",
-        resolution="Make room, or correct the folder's permissions; then run the command again: it"
-        " goes on.",
-    )
-
-
 def _own_images(settings: Settings) -> frozenset[tuple[str, str]]:
     """Return driver and kernel of images that this host may install: they are left to ``gc``."""
     kernels = find_kernels(settings.root).bootable
     return frozenset((driver, kernel) for driver in settings.config.drivers for kernel in kernels)
-
-
-def _failed(
-    cell: Cell,
-    error: ProvisionError,
-    *,
-    phase: Literal["resolve", "build"],
-    digest: str | None = None,
-) -> Result:
-    """Return what is remembered of an error."""
-    more: dict[str, object] = {}
-    if isinstance(error, BuildError):
-        lines = list(error.step.lines) if error.step else []
-        more = {
-            "instruction": error.step.instruction if error.step else None,
-            "log": str(error.log) if error.log else None,
-            "errors": len(error.source_errors),
-            "excerpt": tuple(redact(line[:_LONGEST_LINE]) for line in excerpt(error, lines)),
-        }
-        if error.source_errors:
-            first = error.source_errors[0]
-            more["first_error"] = FirstError(
-                file=first.file,
-                line=first.line,
-                text=redact(first.text[:_LONGEST_LINE]),
-                excerpt=tuple(line[:_LONGEST_LINE] for line in first.excerpt),
-            )
-    return result_of(
-        cell,
-        "failed",
-        digest=digest,
-        reason=kind_of(error),
-        phase=phase,
-        message=error.message[:_LONGEST_TEXT],
-        resolution=error.resolution,
-        details=error.details[:_LONGEST_TEXT] if error.details else None,
-        **more,
-    )
-
-
-def excerpt(error: BuildError, lines: Sequence[str]) -> Sequence[str]:
-    """Return the part of a step's output that says why it failed.
-
-    Args:
-        error: Why it failed.
-        lines: What the step printed.
-    """
-    if not error.source_errors:
-        return lines[-_LAST_LINES:]
-    first = error.source_errors[0]
-    place = first.file if first.line is None else f"{first.file}:{first.line}:"
-    at = next((number for number, line in enumerate(lines) if place in line), None)
-    if at is None:
-        return lines[-_LAST_LINES:]
-    return lines[max(0, at - _LINES_BEFORE) : at + _LINES_AFTER]

@@ -381,20 +381,21 @@ def test_ctrl_c_stops_the_builds_and_keeps_what_is_done(
             finally:
                 stopped.set()
 
-    def wait(_workers: object, _seconds: float) -> None:
-        if stopped.is_set() or not running.wait(10):
-            return
-        if not run._stop.is_set():  # noqa: SLF001 - where the main thread would be
+    real = MatrixRun._wait  # noqa: SLF001 - where the main thread is when Ctrl-C is pressed
+
+    def wait(self: MatrixRun, seconds: float) -> bool:
+        if not stopped.is_set() and running.wait(10) and not self._stop.is_set():
             raise KeyboardInterrupt
-        stopped.wait(10)
+        return real(self, seconds)
 
     lab.hold = endless
     run = lab.start()
-    monkeypatch.setattr(run, "_wait", wait)
+    monkeypatch.setattr(MatrixRun, "_wait", wait)
     with pytest.raises(KeyboardInterrupt):
         run.run(cells())
     assert stopped.is_set()
     assert len(lab.states()) == 2
+    monkeypatch.setattr(MatrixRun, "_wait", real)
     lab.hold = lambda _name, _progress: None
     assert len(lab.run().built) == 4
 
@@ -403,7 +404,7 @@ def test_a_run_may_be_killed_at_every_operation(lab: Lab, monkeypatch: pytest.Mo
     def work(self: MatrixRun, planned: list[Planned]) -> None:
         self._queue.extend(planned)
         self._total = len(planned)
-        self._work()
+        self._take_cells()
 
     monkeypatch.setattr("os.fsync", lambda _descriptor: None)
     lab.broken[KERNELS[1]] = compile_error()
