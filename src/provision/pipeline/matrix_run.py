@@ -9,14 +9,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
-from typing import Literal
 
-from provision.errors import InUseError, ProvisionError
-from provision.files import LONGEST_WAIT_S
+from provision.errors import ProvisionError
 from provision.host.kernels import find_kernels
 from provision.image.build import Built, find, layers_of, remove_layers
 from provision.image.diagnose import BuildError
@@ -26,64 +23,24 @@ from provision.image.stream import StepRecord
 from provision.pipeline.images import BuildSettings, build_image
 from provision.pipeline.matrix import Cell, Column, Planned
 from provision.pipeline.matrix_failure import disk_error, failed_result, refuse_trouble
+from provision.pipeline.matrix_layers import SharedLayers
 from provision.pipeline.matrix_results import (
     BusyError,
     Result,
     Results,
     result_of,
 )
+from provision.pipeline.matrix_work import CellQueue, Crew, How, Outcome
 from provision.pipeline.resolution import Resolved, Wanted
 from provision.pipeline.resolving import resolve_pin
 from provision.pipeline.settings import Settings
 from provision.progress import Event, Note, Output, Progress, Step, Tally, Transfer, silent
-
-Retry = Literal["failed", "all"]
 
 # How often the run looks whether all is done or Ctrl-C was pressed; and how long builds may take
 # to notice that they are to stop, before they are left to end with the process.
 _POLL_S = 0.1
 _GRACE_S = 10.0
 _LOOK_AGAIN_S = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class How:
-    """How to go about a matrix.
-
-    Attributes:
-        jobs: Builds at once.
-        compilers: Compilers at once in each build; None: what BuildSettings takes.
-        retry: Whether cells whose Pin has not changed are built again: those that failed, or all.
-        keep_images: Whether artifact images stay in the engine.
-        keep_going: Whether to go on after something that is wrong with the machine.
-        network: Network of the containers that download; None: what provision.toml says.
-        force: Whether kernels are tried that a recipe does not name.
-    """
-
-    jobs: int = 1
-    compilers: int | None = None
-    retry: Retry | None = None
-    keep_images: bool = False
-    keep_going: bool = False
-    network: str | None = None
-    force: bool = False
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What a run did.
-
-    Attributes:
-        built: Cells that were built now, with or without success.
-        unchanged: Cells whose result still holds.
-        troubles: What was wrong with the machine, by cell.
-        left: Cells that were not looked at.
-    """
-
-    built: list[Cell] = field(default_factory=list)
-    unchanged: list[Cell] = field(default_factory=list)
-    troubles: list[tuple[Cell, ProvisionError]] = field(default_factory=list)
-    left: list[Cell] = field(default_factory=list)
 
 
 class _StoppedError(BaseException):
@@ -118,17 +75,14 @@ class MatrixRun:
         self._begun = int(time.time())
         self._lock = threading.Lock()
         self._stop = threading.Event()
-        self._all_ended = threading.Event()
-        self._active = 0
+        self._crew = Crew()
         self._is_over = False
-        self._queue: deque[Planned] = deque()
-        # Those that another matrix builds right now.
-        self._deferred: deque[Planned] = deque()
-        self._waiting: dict[Cell, float] = {}
+        self._queue = CellQueue(())
         self._running: dict[Cell, None] = {}
         self._counts: Counter[str] = Counter()
         self._total = 0
         self._columns: Counter[Column] = Counter()
+        self._layers = SharedLayers(results.folder)
         self._uncleared: dict[Column, None] = {}
         self._outcome = Outcome()
         self._own = _own_images(settings)
@@ -143,99 +97,65 @@ class MatrixRun:
         """
         for one in planned:
             self._results.read(one.cell)
-        self._queue.extend(planned)
+        self._queue = CellQueue(planned)
         self._total = len(planned)
         self._columns.update(one.cell.column for one in planned)
         # What a run that was killed left to be removed.
-        noted = (column for column in self._columns if self._results.noted_layers(column))
+        noted = (column for column in self._columns if self._layers.noted(column))
         self._uncleared = dict.fromkeys(noted)
-        count = max(1, min(self._how.jobs, len(planned)))
-        self._active = count
-        for number in range(count):
-            threading.Thread(target=self._work, name=f"matrix-{number}", daemon=True).start()
+        for _ in range(max(1, min(self._how.jobs, len(planned)))):
+            self._crew.start(self._take_cells)
+        self._crew.complete()
         try:
-            while not self._wait(_POLL_S):
+            while not self._crew.wait(_POLL_S):
                 pass
         except BaseException:
             # The engine ends a build whose client goes away, if only with this process.
             self._stop.set()
-            self._wait(_GRACE_S)
+            self._crew.wait(_GRACE_S)
             raise
-        self._outcome.left = [one.cell for one in (*self._queue, *self._deferred)]
+        self._outcome.left = self._queue.left()
         return self._outcome
 
-    def _wait(self, seconds: float) -> bool:
-        """Wait until every thread has ended, or for so long; returns whether they have.
-
-        Not by joining them: an interrupted join of Python 3.11 takes a thread for ended.
-        """
-        return self._all_ended.wait(seconds)
-
-    def _work(self) -> None:
-        """Take cells until there are none."""
-        try:
-            self._take_cells()
-        finally:
-            with self._lock:
-                self._active -= 1
-                if self._active == 0:
-                    self._all_ended.set()
-
     def _take_cells(self) -> None:
+        """Take cells until there are none."""
         with ExitStack() as stack, suppress(_StoppedError):
-            opened: list[Engine] = []
-
-            def engine() -> Engine:
-                if not opened:
-                    opened.append(self._open_engine())
-                    stack.callback(opened[0].close)
-                return opened[0]
-
+            engine = self._connecting(stack)
             while (planned := self._next()) is not None:
                 try:
-                    with self._results.claimed(planned.cell):
-                        self._do(planned, engine)
-                except BusyError:
-                    self._postpone(planned)
+                    try:
+                        with self._results.claimed(planned.cell):
+                            self._do(planned, engine)
+                    except BusyError:
+                        self._postpone(planned)
                 except ProvisionError as error:
                     self._ended(planned.cell, "trouble", error)
                 except OSError as error:
                     self._ended(planned.cell, "trouble", disk_error(planned.cell, error))
-                with suppress(ProvisionError, OSError):
-                    self._clear_columns(engine)
+                self._clear_columns()
 
     def _next(self) -> Planned | None:
         with self._lock:
-            queue = self._queue or self._deferred
-            if self._is_over or self._stop.is_set() or not queue:
+            if self._is_over or self._stop.is_set() or (planned := self._queue.take()) is None:
                 return None
-            is_deferred = queue is self._deferred
-            planned = queue.popleft()
             self._running[planned.cell] = None
             self._tell()
-        if is_deferred:
+        if self._queue.is_awaited(planned.cell):
             # The other matrix may take as long as a build does.
             self._stop.wait(_LOOK_AGAIN_S)
         return planned
 
     def _postpone(self, planned: Planned) -> None:
-        """Look at a cell later that another matrix builds."""
+        """Look at a cell later that another matrix builds.
+
+        Raises:
+            InUseError: It has been building it for too long.
+        """
         with self._lock:
-            now = time.monotonic()
-            is_new = planned.cell not in self._waiting
-            since = self._waiting.setdefault(planned.cell, now)
-            if now - since < LONGEST_WAIT_S:
-                del self._running[planned.cell]
-                self._deferred.append(planned)
-                if is_new:
-                    text = f"Another matrix builds {planned.cell}; it is looked at again later"
-                    self._progress(Note(text))
-                return
-        said = InUseError(
-            f"Another matrix has held {planned.cell} for {LONGEST_WAIT_S:g} s.",
-            resolution="Look which process it is: ps -C provision. Then run the command again.",
-        )
-        self._ended(planned.cell, "trouble", said)
+            if self._queue.postpone(planned) == "first time":
+                text = f"Another matrix builds {planned.cell}; it is looked at again later"
+                self._progress(Note(text))
+            del self._running[planned.cell]
 
     def _do(self, planned: Planned, engine: Callable[[], Engine]) -> None:
         """Have a result of a cell; the caller holds its lock."""
@@ -267,7 +187,7 @@ class MatrixRun:
             self._outcome.unchanged.append(cell)
             self._ended(cell, known.state)
             return
-        with self._results.using(cell.column):
+        with self._layers.using(cell.column):
             result = self._build(cell, resolved, connected)
         self._record(result, begun)
 
@@ -325,26 +245,41 @@ class MatrixRun:
         return self._how.keep_images or not built.built or is_own
 
     def _note_layers(self, cell: Cell, steps: Sequence[StepRecord]) -> None:
-        self._results.note_layers(cell.column, layers_of(steps, shared=True))
+        self._layers.note(cell.column, layers_of(steps, shared=True))
         with self._lock:
             self._uncleared[cell.column] = None
 
-    def _clear_columns(self, engine: Callable[[], Engine]) -> None:
-        """Remove the layers that all drivers of a kernel share, where its cells are done.
+    def _clear_columns(self) -> None:
+        """Remove the layers of kernels whose cells are done, beside the next build.
 
         Where another matrix still builds on them, they are left to it, or to a later moment.
         """
         with self._lock:
             done = [column for column in self._uncleared if self._columns[column] == 0]
-        for column in done:
-            with self._results.clearing(column) as is_free:
-                if not is_free:
-                    continue
-                for layers in self._results.noted_layers(column):
-                    remove_layers(engine(), layers)
-                self._results.forget_layers(column)
-                with self._lock:
-                    self._uncleared.pop(column, None)
+            for column in done:
+                del self._uncleared[column]
+        if done:
+            self._crew.start(lambda: self._clear(done))
+
+    def _clear(self, columns: Sequence[Column]) -> None:
+        with ExitStack() as stack, suppress(ProvisionError, OSError):
+            engine = self._connecting(stack)
+            for column in columns:
+                if not self._layers.clear(column, engine):
+                    with self._lock:
+                        self._uncleared[column] = None
+
+    def _connecting(self, stack: ExitStack) -> Callable[[], Engine]:
+        """Return what connects to the engine, once, until the stack is closed."""
+        opened: list[Engine] = []
+
+        def engine() -> Engine:
+            if not opened:
+                opened.append(self._open_engine())
+                stack.callback(opened[0].close)
+            return opened[0]
+
+        return engine
 
     def _record(self, result: Result, begun: float) -> None:
         seconds = {**result.seconds, "total": round(time.monotonic() - begun, 3)}

@@ -24,7 +24,8 @@ from provision.pipeline.matrix_offers import find_offers, has_tree
 from provision.pipeline.matrix_page import render_page
 from provision.pipeline.matrix_report import Report, report_of_cells, report_of_results
 from provision.pipeline.matrix_results import Result, Results, matrix_folder
-from provision.pipeline.matrix_run import How, MatrixRun, Outcome, Retry
+from provision.pipeline.matrix_run import MatrixRun
+from provision.pipeline.matrix_work import How, Outcome, Retry
 from provision.progress import Note
 
 _SYMBOLS = {"built": "✓", "failed": "✗", "not-supported": "⊘", "not-built": "·"}
