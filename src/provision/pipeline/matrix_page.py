@@ -18,18 +18,11 @@ from markupsafe import Markup
 import provision
 from provision.errors import NotFoundError
 from provision.pipeline.matrix import Cell, Column, Row
-from provision.pipeline.matrix_report import NOT_BUILT, Report
+from provision.pipeline.matrix_report import LOOKS, Report
 from provision.pipeline.matrix_results import Result
 
 TEMPLATE = "matrix/page.html.j2"
 _STYLE, _SCRIPT = "matrix/page.css", "matrix/page.js"
-# A symbol and words beside the colour, which not everybody sees and not every printer prints.
-_LOOKS = {
-    "built": ("✓", "built"),
-    "failed": ("✗", "failed"),
-    "not-supported": ("⊘", "not supported"),
-    NOT_BUILT: ("·", "not built yet"),
-}
 _REASONS = {
     "compile": "does not compile",
     "build": "a step of the build failed",
@@ -71,7 +64,7 @@ def render_page(report: Report, templates: Path, *, time: float) -> str:
         policy=_policy(style, script),
         made=datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%d %H:%M UTC"),
         version=provision.__version__,
-        counts=[(state, *_LOOKS[state], count) for state, count in report.counts.items()],
+        counts=[(state, *LOOKS[state], count) for state, count in report.counts.items()],
         distros=_distros(report),
         columns=report.columns,
         drivers=list(dict.fromkeys(row.driver for row in report.rows)),
@@ -118,7 +111,7 @@ def _row(report: Report, row: Row) -> dict[str, Any]:
 
 def _cell(report: Report, row: Row, column: Column) -> dict[str, Any]:
     state = report.state(row, column)
-    symbol, words = _LOOKS[state]
+    symbol, words = LOOKS[state]
     result = report.result(row, column)
     return {
         "id": _identity(Cell(row, column)) if result else None,
@@ -131,7 +124,7 @@ def _cell(report: Report, row: Row, column: Column) -> dict[str, Any]:
 
 
 def _detail(result: Result) -> dict[str, Any]:
-    symbol, words = _LOOKS[result.state]
+    symbol, words = LOOKS[result.state]
     made = datetime.fromtimestamp(result.finished, UTC).strftime("%Y-%m-%d %H:%M UTC")
     return {
         "id": _identity(result.cell),

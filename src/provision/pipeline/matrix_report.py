@@ -16,7 +16,13 @@ from provision.pipeline.matrix_results import (
 )
 
 NOT_BUILT = "not-built"
-STATES = ("built", "failed", "not-supported", NOT_BUILT)
+# A symbol and words beside the colour, which not everybody sees and not every printer prints.
+LOOKS = {
+    "built": ("✓", "built"),
+    "failed": ("✗", "failed"),
+    "not-supported": ("⊘", "not supported"),
+    NOT_BUILT: ("·", "not built yet"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +44,7 @@ class Report:
         return self.results.get(Cell(row, column))
 
     def state(self, row: Row, column: Column) -> str:
-        """Return the state of a cell: one of ``STATES``."""
+        """Return the state of a cell: one that ``LOOKS`` has."""
         result = self.result(row, column)
         return result.state if result else NOT_BUILT
 
@@ -46,7 +52,7 @@ class Report:
     def counts(self) -> dict[str, int]:
         """How many cells are in which state; each state is there."""
         found = Counter(self.state(row, column) for row in self.rows for column in self.columns)
-        return {state: found[state] for state in STATES}
+        return {state: found[state] for state in LOOKS}
 
     def failed(self) -> Iterator[Result]:
         """Yield the cells that failed, by kernel."""

@@ -7,11 +7,9 @@ at all, by whoever holds the cell's lock; whoever reads them takes none.
 from __future__ import annotations
 
 import hashlib
-import json
-import shutil
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -226,46 +224,10 @@ class Results:
         """
         with ExitStack() as stack:
             try:
-                stack.enter_context(lock(self._lock("cell", str(cell)), limit=0))
+                stack.enter_context(lock(lock_path(self.folder, "cell", str(cell)), limit=0))
             except InUseError as error:
                 raise BusyError from error
             yield
-
-    @contextmanager
-    def using(self, column: Column) -> Iterator[None]:
-        """Share the lock of a kernel's layers, on which builds go on."""
-        with lock(self._lock("layers", str(column)), shared=True):
-            yield
-
-    def note_layers(self, column: Column, layers: Sequence[str]) -> None:
-        """Remember layers that builds for a kernel share, until somebody can remove them."""
-        if layers:
-            text = json.dumps(list(layers))
-            name = hashlib.sha256(text.encode()).hexdigest()[:32]
-            write_atomic(self._layers(column) / f"{name}.json", f"{text}\n")
-
-    def noted_layers(self, column: Column) -> list[list[str]]:
-        """Return what ``note_layers`` remembered."""
-        found = []
-        for path in sorted(self._layers(column).glob("[!.]*.json")):
-            with suppress(OSError, ValueError):
-                found.append([str(layer) for layer in json.loads(path.read_bytes())])
-        return found
-
-    def forget_layers(self, column: Column) -> None:
-        """Forget what ``note_layers`` remembered; the caller is clearing."""
-        shutil.rmtree(self._layers(column), ignore_errors=True)
-
-    @contextmanager
-    def clearing(self, column: Column) -> Iterator[bool]:
-        """Hold the lock of a kernel's layers, if no build uses them; yields whether that is so."""
-        with ExitStack() as stack:
-            try:
-                stack.enter_context(lock(self._lock("layers", str(column)), limit=0))
-            except InUseError:
-                yield False
-            else:
-                yield True
 
     def collect(self, kernels: Iterable[str], *, dry_run: bool = False) -> list[tuple[str, int]]:
         """Remove results that are older than a year, except for kernels of this host.
@@ -299,12 +261,10 @@ class Results:
                 ) from error
             return None
 
-    def _layers(self, column: Column) -> Path:
-        return self.folder / "layers" / f"{column.distro.replace(':', '@')}@{column.kernel}"
 
-    def _lock(self, kind: str, name: str) -> Path:
-        digest = hashlib.sha256(name.encode()).hexdigest()
-        return self.folder / "locks" / f"{kind}-{digest[:32]}"
+def lock_path(folder: Path, kind: str, name: str) -> Path:
+    """Return where the lock of something is, below the folder of a matrix."""
+    return folder / "locks" / f"{kind}-{hashlib.sha256(name.encode()).hexdigest()[:32]}"
 
 
 _NEWER = f"it was written by a newer provision (this one knows format {SCHEMA})"

@@ -9,87 +9,38 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
-from typing import Literal
 
-from provision.errors import InUseError, ProvisionError
-from provision.fetch import UnreachableError
-from provision.files import LONGEST_WAIT_S
+from provision.errors import ProvisionError
 from provision.host.kernels import find_kernels
 from provision.image.build import Built, find, layers_of, remove_layers
-from provision.image.diagnose import BuildError, kind_of
-from provision.image.engine import Engine, EngineLostError
+from provision.image.diagnose import BuildError
+from provision.image.engine import Engine
 from provision.image.phases import phases
 from provision.image.stream import StepRecord
 from provision.pipeline.images import BuildSettings, build_image
 from provision.pipeline.matrix import Cell, Column, Planned
+from provision.pipeline.matrix_failure import disk_error, failed_result, refuse_trouble
+from provision.pipeline.matrix_layers import SharedLayers
 from provision.pipeline.matrix_results import (
     BusyError,
-    FirstError,
     Result,
     Results,
     result_of,
 )
+from provision.pipeline.matrix_work import CellQueue, Crew, How, Outcome
 from provision.pipeline.resolution import Resolved, Wanted
 from provision.pipeline.resolving import resolve_pin
 from provision.pipeline.settings import Settings
 from provision.progress import Event, Note, Output, Progress, Step, Tally, Transfer, silent
-from provision.redaction import redact
-
-Retry = Literal["failed", "all"]
 
 # How often the run looks whether all is done or Ctrl-C was pressed; and how long builds may take
 # to notice that they are to stop, before they are left to end with the process.
 _POLL_S = 0.1
 _GRACE_S = 10.0
 _LOOK_AGAIN_S = 0.5
-_FULL = "no space left on device"
-_LONGEST_TEXT = 16_000
-_LONGEST_LINE = 400
-_LINES_BEFORE, _LINES_AFTER, _LAST_LINES = 5, 25, 40
-
-
-@dataclass(frozen=True, slots=True)
-class How:
-    """How to go about a matrix.
-
-    Attributes:
-        jobs: Builds at once.
-        compilers: Compilers at once in each build; None: what BuildSettings takes.
-        retry: Whether cells whose Pin has not changed are built again: those that failed, or all.
-        keep_images: Whether artifact images stay in the engine.
-        keep_going: Whether to go on after something that is wrong with the machine.
-        network: Network of the containers that download; None: what provision.toml says.
-        force: Whether kernels are tried that a recipe does not name.
-    """
-
-    jobs: int = 1
-    compilers: int | None = None
-    retry: Retry | None = None
-    keep_images: bool = False
-    keep_going: bool = False
-    network: str | None = None
-    force: bool = False
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What a run did.
-
-    Attributes:
-        built: Cells that were built now, with or without success.
-        unchanged: Cells whose result still holds.
-        troubles: What was wrong with the machine, by cell.
-        left: Cells that were not looked at.
-    """
-
-    built: list[Cell] = field(default_factory=list)
-    unchanged: list[Cell] = field(default_factory=list)
-    troubles: list[tuple[Cell, ProvisionError]] = field(default_factory=list)
-    left: list[Cell] = field(default_factory=list)
 
 
 class _StoppedError(BaseException):
@@ -124,15 +75,14 @@ class MatrixRun:
         self._begun = int(time.time())
         self._lock = threading.Lock()
         self._stop = threading.Event()
+        self._crew = Crew()
         self._is_over = False
-        self._queue: deque[Planned] = deque()
-        # Those that another matrix builds right now.
-        self._deferred: deque[Planned] = deque()
-        self._waiting: dict[Cell, float] = {}
+        self._queue = CellQueue(())
         self._running: dict[Cell, None] = {}
         self._counts: Counter[str] = Counter()
         self._total = 0
         self._columns: Counter[Column] = Counter()
+        self._layers = SharedLayers(results.folder)
         self._uncleared: dict[Column, None] = {}
         self._outcome = Outcome()
         self._own = _own_images(settings)
@@ -147,91 +97,65 @@ class MatrixRun:
         """
         for one in planned:
             self._results.read(one.cell)
-        self._queue.extend(planned)
+        self._queue = CellQueue(planned)
         self._total = len(planned)
         self._columns.update(one.cell.column for one in planned)
         # What a run that was killed left to be removed.
-        noted = (column for column in self._columns if self._results.noted_layers(column))
+        noted = (column for column in self._columns if self._layers.noted(column))
         self._uncleared = dict.fromkeys(noted)
-        workers = [
-            threading.Thread(target=self._work, name=f"matrix-{number}", daemon=True)
-            for number in range(max(1, min(self._how.jobs, len(planned))))
-        ]
-        for worker in workers:
-            worker.start()
+        for _ in range(max(1, min(self._how.jobs, len(planned)))):
+            self._crew.start(self._take_cells)
+        self._crew.complete()
         try:
-            while any(worker.is_alive() for worker in workers):
-                self._wait(workers, _POLL_S)
+            while not self._crew.wait(_POLL_S):
+                pass
         except BaseException:
             # The engine ends a build whose client goes away, if only with this process.
             self._stop.set()
-            self._wait(workers, _GRACE_S)
+            self._crew.wait(_GRACE_S)
             raise
-        self._outcome.left = [one.cell for one in (*self._queue, *self._deferred)]
+        self._outcome.left = self._queue.left()
         return self._outcome
 
-    @staticmethod
-    def _wait(workers: Iterable[threading.Thread], seconds: float) -> None:
-        end = time.monotonic() + seconds
-        for worker in workers:
-            worker.join(max(0.0, end - time.monotonic()))
-
-    def _work(self) -> None:
+    def _take_cells(self) -> None:
         """Take cells until there are none."""
         with ExitStack() as stack, suppress(_StoppedError):
-            opened: list[Engine] = []
-
-            def engine() -> Engine:
-                if not opened:
-                    opened.append(self._open_engine())
-                    stack.callback(opened[0].close)
-                return opened[0]
-
+            engine = self._connecting(stack)
             while (planned := self._next()) is not None:
                 try:
-                    with self._results.claimed(planned.cell):
-                        self._do(planned, engine)
-                except BusyError:
-                    self._postpone(planned)
+                    try:
+                        with self._results.claimed(planned.cell):
+                            self._do(planned, engine)
+                    except BusyError:
+                        self._postpone(planned)
                 except ProvisionError as error:
                     self._ended(planned.cell, "trouble", error)
                 except OSError as error:
-                    self._ended(planned.cell, "trouble", _disk_error(planned.cell, error))
-                with suppress(ProvisionError, OSError):
-                    self._clear_columns(engine)
+                    self._ended(planned.cell, "trouble", disk_error(planned.cell, error))
+                self._clear_columns()
 
     def _next(self) -> Planned | None:
         with self._lock:
-            queue = self._queue or self._deferred
-            if self._is_over or self._stop.is_set() or not queue:
+            if self._is_over or self._stop.is_set() or (planned := self._queue.take()) is None:
                 return None
-            is_deferred = queue is self._deferred
-            planned = queue.popleft()
             self._running[planned.cell] = None
             self._tell()
-        if is_deferred:
+        if self._queue.is_awaited(planned.cell):
             # The other matrix may take as long as a build does.
             self._stop.wait(_LOOK_AGAIN_S)
         return planned
 
     def _postpone(self, planned: Planned) -> None:
-        """Look at a cell later that another matrix builds."""
+        """Look at a cell later that another matrix builds.
+
+        Raises:
+            InUseError: It has been building it for too long.
+        """
         with self._lock:
-            now = time.monotonic()
-            is_new = planned.cell not in self._waiting
-            since = self._waiting.setdefault(planned.cell, now)
-            if now - since < LONGEST_WAIT_S:
-                del self._running[planned.cell]
-                self._deferred.append(planned)
-                if is_new:
-                    text = f"Another matrix builds {planned.cell}; it is looked at again later"
-                    self._progress(Note(text))
-                return
-        said = InUseError(
-            f"Another matrix has held {planned.cell} for {LONGEST_WAIT_S:g} s.",
-            resolution="Look which process it is: ps -C provision. Then run the command again.",
-        )
-        self._ended(planned.cell, "trouble", said)
+            if self._queue.postpone(planned) == "first time":
+                text = f"Another matrix builds {planned.cell}; it is looked at again later"
+                self._progress(Note(text))
+            del self._running[planned.cell]
 
     def _do(self, planned: Planned, engine: Callable[[], Engine]) -> None:
         """Have a result of a cell; the caller holds its lock."""
@@ -256,14 +180,14 @@ class MatrixRun:
         try:
             resolved = self._resolved(cell, connected)
         except ProvisionError as error:
-            _refuse_trouble(error)
-            self._record(_failed(cell, error, phase="resolve"), begun)
+            refuse_trouble(error)
+            self._record(failed_result(cell, error, phase="resolve"), begun)
             return
         if known is not None and self._still_holds(known, resolved, connected):
             self._outcome.unchanged.append(cell)
             self._ended(cell, known.state)
             return
-        with self._results.using(cell.column):
+        with self._layers.using(cell.column):
             result = self._build(cell, resolved, connected)
         self._record(result, begun)
 
@@ -299,8 +223,8 @@ class MatrixRun:
             if isinstance(error, BuildError) and not self._how.keep_images:
                 remove_layers(engine, layers_of(error.steps))
                 self._note_layers(cell, error.steps)
-            _refuse_trouble(error)
-            return _failed(cell, error, phase="build", digest=pin.digest)
+            refuse_trouble(error)
+            return failed_result(cell, error, phase="build", digest=pin.digest)
         kept = self._is_kept(cell, built)
         if not kept:
             self._note_layers(cell, built.steps)
@@ -321,26 +245,41 @@ class MatrixRun:
         return self._how.keep_images or not built.built or is_own
 
     def _note_layers(self, cell: Cell, steps: Sequence[StepRecord]) -> None:
-        self._results.note_layers(cell.column, layers_of(steps, shared=True))
+        self._layers.note(cell.column, layers_of(steps, shared=True))
         with self._lock:
             self._uncleared[cell.column] = None
 
-    def _clear_columns(self, engine: Callable[[], Engine]) -> None:
-        """Remove the layers that all drivers of a kernel share, where its cells are done.
+    def _clear_columns(self) -> None:
+        """Remove the layers of kernels whose cells are done, beside the next build.
 
         Where another matrix still builds on them, they are left to it, or to a later moment.
         """
         with self._lock:
             done = [column for column in self._uncleared if self._columns[column] == 0]
-        for column in done:
-            with self._results.clearing(column) as is_free:
-                if not is_free:
-                    continue
-                for layers in self._results.noted_layers(column):
-                    remove_layers(engine(), layers)
-                self._results.forget_layers(column)
-                with self._lock:
-                    self._uncleared.pop(column, None)
+            for column in done:
+                del self._uncleared[column]
+        if done:
+            self._crew.start(lambda: self._clear(done))
+
+    def _clear(self, columns: Sequence[Column]) -> None:
+        with ExitStack() as stack, suppress(ProvisionError, OSError):
+            engine = self._connecting(stack)
+            for column in columns:
+                if not self._layers.clear(column, engine):
+                    with self._lock:
+                        self._uncleared[column] = None
+
+    def _connecting(self, stack: ExitStack) -> Callable[[], Engine]:
+        """Return what connects to the engine, once, until the stack is closed."""
+        opened: list[Engine] = []
+
+        def engine() -> Engine:
+            if not opened:
+                opened.append(self._open_engine())
+                stack.callback(opened[0].close)
+            return opened[0]
+
+        return engine
 
     def _record(self, result: Result, begun: float) -> None:
         seconds = {**result.seconds, "total": round(time.monotonic() - begun, 3)}
@@ -388,83 +327,7 @@ class MatrixRun:
         return telling
 
 
-def _refuse_trouble(error: ProvisionError) -> None:
-    """Raise what says nothing about the cell.
-
-    Raises:
-        ProvisionError: The error, if others would fail alike.
-    """
-    is_outside = isinstance(error, BuildError) and error.is_outside
-    is_full = _FULL in f"{error.message}\n{error.details or ''}".lower()
-    alike = (UnreachableError, EngineLostError, InUseError)
-    if is_outside or is_full or isinstance(error, alike):
-        raise error
-
-
-def _disk_error(cell: Cell, error: OSError) -> ProvisionError:
-    return ProvisionError(
-        f"{cell}: {error.filename or 'the disk'}: {error.strerror or error}.",
-        resolution="Make room, or correct the folder's permissions; then run the command again: it"
-        " goes on.",
-    )
-
-
 def _own_images(settings: Settings) -> frozenset[tuple[str, str]]:
     """Return driver and kernel of images that this host may install: they are left to ``gc``."""
     kernels = find_kernels(settings.root).bootable
     return frozenset((driver, kernel) for driver in settings.config.drivers for kernel in kernels)
-
-
-def _failed(
-    cell: Cell,
-    error: ProvisionError,
-    *,
-    phase: Literal["resolve", "build"],
-    digest: str | None = None,
-) -> Result:
-    """Return what is remembered of an error."""
-    more: dict[str, object] = {}
-    if isinstance(error, BuildError):
-        lines = list(error.step.lines) if error.step else []
-        more = {
-            "instruction": error.step.instruction if error.step else None,
-            "log": str(error.log) if error.log else None,
-            "errors": len(error.source_errors),
-            "excerpt": tuple(redact(line[:_LONGEST_LINE]) for line in excerpt(error, lines)),
-        }
-        if error.source_errors:
-            first = error.source_errors[0]
-            more["first_error"] = FirstError(
-                file=first.file,
-                line=first.line,
-                text=redact(first.text[:_LONGEST_LINE]),
-                excerpt=tuple(line[:_LONGEST_LINE] for line in first.excerpt),
-            )
-    return result_of(
-        cell,
-        "failed",
-        digest=digest,
-        reason=kind_of(error),
-        phase=phase,
-        message=error.message[:_LONGEST_TEXT],
-        resolution=error.resolution,
-        details=error.details[:_LONGEST_TEXT] if error.details else None,
-        **more,
-    )
-
-
-def excerpt(error: BuildError, lines: Sequence[str]) -> Sequence[str]:
-    """Return the part of a step's output that says why it failed.
-
-    Args:
-        error: Why it failed.
-        lines: What the step printed.
-    """
-    if not error.source_errors:
-        return lines[-_LAST_LINES:]
-    first = error.source_errors[0]
-    place = first.file if first.line is None else f"{first.file}:{first.line}:"
-    at = next((number for number, line in enumerate(lines) if place in line), None)
-    if at is None:
-        return lines[-_LAST_LINES:]
-    return lines[max(0, at - _LINES_BEFORE) : at + _LINES_AFTER]

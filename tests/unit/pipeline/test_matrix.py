@@ -22,6 +22,7 @@ from provision.pipeline.matrix import (
     plan_cells,
 )
 from provision.pipeline.matrix_host import Subject, failures_for, later_kernels
+from provision.pipeline.matrix_layers import SharedLayers
 from provision.pipeline.matrix_report import report_of_cells, report_of_results
 from provision.pipeline.matrix_results import (
     BusyError,
@@ -30,6 +31,7 @@ from provision.pipeline.matrix_results import (
     Results,
     result_of,
 )
+from unit.image.fake_engine import FakeEngine
 from unit.recipes import recipe
 
 SCHEMA = Path(__file__).parents[3] / "docs/reference/matrix-cell.schema.json"
@@ -248,12 +250,15 @@ def test_of_two_that_want_a_cell_one_has_it(results: Results) -> None:
         pass
 
 
-def test_layers_are_cleared_when_no_build_uses_them(results: Results) -> None:
-    column = cell().column
-    with results.using(column), results.using(column), results.clearing(column) as is_free:
-        assert not is_free
-    with results.clearing(column) as is_free:
-        assert is_free
+def test_layers_are_cleared_when_no_build_uses_them(tmp_path: Path) -> None:
+    layers, engine, column = SharedLayers(tmp_path), FakeEngine(), cell().column
+    layers.note(column, ["a", "b"])
+    with layers.using(column), layers.using(column):
+        assert not layers.clear(column, lambda: engine)
+    assert engine.calls == []
+    assert layers.clear(column, lambda: engine)
+    assert engine.calls == ["remove b", "remove a"]
+    assert layers.noted(column) == []
 
 
 def test_old_results_go_except_those_of_this_hosts_kernels(results: Results) -> None:

@@ -24,8 +24,10 @@ from provision.image.stream import StepRecord
 from provision.pipeline import matrix_run
 from provision.pipeline.images import BuildSettings
 from provision.pipeline.matrix import Cell, Column, Planned, Row
+from provision.pipeline.matrix_layers import SharedLayers
 from provision.pipeline.matrix_results import Result, Results
-from provision.pipeline.matrix_run import How, MatrixRun, Outcome
+from provision.pipeline.matrix_run import MatrixRun
+from provision.pipeline.matrix_work import Crew, How, Outcome
 from provision.pipeline.resolution import Resolved, Wanted
 from provision.pipeline.settings import Settings
 from provision.progress import Event, Note, Output, Progress, Tally
@@ -297,7 +299,8 @@ def test_images_and_layers_go_when_nothing_needs_them(lab: Lab) -> None:
 
 def test_layers_that_another_matrix_builds_on_stay_until_it_is_done(lab: Lab) -> None:
     column = cell("2.0", KERNELS[0]).column
-    with lab.results.using(column):
+    layers = SharedLayers(lab.results.folder)
+    with layers.using(column):
         lab.run(cells(["2.0"])[:1])
     assert "RUN-tools" not in lab.removed
     # By the next run, although it builds nothing; a damaged note harms nobody.
@@ -305,7 +308,7 @@ def test_layers_that_another_matrix_builds_on_stay_until_it_is_done(lab: Lab) ->
     note.with_name("0.json").write_text("{")
     lab.run(cells(["2.0"])[:1])
     assert lab.removed.count("RUN-tools") == 1
-    assert lab.results.noted_layers(column) == []
+    assert layers.noted(column) == []
     lab.run(cells(["2.0"])[:1])
     assert lab.removed.count("RUN-tools") == 1
 
@@ -381,16 +384,19 @@ def test_ctrl_c_stops_the_builds_and_keeps_what_is_done(
             finally:
                 stopped.set()
 
-    def wait(_workers: object, _seconds: float) -> None:
-        if stopped.is_set() or not running.wait(10):
-            return
-        if not run._stop.is_set():  # noqa: SLF001 - where the main thread would be
+    real = Crew.wait
+    pressed: list[float] = []
+
+    def wait(self: Crew, seconds: float) -> bool:
+        # Where the main thread is when Ctrl-C is pressed.
+        if not pressed and running.wait(10):
+            pressed.append(seconds)
             raise KeyboardInterrupt
-        stopped.wait(10)
+        return real(self, seconds)
 
     lab.hold = endless
     run = lab.start()
-    monkeypatch.setattr(run, "_wait", wait)
+    monkeypatch.setattr(Crew, "wait", wait)
     with pytest.raises(KeyboardInterrupt):
         run.run(cells())
     assert stopped.is_set()
@@ -400,21 +406,18 @@ def test_ctrl_c_stops_the_builds_and_keeps_what_is_done(
 
 
 def test_a_run_may_be_killed_at_every_operation(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    def work(self: MatrixRun, planned: list[Planned]) -> None:
-        self._queue.extend(planned)
-        self._total = len(planned)
-        self._work()
-
     monkeypatch.setattr("os.fsync", lambda _descriptor: None)
+    # In this thread, as a kill ends all of them.
+    monkeypatch.setattr(Crew, "start", lambda _self, work: work())
     lab.broken[KERNELS[1]] = compile_error()
     with KILLER.at(None):
-        work(lab.start(), cells())
+        lab.start().run(cells())
     count = KILLER.count
     assert count > 12
     for number in range(count):
         lab.results = Results(lab.results.folder.with_name(f"killed-{number}"))
         with KILLER.at(number):
-            work(lab.start(), cells())
+            lab.start().run(cells())
         found, problems = lab.results.load()
         assert problems == []
         assert all(result.is_final for result in found)

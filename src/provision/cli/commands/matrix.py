@@ -22,12 +22,11 @@ from provision.pipeline.images import ensure_base_image, open_engine
 from provision.pipeline.matrix import Planned, Selection, plan_cells
 from provision.pipeline.matrix_offers import find_offers, has_tree
 from provision.pipeline.matrix_page import render_page
-from provision.pipeline.matrix_report import Report, report_of_cells, report_of_results
+from provision.pipeline.matrix_report import LOOKS, Report, report_of_cells, report_of_results
 from provision.pipeline.matrix_results import Result, Results, matrix_folder
-from provision.pipeline.matrix_run import How, MatrixRun, Outcome, Retry
+from provision.pipeline.matrix_run import MatrixRun
+from provision.pipeline.matrix_work import How, Outcome, Retry
 from provision.progress import Note
-
-_SYMBOLS = {"built": "✓", "failed": "✗", "not-supported": "⊘", "not-built": "·"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,20 +310,15 @@ def _trouble(cell: str, error: ProvisionError) -> dict[str, Any]:
 
 
 def _print(report: Report, outcome: Outcome | None, html: Path | None) -> None:
-    print_table(
-        ("kernel", *map(str, report.rows)),
-        (
-            (
-                column,
-                *(f"{_SYMBOLS[s]} {s}" for row in report.rows for s in [report.state(row, column)]),
-            )
-            for column in report.columns
-        ),
+    rows = (
+        (column, *(" ".join(LOOKS[report.state(row, column)]) for row in report.rows))
+        for column in report.columns
     )
+    print_table(("kernel", *map(str, report.rows)), rows)
     for result in report.failed():
         _print_failure(result)
-    counts = ", ".join(f"{count} {state}" for state, count in report.counts.items() if count)
-    click.echo(counts)
+    counts = ((count, LOOKS[state][1]) for state, count in report.counts.items() if count)
+    click.echo(", ".join(f"{count} {words}" for count, words in counts))
     for cell, error in outcome.troubles if outcome else ():
         click.echo(f"{click.style('Not looked at:', fg='red')} {cell}: {error.message}")
         for line in (error.details or "").splitlines():
