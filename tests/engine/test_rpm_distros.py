@@ -454,7 +454,43 @@ def test_an_index_that_is_not_signed_is_not_used(
         fresh.configure("".join([_CONFIG, *named]))
         assert fresh.provision.failure(*words)[0] == 1
         fresh.configure("".join([_CONFIG, *[f"{text}signed = false\n" for text in named]]))
-        assert fresh.provision.json(*words)["closure"]
+        if change == "unsigned":
+            assert fresh.provision.json(*words)["closure"]
+        else:
+            # A signature that is there has to be a good one.
+            assert fresh.provision.failure(*words)[0] == 1
+
+
+@_each
+def test_a_base_image_is_made_from_the_distros_packages(
+    stand: _Stand, fresh: _Host, tmp_path: Path
+) -> None:
+    distro = stand.distro
+    words = ("base", distro.name, "--replace", "--root", fresh.root)
+    # The host is of the distro, and has no repositories of it.
+    status, error = fresh.provision.failure(*words)
+    assert status == 3
+    assert f"[distros.{distro.id}] repositories" in error["resolution"]
+    (fresh.root / "etc/key.asc").write_bytes(stand.site.key.read_bytes())
+    with Engine() as engine:
+        host = stand.fresh(tmp_path / "other", engine.host)
+        (host.root / "etc/key.asc").write_bytes(stand.site.key.read_bytes())
+        host.configure("".join([_CONFIG, *_named(stand)]))
+        made = host.provision.json("base", distro.name, "--root", host.root)
+        assert made["made"]
+        image = made["image"]
+        told = engine.docker(
+            "run", "--rm", "--network=none", image, "rpm", "-q", "rpm", "coreutils"
+        )
+        assert "rpm-" in told.stdout
+        left = engine.docker(
+            "run", "--rm", image, "sh", "-c", "ls -d /provision* /tmp/*", check=False
+        )
+        assert left.stdout == ""
+        # Whatever was trusted to make it: packages count by the keys of provision.toml.
+        built = host.provision.json("build", *stand.target(), "--root", host.root)
+        module = _module(engine, built["image"], tmp_path / "module")
+    assert run(["modinfo", "-F", "vermagic", module]).stdout.split()[0] == distro.headers.kernel
 
 
 @_one
