@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,12 +21,24 @@ from provision.run import run, stream
 _DATABASE = "provision-rpmdb"
 # What the installation left behind, of no use in a base image.
 _UNTIDY = ("var/cache", "var/log", "tmp", "run")
+# Folders above it are the distro's own.
+_MIN_DEPTH = 2
 _HOMES = {"dnf": "etc/yum.repos.d", "zypper": "etc/zypp/repos.d"}
 # Exported by this machine's rpm and imported by the distro's: they may keep it in other folders and
 # formats, and neither reads every format of the other.
-_EXPORT = 'rpmdb --dbpath "$1" --exportdb > "$2"'
+_EXPORT = 'rpmdb --dbpath "$1" --exportdb > "$2" && rm -r "$1"'
 _IMPORT = """\
-chroot "$1" sh -c 'rm -rf "$(rpm --eval %_dbpath)"/*; rpmdb --initdb; rpmdb --importdb' < "$2"
+set -eu
+# zypper's, to the database that is gone.
+for link in "$1/var/lib/rpm" "$1/usr/lib/sysimage/rpm"; do
+    [ ! -L "$link" ] || [ -e "$link" ] || rm "$link"
+done
+chroot "$1" sh -euc '
+    folder=$(rpm --eval %_dbpath)
+    mkdir -p "$folder"
+    rm -rf "$folder"/*
+    rpmdb --initdb
+    rpmdb --importdb' < "$2"
 chroot "$1" rpm --query rpm"""
 
 
@@ -87,6 +101,7 @@ def make_rpm_base(
                 env={"HOME": str(home)},
             )
         _own_database(tree, folder / "database", request, progress)
+        _forget(tree, folder)
 
     return make_image(
         engine,
@@ -97,6 +112,18 @@ def make_rpm_base(
         untidy=_UNTIDY,
         progress=progress,
     )
+
+
+def _forget(tree: Path, folder: Path) -> None:
+    """Remove the folders that package managers make in the tree after those of their settings."""
+    inside = folder.resolve().relative_to("/")
+    shutil.rmtree(tree / inside, ignore_errors=True)
+    for path in inside.parents:
+        if len(path.parts) < _MIN_DEPTH or str(path) in _UNTIDY:
+            return
+        # What is not empty is the distro's.
+        with suppress(OSError):
+            (tree / path).rmdir()
 
 
 def _named(origin: RpmOrigin) -> str:
@@ -159,4 +186,3 @@ def _own_database(tree: Path, database: Path, request: BaseRequest, progress: Pr
             f"{request.distro}] base_images in /etc/provision/provision.toml.",
             details=done.stderr.strip() or None,
         )
-    run(["rm", "-rf", tree / _DATABASE], why="tidy up a base image")

@@ -200,14 +200,16 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         (tree / "var/cache/dnf").mkdir(parents=True, exist_ok=True)
         (tree / "var/cache/dnf/some.rpm").write_bytes(b"x")
         (tree / "provision-rpmdb").mkdir(exist_ok=True)
+        # As dnf does with the folders that it is given.
+        (tree / tree.parent.relative_to("/") / "cache/metadata").mkdir(parents=True, exist_ok=True)
         calls.extend([path.name, path.read_text()] for path in tree.parent.glob("repos/*"))
 
     def run(argv: Sequence[str | Path], *, why: str, check: bool = True) -> Completed:
         assert why
         words = [str(word) for word in argv]
         calls.append(words)
-        if words[0] == "rm":
-            Path(words[-1]).rmdir()
+        if "--exportdb" in words[2]:
+            Path(words[4]).rmdir()
         status = 1 if not check and "broken" in words[-2] else 0
         return Completed(tuple(words), status, "", "rpmdb: cannot open")
 
@@ -235,7 +237,7 @@ def test_a_base_image_is_made_by_dnf_with_the_keys_that_are_named(
     notes: list[Event] = []
     pin = make_rpm_base(engine, request, _origin("rocky:9"), state=tmp_path, progress=notes.append)
     assert pin == BasePin(image="rocky:9", digest=_ID)
-    dnf, (name, repository), export, taken, _tidy = installed
+    dnf, (name, repository), export, taken = installed
     assert dnf[0] == "dnf"
     assert dnf[-1] == "xz"
     assert {"--releasever=9", "--assumeyes", "system-release"} <= set(dnf)
@@ -254,6 +256,9 @@ def test_a_base_image_is_made_by_dnf_with_the_keys_that_are_named(
     assert "./etc/yum.repos.d" in names
     assert "./var/cache/dnf/some.rpm" not in names
     assert "./provision-rpmdb" not in names
+    above = tmp_path.relative_to("/").parts
+    assert f"./{'/'.join(above[:1])}" in names
+    assert f"./{'/'.join(above[:2])}" not in names
     assert "dnf from https://" in str(notes)
 
 
