@@ -7,6 +7,7 @@ headers bring, with Debian's compiler.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 import time
@@ -74,6 +75,14 @@ kind = "prepared"
 path = "/srv/build"
 toolchain = "debian:12"
 """
+# The files of a tree that name the kernel, and that a build reads.
+_NAMING = (
+    ".kernelvariables",
+    "include/config/auto.conf",
+    "include/config/kernel.release",
+    "include/generated/autoconf.h",
+    "include/generated/utsrelease.h",
+)
 _BY_HAND = {
     "apt": "apt-get -q update && apt-get -q install -y --no-install-recommends --download-only",
     "dnf": "dnf -y --setopt=install_weak_deps=False install --downloadonly",
@@ -151,19 +160,31 @@ def _hosts(scene: Scene) -> Iterator[list[_Host]]:
             image = release_of(find_distro(distro.name))[1].image
             site.load(scene.engine, image, mirror)
             made.append(host(family, distro.os_release, distro.name, distro.headers.kernel))
-        kernel = sites["dnf"].distro.headers.kernel
-        tree = host("tree", "ID=vendor\nVERSION_ID=1\n", None, kernel)
+        headers = sites["dnf"].distro.headers.kernel
+        release = _unpack_tree(sites["dnf"].mirror(), headers, folder / "tree/srv/build")
+        tree = host("tree", "ID=vendor\nVERSION_ID=1\n", None, release)
         (tree.root / "etc/provision/provision.toml").write_text(_CONFIG + _TREE)
-        _unpack_tree(sites["dnf"].mirror(), kernel, tree.root / "srv/build")
         yield [*made, tree]
 
 
-def _unpack_tree(mirror: Path, kernel: str, build: Path) -> None:
-    """The folder that a stand-in's headers bring."""
+def _unpack_tree(mirror: Path, kernel: str, build: Path) -> str:
+    """The folder that a stand-in's headers bring, as of a kernel of its source's version."""
     (rpm,) = (path for path in mirror.rglob("kernel-devel-*.rpm") if kernel in path.name)
     with tempfile.TemporaryDirectory() as folder:
         run(["sh", "-c", 'rpm2archive - < "$2" | tar -xzC "$1"', "sh", folder, rpm])
         shutil.copytree(Path(folder, "usr/src/kernels", kernel), build, symlinks=True)
+    text = (build / "Makefile").read_text()
+    numbers = [
+        found[1]
+        for name in ("VERSION", "PATCHLEVEL", "SUBLEVEL")
+        if (found := re.search(rf"^{name} = (\d+)$", text, re.MULTILINE))
+    ]
+    release = f"{'.'.join(numbers)}-bench"
+    for name in _NAMING:
+        path = build / name
+        if path.is_file():
+            path.write_text(path.read_text().replace(kernel, release))
+    return release
 
 
 def _measure(scene: Scene) -> Iterator[Row]:
