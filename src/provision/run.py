@@ -123,6 +123,7 @@ def stream(
     *,
     why: str,
     on_line: Callable[[str], None],
+    env: Mapping[str, str] | None = None,
     timeout: float = LONG_LIMIT_S,
 ) -> None:
     """Run a long program as root, handing on each line that it prints as it comes.
@@ -134,6 +135,7 @@ def stream(
         argv: Program and arguments; no secrets.
         why: What the program is for, as it completes "which is needed to …".
         on_line: Called with each line of its output and errors.
+        env: Variables to add to the small inherited environment.
         timeout: Seconds after which the program and all that it started are killed.
 
     Raises:
@@ -148,7 +150,7 @@ def stream(
     last: deque[str] = deque(maxlen=_STDERR_LINES)
     child = subprocess.Popen(
         [*container, program, *args[1:]],
-        env=_environment(None),
+        env=_environment(env),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

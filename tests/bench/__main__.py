@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from bench import agent, hook, matrix, nvidia, playbook, product, starts
+from bench import agent, distros, hook, matrix, nvidia, playbook, product, starts
 from bench.rows import as_document, as_text
 from bench.scene import Scene
 from kit.kernels import replaced
@@ -30,6 +30,7 @@ _GROUPS: tuple[Group, ...] = (
     *product.GROUPS,
     *agent.GROUPS,
     *matrix.GROUPS,
+    *distros.GROUPS,
     *playbook.GROUPS,
 )
 

@@ -161,11 +161,19 @@ def stand(request: pytest.FixtureRequest, engine: Engine, catalogue: Path) -> It
 
 @dataclass(frozen=True, slots=True)
 class _AtOnce:
-    """What came of two that resolved the same at the same time: what each said, and its answer."""
+    """What came of two that resolved the same at the same time.
+
+    Attributes:
+        host: Their machine.
+        texts: What each said.
+        documents: Each one's answer.
+        asked: What the mirror was asked for.
+    """
 
     host: _Host
     texts: list[str]
     documents: list[dict[str, Any]]
+    asked: list[str]
 
 
 @pytest.fixture(scope="module")
@@ -174,11 +182,13 @@ def at_once(stand: _Stand, tmp_path_factory: pytest.TempPathFactory) -> _AtOnce:
     host = stand.fresh(tmp_path_factory.mktemp("solved") / "root")
     words = ("resolve", *stand.target(), "--root", host.root, "--json")
     logs = [host.root / name for name in ("first", "second")]
+    stand.mirror.asked.clear()
     processes = [_background(host, log, *words) for log in logs]
     ended = [process.wait(1200) for process in processes]
     texts = [_text(log) for log in logs]
     assert ended == [0, 0], texts
-    return _AtOnce(host, texts, [json.loads(text[text.index("{\n") :]) for text in texts])
+    documents = [json.loads(text[text.index("{\n") :]) for text in texts]
+    return _AtOnce(host, texts, documents, list(stand.mirror.asked))
 
 
 @pytest.fixture(scope="module")
@@ -454,13 +464,52 @@ def test_an_index_that_is_not_signed_is_not_used(
         fresh.configure("".join([_CONFIG, *named]))
         assert fresh.provision.failure(*words)[0] == 1
         fresh.configure("".join([_CONFIG, *[f"{text}signed = false\n" for text in named]]))
-        assert fresh.provision.json(*words)["closure"]
+        if change == "unsigned":
+            assert fresh.provision.json(*words)["closure"]
+        else:
+            # A signature that is there has to be a good one.
+            assert fresh.provision.failure(*words)[0] == 1
+
+
+@_each
+def test_a_base_image_is_made_from_the_distros_packages(
+    stand: _Stand, fresh: _Host, tmp_path: Path
+) -> None:
+    distro = stand.distro
+    words = ("base", distro.name, "--replace", "--root", fresh.root)
+    # The host is of the distro, and has no repositories of it.
+    status, error = fresh.provision.failure(*words)
+    assert status == 3
+    assert f"[distros.{distro.id}] repositories" in error["resolution"]
+    (fresh.root / "etc/key.asc").write_bytes(stand.site.key.read_bytes())
+    with Engine() as engine:
+        host = stand.fresh(tmp_path / "other", engine.host)
+        (host.root / "etc/key.asc").write_bytes(stand.site.key.read_bytes())
+        host.configure("".join([_CONFIG, *_named(stand)]))
+        made = host.provision.json("base", distro.name, "--root", host.root)
+        assert made["made"]
+        image = made["image"]
+        told = engine.docker(
+            "run", "--rm", "--network=none", image, "rpm", "-q", "rpm", "coreutils"
+        )
+        assert "rpm-" in told.stdout
+        left = engine.docker(
+            "run", "--rm", image, "sh", "-c", "ls -d /provision* /tmp/*", check=False
+        )
+        assert left.stdout == ""
+        # Whatever was trusted to make it: packages count by the keys of provision.toml.
+        built = host.provision.json("build", *stand.target(), "--root", host.root)
+        module = _module(engine, built["image"], tmp_path / "module")
+    assert run(["modinfo", "-F", "vermagic", module]).stdout.split()[0] == distro.headers.kernel
 
 
 @_one
-def test_of_two_at_once_one_solves(at_once: _AtOnce) -> None:
+def test_of_two_at_once_one_solves(stand: _Stand, at_once: _AtOnce) -> None:
     assert sorted("Solving for the headers" in text for text in at_once.texts) == [False, True]
     assert at_once.documents[0] == at_once.documents[1]
+    # And its second round has the headers of the first.
+    asked = [path for path in at_once.asked if path.endswith(stand.headers_file)]
+    assert len(asked) == 1
 
 
 @_one

@@ -357,9 +357,12 @@ def _release_rpm(distro: RpmDistro, work: Path) -> Path:
         "1",
         noarch=True,
         summary=f"Release files of {distro.id}",
+        # What a shell, and the links that are made here, are for.
+        requires=("dash", "diffutils", "libc-bin", "mawk"),
         provides=(
             f"system-release = {distro.version}",
             f"system-release(releasever) = {distro.major}",
+            f"distribution-release = {distro.version}",
             "filesystem = 3.16",
             "base-files = 13",
         ),

@@ -49,10 +49,8 @@ class Dnf:
                 _prelude(distro, repositories),
                 _DOWNLOAD.replace("@specs@", wanted).replace("@archived@", rpm.ARCHIVED),
                 rpm_keys.key_check(_keys(distro, release, specs, repositories)),
-                _ORIGINS.replace("@options@", _words(distro, repositories)),
-                rpm.bases(repositories) if repositories else _URLS,
-                rpm.listing(),
-                rpm.config_copy(config) if config else "",
+                # Of the round for the configuration, nothing else is asked.
+                rpm.config_copy(config) if config else _described(distro, repositories),
             ]
         )
         return Script(
@@ -154,6 +152,12 @@ def _keys(
     is_archived = any(spec.text.startswith(f"{WORK}/{rpm.ARCHIVED}/") for spec in specs)
     own = (release.keys or distro.keys) if is_archived else ()
     return tuple(dict.fromkeys((*named, *own)))
+
+
+def _described(distro: Distro, repositories: tuple[Repository, ...]) -> str:
+    """Return the part of a script that lists what was downloaded, and where it is from."""
+    origins = _ORIGINS.replace("@options@", _words(distro, repositories))
+    return "\n".join([origins, rpm.bases(repositories) if repositories else _URLS, rpm.listing()])
 
 
 def _words(distro: Distro, repositories: tuple[Repository, ...]) -> str:

@@ -62,6 +62,7 @@ def config_copy(config: str) -> str:
     path = shlex.quote(config)
     return f"""\
 rm -rf config unpacked
+: > closure
 for file in packages/*.rpm; do
     rpm -qpl --nosignature "$file" | grep -qxF {path} || continue
     echo "$file" > of-headers

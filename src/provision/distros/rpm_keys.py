@@ -79,14 +79,32 @@ for file in packages/* packages/.[!.]* packages/..?*; do
         *) echo "no name of a package: $file"; exit {BAD_SIGNATURE} ;;
     esac
 done
-for file in packages/*.rpm; do
-    [ -e "$file" ] || continue
-    rpmkeys --dbpath {_DB} --define '_pkgverify_level all' --verbose \\
-        --checksig "$file" > checked 2>&1 \\
-        && grep -qi 'signature.*: OK$' checked && continue
-    cat checked
+check() {{
+    rpmkeys --dbpath {_DB} --define '_pkgverify_level all' --verbose --checksig "$@" 2>&1
+}}
+wrong() {{
+    for file in packages/*.rpm; do
+        if ! check "$file" > checked || ! grep -qi 'signature.*: OK$' checked; then cat checked; fi
+    done
     exit {BAD_SIGNATURE}
-done
+}}
+set -- packages/*.rpm
+if [ -e "$1" ]; then
+    # All at once: each start of rpm reads the keys again. Of each package there is a line with its
+    # name, and one with a good signature below it.
+    check "$@" > checked || wrong
+    count=0 signed=yes
+    while read -r line; do
+        case $line in
+            packages/*.rpm:)
+                [ "$signed" = yes ] || wrong
+                count=$((count + 1)) signed=no ;;
+            *[Ss]ignature*': OK') signed=yes ;;
+        esac
+    done < checked
+    [ "$signed" = yes ] || wrong
+    [ "$count" -eq $# ] || wrong
+fi
 """
 
 

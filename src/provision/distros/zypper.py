@@ -46,15 +46,15 @@ class Zypper:
         """Return what downloads the closure of packages."""
         wanted = " ".join(shlex.quote(spec.text) for spec in specs)
         keys = rpm_keys.key_patterns(distro, release, repositories)
+        origins = rpm.bases(repositories) if repositories else _URLS
         text = "\n".join(
             [
                 _prelude(repositories),
                 rpm_keys.trusted_keys(keys),
                 _DOWNLOAD.replace("@specs@", wanted),
                 rpm_keys.key_check(keys),
-                rpm.bases(repositories) if repositories else _URLS,
-                rpm.listing(),
-                rpm.config_copy(config) if config else "",
+                # Of the round for the configuration, nothing else is asked.
+                *([rpm.config_copy(config)] if config else [origins, rpm.listing()]),
             ]
         )
         return Script(

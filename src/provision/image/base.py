@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import re
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -148,6 +148,46 @@ def make_base(
         UsageError: The machine is of another architecture.
         ProvisionError: It failed.
     """
+
+    def fill(tree: Path) -> None:
+        _debootstrap(tree, request, mirror=mirror, keyring=keyring, progress=progress)
+
+    return make_image(
+        engine,
+        request,
+        state=state,
+        maker=f"debootstrap --variant=minbase from {mirror}",
+        fill=fill,
+        untidy=_UNTIDY,
+        progress=progress,
+    )
+
+
+def make_image(
+    engine: Engine,
+    request: BaseRequest,
+    *,
+    state: Path,
+    maker: str,
+    fill: Callable[[Path], None],
+    untidy: Iterable[str],
+    progress: Progress = silent,
+) -> BasePin:
+    """Make a root file system and import it as a base image with the wanted name.
+
+    Args:
+        engine: Where it goes.
+        request: Which one.
+        state: Folder for work in progress.
+        maker: What makes it, and from where, for messages.
+        fill: Fills a folder, which is not there yet; beside it there is room for more.
+        untidy: Folders in there whose files are of no use in a base image.
+        progress: Told what goes on.
+
+    Raises:
+        UsageError: The machine is of another architecture.
+        ProvisionError: It failed.
+    """
     if request.architecture != platform.machine():
         raise UsageError(
             f"A base image for {request.architecture} can't be made on {platform.machine()}.",
@@ -161,10 +201,15 @@ def make_base(
             # By the process that this one waited for.
             return _base_pin(request.name, made.id)
         tree = folder / "root"
-        progress(Note(f"Making {request.name} with debootstrap from {mirror}"))
-        _debootstrap(tree, request, mirror=mirror, keyring=keyring, progress=progress)
+        progress(Note(f"Making {request.name} with {maker}"))
+        fill(tree)
+        for foreign in _FOREIGN:
+            (tree / foreign).unlink(missing_ok=True)
+        for name in untidy:
+            _empty(tree / name)
         progress(Note(f"Importing {request.name}"))
-        return image_of_tree(engine, tree, request, "debootstrap --variant=minbase")
+        # Without the address, which may hold a password.
+        return image_of_tree(engine, tree, request, maker.partition(" from ")[0])
 
 
 def image_of_tree(engine: Engine, tree: Path, request: BaseRequest, maker: str) -> BasePin:
@@ -260,10 +305,6 @@ def _debootstrap(
         why="make a base image",
         on_line=lambda line: progress(Output(line)),
     )
-    for foreign in _FOREIGN:
-        (tree / foreign).unlink(missing_ok=True)
-    for untidy in _UNTIDY:
-        _empty(tree / untidy)
 
 
 def _empty(folder: Path) -> None:

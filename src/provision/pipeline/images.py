@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from provision.distros.apt_archive import uses_archive
 from provision.errors import NotFoundError
 from provision.files import write_atomic
 from provision.image.base import BaseRequest, find_base, make_base
@@ -13,12 +14,18 @@ from provision.image.build import BuildRequest, Built, build, find
 from provision.image.connection import connect
 from provision.image.engine import Engine
 from provision.image.packages import PackageStore
+from provision.image.rpm_base import make_rpm_base
 from provision.pin import BasePin, keyring_digest
 from provision.pipeline.comparison import differences, explanation, module_sums
 from provision.pipeline.developer import developer_request, ensure_developer_image
 from provision.pipeline.resolution import Resolved, render_context
 from provision.pipeline.settings import Settings
-from provision.pipeline.solving import base_request, choose_distro, open_driver_index
+from provision.pipeline.solving import (
+    base_request,
+    choose_distro,
+    open_driver_index,
+    rpm_origin,
+)
 from provision.progress import Note, Progress, silent
 from provision.render import RenderedContext
 
@@ -166,7 +173,8 @@ def ensure_base_image(
         The image, and whether it was made.
 
     Raises:
-        NotFoundError: The distro is not supported, or debootstrap is missing.
+        NotFoundError: The distro is not supported, the program that makes it is missing, or it is
+            not known from which repositories.
         ProvisionError: It could not be made.
     """
     developer = developer_request(settings, distro)
@@ -183,6 +191,9 @@ def ensure_base_image(
             progress(Note(f"There is no image {request.name}; making it"))
     if not request.can_be_made:
         return find_base(engine, request, progress=progress), False
+    if not uses_archive(chosen):
+        origin = rpm_origin(settings, chosen)
+        return make_rpm_base(engine, request, origin, state=settings.state, progress=progress), True
     index = open_driver_index(settings, None, chosen, progress=progress)
     index.close()
     pin = make_base(

@@ -9,9 +9,10 @@ from provision.archive import ArchiveIndex, Suite, open_index
 from provision.catalogue import Entry
 from provision.distros.apt_archive import layout_of
 from provision.distros.tree import Toolchain
-from provision.errors import NotFoundError
+from provision.errors import NotFoundError, UsageError
 from provision.host import read_facts
 from provision.image.base import BaseRequest
+from provision.image.rpm_base import RpmOrigin
 from provision.image.solve_request import SolveRequest
 from provision.pin import BasePin, DistroPin
 from provision.pipeline.settings import Settings
@@ -138,9 +139,45 @@ def base_request(
         codename=distro.codename,
         architecture=read_facts(settings.root).arch,
         reference=reference or configured or (release.image if release else None),
-        can_be_made=apt is not None,
+        can_be_made=apt is not None or bool(data and data.base_packages),
         script=apt.debootstrap_script if apt else None,
     )
+
+
+def rpm_origin(settings: Settings, distro: DistroPin) -> RpmOrigin:
+    """Return what a base image of dnf or zypper is made from.
+
+    Raises:
+        NotFoundError: Neither provision.toml nor this machine has repositories of it.
+        UsageError: A repository of provision.toml names no key.
+    """
+    data, release = distros.release_of(distro)
+    own = configured_repositories(settings, distro)
+    facts = read_facts(settings.root).distro
+    full = facts.version if data.release(facts.version or "") == release else None
+    version = full if facts.id == distro.id and full else release.version
+    keyless = [one.id for one in own if not one.keys]
+    if keyless:
+        raise UsageError(
+            f"The repositories {', '.join(keyless)} of [distros.{distro.id}] name no key, and there"
+            " is no base image yet that would have the distro's.",
+            resolution="Name the distro's key in /etc/provision/provision.toml: keys ="
+            f' ["/path/of/its/key"]; {data.name} publishes it on its site.',
+        )
+    if own:
+        return RpmOrigin(data, version, own)
+    place = "etc/zypp/repos.d" if data.family == "zypper" else "etc/yum.repos.d"
+    configured = in_root(settings.root, place)
+    if facts.id != distro.id or full is None or not configured.is_dir():
+        raise NotFoundError(
+            f"It is not known from which repositories a base image of {data.name}"
+            f" {release.version} can be made: this machine is no such host.",
+            resolution="Name its repositories, with the keys that sign their packages, in"
+            f" /etc/provision/provision.toml: [distros.{distro.id}] repositories ="
+            ' [{ id = "…", urls = ["https://…"], keys = ["/path/of/its/key"] }]; or pull an image'
+            f" where that is possible ({release.image}) and docker load it here.",
+        )
+    return RpmOrigin(data, version, configured=configured)
 
 
 def open_driver_index(

@@ -97,8 +97,7 @@ class TreeOrigin:
                 _pack(path, draft)
             else:
                 shutil.copyfile(path, draft)
-            # What changed meanwhile is looked at again the next time.
-            state = state if fingerprint(path) == state else ""
+            # The state of before: what changes meanwhile has another one the next time.
             return self._taken(origin, state, self._store.take(draft))
         finally:
             draft.unlink(missing_ok=True)

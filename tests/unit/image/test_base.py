@@ -10,13 +10,17 @@ from pathlib import Path
 
 import pytest
 
+from provision.distros import Repository, find_distro, release_of
 from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.image import base as module
+from provision.image import rpm_base
 from provision.image.base import BaseRequest, ensure_base, find_base, make_base
 from provision.image.engine import Image
 from provision.image.push import push
+from provision.image.rpm_base import RpmOrigin, make_rpm_base
 from provision.pin import BasePin
 from provision.progress import Event
+from provision.run import Completed
 from unit.image.fake_engine import FakeEngine
 
 _ID = "sha256:" + "a" * 64
@@ -173,6 +177,132 @@ def test_a_base_image_of_another_architecture_is_not_made(tmp_path: Path) -> Non
     request = BaseRequest("debian", "12", "bookworm", "s390x")
     with pytest.raises(UsageError, match="can't be made"):
         make_base(FakeEngine(), request, mirror="http://mirror/debian", state=tmp_path)
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """Stand in for dnf, zypper and rpm; gives their arguments, and HOME as the first."""
+    calls: list[list[str]] = []
+
+    def stream(
+        argv: Sequence[str | Path],
+        *,
+        why: str,
+        on_line: Callable[[str], None],
+        env: dict[str, str],
+    ) -> None:
+        assert why
+        on_line("Installing")
+        macros = Path(env["HOME"], ".rpmmacros").read_text()
+        assert macros == "%_dbpath /provision-rpmdb\n"
+        calls.append([str(word) for word in argv])
+        tree = next(folder for folder in Path(env["HOME"]).parent.glob("root"))
+        (tree / "var/cache/dnf").mkdir(parents=True, exist_ok=True)
+        (tree / "var/cache/dnf/some.rpm").write_bytes(b"x")
+        (tree / "provision-rpmdb").mkdir(exist_ok=True)
+        # As dnf does with the folders that it is given.
+        (tree / tree.parent.relative_to("/") / "cache/metadata").mkdir(parents=True, exist_ok=True)
+        calls.extend([path.name, path.read_text()] for path in tree.parent.glob("repos/*"))
+
+    def run(argv: Sequence[str | Path], *, why: str, check: bool = True) -> Completed:
+        assert why
+        words = [str(word) for word in argv]
+        calls.append(words)
+        if "--exportdb" in words[2]:
+            Path(words[4]).rmdir()
+        status = 1 if not check and "broken" in words[-2] else 0
+        return Completed(tuple(words), status, "", "rpmdb: cannot open")
+
+    monkeypatch.setattr(rpm_base, "stream", stream)
+    monkeypatch.setattr(rpm_base, "run", run)
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    return calls
+
+
+_OWN = Repository("own", ("https://me:pw@m.example/os",), {"k.asc": b"KEY"}, is_signed=True)
+
+
+def _origin(name: str, **changes: object) -> RpmOrigin:
+    data, release = release_of(find_distro(name))
+    origin = RpmOrigin(data, release.version, (_OWN,))
+    return dataclasses.replace(origin, **changes)  # type: ignore[arg-type] # of its members
+
+
+def test_a_base_image_is_made_by_dnf_with_the_keys_that_are_named(
+    installed: list[list[str]], tmp_path: Path
+) -> None:
+    engine = FakeEngine()
+    engine.result = Image(_ID, ("rocky:9",), architecture="amd64")
+    request = BaseRequest("rocky", "9", "el9", "x86_64", "rocky:9")
+    notes: list[Event] = []
+    pin = make_rpm_base(engine, request, _origin("rocky:9"), state=tmp_path, progress=notes.append)
+    assert pin == BasePin(image="rocky:9", digest=_ID)
+    dnf, (name, repository), export, taken = installed
+    assert dnf[0] == "dnf"
+    assert dnf[-1] == "xz"
+    assert {"--releasever=9", "--assumeyes", "system-release"} <= set(dnf)
+    assert name == "own.repo"
+    folder = tmp_path / "base"
+    assert f"gpgkey=file://{folder}/keys/own-k.asc" in repository
+    assert "gpgcheck=1" in repository
+    assert f"--setopt=reposdir={folder}/repos" in dnf
+    # Its own rpm keeps the database, wherever and however it does.
+    assert "--exportdb" in export[2]
+    assert "chroot" in taken[2]
+    assert "--importdb" in taken[2]
+    assert not folder.exists()
+    with tarfile.open(fileobj=io.BytesIO(engine.imported)) as archive:
+        names = archive.getnames()
+    assert "./etc/yum.repos.d" in names
+    assert "./var/cache/dnf/some.rpm" not in names
+    assert "./provision-rpmdb" not in names
+    above = tmp_path.relative_to("/").parts
+    assert f"./{'/'.join(above[:1])}" in names
+    assert f"./{'/'.join(above[:2])}" not in names
+    assert "dnf from https://" in str(notes)
+
+
+def test_a_base_image_is_made_by_zypper_that_believes_no_key_but_those(
+    installed: list[list[str]], tmp_path: Path
+) -> None:
+    engine = FakeEngine()
+    engine.result = Image(_ID, ("leap:15.6",), architecture="amd64")
+    request = BaseRequest("opensuse-leap", "15.6", "leap15.6", "x86_64", "leap:15.6")
+    make_rpm_base(engine, request, _origin("opensuse-leap:15.6"), state=tmp_path)
+    programs = [words for words in installed if words[0] in {"rpm", "zypper"}]
+    keys, refresh, install = programs
+    assert keys[-2:] == ["--import", f"{tmp_path}/base/keys/own-k.asc"]
+    assert refresh[-1] == "refresh"
+    assert "--no-refresh" in install
+    for words in programs:
+        assert not {"--gpg-auto-import-keys", "--no-gpg-checks"} & set(words)
+    assert "distribution-release" in install
+
+
+def test_this_machines_own_repositories_make_a_base_image_of_its_distro(
+    installed: list[list[str]], tmp_path: Path
+) -> None:
+    engine = FakeEngine()
+    engine.result = Image(_ID, ("rocky:9",), architecture="amd64")
+    request = BaseRequest("rocky", "9", "el9", "x86_64", "rocky:9")
+    own = _origin("rocky:9", repositories=(), configured=Path("/etc/yum.repos.d"), version="9.6")
+    make_rpm_base(engine, request, own, state=tmp_path / "state")
+    assert "--setopt=reposdir=/etc/yum.repos.d" in installed[0]
+    assert "--releasever=9.6" in installed[0]
+
+
+def test_a_tree_whose_own_rpm_cannot_read_what_is_installed_is_no_base_image(
+    installed: list[list[str]], tmp_path: Path
+) -> None:
+    engine = FakeEngine()
+    request = BaseRequest("rocky", "8", "el8", "x86_64", "rocky:8")
+    with pytest.raises(ProvisionError, match="rpm of rocky 8 could not take over") as caught:
+        make_rpm_base(engine, request, _origin("rocky:8"), state=tmp_path / "broken")
+    assert "base_images" in str(caught.value.resolution)
+    assert caught.value.details == "rpmdb: cannot open"
+    assert engine.calls == []
+    assert installed
+    assert not (tmp_path / "broken/base").exists()
 
 
 def test_a_push_gives_the_registrys_digest() -> None:

@@ -21,8 +21,9 @@ from provision.pipeline.images import ensure_base_image, wanted_base
 def command(*, distro: str | None, replace: bool, root: Path, dry_run: bool, as_json: bool) -> None:
     """Make the base image of a distro, such as debian:12.
 
-    An image that is there stays; one that can be pulled is pulled; otherwise debootstrap makes it
-    from the distro's own archive. A base image that was made anew leads to new Pins.
+    An image that is there stays; one that can be pulled is pulled; otherwise debootstrap, dnf or
+    zypper of this machine makes it from the distro's own packages. A base image that was made again
+    leads to new Pins.
     """
     with job(root) as work:
         if dry_run:

@@ -1,0 +1,281 @@
+"""Rows about other distros than the host's: what each family's solver and build cost.
+
+The distros of RPM are stand-ins (`kit.rpm_sites`); the kernel tree is the folder that a stand-in's
+headers bring, with Debian's compiler.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bench.rows import Group, Row
+from bench.timing import Timed, base_environment
+from kit.fileserver import served
+from kit.hosts import DISTRO, OLD_KERNEL
+from kit.made_up import MADE_UP, write_made_up
+from kit.process import run
+from kit.product import Provision
+from kit.rpm_distros import leap_15, rocky_9
+from kit.rpm_sites import site_of
+from kit.tarball import write_tarball
+from provision.distros import family_of, find_distro, release_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bench.scene import Scene
+
+__all__ = ["GROUPS"]
+
+_FAMILIES = ("apt", "dnf", "zypper", "tree")
+_SOLVED = ("apt", "dnf", "zypper")
+_ROUNDS = 7
+_TURNS = 2
+# Enough to compile for some seconds with every processor.
+_PARTS = 16
+_VERSION = "1.0"
+_MAKE = "make "
+# In a rendered Dockerfile, what the modules' make follows.
+_JOBS = "ARG JOBS=1\nRUN "
+_PART = """\
+#include <linux/module.h>
+#include <linux/netdevice.h>
+#include <linux/pci.h>
+#include <linux/usb.h>
+int hello_part_{number}(struct net_device *device);
+int hello_part_{number}(struct net_device *device) {{ return netif_running(device) + {number}; }}
+"""
+_MAIN = """\
+#include <linux/module.h>
+static int __init hello_init(void) { return 0; }
+static void __exit hello_exit(void) { }
+module_init(hello_init);
+module_exit(hello_exit);
+MODULE_LICENSE("GPL");
+"""
+_MAKEFILE = """\
+obj-m := hello.o
+hello-y := main.o {parts}
+all:
+\t$(MAKE) -C $(KDIR) M=$(CURDIR) modules
+"""
+_CONFIG = '[engine]\nnetwork = "host"\n'
+_TREE = """
+[[trees]]
+kernels = "*"
+kind = "prepared"
+path = "/srv/build"
+toolchain = "debian:12"
+"""
+# The files of a tree that name the kernel, and that a build reads.
+_NAMING = (
+    ".kernelvariables",
+    "include/config/auto.conf",
+    "include/config/kernel.release",
+    "include/generated/autoconf.h",
+    "include/generated/utsrelease.h",
+)
+_BY_HAND = {
+    "apt": "apt-get -q update && apt-get -q install -y --no-install-recommends --download-only",
+    "dnf": "dnf -y --setopt=install_weak_deps=False install --downloadonly",
+    "zypper": "zypper --non-interactive install --download-only --no-recommends --capability",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Host:
+    """A machine that builds for a distro of one family.
+
+    Attributes:
+        family: Its name.
+        root: Its root, with provision.toml.
+        distro: As `--distro` takes it; None: the host's own.
+        kernel: The kernel that is built for.
+        catalogue: Where the driver is.
+    """
+
+    family: str
+    root: Path
+    distro: str | None
+    kernel: str
+    catalogue: Path
+
+    @property
+    def words(self) -> tuple[str | Path, ...]:
+        """What every command is asked for."""
+        distro = ("--distro", self.distro) if self.distro else ()
+        named = (MADE_UP, "--kernel", self.kernel, *distro)
+        return (*named, "--catalogue", self.catalogue, "--root", self.root)
+
+    def provision(self, scene: Scene, cache: Path | None = None) -> Provision:
+        """The command, with a store of its own."""
+        folder = cache or self.root / "cache"
+        return Provision(scene.engine.host, {"XDG_CACHE_HOME": str(folder)})
+
+
+def _driver(folder: Path) -> Path:
+    """A driver whose build takes some seconds."""
+    parts = {f"part{number}.c": _PART.format(number=number) for number in range(_PARTS)}
+    objects = " ".join(name.replace(".c", ".o") for name in parts)
+    files = {"main.c": _MAIN, "Makefile": _MAKEFILE.format(parts=objects), **parts}
+    files["hello-tool"] = "#!/bin/sh\n"
+    return write_tarball(folder, f"hello-{_VERSION}", files)
+
+
+@contextmanager
+def _hosts(scene: Scene) -> Iterator[list[_Host]]:
+    """A host of each family, while its mirror and the driver's server run."""
+    folder = Path(tempfile.mkdtemp(dir=scene.folder))
+    source = _driver(folder / "files")
+    sites = {"dnf": site_of(rocky_9()), "zypper": site_of(leap_15())}
+    with (
+        served(source.parent) as url,
+        served(sites["dnf"].mirror()) as dnf,
+        served(sites["zypper"].mirror()) as zypper,
+    ):
+        catalogue = folder / "drivers"
+        write_made_up(catalogue, {_VERSION: source}, url)
+
+        def host(family: str, os_release: str, distro: str | None, kernel: str) -> _Host:
+            root = folder / family
+            (root / "etc/provision").mkdir(parents=True)
+            (root / "etc/os-release").write_text(os_release)
+            (root / "etc/provision/provision.toml").write_text(_CONFIG)
+            # Of the machine itself: which mirrors it has, and whose keys.
+            for name in ("etc/apt", "usr/share/keyrings"):
+                shutil.copytree(Path("/", name), root / name, symlinks=True)
+            return _Host(family, root, distro, kernel, catalogue)
+
+        made = [host("apt", "ID=debian\nVERSION_ID=12\n", DISTRO, OLD_KERNEL)]
+        for (family, site), mirror in zip(sites.items(), (dnf, zypper), strict=True):
+            distro = site.distro
+            image = release_of(find_distro(distro.name))[1].image
+            site.load(scene.engine, image, mirror)
+            made.append(host(family, distro.os_release, distro.name, distro.headers.kernel))
+        headers = sites["dnf"].distro.headers.kernel
+        release = _unpack_tree(sites["dnf"].mirror(), headers, folder / "tree/srv/build")
+        tree = host("tree", "ID=vendor\nVERSION_ID=1\n", None, release)
+        (tree.root / "etc/provision/provision.toml").write_text(_CONFIG + _TREE)
+        yield [*made, tree]
+
+
+def _unpack_tree(mirror: Path, kernel: str, build: Path) -> str:
+    """The folder that a stand-in's headers bring, as of a kernel of its source's version."""
+    (rpm,) = (path for path in mirror.rglob("kernel-devel-*.rpm") if kernel in path.name)
+    with tempfile.TemporaryDirectory() as folder:
+        run(["sh", "-c", 'rpm2archive - < "$2" | tar -xzC "$1"', "sh", folder, rpm])
+        shutil.copytree(Path(folder, "usr/src/kernels", kernel), build, symlinks=True)
+    text = (build / "Makefile").read_text()
+    numbers = [
+        found[1]
+        for name in ("VERSION", "PATCHLEVEL", "SUBLEVEL")
+        if (found := re.search(rf"^{name} = (\d+)$", text, re.MULTILINE))
+    ]
+    release = f"{'.'.join(numbers)}-bench"
+    for name in _NAMING:
+        path = build / name
+        if path.is_file():
+            path.write_text(path.read_text().replace(kernel, release))
+    return release
+
+
+def _measure(scene: Scene) -> Iterator[Row]:
+    with _hosts(scene) as hosts:
+        for host in hosts:
+            if host.family in _SOLVED:
+                yield _solving(scene, host)
+            host.provision(scene).build(*host.words)
+            yield from _again(scene, host)
+            yield _making(scene, host)
+
+
+def _again(scene: Scene, host: _Host) -> list[Row]:
+    """`resolve` and `build` where nothing has changed."""
+    provision = host.provision(scene)
+    env = {**base_environment(), **provision.variables()}
+    programs = [
+        Timed(verb, [provision.program, verb, *host.words], env=env)
+        for verb in ("resolve", "build")
+    ]
+    ms = scene.timer.medians_ms(programs, _ROUNDS)
+    note = f"median of {_ROUNDS} each, in turns"
+    return [
+        Row(f"{verb}-{host.family}", f"{verb} again, {host.family}", ms[verb] / 1e3, 1, "s", note)
+        for verb in ("resolve", "build")
+    ]
+
+
+def _solving(scene: Scene, host: _Host) -> Row:
+    """A first `resolve` against the package manager downloading the same by hand."""
+    distro, release = release_of(find_distro(host.distro or ""))
+    headers = family_of(distro).headers(distro, host.kernel, os.uname().machine).specs
+    wanted = [*(spec.text for spec in headers), *distro.build_tools(release, ())]
+    if host.family == "apt":
+        wanted.append("gcc-12")
+    by_hand = f'{_BY_HAND[host.family]} "$@"'
+    container = ("run", "--rm", "--network=host", release.image, "sh", "-c", by_hand, "sh")
+    ours, theirs = [], []
+    for turn in range(_TURNS):
+        begin = time.monotonic()
+        scene.engine.docker(*container, *wanted)
+        theirs.append(time.monotonic() - begin)
+        fresh = host.provision(scene, host.root / f"fresh-{turn}")
+        begin = time.monotonic()
+        fresh.json("resolve", *host.words)
+        ours.append(time.monotonic() - begin)
+    note = f"{min(ours):.1f} s; by hand {min(theirs):.1f} s; the faster of {_TURNS} each, in turns"
+    what = f"resolve for a new kernel / {host.family} downloading the same"
+    return Row(f"solve-{host.family}", what, min(ours) / min(theirs), 1.2, "x", note)
+
+
+def _making(scene: Scene, host: _Host) -> Row:
+    """The modules in the build container against the same make outside."""
+    tree, command = _before_make(scene, host)
+    inside, outside = [], []
+    for turn in range(_TURNS):
+        steps = host.provision(scene).build(*host.words, "--rebuild")["steps"]
+        inside.append(next(s["seconds"] for s in steps if _MAKE in s["instruction"]))
+        copy = tree.with_name(f"{tree.name}-{turn}")
+        run(["cp", "-a", tree, copy])
+        begin = time.monotonic()
+        run(["chroot", copy, "env", f"JOBS={os.cpu_count() or 1}", "sh", "-c", command])
+        outside.append(time.monotonic() - begin)
+        shutil.rmtree(copy)
+    shutil.rmtree(tree)
+    note = (
+        f"{min(inside):.1f} s in docker build; {min(outside):.1f} s in a chroot of the same tree;"
+        f" the faster of {_TURNS} each, in turns"
+    )
+    what = f"{_PARTS} files and a module in docker build / outside, {host.family}"
+    return Row(f"make-{host.family}", what, min(inside) / min(outside), 1.15, "x", note)
+
+
+def _before_make(scene: Scene, host: _Host) -> tuple[Path, str]:
+    """The build stage's files as they are when make starts, and the command that starts it."""
+    context = host.root / "context"
+    provision = host.provision(scene)
+    provision("render", *host.words, "--output", context)
+    before, _, build = (context / "Dockerfile").read_text().rpartition(_JOBS)
+    (context / "Dockerfile").write_text(before)
+    image = f"provision-bench:{host.family}"
+    base = provision.json("resolve", *host.words)["base"]["image"]
+    arguments = ("--build-arg", f"BASE_IMAGE={base}", "--network", "host")
+    scene.engine.docker("build", "--tag", image, *arguments, context)
+    tree = scene.exported(image, f"outside-{host.family}")
+    scene.engine.docker("image", "rm", image)
+    return tree, build[: build.index("\n\n")].replace("\\\n", " ")
+
+
+_NAMES = (
+    *(f"solve-{family}" for family in _SOLVED),
+    *(f"{what}-{family}" for family in _FAMILIES for what in ("resolve", "build", "make")),
+)
+GROUPS = (Group(_NAMES, _measure),)
