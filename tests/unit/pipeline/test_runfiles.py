@@ -11,8 +11,11 @@ from provision.config import Config
 from provision.errors import ProvisionError
 from provision.image.packages import PackageStore
 from provision.pin import RunfileSource
+from provision.pipeline import resolution
+from provision.pipeline.resolution import Wanted
 from provision.pipeline.runfiles import have_parts
 from provision.pipeline.settings import Settings
+from provision.progress import silent
 
 VERSION = "580.95.05"
 _ROWS = ("kernel-open/Makefile 0644 KERNEL_MODULE_SRC INHERIT_PATH_DEPTH:1 MODULE:rm",)
@@ -92,3 +95,21 @@ def test_a_file_that_is_refused_leaves_nothing(settings: Settings, vendor: Vendo
     store = PackageStore(settings.state)
     assert not store.files.is_dir() or not list(store.files.iterdir())
     assert not list((store.folder / "runfiles").iterdir())
+
+
+def test_the_record_of_sums_lies_beside_the_store(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, str, Path, bool]] = []
+
+    def answer(url: str, sums: str, *, state: Path, again: bool, progress: object) -> str:
+        del progress
+        asked.append((url, sums, state, again))
+        return "a" * 64
+
+    monkeypatch.setattr(resolution, "published_sum", answer)
+    beside = settings.root / "var/lib/provision"
+    for writable, place in ((True, beside), (False, settings.state)):
+        monkeypatch.setattr(resolution, "is_writable", lambda _, answer=writable: answer)
+        resolution.vendor_sums(settings, Wanted("nvidia", update=True), silent)("u", "s")
+        assert asked.pop() == ("u", "s", place, True)
