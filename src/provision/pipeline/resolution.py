@@ -20,6 +20,7 @@ from provision.image.references import names_registry
 from provision.image.solve import solve
 from provision.pin import PIN_LABEL, BasePin, ClosurePackage, DistroPin, PackagePin, Pin
 from provision.pipeline.following import followed_branches
+from provision.pipeline.runfiles import vendor_sums
 from provision.pipeline.settings import Settings
 from provision.pipeline.solving import (
     archive_repositories,
@@ -38,6 +39,7 @@ from provision.render import (
     render,
 )
 from provision.resolve import Decision, KernelTree, Request, decide
+from provision.sources import PublishedSum
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +154,8 @@ def resolve_solved(
         ProvisionError: The archive or the engine failed.
     """
     request = request_of(settings, wanted, progress=progress)
-    decision, repositories = _decided(settings, request, target, tree, progress)
+    sums = vendor_sums(settings, again=wanted.update, progress=progress)
+    decision, repositories = _decided(settings, request, target, tree, sums, progress)
     asked = base_request(settings, target.distro, reference=wanted.base)
     base = named_base(asked) or find_base(engine(), asked, progress=progress)
     network = wanted.network or settings.config.engine.network
@@ -246,6 +249,7 @@ def _decided(
     request: Request,
     target: Target,
     tree: KernelTree | None,
+    vendor_sum: PublishedSum,
     progress: Progress,
 ) -> tuple[Decision, tuple[distros.Repository, ...]]:
     """Decide what takes no engine, and where the packages come from.
@@ -256,7 +260,13 @@ def _decided(
     entry, distro, template = target.entry, target.distro, target.templates.digest
     if not uses_archive(distro):
         decision = decide(
-            request, entry=entry, distro=distro, index=None, template=template, tree=tree
+            request,
+            entry=entry,
+            distro=distro,
+            index=None,
+            template=template,
+            tree=tree,
+            published_sum=vendor_sum,
         )
         return decision, configured_repositories(settings, distro)
     index = open_driver_index(settings, entry, distro, progress=progress)
@@ -269,6 +279,7 @@ def _decided(
             template=template,
             is_complete=not is_entitled(settings, distro),
             tree=tree,
+            published_sum=vendor_sum,
         )
     finally:
         index.close()

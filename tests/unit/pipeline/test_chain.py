@@ -135,14 +135,14 @@ def test_a_matrix_chooses_from_what_the_archive_has(settings: Settings) -> None:
     with pytest.raises(NotFoundError, match="no driver"):
         find_offers(settings, no_engine, Selection(("none",)))
     with pytest.raises(NotFoundError, match="debian:1"):
-        find_offers(settings, no_engine, Selection(("nvidia",), ("debian:1",)))
+        find_offers(settings, no_engine, Selection(("v4l2loopback",), ("debian:1",)))
 
 
 def test_kernels_that_nobody_can_list_have_to_be_named(settings: Settings) -> None:
-    named = Selection(("nvidia", "onload"), ("flatcar:3227.2.4",), kernels=("5.15.63-flatcar",))
+    named = Selection(("v4l2loopback", "onload"), ("flatcar:3227.2.4",), kernels=("5.15.63-flatcar",))
     offers = find_offers(settings, no_engine, named)
     assert offers.kernels == {"flatcar:3227.2.4": None}
-    assert all(offer.refusal for offer in offers.offers if offer.driver == "nvidia")
+    assert all(offer.refusal for offer in offers.offers if offer.driver == "v4l2loopback")
     with pytest.raises(NotFoundError, match="could be listed"):
         find_offers(settings, no_engine, replace(named, kernels=("latest",)))
 
