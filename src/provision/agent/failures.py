@@ -5,6 +5,7 @@ from __future__ import annotations
 from provision.errors import NotFoundError, ProvisionError
 from provision.image.diagnose import BuildError
 from provision.install.state import Failure
+from provision.registry.signature import UntrustedError
 
 
 class RejectedError(ProvisionError):
@@ -46,6 +47,8 @@ def reason_of(error: ProvisionError) -> str:
             return "compile" if error.source_errors else "build"
         case RejectedError():
             return "rejected"
+        case UntrustedError():
+            return "untrusted"
         case NotFoundError():
             return "missing"
         case _:
