@@ -82,7 +82,7 @@ def fleet(
     (folder / "registry").mkdir()
     with serving_registry(folder / "registry") as registry:
         address = f"{registry}/drivers"
-        facts = provision.json("resolve", *_TARGET)["pin"]
+        facts = provision.json("resolve", *_TARGET)
         tag = f"{facts['driver']['version']}-{facts['driver']['flavour']}-{OLD_KERNEL}.debian12"
         name = f"{address}/{SMALL_DRIVER}:{tag}"
         signing = ("--sign", "--key", folder / "fleet.key", "--password-file", password)

@@ -61,7 +61,7 @@ def test_from_a_registry_nothing_is_built(
         serving_registry(data) as registry,
         Machine(DEBIAN_12, binds={engine.folder: ENGINE}) as machine,
     ):
-        pin = Provision(engine.host).json("resolve", *_TARGET)["pin"]
+        pin = Provision(engine.host).json("resolve", *_TARGET)
         driver, kernel = pin["driver"], pin["kernel"]["release"]
         tag = f"{driver['version']}-{driver['flavour']}-{kernel}.debian12"
         Provision(engine.host).build(*_TARGET, "--push", f"{registry}/drivers/{SMALL_DRIVER}:{tag}")
