@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import requests
 
 from kit.agent_host import AgentHost
 from kit.cache import cached
 from kit.hosts import DISTRO, OLD_KERNEL, SMALL_DRIVER
-from kit.probe import need_programs
+from kit.probe import need, need_programs
 from kit.process import run
 from kit.product import Provision
 from kit.registry import serving_registry
 from kit.repackaged import download
+from provision.errors import ProvisionError
+from provision.pipeline.image_signing import open_signer
+from provision.registry.signature import generate_key, load_keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from kit.engine import Engine
 
 _TARGET = (SMALL_DRIVER, "--kernel", OLD_KERNEL, "--distro", DISTRO)
 _PASSWORD = "of a test"  # noqa: S105 - of no one
 _INSECURE = ("--insecure-ignore-tlog", "--allow-insecure-registry")
+_PIN = "4711"
+_SOFTHSM = Path("/usr/lib/softhsm/libsofthsm2.so")
 # An address at which no engine is: what is run there needs none.
 _NO_ENGINE = Provision("unix:///nonexistent/docker.sock")
 
@@ -164,12 +171,29 @@ def test_cosign_reads_ours_and_we_read_cosigns(fleet: Fleet, cosign: Path, tmp_p
     run([cosign, "verify", "--key", public, *_INSECURE, *annotation, fleet.by_digest])
 
 
+def test_a_key_in_a_token_signs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    need_programs("softhsm2-util", "openssl")
+    need(_SOFTHSM.exists(), str(_SOFTHSM), ".ci/setup test")
+    (tmp_path / "tokens").mkdir()
+    config = tmp_path / "softhsm2.conf"
+    config.write_text(f"directories.tokendir = {tmp_path}/tokens\n")
+    monkeypatch.setenv("SOFTHSM2_CONF", str(config))
+    monkeypatch.setenv("PKCS11_MODULE_PATH", str(_SOFTHSM))
+    opened = ("--free", "--label", "fleet", "--so-pin", _PIN, "--pin", _PIN)
+    run(["softhsm2-util", "--init-token", *opened])
+    private, public = generate_key(tmp_path / "images", None)
+    named = ("--token", "fleet", "--label", "images", "--id", "01", "--pin", _PIN)
+    run(["softhsm2-util", "--import", private, *named])
+    uri = "pkcs11:token=fleet;object=images"
+    (key,) = load_keys(public)
+    assert key.has_signed(b"hello", open_signer(uri, _PIN.encode)(b"hello"))
+    with pytest.raises(ProvisionError, match="could not sign") as caught:
+        open_signer(uri, lambda: b"0000")(b"hello")
+    assert _PIN not in f"{caught.value.message} {caught.value.details}"
+
+
 def test_openssl_reads_ours(fleet: Fleet, tmp_path: Path) -> None:
     """With nothing but the standard's own words: a payload, its signature, a public key."""
-    import base64  # noqa: PLC0415 - for this test only
-
-    import requests  # noqa: PLC0415 - as above
-
     registry, _, prefix = fleet.address.partition("/")
     base = f"http://{registry}/v2/{prefix}/{SMALL_DRIVER}"
     tag = fleet.by_digest.rsplit("@", 1)[1].replace(":", "-")

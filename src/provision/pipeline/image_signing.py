@@ -126,7 +126,14 @@ def open_signer(key: str, password: Password, *, root: Path = Path("/")) -> Sign
             payload.write_bytes(data)
             how = ("openssl", "pkeyutl", "-sign", "-rawin", "-digest", "sha256", *words)
             argv = (*how, "-in", str(payload), "-out", str(signature))
-            run(argv, why=_WHY, env=environment, stdin=secret)
+            done = run(argv, why=_WHY, env=environment, stdin=secret, check=False)
+            if done.returncode != 0:
+                raise ProvisionError(
+                    f"'{key}' could not sign an image.",
+                    resolution="Look whether the URI and the PIN are right, and the key one of"
+                    " ECDSA over P-256: p11tool --login --list-privkeys.",
+                    details=done.stderr.strip() or None,
+                )
             return signature.read_bytes()
 
     return signer

@@ -225,7 +225,9 @@ def seek(
         except (NotFoundError, UnreachableError) as error:
             progress(Note(f"{address} has no {sought.driver}: {error.details or error.message}"))
         except UntrustedError as error:
-            progress(Note(f"{error.message} {error.details or ''}".rstrip()))
+            if len(settings.config.registry.addresses) > 1:
+                # Another one may have it as it has to be, and then nobody else says this.
+                progress(Note(f"{error.message} {error.details or ''}".rstrip()))
             refused = refused or error
     if refused is not None:
         raise refused

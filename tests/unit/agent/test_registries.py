@@ -11,7 +11,7 @@ import pytest
 from provision.agent import preparing
 from provision.agent.metrics import metrics_text
 from provision.errors import NotFoundError
-from provision.install.state import load_state
+from provision.install.state import load_state, update_state
 from provision.pin import Pin
 from provision.pipeline.obtaining import Obtained
 from provision.pipeline.pulling import DowngradeError
@@ -118,7 +118,7 @@ def test_what_was_rolled_back_from_is_not_taken_from_a_registry(
     state = load_state(ready.layout)
     registry.pin = make_pin(version=NEWEST)
     rejected = replace(state.of(KERNEL), rejected=(registry.pin.short_digest,), inputs=None)
-    preparing.update_state(ready.layout, lambda s: s.updated(KERNEL, rejected))
+    update_state(ready.layout, lambda s: s.updated(KERNEL, rejected))
     result = ready.apply()
     failures = [one.failure for one in result.outcomes if one.failure]
     assert [failure.reason for failure in failures] == ["rejected"]

@@ -52,8 +52,7 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MemoryRegistry:
 
     for module in (install, pull, search, verify):
         monkeypatch.setattr(module, "connect", connect)
-    defaults = image_signing.sign_image.__kwdefaults__
-    monkeypatch.setitem(defaults, "connected", connect)
+    monkeypatch.setitem(image_signing.sign_image.__kwdefaults__ or {}, "connected", connect)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return registry
 
