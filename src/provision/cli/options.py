@@ -27,9 +27,7 @@ catalogue = click.option(
     metavar="DIR",
     help="Further folder of drivers; may be given more than once.",
 )
-insecure = click.option(
-    "--insecure", is_flag=True, help="Take an image of a registry that nobody has signed."
-)
+insecure = click.option("--insecure", is_flag=True, help="Take an unsigned image of a registry.")
 public_key = click.option(
     "--public-key",
     type=click.Path(exists=True, path_type=Path),

@@ -62,7 +62,7 @@ class TrustRule(Frozen):
 
     Attributes:
         keys: Folder of public keys, or one file; an image that one of them signed may be installed.
-        insecure: Whether images are installed that nobody has signed.
+        insecure: Whether unsigned images are installed.
         not_before: Signatures from before this day (UTC) do not count.
     """
 

@@ -48,7 +48,7 @@ def registry(scene: Scene) -> Iterator[Finding]:
             yield Finding(
                 "warn",
                 f"{entry.name} is unsigned",
-                f"it came from {reference}, and nobody whom this host trusts has signed that",
+                f"it came from {reference}, and no key that counts here has signed that",
                 f"have it signed (provision sign), then pull it again: provision pull {reference}",
                 driver.name,
             )
@@ -73,7 +73,7 @@ def _trust(scene: Scene) -> Iterator[Finding]:
         elif rule.keys is None:
             yield Finding(
                 "fail",
-                f"[registry] address is {address}, and nobody's signatures count for it",
+                f"[registry] address is {address}, and no signature counts for it",
                 "what it serves is refused, so that this host gets nothing from there",
                 'name the public keys: [trust] keys = "/etc/provision/trust.d"; or build here:'
                 ' [policy] build = "always"',

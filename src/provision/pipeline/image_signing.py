@@ -67,7 +67,7 @@ def sign_image(
 
     Args:
         settings: The host.
-        reference: The image; by its digest, where the registry shall not decide what is signed.
+        reference: The image; by its digest, where the registry must not decide what is signed.
         signer: Signs.
         expected: The Pin that it has to have; None: whatever it has.
         connected: Makes clients of registries.
@@ -81,7 +81,7 @@ def sign_image(
     if expected is not None and image.pin != expected:
         raise ProvisionError(
             f"'{image.reference}' is not signed: it is not the image that was pushed.",
-            resolution="Somebody else writes to that registry. Look into it, and push again.",
+            resolution="Others write to that registry. Look into it, and push again.",
         )
     facts = facts_of(image.pin, int(time.time()))
     digest = str(image.reference.digest)
@@ -89,7 +89,7 @@ def sign_image(
 
 
 def pushed_reference(pushed: Pushed) -> Reference:
-    """Return what was pushed by its digest, so that nobody can put another image in its place."""
+    """Return what was pushed by its digest, so that no other image can take its place."""
     return parse_reference(pushed.reference).with_digest(pushed.digest)
 
 

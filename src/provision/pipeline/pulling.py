@@ -199,8 +199,8 @@ def check_age(settings: Settings, trusted: Trusted, consent: Consent) -> None:
             f"'{trusted.image.reference}' is refused: it was signed before the artifact of"
             f" {facts.driver} for {facts.kernel} that this host has had"
             f" ({_day(facts.serial)}, and {_day(newest)}).",
-            resolution="If nobody went back on purpose, the registry serves old images: look into"
-            " it. To go back on purpose: the same command with --allow-downgrade.",
+            resolution="If you did not go back on purpose, the registry serves old images: look"
+            " into it. To go back on purpose: the same command with --allow-downgrade.",
         )
 
 
@@ -227,7 +227,7 @@ def _entry_that_serves(
         progress(Note(f"{entry} is damaged; pulling it again"))
         return None
     if trusted.verified is not None and unsigned_reference(entry) is not None:
-        progress(Note(f"{entry} came from an image that nobody had signed; pulling it again"))
+        progress(Note(f"{entry} came from an unsigned image; pulling it again"))
         return None
     if not is_signed_here(settings, entry, report.manifest):
         progress(Note(f"{entry} is not signed with this host's key; pulling it again"))

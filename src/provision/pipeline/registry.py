@@ -1,7 +1,7 @@
 """Which images of registries a host asks for, and which of them it believes.
 
 A name without a registry's host is local, and never looked for anywhere. What a registry serves is
-believed by its signature alone: docs/decisions/0211, 0212.
+believed by its signature only: docs/decisions/0211, 0212.
 """
 
 from __future__ import annotations
@@ -182,9 +182,9 @@ def _keys(settings: Settings, rule: TrustRule, repository: str) -> Path:
     if rule.keys is None:
         raise ProvisionError(
             f"provision.toml does not say whose signatures count for '{repository}'.",
-            resolution="Put the public keys of whoever signs your artifacts into a folder, and name"
-            ' it: [trust] keys = "/etc/provision/trust.d". To build here and never pull: [policy]'
-            ' build = "always". To install what nobody has signed: [trust] insecure = true.',
+            resolution="Put the public keys of those who sign your artifacts into a folder, and"
+            ' name it: [trust] keys = "/etc/provision/trust.d". To build here and never pull:'
+            ' [policy] build = "always". To install unsigned images: [trust] insecure = true.',
         )
     return in_root(settings.root, rule.keys)
 
@@ -226,7 +226,7 @@ def seek(
             progress(Note(f"{address} has no {sought.driver}: {error.details or error.message}"))
         except UntrustedError as error:
             if len(settings.config.registry.addresses) > 1:
-                # Another one may have it as it has to be, and then nobody else says this.
+                # Another one may have it as it has to be, and then nothing else says this.
                 progress(Note(f"{error.message} {error.details or ''}".rstrip()))
             refused = refused or error
     if refused is not None:

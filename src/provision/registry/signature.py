@@ -116,7 +116,7 @@ def load_keys(place: Path) -> tuple[PublicKey, ...]:
         raise ConfigError(
             str(place),
             [Mistake("", "no public key is there, so nothing of a registry can be trusted")],
-            resolution="Copy the public key of whoever builds your artifacts there, such as"
+            resolution="Copy the public key of those who build your artifacts there, such as"
             f" {place}/fleet.pub; 'provision key generate' makes a pair.",
         )
     keys, mistakes = [], []
@@ -292,7 +292,7 @@ def verify_payload(
     signer = next((key for key in keys if key.has_signed(payload, raw)), None)
     if signer is None:
         raise UntrustedError("a signature is by none of the keys that are trusted")
-    # From here on the text is that of somebody who is trusted.
+    # From here on the text is that of a trusted signer.
     try:
         document = json.loads(payload)
         critical = document["critical"]

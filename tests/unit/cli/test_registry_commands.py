@@ -86,7 +86,7 @@ def test_pull_puts_what_is_signed_into_the_store(call: Call, host: Path) -> None
 
 
 @pytest.mark.usefixtures("registry")
-def test_what_nobody_signed_needs_leave(call: Call, host: Path) -> None:
+def test_what_is_unsigned_needs_leave(call: Call, host: Path) -> None:
     words = ("pull", NAME, "--root", host, "--json")
     refused = call(*words)
     assert refused.code == 1

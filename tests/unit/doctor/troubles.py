@@ -278,7 +278,7 @@ CASES: list[tuple[str, Break, str, str]] = [
     ("entitlement", _no_subscription, "warn", "/etc/pki/entitlement is missing"),
     ("headers-source", immutable, "warn", "immutable (read-only)"),
     ("engine", _no_engine, "warn", "no container engine"),
-    ("registry", _registry_without_keys, "fail", "nobody's signatures count for it"),
+    ("registry", _registry_without_keys, "fail", "no signature counts for it"),
     ("registry", _registry_with_bad_keys, "fail", "has keys that can't be used"),
     ("registry", _registry_that_needs_no_keys, "warn", "may serve anything"),
     ("registry", _unsigned, "warn", "it came from registry.example/demo:1"),

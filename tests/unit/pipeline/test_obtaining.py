@@ -122,7 +122,7 @@ def test_what_is_pushed_is_signed_where_there_is_a_key(
     def sign_image(
         _settings: object, reference: Reference, _signer: object, *, expected: object
     ) -> SimpleNamespace:
-        # By its digest: nobody can put another image in its place.
+        # By its digest: no other image can take its place.
         assert (reference.digest, expected) == (digest, PIN)
         engine.calls.append(f"sign {reference}")
         return SimpleNamespace(reference=str(reference))

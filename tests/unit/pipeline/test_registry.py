@@ -46,7 +46,7 @@ ADDRESS = "registry.example/drivers"
 KEY, OTHER = new_key(), new_key()
 SERIAL = 1_790_000_000
 SOUGHT = Sought("demo", None, "open", KERNEL, "debian:12", "x86_64")
-NOBODY = Consent()
+DEFAULT = Consent()
 
 
 @pytest.fixture
@@ -108,7 +108,10 @@ def connected(registry: MemoryRegistry) -> Callable[[Settings, Reference], Clien
 
 
 def found(
-    settings: Settings, registry: MemoryRegistry, sought: Sought = SOUGHT, consent: Consent = NOBODY
+    settings: Settings,
+    registry: MemoryRegistry,
+    sought: Sought = SOUGHT,
+    consent: Consent = DEFAULT,
 ) -> Trusted:
     trusted = seek(settings, sought, consent, connected=connected(registry))
     assert trusted is not None
@@ -141,15 +144,15 @@ def test_what_is_signed_gets_into_the_store(
 ) -> None:
     have(registry, tmp_path)
     trusted = found(settings, registry)
-    obtained = obtain_pulled(settings, trusted, NOBODY)
+    obtained = obtain_pulled(settings, trusted, DEFAULT)
     assert obtained.origin == "registry"
     assert verify_artifact(obtained.entry).findings == ()
     assert unsigned_reference(obtained.entry) is None
     # What is there is not pulled again.
     registry.asked.clear()
-    assert obtain_pulled(settings, trusted, NOBODY).origin == "store"
+    assert obtain_pulled(settings, trusted, DEFAULT).origin == "store"
     assert registry.asked == []
-    assert obtain_pulled(settings, trusted, NOBODY, replace=True).origin == "registry"
+    assert obtain_pulled(settings, trusted, DEFAULT, replace=True).origin == "registry"
 
 
 def test_a_damaged_entry_is_pulled_again(
@@ -157,26 +160,26 @@ def test_a_damaged_entry_is_pulled_again(
 ) -> None:
     have(registry, tmp_path)
     trusted = found(settings, registry)
-    entry = store_pulled(settings, trusted, NOBODY).stored.entry
+    entry = store_pulled(settings, trusted, DEFAULT).stored.entry
     (entry / f"lib/modules/{KERNEL}/demo.ko").write_bytes(b"broken")
-    assert store_pulled(settings, trusted, NOBODY).stored.added
+    assert store_pulled(settings, trusted, DEFAULT).stored.added
     assert verify_artifact(entry).findings == ()
 
 
-def test_what_nobody_signed_is_marked_where_it_is_allowed(
+def test_what_is_unsigned_is_marked_where_it_is_allowed(
     registry: MemoryRegistry, tmp_path: Path, settings: Settings
 ) -> None:
     have(registry, tmp_path, signed=False)
     with pytest.raises(UntrustedError):
         found(settings, registry)
     open_host = configured(tmp_path, TrustConfig(insecure=True))
-    for host, consent in ((open_host, NOBODY), (settings, Consent(insecure=True))):
+    for host, consent in ((open_host, DEFAULT), (settings, Consent(insecure=True))):
         trusted = found(host, registry, consent=consent)
         entry = store_pulled(host, trusted, consent).stored.entry
         assert unsigned_reference(entry) == str(trusted.image.reference)
     # Once it is signed, it is pulled again, and the mark goes.
     have(registry, tmp_path)
-    assert store_pulled(settings, found(settings, registry), NOBODY).stored.added
+    assert store_pulled(settings, found(settings, registry), DEFAULT).stored.added
     assert unsigned_reference(entry) is None
 
 
@@ -190,7 +193,7 @@ def test_a_damaged_artifact_leaves_nothing(
     have(registry, tmp_path)
     trusted = found(settings, registry)
     with pytest.raises(ProvisionError, match=r"The image 'registry\.example"):
-        store_pulled(settings, trusted, NOBODY)
+        store_pulled(settings, trusted, DEFAULT)
     layout = Layout(settings.root, "demo")
     assert [path.name for path in layout.folder.iterdir() if path.name != ".lock"] == []
     assert newest_serial(layout, f"debian:12 {KERNEL} x86_64") == 0
@@ -206,7 +209,7 @@ def test_an_artifact_of_another_pin_than_is_signed_is_refused(
     make_artifact(tmp_path / f"content-{pin.short_digest}", pin=make_pin(version="9"))
     have(registry, tmp_path)
     with pytest.raises(ProvisionError):
-        store_pulled(settings, found(settings, registry), NOBODY)
+        store_pulled(settings, found(settings, registry), DEFAULT)
     assert not Layout(settings.root, "demo").entry(pin.short_digest).exists()
 
 
@@ -220,14 +223,14 @@ def test_an_older_artifact_is_refused_unless_it_is_allowed(
     have(registry, tmp_path, old, serial=SERIAL)
     before = found(settings, registry)
     have(registry, tmp_path, new, serial=SERIAL + 60)
-    store_pulled(settings, found(settings, registry), NOBODY)
+    store_pulled(settings, found(settings, registry), DEFAULT)
     with pytest.raises(DowngradeError, match="was signed before the artifact of demo") as caught:
-        store_pulled(settings, before, NOBODY)
+        store_pulled(settings, before, DEFAULT)
     assert "--allow-downgrade" in (caught.value.resolution or "")
     assert not Layout(settings.root, "demo").entry(old.short_digest).exists()
     store_pulled(settings, before, Consent(allow_downgrade=True))
     # Who went back on purpose may do so again, without being asked.
-    store_pulled(settings, before, NOBODY, must_replace=True)
+    store_pulled(settings, before, DEFAULT, must_replace=True)
 
 
 def test_what_is_for_another_kernel_is_no_downgrade(
@@ -235,10 +238,10 @@ def test_what_is_for_another_kernel_is_no_downgrade(
 ) -> None:
     other = make_pin(kernel="6.1.0-99-amd64")
     have(registry, tmp_path, serial=SERIAL + 60)
-    store_pulled(settings, found(settings, registry), NOBODY)
+    store_pulled(settings, found(settings, registry), DEFAULT)
     have(registry, tmp_path, other, serial=SERIAL)
     sought = replace(SOUGHT, kernel="6.1.0-99-amd64")
-    store_pulled(settings, found(settings, registry, sought), NOBODY)
+    store_pulled(settings, found(settings, registry, sought), DEFAULT)
 
 
 def test_serials_outlive_the_entries(
@@ -247,9 +250,9 @@ def test_serials_outlive_the_entries(
     have(registry, tmp_path, serial=SERIAL)
     before = found(settings, registry)
     have(registry, tmp_path, serial=SERIAL + 60)
-    shutil.rmtree(store_pulled(settings, found(settings, registry), NOBODY).stored.entry)
+    shutil.rmtree(store_pulled(settings, found(settings, registry), DEFAULT).stored.entry)
     with pytest.raises(DowngradeError):
-        store_pulled(settings, before, NOBODY)
+        store_pulled(settings, before, DEFAULT)
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"x": "1"}', '{"x": true}', "[" * 100_000])
@@ -261,7 +264,7 @@ def test_serials_that_can_not_be_read_stop_pulls(
     layout.folder.mkdir(parents=True)
     layout.serials.write_text(text)
     with pytest.raises(ProvisionError, match="can't be read") as caught:
-        store_pulled(settings, found(settings, registry), NOBODY)
+        store_pulled(settings, found(settings, registry), DEFAULT)
     assert "mv " in (caught.value.resolution or "")
 
 
@@ -387,7 +390,7 @@ def test_a_tag_that_leads_to_another_image_is_refused(
         found(settings, registry, sought, Consent(insecure=True))
     reference = parse_reference(f"{ADDRESS}/demo:{sought.tag(sought.version or '1.2').text}")
     with pytest.raises(UntrustedError):
-        examine(settings, connected(registry)(settings, reference), {}, NOBODY)
+        examine(settings, connected(registry)(settings, reference), {}, DEFAULT)
 
 
 def test_a_name_of_ones_own_may_be_any(
@@ -395,7 +398,7 @@ def test_a_name_of_ones_own_may_be_any(
 ) -> None:
     have(registry, tmp_path, tag="tested")
     reference = parse_reference(f"{ADDRESS}/demo:tested")
-    trusted = examine(settings, connected(registry)(settings, reference), {}, NOBODY)
+    trusted = examine(settings, connected(registry)(settings, reference), {}, DEFAULT)
     assert trusted.image.pin == make_pin()
 
 
@@ -406,7 +409,7 @@ def test_an_image_for_another_machine_is_refused(
     kernel = pin.kernel.model_copy(update={"architecture": "aarch64"})
     have(registry, tmp_path, pin.model_copy(update={"kernel": kernel}), tag="tested")
     reference = parse_reference(f"{ADDRESS}/demo:tested")
-    for consent in (NOBODY, Consent(insecure=True)):
+    for consent in (DEFAULT, Consent(insecure=True)):
         with pytest.raises(UntrustedError, match=r"refused"):
             examine(settings, connected(registry)(settings, reference), {}, consent)
 
@@ -424,7 +427,7 @@ def test_mirrors_are_asked_first_and_stand_in(
     trusted = seek(
         host,
         SOUGHT,
-        NOBODY,
+        DEFAULT,
         connected=connected(registry),
         progress=lambda event: notes.append(event.text) if isinstance(event, Note) else None,
     )
@@ -435,7 +438,7 @@ def test_mirrors_are_asked_first_and_stand_in(
 
 
 def test_what_no_registry_has_is_none(settings: Settings, registry: MemoryRegistry) -> None:
-    assert seek(settings, SOUGHT, NOBODY, connected=connected(registry)) is None
+    assert seek(settings, SOUGHT, DEFAULT, connected=connected(registry)) is None
 
 
 def test_settings_of_a_registry_are_no_other_ones(tmp_path: Path) -> None:
@@ -468,7 +471,7 @@ def test_the_policy_says_whether_a_host_builds(
     wanted = Wanted("demo", kernel=KERNEL)
 
     def look() -> Trusted | None:
-        return look_for(host, wanted, NOBODY, connected=connected(registry))
+        return look_for(host, wanted, DEFAULT, connected=connected(registry))
 
     if build == "never":
         with pytest.raises(NotFoundError, match=r'\[policy\] build = "never"'):
@@ -482,7 +485,7 @@ def test_the_policy_says_whether_a_host_builds(
     if build == "always":
         assert look() is None
     else:
-        # Nothing is built in place of what somebody has put there.
+        # Nothing is built in place of what was put there.
         with pytest.raises(UntrustedError):
             look()
 

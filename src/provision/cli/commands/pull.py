@@ -66,7 +66,7 @@ def _document(trusted: Trusted, pulled: Pulled | None) -> dict[str, object]:
 
 def _print(trusted: Trusted, pulled: Pulled | None) -> None:
     pin = trusted.image.pin
-    by = trusted.verified.key if trusted.verified else "nobody"
+    by = trusted.verified.key if trusted.verified else "no key"
     done = "would be pulled"
     if pulled is not None:
         done = str(pulled.stored.entry) + ("" if pulled.stored.added else " (was there)")

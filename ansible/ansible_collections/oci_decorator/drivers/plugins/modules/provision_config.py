@@ -90,7 +90,7 @@ options:
             description: Folder of public keys on the host, or one file.
             type: str
           insecure:
-            description: Whether images are installed that nobody has signed.
+            description: Whether unsigned images are installed.
             type: bool
           not_before:
             description: Signatures from before this day do not count, such as V(2026-11-01).
