@@ -20,11 +20,12 @@ from provision.install.ledger import Change
 from provision.manifest import Manifest
 from provision.modules.verify import MANIFEST
 from provision.pin import Pin
-from provision.pipeline.artifacts import activate_entry, install_image
+from provision.pipeline.artifacts import activate_entry, install_image, verify_entry
 from provision.pipeline.images import BuildSettings, build_image
 from provision.pipeline.pulling import check_age, look_for, store_pulled
 from provision.pipeline.registry import Consent, connect, examine
 from provision.pipeline.resolution import Wanted
+from provision.pipeline.signing import is_signed_here
 from provision.registry.images import Trusted
 from provision.registry.names import parse_reference
 
@@ -104,7 +105,29 @@ def _driver(work: Job, wanted: Wanted, how: BuildSettings, consent: Consent, way
         trusted = look_for(work.settings, wanted, consent, progress=work.progress)
         if trusted is not None:
             return _pulled(work, trusted, consent, way)
-    return _installed(work, _image_of(work, wanted, how, dry_run=way.dry_run), way)
+    resolved = work.resolve(wanted)
+    layout = Layout(work.settings.root, resolved.pin.driver.name)
+    entry = layout.entry(resolved.pin.short_digest)
+    if entry.is_dir() and not (is_build or way.replace):
+        in_use = _stored(work, layout, entry, way)
+        if in_use is not None:
+            return in_use
+    if way.dry_run:
+        return _installed(work, resolved.pin.image, way)
+    built = build_image(work.settings, work.engine, resolved, how, progress=work.progress)
+    return _installed(work, built.image, way)
+
+
+def _stored(work: Job, layout: Layout, entry: Path, way: _Way) -> _Result | None:
+    """Put an entry of the store to use, without any engine; None: it is signed with another key."""
+    verify_entry(layout, entry, progress=work.progress)
+    manifest = load_json(entry / MANIFEST, Manifest)
+    if not is_signed_here(work.settings, entry, manifest):
+        return None
+    if way.dry_run:
+        return _Result(manifest.pin, entry, tuple(plan(layout, manifest, replace=way.replace)))
+    done = activate_entry(layout, entry, replace=way.replace, progress=work.progress)
+    return _Result(manifest.pin, entry, done.changes)
 
 
 def _pulled(work: Job, trusted: Trusted, consent: Consent, way: _Way) -> _Result:
@@ -138,13 +161,6 @@ def _installed(work: Job, image: str, way: _Way) -> _Result:
         progress=work.progress,
     )
     return _Result(done.manifest.pin, done.entry, done.changes)
-
-
-def _image_of(work: Job, wanted: Wanted, how: BuildSettings, *, dry_run: bool) -> str:
-    resolved = work.resolve(wanted)
-    if dry_run:
-        return resolved.pin.image
-    return build_image(work.settings, work.engine, resolved, how, progress=work.progress).image
 
 
 def _document(result: _Result, *, root: Path, dry_run: bool) -> dict[str, Any]:
