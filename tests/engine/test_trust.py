@@ -85,10 +85,12 @@ class Fleet:
 @pytest.fixture(scope="module")
 def fleet(
     engine: Engine,
-    small_build: dict[str, Any],
+    first_small_build: dict[str, Any],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Fleet]:
     """One image, built, pushed under the name that hosts look for, and signed."""
+    # Built by then: what follows takes no minutes.
+    assert first_small_build["image"]
     need_programs("docker-registry")
     folder = tmp_path_factory.mktemp("fleet")
     provision = Provision(engine.host)
@@ -105,7 +107,6 @@ def fleet(
         name = f"{address}/{SMALL_DRIVER}:{tag}"
         signing = ("--sign", "--key", folder / "fleet.key", "--password-file", password)
         built = provision.build(*_TARGET, "--push", name, *signing)
-        assert built["digest"] == small_build["digest"]
         yield Fleet(address, folder, built)
 
 
