@@ -29,7 +29,7 @@ from provision.fetch import UnreachableError
 from provision.pipeline.image_signing import open_signer
 from provision.registry import transport
 from provision.registry.client import Client
-from provision.registry.documents import Descriptor
+from provision.registry.documents import OCI_MANIFEST, Descriptor
 from provision.registry.names import parse_reference
 from provision.registry.signature import generate_key, load_keys
 from provision.registry.tokens import Access
@@ -271,7 +271,8 @@ def test_openssl_reads_ours(fleet: Fleet, tmp_path: Path) -> None:
     registry, _, prefix = fleet.address.partition("/")
     base = f"http://{registry}/v2/{prefix}/{SMALL_DRIVER}"
     tag = fleet.by_digest.rsplit("@", 1)[1].replace(":", "-")
-    manifest = requests.get(f"{base}/manifests/{tag}.sig", timeout=10).json()
+    accept = {"Accept": OCI_MANIFEST}
+    manifest = requests.get(f"{base}/manifests/{tag}.sig", headers=accept, timeout=10).json()
     layer = manifest["layers"][0]
     payload, signature = tmp_path / "payload", tmp_path / "signature"
     payload.write_bytes(requests.get(f"{base}/blobs/{layer['digest']}", timeout=10).content)
