@@ -61,15 +61,19 @@ def test_from_a_registry_nothing_is_built(
         serving_registry(data) as registry,
         Machine(DEBIAN_12, binds={engine.folder: ENGINE}) as machine,
     ):
-        Provision(engine.host).build(*_TARGET, "--push", f"{registry}/drivers/{name}")
-        engine.docker("image", "rm", *(i for i in engine.images() if i.endswith(name)))
+        pin = Provision(engine.host).json("resolve", *_TARGET)
+        driver, kernel = pin["driver"], pin["kernel"]["release"]
+        tag = f"{driver['version']}-{driver['flavour']}-{kernel}.debian12"
+        Provision(engine.host).build(*_TARGET, "--push", f"{registry}/drivers/{SMALL_DRIVER}:{tag}")
+        engine.docker("image", "rm", *(i for i in engine.images() if i.endswith((name, tag))))
         # The steps of its build are not to be found either.
         engine.docker("builder", "prune", "--all", "--force")
         before = engine.layers()
         wanted = {
             **config,
             "drivers": {SMALL_DRIVER: {}},
-            "registry": {"address": f"{registry}/drivers", "allow_unsigned": True},
+            "registry": {"address": f"{registry}/drivers"},
+            "trust": {"insecure": True},
         }
         variables = {
             **settings,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from provision.errors import ProvisionError
 from provision.image.diagnose import BuildError, kind_of
 from provision.install.state import Failure
+from provision.registry.signature import UntrustedError
 
 
 class RejectedError(ProvisionError):
@@ -41,4 +42,10 @@ def failure_of(error: ProvisionError, inputs: str, *, before: Failure | None, ti
 
 def reason_of(error: ProvisionError) -> str:
     """Return the kind of an error, as status and metrics name it."""
-    return "rejected" if isinstance(error, RejectedError) else kind_of(error)
+    match error:
+        case RejectedError():
+            return "rejected"
+        case UntrustedError():
+            return "untrusted"
+        case _:
+            return kind_of(error)

@@ -82,11 +82,13 @@ class Mode:
         may_prepare: Whether artifacts may be made; not at boot, where there may be no network.
         retry: Whether to try again what failed or was rejected.
         update: Whether versions that are not fixed may move forward.
+        allow_downgrade: Whether an artifact of a registry may be older than the one before it.
     """
 
     may_prepare: bool = True
     retry: bool = False
     update: bool = False
+    allow_downgrade: bool = False
 
 
 @dataclass(frozen=True, slots=True)

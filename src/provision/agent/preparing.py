@@ -37,7 +37,9 @@ from provision.install.state import (
 )
 from provision.pin import Pin
 from provision.pipeline.images import open_engine
-from provision.pipeline.obtaining import Obtained, obtain
+from provision.pipeline.obtaining import Obtained, obtain, obtain_pulled
+from provision.pipeline.pulling import look_for
+from provision.pipeline.registry import Consent
 from provision.pipeline.resolution import Resolved, Wanted
 from provision.pipeline.resolving import resolve_pin
 from provision.pipeline.settings import Settings, load_settings
@@ -98,6 +100,9 @@ class Preparer:
         is_next = action.kernel != observed.kernels.running and observed.is_live
         why = f"building {action.driver} for the kernel that boots next"
         with shutdown_delayed(self.root, why) if is_next else nullcontext():
+            done = self._pull(driver, action, slot)
+            if done is not None:
+                return done
             resolved = self._resolve(driver, action)
             pin = resolved.pin
             if self.mode.update and slot.is_current and not _is_newer(pin, slot):
@@ -116,10 +121,40 @@ class Preparer:
                 result = self._link(action, driver, slot, obtained)
                 if result is not None:
                     return result
-        raise ProvisionError(
-            f"'{obtained.entry}' is removed again and again.",
-            resolution="Look for a second 'provision gc' that runs all the time.",
-        )
+        raise _removed_again(obtained)
+
+    def _pull(self, driver: DesiredDriver, action: Action, slot: Slot) -> str | None:
+        """Have the artifact of a registry in the store, and the kernel's link point to it.
+
+        Returns:
+            What was done, in one line; None: no registry has it, so it is to be built.
+
+        Raises:
+            RejectedError: It is one that was rolled back from.
+            UntrustedError: It is not signed as it has to be.
+            ProvisionError: It can't be had, and nothing is built here; or provision.toml does not
+                say whom to trust.
+        """
+        consent = Consent(allow_downgrade=self.mode.allow_downgrade)
+        wanted = self._wanted(driver, action)
+        trusted = look_for(self.settings, wanted, consent, progress=self.progress)
+        if trusted is None:
+            return None
+        pin = trusted.image.pin
+        if self.mode.update and slot.is_current and not _is_newer(pin, slot):
+            self._forget_failure(action)
+            return _stays(pin, slot)
+        if pin.short_digest in slot.rejected and not self.mode.retry:
+            raise _rejected(pin.short_digest, driver, action)
+        is_damaged = not slot.is_whole and slot.digest == pin.short_digest
+        for _ in range(_ATTEMPTS):
+            obtained = obtain_pulled(
+                self.settings, trusted, consent, replace=is_damaged, progress=self.progress
+            )
+            result = self._link(action, driver, slot, obtained)
+            if result is not None:
+                return result
+        raise _removed_again(obtained)
 
     def _refuse_older(self, driver: DesiredDriver, action: Action, slot: Slot, pin: Pin) -> None:
         """Refuse to replace a version by an older one that nobody asked for.
@@ -195,7 +230,11 @@ class Preparer:
         raise lost
 
     def _resolve(self, driver: DesiredDriver, action: Action, *, update: bool = False) -> Resolved:
-        wanted = Wanted(
+        wanted = self._wanted(driver, action, update=update)
+        return resolve_pin(self.settings, lambda: self.engine, wanted, progress=self.progress)
+
+    def _wanted(self, driver: DesiredDriver, action: Action, *, update: bool = False) -> Wanted:
+        return Wanted(
             driver=driver.name,
             kernel=action.kernel,
             version=None if driver.version == "latest" else driver.version,
@@ -203,7 +242,6 @@ class Preparer:
             prefer=None if self.mode.update else self._settled(driver, action.kernel),
             update=update,
         )
-        return resolve_pin(self.settings, lambda: self.engine, wanted, progress=self.progress)
 
     def _settled(self, driver: DesiredDriver, release: str) -> str | None:
         """Return the version that was chosen for the same wish, for this kernel or another.
@@ -295,6 +333,13 @@ def _stays(pin: Pin, slot: Slot) -> str:
     if pin.driver.version == slot.version:
         return f"{slot.version} is the newest"
     return f"{slot.version} stays: what is offered now is older ({pin.driver.version})"
+
+
+def _removed_again(obtained: Obtained) -> ProvisionError:
+    return ProvisionError(
+        f"'{obtained.entry}' is removed again and again.",
+        resolution="Look for a second 'provision gc' that runs all the time.",
+    )
 
 
 def _rejected(digest: str, driver: DesiredDriver, action: Action) -> RejectedError:

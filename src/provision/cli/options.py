@@ -27,10 +27,17 @@ catalogue = click.option(
     metavar="DIR",
     help="Further folder of drivers; may be given more than once.",
 )
-allow_unsigned = click.option(
-    "--allow-unsigned",
+insecure = click.option("--insecure", is_flag=True, help="Take an unsigned image of a registry.")
+public_key = click.option(
+    "--public-key",
+    type=click.Path(exists=True, path_type=Path),
+    metavar="FILE",
+    help="A public key, or a folder of them, that counts in place of those of provision.toml.",
+)
+allow_downgrade = click.option(
+    "--allow-downgrade",
     is_flag=True,
-    help="Use an image of a registry although it is not signed.",
+    help="Take an artifact of a registry although a newer one was taken before.",
 )
 dry_run = click.option("--dry-run", is_flag=True, help="Only say what would be done.")
 distro = click.option(

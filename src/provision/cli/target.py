@@ -15,6 +15,7 @@ from provision.cli import options
 from provision.cli.progress import shown
 from provision.image.engine import Engine
 from provision.pipeline.images import BuildSettings, open_engine
+from provision.pipeline.registry import Consent
 from provision.pipeline.resolution import Resolved, Wanted
 from provision.pipeline.resolving import resolve_pin
 from provision.pipeline.settings import Settings, load_settings
@@ -134,6 +135,14 @@ def building(command: Callable[..., None]) -> Callable[..., None]:
 
 
 ResultT = TypeVar("ResultT")
+
+
+def believing(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that say what of a registry is believed; they arrive as ``consent``."""
+    gathered = gathering(command, "consent", Consent)
+    for decorator in (options.allow_downgrade, options.insecure, options.public_key):
+        gathered = decorator(gathered)
+    return gathered
 
 
 def gathering(

@@ -12,9 +12,10 @@ from provision.config.build import (
     RepositoryConfig,
     TreeConfig,
 )
-from provision.config.drivers import DriverConfig, PolicyConfig, RegistryConfig
+from provision.config.drivers import DriverConfig, PolicyConfig
 from provision.config.file import PATH, CdiConfig, Config, MetricsConfig, load
-from provision.config.signing import SigningConfig
+from provision.config.signing import KeyConfig, SigningConfig
+from provision.config.trust import RegistryConfig, TrustConfig, TrustRule
 
 __all__ = [
     "PATH",
@@ -24,11 +25,14 @@ __all__ = [
     "DistroConfig",
     "DriverConfig",
     "EngineConfig",
+    "KeyConfig",
     "MetricsConfig",
     "PolicyConfig",
     "RegistryConfig",
     "RepositoryConfig",
     "SigningConfig",
     "TreeConfig",
+    "TrustConfig",
+    "TrustRule",
     "load",
 ]

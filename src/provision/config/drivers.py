@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, StringConstraints, WithJsonSchema, model_validator
+from pydantic import BeforeValidator, Field, StringConstraints, WithJsonSchema
 
 from provision.documents import Frozen
 from provision.pin import Name, Version
@@ -57,27 +57,6 @@ class DriverConfig(Frozen):
     options: dict[ModuleName, dict[ParameterName, Parameter]] = Field(default_factory=dict)
 
 
-class RegistryConfig(Frozen):
-    """Where artifact images are pulled from before they are built.
-
-    Attributes:
-        address: ``host[:port][/prefix]``; None: nothing is pulled.
-        push: Whether what was built here is pushed there.
-        allow_unsigned: Whether what it serves is used although it is not signed.
-    """
-
-    address: RegistryAddress | None = None
-    push: bool = False
-    allow_unsigned: bool = False
-
-    @model_validator(mode="after")
-    def _need_address(self) -> Self:
-        for name in ("push", "allow_unsigned"):
-            if getattr(self, name) and self.address is None:
-                raise ValueError(f"'{name}' needs an 'address'")
-        return self
-
-
 class PolicyConfig(Frozen):
     """What may be done without asking.
 
@@ -88,6 +67,8 @@ class PolicyConfig(Frozen):
         update: Whether the timer may move versions forward that are not fixed.
         hold_updates: Whether an update of the system is held that drivers don't build for, where
             its updater can be told (Flatcar).
+        build: Whether artifacts are built here: ``fallback``: where the registry does not have
+            them; ``never``; ``always``: the registry is not asked.
     """
 
     unload: Literal["idle", "never"] = "idle"
@@ -95,3 +76,4 @@ class PolicyConfig(Frozen):
     keep: int = Field(default=1, ge=0)
     update: Literal["never", "timer"] = "never"
     hold_updates: bool = False
+    build: Literal["never", "fallback", "always"] = "fallback"

@@ -12,9 +12,9 @@ from provision.config.drivers import (
     AbsolutePath,
     DriverConfig,
     PolicyConfig,
-    RegistryConfig,
 )
 from provision.config.signing import SigningConfig
+from provision.config.trust import RegistryConfig, TrustConfig
 from provision.documents import Frozen, load_toml
 from provision.pin import Name
 from provision.rootfs import in_root
@@ -58,6 +58,7 @@ class Config(Frozen):
     drivers: dict[Name, DriverConfig] = Field(default_factory=dict)
     policy: PolicyConfig = PolicyConfig()
     registry: RegistryConfig = RegistryConfig()
+    trust: TrustConfig = TrustConfig()
     signing: SigningConfig = SigningConfig()
     metrics: MetricsConfig = MetricsConfig()
     cdi: CdiConfig = CdiConfig()

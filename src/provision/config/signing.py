@@ -32,28 +32,22 @@ KeyAddress = Annotated[
 ]
 
 
-class SigningConfig(Frozen):
-    """The key that kernel modules are signed with.
+class KeyConfig(Frozen):
+    """A private key.
 
     Attributes:
-        key: File of the private key, or a PKCS#11 URI (RFC 7512) without a PIN; None: modules are
-            not signed.
-        certificate: File of its certificate.
-        hash: Digest of the signature.
+        key: File of the private key, or a PKCS#11 URI (RFC 7512) without a PIN; None: there is
+            none.
         pin_file: File with the key's passphrase or the token's PIN in its first line; None: the
             file that the URI names (``pin-source``), the variable ``KBUILD_SIGN_PIN``, or there
             is none.
     """
 
     key: KeyAddress | None = None
-    certificate: AbsolutePath | None = None
-    hash: Literal["sha256", "sha384", "sha512"] = "sha256"
     pin_file: AbsolutePath | None = None
 
     @model_validator(mode="after")
-    def _fits(self) -> Self:
-        if (self.key is None) != (self.certificate is None):
-            raise ValueError("'key' and 'certificate' go together")
+    def _has_one_pin(self) -> Self:
         source = self._pin_source()
         if source is not None and not source.startswith("/"):
             raise ValueError("'pin-source' in 'key' names no file: write it as file:/path")
@@ -89,3 +83,21 @@ class SigningConfig(Frozen):
                 parts = urlsplit(source)
                 return unquote(parts.path) if parts.scheme == "file" else source
         return None
+
+
+class SigningConfig(KeyConfig):
+    """The key that kernel modules are signed with; without one they are not signed.
+
+    Attributes:
+        certificate: File of its certificate.
+        hash: Digest of the signature.
+    """
+
+    certificate: AbsolutePath | None = None
+    hash: Literal["sha256", "sha384", "sha512"] = "sha256"
+
+    @model_validator(mode="after")
+    def _has_both(self) -> Self:
+        if (self.key is None) != (self.certificate is None):
+            raise ValueError("'key' and 'certificate' go together")
+        return self

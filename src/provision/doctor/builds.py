@@ -222,6 +222,8 @@ def _release(scene: Scene) -> str:
 
 def engine(scene: Scene) -> Iterator[Finding]:
     """A container engine is there to build with."""
+    if scene.config.policy.build == "never":
+        return
     configured = scene.config.engine.host
     if scene.drivers and not scene.facts.engines and configured is None:
         yield Finding(

@@ -9,7 +9,9 @@ from pathlib import Path
 
 from provision.doctor.finding import Finding
 from provision.doctor.scene import Scene
+from provision.errors import ConfigError
 from provision.install.origin import unsigned_reference
+from provision.registry.signature import load_keys
 from provision.rootfs import glob_in_root, in_root
 
 _RUNTIME = "oci-decorator"
@@ -39,26 +41,59 @@ def catalogue(scene: Scene) -> Iterator[Finding]:
 
 
 def registry(scene: Scene) -> Iterator[Finding]:
-    """What a registry serves may be used here, and nothing in the store came from one unsigned."""
-    configured = scene.config.registry
-    if configured.address is not None and not configured.allow_unsigned:
-        yield Finding(
-            "warn",
-            f"[registry] address is {configured.address}, and nothing is pulled from there",
-            "what it serves is not signed: who may push there decides what the kernel loads",
-            "if you trust all of them: [registry] allow_unsigned = true in"
-            " /etc/provision/provision.toml",
-        )
+    """What registries serve has to be signed by a key that is here, and so was all that came."""
+    yield from _trust(scene)
     for driver, entry, _manifest in scene.installed():
         if reference := unsigned_reference(entry):
             yield Finding(
                 "warn",
                 f"{entry.name} is unsigned",
-                f"it came from {reference}, and that is not signed",
-                f"build it here: provision build {driver.name}, then provision install --replace"
-                f" {driver.name}",
+                f"it came from {reference}, and no key that counts here has signed that",
+                f"have it signed (provision sign), then pull it again: provision pull {reference}",
                 driver.name,
             )
+
+
+def _trust(scene: Scene) -> Iterator[Finding]:
+    address, trust = scene.config.registry.address, scene.config.trust
+    if address is None or scene.config.policy.build == "always":
+        return
+    rules = {name: trust.rule(f"{address}/{name}", name) for name in scene.config.drivers}
+    for name, rule in rules.items() or [("", trust.rule(address, ""))]:
+        about = name or None
+        if rule.insecure:
+            yield Finding(
+                "warn",
+                f"[trust] insecure: {address} may serve anything",
+                "who may push there decides what the kernel loads",
+                "have the images signed (provision sign), and name the public keys: [trust] keys ="
+                ' "/etc/provision/trust.d"',
+                about,
+            )
+        elif rule.keys is None:
+            yield Finding(
+                "fail",
+                f"[registry] address is {address}, and no signature counts for it",
+                "what it serves is refused, so that this host gets nothing from there",
+                'name the public keys: [trust] keys = "/etc/provision/trust.d"; or build here:'
+                ' [policy] build = "always"',
+                about,
+            )
+        else:
+            yield from _keys(scene, rule.keys, about)
+
+
+def _keys(scene: Scene, keys: str, about: str | None) -> Iterator[Finding]:
+    try:
+        load_keys(in_root(scene.root, keys))
+    except ConfigError as error:
+        yield Finding(
+            "fail",
+            f"{keys} has keys that can't be used: {error.details}",
+            "nothing that a registry serves is believed until all of them are good",
+            error.resolution or "",
+            about,
+        )
 
 
 def policy(scene: Scene) -> Iterator[Finding]:

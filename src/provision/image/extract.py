@@ -53,7 +53,7 @@ def extract(
     except BaseException as error:
         shutil.rmtree(destination, ignore_errors=True)
         if isinstance(error, OSError):
-            raise _disk_error(error, destination) from error
+            raise disk_error(error, destination) from error
         raise
 
 
@@ -142,7 +142,8 @@ class _Chunks(io.RawIOBase):
         return count
 
 
-def _disk_error(error: OSError, destination: Path) -> ProvisionError:
+def disk_error(error: OSError, destination: Path) -> ProvisionError:
+    """Return what to say of a disk that is full or can't be written."""
     if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
         return ProvisionError(f"Could not write to '{destination}': {error.strerror or error}.")
     free = shutil.disk_usage(destination.parent).free

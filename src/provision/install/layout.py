@@ -54,6 +54,11 @@ class Layout:
         return self.folder / "state.json"
 
     @property
+    def serials(self) -> Path:
+        """How new the artifacts were that came from a registry."""
+        return self.folder / "serials.json"
+
+    @property
     def record(self) -> Path:
         """What was written outside of the store."""
         return self.folder / "written.json"

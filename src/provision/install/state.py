@@ -44,8 +44,9 @@ class Failure:
     """Why an artifact could not be had.
 
     Attributes:
-        reason: ``compile``, ``build``, ``missing`` (headers, kernel, driver or version), ``load``
-            or ``failed``.
+        reason: ``compile``, ``build``, ``missing`` (headers, kernel, driver or version),
+            ``untrusted`` (what a registry has is not signed as it has to be), ``load`` or
+            ``failed``.
         message: What happened, in one line.
         resolution: What to do.
         details: The compiler's complaints, or a program's last lines.

@@ -130,6 +130,7 @@ def remove_leftovers(layout: Layout) -> list[Path]:
         (layout.folder, f".{layout.previous.name}.*"),
         (layout.folder, f".{layout.record.name}.*"),
         (layout.folder, f".{layout.state.name}.*"),
+        (layout.folder, f".{layout.serials.name}.*"),
         (layout.kernels, ".*"),
         *(
             (in_root(layout.root, path.parent.relative_to(layout.root)), f".{path.name}.*")

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from provision.config import SigningConfig
+from provision.config import KeyConfig
 from provision.errors import NotFoundError, ProvisionError
 from provision.rootfs import in_root
 from provision.run import run
@@ -56,7 +56,7 @@ class SigningKey:
         return f"SigningKey(words={self.words!r})"
 
 
-def open_key(root: Path, signing: SigningConfig) -> SigningKey | None:
+def open_key(root: Path, signing: KeyConfig) -> SigningKey | None:
     """Return how to sign with a host's key; None: it has none.
 
     Args:
@@ -91,7 +91,7 @@ def _key_file(root: Path, name: str) -> Path:
     return path
 
 
-def _secret(root: Path, signing: SigningConfig) -> bytes | None:
+def _secret(root: Path, signing: KeyConfig) -> bytes | None:
     if signing.pin_path is None:
         pin = os.environ.get(PIN_VARIABLE, "").encode()
         return pin + b"\n" if pin else None

@@ -12,7 +12,6 @@ from provision.errors import ProvisionError
 from provision.image.build import DIGEST_LABEL
 from provision.image.engine import Engine, Image
 from provision.image.extract import extract, find_image, read_file
-from provision.image.references import names_registry
 from provision.image.scratch import scratch
 from provision.install.activate import apply, plan, plan_removal
 from provision.install.kernels import linked_kernels, unlink_kernel
@@ -20,7 +19,6 @@ from provision.install.labels import label_entry
 from provision.install.layout import Layout
 from provision.install.ledger import Change
 from provision.install.locks import changing, switching
-from provision.install.origin import mark_unsigned
 from provision.install.state import refuse_newer
 from provision.install.store import adopt, current_entry, drafted, remove_leftovers
 from provision.manifest import Manifest
@@ -250,17 +248,43 @@ def _drafted(
     def fill(partial: Path) -> None:
         progress(Note(f"unpack {entry}"))
         extract(engine, source.image, partial, state=settings.state, progress=progress)
-        _verified(partial, source.image, progress).require_whole(f"The image '{source.reference}'")
-        sign_entry(settings, partial, source.manifest, progress=progress)
-        if names_registry(source.reference):
-            mark_unsigned(partial, source.reference)
-        label_entry(partial, source.manifest, layout)
+        label = source.image.labels.get(DIGEST_LABEL, "none")
+        finish_draft(settings, partial, label, source.reference, layout, progress=progress)
 
     if not replace and verify_entry(layout, entry, progress=progress):
         yield None
         return
     with drafted(layout, pin.short_digest, fill) as draft:
         yield draft
+
+
+def finish_draft(
+    settings: Settings,
+    draft: Path,
+    pin_digest: str,
+    name: str,
+    layout: Layout,
+    *,
+    progress: Progress = silent,
+) -> Manifest:
+    """Verify, sign and label what an image held, before it becomes an entry of the store.
+
+    Args:
+        settings: The host.
+        draft: Its folder.
+        pin_digest: What the image says that its Pin is.
+        name: The image.
+        layout: The driver's places.
+        progress: Told what is done.
+
+    Raises:
+        ProvisionError: It is damaged, or of another Pin; or it can't be signed.
+    """
+    report = verify(draft, pin_label=pin_digest, on_bytes=_verifying(progress))
+    manifest = report.require_whole(f"The image '{name}'")
+    sign_entry(settings, draft, manifest, progress=progress)
+    label_entry(draft, manifest, layout)
+    return manifest
 
 
 def verify_entry(layout: Layout, entry: Path, *, progress: Progress = silent) -> bool:

@@ -1,4 +1,4 @@
-"""Gets the artifact of a Pin into a host's store: from there, the engine, a registry or a build."""
+"""Gets the artifact of a Pin into a host's store: from there, the engine or a build."""
 
 from __future__ import annotations
 
@@ -9,22 +9,24 @@ from pathlib import Path
 from typing import Literal
 
 from provision.errors import ProvisionError
-from provision.image.build import DIGEST_LABEL, find
+from provision.image.build import Built, find
 from provision.image.engine import Engine
 from provision.image.phases import phases
-from provision.image.pull import pull
 from provision.image.push import push
 from provision.install.layout import Layout
 from provision.install.locks import changing
 from provision.manifest import Manifest
 from provision.pin import Pin
 from provision.pipeline.artifacts import store_image, verify_path
+from provision.pipeline.image_signing import configured_signer, pushed_reference, sign_image
 from provision.pipeline.images import BuildSettings, build_image
-from provision.pipeline.registry import UnsignedError, may_pull, registry_reference
+from provision.pipeline.pulling import store_pulled
+from provision.pipeline.registry import Consent, host_reference
 from provision.pipeline.resolution import Resolved
 from provision.pipeline.settings import Settings
 from provision.pipeline.signing import is_signed_here
 from provision.progress import Note, Progress, silent
+from provision.registry.images import Trusted
 
 Origin = Literal["store", "engine", "registry", "build"]
 
@@ -83,15 +85,29 @@ def obtain(
         elif report is not None:
             progress(Note(f"{entry} is damaged; making it again"))
             replace = True
-    reference = _pulled(settings, engine(), resolved.pin, progress)
-    if reference is not None:
-        origin: Origin = "registry"
-        seconds: Mapping[str, float] = {}
-    else:
-        reference = resolved.pin.image
-        origin, seconds = _have_image(settings, engine(), resolved, progress)
-    stored = store_image(settings, engine(), reference, replace=replace, progress=progress)
+    origin, seconds = _have_image(settings, engine(), resolved, progress)
+    image = resolved.pin.image
+    stored = store_image(settings, engine(), image, replace=replace, progress=progress)
     return Obtained(stored.manifest, entry, origin, {**seconds, **_total(begun)})
+
+
+def obtain_pulled(
+    settings: Settings,
+    trusted: Trusted,
+    consent: Consent,
+    *,
+    replace: bool = False,
+    progress: Progress = silent,
+) -> Obtained:
+    """Have the artifact of a registry's image in the store; arguments as ``store_pulled``.
+
+    Raises:
+        As ``store_pulled``.
+    """
+    pulled = store_pulled(settings, trusted, consent, must_replace=replace, progress=progress)
+    stored = pulled.stored
+    origin: Origin = "registry" if stored.added else "store"
+    return Obtained(stored.manifest, stored.entry, origin, {"total": pulled.seconds})
 
 
 def _have_image(
@@ -99,41 +115,27 @@ def _have_image(
 ) -> tuple[Origin, Mapping[str, float]]:
     """Have the image in the engine."""
     origin: Origin = "engine" if find(engine, resolved.pin) else "build"
-    reference = registry_reference(settings, resolved.pin)
+    reference = host_reference(settings, resolved.pin)
     # Gives an image that is there its name, and builds one that isn't.
     built = build_image(settings, engine, resolved, BuildSettings(), progress=progress)
     if built.built and reference and settings.config.registry.push:
-        _push(engine, built.image_id, reference, progress)
+        _push(settings, engine, built, resolved.pin, reference, progress)
     seconds = phases(built)
     # The total is of more than the build.
     return origin, {("build" if part == "total" else part): s for part, s in seconds.items()}
 
 
-def _pulled(settings: Settings, engine: Engine, pin: Pin, progress: Progress) -> str | None:
-    """Pull the image of a Pin that the engine lacks; returns its name there.
-
-    Whatever fails, it can still be built.
-    """
-    reference = registry_reference(settings, pin)
-    if reference is None or find(engine, pin):
-        return None
-    if not may_pull(settings, reference):
-        progress(Note(f"{reference} is not looked for: {UnsignedError(reference).resolution}"))
-        return None
+def _push(
+    settings: Settings, engine: Engine, built: Built, pin: Pin, reference: str, progress: Progress
+) -> None:
+    """Push what was built, and sign it if provision.toml has a key for that."""
+    registry = settings.config.registry
     try:
-        image = pull(engine, reference, progress=progress)
-    except ProvisionError as error:
-        progress(Note(f"{reference} can't be pulled: {error.details or error.message}"))
-        return None
-    if image.labels.get(DIGEST_LABEL) != pin.digest:
-        progress(Note(f"{reference} can't be used: it is the image of another Pin"))
-        return None
-    return reference
-
-
-def _push(engine: Engine, image_id: str, reference: str, progress: Progress) -> None:
-    try:
-        push(engine, image_id, reference, progress=progress)
+        pushed = push(engine, built.image_id, reference, progress=progress)
+        if registry.sign_key is not None:
+            signer = configured_signer(settings)
+            signed = sign_image(settings, pushed_reference(pushed), signer, expected=pin)
+            progress(Note(f"Signed {signed.reference}"))
     except ProvisionError as error:
         # The host has what it needs; others build it themselves.
         progress(Note(f"{error.message} {error.details or ''}".strip()))

@@ -1,83 +1,271 @@
-"""Artifact images of registries: which name means one, and whether it may be used.
+"""Which images of registries a host asks for, and which of them it believes.
 
-A name without a registry's host is local. What a registry serves is not signed yet, so who may
-write there decides what is loaded into the kernel; that needs a permission
-(docs/decisions/0131).
+A name without a registry's host is local, and never looked for anywhere. What a registry serves is
+believed by its signature only: docs/decisions/0211, 0212.
 """
 
 from __future__ import annotations
 
-from provision.errors import ProvisionError
-from provision.image.engine import Engine
-from provision.image.pull import pull
-from provision.image.references import names_registry
+import os
+import re
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from provision.config import TrustRule
+from provision.errors import NotFoundError, ProvisionError
+from provision.fetch import UnreachableError
+from provision.host.kernel import machine
 from provision.pin import Pin
 from provision.pipeline.settings import Settings
-from provision.progress import Progress, silent
-
-_LOCAL = "provision/"
-
-
-class UnsignedError(ProvisionError):
-    """An image of a registry that is neither signed nor allowed."""
-
-    def __init__(self, reference: str) -> None:
-        super().__init__(
-            f"'{reference}' is not signed: who may write to that registry decides what is"
-            " loaded into this host's kernel.",
-            resolution="If you trust all of them, allow it: --allow-unsigned on the command line,"
-            " or [registry] allow_unsigned = true in /etc/provision/provision.toml. Otherwise"
-            " build it here: provision build.",
-        )
+from provision.progress import Note, Progress, silent
+from provision.registry.attached import verify
+from provision.registry.client import Client
+from provision.registry.credentials import default_files, find_credentials
+from provision.registry.images import Trusted, facts_of, find
+from provision.registry.names import HostTag, Reference, parse_reference, read_tag
+from provision.registry.signature import UntrustedError, Verified, load_keys
+from provision.registry.tokens import Access
+from provision.registry.transport import Transport
+from provision.rootfs import in_root
+from provision.sources import newest_first
 
 
-def registry_reference(settings: Settings, pin: Pin) -> str | None:
-    """Return what the image of a Pin is called in the host's registry; None: it has none."""
-    return _in_registry(settings, pin.image)
+@dataclass(frozen=True, slots=True)
+class Consent:
+    """What a caller allows in place of what provision.toml says.
+
+    Attributes:
+        public_key: A public key, or a folder of them, that counts; None: those of provision.toml.
+        insecure: Whether nothing needs to be signed.
+        allow_downgrade: Whether an artifact may be older than one that was taken before.
+    """
+
+    public_key: Path | None = None
+    insecure: bool = False
+    allow_downgrade: bool = False
 
 
-def usable_image(
+@dataclass(frozen=True, slots=True)
+class Sought:
+    """The artifact that a host looks for.
+
+    Attributes:
+        driver: The driver.
+        version: Its version, a branch of it, or None: the newest that is there.
+        flavour: Its flavour.
+        kernel: The kernel's release.
+        distro: Id and version of the kernel's distro.
+        architecture: As ``uname -m`` prints it.
+        prefer: A version to stay with, if it is there.
+    """
+
+    driver: str
+    version: str | None
+    flavour: str
+    kernel: str
+    distro: str
+    architecture: str
+    prefer: str | None = None
+
+    def tag(self, version: str) -> HostTag:
+        """Return the tag of one version."""
+        return HostTag(version, self.flavour, self.kernel, self.distro)
+
+    def facts(self) -> dict[str, str]:
+        """Return what a signature has to say, but for the version."""
+        names = ("driver", "flavour", "kernel", "distro", "architecture")
+        return {name: getattr(self, name) for name in names}
+
+
+# What Debian's order of versions takes.
+_VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+-]*")
+# Makes the client of a repository.
+Connect = Callable[[Settings, Reference], Client]
+
+
+def connect(settings: Settings, reference: Reference) -> Client:
+    """Return the client of an image's repository; nothing is asked yet."""
+    registry = settings.config.registry
+    ca = str(in_root(settings.root, registry.ca)) if registry.ca else None
+    own = any(f"{a}/".startswith(f"{reference.registry}/") for a in registry.addresses)
+    # What is set for the host's own registry is no other one's business.
+    access = Access(ca, registry.plain_http, registry.token_hosts) if own else Access()
+    access = replace(access, token_hosts=(*access.token_hosts, *reference.token_hosts))
+    files = default_files(os.environ)
+    if registry.auth_file:
+        files = (in_root(settings.root, registry.auth_file),)
+    return Client(
+        Transport(
+            reference.api_host,
+            access,
+            lambda: find_credentials(reference.registry, reference.repository, files),
+        ),
+        reference,
+    )
+
+
+def host_reference(settings: Settings, pin: Pin) -> str | None:
+    """Return what hosts look for the artifact of a Pin by; None: the host has no registry."""
+    if settings.config.registry.address is None:
+        return None
+    return f"{settings.config.registry.address}/{pin.driver.name}:{tag_of(pin).text}"
+
+
+def tag_of(pin: Pin) -> HostTag:
+    """Return the tag that hosts look for the artifact of a Pin by."""
+    facts = facts_of(pin, 0)
+    return HostTag(facts.version, facts.flavour, facts.kernel, facts.distro)
+
+
+def examine(
     settings: Settings,
-    engine: Engine,
-    reference: str,
+    client: Client,
+    wanted: Mapping[str, str],
+    consent: Consent,
     *,
-    allow_unsigned: bool = False,
-    progress: Progress = silent,
-) -> str:
-    """Return the name by which the engine has an image, pulled if that is allowed.
+    driver: str | None = None,
+) -> Trusted:
+    """Return an image of a registry that this host may install; no layer of it was downloaded.
 
     Args:
         settings: The host.
-        engine: Where the image is wanted.
-        reference: What the caller calls it: a local name or id, or a registry's name. A local name
-            that the engine lacks is looked for in the host's registry, if it has one.
-        allow_unsigned: Whether what a registry serves may be used although it is not signed.
-        progress: Told how far it is.
+        client: Its repository and name.
+        wanted: What its signature has to say.
+        consent: What the caller allows.
+        driver: The driver that is looked for, by the tag that hosts look for; None: the name may
+            be any, and the rules for the repository's last part count.
 
     Raises:
-        UnsignedError: It is a registry's, and that was not allowed.
-        NotFoundError: The registry doesn't have it.
+        NotFoundError: The registry does not have it.
+        UntrustedError: It is not signed as it has to be, or its name says another thing.
+        ConfigError: There are no keys, or one of them is none.
+        UnreachableError: The registry kept failing.
+        ProvisionError: It is no artifact image, or provision.toml does not say whom to trust.
     """
-    if not names_registry(reference):
-        remote = _in_registry(settings, reference)
-        if remote is None or engine.image(reference) is not None:
-            return reference
-        reference = remote
-    if not (allow_unsigned or may_pull(settings, reference)):
-        raise UnsignedError(reference)
-    if engine.image(reference) is None:
-        pull(engine, reference, progress=progress)
-    return reference
+    reference = client.reference
+    name = driver or reference.repository.rpartition("/")[2]
+    wanted = {"architecture": machine(settings.root), **wanted}
+    check = _check(settings, client, wanted, consent, name)
+    trusted = find(client, wanted["architecture"], examine=check)
+    facts = facts_of(trusted.image.pin, 0)
+    wrong = {k: v for k, v in wanted.items() if getattr(facts, k) != v}
+    says = read_tag(reference.tag or "", [facts.flavour])
+    if (driver or says) and tag_of(trusted.image.pin).text != reference.tag:
+        wrong["tag"] = str(reference.tag)
+    if wrong:
+        text = ", ".join(f"{k} {v}" for k, v in wrong.items())
+        raise UntrustedError(
+            f"'{trusted.image.reference}' is refused: it is not what was asked for ({text}), but"
+            f" {facts.driver} {facts.version} ({facts.flavour}) for {facts.kernel} of"
+            f" {facts.distro} on {facts.architecture}.",
+            resolution="Push the right image under that name, or ask for this one by its digest.",
+        )
+    return trusted
 
 
-def may_pull(settings: Settings, reference: str) -> bool:
-    """Return whether provision.toml allows an unsigned image of a registry."""
-    registry = settings.config.registry
-    return registry.allow_unsigned and reference.startswith(f"{registry.address}/")
-
-
-def _in_registry(settings: Settings, reference: str) -> str | None:
-    address = settings.config.registry.address
-    if address is None or not reference.startswith(_LOCAL):
+def _check(
+    settings: Settings, client: Client, wanted: Mapping[str, str], consent: Consent, driver: str
+) -> Callable[[str], Verified | None] | None:
+    """Return what verifies the signature of a digest; None: nothing is asked for."""
+    reference = client.reference
+    repository = f"{reference.registry}/{reference.repository}"
+    rule = settings.config.trust.rule(repository, driver)
+    if consent.insecure or (rule.insecure and consent.public_key is None):
         return None
-    return f"{address}/{reference.removeprefix(_LOCAL)}"
+    keys = load_keys(consent.public_key or _keys(settings, rule, repository))
+    return lambda digest: verify(client, digest, keys, wanted, oldest=rule.oldest)
+
+
+def _keys(settings: Settings, rule: TrustRule, repository: str) -> Path:
+    if rule.keys is None:
+        raise ProvisionError(
+            f"provision.toml does not say whose signatures count for '{repository}'.",
+            resolution="Put the public keys of those who sign your artifacts into a folder, and"
+            ' name it: [trust] keys = "/etc/provision/trust.d". To build here and never pull:'
+            ' [policy] build = "always". To install unsigned images: [trust] insecure = true.',
+        )
+    return in_root(settings.root, rule.keys)
+
+
+def seek(
+    settings: Settings,
+    sought: Sought,
+    consent: Consent,
+    *,
+    connected: Connect = connect,
+    progress: Progress = silent,
+) -> Trusted | None:
+    """Return the image that a host looks for, from the first of its registries that has it.
+
+    Args:
+        settings: The host.
+        sought: What it looks for.
+        consent: What the caller allows.
+        connected: Makes clients.
+        progress: Told which registry has nothing, and why.
+
+    Returns:
+        The image; None: no registry has it, or none can be reached.
+
+    Raises:
+        UntrustedError: A registry has it, and none has it with a signature that counts.
+        ProvisionError: provision.toml does not say whom to trust; a key or image is none.
+    """
+    refused: ProvisionError | None = None
+    for address in settings.config.registry.addresses:
+        # What is wrong here is said before anybody is asked.
+        reference = parse_reference(f"{address}/{sought.driver}")
+        _check(settings, connected(settings, reference), {}, consent, sought.driver)
+    for address in settings.config.registry.addresses:
+        reference = parse_reference(f"{address}/{sought.driver}")
+        try:
+            return _in_repository(settings, connected(settings, reference), sought, consent)
+        except (NotFoundError, UnreachableError) as error:
+            progress(Note(f"{address} has no {sought.driver}: {error.details or error.message}"))
+        except UntrustedError as error:
+            if len(settings.config.registry.addresses) > 1:
+                # Another one may have it as it has to be, and then nothing else says this.
+                progress(Note(f"{error.message} {error.details or ''}".rstrip()))
+            refused = refused or error
+    if refused is not None:
+        raise refused
+    return None
+
+
+def _in_repository(settings: Settings, client: Client, sought: Sought, consent: Consent) -> Trusted:
+    """Return the image of a repository, with as few questions as possible."""
+    for version in dict.fromkeys((sought.prefer, sought.version)):
+        if version is None:
+            continue
+        with suppress(NotFoundError):
+            return _version(settings, client, sought, version, consent)
+    for version in _versions(client.tags(), sought):
+        return _version(settings, client, sought, version, consent)
+    raise NotFoundError(
+        f"'{client.reference.registry}/{client.reference.repository}' has no"
+        f" {sought.tag(sought.version or '…').text}.",
+        resolution="Build and push it on a machine that builds: provision build"
+        f" {sought.driver} --kernel {sought.kernel} --distro {sought.distro} --push … --sign",
+    )
+
+
+def _version(
+    settings: Settings, client: Client, sought: Sought, version: str, consent: Consent
+) -> Trusted:
+    named = client.reference.with_tag(sought.tag(version).text)
+    wanted = sought.facts()
+    return examine(settings, Client(client.transport, named), wanted, consent, driver=sought.driver)
+
+
+def _versions(tags: tuple[str, ...], sought: Sought) -> list[str]:
+    """Return the versions that a repository has for a host, as tags write them, newest first."""
+    suffix = sought.tag("").suffix
+    found = [tag.removesuffix(suffix) for tag in tags if tag.endswith(suffix)]
+    wanted = sought.version
+    if wanted is not None:
+        found = [one for one in found if one == wanted or one.startswith(f"{wanted}.")]
+    # In a tag '_' stands for '+' and '~', and what is no version at all can't be compared.
+    labels = {one.replace("_", "+"): one for one in found}
+    return [labels[one] for one in newest_first(filter(_VERSION.fullmatch, labels))]

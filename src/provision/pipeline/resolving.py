@@ -16,6 +16,7 @@ from provision.distros.tree import (
 from provision.host import read_facts
 from provision.image.base import find_base, named_base
 from provision.image.engine import Engine
+from provision.pin import DistroPin
 from provision.pipeline.resolution import (
     Resolved,
     Target,
@@ -27,7 +28,7 @@ from provision.pipeline.resolution import (
 )
 from provision.pipeline.runfiles import vendor_sums
 from provision.pipeline.settings import Settings
-from provision.pipeline.solving import base_request
+from provision.pipeline.solving import base_request, choose_distro
 from provision.pipeline.tree_choice import TreeChoice, choose_tree, fetch_tree
 from provision.pipeline.trees import Tree
 from provision.progress import Progress, silent
@@ -88,6 +89,23 @@ def _distro_of(settings: Settings, wanted: Wanted, kernel: str) -> str | None:
     if named is None and read_facts(settings.root).distro.id == "fedora":
         return fedora_of_kernel(kernel)
     return named
+
+
+def distro_of_kernel(settings: Settings, kernel: str, name: str | None) -> DistroPin:
+    """Return the distro that a Pin for a kernel names.
+
+    Args:
+        settings: The host.
+        kernel: The kernel's release.
+        name: The distro, if it was named.
+
+    Raises:
+        NotFoundError: It is not supported.
+    """
+    choice = choose_tree(settings, kernel, name)
+    if choice is not None:
+        return choice.distro
+    return choose_distro(settings, _distro_of(settings, Wanted("", distro=name), kernel))
 
 
 @dataclass(frozen=True, slots=True)

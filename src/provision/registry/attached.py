@@ -36,7 +36,7 @@ from provision.registry.transport import content_digest
 
 _MOST_SIGNATURES = 64
 _DO_NOT_USE = (
-    "Don't use it. Ask whoever builds your artifacts to sign it ('provision sign'), or build it"
+    "Don't use it. Have it signed by those who build your artifacts ('provision sign'), or build it"
     " here: provision build."
 )
 

@@ -64,7 +64,7 @@ class Reference:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether the registry is this machine itself, where nobody listens in between."""
+        """Whether the registry is this machine itself, where no network lies in between."""
         return is_loopback(self.registry)
 
     def with_tag(self, tag: str) -> Reference:

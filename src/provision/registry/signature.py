@@ -104,8 +104,8 @@ def load_keys(place: Path) -> tuple[PublicKey, ...]:
         place: The folder or file.
 
     Raises:
-        NotFoundError: There is no such folder or file, or it has no key.
-        ConfigError: A file holds no key that could be used; all of them are named.
+        ConfigError: There is no such folder or file, it has no key, or a file holds none that
+            could be used; all of them are named.
     """
     names = [place]
     if place.is_dir():
@@ -113,9 +113,10 @@ def load_keys(place: Path) -> tuple[PublicKey, ...]:
     elif not place.is_file():
         names = []
     if not names:
-        raise NotFoundError(
-            f"There is no public key at '{place}': nothing that a registry serves can be trusted.",
-            resolution="Copy the public key of whoever builds your artifacts there, such as"
+        raise ConfigError(
+            str(place),
+            [Mistake("", "no public key is there, so nothing of a registry can be trusted")],
+            resolution="Copy the public key of those who build your artifacts there, such as"
             f" {place}/fleet.pub; 'provision key generate' makes a pair.",
         )
     keys, mistakes = [], []
@@ -230,7 +231,7 @@ def _private_key(path: Path, password: Callable[[], bytes]) -> EllipticCurvePriv
         raise ProvisionError(
             f"'{path}' is in cosign's own format, which only cosign reads.",
             resolution="Sign with 'cosign sign --key' instead (docs/how-to/many-hosts.md), or make"
-            " a key that both can use: provision key generate, cosign import-key-pair.",
+            " a key of provision's own: provision key generate.",
         )
     try:
         try:
@@ -291,7 +292,7 @@ def verify_payload(
     signer = next((key for key in keys if key.has_signed(payload, raw)), None)
     if signer is None:
         raise UntrustedError("a signature is by none of the keys that are trusted")
-    # From here on the text is that of somebody who is trusted.
+    # From here on the text is that of a trusted signer.
     try:
         document = json.loads(payload)
         critical = document["critical"]

@@ -260,6 +260,21 @@ def test_install_of_a_driver_builds_it_first(
     assert call("install", "demo", "--root", host, "--dry-run", "--json").document["changes"] == []
 
 
+@pytest.mark.usefixtures("wanted")
+def test_install_of_a_driver_that_the_store_has_needs_no_engine(
+    call: Call, host: Path, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = Built(make_pin().image, "sha256:1", 7, built=False)
+    monkeypatch.setattr(install, "build_image", lambda *_a, **_k: built)
+    call("install", "demo", "--root", host)
+    current = host / "var/lib/provision/demo/current"
+    current.unlink()
+    engine.images.clear()
+    document = call("install", "demo", "--root", host, "--json").document
+    assert [change["kind"] for change in document["changes"]] == ["switch"]
+    assert current.is_symlink()
+
+
 @pytest.mark.usefixtures("engine")
 def test_install_over_a_damaged_entry(call: Call, tmp_path: Path) -> None:
     root = tmp_path / "new-host"

@@ -241,8 +241,23 @@ def _odd_update(host: DoctorHost) -> None:
     host.file("run/ostree-booted", "")
 
 
-def _registry_without_leave(host: DoctorHost) -> None:
+def _registry_without_keys(host: DoctorHost) -> None:
     host.file("etc/provision/provision.toml", '[registry]\naddress = "registry.example:5000"\n')
+
+
+def _registry_with_bad_keys(host: DoctorHost) -> None:
+    host.file("etc/provision/trust.d/fleet.pub", "no key")
+    host.file(
+        "etc/provision/provision.toml",
+        '[registry]\naddress = "registry.example:5000"\n[trust]\nkeys = "/etc/provision/trust.d"\n',
+    )
+
+
+def _registry_that_needs_no_keys(host: DoctorHost) -> None:
+    host.file(
+        "etc/provision/provision.toml",
+        '[registry]\naddress = "registry.example:5000"\n[trust]\ninsecure = true\n',
+    )
 
 
 def _unsigned(host: DoctorHost) -> None:
@@ -297,7 +312,9 @@ CASES: list[tuple[str, Break, str, str]] = [
     ("entitlement", _no_subscription, "warn", "/etc/pki/entitlement is missing"),
     ("headers-source", immutable, "warn", "immutable (read-only)"),
     ("engine", _no_engine, "warn", "no container engine"),
-    ("registry", _registry_without_leave, "warn", "nothing is pulled from there"),
+    ("registry", _registry_without_keys, "fail", "no signature counts for it"),
+    ("registry", _registry_with_bad_keys, "fail", "has keys that can't be used"),
+    ("registry", _registry_that_needs_no_keys, "warn", "may serve anything"),
     ("registry", _unsigned, "warn", "it came from registry.example/demo:1"),
     ("host-libraries", _other_library, "warn", "libdemo.so.0.11.2 is not of version 0.12.7"),
     ("old-files", _old_process, "warn", "persistenced (process 9) still uses 0123456789ab"),

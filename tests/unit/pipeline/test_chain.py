@@ -139,7 +139,9 @@ def test_a_matrix_chooses_from_what_the_archive_has(settings: Settings) -> None:
 
 
 def test_kernels_that_nobody_can_list_have_to_be_named(settings: Settings) -> None:
-    named = Selection(("v4l2loopback", "onload"), ("flatcar:3227.2.4",), kernels=("5.15.63-flatcar",))
+    named = Selection(
+        ("v4l2loopback", "onload"), ("flatcar:3227.2.4",), kernels=("5.15.63-flatcar",)
+    )
     offers = find_offers(settings, no_engine, named)
     assert offers.kernels == {"flatcar:3227.2.4": None}
     assert all(offer.refusal for offer in offers.offers if offer.driver == "v4l2loopback")

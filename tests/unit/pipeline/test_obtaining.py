@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,20 +14,19 @@ from provision.config import Config, RegistryConfig, SigningConfig
 from provision.documents import load_json
 from provision.errors import ProvisionError
 from provision.image.build import DIGEST_LABEL, Built, find
-from provision.image.engine import Engine, Image, Message
+from provision.image.engine import Engine, Image
 from provision.image.push import Pushed
 from provision.install.layout import Layout
-from provision.install.origin import unsigned_reference
 from provision.manifest import Manifest
 from provision.modules.verify import MANIFEST, Finding, verify
 from provision.pin import ClosurePackage
 from provision.pipeline import obtaining, signing
 from provision.pipeline.artifacts import activate_entry, retire
 from provision.pipeline.obtaining import obtain
-from provision.pipeline.registry import registry_reference
 from provision.pipeline.resolution import Resolved
 from provision.pipeline.settings import Settings
 from provision.progress import Event, Note
+from provision.registry.names import Reference
 from unit.image.fake_engine import FakeEngine
 from unit.modules.artifact import KERNEL, make_artifact, make_pin
 
@@ -37,38 +35,16 @@ RESOLVED = cast("Resolved", SimpleNamespace(pin=PIN))
 ADDRESS = "registry.example:5000/drivers"
 
 
-class _Engine(FakeEngine):
-    """Has what is pulled or built only from then on."""
-
-    def __init__(self, image: Image, content: Path, *, in_registry: bool) -> None:
-        super().__init__()
-        self.artifact, self.content, self.in_registry = image, content, in_registry
-
-    def pull(self, reference: str, *, platform: str | None = None) -> Iterator[Message]:
-        self.calls.append(f"pull {reference}")
-        del platform
-        if not self.in_registry:
-            yield {"error": "manifest unknown"}
-            return
-        yield {"status": "done"}
-        self.images[reference] = self.artifact
-        self.have(self.artifact, self.content)
-
-
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    registry = RegistryConfig(address=ADDRESS, push=True, allow_unsigned=True)
+    registry = RegistryConfig(address=ADDRESS, push=True)
     config = Config(registry=registry)
     return Settings(tmp_path / "host", config, Catalogue([]), tmp_path / "state")
 
 
-def _engine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, in_registry: bool = False, digest: str = ""
-) -> _Engine:
-    labels = {DIGEST_LABEL: digest or PIN.digest}
-    image = Image("sha256:1", (f"{ADDRESS}/x:1",), labels=labels)
+def _engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
     make_artifact(tmp_path / "content", pin=PIN)
-    engine = _Engine(image, tmp_path / "content", in_registry=in_registry)
+    engine = FakeEngine()
 
     def build_image(*_given: object, **_more: object) -> Built:
         is_new = PIN.image not in engine.images and not engine.images_with_label(
@@ -93,7 +69,7 @@ def _no_engine() -> Engine:
 
 
 def _reference() -> str:
-    return f"{ADDRESS}/{PIN.image.removeprefix('provision/')}"
+    return f"{ADDRESS}/demo:1.2-open-{KERNEL}.debian12"
 
 
 def test_what_is_nowhere_is_built_pushed_and_stored(
@@ -102,38 +78,11 @@ def test_what_is_nowhere_is_built_pushed_and_stored(
     engine = _engine(tmp_path, monkeypatch)
     found = obtain(settings, lambda: engine, RESOLVED)
     assert found.origin == "build"
-    assert engine.calls == [f"pull {_reference()}", "build", f"push sha256:1 {_reference()}"]
+    assert engine.calls == ["build", f"push sha256:1 {_reference()}"]
     assert verify(found.entry).findings == ()
     assert found.seconds["total"] >= 0
     # The store has it now.
     assert obtain(settings, _no_engine, RESOLVED).origin == "store"
-
-
-def test_what_the_registry_has_is_not_built(
-    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine = _engine(tmp_path, monkeypatch, in_registry=True)
-    found = obtain(settings, lambda: engine, RESOLVED)
-    assert found.origin == "registry"
-    assert engine.calls == [f"pull {_reference()}"]
-    assert unsigned_reference(found.entry) == _reference()
-    assert verify(found.entry).findings == ()
-
-
-def test_what_is_neither_signed_nor_allowed_is_built(
-    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine = _engine(tmp_path, monkeypatch, in_registry=True)
-    registry = settings.config.registry.model_copy(update={"allow_unsigned": False, "push": False})
-    config = settings.config.model_copy(update={"registry": registry})
-    notes: list[Event] = []
-    found = obtain(
-        replace(settings, config=config), lambda: engine, RESOLVED, progress=notes.append
-    )
-    assert found.origin == "build"
-    assert engine.calls == ["build"]
-    assert unsigned_reference(found.entry) is None
-    assert "allow_unsigned = true" in " ".join(n.text for n in notes if isinstance(n, Note))
 
 
 def test_an_image_that_was_pulled_is_not_taken_for_one_that_was_built_here() -> None:
@@ -147,17 +96,6 @@ def test_an_image_that_was_pulled_is_not_taken_for_one_that_was_built_here() -> 
     assert local.id == "sha256:4"
 
 
-def test_an_image_of_another_pin_is_not_taken(
-    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine = _engine(tmp_path, monkeypatch, in_registry=True, digest="sha256:" + "0" * 64)
-    notes: list[Event] = []
-    found = obtain(settings, lambda: engine, RESOLVED, progress=notes.append)
-    assert found.origin == "build"
-    assert any(isinstance(n, Note) and "another Pin" in n.text for n in notes)
-    assert unsigned_reference(found.entry) is None
-
-
 def test_a_registry_that_fails_stops_nobody(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,16 +104,34 @@ def test_a_registry_that_fails_stops_nobody(
     def push(*_given: object, **_more: object) -> Pushed:
         raise ProvisionError("could not be pushed", details="denied")
 
-    def pull(*_given: object, **_more: object) -> Iterator[Message]:
-        raise ProvisionError("no", details="no route")
-
     monkeypatch.setattr(obtaining, "push", push)
-    monkeypatch.setattr(engine, "pull", pull)
     notes: list[Event] = []
     assert obtain(settings, lambda: engine, RESOLVED, progress=notes.append).origin == "build"
     said = " ".join(note.text for note in notes if isinstance(note, Note))
-    assert "no route" in said
     assert "denied" in said
+
+
+def test_what_is_pushed_is_signed_where_there_is_a_key(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = _engine(tmp_path, monkeypatch)
+    digest = "sha256:" + "2" * 64
+    monkeypatch.setattr(obtaining, "push", lambda *_given, **_more: Pushed(_reference(), digest))
+    monkeypatch.setattr(obtaining, "configured_signer", lambda _settings: b"signer".__add__)
+
+    def sign_image(
+        _settings: object, reference: Reference, _signer: object, *, expected: object
+    ) -> SimpleNamespace:
+        # By its digest: no other image can take its place.
+        assert (reference.digest, expected) == (digest, PIN)
+        engine.calls.append(f"sign {reference}")
+        return SimpleNamespace(reference=str(reference))
+
+    monkeypatch.setattr(obtaining, "sign_image", sign_image)
+    registry = settings.config.registry.model_copy(update={"sign_key": "/etc/provision/fleet.key"})
+    config = settings.config.model_copy(update={"registry": registry})
+    obtain(replace(settings, config=config), lambda: engine, RESOLVED)
+    assert engine.calls == ["build", f"sign {_reference()}@{digest}"]
 
 
 def test_an_image_that_is_there_is_taken(
@@ -197,11 +153,6 @@ def test_a_damaged_entry_is_made_anew(
     found = obtain(settings, lambda: engine, RESOLVED)
     assert found.origin == "engine"
     assert verify(entry).findings == ()
-
-
-def test_without_an_address_there_is_no_registry(tmp_path: Path) -> None:
-    settings = Settings(tmp_path, Config(), Catalogue([]), tmp_path)
-    assert registry_reference(settings, PIN) is None
 
 
 def test_a_retired_driver_leaves_other_peoples_files(tmp_path: Path) -> None:

@@ -1,34 +1,121 @@
-"""Names of images are local; what a registry serves needs a permission."""
+"""What a host takes from registries: by whose signature, by which name, and how old it may be."""
 
 from __future__ import annotations
 
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from provision.catalogue import Catalogue
-from provision.config import Config, RegistryConfig
-from provision.errors import NotFoundError
-from provision.image.engine import Image
+from provision.config import Config, RegistryConfig, TrustConfig, TrustRule
+from provision.errors import ConfigError, NotFoundError, ProvisionError
 from provision.image.references import names_registry
-from provision.pipeline.registry import UnsignedError, usable_image
+from provision.install.layout import Layout
+from provision.install.origin import newest_serial, unsigned_reference
+from provision.modules.verify import verify as verify_artifact
+from provision.pin import Pin
+from provision.pipeline.obtaining import obtain_pulled
+from provision.pipeline.pulling import DowngradeError, look_for, store_pulled, verify_pulled
+from provision.pipeline.registry import (
+    Consent,
+    Sought,
+    connect,
+    examine,
+    host_reference,
+    seek,
+    tag_of,
+)
+from provision.pipeline.resolution import Wanted
 from provision.pipeline.settings import Settings
-from unit.image.fake_engine import FakeEngine
+from provision.progress import Note
+from provision.registry.attached import signature_tag
+from provision.registry.client import Client
+from provision.registry.images import Trusted, facts_of
+from provision.registry.names import Reference, parse_reference
+from provision.registry.signature import UntrustedError
+from unit.modules.artifact import KERNEL, VERMAGIC, make_artifact, make_module, make_pin
+from unit.registry.memory import MemoryRegistry, digest_of, layer_of, new_key, public_pem
 
-ADDRESS = "registry.example:5000/drivers"
-IN_REGISTRY = f"{ADDRESS}/demo:1"
+ADDRESS = "registry.example/drivers"
+KEY, OTHER = new_key(), new_key()
+SERIAL = 1_790_000_000
+SOUGHT = Sought("demo", None, "open", KERNEL, "debian:12", "x86_64")
+DEFAULT = Consent()
 
 
-def settings(tmp_path: Path, registry: RegistryConfig | None = None) -> Settings:
-    config = Config(registry=registry or RegistryConfig())
-    return Settings(tmp_path, config, Catalogue([]), tmp_path / "state")
+@pytest.fixture
+def registry() -> MemoryRegistry:
+    return MemoryRegistry()
 
 
-def engine_before(reference: str) -> FakeEngine:
-    """An engine whose registries have an image of one name."""
-    engine = FakeEngine()
-    engine.result = Image("sha256:1", (reference,))
-    return engine
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """A host that trusts one key."""
+    keys = tmp_path / "host/etc/provision/trust.d"
+    keys.mkdir(parents=True)
+    (keys / "fleet.pub").write_bytes(public_pem(KEY))
+    (tmp_path / "host/etc/os-release").write_text('ID=debian\nVERSION_ID="12"\n')
+    return configured(tmp_path)
+
+
+def configured(
+    tmp_path: Path, trust: TrustConfig | None = None, registry: RegistryConfig | None = None
+) -> Settings:
+    config = Config(
+        registry=registry or RegistryConfig(address=ADDRESS),
+        trust=trust or TrustConfig(keys="/etc/provision/trust.d"),
+    )
+    return Settings(tmp_path / "host", config, Catalogue([]), tmp_path / "state")
+
+
+def have(
+    registry: MemoryRegistry,
+    folder: Path,
+    pin: Pin | None = None,
+    *,
+    serial: int = SERIAL,
+    tag: str | None = None,
+    signed: bool = True,
+) -> str:
+    """Have the artifact of a Pin in the registry, as 'provision build --push --sign' leaves it."""
+    pin = pin or make_pin()
+    content = folder / f"content-{pin.short_digest}"
+    if not content.exists():
+        vermagic = VERMAGIC.replace(KERNEL, pin.kernel.release)
+        make_artifact(content, pin=pin, module=make_module(vermagic))
+    digest = registry.have_image(pin, [layer_of(content)], tag or tag_of(pin).text)
+    if signed:
+        registry.sign(digest, facts_of(pin, serial), KEY)
+    registry.asked.clear()
+    return digest
+
+
+def connected(registry: MemoryRegistry) -> Callable[[Settings, Reference], Client]:
+    def connect_to(settings: Settings, reference: Reference) -> Client:
+        client = connect(settings, reference)
+        client.transport.session = registry.session()
+        client.transport.sleep = registry.slept.append
+        client.transport.credentials = lambda: None
+        return client
+
+    return connect_to
+
+
+def found(
+    settings: Settings,
+    registry: MemoryRegistry,
+    sought: Sought = SOUGHT,
+    consent: Consent = DEFAULT,
+) -> Trusted:
+    trusted = seek(settings, sought, consent, connected=connected(registry))
+    assert trusted is not None
+    return trusted
 
 
 @pytest.mark.parametrize(
@@ -49,66 +136,364 @@ def test_a_name_with_a_host_is_a_registrys(reference: str, *, is_registry: bool)
     assert names_registry(reference) is is_registry
 
 
-@pytest.mark.parametrize("allow_unsigned", [False, True])
-def test_a_local_name_is_never_pulled_from_a_public_hub(
-    tmp_path: Path, *, allow_unsigned: bool
+# From a registry into the store
+
+
+def test_what_is_signed_gets_into_the_store(
+    settings: Settings, registry: MemoryRegistry, tmp_path: Path
 ) -> None:
-    engine = engine_before("provision/demo:1")
-    name = usable_image(
-        settings(tmp_path), engine, "provision/demo:1", allow_unsigned=allow_unsigned
+    have(registry, tmp_path)
+    trusted = found(settings, registry)
+    obtained = obtain_pulled(settings, trusted, DEFAULT)
+    assert obtained.origin == "registry"
+    assert verify_artifact(obtained.entry).findings == ()
+    assert unsigned_reference(obtained.entry) is None
+    # What is there is not pulled again.
+    registry.asked.clear()
+    assert obtain_pulled(settings, trusted, DEFAULT).origin == "store"
+    assert registry.asked == []
+    assert obtain_pulled(settings, trusted, DEFAULT, replace=True).origin == "registry"
+
+
+def test_a_damaged_entry_is_pulled_again(
+    settings: Settings, registry: MemoryRegistry, tmp_path: Path
+) -> None:
+    have(registry, tmp_path)
+    trusted = found(settings, registry)
+    entry = store_pulled(settings, trusted, DEFAULT).stored.entry
+    (entry / f"lib/modules/{KERNEL}/demo.ko").write_bytes(b"broken")
+    assert store_pulled(settings, trusted, DEFAULT).stored.added
+    assert verify_artifact(entry).findings == ()
+
+
+def test_what_is_unsigned_is_marked_where_it_is_allowed(
+    registry: MemoryRegistry, tmp_path: Path, settings: Settings
+) -> None:
+    have(registry, tmp_path, signed=False)
+    with pytest.raises(UntrustedError):
+        found(settings, registry)
+    open_host = configured(tmp_path, TrustConfig(insecure=True))
+    for host, consent in ((open_host, DEFAULT), (settings, Consent(insecure=True))):
+        trusted = found(host, registry, consent=consent)
+        entry = store_pulled(host, trusted, consent).stored.entry
+        assert unsigned_reference(entry) == str(trusted.image.reference)
+    # Once it is signed, it is pulled again, and the mark goes.
+    have(registry, tmp_path)
+    assert store_pulled(settings, found(settings, registry), DEFAULT).stored.added
+    assert unsigned_reference(entry) is None
+
+
+def test_a_damaged_artifact_leaves_nothing(
+    settings: Settings, registry: MemoryRegistry, tmp_path: Path
+) -> None:
+    pin = make_pin()
+    content = tmp_path / f"content-{pin.short_digest}"
+    make_artifact(content, pin=pin)
+    (content / f"lib/modules/{KERNEL}/demo.ko").write_bytes(b"another module")
+    have(registry, tmp_path)
+    trusted = found(settings, registry)
+    with pytest.raises(ProvisionError, match=r"The image 'registry\.example"):
+        store_pulled(settings, trusted, DEFAULT)
+    layout = Layout(settings.root, "demo")
+    assert [path.name for path in layout.folder.iterdir() if path.name != ".lock"] == []
+    assert newest_serial(layout, f"debian:12 {KERNEL} x86_64") == 0
+    report = verify_pulled(settings, trusted)
+    assert report.findings
+
+
+def test_an_artifact_of_another_pin_than_is_signed_is_refused(
+    settings: Settings, registry: MemoryRegistry, tmp_path: Path
+) -> None:
+    """The label that is signed for is one Pin's, and the manifest inside another's."""
+    pin = make_pin()
+    make_artifact(tmp_path / f"content-{pin.short_digest}", pin=make_pin(version="9"))
+    have(registry, tmp_path)
+    with pytest.raises(ProvisionError):
+        store_pulled(settings, found(settings, registry), DEFAULT)
+    assert not Layout(settings.root, "demo").entry(pin.short_digest).exists()
+
+
+# Replay
+
+
+def test_an_older_artifact_is_refused_unless_it_is_allowed(
+    settings: Settings, registry: MemoryRegistry, tmp_path: Path
+) -> None:
+    old, new = make_pin(version="1.2"), make_pin(version="1.3")
+    have(registry, tmp_path, old, serial=SERIAL)
+    before = found(settings, registry)
+    have(registry, tmp_path, new, serial=SERIAL + 60)
+    store_pulled(settings, found(settings, registry), DEFAULT)
+    with pytest.raises(DowngradeError, match="was signed before the artifact of demo") as caught:
+        store_pulled(settings, before, DEFAULT)
+    assert "--allow-downgrade" in (caught.value.resolution or "")
+    assert not Layout(settings.root, "demo").entry(old.short_digest).exists()
+    store_pulled(settings, before, Consent(allow_downgrade=True))
+    # Who went back on purpose may do so again, without being asked.
+    store_pulled(settings, before, DEFAULT, must_replace=True)
+
+
+def test_what_is_for_another_kernel_is_no_downgrade(
+    settings: Settings, registry: MemoryRegistry, tmp_path: Path
+) -> None:
+    other = make_pin(kernel="6.1.0-99-amd64")
+    have(registry, tmp_path, serial=SERIAL + 60)
+    store_pulled(settings, found(settings, registry), DEFAULT)
+    have(registry, tmp_path, other, serial=SERIAL)
+    sought = replace(SOUGHT, kernel="6.1.0-99-amd64")
+    store_pulled(settings, found(settings, registry, sought), DEFAULT)
+
+
+def test_serials_outlive_the_entries(
+    settings: Settings, registry: MemoryRegistry, tmp_path: Path
+) -> None:
+    have(registry, tmp_path, serial=SERIAL)
+    before = found(settings, registry)
+    have(registry, tmp_path, serial=SERIAL + 60)
+    shutil.rmtree(store_pulled(settings, found(settings, registry), DEFAULT).stored.entry)
+    with pytest.raises(DowngradeError):
+        store_pulled(settings, before, DEFAULT)
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"x": "1"}', '{"x": true}', "[" * 100_000])
+def test_serials_that_can_not_be_read_stop_pulls(
+    settings: Settings, registry: MemoryRegistry, tmp_path: Path, text: str
+) -> None:
+    have(registry, tmp_path)
+    layout = Layout(settings.root, "demo")
+    layout.folder.mkdir(parents=True)
+    layout.serials.write_text(text)
+    with pytest.raises(ProvisionError, match="can't be read") as caught:
+        store_pulled(settings, found(settings, registry), DEFAULT)
+    assert "mv " in (caught.value.resolution or "")
+
+
+def test_a_fresh_host_can_refuse_old_signatures(
+    registry: MemoryRegistry, tmp_path: Path, settings: Settings
+) -> None:
+    have(registry, tmp_path)
+    for day, is_good in (("2026-01-01", True), ("2030-01-01", False)):
+        text = json.dumps({"keys": "/etc/provision/trust.d", "not_before": day})
+        host = configured(tmp_path, TrustConfig.model_validate_json(text))
+        if is_good:
+            found(host, registry)
+            continue
+        with pytest.raises(UntrustedError) as caught:
+            found(host, registry)
+        assert "not_before" in (caught.value.details or "")
+    del settings
+
+
+# Whose signatures count
+
+
+def test_rules_for_a_registry_or_driver_come_first(tmp_path: Path) -> None:
+    trust = TrustConfig(
+        keys="/all",
+        registries={
+            "registry.example": TrustRule(keys="/registry"),
+            "registry.example/drivers": TrustRule(keys="/drivers"),
+        },
+        drivers={"other": TrustRule(insecure=True)},
     )
-    assert name == "provision/demo:1"
-    assert engine.calls == []
+    del tmp_path
+    rules = {
+        ("registry.example/drivers/demo", "demo"): "/drivers",
+        ("registry.example/driversx/demo", "demo"): "/registry",
+        ("registry.example:5000/demo", "demo"): "/all",
+        ("registry.example/drivers/other", "other"): None,
+    }
+    for (repository, driver), keys in rules.items():
+        assert trust.rule(repository, driver).keys == keys
 
 
-def test_what_the_engine_has_is_taken_whatever_the_registry_has(tmp_path: Path) -> None:
-    engine = engine_before(IN_REGISTRY)
-    engine.have(Image("sha256:2", ("provision/demo:1",)))
-    with_registry = settings(tmp_path, RegistryConfig(address=ADDRESS, allow_unsigned=True))
-    assert usable_image(with_registry, engine, "provision/demo:1") == "provision/demo:1"
-    assert engine.calls == []
-
-
-@pytest.mark.parametrize("reference", ["provision/demo:1", IN_REGISTRY])
-@pytest.mark.parametrize("is_there", [False, True])
-def test_what_is_not_signed_is_refused_and_it_is_said_why(
-    tmp_path: Path, reference: str, *, is_there: bool
-) -> None:
-    engine = engine_before(IN_REGISTRY)
-    if is_there and engine.result:
-        engine.have(engine.result)
-    with pytest.raises(UnsignedError, match=f"'{IN_REGISTRY}' is not signed") as caught:
-        usable_image(settings(tmp_path, RegistryConfig(address=ADDRESS)), engine, reference)
-    for way in ("--allow-unsigned", "allow_unsigned = true", "provision build"):
+def test_a_registry_without_keys_is_an_error(registry: MemoryRegistry, tmp_path: Path) -> None:
+    have(registry, tmp_path)
+    host = configured(tmp_path, TrustConfig())
+    with pytest.raises(ProvisionError, match="does not say whose signatures count") as caught:
+        found(host, registry)
+    for way in ("[trust] keys", 'build = "always"', "insecure = true"):
         assert way in (caught.value.resolution or "")
-    assert engine.calls == []
+    assert registry.asked == []
 
 
-@pytest.mark.parametrize("reference", ["provision/demo:1", IN_REGISTRY])
-@pytest.mark.parametrize(("option", "setting"), [(True, False), (False, True)])
-def test_it_is_pulled_where_that_is_allowed(
-    tmp_path: Path, reference: str, *, option: bool, setting: bool
+def test_keys_that_are_missing_are_an_error(registry: MemoryRegistry, tmp_path: Path) -> None:
+    (tmp_path / "host").mkdir()
+    with pytest.raises(ConfigError):
+        found(configured(tmp_path, TrustConfig(keys="/none")), registry)
+    assert registry.asked == []
+
+
+def test_a_key_can_be_given(registry: MemoryRegistry, tmp_path: Path, settings: Settings) -> None:
+    have(registry, tmp_path)
+    (tmp_path / "other.pub").write_bytes(public_pem(OTHER))
+    (tmp_path / "own.pub").write_bytes(public_pem(KEY))
+    host = configured(tmp_path, TrustConfig(insecure=True))
+    found(host, registry, consent=Consent(public_key=tmp_path / "own.pub"))
+    with pytest.raises(UntrustedError):
+        found(host, registry, consent=Consent(public_key=tmp_path / "other.pub"))
+    del settings
+
+
+# Which image
+
+
+def test_the_newest_version_is_taken_or_one_of_a_branch(
+    settings: Settings, registry: MemoryRegistry, tmp_path: Path
 ) -> None:
-    engine = engine_before(IN_REGISTRY)
-    host = settings(tmp_path, RegistryConfig(address=ADDRESS, allow_unsigned=setting))
-    assert usable_image(host, engine, reference, allow_unsigned=option) == IN_REGISTRY
-    assert engine.calls == [f"pull {IN_REGISTRY} None"]
+    for version in ("1.9", "1.10", "2.0~rc1"):
+        have(registry, tmp_path, make_pin(version=version))
+    # Of others, or none at all.
+    for tag in ("latest", "9-open-6.1.0-1-amd64.debian12", f"_-open-{KERNEL}.debian12"):
+        registry.have_manifest({}, tag)
+
+    def taken(wanted: str | None, prefer: str | None = None) -> str:
+        sought = replace(SOUGHT, version=wanted, prefer=prefer)
+        return found(settings, registry, sought).image.pin.driver.version
+
+    assert taken(None) == "2.0~rc1"
+    assert taken("1") == "1.10"
+    assert taken("1.9") == "1.9"
+    assert taken(None, "1.9") == "1.9"
+    assert taken("1", "1.8") == "1.10"
+    with pytest.raises(AssertionError):
+        taken("3")
+
+
+def test_a_name_that_is_known_needs_no_list(
+    settings: Settings, registry: MemoryRegistry, tmp_path: Path
+) -> None:
+    have(registry, tmp_path)
+    registry.asked.clear()
+    found(settings, registry, replace(SOUGHT, version="1.2"))
+    assert not any("tags/list" in asked.url for asked in registry.asked)
+    assert len(registry.asked) == 4
 
 
 @pytest.mark.parametrize(
-    "reference", ["other.example/demo:1", "registry.example:5000/driversx/demo:1"]
+    "sought",
+    [
+        replace(SOUGHT, kernel="6.1.0-1-amd64"),
+        replace(SOUGHT, flavour="closed"),
+        replace(SOUGHT, distro="debian:13"),
+        replace(SOUGHT, version="1.3"),
+    ],
 )
-def test_the_setting_is_for_the_hosts_own_registry_only(tmp_path: Path, reference: str) -> None:
-    engine = engine_before(reference)
-    host = settings(tmp_path, RegistryConfig(address=ADDRESS, allow_unsigned=True))
-    with pytest.raises(UnsignedError):
-        usable_image(host, engine, reference)
-    assert usable_image(host, engine, reference, allow_unsigned=True) == reference
+def test_a_tag_that_leads_to_another_image_is_refused(
+    settings: Settings, registry: MemoryRegistry, tmp_path: Path, sought: Sought
+) -> None:
+    """Everything is signed, and only the name lies: who may push can do that."""
+    have(registry, tmp_path, tag=sought.tag(sought.version or "1.2").text)
+    with pytest.raises(UntrustedError):
+        found(settings, registry, sought)
+    with pytest.raises(UntrustedError):
+        found(settings, registry, sought, Consent(insecure=True))
+    reference = parse_reference(f"{ADDRESS}/demo:{sought.tag(sought.version or '1.2').text}")
+    with pytest.raises(UntrustedError):
+        examine(settings, connected(registry)(settings, reference), {}, DEFAULT)
 
 
-def test_what_the_registry_lacks_says_what_the_engine_said(tmp_path: Path) -> None:
-    engine = FakeEngine()
-    engine.conversation = [{"error": "no such host"}]
-    with pytest.raises(NotFoundError, match=f"'{IN_REGISTRY}' could not be pulled") as caught:
-        usable_image(settings(tmp_path), engine, IN_REGISTRY, allow_unsigned=True)
-    assert caught.value.details == "no such host"
+def test_a_name_of_ones_own_may_be_any(
+    settings: Settings, registry: MemoryRegistry, tmp_path: Path
+) -> None:
+    have(registry, tmp_path, tag="tested")
+    reference = parse_reference(f"{ADDRESS}/demo:tested")
+    trusted = examine(settings, connected(registry)(settings, reference), {}, DEFAULT)
+    assert trusted.image.pin == make_pin()
+
+
+def test_an_image_for_another_machine_is_refused(
+    settings: Settings, registry: MemoryRegistry, tmp_path: Path
+) -> None:
+    pin = make_pin()
+    kernel = pin.kernel.model_copy(update={"architecture": "aarch64"})
+    have(registry, tmp_path, pin.model_copy(update={"kernel": kernel}), tag="tested")
+    reference = parse_reference(f"{ADDRESS}/demo:tested")
+    for consent in (DEFAULT, Consent(insecure=True)):
+        with pytest.raises(UntrustedError, match=r"refused"):
+            examine(settings, connected(registry)(settings, reference), {}, consent)
+
+
+# Several registries
+
+
+def test_mirrors_are_asked_first_and_stand_in(
+    settings: Settings, registry: MemoryRegistry, tmp_path: Path
+) -> None:
+    have(registry, tmp_path)
+    mirrors = ("mirror.example/drivers", "other.example/drivers")
+    host = configured(tmp_path, None, RegistryConfig(address=ADDRESS, mirrors=mirrors))
+    notes: list[str] = []
+    trusted = seek(
+        host,
+        SOUGHT,
+        DEFAULT,
+        connected=connected(registry),
+        progress=lambda event: notes.append(event.text) if isinstance(event, Note) else None,
+    )
+    assert trusted is not None
+    assert trusted.image.reference.registry == "registry.example"
+    assert [note.split(" ", 1)[0] for note in notes] == list(mirrors)
+    del settings
+
+
+def test_what_no_registry_has_is_none(settings: Settings, registry: MemoryRegistry) -> None:
+    assert seek(settings, SOUGHT, DEFAULT, connected=connected(registry)) is None
+
+
+def test_settings_of_a_registry_are_no_other_ones(tmp_path: Path) -> None:
+    registry = RegistryConfig(
+        address="registry.example/drivers", plain_http=True, token_hosts=("auth.example",)
+    )
+    host = configured(tmp_path, None, registry)
+    own = connect(host, parse_reference("registry.example/other:1")).transport
+    assert own.base == "http://registry.example"
+    assert own.access.token_hosts == ("auth.example",)
+    for name in ("evil.example/demo:1", "registry.example:5000/demo:1"):
+        other = connect(host, parse_reference(name)).transport
+        assert other.base.startswith("https://")
+        assert other.access.token_hosts == ()
+
+
+def with_recipe(settings: Settings, build: str) -> Settings:
+    recipe = SimpleNamespace(default_flavour="open")
+    catalogue = SimpleNamespace(entry=lambda _name: SimpleNamespace(recipe=recipe))
+    policy = settings.config.policy.model_copy(update={"build": build})
+    config = settings.config.model_copy(update={"policy": policy, "kernel_distro": "debian:12"})
+    return replace(settings, config=config, catalogue=cast("Catalogue", catalogue))
+
+
+@pytest.mark.parametrize("build", ["never", "fallback", "always"])
+def test_the_policy_says_whether_a_host_builds(
+    settings: Settings, registry: MemoryRegistry, tmp_path: Path, build: str
+) -> None:
+    host = with_recipe(settings, build)
+    wanted = Wanted("demo", kernel=KERNEL)
+
+    def look() -> Trusted | None:
+        return look_for(host, wanted, DEFAULT, connected=connected(registry))
+
+    if build == "never":
+        with pytest.raises(NotFoundError, match=r'\[policy\] build = "never"'):
+            look()
+    else:
+        assert look() is None
+    have(registry, tmp_path)
+    trusted = look()
+    assert (trusted is None) == (build == "always")
+    registry.manifests.pop(signature_tag(digest_of(registry.manifests[tag_of(make_pin()).text])))
+    if build == "always":
+        assert look() is None
+    else:
+        # Nothing is built in place of what was put there.
+        with pytest.raises(UntrustedError):
+            look()
+
+
+def test_hosts_look_for_what_is_pushed(settings: Settings, tmp_path: Path) -> None:
+    pin = make_pin()
+    reference = f"{ADDRESS}/demo:1.2-open-{KERNEL}.debian12"
+    assert host_reference(settings, pin) == reference
+    assert SOUGHT.tag("1.2").text == tag_of(pin).text
+    assert {**SOUGHT.facts(), "version": "1.2"}.items() <= asdict(facts_of(pin, 0)).items()
+    assert host_reference(configured(tmp_path, None, RegistryConfig()), pin) is None

@@ -132,7 +132,7 @@ def test_another_host_for_tokens_can_be_allowed(registry: MemoryRegistry) -> Non
     registry.have_manifest({"a": 1})
     access = Access(token_hosts=("auth.example",))
     registry.client(access=access, credentials=SECRET).manifest("1")
-    # And nobody needs to allow it where there is no secret.
+    # And no one needs to allow it where there is no secret.
     registry.client().manifest("1")
 
 

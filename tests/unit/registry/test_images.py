@@ -495,7 +495,7 @@ def test_even_what_is_signed_is_not_unpacked_blindly(
     attack: Callable[[MemoryRegistry], None],
     said: str,
 ) -> None:
-    """A key of ours signed it: the machine that builds may be somebody else's by now."""
+    """A key of ours signed it: the machine that builds may belong to others by now."""
     attack(registry)
     with pytest.raises(ProvisionError, match=said):
         pull(registry, tmp_path / "a")

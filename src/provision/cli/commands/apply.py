@@ -33,6 +33,7 @@ class Ways:
     update: bool
     timer: bool
     wait_kernel: bool
+    allow_downgrade: bool
 
 
 def ways(command: Callable[..., int]) -> Callable[..., int]:
@@ -54,6 +55,7 @@ _WAYS = {
     "retry": "Try again what failed or was rolled back.",
     "update": "Move versions that are not fixed forward.",
     "timer": "What the timer runs: --update if [policy] update = 'timer' allows it, then 'gc'.",
+    "allow-downgrade": "Take an artifact of a registry although a newer one was taken before.",
     "wait-kernel": "First wait until the package manager is done with a new kernel.",
 }
 
@@ -105,7 +107,7 @@ def _run(root: Path, catalogues: tuple[Path, ...], ways: Ways, progress: Progres
         wait_for_kernel(root, progress=progress)
     desired = load_desired(root, catalogues=catalogues, keep=True)
     update = ways.update or (ways.timer and _allows(desired))
-    mode = Mode(retry=ways.retry, update=update)
+    mode = Mode(retry=ways.retry, update=update, allow_downgrade=ways.allow_downgrade)
     run = Run(root, desired, mode, catalogues, progress=progress)
     result = apply(run)
     # Whoever installed another kernel meanwhile could not start a second run.

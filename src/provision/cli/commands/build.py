@@ -10,6 +10,8 @@ from typing import Any
 import click
 
 from provision.cli import options
+from provision.cli.commands.sign import print_signed
+from provision.cli.keys import KeyOptions, private_key_options
 from provision.cli.output import megabytes, print_fields, print_json
 from provision.cli.table import print_table
 from provision.cli.target import Target, building, gathering, job, target
@@ -18,6 +20,7 @@ from provision.image.build import Built, find
 from provision.image.phases import phases
 from provision.image.push import Pushed, push
 from provision.pin import Pin
+from provision.pipeline.image_signing import pushed_reference, sign_image
 from provision.pipeline.images import BuildSettings, build_image
 from provision.pipeline.pin_file import read_pin
 
@@ -43,30 +46,51 @@ def _subject(command: Callable[..., None]) -> Callable[..., None]:
     return click.argument("driver", required=False)(option(gathered))
 
 
+@dataclass(frozen=True, slots=True)
+class _Publishing(KeyOptions):
+    """Where the image goes besides, and the key that signs it there."""
+
+    push_to: str | None
+    signs: bool
+
+
+def _publishing(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options for that; they arrive as ``publishing: _Publishing``."""
+    gathered = private_key_options(gathering(command, "publishing", _Publishing))
+    gathered = click.option("--sign", "signs", is_flag=True, help="Sign what was pushed.")(gathered)
+    return click.option(
+        "--push", "push_to", metavar="REF", help="Push the image under this name too."
+    )(gathered)
+
+
 @click.command("build")
 @_subject
 @target
 @building
-@click.option("--push", "push_to", metavar="REF", help="Push the image under this name too.")
+@_publishing
 @options.dry_run
 @options.as_json
 def command(
     *,
     root: Path,
     catalogues: tuple[Path, ...],
-    push_to: str | None,
     dry_run: bool,
     as_json: bool,
     subject: Subject,
     target: Target,
     how: BuildSettings,
+    publishing: _Publishing,
 ) -> None:
     """Build DRIVER's kernel modules and user space into an image.
 
     An image of the same Pin that exists already is left alone, and nothing is built.
     """
-    pushed = None
+    pushed = signed = None
     _check(subject, target)
+    if publishing.signs and not publishing.push_to:
+        raise UsageError(
+            "--sign is for what is pushed.", resolution="Give --push REF too, or leave it out."
+        )
     with job(root, catalogues) as work:
         if subject.pin_file is not None:
             resolved = read_pin(work.settings, subject.pin_file, network=target.network)
@@ -76,13 +100,22 @@ def command(
             exists = find(work.engine, resolved.pin) is not None and not how.rebuild
             _print_dry_run(resolved.pin, exists=exists, as_json=as_json)
             return
+        # A key that can't be used is found out before the build.
+        signer = publishing.signer(work.settings) if publishing.signs else None
         built = build_image(work.settings, work.engine, resolved, how, progress=work.progress)
-        if push_to:
-            pushed = push(work.engine, built.image_id, push_to, progress=work.progress)
+        if publishing.push_to:
+            name = publishing.push_to
+            pushed = push(work.engine, built.image_id, name, progress=work.progress)
+        if pushed and signer:
+            by_digest = pushed_reference(pushed)
+            signed = sign_image(work.settings, by_digest, signer, expected=resolved.pin)
     if as_json:
-        print_json(_document(resolved.pin, built, pushed))
+        document = _document(resolved.pin, built, pushed)
+        print_json({**document, "signed": signed.document() if signed else None})
     else:
         _print(built, pushed)
+        if signed is not None:
+            print_signed(signed)
 
 
 def _check(subject: Subject, target: Target) -> None:

@@ -11,24 +11,45 @@ import click
 
 from provision.cli import options
 from provision.cli.output import print_json
-from provision.cli.target import Job, Target, building, gathering, job, target
-from provision.pipeline.artifacts import Installed, install_image
+from provision.cli.target import Job, Target, believing, building, gathering, job, target
+from provision.documents import load_json
+from provision.image.references import names_registry
+from provision.install.activate import plan
+from provision.install.layout import Layout
+from provision.install.ledger import Change
+from provision.manifest import Manifest
+from provision.modules.verify import MANIFEST
+from provision.pin import Pin
+from provision.pipeline.artifacts import activate_entry, install_image, verify_entry
 from provision.pipeline.images import BuildSettings, build_image
-from provision.pipeline.registry import usable_image
+from provision.pipeline.pulling import check_age, look_for, store_pulled
+from provision.pipeline.registry import Consent, connect, examine
 from provision.pipeline.resolution import Wanted
+from provision.pipeline.signing import is_signed_here
+from provision.registry.images import Trusted
+from provision.registry.names import parse_reference
 
 
 @dataclass(frozen=True, slots=True)
-class Consent:
-    """What the user allows besides what is always done."""
+class _Result:
+    """What was done, or would be, with which artifact."""
+
+    pin: Pin
+    entry: Path
+    changes: tuple[Change, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """How an artifact is put to use."""
 
     replace: bool
-    allow_unsigned: bool
+    dry_run: bool
 
 
-def consent(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that allow something; they arrive as ``allowed: Consent``."""
-    gathered = options.allow_unsigned(gathering(command, "allowed", Consent))
+def _way(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options for that; they arrive as ``way: _Way``."""
+    gathered = options.dry_run(gathering(command, "way", _Way))
     return click.option(
         "--replace",
         is_flag=True,
@@ -40,64 +61,110 @@ def consent(command: Callable[..., None]) -> Callable[..., None]:
 @click.argument("what", metavar="IMAGE|DRIVER")
 @target
 @building
-@consent
-@options.dry_run
+@believing
+@_way
 @options.as_json
 def command(
     *,
     what: str,
     root: Path,
     catalogues: tuple[Path, ...],
-    allowed: Consent,
-    dry_run: bool,
+    consent: Consent,
     as_json: bool,
     target: Target,
     how: BuildSettings,
+    way: _Way,
 ) -> None:
     """Put an artifact into the host's store and switch to it.
 
-    With IMAGE, that image's artifact; with DRIVER, what 'provision build' would build, built first
-    if need be. What is installed already is left alone.
+    With IMAGE, that image's artifact. With DRIVER, the image that the registry of provision.toml
+    has for this host, or else what 'provision build' would build, built first if need be. What is
+    installed already is left alone.
 
-    An image whose name begins with a registry's host is pulled if the engine lacks it. All other
-    names are local; one that the engine lacks is looked for in the registry of provision.toml,
-    if that names one.
+    An image whose name begins with a registry's host is pulled from there, and has to be signed.
+    All other names are the engine's.
     """
     with job(root, catalogues) as work:
-        is_image = ":" in what or "/" in what
-        if is_image:
-            image = usable_image(
-                work.settings,
-                work.engine,
-                what,
-                allow_unsigned=allowed.allow_unsigned,
-                progress=work.progress,
-            )
+        if names_registry(what):
+            client = connect(work.settings, parse_reference(what))
+            result = _pulled(work, examine(work.settings, client, {}, consent), consent, way)
+        elif ":" in what or "/" in what:
+            result = _installed(work, what, way)
         else:
-            image = _image_of(work, target.of(what), how, dry_run=dry_run)
-        result = install_image(
-            work.settings,
-            work.engine,
-            image,
-            replace=allowed.replace,
-            dry_run=dry_run,
-            progress=work.progress,
-        )
+            result = _driver(work, target.of(what), how, consent, way)
     if as_json:
-        print_json(_document(result, root=root, dry_run=dry_run))
+        print_json(_document(result, root=root, dry_run=way.dry_run))
     else:
-        _print(result, dry_run=dry_run)
+        _print(result, dry_run=way.dry_run)
 
 
-def _image_of(work: Job, wanted: Wanted, how: BuildSettings, *, dry_run: bool) -> str:
+def _driver(work: Job, wanted: Wanted, how: BuildSettings, consent: Consent, way: _Way) -> _Result:
+    # Who asks for a certain build does not ask for what a registry has.
+    is_build = how.rebuild or wanted.base or wanted.update or wanted.force
+    if not is_build:
+        trusted = look_for(work.settings, wanted, consent, progress=work.progress)
+        if trusted is not None:
+            return _pulled(work, trusted, consent, way)
     resolved = work.resolve(wanted)
-    if dry_run:
-        return resolved.pin.image
-    return build_image(work.settings, work.engine, resolved, how, progress=work.progress).image
+    layout = Layout(work.settings.root, resolved.pin.driver.name)
+    entry = layout.entry(resolved.pin.short_digest)
+    if entry.is_dir() and not (is_build or way.replace):
+        in_use = _stored(work, layout, entry, way)
+        if in_use is not None:
+            return in_use
+    if way.dry_run:
+        return _installed(work, resolved.pin.image, way)
+    built = build_image(work.settings, work.engine, resolved, how, progress=work.progress)
+    return _installed(work, built.image, way)
 
 
-def _document(result: Installed, *, root: Path, dry_run: bool) -> dict[str, Any]:
-    pin = result.manifest.pin
+def _stored(work: Job, layout: Layout, entry: Path, way: _Way) -> _Result | None:
+    """Put an entry of the store to use, without any engine; None: it is signed with another key."""
+    verify_entry(layout, entry, progress=work.progress)
+    manifest = load_json(entry / MANIFEST, Manifest)
+    if not is_signed_here(work.settings, entry, manifest):
+        return None
+    if way.dry_run:
+        return _Result(manifest.pin, entry, tuple(plan(layout, manifest, replace=way.replace)))
+    done = activate_entry(layout, entry, replace=way.replace, progress=work.progress)
+    return _Result(manifest.pin, entry, done.changes)
+
+
+def _pulled(work: Job, trusted: Trusted, consent: Consent, way: _Way) -> _Result:
+    """Put an image of a registry to use."""
+    settings, pin = work.settings, trusted.image.pin
+    layout = Layout(settings.root, pin.driver.name)
+    if way.dry_run:
+        check_age(settings, trusted, consent)
+        entry = layout.entry(pin.short_digest)
+        if not entry.is_dir():
+            return _Result(pin, entry, (Change("unpack", entry),))
+        manifest = load_json(entry / MANIFEST, Manifest)
+        return _Result(pin, entry, tuple(plan(layout, manifest, replace=way.replace)))
+    stored = store_pulled(
+        settings, trusted, consent, must_replace=way.replace, progress=work.progress
+    ).stored
+    done = activate_entry(layout, stored.entry, replace=way.replace, progress=work.progress)
+    unpacked = (Change("unpack", stored.entry),) if stored.added else ()
+    others = tuple(change for change in done.changes if change.kind != "unpack")
+    return _Result(pin, stored.entry, (*unpacked, *others))
+
+
+def _installed(work: Job, image: str, way: _Way) -> _Result:
+    """Put an image of the engine to use."""
+    done = install_image(
+        work.settings,
+        work.engine,
+        image,
+        replace=way.replace,
+        dry_run=way.dry_run,
+        progress=work.progress,
+    )
+    return _Result(done.manifest.pin, done.entry, done.changes)
+
+
+def _document(result: _Result, *, root: Path, dry_run: bool) -> dict[str, Any]:
+    pin = result.pin
     return {
         "driver": pin.driver.name,
         "version": pin.driver.version,
@@ -114,8 +181,8 @@ def _document(result: Installed, *, root: Path, dry_run: bool) -> dict[str, Any]
     }
 
 
-def _print(result: Installed, *, dry_run: bool) -> None:
-    pin = result.manifest.pin
+def _print(result: _Result, *, dry_run: bool) -> None:
+    pin = result.pin
     what = f"{pin.driver.name} {pin.driver.version} for {pin.kernel.release}"
     if not result.changes:
         click.echo(f"{what} is installed already; nothing changed.")

@@ -12,24 +12,30 @@ from provision.cli.output import megabytes, print_fields, print_json
 from provision.cli.progress import shown
 from provision.cli.table import print_table
 from provision.cli.target import job
+from provision.image.references import names_registry
 from provision.manifest import Manifest
 from provision.modules.verify import Report
 from provision.pipeline.artifacts import verify_current, verify_image, verify_path
-from provision.pipeline.registry import usable_image
+from provision.pipeline.pulling import verify_pulled
+from provision.pipeline.registry import Consent, connect, examine
 from provision.pipeline.settings import load_settings
+from provision.registry.names import parse_reference
 
 
 @click.command("verify")
 @click.argument("what", metavar="IMAGE|STORE-ENTRY|DRIVER")
-@options.allow_unsigned
+@options.insecure
+@options.public_key
 @options.root
 @options.as_json
-def command(*, what: str, allow_unsigned: bool, root: Path, as_json: bool) -> None:
+def command(
+    *, what: str, public_key: Path | None, insecure: bool, root: Path, as_json: bool
+) -> None:
     """Compare an artifact with its manifest: every module and file, and the kernel they are for.
 
     The artifact is that of an image, a folder of a store, or the one of DRIVER that is in use.
     """
-    report = _report(what, root, allow_unsigned=allow_unsigned)
+    report = _report(what, root, Consent(public_key, insecure))
     manifest = report.require_whole(f"'{what}'")
     if as_json:
         print_json(_document(what, report, manifest))
@@ -49,21 +55,18 @@ def command(*, what: str, allow_unsigned: bool, root: Path, as_json: bool) -> No
     )
 
 
-def _report(what: str, root: Path, *, allow_unsigned: bool) -> Report:
+def _report(what: str, root: Path, consent: Consent) -> Report:
     path = Path(what)
     if path.is_dir() or what.startswith(("/", "./", "../")):
         with shown(verbose=False) as progress:
             return verify_path(path, progress=progress)
     if ":" in what or "/" in what:
         with job(root) as work:
-            image = usable_image(
-                work.settings,
-                work.engine,
-                what,
-                allow_unsigned=allow_unsigned,
-                progress=work.progress,
-            )
-            return verify_image(work.settings, work.engine, image, progress=work.progress)
+            if names_registry(what):
+                client = connect(work.settings, parse_reference(what))
+                trusted = examine(work.settings, client, {}, consent)
+                return verify_pulled(work.settings, trusted, progress=work.progress)
+            return verify_image(work.settings, work.engine, what, progress=work.progress)
     with shown(verbose=False) as progress:
         return verify_current(load_settings(root), what, progress=progress)
 

@@ -16,6 +16,8 @@ def _words(*choices: str) -> Spec:
 
 
 _TEXT: Spec = {"type": "str"}
+_TEXTS: Spec = {"type": "list", "elements": "str"}
+_RULE: Spec = {"keys": _TEXT, "insecure": {"type": "bool"}, "not_before": _TEXT}
 SECTIONS: Spec = {
     "policy": {
         "unload": _words("idle", "never"),
@@ -23,8 +25,24 @@ SECTIONS: Spec = {
         "hold_updates": {"type": "bool"},
         "keep": {"type": "int"},
         "update": _words("never", "timer"),
+        "build": _words("never", "fallback", "always"),
     },
-    "registry": {"address": _TEXT, "push": {"type": "bool"}, "allow_unsigned": {"type": "bool"}},
+    "registry": {
+        "address": _TEXT,
+        "mirrors": _TEXTS,
+        "push": {"type": "bool"},
+        "sign_key": _TEXT,
+        "sign_password_file": _TEXT,
+        "ca": _TEXT,
+        "plain_http": {"type": "bool"},
+        "token_hosts": _TEXTS,
+        "auth_file": _TEXT,
+    },
+    "trust": {
+        **_RULE,
+        "registries": {"type": "dict"},
+        "drivers": {"type": "dict"},
+    },
     "signing": {
         "key": _TEXT,
         "certificate": _TEXT,

@@ -42,6 +42,10 @@ options:
             description: Whether the timer may move versions forward.
             type: str
             choices: [never, timer]
+          build:
+            description: Whether artifacts are built on this host.
+            type: str
+            choices: [never, fallback, always]
           hold_updates:
             description: Whether an update of Flatcar is held that drivers don't build for.
             type: bool
@@ -52,12 +56,51 @@ options:
           address:
             description: "As C(host:port/prefix)."
             type: str
+          mirrors:
+            description: Addresses that are asked first; they have the same images.
+            type: list
+            elements: str
           push:
-            description: Whether what was built is pushed there.
+            description: Whether what was built on this host is pushed there.
             type: bool
-          allow_unsigned:
-            description: Whether what is there is used although it is not signed.
+          sign_key:
+            description: The private key that signs what is pushed, a file or a PKCS#11 URI.
+            type: str
+          sign_password_file:
+            description: File on the host with that key's password or PIN.
+            type: str
+          ca:
+            description: File with the authorities that the registry's certificate is from.
+            type: str
+          plain_http:
+            description: Whether the registry is spoken to without TLS.
             type: bool
+          token_hosts:
+            description: Further hosts that the registry's credentials may be sent to, for tokens.
+            type: list
+            elements: str
+          auth_file:
+            description: File of credentials on the host, as Docker or podman write it.
+            type: str
+      trust:
+        description: Whose signatures count for what registries serve.
+        type: dict
+        suboptions:
+          keys:
+            description: Folder of public keys on the host, or one file.
+            type: str
+          insecure:
+            description: Whether unsigned images are installed.
+            type: bool
+          not_before:
+            description: Signatures from before this day do not count, such as V(2026-11-01).
+            type: str
+          registries:
+            description: Other rules for registries, by C(host[:port][/prefix]).
+            type: dict
+          drivers:
+            description: Other rules for drivers, by name.
+            type: dict
       signing:
         description: The key that modules are signed with.
         type: dict

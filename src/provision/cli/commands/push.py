@@ -1,0 +1,86 @@
+"""``provision push``."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+from pydantic import ValidationError
+
+from provision.cli import options
+from provision.cli.commands.sign import print_signed
+from provision.cli.keys import KeyOptions, signing_key
+from provision.cli.output import print_json
+from provision.cli.target import Job, job
+from provision.errors import ProvisionError, UsageError
+from provision.image.extract import find_image
+from provision.image.push import Pushed, push
+from provision.pin import PIN_LABEL, Pin
+from provision.pipeline.image_signing import SignedImage, pushed_reference, sign_image
+from provision.pipeline.registry import host_reference
+
+
+@click.command("push")
+@click.argument("image", metavar="IMAGE")
+@click.argument("reference", metavar="[REF]", required=False)
+@click.option("--sign", "signs", is_flag=True, help="Sign what was pushed.")
+@signing_key
+@options.root
+@options.as_json
+def command(
+    *,
+    image: str,
+    reference: str | None,
+    signs: bool,
+    private: KeyOptions,
+    root: Path,
+    as_json: bool,
+) -> None:
+    """Push IMAGE, an artifact image of the engine, to a registry.
+
+    Without REF it goes where hosts look for it: below [registry] address of provision.toml, under
+    a tag of version, flavour, kernel and distro.
+    """
+    with job(root) as work:
+        pin = _pin_of(work, image)
+        name = reference or host_reference(work.settings, pin)
+        if name is None:
+            raise UsageError(
+                "There is no registry to push to.",
+                resolution="Give REF, or set [registry] address in /etc/provision/provision.toml.",
+            )
+        pushed, signed = push_and_sign(work, image, name, pin, private if signs else None)
+    if as_json:
+        print_json({**asdict(pushed), "signed": signed.document() if signed else None})
+        return
+    click.echo(f"{pushed.reference}@{pushed.digest}")
+    if signed is not None:
+        print_signed(signed)
+
+
+def push_and_sign(
+    work: Job, image: str, name: str, pin: Pin, private: KeyOptions | None
+) -> tuple[Pushed, SignedImage | None]:
+    """Push an image, and sign it if there is a key.
+
+    Raises:
+        ProvisionError: One of both failed. The key is opened first, so that nothing is pushed
+            which then can't be signed.
+    """
+    signer = private.signer(work.settings) if private else None
+    pushed = push(work.engine, find_image(work.engine, image).id, name, progress=work.progress)
+    if signer is None:
+        return pushed, None
+    return pushed, sign_image(work.settings, pushed_reference(pushed), signer, expected=pin)
+
+
+def _pin_of(work: Job, image: str) -> Pin:
+    labels = find_image(work.engine, image).labels
+    try:
+        return Pin.model_validate_json(labels.get(PIN_LABEL, ""))
+    except ValidationError as error:
+        raise ProvisionError(
+            f"'{image}' is no artifact image: it has no Pin in its label {PIN_LABEL}.",
+            resolution="Name an image that 'provision build' made.",
+        ) from error

@@ -1,0 +1,42 @@
+"""``provision sign``."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from provision.cli import options
+from provision.cli.keys import KeyOptions, signing_key
+from provision.cli.output import print_fields, print_json
+from provision.cli.target import job
+from provision.pipeline.image_signing import SignedImage, sign_image
+from provision.registry.names import parse_reference
+
+
+@click.command("sign")
+@click.argument("image", metavar="IMAGE")
+@signing_key
+@options.root
+@options.as_json
+def command(*, image: str, private: KeyOptions, root: Path, as_json: bool) -> None:
+    """Sign IMAGE, an artifact image of a registry, beside the signatures that it has.
+
+    Give it by its digest (NAME@sha256:…), as 'provision push' prints it: by a tag, the registry
+    decides what is signed. Signed are the digest, and what the image's Pin says: driver, version,
+    flavour, distro, kernel and architecture.
+    """
+    reference = parse_reference(image)
+    with job(root) as work:
+        signed = sign_image(work.settings, reference, private.signer(work.settings))
+    if as_json:
+        print_json(signed.document())
+    else:
+        print_signed(signed)
+
+
+def print_signed(signed: SignedImage) -> None:
+    """Print what was signed, for people."""
+    facts = [(name, value) for name, value in asdict(signed.facts).items()]
+    print_fields([("signed", signed.reference), ("signature", signed.signature), *facts])

@@ -1,0 +1,282 @@
+"""Signed images between a real registry, cosign and hosts: both read what the other one writes."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import requests
+
+from kit.agent_host import AgentHost
+from kit.cache import cached
+from kit.hosts import DISTRO, OLD_KERNEL, SMALL_DRIVER
+from kit.probe import need, need_programs
+from kit.process import run
+from kit.product import Provision
+from kit.registry import serving_registry
+from kit.repackaged import download
+from provision.errors import ProvisionError
+from provision.fetch import UnreachableError
+from provision.pipeline.image_signing import open_signer
+from provision.registry import transport
+from provision.registry.client import Client
+from provision.registry.documents import OCI_MANIFEST, Descriptor
+from provision.registry.names import parse_reference
+from provision.registry.signature import generate_key, load_keys
+from provision.registry.tokens import Access
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kit.engine import Engine
+
+_TARGET = (SMALL_DRIVER, "--kernel", OLD_KERNEL, "--distro", DISTRO)
+_PASSWORD = "of a test"  # noqa: S105 - of no one
+_INSECURE = ("--insecure-ignore-tlog", "--allow-insecure-registry")
+_PIN = "4711"
+_SOFTHSM = Path("/usr/lib/softhsm/libsofthsm2.so")
+# An address at which no engine is: what is run there needs none.
+_NO_ENGINE = Provision("unix:///nonexistent/docker.sock")
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """A registry with one signed image, and the keys that it is signed with.
+
+    Attributes:
+        address: Of the registry, with the prefix.
+        folder: Where the keys are.
+        built: What 'provision build --push --sign' printed.
+    """
+
+    address: str
+    folder: Path
+    built: dict[str, Any]
+
+    @property
+    def by_digest(self) -> str:
+        """The image, by its digest."""
+        reference = str(self.built["signed"]["reference"])
+        return f"{self.address}/{SMALL_DRIVER}@{reference.rsplit('@', 1)[1]}"
+
+    def host(self, folder: Path, *keys: str, more: str = "") -> AgentHost:
+        """A host that pulls from the registry and never builds."""
+        host = AgentHost.make(folder, running=OLD_KERNEL)
+        host.configure(
+            f'[drivers.{SMALL_DRIVER}]\n[registry]\naddress = "{self.address}"\n'
+            f'[trust]\nkeys = "/etc/provision/trust.d"\n{more}[policy]\nbuild = "never"\n'
+        )
+        trusted = host.root / "etc/provision/trust.d"
+        trusted.mkdir()
+        for key in keys:
+            (trusted / key).write_bytes((self.folder / key).read_bytes())
+        return host
+
+
+@pytest.fixture(scope="module")
+def fleet(
+    engine: Engine,
+    first_small_build: dict[str, Any],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Fleet]:
+    """One image, built, pushed under the name that hosts look for, and signed."""
+    # Built by then: what follows takes no minutes.
+    assert first_small_build["image"]
+    need_programs("docker-registry")
+    folder = tmp_path_factory.mktemp("fleet")
+    provision = Provision(engine.host)
+    password = folder / "password"
+    password.write_text(f"{_PASSWORD}\n")
+    for name in ("fleet", "other"):
+        words = ("--output", folder / name, "--password-file", password)
+        _NO_ENGINE("key", "generate", *words)
+    (folder / "registry").mkdir()
+    with serving_registry(folder / "registry") as registry:
+        address = f"{registry}/drivers"
+        facts = provision.json("resolve", *_TARGET)
+        tag = f"{facts['driver']['version']}-{facts['driver']['flavour']}-{OLD_KERNEL}.debian12"
+        name = f"{address}/{SMALL_DRIVER}:{tag}"
+        signing = ("--sign", "--key", folder / "fleet.key", "--password-file", password)
+        built = provision.build(*_TARGET, "--push", name, *signing)
+        yield Fleet(address, folder, built)
+
+
+@pytest.fixture(scope="module")
+def cosign(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The program cosign of Debian 13; Debian 12 has none."""
+
+    def make(draft: Path) -> None:
+        folder = tmp_path_factory.mktemp("cosign")
+        (deb,) = (one for one in download("trixie", ["cosign"], folder) if "cosign_" in one.name)
+        run(["dpkg-deb", "--extract", deb, folder / "root"])
+        draft.write_bytes((folder / "root/usr/bin/cosign").read_bytes())
+
+    program = cached("cosign-trixie", make)
+    program.chmod(0o755)
+    return program
+
+
+def test_a_host_without_an_engine_pulls_what_is_signed(fleet: Fleet, tmp_path: Path) -> None:
+    host = fleet.host(tmp_path / "host", "fleet.pub")
+    document = _NO_ENGINE.json("apply", "--root", host.root)
+    assert "(from: registry)" in document["actions"][0]["result"]
+    digest12 = fleet.built["digest"].removeprefix("sha256:")[:12]
+    assert host.current(SMALL_DRIVER) == digest12
+    status = _NO_ENGINE.json("status", "--root", host.root)
+    assert host.slot(status, SMALL_DRIVER, OLD_KERNEL)["unsigned"] is None
+    assert _NO_ENGINE.json("apply", "--root", host.root)["changed"] is False
+
+
+def test_a_host_that_trusts_another_key_gets_nothing_and_says_so(
+    fleet: Fleet, tmp_path: Path
+) -> None:
+    host = fleet.host(tmp_path / "host", "other.pub")
+    done = _NO_ENGINE("apply", "--root", host.root, "--json", check=False)
+    assert done.returncode == 1
+    slot = host.slot(json.loads(done.stdout)["status"], SMALL_DRIVER, OLD_KERNEL)
+    assert slot["failure"]["reason"] == "untrusted"
+    assert "no signature of it counts here" in slot["failure"]["message"]
+    store = host.root / "var/lib/provision" / SMALL_DRIVER
+    assert not [path for path in store.iterdir() if path.is_dir() and path.name != "kernels"]
+    status, error = _NO_ENGINE.failure("install", fleet.by_digest, "--root", host.root)
+    assert status == 1
+    assert "by none of the keys" in error["details"]
+
+
+def test_pull_and_search_say_who_signed(fleet: Fleet, tmp_path: Path) -> None:
+    host = fleet.host(tmp_path / "host", "fleet.pub", "other.pub")
+    pulled = _NO_ENGINE.json("pull", fleet.by_digest, "--root", host.root)
+    assert pulled["signed_by"] == "fleet.pub"
+    assert pulled["changed"] is True
+    assert pulled["facts"]["pin"] == fleet.built["digest"]
+    found = _NO_ENGINE.json("search", SMALL_DRIVER, "--verify", "--root", host.root)
+    (image,) = found["images"]
+    assert (image["signed_by"], image["kernel"]) == ("fleet.pub", OLD_KERNEL)
+    _NO_ENGINE("verify", fleet.by_digest, "--root", host.root)
+
+
+def test_cosign_reads_ours_and_we_read_cosigns(fleet: Fleet, cosign: Path, tmp_path: Path) -> None:
+    public = fleet.folder / "fleet.pub"
+    annotation = ("-a", f"driver={SMALL_DRIVER}")
+    run([cosign, "verify", "--key", public, *_INSECURE, *annotation, fleet.by_digest])
+    environment = {"COSIGN_PASSWORD": _PASSWORD, "HOME": str(tmp_path)}
+    prefix = fleet.folder / "cosign"
+    words = ("generate-key-pair", "--output-key-prefix", prefix)
+    run([cosign, *words], env=environment)
+    facts = {**fleet.built["signed"]["facts"]}
+    said = [word for name, value in facts.items() for word in ("-a", f"{name}={value}")]
+    how = ("--tlog-upload=false", "--allow-insecure-registry", "-y", *said)
+    run([cosign, "sign", "--key", f"{prefix}.key", *how, fleet.by_digest], env=environment)
+    host = fleet.host(tmp_path / "host", "cosign.pub")
+    pulled = _NO_ENGINE.json("pull", fleet.by_digest, "--root", host.root)
+    assert pulled["signed_by"] == "cosign.pub"
+    # And ours is still there beside it.
+    run([cosign, "verify", "--key", public, *_INSECURE, *annotation, fleet.by_digest])
+
+
+def test_a_key_in_a_token_signs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    need_programs("softhsm2-util", "openssl")
+    need(_SOFTHSM.exists(), str(_SOFTHSM), ".ci/setup test")
+    (tmp_path / "tokens").mkdir()
+    config = tmp_path / "softhsm2.conf"
+    config.write_text(f"directories.tokendir = {tmp_path}/tokens\n")
+    monkeypatch.setenv("SOFTHSM2_CONF", str(config))
+    monkeypatch.setenv("PKCS11_MODULE_PATH", str(_SOFTHSM))
+    opened = ("--free", "--label", "fleet", "--so-pin", _PIN, "--pin", _PIN)
+    run(["softhsm2-util", "--init-token", *opened])
+    private, public = generate_key(tmp_path / "images", None)
+    named = ("--token", "fleet", "--label", "images", "--id", "01", "--pin", _PIN)
+    run(["softhsm2-util", "--import", private, *named])
+    uri = "pkcs11:token=fleet;object=images"
+    (key,) = load_keys(public)
+    assert key.has_signed(b"hello", open_signer(uri, _PIN.encode)(b"hello"))
+    with pytest.raises(ProvisionError, match="could not sign") as caught:
+        open_signer(uri, lambda: b"0000")(b"hello")
+    assert _PIN not in f"{caught.value.message} {caught.value.details}"
+
+
+class _Unreliable(BaseHTTPRequestHandler):
+    """Cuts each transfer off after a part of it, or lets it trickle, on real sockets."""
+
+    content = bytes(range(256)) * 8192
+    part = 700_000
+    trickles = False
+
+    def do_GET(self) -> None:
+        wanted = self.headers.get("Range", "bytes=0-").removeprefix("bytes=").rstrip("-")
+        rest = self.content[int(wanted) :]
+        self.send_response(206 if int(wanted) else 200)
+        self.send_header("Content-Length", str(len(rest)))
+        self.send_header("Content-Range", f"bytes {wanted}-{len(self.content) - 1}/*")
+        self.end_headers()
+        with suppress(OSError):
+            if self.trickles:
+                for at in range(len(rest)):
+                    self.wfile.write(rest[at : at + 1])
+                    time.sleep(0.05)
+            self.wfile.write(rest[: self.part])
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def unreliable(monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
+    """The client of a registry that is `_Unreliable`."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Unreliable)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setattr(transport, "_PAUSE", 0.01)
+    reference = parse_reference(f"127.0.0.1:{server.server_port}/demo:1")
+    yield Client(transport.Transport(reference.api_host, Access(), lambda: None), reference)
+    server.shutdown()
+    server.server_close()
+
+
+def _descriptor() -> Descriptor:
+    digest = hashlib.sha256(_Unreliable.content).hexdigest()
+    size = len(_Unreliable.content)
+    return Descriptor(mediaType="x/y", digest=f"sha256:{digest}", size=size)
+
+
+def test_a_connection_that_is_cut_off_is_taken_up_again(unreliable: Client, tmp_path: Path) -> None:
+    unreliable.download(_descriptor(), tmp_path / "blob")
+    assert (tmp_path / "blob").read_bytes() == _Unreliable.content
+
+
+def test_a_connection_that_trickles_is_given_up(
+    unreliable: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_Unreliable, "trickles", True)
+    monkeypatch.setattr(transport, "_BODY_SECONDS", 0.3)
+    monkeypatch.setattr(transport, "_SLOWEST", 1 << 30)
+    begun = time.monotonic()
+    with pytest.raises(UnreachableError) as caught:
+        unreliable.download(_descriptor(), tmp_path / "blob")
+    assert "takes too long" in (caught.value.details or "")
+    assert time.monotonic() - begun < 30
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_openssl_reads_ours(fleet: Fleet, tmp_path: Path) -> None:
+    """With nothing but the standard's own words: a payload, its signature, a public key."""
+    registry, _, prefix = fleet.address.partition("/")
+    base = f"http://{registry}/v2/{prefix}/{SMALL_DRIVER}"
+    tag = fleet.by_digest.rsplit("@", 1)[1].replace(":", "-")
+    accept = {"Accept": OCI_MANIFEST}
+    manifest = requests.get(f"{base}/manifests/{tag}.sig", headers=accept, timeout=10).json()
+    layer = manifest["layers"][0]
+    payload, signature = tmp_path / "payload", tmp_path / "signature"
+    payload.write_bytes(requests.get(f"{base}/blobs/{layer['digest']}", timeout=10).content)
+    encoded = layer["annotations"]["dev.cosignproject.cosign/signature"]
+    signature.write_bytes(base64.b64decode(encoded))
+    key = ("-verify", fleet.folder / "fleet.pub", "-signature", signature)
+    assert "Verified OK" in run(["openssl", "dgst", "-sha256", *key, payload]).stdout

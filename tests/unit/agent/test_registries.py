@@ -1,0 +1,135 @@
+"""What becomes of a host whose registry has something: taken, refused, or built in its place."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from provision.agent import preparing
+from provision.agent.metrics import metrics_text
+from provision.errors import NotFoundError
+from provision.install.state import load_state, update_state
+from provision.pin import Pin
+from provision.pipeline.obtaining import Obtained
+from provision.pipeline.pulling import DowngradeError
+from provision.pipeline.registry import Consent
+from provision.pipeline.resolution import Wanted
+from provision.registry.signature import UntrustedError
+from unit.agent.host import NEWEST, OLDER, Host
+from unit.modules.artifact import KERNEL, make_pin
+
+
+class Registry:
+    """What a registry has for every kernel, in place of the real way to find it.
+
+    Attributes:
+        pin: Of its image; None: it has none.
+        error: Why it is refused.
+        wanted: What was asked for, and what was allowed.
+    """
+
+    def __init__(self, host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.pin: Pin | None = make_pin(version=NEWEST)
+        self.error: Exception | None = None
+        self.wanted: list[tuple[Wanted, Consent]] = []
+        self.host = host
+        monkeypatch.setattr(preparing, "look_for", self.look_for)
+        monkeypatch.setattr(preparing, "obtain_pulled", self.obtain)
+
+    def look_for(self, _settings: object, wanted: Wanted, consent: Consent, **_: object) -> Any:  # noqa: ANN401
+        self.wanted.append((wanted, consent))
+        if self.error is not None:
+            raise self.error
+        return self.pin and SimpleNamespace(image=SimpleNamespace(pin=self.pin))
+
+    def obtain(self, settings: object, trusted: Any, _consent: object, **more: bool) -> Obtained:  # noqa: ANN401
+        resolved = SimpleNamespace(pin=trusted.image.pin)
+        return replace(self.host.obtain(settings, None, resolved, **more), origin="registry")
+
+
+@pytest.fixture
+def registry(host: Host, monkeypatch: pytest.MonkeyPatch) -> Registry:
+    return Registry(host, monkeypatch)
+
+
+def test_what_a_registry_has_is_not_resolved_and_not_built(host: Host, registry: Registry) -> None:
+    result = host.apply()
+    assert result.status.state == "ready"
+    assert "(from: registry)" in result.outcomes[0].result
+    assert host.wanted == []
+    ((wanted, consent),) = registry.wanted
+    assert (wanted.kernel, consent.allow_downgrade) == (KERNEL, False)
+
+
+def test_what_no_registry_has_is_built(host: Host, registry: Registry) -> None:
+    registry.pin = None
+    assert host.apply().status.state == "ready"
+    assert [wanted.kernel for wanted in host.wanted] == [KERNEL]
+
+
+@pytest.mark.parametrize("error", [UntrustedError, DowngradeError])
+def test_what_is_refused_is_said_everywhere_and_nothing_is_built(
+    host: Host, registry: Registry, error: type[UntrustedError]
+) -> None:
+    registry.error = error("no signature of it counts here", resolution="sign it", details="why")
+    result = host.apply()
+    assert (result.status.state, result.status.exit_code) == ("failed", 1)
+    assert host.wanted == []
+    slot = host.slot(KERNEL)
+    assert (slot.state, slot.reason, slot.resolution) == (
+        "failed",
+        "no signature of it counts here",
+        "sign it",
+    )
+    failure = load_state(host.layout).of(KERNEL).failure
+    assert failure is not None
+    assert (failure.reason, failure.details) == ("untrusted", "why")
+    assert 'reason="untrusted"} 1' in metrics_text(result.status)
+    assert not host.layout.current.exists()
+    # It is asked for again, because what is there may be signed by then.
+    registry.error = None
+    assert host.apply().status.state == "ready"
+
+
+def test_a_host_that_never_builds_says_what_is_missing(host: Host, registry: Registry) -> None:
+    registry.error = NotFoundError("No registry has demo", resolution="push it")
+    result = host.apply()
+    assert (result.status.state, result.status.exit_code) == ("missing", 3)
+    assert host.wanted == []
+
+
+def test_a_refused_update_costs_nothing(ready: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = Registry(ready, monkeypatch)
+    registry.error = UntrustedError("refused")
+    result = ready.apply(update=True)
+    assert result.outcomes[0].error is not None
+    assert result.status.is_ready
+
+
+def test_what_was_rolled_back_from_is_not_taken_from_a_registry(
+    ready: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry = Registry(ready, monkeypatch)
+    digest = ready.layout.linked(ready.layout.current)
+    assert digest is not None
+    state = load_state(ready.layout)
+    registry.pin = make_pin(version=NEWEST)
+    rejected = replace(state.of(KERNEL), rejected=(registry.pin.short_digest,), inputs=None)
+    update_state(ready.layout, lambda s: s.updated(KERNEL, rejected))
+    result = ready.apply()
+    failures = [one.failure for one in result.outcomes if one.failure]
+    assert [failure.reason for failure in failures] == ["rejected"]
+    assert ready.layout.linked(ready.layout.current) == digest
+
+
+def test_the_newest_of_a_registry_is_left_alone(
+    ready: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry = Registry(ready, monkeypatch)
+    registry.pin = make_pin(version=OLDER)
+    result = ready.apply(update=True)
+    assert [one.result for one in result.outcomes] == [f"{OLDER} is the newest"]
+    assert len(registry.wanted) == 1

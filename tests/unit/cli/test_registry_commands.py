@@ -1,0 +1,276 @@
+"""The commands about registries, on a registry in memory: what they do, print and refuse."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provision.cli.commands import install, pull, search, verify
+from provision.image.engine import Image
+from provision.pin import PIN_LABEL
+from provision.pipeline import image_signing
+from provision.pipeline import registry as registries
+from provision.pipeline.registry import tag_of
+from provision.pipeline.settings import Settings
+from provision.registry.client import Client
+from provision.registry.images import facts_of
+from provision.registry.names import Reference
+from provision.registry.signature import load_keys
+from provision.run import Completed
+from unit.cli.outcome import Outcome
+from unit.image.fake_engine import FakeEngine
+from unit.modules.artifact import KERNEL, make_artifact, make_pin, write
+from unit.registry.memory import MemoryRegistry, layer_of, new_key, public_pem
+
+Call = Callable[..., Outcome]
+KEY = new_key()
+PIN = make_pin()
+ADDRESS = "registry.example/drivers"
+NAME = f"{ADDRESS}/demo:{tag_of(PIN).text}"
+
+
+@pytest.fixture
+def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MemoryRegistry:
+    """A registry with one image, which every command talks to."""
+    registry = MemoryRegistry()
+    make_artifact(tmp_path / "artifact", pin=PIN)
+    registry.have_image(PIN, [layer_of(tmp_path / "artifact")], tag_of(PIN).text)
+    real = registries.connect
+
+    def connect(settings: Settings, reference: Reference) -> Client:
+        client = real(settings, reference)
+        client.transport.session = registry.session()
+        client.transport.credentials = lambda: None
+        client.transport.sleep = registry.slept.append
+        return client
+
+    for module in (install, pull, search, verify):
+        monkeypatch.setattr(module, "connect", connect)
+    monkeypatch.setitem(image_signing.sign_image.__kwdefaults__ or {}, "connected", connect)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return registry
+
+
+@pytest.fixture
+def signed(registry: MemoryRegistry, host: Path) -> MemoryRegistry:
+    """The same, signed, and a host that trusts the key."""
+    digest = registry.client(NAME).manifest(tag_of(PIN).text).digest
+    registry.sign(digest, facts_of(PIN, 1_790_000_000), KEY)
+    write(host / "etc/provision/trust.d/fleet.pub", public_pem(KEY))
+    text = f'[registry]\naddress = "{ADDRESS}"\n[trust]\nkeys = "/etc/provision/trust.d"\n'
+    write(host / "etc/provision/provision.toml", text.encode())
+    return registry
+
+
+@pytest.mark.usefixtures("signed")
+def test_pull_puts_what_is_signed_into_the_store(call: Call, host: Path) -> None:
+    words = ("pull", NAME, "--root", host)
+    planned = call(*words, "--dry-run", "--json").document
+    assert (planned["entry"], planned["changed"], planned["signed_by"]) == (
+        None,
+        False,
+        "fleet.pub",
+    )
+    document = call(*words, "--json").document
+    assert (document["changed"], document["digest"]) == (True, PIN.digest)
+    assert document["facts"]["kernel"] == KERNEL
+    assert Path(document["entry"]).name == PIN.short_digest
+    assert call(*words, "--json").document["changed"] is False
+    assert "fleet.pub" in call(*words).out
+
+
+@pytest.mark.usefixtures("registry")
+def test_what_is_unsigned_needs_leave(call: Call, host: Path) -> None:
+    words = ("pull", NAME, "--root", host, "--json")
+    refused = call(*words)
+    assert refused.code == 1
+    assert "[trust] keys" in refused.document["error"]["resolution"]
+    assert not (host / "var").exists()
+    allowed = call(*words, "--insecure").document
+    assert (allowed["signed_by"], allowed["facts"]) == (None, None)
+
+
+@pytest.mark.usefixtures("signed")
+def test_install_pulls_and_switches(call: Call, host: Path) -> None:
+    words = ("install", NAME, "--root", host, "--json")
+    planned = call(*words, "--dry-run").document
+    assert [change["kind"] for change in planned["changes"]] == ["unpack"]
+    document = call(*words).document
+    assert document["changed"] is True
+    assert (host / "var/lib/provision/demo/current").is_symlink()
+    assert call(*words).document["changed"] is False
+    assert call(*words, "--dry-run").document["changes"] == []
+
+
+@pytest.mark.usefixtures("signed")
+def test_verify_downloads_and_keeps_nothing(call: Call, host: Path) -> None:
+    document = call("verify", NAME, "--root", host, "--json").document
+    assert (document["digest"], document["findings"]) == (PIN.digest, [])
+    assert not (host / "var").exists()
+
+
+def test_search_lists_what_hosts_look_for(
+    call: Call, host: Path, signed: MemoryRegistry, tmp_path: Path
+) -> None:
+    other = make_pin(version="9.9")
+    signed.have_image(other, [layer_of(tmp_path / "artifact")], tag_of(other).text)
+    signed.have_manifest({}, "latest")
+    words = ("search", "demo", "--root", host)
+    images = call(*words, "--json").document["images"]
+    assert [image["version"] for image in images] == ["1.2", "9.9"]
+    assert {image["distro"] for image in images} == {"debian12"}
+    first, second = call(*words, "--verify", "--json").document["images"]
+    assert (first["signed_by"], first["refused"]) == ("fleet.pub", None)
+    assert second["refused"] == "it has no signature"
+    assert "it has no signature" in call(*words, "--verify").out
+    assert call(*words, "--kernel", "6.6", "--json").document["images"] == []
+    assert "no image that hosts" in call(*words, "--kernel", "6.6").out
+
+
+def test_search_needs_a_registry(call: Call, host: Path) -> None:
+    refused = call("search", "demo", "--root", host, "--json")
+    assert refused.code == 2
+    assert "--registry" in refused.document["error"]["resolution"]
+
+
+def make_keys(call: Call, tmp_path: Path, *words: object) -> dict[str, Any]:
+    (tmp_path / "password").write_text("a password\n")
+    given = words or ("--password-file", tmp_path / "password")
+    found = call("key", "generate", "--output", tmp_path / "new", *given, "--json")
+    assert found.code == 0, found.out
+    return found.document
+
+
+def test_a_key_is_made_once(call: Call, tmp_path: Path) -> None:
+    made = make_keys(call, tmp_path)
+    assert made["encrypted"] is True
+    assert load_keys(Path(made["public"]))
+    again = call("key", "generate", "--output", tmp_path / "new", "--no-password", "--json")
+    assert again.code == 1
+    assert "is there already" in again.document["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "no terminal to ask"),
+        (("--no-password", "--password-fd", "9"), "can't be given together"),
+        (("--password-fd", "987"), "descriptor 987 can't be read"),
+    ],
+)
+def test_a_password_has_to_come_from_somewhere(
+    call: Call, tmp_path: Path, words: tuple[str, ...], said: str
+) -> None:
+    refused = call("key", "generate", "--output", tmp_path / "new", *words, "--json")
+    assert refused.code == 2
+    assert said in refused.document["error"]["message"]
+    assert list(tmp_path.glob("new*")) == []
+
+
+def test_a_password_comes_by_a_descriptor(call: Call, tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.write(writer, b"a password\n")
+    os.close(writer)
+    made = make_keys(call, tmp_path, "--password-fd", reader)
+    os.close(reader)
+    assert b"ENCRYPTED" in Path(made["private"]).read_bytes()
+
+
+def test_sign_adds_a_signature(
+    call: Call, host: Path, registry: MemoryRegistry, tmp_path: Path
+) -> None:
+    made = make_keys(call, tmp_path)
+    digest = registry.client(NAME).manifest(tag_of(PIN).text).digest
+    by_digest = f"{ADDRESS}/demo@{digest}"
+    words = ("sign", by_digest, "--key", made["private"], "--root", host)
+    password = ("--password-file", tmp_path / "password")
+    document = call(*words, *password, "--json").document
+    assert document["reference"] == by_digest
+    assert document["facts"]["pin"] == PIN.digest
+    assert document["signature"].endswith(".sig")
+    assert "serial" in call(*words, *password).out
+    (tmp_path / "wrong").write_text("another\n")
+    refused = call(*words, "--password-file", tmp_path / "wrong", "--json")
+    assert refused.code == 1
+    pulled = call(
+        "pull", by_digest, "--root", host, "--public-key", made["public"], "--json"
+    ).document
+    assert pulled["signed_by"] == "new.pub"
+
+
+def test_sign_needs_a_key(call: Call, host: Path, registry: MemoryRegistry) -> None:
+    refused = call("sign", NAME, "--root", host, "--json")
+    assert refused.code == 1
+    assert "sign_key" in refused.document["error"]["resolution"]
+    assert registry.asked == []
+
+
+def test_push_signs_what_it_pushed_and_nothing_else(
+    call: Call, host: Path, registry: MemoryRegistry, engine: FakeEngine, tmp_path: Path
+) -> None:
+    made = make_keys(call, tmp_path)
+    write(host / "etc/provision/provision.toml", f'[registry]\naddress = "{ADDRESS}"\n'.encode())
+    digest = registry.client(NAME).manifest(tag_of(PIN).text).digest
+    engine.conversation = [{"aux": {"Digest": digest}}]
+    words = ("push", PIN.image, "--root", host, "--json", "--sign", "--key", made["private"])
+    password = ("--password-file", tmp_path / "password")
+    document = call(*words, *password).document
+    assert (document["reference"], document["digest"]) == (NAME, digest)
+    assert document["signed"]["reference"].endswith(f"@{digest}")
+    # The registry shows another image by now.
+    other = make_pin(version="6")
+    engine.conversation = [
+        {"aux": {"Digest": registry.have_image(other, [layer_of(tmp_path / "artifact")])}}
+    ]
+    refused = call(*words, *password)
+    assert refused.code == 1
+    assert "it is not the image that was pushed" in refused.document["error"]["message"]
+
+
+def test_push_takes_artifact_images_only(call: Call, host: Path, engine: FakeEngine) -> None:
+    engine.have(Image("sha256:7", ("busybox:1",), labels={PIN_LABEL: "{}"}))
+    refused = call("push", "busybox:1", "r.example/x:1", "--root", host, "--json")
+    assert refused.code == 1
+    assert "is no artifact image" in refused.document["error"]["message"]
+    assert engine.calls == []
+
+
+def test_a_key_in_a_token_signs_by_openssl(
+    call: Call,
+    host: Path,
+    registry: MemoryRegistry,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "pin").write_text("1234\n")
+    asked: list[tuple[tuple[str, ...], bytes | None]] = []
+
+    def openssl(argv: tuple[str, ...], *, stdin: bytes | None = None, **_: object) -> Completed:
+        asked.append((tuple(argv), stdin))
+        Path(argv[argv.index("-out") + 1]).write_bytes(b"signature")
+        return Completed(tuple(argv), 0, "", "")
+
+    monkeypatch.setattr(image_signing, "run", openssl)
+    monkeypatch.setattr(
+        "provision.modules.signing_key.run", lambda *_a, **_k: Completed((), 0, "", "")
+    )
+    monkeypatch.delenv("KBUILD_SIGN_PIN", raising=False)
+    words = ("sign", NAME, "--root", host, "--key", "pkcs11:token=fleet;object=images")
+    found = call(*words, "--password-file", tmp_path / "pin", "--json")
+    assert found.code == 0, found.out
+    ((argv, stdin),) = asked
+    assert stdin == b"1234\n"
+    assert "pkcs11:token=fleet;object=images" in argv
+    assert not [word for word in argv if "1234" in word]
+    tag = found.document["signature"].rsplit(":", 1)[1]
+    (layer,) = json.loads(registry.manifests[tag])["layers"]
+    (signature,) = layer["annotations"].values()
+    assert base64.b64decode(signature) == b"signature"
+    with_pin = call("sign", NAME, "--root", host, "--key", "pkcs11:token=x?pin-value=1", "--json")
+    assert with_pin.code == 2
