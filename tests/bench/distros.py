@@ -13,6 +13,7 @@ import tempfile
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -131,40 +132,33 @@ def _driver(folder: Path) -> Path:
 
 
 @contextmanager
-def _hosts(scene: Scene) -> Iterator[list[_Host]]:
-    """A host of each family, while its mirror and the driver's server run."""
+def _host_of(scene: Scene, family: str) -> Iterator[_Host]:
+    """A host of a family, while its mirror and the driver's server run."""
     folder = Path(tempfile.mkdtemp(dir=scene.folder))
     source = _driver(folder / "files")
-    sites = {"dnf": site_of(rocky_9()), "zypper": site_of(leap_15())}
-    with (
-        served(source.parent) as url,
-        served(sites["dnf"].mirror()) as dnf,
-        served(sites["zypper"].mirror()) as zypper,
-    ):
-        catalogue = folder / "drivers"
+    site = site_of(leap_15() if family == "zypper" else rocky_9())
+    distro = site.distro
+    root, catalogue = folder / family, folder / "drivers"
+    (root / "etc/provision").mkdir(parents=True)
+    # Of the machine itself: which mirrors it has, and whose keys.
+    for name in ("etc/apt", "usr/share/keyrings"):
+        shutil.copytree(Path("/", name), root / name, symlinks=True)
+    with served(source.parent) as url, served(site.mirror()) as mirror:
         write_made_up(catalogue, {_VERSION: source}, url)
-
-        def host(family: str, os_release: str, distro: str | None, kernel: str) -> _Host:
-            root = folder / family
-            (root / "etc/provision").mkdir(parents=True)
-            (root / "etc/os-release").write_text(os_release)
-            (root / "etc/provision/provision.toml").write_text(_CONFIG)
-            # Of the machine itself: which mirrors it has, and whose keys.
-            for name in ("etc/apt", "usr/share/keyrings"):
-                shutil.copytree(Path("/", name), root / name, symlinks=True)
-            return _Host(family, root, distro, kernel, catalogue)
-
-        made = [host("apt", "ID=debian\nVERSION_ID=12\n", DISTRO, OLD_KERNEL)]
-        for (family, site), mirror in zip(sites.items(), (dnf, zypper), strict=True):
-            distro = site.distro
+        config, os_release = _CONFIG, distro.os_release
+        named: str | None = distro.name
+        kernel = distro.headers.kernel
+        if family == "apt":
+            os_release, named, kernel = "ID=debian\nVERSION_ID=12\n", DISTRO, OLD_KERNEL
+        elif family == "tree":
+            config, os_release, named = _CONFIG + _TREE, "ID=vendor\nVERSION_ID=1\n", None
+            kernel = _unpack_tree(site.mirror(), kernel, root / "srv/build")
+        else:
             image = release_of(find_distro(distro.name))[1].image
             site.load(scene.engine, image, mirror)
-            made.append(host(family, distro.os_release, distro.name, distro.headers.kernel))
-        headers = sites["dnf"].distro.headers.kernel
-        release = _unpack_tree(sites["dnf"].mirror(), headers, folder / "tree/srv/build")
-        tree = host("tree", "ID=vendor\nVERSION_ID=1\n", None, release)
-        (tree.root / "etc/provision/provision.toml").write_text(_CONFIG + _TREE)
-        yield [*made, tree]
+        (root / "etc/os-release").write_text(os_release)
+        (root / "etc/provision/provision.toml").write_text(config)
+        yield _Host(family, root, named, kernel, catalogue)
 
 
 def _unpack_tree(mirror: Path, kernel: str, build: Path) -> str:
@@ -187,14 +181,13 @@ def _unpack_tree(mirror: Path, kernel: str, build: Path) -> str:
     return release
 
 
-def _measure(scene: Scene) -> Iterator[Row]:
-    with _hosts(scene) as hosts:
-        for host in hosts:
-            if host.family in _SOLVED:
-                yield _solving(scene, host)
-            host.provision(scene).build(*host.words)
-            yield from _again(scene, host)
-            yield _making(scene, host)
+def _measure(scene: Scene, family: str) -> Iterator[Row]:
+    with _host_of(scene, family) as host:
+        if family in _SOLVED:
+            yield _solving(scene, host)
+        host.provision(scene).build(*host.words)
+        yield from _again(scene, host)
+        yield _making(scene, host)
 
 
 def _again(scene: Scene, host: _Host) -> list[Row]:
@@ -274,8 +267,10 @@ def _before_make(scene: Scene, host: _Host) -> tuple[Path, str]:
     return tree, build[: build.index("\n\n")].replace("\\\n", " ")
 
 
-_NAMES = (
-    *(f"solve-{family}" for family in _SOLVED),
-    *(f"{what}-{family}" for family in _FAMILIES for what in ("resolve", "build", "make")),
-)
-GROUPS = (Group(_NAMES, _measure),)
+def _group(family: str) -> Group:
+    first = (f"solve-{family}",) if family in _SOLVED else ()
+    names = (*first, *(f"{what}-{family}" for what in ("resolve", "build", "make")))
+    return Group(names, partial(_measure, family=family))
+
+
+GROUPS = tuple(map(_group, _FAMILIES))

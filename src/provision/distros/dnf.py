@@ -112,7 +112,7 @@ _DOWNLOAD = """\
 rm -rf kept && mkdir kept
 if [ -s of-headers ] && [ -e "$(cat of-headers)" ]; then mv "$(cat of-headers)" kept/; fi
 rm -rf packages origins.txt && mkdir packages && : > origins.txt
-find kept -name '*.rpm' -exec mv {} packages/ ';'
+for file in kept/*.rpm; do [ ! -e "$file" ] || mv "$file" packages/; done
 case $(dnf --version 2> /dev/null | head -n 1) in
     [234].*) run --assumeyes install --downloadonly --destdir=packages @specs@ ;;
     *) run --assumeyes install --downloadonly @specs@
