@@ -56,7 +56,6 @@
     if (cell && cell !== current) select(cell, false);
   });
 
-  let opener = null;
   const open = (id) => {
     const article = byId(id);
     if (!article) return;
@@ -74,10 +73,8 @@
     const link = event.target.closest("a");
     if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
     event.preventDefault();
-    opener = link;
     open(link.hash.slice(1));
   });
-  dialog.addEventListener("close", () => { if (opener) opener.focus(); });
   dialog.addEventListener("click", (event) => { if (event.target === dialog) dialog.close(); });
 
   const filter = () => {

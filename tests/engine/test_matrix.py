@@ -32,7 +32,7 @@ _LONG_BUILD_S = 240
 
 @pytest.fixture(scope="module")
 def drivers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A catalogue with a driver whose newest version fails on the newer kernel alone."""
+    """A catalogue with a driver whose newest version fails only on the newer kernel."""
     with duo_catalogue(tmp_path_factory.mktemp("duo")) as folder:
         yield folder
 

@@ -38,7 +38,7 @@ class SharedLayers:
             yield
 
     def note(self, column: Column, layers: Sequence[str]) -> None:
-        """Remember layers until somebody removes them; the caller is using them."""
+        """Remember layers until they are removed; the caller is using them."""
         if layers:
             text = json.dumps(list(layers))
             name = hashlib.sha256(text.encode()).hexdigest()[:32]

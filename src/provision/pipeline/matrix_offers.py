@@ -36,7 +36,7 @@ def find_offers(
         settings: The host.
         engine: Connects to the engine; called for distros whose kernels only a container can list.
         selection: What is asked for.
-        progress: Told what is looked at.
+        progress: Gets what is looked at.
 
     Raises:
         NotFoundError: A driver or distro is unknown, or a distro's kernels can't be listed and are

@@ -1,7 +1,7 @@
 """What became of each cell of a compatibility matrix: one JSON file a cell.
 
 ``docs/reference/matrix-cell.schema.json`` is made from these types. Files are written whole or not
-at all, by whoever holds the cell's lock; whoever reads them takes none.
+at all, under the cell's lock; reading takes no lock.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SCHEMA = 1
 State = Literal["built", "failed", "not-supported"]
 Reason = Literal["compile", "build", "missing", "failed"]
 _DAY_S = 24 * 3600
-# A cell that nobody has built or looked up for so long says little about today's archives.
+# A result that was not renewed for so long says little about today's archives.
 UNUSED_DAYS = 365.0
 
 DistroName = Annotated[
@@ -174,7 +174,7 @@ class Results:
         return self._cells / row.driver / distro / column.kernel / name
 
     def read(self, cell: Cell) -> Result | None:
-        """Return the result of a cell; None: there is none that can be read.
+        """Return the result of a cell; None: no file can be read.
 
         Raises:
             ProvisionError: A newer provision wrote it.

@@ -55,7 +55,7 @@ class MatrixRun:
         results: Where results are kept.
         how: How to go about it.
         open_engine: Connects to the engine; each thread has a connection of its own.
-        progress: Told what goes on; called by one thread at a time.
+        progress: Gets what goes on; called by one thread at a time.
     """
 
     def __init__(
@@ -205,7 +205,7 @@ class MatrixRun:
         return resolve_pin(self._settings, lambda: engine, wanted, progress=self._telling(cell))
 
     def _still_holds(self, known: Result, resolved: Resolved, engine: Engine) -> bool:
-        """Whether a cell need not be built: the Pin is the same, and nobody asks for it again."""
+        """Whether a cell need not be built: the Pin is the same, and no option asks for it."""
         if known.digest != resolved.pin.digest or not known.is_final:
             return False
         if self._how.retry == "all" or (self._how.retry == "failed" and known.state == "failed"):

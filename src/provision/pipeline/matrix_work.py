@@ -71,7 +71,7 @@ class CellQueue:
         self._since: dict[Cell, float] = {}
 
     def take(self) -> Planned | None:
-        """Return the next cell; None: there is none."""
+        """Return the next cell; None: no cell is left."""
         queue = self._first or self._later
         return queue.popleft() if queue else None
 
@@ -96,7 +96,7 @@ class CellQueue:
         return "first time" if is_new else "again"
 
     def left(self) -> list[Cell]:
-        """Return the cells that nobody took."""
+        """Return the cells that were not taken."""
         return [one.cell for one in (*self._first, *self._later)]
 
 

@@ -123,7 +123,7 @@ def test_wrong_usage_is_said_with_a_way_out(
     assert lab.builds == []
 
 
-def test_trouble_with_the_machine_is_told_and_a_page_is_written(
+def test_trouble_with_the_machine_is_shown_and_a_page_is_written(
     lab: Lab, call: Call, tmp_path: Path
 ) -> None:
     lab.broken[KERNELS[1]] = UnreachableError("no route", resolution="wait", details="tried: x")

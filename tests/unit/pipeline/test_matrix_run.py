@@ -303,7 +303,7 @@ def test_layers_that_another_matrix_builds_on_stay_until_it_is_done(lab: Lab) ->
     with layers.using(column):
         lab.run(cells(["2.0"])[:1])
     assert "RUN-tools" not in lab.removed
-    # By the next run, although it builds nothing; a damaged note harms nobody.
+    # By the next run, although it builds nothing; a damaged note does no harm.
     (note,) = lab.results.folder.glob("layers/*/*.json")
     note.with_name("0.json").write_text("{")
     lab.run(cells(["2.0"])[:1])
@@ -429,7 +429,7 @@ def test_a_run_may_be_killed_at_every_operation(lab: Lab, monkeypatch: pytest.Mo
         assert drafts == []
 
 
-def test_how_far_it_is_is_told(lab: Lab) -> None:
+def test_progress_says_how_far_it_is(lab: Lab) -> None:
     lab.broken[KERNELS[2]] = compile_error()
     lab.run()
     tallies = [event for event in lab.events if isinstance(event, Tally)]
