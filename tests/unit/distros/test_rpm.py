@@ -65,7 +65,8 @@ def test_a_solver_that_knows_no_location_says_the_name_and_the_address() -> None
     below = f"url\thttp://two.example/os/Packages/k/{name}\n"
     assert rpm.parse(f"{listing}{below}".encode()) == rpm.parse(_LISTING.encode())
     # Where the repositories are the image's own, the address is all there is.
-    own = "".join(line for line in f"{listing}{below}".splitlines(True) if line[:4] != "base")
+    lines = f"{listing}{below}".splitlines(keepends=True)
+    own = "".join(line for line in lines if not line.startswith("base"))
     kernel, _ = rpm.parse(own.encode())
     assert (kernel.pinned.repository, kernel.pinned.location) == ("appstream", name)
     assert kernel.urls == (f"http://two.example/os/Packages/k/{name}",)
