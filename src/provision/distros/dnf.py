@@ -131,8 +131,14 @@ query() {
     [ -s files.txt ] || return 0
     sed 's/[.]rpm$//' files.txt | xargs dnf --quiet --cacheonly @options@ repoquery "$@"
 }
-query --qf 'located\t%{repoid}\t%{location}\n' >> origins.txt \
+query --qf 'located\t%{repoid}\t%{location}\n' > located.txt \
     || echo 'where the packages are from is not known'
+# Newer ones of dnf 4 (seen with 4.23) print the tag itself: they know the name and the address.
+if grep -qF '%{location}' located.txt; then
+    query --qf 'located\t%{repoid}\t%{name}-%{version}-%{release}.%{arch}.rpm\n' > located.txt
+    query --location | sed 's|^|url\t|' >> origins.txt
+fi
+cat located.txt >> origins.txt
 """
 # Where mirrors change from run to run, dnf says which one it would take.
 _URLS = r"""

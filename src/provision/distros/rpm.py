@@ -4,7 +4,8 @@ A script ends in a listing (``Script.output``), one record a line, its words sep
 
 * ``installed NAME ARCH EPOCH VERSION RELEASE``: a package of the base image.
 * ``package NAME EPOCH VERSION RELEASE ARCH SIZE SHA256 FILE``: a downloaded one.
-* ``located REPOSITORY LOCATION``: where one came from; the file's name is the location's end.
+* ``located REPOSITORY LOCATION``: where one came from; the file's name is the location's end, or
+  all that is known of it.
 * ``url URL``: an address of one.
 * ``base REPOSITORY URL``: an address of a repository.
 """
@@ -188,7 +189,11 @@ class _Origins:
             bases.setdefault(repository, []).append(url.rstrip("/"))
         return cls(
             installed=frozenset(f"{words[0]}.{words[1]}" for words in records["installed"]),
-            places={_file_name(place): (name, place) for name, place in records["located"]},
+            places={
+                file: (name, _location(place, urls.get(file, ()), bases.get(name, ())))
+                for name, place in records["located"]
+                for file in [_file_name(place)]
+            },
             urls=urls,
             bases=bases,
         )
@@ -198,6 +203,15 @@ class _Origins:
         repository, location = self.places.get(file, ("", file))
         known = [f"{base}/{location}" for base in self.bases.get(repository, [])]
         return tuple(dict.fromkeys([*known, *self.urls.get(file, [])]))
+
+
+def _location(place: str, urls: Iterable[str], bases: Iterable[str]) -> str:
+    """Return where a file is in its repository; without a folder, that of its address is taken."""
+    if "/" in place:
+        return place
+    starts = [f"{base}/" for base in bases]
+    below = (url.removeprefix(start) for url in urls for start in starts if url.startswith(start))
+    return next(below, place)
 
 
 def _file_name(path: str) -> str:

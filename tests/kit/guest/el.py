@@ -57,10 +57,8 @@ mkdir bin dev proc sys root modules
 cp "$(command -v busybox)" bin/busybox
 number=10
 for module in crc32c_generic virtio_blk ext4; do
-    modprobe --set-version "$kernel" --show-depends "$module" | while read -r verb path _; do
-        echo "$path"
-    done
-done | grep '^/' | awk '!seen[$0]++' >order
+    modprobe --set-version "$kernel" --show-depends "$module"
+done | awk '$1 == "insmod" && !seen[$2]++ { print $2 }' >order
 while read -r path; do
     name=$number-$(basename "$path" .xz)
     case $path in
@@ -80,7 +78,6 @@ until [ -b /dev/vda1 ]; do /bin/busybox sleep 0.1; done
 /bin/busybox mount -t ext4 -o ro /dev/vda1 /root
 exec /bin/busybox switch_root /root /sbin/init
 END
-sed -i '1s,.*,#!/bin/busybox sh,' init
 chmod +x init
 find . | cpio --quiet -o -H newc >"$initrd.new"
 mv "$initrd.new" "$initrd"

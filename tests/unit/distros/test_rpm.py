@@ -60,6 +60,20 @@ def test_a_package_of_no_known_origin_is_in_the_closure_too() -> None:
     assert kernel.pinned.location == "kernel-devel-5.14.0-427.el9.x86_64.rpm"
 
 
+def test_a_solver_that_knows_no_location_says_the_name_and_the_address() -> None:
+    """As dnf 4.23; what the address has below that of the repository is the location."""
+    name = "kernel-devel-5.14.0-427.el9.x86_64.rpm"
+    listing = _LISTING.replace(f"Packages/k/{name}", name)
+    below = f"url\thttp://two.example/os/Packages/k/{name}\n"
+    assert rpm.parse(f"{listing}{below}".encode()) == rpm.parse(_LISTING.encode())
+    # Where the repositories are the image's own, the address is all there is.
+    lines = f"{listing}{below}".splitlines(keepends=True)
+    own = "".join(line for line in lines if not line.startswith("base"))
+    kernel, _ = rpm.parse(own.encode())
+    assert (kernel.pinned.repository, kernel.pinned.location) == ("appstream", name)
+    assert kernel.urls == (f"http://two.example/os/Packages/k/{name}",)
+
+
 @pytest.mark.parametrize(
     "line",
     ["package\tgcc", "what\tis\tthis", _LISTING.splitlines()[2].replace("\t21\t", "\tmuch\t")],
