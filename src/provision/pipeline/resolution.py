@@ -25,7 +25,7 @@ from provision.image.solve import list_kernels as solver_kernels
 from provision.image.solve import solve
 from provision.modules.signing import fingerprint
 from provision.pin import BasePin, ClosurePackage, DistroPin, PackagePin, Pin
-from provision.pipeline.following import followed_branches
+from provision.pipeline.following import follow
 from provision.pipeline.settings import Settings
 from provision.pipeline.solving import (
     archive_repositories,
@@ -170,7 +170,7 @@ def resolve_solved(
         NotFoundError: As ``resolve_packaged``.
         ProvisionError: The archive or the engine failed.
     """
-    request = request_of(settings, wanted, progress=progress)
+    request = request_of(settings, wanted, target.distro, progress=progress)
     decision, repositories = _decided(settings, request, target, tree, progress)
     asked = base_request(settings, target.distro, reference=wanted.base)
     base = named_base(asked) or find_base(engine(), asked, progress=progress)
@@ -234,26 +234,28 @@ class _Solved:
     packages: tuple[ClosurePackage, ...]
 
 
-def request_of(settings: Settings, wanted: Wanted, *, progress: Progress = silent) -> Request:
+def request_of(
+    settings: Settings, wanted: Wanted, distro: DistroPin, *, progress: Progress = silent
+) -> Request:
     """Return what is asked for, with the host's kernel where none is named.
 
-    A kind of branch (``lts``) becomes the branches that are of it.
+    A kind of branch (``lts``) becomes the branches that are of it, and for a source that takes any
+    version its vendor is asked which there are.
 
     Raises:
         NotFoundError: None is named, and the host has none; or the driver is unknown.
     """
     facts = read_facts(settings.root)
+    version = None if wanted.version == "latest" else wanted.version
+    followed = follow(
+        settings, wanted.driver, version, distro, chosen=wanted.prefer, progress=progress
+    )
     return Request(
         kernel=wanted.kernel or own_kernel(settings, facts),
         architecture=facts.arch,
-        version=None if wanted.version == "latest" else wanted.version,
-        branches=followed_branches(
-            settings,
-            wanted.driver,
-            wanted.version,
-            is_chosen=wanted.prefer is not None,
-            progress=progress,
-        ),
+        version=version,
+        branches=followed.branches,
+        published=followed.published,
         flavour=wanted.flavour,
         prefer=wanted.prefer,
         force=wanted.force,

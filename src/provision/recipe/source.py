@@ -91,6 +91,11 @@ class Source(Frozen):
     build: dict[Name, Build] = Field(default_factory=dict)
     files: tuple[UserFile, ...] | None = None
 
+    @property
+    def takes_any_version(self) -> bool:
+        """Whether a version that it doesn't list may be asked for."""
+        return False
+
     def build_of(self, flavour: str) -> Build | None:
         """Return how a flavour is built from it; None: as the recipe says for all sources.
 

@@ -113,7 +113,8 @@ def decide(
     kernel = _kernel(request)
     if index is not None and is_complete and tree is None:
         require_headers(index, request.kernel)
-    market = Market(f"{distro.id} {distro.version}", source_names(distro), index)
+    names = source_names(distro)
+    market = Market(f"{distro.id} {distro.version}", names, index, request.published)
     offer = _offer(recipe, flavour, request, market)
     version = offer.version
     _check_kernel(recipe, version, request, index)

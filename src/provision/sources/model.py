@@ -21,11 +21,13 @@ class Market:
         distro: The distro, as messages call it: ``debian 12``.
         names: What recipes call it: its id, ``id:version`` and family.
         index: Its archive; None: it has none of Debian's kind.
+        published: Versions whose files their vendor has, for sources that take any version.
     """
 
     distro: str
     names: tuple[str, ...]
     index: ArchiveIndex | None = None
+    published: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
