@@ -79,11 +79,8 @@ def follow(
         NotFoundError: The driver is unknown.
     """
     recipe = settings.catalogue.entry(driver).recipe
-    names = source_names(distro)
-    takes_any = any(source.takes_any_version and source.fits(names) for source in recipe.sources)
-    is_kind = version is not None and version in CHANNELS
-    is_branch = version is None or len(version.split(".")) <= recipe.upstream.branch_parts
-    if not is_kind and not (takes_any and is_branch):
+    takes_any = _takes_any(recipe, version, distro)
+    if version not in CHANNELS and not takes_any:
         return Followed()
     readings = read_upstream(
         settings,
@@ -102,6 +99,22 @@ def follow(
         branches.followed(version, today()) if version is not None else None,
         published if takes_any else (),
     )
+
+
+def _takes_any(recipe: Recipe, version: str | None, distro: DistroPin) -> bool:
+    """Return whether a source decides about a wish that takes versions which it doesn't list.
+
+    The first source that serves the distro decides what the newest is, and the first that serves a
+    branch about that branch; a whole version needs nobody to say that it exists.
+    """
+    names = source_names(distro)
+    if version in CHANNELS:
+        return any(source.takes_any_version and source.fits(names) for source in recipe.sources)
+    if version is not None and len(version.split(".")) > recipe.upstream.branch_parts:
+        return False
+    serving = (source for source in recipe.sources if source.fits(names, version))
+    first = next(serving, None)
+    return first is not None and first.takes_any_version
 
 
 def files_of(readings: Iterable[Reading]) -> tuple[str, ...]:

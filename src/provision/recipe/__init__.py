@@ -22,6 +22,8 @@ from provision.recipe.source import (
     GitRelease,
     GitReleases,
     RecipeSource,
+    RunfileRelease,
+    RunfileReleases,
     Source,
     UserFile,
 )
@@ -43,6 +45,8 @@ __all__ = [
     "PciMatch",
     "Recipe",
     "RecipeSource",
+    "RunfileRelease",
+    "RunfileReleases",
     "Source",
     "UserFile",
     "Variant",

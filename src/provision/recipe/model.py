@@ -138,6 +138,10 @@ class Installed(Frozen):
 SourceT_co = TypeVar("SourceT_co", covariant=True)
 
 
+# Where NVIDIA's .run has the source of each kind of modules.
+_RUNFILE_FOLDERS = ("kernel", "kernel-open")
+
+
 @dataclass(frozen=True, slots=True)
 class Variant(Generic[SourceT_co]):
     """A flavour from one of a recipe's sources: what is built, and how.
@@ -149,7 +153,8 @@ class Variant(Generic[SourceT_co]):
         licences: SPDX expressions.
         package: Kind ``deb``: the package that has the source.
         build: How it is built.
-        files: Its user space.
+        files: Its user space, besides what the source itself lists.
+        container: How a container asks for it, with the source's own features.
     """
 
     source: SourceT_co
@@ -159,6 +164,7 @@ class Variant(Generic[SourceT_co]):
     package: str | None
     build: Build
     files: tuple[UserFile, ...]
+    container: Container
 
 
 class Recipe(Frozen):
@@ -222,7 +228,15 @@ class Recipe(Frozen):
                 continue
             package = (build.package or shared.package) if source.kind == "deb" else None
             files = self.files if source.files is None else source.files
-            yield Variant(source, label, flavour, shared.licences, package, build, files)
+            licences, container = shared.licences, self._container_with(source)
+            yield Variant(source, label, flavour, licences, package, build, files, container)
+
+    def _container_with(self, source: RecipeSource) -> Container:
+        if not source.features:
+            return self.container
+        return self.container.model_copy(
+            update={"features": {**self.container.features, **source.features}}
+        )
 
     def variant(
         self, distro: Collection[str], flavour: str, version: str
@@ -274,6 +288,13 @@ class Recipe(Frozen):
             variants = list(self.variants(None, name))
             if not variants:
                 yield f"flavours.{name}.build is missing, and no source builds that flavour itself"
+            tops = {v.label: v.build.directory for v in variants if v.source.kind == "runfile"}
+            for label, directory in tops.items():
+                if directory.partition("/")[0] not in _RUNFILE_FOLDERS:
+                    yield (
+                        f"the source '{label}' builds '{name}' in '{directory}': a .run has its"
+                        f" source in {' and '.join(_RUNFILE_FOLDERS)}"
+                    )
             has_use = "deb" in kinds
             lacks = any(v.source.kind == "deb" and v.package is None for v in variants)
             if lacks or (flavour.package is not None and not has_use):
@@ -296,14 +317,21 @@ class Recipe(Frozen):
             for feature in self.container.driver_feature
             if self.installed is not None and feature not in self.installed.features
         ]
-        files = [*self.files, *(f for source in self.sources for f in source.files or ())]
-        wanted += [(f"files {file.source}", f) for file in files for f in file.features]
+        wanted += [(f"files {file.source}", f) for file in self.files for f in file.features]
+        own = [
+            f"files {file.source} of the source '{label}' names the feature '{feature}', which"
+            " neither container.features nor the source has"
+            for label, source in zip(self.labels, self.sources, strict=True)
+            for file in source.files or ()
+            for feature in file.features
+            if feature not in {**known, **source.features}
+        ]
         unknown = [
             f"{where} names the feature '{feature}', which container.features lacks"
             for where, feature in wanted
             if feature not in known
         ]
-        return [*unknown, *lacking]
+        return [*unknown, *own, *lacking]
 
 
 def _claimed_by_both(one: RecipeSource, other: RecipeSource) -> str | None:

@@ -19,7 +19,7 @@ _TAGGED = re.compile(r"SHA256 \((.+)\) = ([0-9A-Fa-f]{64})")
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
-def published_sum(url: str, *, checksums: str) -> str:
+def published_sum(url: str, checksums: str) -> str:
     """Return the sha256 of a file as its vendor publishes it.
 
     Who may write there is what HTTPS says, so plain HTTP is refused, but on this machine itself.

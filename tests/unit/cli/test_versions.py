@@ -311,11 +311,45 @@ def test_a_source_that_takes_any_version_offers_what_has_files(site: Site, vendo
     assert document["chosen"] == "535.261.03"
 
 
+@pytest.mark.parametrize(
+    ("wish", "is_asked"),
+    [(None, False), ("535", False), ("580", True), ("580.1", False), ("lts", True)],
+)
+def test_what_the_distros_packages_decide_is_asked_of_no_vendor(
+    site: Site,
+    vendor: Mirror,
+    monkeypatch: pytest.MonkeyPatch,
+    wish: str | None,
+    *,
+    is_asked: bool,
+) -> None:
+    any_version = property(lambda source: source.kind == "git")
+    monkeypatch.setattr(Source, "takes_any_version", any_version)
+    path = site.tmp_path / "catalogue/demo/driver.toml"
+    several = f"""[[source]]
+kind = "deb"
+versions = "<560"
+[[source]]
+kind = "git"
+[[source.releases]]
+version = "570.1"
+url = "https://git.example/a"
+commit = "{"1" * 40}"
+sha256 = "{"2" * 64}"
+"""
+    path.write_text(path.read_text().replace('[source]\nkind = "deb"\n', several))
+    found = follow(site.settings(), "demo", wish, DEBIAN)
+    assert bool(vendor.asked) is is_asked
+    assert found.published == (("595.84",) if is_asked else ())
+
+
 @pytest.mark.usefixtures("any_version")
 def test_a_request_is_answered_with_what_has_files(site: Site) -> None:
     request = request_of(site.settings(), Wanted("demo", version="production"), DEBIAN)
     recipe = site.settings().catalogue.entry("demo").recipe
-    market = Market("debian 12", ("debian",), site.open_index(), request.published)
+    index = site.open_index()
+    market = Market("debian 12", ("debian",), index, published=request.published)
     found = [offer.version for offer in offers_of(recipe, "open", market)]
     assert found == ["595.84", "535.261.03"]
     assert suitable_versions(recipe, found, request) == (found, ["535.261.03"])
+    index.close()
