@@ -17,10 +17,19 @@ from provision.pin import (
     PackagePin,
     PackageSource,
     Pin,
+    RunfileSource,
     Source,
     TreePin,
 )
-from provision.recipe import ArchiveReleases, DebSource, GitReleases, Recipe, RecipeSource, Variant
+from provision.recipe import (
+    ArchiveReleases,
+    DebSource,
+    GitReleases,
+    Recipe,
+    RecipeSource,
+    RunfileReleases,
+    Variant,
+)
 from provision.render import Templates, load_templates, load_tree_templates
 from provision.sources import tools_of
 
@@ -155,6 +164,10 @@ def _sources(variant: Variant[RecipeSource], version: str) -> tuple[Source, ...]
     source = variant.source
     if isinstance(source, ArchiveReleases | GitReleases):
         return tuple(release.source() for release in source.releases if release.version == version)
+    if isinstance(source, RunfileReleases):
+        url = f"https://vendor.example/NVIDIA-Linux-x86_64-{version}.run"
+        run = {"url": url, "sha256": _sha256("run"), "version": version, "architecture": "x86_64"}
+        return (RunfileSource.model_validate(run),)
     assert isinstance(source, DebSource)
     names = (str(variant.package), *source.userspace, *source.companions)
     return tuple(

@@ -11,8 +11,7 @@ from provision.config import Config
 from provision.errors import ProvisionError
 from provision.image.packages import PackageStore
 from provision.pin import RunfileSource
-from provision.pipeline import resolution
-from provision.pipeline.resolution import Wanted
+from provision.pipeline import runfiles
 from provision.pipeline.runfiles import have_parts
 from provision.pipeline.settings import Settings
 from provision.progress import silent
@@ -108,9 +107,9 @@ def test_the_record_of_sums_lies_beside_the_store(
         asked.append((url, sums, state, again))
         return "a" * 64
 
-    monkeypatch.setattr(resolution, "known_sum", answer)
+    monkeypatch.setattr(runfiles, "known_sum", answer)
     beside = settings.root / "var/lib/provision"
     for writable, place in ((True, beside), (False, settings.state)):
-        monkeypatch.setattr(resolution, "is_writable", lambda _, answer=writable: answer)
-        resolution.vendor_sums(settings, Wanted("nvidia", update=True), silent)("u", "s")
+        monkeypatch.setattr(runfiles, "is_writable", lambda _, answer=writable: answer)
+        runfiles.vendor_sums(settings, again=True)("u", "s")
         assert asked.pop() == ("u", "s", place, True)

@@ -67,6 +67,16 @@ def test_a_sum_alone_is_not_that_of_any_file(vendor: tuple[Path, str]) -> None:
         published_sum(f"{url}/{NAME}", f"{url}/sums")
 
 
+def test_a_file_without_a_published_sum_is_answered_with_what_to_write(
+    vendor: tuple[Path, str],
+) -> None:
+    _folder, url = vendor
+    with pytest.raises(NotFoundError, match="publishes no checksum of") as caught:
+        published_sum(f"{url}/{NAME}", f"{url}/{NAME}.sha256sum")
+    assert "'sha256'" in str(caught.value.resolution)
+    assert "404" in str(caught.value.details)
+
+
 def test_two_sums_of_one_file_are_refused(vendor: tuple[Path, str]) -> None:
     folder, url = vendor
     (folder / "sums").write_text(f"{SUM}  {NAME}\n{'0' * 64}  {NAME}\n")
