@@ -77,11 +77,14 @@ class _Source(Frozen):
         arch: What ``{arch}`` is, by architecture as ``uname -m`` prints it; that itself, where
             nothing is said.
         distros: Patterns of the distros that it is for, such as ``rhel:9*``; any, if empty.
+        files: Whether each version that it names has a file where the recipe's sources that take
+            any version look for it; such a version is offered without an edit of the recipe.
     """
 
     url: Address
     arch: dict[str, str] = Field(default_factory=dict)
     distros: tuple[str, ...] = ()
+    files: bool = False
 
     def named(self, machine: str) -> str:
         """Return what the source calls an architecture."""

@@ -94,9 +94,9 @@ class Host:
         (self.catalogue / "demo/driver.toml").write_text(recipe)
 
     def versions(self, *words: str) -> Completed:
-        options: list[str | Path] = ["--root", self.root, "--catalogue", self.catalogue, *words]
+        command = [sys.executable, "-m", "provision", "versions", "demo", *words]
         return run(
-            [sys.executable, "-m", "provision", "versions", "demo", *options],
+            [*command, "--root", self.root, "--catalogue", self.catalogue],
             check=False,
             env={"XDG_CACHE_HOME": str(self.cache)},
         )

@@ -7,7 +7,7 @@ is an error that says who said what, and when.
 
 from __future__ import annotations
 
-import re
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -16,14 +16,12 @@ from pydantic import ConfigDict, Field, StringConstraints
 
 from provision.documents import Frozen, load_json
 from provision.errors import ConfigError, NotFoundError, ProvisionError
-from provision.fetch.http import UnreachableError, get_small
+from provision.fetch.http import UnreachableError
 from provision.files import lock, write_atomic
 from provision.progress import Note, Progress, silent
 from provision.redaction import redact
 
 _FILE = ".known-sums.json"
-_MAX_SUMS = 1 << 20
-_SHA256 = re.compile(r"^[0-9a-fA-F]{64}$")
 
 
 class KnownSum(Frozen):
@@ -53,24 +51,30 @@ class ChangedSumError(ProvisionError):
     """A vendor says another checksum of a file than before."""
 
 
-def published_sum(
-    url: str, sums: str, *, state: Path, again: bool = False, progress: Progress = silent
+def known_sum(
+    url: str,
+    sums: str,
+    *,
+    ask: Callable[[str, str], str],
+    state: Path,
+    again: bool = False,
+    progress: Progress = silent,
 ) -> str:
     """Return the sha256 that a vendor published of a file, as it was first seen here.
 
     Args:
         url: The file's address.
-        sums: Address of a list of sums, as ``sha256sum`` prints it.
+        sums: Address of the sums.
+        ask: Returns what is said there now, from both addresses.
         state: The folder of the record.
         again: Ask once more although it is known, and compare.
         progress: Told what goes on.
 
     Raises:
-        NotFoundError: The vendor has no such list.
+        NotFoundError: The vendor has no such list, or it lacks the file.
         UnreachableError: It can't be reached, and nothing is known.
         ChangedSumError: It says another sum than before.
-        ProvisionError: What answers is no list of sums, or the list lacks the file.
-        ConfigError: The record of what was seen is damaged.
+        ProvisionError: What answers is no list of sums, or the record of what was seen is damaged.
     """
     with lock(state / ".known-sums.lock"):
         path = state / _FILE
@@ -79,7 +83,7 @@ def published_sum(
         if known is not None and not again:
             return known.sha256
         try:
-            said = _said(url, sums)
+            said = ask(url, sums)
         except (UnreachableError, NotFoundError) as error:
             if known is None:
                 raise
@@ -94,40 +98,6 @@ def published_sum(
             new = KnownSums(sums={**record.sums, url: entry})
             write_atomic(path, new.model_dump_json(by_alias=True, indent=1) + "\n", mode=0o600)
         return said
-
-
-def parse_sums(text: str, name: str) -> str | None:
-    """Return the sha256 of a file in a list such as ``sha256sum`` prints; None: it has none.
-
-    A list with a single sum and no name counts for any file.
-    """
-    rows = [line.split(maxsplit=1) for line in text.splitlines() if line.strip()]
-    for row in rows:
-        has_name = len(row) > 1 and row[1].lstrip("*").strip().rpartition("/")[2] == name
-        if _SHA256.match(row[0]) and (has_name or (len(row) == 1 and len(rows) == 1)):
-            return row[0].lower()
-    return None
-
-
-def _said(url: str, sums: str) -> str:
-    name = url.rpartition("/")[2]
-    try:
-        text = get_small(sums, limit=_MAX_SUMS).decode("ascii", "replace")
-    except NotFoundError as error:
-        raise NotFoundError(
-            f"The vendor publishes no checksum of '{name}' at '{redact(sums)}'.",
-            resolution="Check the version. If the file is elsewhere, or has no published sum, add a"
-            " release with its 'url' and 'sha256' to driver.toml; 'sha256sum FILE' prints it.",
-            details=error.message,
-        ) from error
-    found = parse_sums(text, name)
-    if found is None:
-        raise ProvisionError(
-            f"'{redact(sums)}' has no sha256 of '{name}'.",
-            resolution="Look at that address: a page of a proxy may have answered in its place. Or"
-            " write the file's sha256 into its release in driver.toml.",
-        )
-    return found
 
 
 def _load(path: Path) -> KnownSums:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from provision.distros import source_names
 from provision.host import read_facts
+from provision.pin import DistroPin
 from provision.pipeline.settings import Settings
 from provision.progress import Note, Progress, silent
 from provision.recipe import Recipe
@@ -34,40 +38,89 @@ def read_upstream(
     )
 
 
-def followed_branches(
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """What a vendor's word makes of a wish.
+
+    Attributes:
+        branches: The branches of the kind that is asked for (``lts``), in the order of preference;
+            None: no kind is.
+        published: The versions whose files the vendor has, where a source takes any version.
+    """
+
+    branches: tuple[str, ...] | None = None
+    published: tuple[str, ...] = ()
+
+
+def follow(
     settings: Settings,
     driver: str,
     version: str | None,
+    distro: DistroPin,
     *,
-    is_chosen: bool,
+    chosen: str | None = None,
     progress: Progress = silent,
-) -> tuple[str, ...] | None:
-    """Return the branches of the kind that is asked for, in the order of preference.
+) -> Followed:
+    """Find out what a wish stands for, as far as its vendor decides that.
 
-    A vendor that does not answer changes nothing: what it said before counts, and the recipe.
+    The vendor is asked only where it does: for a kind of branch, and for the newest version of a
+    source that takes any. One that does not answer changes nothing: what it said before counts,
+    and the recipe.
 
     Args:
         settings: The host.
         driver: The driver.
-        version: What is asked for.
-        is_chosen: Whether a version was chosen before and stays, so that nothing new is looked for.
+        version: What is asked for; None: the newest.
+        distro: What is built for.
+        chosen: The version that was chosen before and stays, so that nothing new is looked for.
         progress: Told which sources do not answer.
-
-    Returns:
-        Their names; None: no kind of branch is asked for.
 
     Raises:
         NotFoundError: The driver is unknown.
     """
-    if version is None or version not in CHANNELS:
-        return None
     recipe = settings.catalogue.entry(driver).recipe
-    readings = read_upstream(settings, recipe, max_age=math.inf if is_chosen else MAX_AGE)
+    takes_any = _takes_any(recipe, version, distro)
+    if version not in CHANNELS and not takes_any:
+        return Followed()
+    readings = read_upstream(
+        settings,
+        recipe,
+        distro=f"{distro.id}:{distro.version}",
+        max_age=MAX_AGE if chosen is None else math.inf,
+    )
     for reading in readings:
         if reading.trouble is not None:
             counts = f"its answer of {_day(reading)}" if reading.answer else "the recipe"
             progress(Note(f"{reading.trouble.message} What counts is {counts}"))
-    return known_branches(recipe.upstream, readings).followed(version, today())
+    branches = known_branches(recipe.upstream, readings)
+    # What was chosen had a file, whatever is known now.
+    published = (*files_of(readings), *([chosen] if chosen else ()))
+    return Followed(
+        branches.followed(version, today()) if version is not None else None,
+        published if takes_any else (),
+    )
+
+
+def _takes_any(recipe: Recipe, version: str | None, distro: DistroPin) -> bool:
+    """Return whether a source decides about a wish that takes versions which it doesn't list.
+
+    The first source that serves the distro decides what the newest is, and the first that serves a
+    branch about that branch; a whole version needs nobody to say that it exists.
+    """
+    names = source_names(distro)
+    if version in CHANNELS:
+        return any(source.takes_any_version and source.fits(names) for source in recipe.sources)
+    if version is not None and len(version.split(".")) > recipe.upstream.branch_parts:
+        return False
+    serving = (source for source in recipe.sources if source.fits(names, version))
+    first = next(serving, None)
+    return first is not None and first.takes_any_version
+
+
+def files_of(readings: Iterable[Reading]) -> tuple[str, ...]:
+    """Return the versions that sources name whose versions all have files."""
+    named = (r.version for reading in readings if reading.source.files for r in reading.releases)
+    return tuple(dict.fromkeys(named))
 
 
 def _day(reading: Reading) -> str:

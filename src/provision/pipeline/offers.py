@@ -19,7 +19,7 @@ from provision.install.layout import Layout
 from provision.manifest import Manifest
 from provision.modules.verify import MANIFEST
 from provision.pin import DistroPin
-from provision.pipeline.following import read_upstream
+from provision.pipeline.following import files_of, read_upstream
 from provision.pipeline.settings import Settings
 from provision.pipeline.solving import choose_distro, open_driver_index
 from provision.progress import Progress, silent
@@ -151,7 +151,10 @@ def list_offers(
     branches = known_branches(recipe.upstream, readings)
     trouble = None
     try:
-        offered = _offered(settings, driver, chosen, flavour, progress)
+        market = Market(
+            f"{chosen.id} {chosen.version}", source_names(chosen), published=files_of(readings)
+        )
+        offered = _offered(settings, driver, chosen, flavour, market, progress)
     except ProvisionError as error:
         offered, trouble = [], error
     facts = read_facts(settings.root)
@@ -179,7 +182,12 @@ def list_offers(
 
 
 def _offered(
-    settings: Settings, driver: str, distro: DistroPin, flavour: str, progress: Progress
+    settings: Settings,
+    driver: str,
+    distro: DistroPin,
+    flavour: str,
+    market: Market,
+    progress: Progress,
 ) -> list[str]:
     """Return the versions that can be built for a distro, the newest first.
 
@@ -187,7 +195,6 @@ def _offered(
         ProvisionError: Its archive can't be read, or lacks what the driver is made from.
     """
     entry = settings.catalogue.entry(driver)
-    market = Market(f"{distro.id} {distro.version}", source_names(distro))
     if not uses_archive(distro):
         return [offer.version for offer in offers(entry.recipe, flavour, market)]
     index = open_driver_index(settings, entry, distro, progress=progress)

@@ -19,7 +19,7 @@ from provision.image.packages import PackageStore
 from provision.image.references import names_registry
 from provision.image.solve import solve
 from provision.pin import PIN_LABEL, BasePin, ClosurePackage, DistroPin, PackagePin, Pin
-from provision.pipeline.following import followed_branches
+from provision.pipeline.following import follow
 from provision.pipeline.runfiles import vendor_sums
 from provision.pipeline.settings import Settings
 from provision.pipeline.solving import (
@@ -153,7 +153,7 @@ def resolve_solved(
         NotFoundError: As ``resolve_packaged``.
         ProvisionError: The archive or the engine failed.
     """
-    request = request_of(settings, wanted, progress=progress)
+    request = request_of(settings, wanted, target.distro, progress=progress)
     sums = vendor_sums(settings, again=wanted.update, progress=progress)
     decision, repositories = _decided(settings, request, target, tree, sums, progress)
     asked = base_request(settings, target.distro, reference=wanted.base)
@@ -218,26 +218,28 @@ class _Solved:
     packages: tuple[ClosurePackage, ...]
 
 
-def request_of(settings: Settings, wanted: Wanted, *, progress: Progress = silent) -> Request:
+def request_of(
+    settings: Settings, wanted: Wanted, distro: DistroPin, *, progress: Progress = silent
+) -> Request:
     """Return what is asked for, with the host's kernel where none is named.
 
-    A kind of branch (``lts``) becomes the branches that are of it.
+    A kind of branch (``lts``) becomes the branches that are of it, and for a source that takes any
+    version its vendor is asked which there are.
 
     Raises:
         NotFoundError: None is named, and the host has none; or the driver is unknown.
     """
     facts = read_facts(settings.root)
+    version = None if wanted.version == "latest" else wanted.version
+    followed = follow(
+        settings, wanted.driver, version, distro, chosen=wanted.prefer, progress=progress
+    )
     return Request(
         kernel=wanted.kernel or own_kernel(settings, facts),
         architecture=facts.arch,
-        version=None if wanted.version == "latest" else wanted.version,
-        branches=followed_branches(
-            settings,
-            wanted.driver,
-            wanted.version,
-            is_chosen=wanted.prefer is not None,
-            progress=progress,
-        ),
+        version=version,
+        branches=followed.branches,
+        published=followed.published,
         flavour=wanted.flavour,
         prefer=wanted.prefer,
         force=wanted.force,

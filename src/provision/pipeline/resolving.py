@@ -152,7 +152,7 @@ def _in_image(
 
     Arguments and errors as ``resolve_pin``.
     """
-    request = request_of(settings, wanted, progress=progress)
+    request = request_of(settings, wanted, target.tree.distro, progress=progress)
     decision = decide_in_image(
         request,
         entry=target.entry,

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from provision.documents import Frozen, load_json
 from provision.errors import ProvisionError
-from provision.fetch.known_sums import published_sum
+from provision.fetch.known_sums import known_sum
 from provision.files import is_writable, lock, write_atomic
 from provision.image.packages import PackageStore, closure_key
 from provision.install.layout import STORE
@@ -20,6 +20,7 @@ from provision.pin import RunfileSource, Sha256
 from provision.pipeline.settings import Settings
 from provision.pipeline.tree_files import TreeStore
 from provision.progress import Note, Progress, silent
+from provision.releases import published_sum
 from provision.rootfs import in_root
 from provision.sources import PublishedSum
 from provision.sources.repack import repack
@@ -47,7 +48,7 @@ def vendor_sums(
     """
     store = in_root(settings.root, STORE)
     state = store if is_writable(store) else settings.state
-    return partial(published_sum, state=state, again=again, progress=progress)
+    return partial(known_sum, ask=published_sum, state=state, again=again, progress=progress)
 
 
 def have_parts(

@@ -182,7 +182,7 @@ def _read(source: UpstreamSource, url: str, machine: str) -> tuple[Release, ...]
         case LatestText():
             return formats.latest_text(_page(url), url=url)
         case NvidiaReleases():
-            return formats.nvidia_releases(_page(url), url=url, machine=source.named(machine))
+            return formats.nvidia_releases(_page(url), url=url, machine=machine)
         case Redistributables():
             return _redistributables(source, f"{url.rstrip('/')}/", machine)
         case GitTags():

@@ -27,6 +27,11 @@ _MATURITIES: Mapping[str, Maturity] = {
     "production branch": "production",
     "new feature branch": "new-feature",
 }
+# What architectures are called besides what 'uname -m' prints.
+_ALSO: Mapping[str, frozenset[str]] = {
+    "aarch64": frozenset({"arm64", "sbsa"}),
+    "x86_64": frozenset({"amd64"}),
+}
 # Of one answer; NVIDIA's list of drivers has some 150.
 _MOST = 20_000
 _ELSE = (
@@ -139,6 +144,7 @@ def nvidia_releases(content: bytes, *, url: str, machine: str) -> tuple[Release,
     """
     with _describing(content, url):
         branches = _NVIDIA.validate_json(content)
+    names = {machine, *_ALSO.get(machine, ())}
     found = [
         Release(
             version=driver.release_version,
@@ -149,7 +155,7 @@ def nvidia_releases(content: bytes, *, url: str, machine: str) -> tuple[Release,
         )
         for name, branch in branches.items()
         for driver in branch.driver_info
-        if not driver.architectures or machine in driver.architectures
+        if not driver.architectures or names & set(driver.architectures)
     ]
     return bounded(found, url)
 

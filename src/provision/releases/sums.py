@@ -16,10 +16,14 @@ _MAX_SUMS = 4 << 20
 _LINE = re.compile(r"([0-9A-Fa-f]{64})(?:\s+\*?(\S.*))?")
 # As BSD's programs and 'sha256sum --tag' print it.
 _TAGGED = re.compile(r"SHA256 \((.+)\) = ([0-9A-Fa-f]{64})")
+_BY_HAND = (
+    "If the file is elsewhere, or has no published sum, add a release with its 'url' and 'sha256'"
+    " to driver.toml; 'sha256sum FILE' prints it."
+)
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
-def published_sum(url: str, *, checksums: str) -> str:
+def published_sum(url: str, checksums: str) -> str:
     """Return the sha256 of a file as its vendor publishes it.
 
     Who may write there is what HTTPS says, so plain HTTP is refused, but on this machine itself.
@@ -44,7 +48,14 @@ def published_sum(url: str, *, checksums: str) -> str:
             resolution="Name an address that begins with https:// as 'checksums', or give the"
             " file's 'sha256' itself.",
         )
-    content = get_small(checksums, limit=_MAX_SUMS)
+    try:
+        content = get_small(checksums, limit=_MAX_SUMS)
+    except NotFoundError as error:
+        raise NotFoundError(
+            f"The vendor publishes no checksum of '{url}' at '{checksums}'.",
+            resolution=f"Check the version. {_BY_HAND}",
+            details=error.message,
+        ) from error
     if content.lstrip()[:1] == b"{":
         found = redistributed_sums(content, url=checksums).get(url)
         sums = set() if found is None else {found}
@@ -53,7 +64,7 @@ def published_sum(url: str, *, checksums: str) -> str:
     if not sums:
         raise NotFoundError(
             f"'{checksums}' has no sha256 of '{url}'.",
-            resolution=f"See which files it names: curl -sSL {checksums}",
+            resolution=f"See which files it names: curl -sSL {checksums}. {_BY_HAND}",
         )
     if len(sums) > 1:
         raise ProvisionError(

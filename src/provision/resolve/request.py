@@ -20,6 +20,7 @@ class Request:
             all that fits.
         branches: The branches that are of the kind that ``version`` names, in the order of
             preference; None: it names none.
+        published: Versions whose files the vendor has, for sources that take any version.
         flavour: One of the recipe's flavours; None: its default.
         prefer: A version to stay with, as long as it is offered, asked for and fits the kernel.
         force: Whether to go on where the recipe doesn't know the kernel.
@@ -29,6 +30,7 @@ class Request:
     architecture: str
     version: str | None = None
     branches: tuple[str, ...] | None = None
+    published: tuple[str, ...] = ()
     flavour: str | None = None
     prefer: str | None = None
     force: bool = False

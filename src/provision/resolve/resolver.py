@@ -135,6 +135,7 @@ def decide(
         index,
         request.architecture,
         published_sum,
+        request.published,
     )
     offer = _offer(recipe, flavour, request, market)
     version = offer.version
@@ -250,12 +251,14 @@ def _offer(recipe: Recipe, flavour: str, request: Request, market: Market) -> Of
     before the others.
     """
     offered = {offer.version: offer for offer in offers(recipe, flavour, market)}
+    wanted = request.version
     candidates, fitting = suitable_versions(recipe, list(offered), request)
-    if not candidates and request.version is not None and _WHOLE.fullmatch(request.version):
-        asked = unlisted(recipe, flavour, request.version, market)
+    if not candidates and wanted is not None and _WHOLE.fullmatch(wanted):
+        asked = unlisted(recipe, flavour, wanted, market)
         if asked is not None:
-            return asked
-    if not offered and (request.version is None or market.index is None):
+            offered[wanted] = asked
+            candidates = fitting = [wanted]
+    if not candidates and not offered and (wanted is None or market.index is None):
         raise _nothing_offered(recipe, flavour, market)
     if not candidates:
         raise NotFoundError(

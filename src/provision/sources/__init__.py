@@ -62,11 +62,15 @@ def offers(recipe: Recipe, flavour: str, market: Market) -> list[Offer]:
     """Return the versions of a flavour that can be built for a distro.
 
     In the order of the recipe's sources, and of each the newest first. A version is offered by the
-    first source that serves it on that distro, and by no other.
+    first source that serves it on that distro, and by no other. A source that takes any version
+    offers those that the vendor has published, too.
     """
     found = []
     for variant in recipe.variants(market.names, flavour):
-        for version in kind_of(variant.source).versions(variant, market.index):
+        versions = kind_of(variant.source).versions(variant, market.index)
+        if variant.source.takes_any_version:
+            versions = newest_first([*versions, *market.published])
+        for version in versions:
             chosen = recipe.variant(market.names, flavour, version)
             if chosen is not None and chosen.label == variant.label:
                 found.append(Offer(version, variant))

@@ -37,6 +37,7 @@ class Market:
         architecture: Of the machine, as ``uname -m`` prints it.
         published_sum: Returns the sha256 that a vendor published of a file: from the file's
             address and the address of the sums.
+        published: Versions whose files their vendor has, for sources that take any version.
     """
 
     distro: str
@@ -44,6 +45,7 @@ class Market:
     index: ArchiveIndex | None = None
     architecture: str = "x86_64"
     published_sum: PublishedSum = no_published_sum
+    published: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,14 +12,19 @@ import pytest
 
 from kit.fileserver import Mirror
 from provision.archive import ArchiveIndex
+from provision.distros import find_distro
 from provision.errors import NotFoundError, ProvisionError
 from provision.install.kernels import link_kernel
 from provision.install.layout import Layout
 from provision.pipeline import following, offers, solving
-from provision.pipeline.following import followed_branches
+from provision.pipeline.following import follow
 from provision.pipeline.resolution import Wanted, request_of
 from provision.pipeline.settings import Settings, load_settings
 from provision.progress import Event, Note
+from provision.recipe.source import Source
+from provision.resolve import suitable_versions
+from provision.sources import Market
+from provision.sources import offers as offers_of
 from unit.cli.outcome import Outcome
 from unit.fake_archive import index_of, stanza
 from unit.modules.artifact import KERNEL, make_artifact, make_pin, write
@@ -27,6 +32,7 @@ from unit.modules.artifact import KERNEL, make_artifact, make_pin, write
 Call = Callable[..., Outcome]
 DATA = Path(__file__).parents[2] / "data/releases"
 TODAY = date(2026, 11, 22)
+DEBIAN = find_distro("debian:12")
 RECIPE = """
 schema = 1
 name = "demo"
@@ -60,6 +66,7 @@ url = "VENDOR/releases.json"
 [[upstream.sources]]
 kind = "latest-txt"
 url = "VENDOR/latest.txt"
+files = true
 
 [upstream.branches]
 535 = { maturity = "lts", end_of_life = "2026-06" }
@@ -240,23 +247,29 @@ def test_without_a_driver_those_of_provision_toml_are_shown(site: Site) -> None:
     ],
 )
 def test_a_wish_becomes_branches(
-    site: Site, wish: str | None, version: str | None, branches: tuple[str, ...] | None
+    site: Site,
+    vendor: Mirror,
+    wish: str | None,
+    version: str | None,
+    branches: tuple[str, ...] | None,
 ) -> None:
-    request = request_of(site.settings(), Wanted("demo", version=wish))
+    request = request_of(site.settings(), Wanted("demo", version=wish), DEBIAN)
     assert (request.version, request.branches) == (version, branches)
+    assert request.published == ()
+    assert bool(vendor.asked) is (branches is not None)
 
 
 def test_a_version_that_stays_asks_no_vendor_again(site: Site, vendor: Mirror) -> None:
     settings = site.settings()
-    followed_branches(settings, "demo", "535", is_chosen=False)
+    follow(settings, "demo", "535", DEBIAN)
     assert vendor.asked == []
-    followed_branches(settings, "demo", "lts", is_chosen=True)
+    follow(settings, "demo", "lts", DEBIAN, chosen="580.1")
     assert len(vendor.asked) == 2
     for path in (settings.state / "upstream").iterdir():
         path.write_text(json.dumps({**json.loads(path.read_text()), "read": 1}))
-    followed_branches(settings, "demo", "lts", is_chosen=True)
+    follow(settings, "demo", "lts", DEBIAN, chosen="580.1")
     assert len(vendor.asked) == 2
-    followed_branches(settings, "demo", "lts", is_chosen=False)
+    follow(settings, "demo", "lts", DEBIAN)
     assert len(vendor.asked) == 4
 
 
@@ -268,9 +281,75 @@ def test_a_wish_is_met_while_a_vendor_is_down(site: Site, vendor: Mirror) -> Non
 
     for path in list(vendor.folder.iterdir()):
         path.unlink()
-    settings = site.settings()
     # The recipe names one branch of the kind.
-    found = followed_branches(settings, "demo", "lts", is_chosen=False, progress=hear)
-    assert found == ("535",)
+    found = follow(site.settings(), "demo", "lts", DEBIAN, progress=hear)
+    assert found.branches == ("535",)
     assert len(notes) == 2
     assert "What counts is the recipe" in notes[0]
+
+
+@pytest.fixture
+def any_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the source of the recipe take any version, as one with {version} in its addresses."""
+    monkeypatch.setattr(Source, "takes_any_version", property(lambda _source: True))
+
+
+@pytest.mark.usefixtures("any_version")
+def test_a_source_that_takes_any_version_offers_what_has_files(site: Site, vendor: Mirror) -> None:
+    settings = site.settings()
+    # Of latest.txt, which says 'files = true'; the other source does not.
+    assert follow(settings, "demo", None, DEBIAN).published == ("595.84",)
+    assert follow(settings, "demo", "595", DEBIAN).published == ("595.84",)
+    asked = len(vendor.asked)
+    assert follow(settings, "demo", "595.84", DEBIAN).published == ()
+    stays = follow(settings, "demo", "580", DEBIAN, chosen="580.1")
+    assert stays.published == ("595.84", "580.1")
+    assert len(vendor.asked) == asked
+    document = site.document()
+    assert document["offered"] == ["595.84", "535.261.03"]
+    # The recipe knows no kernel that it builds on.
+    assert document["chosen"] == "535.261.03"
+
+
+@pytest.mark.parametrize(
+    ("wish", "is_asked"),
+    [(None, False), ("535", False), ("580", True), ("580.1", False), ("lts", True)],
+)
+def test_what_the_distros_packages_decide_is_asked_of_no_vendor(
+    site: Site,
+    vendor: Mirror,
+    monkeypatch: pytest.MonkeyPatch,
+    wish: str | None,
+    *,
+    is_asked: bool,
+) -> None:
+    any_version = property(lambda source: source.kind == "git")
+    monkeypatch.setattr(Source, "takes_any_version", any_version)
+    path = site.tmp_path / "catalogue/demo/driver.toml"
+    several = f"""[[source]]
+kind = "deb"
+versions = "<560"
+[[source]]
+kind = "git"
+[[source.releases]]
+version = "570.1"
+url = "https://git.example/a"
+commit = "{"1" * 40}"
+sha256 = "{"2" * 64}"
+"""
+    path.write_text(path.read_text().replace('[source]\nkind = "deb"\n', several))
+    found = follow(site.settings(), "demo", wish, DEBIAN)
+    assert bool(vendor.asked) is is_asked
+    assert found.published == (("595.84",) if is_asked else ())
+
+
+@pytest.mark.usefixtures("any_version")
+def test_a_request_is_answered_with_what_has_files(site: Site) -> None:
+    request = request_of(site.settings(), Wanted("demo", version="production"), DEBIAN)
+    recipe = site.settings().catalogue.entry("demo").recipe
+    index = site.open_index()
+    market = Market("debian 12", ("debian",), index, published=request.published)
+    found = [offer.version for offer in offers_of(recipe, "open", market)]
+    assert found == ["595.84", "535.261.03"]
+    assert suitable_versions(recipe, found, request) == (found, ["535.261.03"])
+    index.close()

@@ -14,6 +14,8 @@ from provision.pin import RunfileSource
 from provision.pipeline import runfiles
 from provision.pipeline.runfiles import have_parts
 from provision.pipeline.settings import Settings
+from provision.progress import silent
+from provision.releases import published_sum
 
 VERSION = "580.95.05"
 _ROWS = ("kernel-open/Makefile 0644 KERNEL_MODULE_SRC INHERIT_PATH_DEPTH:1 MODULE:rm",)
@@ -100,12 +102,12 @@ def test_the_record_of_sums_lies_beside_the_store(
 ) -> None:
     asked: list[tuple[str, str, Path, bool]] = []
 
-    def answer(url: str, sums: str, *, state: Path, again: bool, progress: object) -> str:
-        del progress
+    def answer(url: str, sums: str, *, state: Path, again: bool, **more: object) -> str:
+        assert more == {"ask": published_sum, "progress": silent}
         asked.append((url, sums, state, again))
         return "a" * 64
 
-    monkeypatch.setattr(runfiles, "published_sum", answer)
+    monkeypatch.setattr(runfiles, "known_sum", answer)
     beside = settings.root / "var/lib/provision"
     for writable, place in ((True, beside), (False, settings.state)):
         monkeypatch.setattr(runfiles, "is_writable", lambda _, answer=writable: answer)
