@@ -20,7 +20,7 @@ from provision.pin import (
     Source,
     TreePin,
 )
-from provision.recipe import DebSource, Recipe, RecipeSource, Variant
+from provision.recipe import DebSource, DkmsSource, Recipe, RecipeSource, Variant
 from provision.render import Templates, load_templates, load_tree_templates
 from provision.sources import tools_of
 
@@ -153,7 +153,9 @@ def tree_pin(driver: str, version: str, flavour: str, *, kind: str, template: st
 
 def _sources(variant: Variant[RecipeSource], version: str) -> tuple[Source, ...]:
     source = variant.source
-    if not isinstance(source, DebSource):
+    if not isinstance(source, DebSource) and not (
+        isinstance(source, DkmsSource) and source.package
+    ):
         return tuple(release.source() for release in source.releases if release.version == version)
     names = (str(variant.package), *source.userspace, *source.companions)
     return tuple(

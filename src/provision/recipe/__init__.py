@@ -15,10 +15,12 @@ from provision.recipe.model import (
     Variant,
 )
 from provision.recipe.source import (
+    GIT_TOOLS,
     ArchiveRelease,
     ArchiveReleases,
     Build,
     DebSource,
+    DkmsSource,
     GitRelease,
     GitReleases,
     RecipeSource,
@@ -27,11 +29,13 @@ from provision.recipe.source import (
 )
 
 __all__ = [
+    "GIT_TOOLS",
     "PLACEHOLDERS",
     "ArchiveRelease",
     "ArchiveReleases",
     "Build",
     "DebSource",
+    "DkmsSource",
     "Flavour",
     "GitRelease",
     "GitReleases",

@@ -11,7 +11,14 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Annotated, Generic, Literal, Self, TypeVar
 
-from pydantic import ConfigDict, Field, StringConstraints, model_validator
+from pydantic import (
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from provision.documents import Frozen
 from provision.manifest import Container, FeatureName, HostNeeds
@@ -170,7 +177,7 @@ class Recipe(Frozen):
     homepage: str
     hardware: Hardware = Hardware()
     source: OneOrSeveral
-    kernels: tuple[KernelRange, ...] = Field(min_length=1)
+    kernels: tuple[KernelRange, ...] = Field(default=(), validate_default=True)
     flavours: dict[Name, Flavour] = Field(min_length=1)
     patches: tuple[Patch, ...] = ()
     container: Container
@@ -180,6 +187,18 @@ class Recipe(Frozen):
 
     model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
 
+    @field_validator("kernels")
+    @classmethod
+    def _known_kernels(
+        cls, kernels: tuple[KernelRange, ...], info: ValidationInfo
+    ) -> tuple[KernelRange, ...]:
+        """A dkms.conf says itself which kernels it is for; of other sources the recipe must."""
+        source = info.data.get("source", ())
+        sources = source if isinstance(source, tuple) else (source,)
+        if not kernels and any(one.kind != "dkms" for one in sources):
+            raise ValueError("missing")
+        return kernels
+
     @property
     def default_flavour(self) -> str:
         """The flavour that is built when none is named."""
@@ -187,7 +206,12 @@ class Recipe(Frozen):
         return marked[0] if marked else next(iter(self.flavours))
 
     def builds_on(self, *, version: str, kernel_release: str) -> bool:
-        """Return whether a driver version is known to build on a kernel."""
+        """Return whether a driver version is known to build on a kernel.
+
+        Without any ``[[kernels]]`` the source itself knows, and refuses a kernel in the build.
+        """
+        if not self.kernels:
+            return True
         base = kernel_release.split("-", 1)[0]
         return any(
             version_matches(version, row.versions) and version_matches(base, row.kernels)
@@ -218,7 +242,7 @@ class Recipe(Frozen):
             build = source.build_of(flavour) or shared.build
             if build is None or not (distro is None or source.fits(distro)):
                 continue
-            package = (build.package or shared.package) if source.kind == "deb" else None
+            package = source.package_of(build, shared.package)
             files = self.files if source.files is None else source.files
             yield Variant(source, label, flavour, shared.licences, package, build, files)
 
