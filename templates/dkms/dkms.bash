@@ -4,6 +4,9 @@
 #   dkms.bash print CONF KERNEL ARCH    prints its variables: NAME, INDEX and VALUE, each with a NUL
 #                                       at its end; the last name is a dot
 #   dkms.bash unset CONF KERNEL ARCH    prints the variables that it uses and nothing sets
+#   dkms.bash inspect KERNEL ARCH OUT   writes what 'print' and 'unset' say of the dkms.conf that 'build'
+#                                       would take, its path, and what its source says of licences and
+#                                       PCI devices, to files of the folder OUT
 #   dkms.bash build KERNEL ARCH JOBS    builds what the dkms.conf of the current folder (or the one
 #                                       below usr/src) describes: modules into dkms-modules, and the
 #                                       folder in which they were built becomes dkms-build
@@ -89,11 +92,11 @@ find_conf() {
         return
     fi
     shopt -s nullglob
-    local -a there=(usr/src/*/dkms.conf)
+    local -a there=(usr/src/*/dkms.conf */dkms.conf)
     shopt -u nullglob
     case ${#there[@]} in
         1) printf '%s/%s' "$PWD" "${there[0]}" ;;
-        0) die "no dkms.conf: neither in $PWD nor in a folder of usr/src below it" ;;
+        0) die "no dkms.conf: neither in $PWD nor in a folder of it or of its usr/src" ;;
         *) die "several dkms.conf: ${there[*]}" ;;
     esac
 }
@@ -101,7 +104,7 @@ find_conf() {
 # Files that were changed after another one, outside of the folder for temporary files.
 changed_after() {
     command -v find >/dev/null || return 0
-    find / -xdev \( -path /tmp -o -path /proc -o -path /sys -o -path /dev \) -prune -o \
+    find / -mindepth 1 -xdev \( -path /tmp -o -path /proc -o -path /sys -o -path /dev \) -prune -o \
         -cnewer "$1" -print 2>/dev/null | head -n 5
 }
 
@@ -293,6 +296,28 @@ collect_modules() {
     failed "the build did not make: ${missing[*]}" "it made: ${made[*]:-no module}"
 }
 
+# Matches of a pattern in the files of a folder, each once.
+mentioned() {
+    grep -rIhoE "$2" "$1" 2>/dev/null | sort -u | head -n 40
+}
+
+inspect() {
+    set_given "$1" "$2"
+    local out=$3 work conf folder
+    conf=$(find_conf) || exit
+    folder=${conf%/*}
+    work=$(mktemp -d) || exit
+    load "$conf" "$work"
+    mkdir -p "$out" || exit
+    cp "$work/variables" "$out/variables" || exit
+    printf '%s' "${conf#"$PWD/"}" >"$out/conf"
+    unset_variables "$conf" "$kernelver" "$arch" >"$out/unset"
+    mentioned "$folder" 'SPDX-License-Identifier: *[^*/]+' >"$out/spdx"
+    mentioned "$folder" 'MODULE_LICENSE *\( *"[^"]+"' >"$out/licences"
+    mentioned "$folder" 'PCI_DEVICE *\( *0x[0-9a-fA-F]{4} *, *0x[0-9a-fA-F]{4}' >"$out/pci"
+    rm -rf "$work"
+}
+
 build() {
     jobs=$3
     set_given "$1" "$2"
@@ -332,6 +357,7 @@ build() {
 case ${1-} in
     print) print_conf "$2" "$3" "$4" ;;
     unset) unset_variables "$2" "$3" "$4" ;;
+    inspect) inspect "$2" "$3" "$4" ;;
     build) build "$2" "$3" "$4" ;;
-    *) die "what to do is 'print', 'unset' or 'build'" ;;
+    *) die "what to do is 'print', 'unset', 'inspect' or 'build'" ;;
 esac

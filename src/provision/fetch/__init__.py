@@ -9,6 +9,7 @@ from provision.fetch.http import (
     download,
     download_signed,
     download_summed,
+    download_unchecked,
     get_signed,
 )
 from provision.fetch.signature import SignatureError, verify_signed
@@ -21,6 +22,7 @@ __all__ = [
     "download",
     "download_signed",
     "download_summed",
+    "download_unchecked",
     "get_signed",
     "verify_signed",
 ]

@@ -138,7 +138,7 @@ def download_summed(url: str, *, destination: Path, progress: Progress = silent)
         OSError: The folder can't be written, or the disk is full.
     """
     expected = _published_md5(url)
-    _download_any(url, destination, LARGEST, progress)
+    download_unchecked(url, destination, LARGEST, progress)
     with destination.open("rb") as stream:
         got = hashlib.file_digest(stream, partial(hashlib.md5, usedforsecurity=False)).hexdigest()
     if got != expected:
@@ -172,11 +172,11 @@ def download_signed(
     signature = destination.with_name(f".{destination.name}.sig")
     draft = destination.with_name(f".{destination.name}.draft")
     try:
-        _download_any(f"{url}.sig", signature, _MAX_SIGNED, progress)
+        download_unchecked(f"{url}.sig", signature, _MAX_SIGNED, progress)
         if destination.is_file():
             draft = destination
         else:
-            _download_any(url, draft, LARGEST, progress)
+            download_unchecked(url, draft, LARGEST, progress)
         verify_detached(draft, signature, keyring=keyring, name=url)
         draft.replace(destination)
         sync_directory(destination.parent)
@@ -189,16 +189,25 @@ def download_signed(
             draft.unlink(missing_ok=True)
 
 
-def _download_any(url: str, destination: Path, limit: int, progress: Progress) -> None:
-    """Download what is checked afterwards."""
+def download_unchecked(url: str, destination: Path, limit: int, progress: Progress) -> str:
+    """Download what the caller checks afterwards, or records because nothing is known of it yet.
+
+    Returns:
+        Its sha256, 64 hexadecimal digits.
+
+    Raises:
+        NotFoundError: The server doesn't have it.
+        UnreachableError: The server can't be reached, or kept failing.
+        ProvisionError: It is larger than the limit.
+        OSError: The file can't be written.
+    """
     for last in _attempts():
         try:
             with destination.open("wb") as stream:
-                _receive(url, os.dup(stream.fileno()), limit, progress)
+                return _receive(url, os.dup(stream.fileno()), limit, progress)
         except _TroubleError as error:
             _give_up_or_wait(url, error, last=last)
-        else:
-            return
+    raise AssertionError("the last attempt returns or raises")
 
 
 def _published_md5(url: str) -> str:
