@@ -87,6 +87,14 @@ def _modules(provision: Provision, image: str, root: Path) -> list[str]:
 
 
 @pytest.mark.nightly
+def test_the_shipped_recipe_of_zfs_builds(provision: Provision, tmp_path: Path) -> None:
+    built = provision.build("zfs", *_TARGET)
+    assert provision.json("verify", built["image"])["findings"] == []
+    names = _modules(provision, built["image"], tmp_path / "host")
+    assert {"spl.ko", "zfs.ko"} < set(names)
+
+
+@pytest.mark.nightly
 @pytest.mark.parametrize("package", _EVALUATED)
 def test_every_package_of_debian_is_evaluated(provision: Provision, package: str) -> None:
     made = provision.json("import", "dkms", f"{package}-dkms", *_TARGET)
