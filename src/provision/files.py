@@ -104,6 +104,13 @@ def sync_directory(directory: Path) -> None:
         os.close(handle)
 
 
+def is_writable(folder: Path) -> bool:
+    """Return whether this process may write into a folder, or make it."""
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    return os.access(folder, os.W_OK)
+
+
 def sha256_file(path: Path) -> str:
     """Return the sha256 of a file's content as 64 hexadecimal digits."""
     with path.open("rb") as stream:

@@ -34,6 +34,8 @@ KernelRelease = Annotated[
 Version = Annotated[
     str, StringConstraints(pattern=r"^[0-9A-Za-z][A-Za-z0-9.+~_-]*$", max_length=64)
 ]
+# As uname -m prints it.
+Architecture = Literal["x86_64", "aarch64", "ppc64le", "s390x", "riscv64"]
 # Debian policy 5.6.12, and epoch:version-release of RPM; the epoch's colon included.
 PackageVersion = Annotated[str, StringConstraints(pattern=r"^[0-9A-Za-z][A-Za-z0-9.+:~^_-]*$")]
 PackageName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9+._-]+$")]
@@ -105,7 +107,7 @@ class KernelPin(Frozen):
     """Which kernel the modules are for; ``architecture`` as ``uname -m`` prints it."""
 
     release: KernelRelease
-    architecture: Literal["x86_64", "aarch64", "ppc64le", "s390x", "riscv64"]
+    architecture: Architecture
 
 
 class DistroPin(Frozen):
@@ -235,7 +237,43 @@ class GitSource(SourcePin):
         return f"{self.url} {self.commit}"
 
 
-Source = Annotated[PackageSource | ArchiveSource | GitSource, Field(discriminator="kind")]
+class RunfileSource(SourcePin):
+    """A self-extracting file (``.run``) of NVIDIA's, which is cut open and never run.
+
+    Attributes:
+        version: Of the driver in it.
+        architecture: As ``uname -m`` prints it.
+        layout: Which rules put its user space into containers; other rules are another artifact.
+        leave_out: Types of files that go into no container, as its own list of files calls them.
+    """
+
+    kind: Literal["runfile"] = "runfile"
+    url: Url
+    sha256: Sha256
+    version: Version
+    architecture: Architecture
+    layout: Literal[1] = 1
+    leave_out: tuple[Annotated[str, StringConstraints(pattern=r"^[A-Z0-9_]+$")], ...] = ()
+
+    @property
+    def text(self) -> str:
+        """Its address and checksum."""
+        return f"{self.url} sha256:{self.sha256}"
+
+    @property
+    def file(self) -> str | None:
+        """Sha256 of the file, from which the parts in the build context are made."""
+        return self.sha256
+
+    @property
+    def address(self) -> str | None:
+        """Where the vendor has it."""
+        return self.url
+
+
+Source = Annotated[
+    PackageSource | ArchiveSource | GitSource | RunfileSource, Field(discriminator="kind")
+]
 
 
 class FilePin(Frozen):

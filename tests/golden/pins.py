@@ -20,7 +20,15 @@ from provision.pin import (
     Source,
     TreePin,
 )
-from provision.recipe import DebSource, DkmsSource, Recipe, RecipeSource, Variant
+from provision.recipe import (
+    ArchiveReleases,
+    DebSource,
+    DkmsSource,
+    GitReleases,
+    Recipe,
+    RecipeSource,
+    Variant,
+)
 from provision.render import Templates, load_templates, load_tree_templates
 from provision.sources import tools_of
 
@@ -153,10 +161,11 @@ def tree_pin(driver: str, version: str, flavour: str, *, kind: str, template: st
 
 def _sources(variant: Variant[RecipeSource], version: str) -> tuple[Source, ...]:
     source = variant.source
-    if not isinstance(source, DebSource) and not (
-        isinstance(source, DkmsSource) and source.package
-    ):
+    if isinstance(source, ArchiveReleases | GitReleases):
         return tuple(release.source() for release in source.releases if release.version == version)
+    if isinstance(source, DkmsSource) and not source.is_packaged:
+        return tuple(release.source() for release in source.releases if release.version == version)
+    assert isinstance(source, DebSource | DkmsSource)
     names = (str(variant.package), *source.userspace, *source.companions)
     return tuple(
         PackageSource(name=name, version=_VERSIONS.get(name, f"{version}-1"), sha256=_sha256(name))

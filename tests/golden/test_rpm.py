@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from golden.pins import REPOSITORY
+from golden.pins import recipe as shipped
 from golden.test_golden import kept
 from provision.distros import find_distro
 from provision.documents import parse_json
@@ -26,6 +27,7 @@ from provision.pin import (
     KernelPin,
     PackagePin,
     Pin,
+    RunfileSource,
 )
 from provision.recipe import Recipe
 from provision.render import load_templates, render
@@ -39,6 +41,8 @@ CASES = {
     "uek": ("ol:9", "5.15.0-205.149.5.4.el9uek.x86_64", "gcc-toolset-14-gcc"),
     "clang": ("rocky:10", "6.12.0-55.el10.x86_64", "clang"),
 }
+# NVIDIA's driver from its .run.
+NVIDIA = "nvidia-runfile"
 _VERSIONS = {"gcc": "11.4.1-3.el9", "gcc7": "7.5.0+r278197-150000.4.41.1"}
 _COPIED = {"collect.py", "unpack.py", "install.sh"}
 _RECIPE = """{
@@ -96,11 +100,27 @@ def pin(case: str, *, template: str) -> Pin:
     )
 
 
+def nvidia_pin(*, template: str) -> Pin:
+    source = RunfileSource(
+        url="https://example.org/NVIDIA-Linux-x86_64-580.95.05.run",
+        sha256=sha256("run"),
+        version="580.95.05",
+        architecture="x86_64",
+    )
+    driver = DriverPin(name="nvidia", version="580.95.05", flavour="open")
+    update = {"driver": driver, "sources": (source,), "patches": ()}
+    return pin("rocky", template=template).model_copy(update=update)
+
+
 def rendered(case: str) -> dict[str, str]:
     """The context's own texts, without the two digests that any edit of a template changes."""
-    templates = load_templates(REPOSITORY / "templates", CASES[case][0].partition(":")[0])
-    pinned = pin(case, template=templates.digest)
-    context = render(pinned, recipe(), templates=templates, patches={"x.patch": PATCH})
+    distro = CASES["rocky" if case == NVIDIA else case][0]
+    templates = load_templates(REPOSITORY / "templates", distro.partition(":")[0])
+    if case == NVIDIA:
+        pinned, recipe_ = nvidia_pin(template=templates.digest), shipped(case.partition("-")[0])
+    else:
+        pinned, recipe_ = pin(case, template=templates.digest), recipe()
+    context = render(pinned, recipe_, templates=templates, patches={"x.patch": PATCH})
     texts = {
         name: content.decode()
         .replace(pinned.digest, "sha256:<pin>")
@@ -109,10 +129,11 @@ def rendered(case: str) -> dict[str, str]:
         if name not in _COPIED
     }
     downloads = "".join(f"{digest}  {name}\n" for name, digest in context.downloads.items())
-    return {**texts, "downloads": downloads}
+    parts = "".join(f"{part}  {name}\n" for name, part in sorted(context.parts.items()))
+    return {**texts, "downloads": downloads, **({"parts": parts} if parts else {})}
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [*CASES, NVIDIA])
 def test_rendered_context_is_the_one_kept(case: str) -> None:
     found = rendered(case)
     if os.environ.get("UPDATE_GOLDEN"):
@@ -122,7 +143,7 @@ def test_rendered_context_is_the_one_kept(case: str) -> None:
     assert found == kept(HERE / case)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [*CASES, NVIDIA])
 def test_no_step_uses_a_network_or_evaluates_anything(case: str) -> None:
     steps, _, _labels = rendered(case)["Dockerfile"].partition("LABEL")
     for word in ("dnf", "zypper", "curl", "http", "uname", "nproc", "$(", "`"):

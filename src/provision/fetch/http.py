@@ -211,7 +211,7 @@ def download_unchecked(url: str, destination: Path, limit: int, progress: Progre
 
 
 def _published_md5(url: str) -> str:
-    text = _get(f"{url}.md5", limit=_MAX_SUM).decode("ascii", "replace").split()
+    text = get_small(f"{url}.md5", limit=_MAX_SUM).decode("ascii", "replace").split()
     if not text or not _MD5.fullmatch(text[0]):
         raise ProvisionError(
             f"'{url}.md5' holds no MD5.",
@@ -220,8 +220,14 @@ def _published_md5(url: str) -> str:
     return text[0].lower()
 
 
-def _get(url: str, *, limit: int) -> bytes:
-    """Return a small file."""
+def get_small(url: str, *, limit: int) -> bytes:
+    """Return a small file, which is checked by nothing.
+
+    Raises:
+        NotFoundError: The server doesn't have it.
+        UnreachableError: The server can't be reached, or kept failing.
+        ProvisionError: It is larger than the limit, in bytes.
+    """
     for last in _attempts():
         try:
             with _request(url, {}) as response:

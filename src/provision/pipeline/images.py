@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from provision.image.build import BuildRequest, Built, build, find
 from provision.image.connection import connect
 from provision.image.engine import Engine
 from provision.image.packages import PackageStore
-from provision.pin import BasePin, keyring_digest
+from provision.pin import BasePin, RunfileSource, keyring_digest
 from provision.pipeline.comparison import differences, explanation, module_sums
 from provision.pipeline.developer import developer_request, ensure_developer_image
 from provision.pipeline.resolution import (
@@ -23,6 +24,7 @@ from provision.pipeline.resolution import (
     open_driver_index,
     render_context,
 )
+from provision.pipeline.runfiles import have_parts
 from provision.pipeline.settings import Settings
 from provision.progress import Note, Progress, silent
 from provision.render import RenderedContext
@@ -129,7 +131,25 @@ def downloaded_files(
         )
         for path, sha256 in context.downloads.items()
     }
-    return {**resolved.attached, **fetched}
+    runfiles = [s for s in resolved.pin.sources if isinstance(s, RunfileSource)]
+    made = {
+        path: parts[part]
+        for source in runfiles
+        for parts in [_runfile_parts(settings, source, progress)]
+        for path, part in context.parts.items()
+    }
+    return {**resolved.attached, **fetched, **made}
+
+
+def _runfile_parts(
+    settings: Settings, source: RunfileSource, progress: Progress
+) -> Mapping[str, Path]:
+    def fetch() -> Path:
+        return PackageStore(settings.state).fetch(
+            source.sha256, (source.url,), name=source.url.rpartition("/")[2], progress=progress
+        )
+
+    return have_parts(settings, source, fetch, progress=progress)
 
 
 def wanted_base(settings: Settings, distro: str | None) -> BaseRequest:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -15,6 +16,8 @@ from provision.distros import source_names
 from provision.distros.apt_archive import layout_of, uses_archive
 from provision.distros.apt_headers import packaged_kernels
 from provision.errors import NotFoundError
+from provision.fetch.known_sums import published_sum
+from provision.files import is_writable
 from provision.host import Facts, read_facts
 from provision.image.base import BaseRequest, find_base, named_base
 from provision.image.build import PIN_LABEL
@@ -23,6 +26,7 @@ from provision.image.packages import PackageStore
 from provision.image.references import names_registry
 from provision.image.solve import list_kernels as solver_kernels
 from provision.image.solve import solve
+from provision.install.layout import STORE
 from provision.modules.signing import fingerprint
 from provision.pin import BasePin, ClosurePackage, DistroPin, PackagePin, Pin
 from provision.pipeline.settings import Settings
@@ -42,7 +46,7 @@ from provision.render import (
 )
 from provision.resolve import Decision, KernelTree, Request, chosen_flavour, decide
 from provision.rootfs import in_root
-from provision.sources import Market, components_of, offers
+from provision.sources import Market, PublishedSum, components_of, offers
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +173,8 @@ def resolve_solved(
         ProvisionError: The archive or the engine failed.
     """
     request = request_of(settings, wanted)
-    decision, repositories = _decided(settings, request, target, tree, progress)
+    sums = vendor_sums(settings, wanted, progress)
+    decision, repositories = _decided(settings, request, target, tree, sums, progress)
     asked = base_request(settings, target.distro, reference=wanted.base)
     base = named_base(asked) or find_base(engine(), asked, progress=progress)
     network = wanted.network or settings.config.engine.network
@@ -249,11 +254,23 @@ def request_of(settings: Settings, wanted: Wanted) -> Request:
     )
 
 
+def vendor_sums(settings: Settings, wanted: Wanted, progress: Progress) -> PublishedSum:
+    """Return what asks vendors for checksums, or knows what they said; ``update`` asks again.
+
+    The record lies beside the store: what is in the state folder may be deleted at any time. Those
+    who may not write there, and only look what would be built, have their own.
+    """
+    store = in_root(settings.root, STORE)
+    state = store if is_writable(store) else settings.state
+    return partial(published_sum, state=state, again=wanted.update, progress=progress)
+
+
 def _decided(
     settings: Settings,
     request: Request,
     target: Target,
     tree: KernelTree | None,
+    vendor_sum: PublishedSum,
     progress: Progress,
 ) -> tuple[Decision, tuple[distros.Repository, ...]]:
     """Decide what takes no engine, and where the packages come from.
@@ -264,7 +281,13 @@ def _decided(
     entry, distro, template = target.entry, target.distro, target.templates.digest
     if not uses_archive(distro):
         decision = decide(
-            request, entry=entry, distro=distro, index=None, template=template, tree=tree
+            request,
+            entry=entry,
+            distro=distro,
+            index=None,
+            template=template,
+            tree=tree,
+            published_sum=vendor_sum,
         )
         return decision, configured_repositories(settings, distro)
     index = open_driver_index(settings, entry, distro, progress=progress)
@@ -277,6 +300,7 @@ def _decided(
             template=template,
             is_complete=not is_entitled(settings, distro),
             tree=tree,
+            published_sum=vendor_sum,
         )
     finally:
         index.close()

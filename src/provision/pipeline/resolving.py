@@ -25,6 +25,7 @@ from provision.pipeline.resolution import (
     request_of,
     resolve_packaged,
     resolve_solved,
+    vendor_sums,
 )
 from provision.pipeline.settings import Settings
 from provision.pipeline.tree_choice import TreeChoice, choose_tree, fetch_tree
@@ -135,7 +136,11 @@ def _in_image(
     """
     request = request_of(settings, wanted)
     decision = decide_in_image(
-        request, entry=target.entry, template=target.templates.digest, tree=target.tree
+        request,
+        entry=target.entry,
+        template=target.templates.digest,
+        tree=target.tree,
+        published_sum=vendor_sums(settings, wanted, progress),
     )
     asked = base_request(settings, target.tree.distro, reference=wanted.base)
     asked = replace(asked, reference=asked.reference or target.image)

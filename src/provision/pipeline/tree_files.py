@@ -44,12 +44,13 @@ class TreeStore:
         return self.take(Path(stream.name))
 
     def take(self, draft: Path) -> str:
-        """Keep a file of this folder under its sha256.
+        """Keep a file of the store's disk under its sha256.
 
         Raises:
             OSError: The folder can't be written.
         """
         digest = sha256_file(draft)
+        self._folder.mkdir(parents=True, exist_ok=True)
         draft.chmod(0o644)
         with draft.open("rb") as stream:
             os.fsync(stream.fileno())

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from provision.recipe.fields import PLACEHOLDERS, version_matches
-from provision.recipe.model import (
-    Flavour,
+from provision.recipe.model import Flavour, Recipe, Variant
+from provision.recipe.parts import (
     Hardware,
     Installed,
     InstalledFeature,
     KernelRange,
     Patch,
     PciMatch,
-    Recipe,
-    Variant,
 )
 from provision.recipe.source import (
     GIT_TOOLS,
@@ -24,6 +22,8 @@ from provision.recipe.source import (
     GitRelease,
     GitReleases,
     RecipeSource,
+    RunfileRelease,
+    RunfileReleases,
     Source,
     UserFile,
 )
@@ -47,6 +47,8 @@ __all__ = [
     "PciMatch",
     "Recipe",
     "RecipeSource",
+    "RunfileRelease",
+    "RunfileReleases",
     "Source",
     "UserFile",
     "Variant",

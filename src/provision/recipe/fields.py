@@ -11,6 +11,7 @@ from packaging.version import Version as PepVersion
 from pydantic import AfterValidator, StringConstraints
 
 from provision.manifest import RelativePath
+from provision.pin import is_address
 
 # What a recipe's texts may refer to; resolve and render fill them in.
 PLACEHOLDERS = frozenset(
@@ -75,6 +76,19 @@ PciId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{4}$")]
 DistroPattern = Annotated[
     str, StringConstraints(pattern=r"^[a-z0-9*?\[][a-z0-9._:*?\[\]-]*$", max_length=64)
 ]
+
+
+def _url_template(text: str) -> str:
+    filled = _placeholders(text, known=frozenset({"arch", "version"}))
+    if not is_address(filled.replace("{version}", "1").replace("{arch}", "1")):
+        raise ValueError(
+            "this is no address such as https://example.org/{version}/driver-{arch}.run"
+        )
+    return text
+
+
+# An address; {version} and {arch} (as uname -m prints it) are filled in.
+UrlTemplate = Annotated[str, AfterValidator(_url_template)]
 
 
 def version_matches(version: str, specifiers: str) -> bool:

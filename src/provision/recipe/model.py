@@ -9,63 +9,25 @@ import itertools
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Annotated, Generic, Literal, Self, TypeVar
+from typing import Generic, Literal, Self, TypeVar
 
 from pydantic import (
     ConfigDict,
     Field,
-    StringConstraints,
     ValidationInfo,
     field_validator,
     model_validator,
 )
 
 from provision.documents import Frozen
-from provision.manifest import Container, FeatureName, HostNeeds
+from provision.manifest import Container, HostNeeds
 from provision.pin import Name, PackageName
 from provision.recipe.fields import (
     Licence,
-    PciId,
-    SourcePath,
-    Specifiers,
-    Template,
     version_matches,
 )
+from provision.recipe.parts import Hardware, Installed, KernelRange, Patch
 from provision.recipe.source import Build, OneOrSeveral, RecipeSource, UserFile
-
-
-class PciMatch(Frozen):
-    """PCI devices that a driver is for: hexadecimal ids as ``lspci -n`` prints them."""
-
-    vendor: PciId
-    devices: tuple[PciId, ...] = ()
-    classes: tuple[PciId, ...] = ()
-
-    def matches(self, *, vendor: str, device: str, device_class: str) -> bool:
-        """Return whether a device is meant; an empty list of ids stands for any."""
-        return (
-            vendor == self.vendor
-            and (not self.devices or device in self.devices)
-            and (not self.classes or device_class in self.classes)
-        )
-
-
-class Hardware(Frozen):
-    """What a driver is for."""
-
-    pci: tuple[PciMatch, ...] = ()
-
-
-class KernelRange(Frozen):
-    """Kernels that a driver is known to build on.
-
-    Attributes:
-        versions: Driver versions that this row is about; any, if it is empty.
-        kernels: Base versions of kernel releases (the ``6.1.0`` of ``6.1.0-47-amd64``).
-    """
-
-    versions: Specifiers = ""
-    kernels: Specifiers
 
 
 class Flavour(Frozen):
@@ -84,64 +46,11 @@ class Flavour(Frozen):
     build: Build | None = None
 
 
-class Patch(Frozen):
-    """A file under ``patches/``, applied with ``patch -p1`` where all that it names matches."""
-
-    # No longer than a tar file of the build context takes it, below patches/.
-    file: Annotated[
-        str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\.patch$", max_length=90)
-    ]
-    versions: Specifiers = ""
-    flavours: tuple[Name, ...] = ()
-    sources: tuple[Name, ...] = ()
-    reason: Annotated[str, StringConstraints(min_length=1)]
-
-    def applies_to(self, *, version: str, flavour: str, source: str) -> bool:
-        """Return whether a driver version and flavour from a source need this patch."""
-        return (
-            (not self.flavours or flavour in self.flavours)
-            and (not self.sources or source in self.sources)
-            and version_matches(version, self.versions)
-        )
-
-
-class InstalledFeature(Frozen):
-    """What one feature consists of on a host that has the driver from elsewhere.
-
-    Attributes:
-        devices: As in ``container.features``.
-        libraries: File names, in the folders for libraries; may be globs.
-        binaries: File names, in the folders for programs; may be globs.
-        miscellaneous: Paths, relative to the host's root; may be globs.
-        bits: Which libraries count: 64, or 32 for those of the architecture's smaller sibling.
-    """
-
-    devices: tuple[str, ...] = ()
-    libraries: tuple[Template, ...] = ()
-    binaries: tuple[Template, ...] = ()
-    miscellaneous: tuple[SourcePath, ...] = ()
-    bits: Literal[32, 64] = 64
-
-
-class Installed(Frozen):
-    """How to recognise a driver that a host has from elsewhere: its distro, or its maker.
-
-    Attributes:
-        library: File name of a library that every installation has; with ``{version}``, which says
-            what the version is.
-        libraries: Folders for libraries, relative to the host's root; the first that has a file
-            counts.
-        binaries: Folders for programs.
-        features: What there is to ask for.
-    """
-
-    library: Annotated[Template, StringConstraints(pattern=r"\{version\}")]
-    libraries: tuple[SourcePath, ...] = Field(min_length=1)
-    binaries: tuple[SourcePath, ...] = ("usr/bin", "usr/sbin")
-    features: dict[FeatureName, InstalledFeature] = Field(min_length=1)
-
-
 SourceT_co = TypeVar("SourceT_co", covariant=True)
+
+
+# Where NVIDIA's .run has the source of each kind of modules.
+_RUNFILE_FOLDERS = ("kernel", "kernel-open")
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +64,8 @@ class Variant(Generic[SourceT_co]):
         licences: SPDX expressions.
         package: Kind ``deb``: the package that has the source.
         build: How it is built.
-        files: Its user space.
+        files: Its user space, besides what the source itself lists.
+        container: How a container asks for it, with the source's own features.
     """
 
     source: SourceT_co
@@ -165,6 +75,7 @@ class Variant(Generic[SourceT_co]):
     package: str | None
     build: Build
     files: tuple[UserFile, ...]
+    container: Container
 
 
 class Recipe(Frozen):
@@ -244,7 +155,15 @@ class Recipe(Frozen):
                 continue
             package = source.package_of(build, shared.package)
             files = self.files if source.files is None else source.files
-            yield Variant(source, label, flavour, shared.licences, package, build, files)
+            licences, container = shared.licences, self._container_with(source)
+            yield Variant(source, label, flavour, licences, package, build, files, container)
+
+    def _container_with(self, source: RecipeSource) -> Container:
+        if not source.features:
+            return self.container
+        return self.container.model_copy(
+            update={"features": {**self.container.features, **source.features}}
+        )
 
     def variant(
         self, distro: Collection[str], flavour: str, version: str
@@ -296,6 +215,13 @@ class Recipe(Frozen):
             variants = list(self.variants(None, name))
             if not variants:
                 yield f"flavours.{name}.build is missing, and no source builds that flavour itself"
+            tops = {v.label: v.build.directory for v in variants if v.source.kind == "runfile"}
+            for label, directory in tops.items():
+                if directory.partition("/")[0] not in _RUNFILE_FOLDERS:
+                    yield (
+                        f"the source '{label}' builds '{name}' in '{directory}': a .run has its"
+                        f" source in {' and '.join(_RUNFILE_FOLDERS)}"
+                    )
             has_use = "deb" in kinds
             lacks = any(v.source.kind == "deb" and v.package is None for v in variants)
             if lacks or (flavour.package is not None and not has_use):
@@ -318,14 +244,21 @@ class Recipe(Frozen):
             for feature in self.container.driver_feature
             if self.installed is not None and feature not in self.installed.features
         ]
-        files = [*self.files, *(f for source in self.sources for f in source.files or ())]
-        wanted += [(f"files {file.source}", f) for file in files for f in file.features]
+        wanted += [(f"files {file.source}", f) for file in self.files for f in file.features]
+        own = [
+            f"files {file.source} of the source '{label}' names the feature '{feature}', which"
+            " neither container.features nor the source has"
+            for label, source in zip(self.labels, self.sources, strict=True)
+            for file in source.files or ()
+            for feature in file.features
+            if feature not in {**known, **source.features}
+        ]
         unknown = [
             f"{where} names the feature '{feature}', which container.features lacks"
             for where, feature in wanted
             if feature not in known
         ]
-        return [*unknown, *lacking]
+        return [*unknown, *own, *lacking]
 
 
 def _claimed_by_both(one: RecipeSource, other: RecipeSource) -> str | None:

@@ -9,11 +9,12 @@ from collections.abc import Collection
 from fnmatch import fnmatchcase
 from typing import Annotated, Literal, Self
 
-from pydantic import ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import ConfigDict, Discriminator, Field, StringConstraints, Tag, model_validator
 
 from provision.documents import Frozen
-from provision.manifest import FeatureName, FileKind
+from provision.manifest import ContainerFeature, FeatureName, FileKind
 from provision.pin import (
+    Architecture,
     ArchiveSource,
     Commit,
     GitSource,
@@ -29,6 +30,7 @@ from provision.recipe.fields import (
     SourcePath,
     Specifiers,
     Template,
+    UrlTemplate,
     version_matches,
 )
 
@@ -83,6 +85,7 @@ class Source(Frozen):
         build: How each flavour is built from it, where that differs from the recipe's
             ``[flavours.NAME.build]``.
         files: Its user space; None: the recipe's ``[[files]]``.
+        features: Features that its files bring besides those of ``[container.features]``.
     """
 
     name: Name | None = None
@@ -90,6 +93,12 @@ class Source(Frozen):
     versions: Specifiers = ""
     build: dict[Name, Build] = Field(default_factory=dict)
     files: tuple[UserFile, ...] | None = None
+    features: dict[FeatureName, ContainerFeature] = Field(default_factory=dict)
+
+    @property
+    def takes_any_version(self) -> bool:
+        """Whether a version that it doesn't list may be asked for."""
+        return False
 
     def build_of(self, flavour: str) -> Build | None:
         """Return how a flavour is built from it; None: as the recipe says for all sources.
@@ -190,6 +199,63 @@ class GitReleases(Source):
     releases: tuple[GitRelease, ...] = Field(min_length=1)
 
 
+class RunfileRelease(Frozen):
+    """One released version as a ``.run``.
+
+    Attributes:
+        version: The driver's version.
+        architecture: Which machines ``sha256`` is for, as ``uname -m`` prints it.
+        url: Its address; None: the source's.
+        sha256: Of the file; None: the vendor's own sum counts, as it was first seen.
+        checksums: Address of the vendor's sum; None: the source's.
+    """
+
+    version: Version
+    architecture: Architecture = "x86_64"
+    url: UrlTemplate | None = None
+    sha256: Sha256 | None = None
+    checksums: UrlTemplate | None = None
+
+
+class RunfileReleases(Source):
+    """NVIDIA's self-extracting files; user space and its features come from the list inside.
+
+    Attributes:
+        url: Address of every release that names none; with ``{version}`` and ``{arch}``.
+        checksums: Address of the vendor's sum of every release that has no ``sha256``.
+        leave_out: Types of files, as the list inside calls them, that go into no container.
+        releases: Versions that are offered. Others can be asked for by name, where ``url`` and
+            ``checksums`` say where they would be.
+    """
+
+    kind: Literal["runfile"]
+    url: UrlTemplate | None = None
+    checksums: UrlTemplate | None = None
+    leave_out: tuple[Annotated[str, StringConstraints(pattern=r"^[A-Z0-9_]+$")], ...] = ()
+    releases: tuple[RunfileRelease, ...] = ()
+
+    @property
+    def takes_any_version(self) -> bool:
+        """Whether a version that is not listed may be asked for."""
+        return self.url is not None and self.checksums is not None
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        problems = []
+        if not self.releases and not self.takes_any_version:
+            problems.append("give 'releases', or both 'url' and 'checksums'")
+        for release in self.releases:
+            if release.url is None and self.url is None:
+                problems.append(f"the release {release.version} has no 'url', and neither has this")
+            if release.sha256 is None and release.checksums is None and self.checksums is None:
+                problems.append(
+                    f"the release {release.version} has neither 'sha256' nor 'checksums'"
+                )
+        if problems:
+            raise ValueError("; ".join(problems))
+        return self
+
+
 def _release(value: object) -> str:
     is_git = isinstance(value, GitRelease) or (isinstance(value, dict) and "commit" in value)
     return "<commit>" if is_git else "<file>"
@@ -264,7 +330,8 @@ class DkmsSource(Source):
 
 
 RecipeSource = Annotated[
-    DebSource | ArchiveReleases | GitReleases | DkmsSource, Field(discriminator="kind")
+    DebSource | ArchiveReleases | GitReleases | DkmsSource | RunfileReleases,
+    Field(discriminator="kind"),
 ]
 
 

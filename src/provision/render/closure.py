@@ -8,10 +8,14 @@ from dataclasses import dataclass
 from provision.distros import family_of, release_of
 from provision.distros.headers import fill
 from provision.errors import NotFoundError, ProvisionError
-from provision.pin import DistroPin, Pin
+from provision.pin import DistroPin, Pin, RunfileSource
+from provision.sources.repack import FILES, LAYER
 
 # What only the images of apt's family have the programs for.
 _APT_ONLY = frozenset({"deb", "git"})
+# Paths in the build context: user space as a layer, and the list of what is in it.
+_LAYER = "userspace.tar"
+_LISTED = "userspace.json"
 _MAJOR = re.compile(r"^(?:[0-9]+:)?([0-9]+)")
 
 
@@ -89,8 +93,24 @@ def closure_files(pin: Pin) -> dict[str, str]:
                 f" is of the kind '{source.kind}'.",
                 resolution="Take a driver whose source is an archive.",
             )
-        if source.file is not None:
+        if source.file is not None and not isinstance(source, RunfileSource):
             files[f"sources/{source.file}"] = source.file
+    return files
+
+
+def runfile_parts(pin: Pin, directory: str) -> dict[str, str]:
+    """Return the files of a build context that are made from a .run: which part, by path.
+
+    Args:
+        pin: What is built.
+        directory: Where the modules are built, in the unpacked source.
+    """
+    files = {}
+    for source in pin.sources:
+        if isinstance(source, RunfileSource):
+            files[f"sources/{source.sha256}"] = directory.partition("/")[0]
+            files[_LAYER] = LAYER
+            files[_LISTED] = FILES
     return files
 
 

@@ -53,6 +53,7 @@ def collect(plan: dict[str, Any], source: Path, out: Path, tool: Tool) -> dict[s
     problems: list[str] = []
     modules = _modules(plan, source, out, tool, problems)
     files = _files(plan["files"], source, out, tool, problems)
+    files += _listed(plan, {file["path"] for file in files}, problems)
     if problems:
         raise CollectError(problems)
     _depmod(out, plan["kernel"], tool)
@@ -162,6 +163,20 @@ def _files(
     return list(entries.values())
 
 
+def _listed(plan: dict[str, Any], known: set[str], problems: list[str]) -> list[dict[str, Any]]:
+    """Return what is said of user space that is a layer of its own, with the features that are."""
+    entries: list[dict[str, Any]] = plan.get("userspace", [])
+    problems += [
+        f"two different files want to be {entry['path']}"
+        for entry in entries
+        if entry["path"] in known
+    ]
+    return [
+        dict(entry, features=[f for f in entry["features"] if f in plan["container"]["features"]])
+        for entry in entries
+    ]
+
+
 def _mistake(rule: dict[str, Any]) -> str | None:
     """Return what is wrong with a rule's paths: files stay below the source and below the root."""
     origin, target = PurePosixPath(rule["from"]), PurePosixPath(rule["to"])
@@ -268,6 +283,9 @@ def main(arguments: Sequence[str]) -> int:
     """Run the collector: plan, source folder, folder to fill."""
     plan_file, source, out = (Path(argument) for argument in arguments)
     plan = json.loads(plan_file.read_text())
+    userspace = plan_file.with_name("userspace.json")
+    if userspace.is_file():
+        plan["userspace"] = json.loads(userspace.read_text())["files"]
     try:
         manifest = collect(plan, source, out, _run)
     except CollectError as error:

@@ -17,10 +17,12 @@ class RenderedContext:
         files: Contents by relative path, sorted. All are plain files of mode 0644: the Dockerfile
             names the interpreter of those that run.
         downloads: Files that are too large to be rendered: sha256 by relative path.
+        parts: Files that are made from a .run: which part of it, by relative path.
     """
 
     files: Mapping[str, bytes]
     downloads: Mapping[str, str] = field(default_factory=dict)
+    parts: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def dockerfile(self) -> str:

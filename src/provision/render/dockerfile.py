@@ -7,9 +7,15 @@ from collections.abc import Mapping
 
 from provision.distros import source_names
 from provision.errors import NotFoundError, ProvisionError
-from provision.pin import Pin
+from provision.pin import Pin, RunfileSource
 from provision.recipe import Recipe, RecipeSource, Variant
-from provision.render.closure import closure_files, closure_sums, installed_from, toolchain_of
+from provision.render.closure import (
+    closure_files,
+    closure_sums,
+    installed_from,
+    runfile_parts,
+    toolchain_of,
+)
 from provision.render.context import RenderedContext
 from provision.render.plan import build_plan, fill, placeholders, tree_plan
 from provision.render.quoting import one_line, shell_command
@@ -47,7 +53,12 @@ def render(
     if pin.tree is not None:
         contents["kernel/tree.json"] = tree_plan(pin.tree, pin.kernel.release, pin.compiler)
     contents |= closure_sums(pin)
-    return RenderedContext({name: contents[name] for name in sorted(contents)}, closure_files(pin))
+    directory = fill(variant.build.directory, placeholders(pin))
+    return RenderedContext(
+        {name: contents[name] for name in sorted(contents)},
+        closure_files(pin),
+        runfile_parts(pin, directory),
+    )
 
 
 def _check(pin: Pin, recipe: Recipe, templates: Templates, patches: Mapping[str, bytes]) -> None:
@@ -95,6 +106,7 @@ def _dockerfile(pin: Pin, variant: Variant[RecipeSource], templates: Templates) 
         "pin": pin,
         "toolchain": toolchain_of(pin),
         "has_files": any(source.file for source in pin.sources),
+        "has_layer": any(isinstance(source, RunfileSource) for source in pin.sources),
         "unpacked_before": before,
         "unpacked_after": after,
         "build": _build(pin, variant),

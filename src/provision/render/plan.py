@@ -73,7 +73,7 @@ def build_plan(pin: Pin, recipe: Recipe, variant: Variant[RecipeSource]) -> byte
             }
             for file in variant.files
         ],
-        "container": recipe.container.model_dump(mode="json", exclude_none=True),
+        "container": variant.container.model_dump(mode="json", exclude_none=True),
         "host": recipe.host.model_dump(mode="json"),
     }
     return (json.dumps(plan, sort_keys=True, indent=1) + "\n").encode()

@@ -21,7 +21,7 @@ def recipe_digest(recipe: Recipe, variant: Variant[RecipeSource]) -> str:
         "licences": list(variant.licences),
         "package": variant.package,
         "files": [file.model_dump(mode="json", by_alias=True) for file in variant.files],
-        "container": recipe.container.model_dump(mode="json", exclude_none=True),
+        "container": variant.container.model_dump(mode="json", exclude_none=True),
     }
     # Said only where there is something to say: the Pins of drivers without it stay as they were.
     if recipe.host != HostNeeds():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -29,7 +30,20 @@ from provision.recipe import Recipe
 from provision.resolve.kernels import buildable_kernels, known_ranges
 from provision.resolve.recipe_digest import recipe_digest
 from provision.resolve.request import KernelTree, Request
-from provision.sources import Market, Offer, kind_of, offers, pin_offer, tools_of
+from provision.sources import (
+    Market,
+    Offer,
+    PublishedSum,
+    kind_of,
+    no_published_sum,
+    offers,
+    pin_offer,
+    tools_of,
+    unlisted,
+)
+
+# A version, and not only a branch.
+_WHOLE = re.compile(r"[0-9]+(\.[0-9]+)+")
 
 
 class Solved(Protocol):
@@ -86,6 +100,7 @@ def decide(
     template: str,
     is_complete: bool = True,
     tree: KernelTree | None = None,
+    published_sum: PublishedSum = no_published_sum,
 ) -> Decision:
     """Decide everything but the base image and the packages, for which a distro's solver runs.
 
@@ -101,6 +116,7 @@ def decide(
         is_complete: Whether the index has every kernel that the solver may find.
         tree: The kernel's tree, where its headers are no packages; the packages of ``distro``
             compile.
+        published_sum: Asks for the sha256 that a vendor publishes of a file, or knows it.
 
     Raises:
         NotFoundError: An unknown version, flavour or kernel, or one that the driver is not known
@@ -112,7 +128,13 @@ def decide(
     kernel = _kernel(request)
     if index is not None and is_complete and tree is None:
         require_headers(index, request.kernel)
-    market = Market(f"{distro.id} {distro.version}", source_names(distro), index)
+    market = Market(
+        f"{distro.id} {distro.version}",
+        source_names(distro),
+        index,
+        request.architecture,
+        published_sum,
+    )
     offer = _offer(recipe, flavour, request, market)
     version = offer.version
     _check_kernel(recipe, version, request, index)
@@ -141,7 +163,12 @@ def decide(
 
 
 def decide_in_image(
-    request: Request, *, entry: Entry, template: str, tree: KernelTree
+    request: Request,
+    *,
+    entry: Entry,
+    template: str,
+    tree: KernelTree,
+    published_sum: PublishedSum = no_published_sum,
 ) -> Callable[[BasePin], Pin]:
     """Decide everything but a base image that has the compiler and all tools.
 
@@ -150,6 +177,7 @@ def decide_in_image(
         entry: The driver; its source is no package, because no archive belongs to the image.
         template: Digest of the templates.
         tree: The kernel's tree.
+        published_sum: As in ``decide``.
 
     Raises:
         NotFoundError: An unknown version or flavour, a kernel that the driver is not known to
@@ -166,7 +194,13 @@ def decide_in_image(
             ' /etc/provision/provision.toml, set kernels, path and toolchain = "debian:12".',
         )
     decision = decide(
-        request, entry=entry, distro=tree.distro, index=None, template=template, tree=tree
+        request,
+        entry=entry,
+        distro=tree.distro,
+        index=None,
+        template=template,
+        tree=tree,
+        published_sum=published_sum,
     )
     return lambda base: decision.pin(base, _Nothing())
 
@@ -215,12 +249,15 @@ def _offer(recipe: Recipe, flavour: str, request: Request, market: Market) -> Of
     before the others.
     """
     offered = offers(recipe, flavour, market)
-    if not offered and (request.version is None or market.index is None):
-        raise _nothing_offered(recipe, flavour, market)
     wanted = request.version
     candidates = [o for o in offered if wanted in {None, o.version}] or [
         o for o in offered if wanted is not None and _is_of(o.version, wanted)
     ]
+    if not candidates and wanted is not None and _WHOLE.fullmatch(wanted):
+        asked = unlisted(recipe, flavour, wanted, market)
+        candidates = [asked] if asked else []
+    if not candidates and not offered and (wanted is None or market.index is None):
+        raise _nothing_offered(recipe, flavour, market)
     if not candidates:
         raise NotFoundError(
             f"'{recipe.name}' ({flavour}) has no version {wanted} for {market.distro}.",

@@ -10,21 +10,32 @@ from provision.pin import Source
 from provision.recipe import GIT_TOOLS, DkmsSource, Recipe, RecipeSource, Variant
 from provision.sources.deb import Deb
 from provision.sources.dkms import SCRIPT, Dkms
-from provision.sources.model import Market, Pinned, SourceKind, newest_first
+from provision.sources.model import (
+    Market,
+    Pinned,
+    PublishedSum,
+    SourceKind,
+    newest_first,
+    no_published_sum,
+)
 from provision.sources.releases import Releases
+from provision.sources.runfile import Runfile
 
 __all__ = [
     "Market",
     "Offer",
     "Pinned",
+    "PublishedSum",
     "SourceKind",
     "components_of",
     "kind_of",
     "newest_first",
+    "no_published_sum",
     "offers",
     "pin_offer",
     "scripts_of",
     "tools_of",
+    "unlisted",
     "unpacking",
 ]
 
@@ -33,6 +44,7 @@ _KINDS: Mapping[str, SourceKind[Any]] = {
     "archive": Releases(),
     "git": Releases(GIT_TOOLS),
     "dkms": Dkms(),
+    "runfile": Runfile(),
 }
 
 
@@ -62,6 +74,14 @@ def offers(recipe: Recipe, flavour: str, market: Market) -> list[Offer]:
             if chosen is not None and chosen.label == variant.label:
                 found.append(Offer(version, variant))
     return found
+
+
+def unlisted(recipe: Recipe, flavour: str, version: str, market: Market) -> Offer | None:
+    """Return a version that nothing lists, if the source that serves it takes any; or None."""
+    variant = recipe.variant(market.names, flavour, version)
+    if variant is None or not variant.source.takes_any_version:
+        return None
+    return Offer(version, variant)
 
 
 def pin_offer(driver: str, offer: Offer, market: Market) -> Pinned:

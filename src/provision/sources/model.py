@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from provision.archive import ArchiveIndex, version_key
+from provision.errors import ProvisionError
 from provision.pin import Source
 from provision.recipe import Variant
 
 SourceT_contra = TypeVar("SourceT_contra", contravariant=True)
+
+
+PublishedSum = Callable[[str, str], str]
+
+
+def no_published_sum(url: str, sums: str) -> str:
+    """Refuse to ask for a vendor's sums: for callers that only want to know what is offered.
+
+    Raises:
+        ProvisionError: Always.
+    """
+    raise ProvisionError(f"The checksum of '{url}' would have to be asked for at '{sums}'.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,11 +34,16 @@ class Market:
         distro: The distro, as messages call it: ``debian 12``.
         names: What recipes call it: its id, ``id:version`` and family.
         index: Its archive; None: it has none of Debian's kind.
+        architecture: Of the machine, as ``uname -m`` prints it.
+        published_sum: Returns the sha256 that a vendor published of a file: from the file's
+            address and the address of the sums.
     """
 
     distro: str
     names: tuple[str, ...]
     index: ArchiveIndex | None = None
+    architecture: str = "x86_64"
+    published_sum: PublishedSum = no_published_sum
 
 
 @dataclass(frozen=True, slots=True)

@@ -224,6 +224,22 @@ def test_one_file_may_serve_two_rules(source: Path, tmp_path: Path) -> None:
     assert len(collect(plan(same, same), source, tmp_path / "out", Tools())["files"]) == 1
 
 
+def test_user_space_that_is_a_layer_is_described_with_the_features_that_there_are(
+    source: Path, tmp_path: Path
+) -> None:
+    listed = {"path": "/usr/bin/smi", "features": ["f", "graphics"], "sha256": "0" * 64}
+    wanted = plan() | {"container": {"features": {"f": {}}}, "userspace": [listed]}
+    made = collect(wanted, source, tmp_path / "out", Tools())
+    assert made["files"] == [{**listed, "features": ["f"]}]
+
+
+def test_a_file_of_the_layer_is_not_placed_a_second_time(source: Path, tmp_path: Path) -> None:
+    listed = {"path": "/usr/bin/toy", "features": []}
+    same = plan(rule("binary", "usr/bin/toy", "/usr/bin/toy")) | {"userspace": [listed]}
+    with pytest.raises(CollectError, match="two different files want to be /usr/bin/toy"):
+        collect(same, source, tmp_path / "out", Tools())
+
+
 def test_manifest_is_what_the_model_wants(source: Path, tmp_path: Path) -> None:
     recipe_ = recipe("v4l2loopback")
     pinned = pin("v4l2loopback", "0.12.7", "dkms", template="0" * 64)

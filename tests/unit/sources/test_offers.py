@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from provision.archive import ArchiveIndex
-from provision.errors import ConfigError
+from provision.errors import ConfigError, NotFoundError
 from provision.recipe import Recipe
-from provision.sources import Market, components_of, offers, pin_offer
+from provision.sources import Market, components_of, offers, pin_offer, unlisted
 from provision.sources.deb import package_of_version
 from unit.fake_archive import index_of, stanza
 from unit.recipes import recipe
@@ -199,3 +199,79 @@ def test_mistakes_of_sources_are_named_together() -> None:
         "patch a.patch names the unknown source 'run'",
     ):
         assert part in found
+
+
+RUNFILE = {
+    "kind": "runfile",
+    "url": "https://driver.example/{version}/driver-{arch}-{version}.run",
+    "checksums": "https://driver.example/{version}/driver-{arch}.sums",
+    "build": {"plain": {**BUILD, "directory": "kernel-open"}},
+    "files": [],
+}
+
+
+def published(url: str, sums: str) -> str:
+    assert (url, sums) == (
+        "https://driver.example/2.0/driver-aarch64-2.0.run",
+        "https://driver.example/2.0/driver-aarch64.sums",
+    )
+    return "a" * 64
+
+
+def test_a_runfile_is_pinned_by_the_recipes_sum_or_by_the_vendors() -> None:
+    releases = [{"version": "2.0", "sha256": "b" * 64}, {"version": "1.0"}]
+    of = several({**RUNFILE, "releases": releases})
+    ours = Market("rocky 9", ROCKY)
+    offer, _ = offers(of, "plain", ours)
+    (source,) = pin_offer("tool", offer, ours).sources
+    assert source.kind == "runfile"
+    assert (source.sha256, source.version) == ("b" * 64, "2.0")
+    assert source.url == "https://driver.example/2.0/driver-x86_64-2.0.run"
+    theirs = Market("rocky 9", ROCKY, architecture="aarch64", published_sum=published)
+    with pytest.raises(NotFoundError, match="for x86_64 only, and this is aarch64"):
+        pin_offer("tool", offer, theirs)
+    of = several({**RUNFILE, "releases": [{"version": "2.0"}]})
+    (offer,) = offers(of, "plain", theirs)
+    (source,) = pin_offer("tool", offer, theirs).sources
+    assert source.kind == "runfile"
+    assert (source.sha256, source.architecture) == ("a" * 64, "aarch64")
+    with pytest.raises(NotFoundError, match="for riscv64"):
+        pin_offer("tool", offer, Market("rocky 9", ROCKY, architecture="riscv64"))
+
+
+def test_a_version_that_is_not_listed_may_be_asked_for() -> None:
+    market = Market("rocky 9", ROCKY)
+    of = several({**RUNFILE, "distros": ["rocky"]}, archive("1.0"))
+    offer = unlisted(of, "plain", "3.0", market)
+    assert offer is not None
+    assert (offer.variant.label, offer.version) == ("runfile", "3.0")
+    assert unlisted(of, "plain", "3.0", Market("debian 12", DEBIAN)) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"url": None}, "give 'releases', or both 'url' and 'checksums'"),
+        ({"checksums": None, "releases": [{"version": "1"}]}, "neither 'sha256' nor 'checksums'"),
+        ({"url": None, "releases": [{"version": "1"}]}, "the release 1 has no 'url'"),
+        ({"url": "ftp://driver.example/{version}"}, "no address"),
+        ({"url": "https://driver.example/{kernel}"}, "unknown placeholder '{kernel}'"),
+        ({"leave_out": ["not a type"]}, "leave_out"),
+        ({"build": {}}, "a .run has its source in kernel and kernel-open"),
+    ],
+)
+def test_mistakes_of_a_runfile_are_named(changes: dict[str, Any], said: str) -> None:
+    source = {key: value for key, value in {**RUNFILE, **changes}.items() if value is not None}
+    assert said in refused(source)
+
+
+def test_a_source_may_bring_features_of_its_own() -> None:
+    file = {"kind": "binary", "from": "tool", "to": "/usr/bin/tool", "features": ["graphics"]}
+    features = {"graphics": {"devices": ["dri/card*"]}}
+    own = archive("1", distros=["rocky"], name="one", features=features, files=[file])
+    of = several(own, archive("1", name="two"))
+    one, two = (of.variant(names, "plain", "1") for names in (ROCKY, DEBIAN))
+    assert one is not None
+    assert two is not None
+    assert set(one.container.features) == {*two.container.features, "graphics"}
+    assert "names the feature 'graphics'" in refused(archive("1", files=[file]))

@@ -45,7 +45,7 @@ def command(
     with job(root, catalogues) as work:
         resolved = work.resolve(target.of(driver))
         context = render_context(resolved)
-        names = sorted([*context.files, *context.downloads, *resolved.attached])
+        names = sorted([*context.files, *context.downloads, *context.parts, *resolved.attached])
         if not dry_run:
             context.write(output)
             files = downloaded_files(work.settings, resolved, context, progress=work.progress)

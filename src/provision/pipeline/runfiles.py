@@ -1,0 +1,86 @@
+"""The parts of NVIDIA's .run in the package store: made once, for all kernels and flavours."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from pydantic import Field
+
+from provision.documents import Frozen, load_json
+from provision.errors import ProvisionError
+from provision.files import lock, write_atomic
+from provision.image.packages import PackageStore, closure_key
+from provision.pin import RunfileSource, Sha256
+from provision.pipeline.settings import Settings
+from provision.pipeline.tree_files import TreeStore
+from provision.progress import Note, Progress, silent
+from provision.sources.repack import repack
+
+
+class _Index(Frozen):
+    """Which files of the store are the parts of a .run: sha256 by part."""
+
+    schema_version: int = Field(default=1, alias="schema")
+    parts: dict[str, Sha256]
+
+
+def have_parts(
+    settings: Settings,
+    source: RunfileSource,
+    fetch: Callable[[], Path],
+    *,
+    progress: Progress = silent,
+) -> Mapping[str, Path]:
+    """Have the parts of a .run in the package store, by name.
+
+    Args:
+        settings: The host.
+        source: What the Pin says of the file.
+        fetch: Has the file itself, checked; not called where its parts are there.
+        progress: Told what goes on.
+
+    Raises:
+        NotFoundError: The file is nowhere, or a program that unpacks it is missing.
+        ProvisionError: The file is not what the Pin says, or damaged.
+        OSError: The disk is full.
+    """
+    key = closure_key(source.model_dump(mode="json", exclude={"url"}))
+    store = PackageStore(settings.state)
+    folder = store.folder / "runfiles"
+    index = folder / f"{key}.json"
+
+    def waiting() -> None:
+        progress(Note("Another process is taking the same file apart; waiting for it"))
+
+    with lock(settings.state / "locks" / f"runfile-{key[:32]}", on_wait=waiting):
+        known = _known(store, index)
+        if known:
+            return known
+        run = fetch()
+        progress(Note(f"Taking {source.url.rpartition('/')[2]} apart, without running it"))
+        draft = folder / f".{key}"
+        # What a killed run left.
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir(parents=True)
+        try:
+            parts = repack(run, source, draft)
+            kept = {name: TreeStore(settings).take(path) for name, path in parts.items()}
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+        text = _Index(parts=kept).model_dump_json(by_alias=True, indent=1)
+        write_atomic(index, f"{text}\n")
+        return {name: store.path(digest) for name, digest in kept.items()}
+
+
+def _known(store: PackageStore, index: Path) -> dict[str, Path] | None:
+    """Return the parts that were made before; None where one is missing or damaged."""
+    with suppress(ProvisionError):
+        parts = load_json(index, _Index).parts
+        found = {name: store.whole(digest) for name, digest in parts.items()}
+        whole = {name: path for name, path in found.items() if path is not None}
+        if len(whole) == len(found):
+            return whole
+    return None

@@ -1,0 +1,185 @@
+"""Cuts NVIDIA's self-extracting files open, without running them.
+
+Such a file is a shell script with a compressed tar file behind it. Its head says ``skip=N``: the
+tar file begins with line N. Source: https://makeself.io/, and the heads of NVIDIA's own files.
+"""
+
+from __future__ import annotations
+
+import gzip
+import lzma
+import re
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from provision.errors import ProvisionError
+from provision.run import run
+
+# The head of the largest known has some 40 kB.
+_MAX_HEAD = 4 << 20
+# Of the tar file inside; those of today have 1.3 GB.
+MAX_PAYLOAD = 8 << 30
+_CHUNK = 1 << 20
+_ZSTD_SECONDS = 900.0
+_SKIP = re.compile(rb"^skip=\"?([0-9]{1,6})\"?\s*$")
+_FIELD = re.compile(rb"^(targetdir|pkg_version|label)=\"?([^\"\n]{0,200})\"?\s*$")
+_FOLDER = re.compile(r"^NVIDIA-Linux-(?P<arch>[a-z0-9_]+)-(?P<version>[0-9][0-9.]*[0-9])")
+_AGAIN = "Download it again, and compare its sha256 with the one that NVIDIA publishes."
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What the head of a file says.
+
+    Attributes:
+        offset: Where the compressed tar file begins, in bytes.
+        architecture: As ``uname -m`` prints it; None: it doesn't say.
+        version: The driver's; None: it doesn't say.
+    """
+
+    offset: int
+    architecture: str | None
+    version: str | None
+
+
+def read_head(stream: IO[bytes], name: str) -> Head:
+    """Read the head of a self-extracting file.
+
+    Raises:
+        ProvisionError: It is none: a web page, another kind of file, or one that ends too early.
+    """
+    first = stream.read(512)
+    if re.match(rb"\s*<(!doctype|html|\?xml)", first, re.IGNORECASE):
+        raise ProvisionError(
+            f"'{name}' is a web page, and no .run file.",
+            resolution="A proxy or the server answered with a page in its place: open the address"
+            " in a browser and look what it says.",
+        )
+    if not first.startswith(b"#!"):
+        raise ProvisionError(
+            f"'{name}' is no .run file: it doesn't begin with '#!'.", resolution=_AGAIN
+        )
+    stream.seek(0)
+    fields: dict[str, str] = {}
+    skip = 0
+    for number in range(1, _MAX_HEAD):
+        if number == skip:
+            return _head(stream.tell(), fields)
+        line = stream.readline(_MAX_HEAD)
+        if not line.endswith(b"\n") or stream.tell() > _MAX_HEAD:
+            break
+        if match := _SKIP.match(line):
+            skip = int(match[1])
+        if match := _FIELD.match(line):
+            fields.setdefault(match[1].decode(), match[2].decode(errors="replace"))
+    said = f"it ends before line {skip}, where its content begins" if skip else "no 'skip=' in it"
+    raise ProvisionError(f"'{name}' is no whole .run file: {said}.", resolution=_AGAIN)
+
+
+def _head(offset: int, fields: dict[str, str]) -> Head:
+    folder = _FOLDER.match(fields.get("targetdir", "").removeprefix("./"))
+    architecture = folder["arch"] if folder else None
+    version = folder["version"] if folder else fields.get("pkg_version") or None
+    return Head(offset, architecture, version)
+
+
+def require(head: Head, *, version: str, architecture: str, name: str) -> None:
+    """Refuse a file of another driver version or for other machines.
+
+    Raises:
+        ProvisionError: It is one.
+    """
+    for what, found, wanted in (
+        ("for the architecture", head.architecture, architecture),
+        ("of the version", head.version, version),
+    ):
+        if found is not None and found != wanted:
+            raise ProvisionError(
+                f"'{name}' is {what} {found}, not {wanted}.",
+                resolution="Correct 'url' (its {version} and {arch}), 'version' or 'architecture'"
+                " of the release in driver.toml.",
+            )
+
+
+def unpack_payload(path: Path, head: Head, target: Path, *, limit: int = MAX_PAYLOAD) -> None:
+    """Write the tar file that is in a self-extracting file.
+
+    Args:
+        path: The file.
+        head: Its head.
+        target: What is written.
+        limit: Bytes that the tar file may have.
+
+    Raises:
+        NotFoundError: It is compressed with zstd, and there is no such program.
+        ProvisionError: It is damaged, or larger than the limit.
+    """
+    with path.open("rb") as stream:
+        stream.seek(head.offset)
+        magic = stream.read(6)
+        stream.seek(head.offset)
+        if magic.startswith(b"\x28\xb5\x2f\xfd"):
+            _unzstd(stream, target, path.name, limit)
+            return
+        try:
+            _copy(_plain(stream, magic, path.name), target, path.name, limit)
+        except (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile) as error:
+            raise ProvisionError(
+                f"'{path.name}' is damaged or cut off: {error}.", resolution=_AGAIN
+            ) from error
+
+
+def _plain(stream: IO[bytes], magic: bytes, name: str) -> IO[bytes] | gzip.GzipFile:
+    if magic == b"\xfd7zXZ\x00":
+        return lzma.open(stream)
+    if magic.startswith(b"\x1f\x8b"):
+        return gzip.GzipFile(fileobj=stream)
+    raise ProvisionError(
+        f"The content of '{name}' is compressed in an unknown way (it begins with {magic.hex()}).",
+        resolution="xz, zstd and gzip are known. " + _AGAIN,
+    )
+
+
+def _copy(source: IO[bytes] | gzip.GzipFile, target: Path, name: str, limit: int) -> None:
+    done = 0
+    with target.open("wb") as stream:
+        for chunk in _chunks(source):
+            done += len(chunk)
+            if done > limit:
+                raise _too_large(name, limit)
+            stream.write(chunk)
+
+
+def _chunks(source: IO[bytes] | gzip.GzipFile) -> Iterator[bytes]:
+    while chunk := source.read(_CHUNK):
+        yield chunk
+
+
+def _unzstd(stream: IO[bytes], target: Path, name: str, limit: int) -> None:
+    """Let the distro's own program unpack: Python reads zstd from 3.14 on."""
+    cut = target.with_name(f"{target.name}.zst")
+    try:
+        _copy(stream, cut, name, limit)
+        done = run(
+            ["zstd", "--decompress", "--quiet", "--force", "-o", target, cut],
+            why=f"unpack {name}",
+            check=False,
+            timeout=_ZSTD_SECONDS,
+        )
+    finally:
+        cut.unlink(missing_ok=True)
+    if done.returncode:
+        raise ProvisionError(
+            f"'{name}' is damaged or cut off.", resolution=_AGAIN, details=done.stderr
+        )
+    if target.stat().st_size > limit:
+        raise _too_large(name, limit)
+
+
+def _too_large(name: str, limit: int) -> ProvisionError:
+    return ProvisionError(
+        f"The content of '{name}' has more than {limit >> 20} MiB.", resolution=_AGAIN
+    )

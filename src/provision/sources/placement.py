@@ -1,0 +1,240 @@
+"""Where the files of NVIDIA's driver go in a container, and which features want them.
+
+By what its own lists say (``provision.sources.nvidia``). Source for the features: nvc_info.c of
+https://github.com/NVIDIA/libnvidia-container.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from provision.manifest import FileKind
+from provision.sources.nvidia import Listed, wrong_list
+
+_COMPAT = "compat32"
+_LIBRARIES = "/usr/lib64/nvidia"
+_LIBRARIES_32 = "/usr/lib/nvidia"
+
+# Features by MODULE of the list.
+_BY_MODULE: Mapping[str, tuple[str, ...]] = {
+    "nvml": ("utility",),
+    "installer": ("utility",),
+    "nvpd": ("utility",),
+    "gpgpu": ("compute",),
+    "uvm": ("compute",),
+    "nvcuvid": ("video",),
+    "encodeapi": ("video",),
+    "opticalflow": ("video",),
+    "vdpau": ("video",),
+    "opengl": ("graphics",),
+    "optix": ("graphics",),
+    "nvfbc": ("graphics",),
+    "egl": ("graphics",),
+    "vulkan": ("graphics",),
+    "ngx": ("ngx",),
+    "xdriver": ("display",),
+}
+# Files that other features need than their module's. Empty: only the host; None: nothing here does.
+_BY_NAME: tuple[tuple[str, tuple[str, ...] | None], ...] = (
+    ("nvidia-modprobe", ()),
+    ("nvidia-settings", None),
+    ("nvidia-xconfig", None),
+    ("nvidia-bug-report", None),
+    ("nvidia-installer", None),
+    ("nvidia-uninstall", None),
+    ("libcuda.so", ("compute", "video")),
+    ("libnvidia-ml.so", ("utility",)),
+    ("libnvidia-cfg.so", ("utility",)),
+    ("libnvidia-gpucomp.so", ("compute", "graphics")),
+    ("libnvidia-allocator.so", ("compute", "graphics")),
+    ("nvidia-smi", ("utility",)),
+    ("nvidia-debugdump", ("utility",)),
+    ("nvidia-persistenced", ("utility",)),
+    ("nvidia-cuda-mps-", ("compute",)),
+)
+# What never goes into a container: by TYPE, or by how it begins.
+_LEFT_OUT = frozenset(
+    {
+        "APPLICATION_PROFILE",
+        "DBUS_CONFIG",
+        "DOCUMENTATION",
+        "DOT_DESKTOP",
+        "EXPLICIT_PATH",
+        "FLEXERA_DATA",
+        "ICON",
+        "LIBGL_LA",
+        "MANPAGE",
+        "MODULE_SIGNING_KEY",
+        "NVIDIA_MODPROBE_MANPAGE",
+        "OPENGL_HEADER",
+        "SANDBOXUTILS_FILELIST_JSON",
+        "XORG_OUTPUTCLASS_CONFIG",
+        "XMODULE_NEWSYM",
+    }
+)
+_LEFT_OUT_STARTS = (
+    "DKMS_",
+    "EGL_CLIENT_",
+    # Its link leads to another folder; whoever needs it has it from the image's own Mesa.
+    "GBM_BACKEND_",
+    "GLVND_LIB",
+    "GLVND_SYMLINK",
+    "GLX_CLIENT_",
+    "INSTALLER_",
+    "INTERNAL_UTILITY_",
+    "KERNEL_MODULE",
+    "OPENCL_WRAPPER_",
+    "SYSTEMD_",
+    "UVM_MODULE_",
+    "VDPAU_WRAPPER_",
+    "WINE_",
+    "XLIB_",
+)
+# Where files of other types lie.
+_FOLDERS: Mapping[str, str] = {
+    "CUDA_ICD": "/etc/OpenCL/vendors",
+    "EGL_EXTERNAL_PLATFORM_JSON": "/usr/share/egl/egl_external_platform.d",
+    "GLVND_EGL_ICD_JSON": "/usr/share/glvnd/egl_vendor.d",
+    "NVOPTIX_DATA": "/usr/share/nvidia",
+    "OPENGL_DATA": "/usr/share/nvidia",
+    "OPTIX_DATA": "/usr/share/nvidia",
+    # Their lines name the last folder.
+    "VULKAN_ICD_JSON": "/usr/share/vulkan",
+    "VULKANSC_ICD_JSON": "/usr/share/vulkansc",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A file or link of user space: path in the .run, and path in a container.
+
+    Attributes:
+        name: Path in the .run; of a link: None.
+        path: In a container.
+        kind: Which list of a vendor file it belongs to.
+        features: Which features want it; none: it is for the host only.
+        target: Of a link, relative to its folder.
+        is_executable: Whether it is a program.
+    """
+
+    name: str | None
+    path: str
+    kind: FileKind
+    features: tuple[str, ...]
+    target: str | None = None
+    is_executable: bool = False
+
+
+def place(
+    listed: Iterable[Listed],
+    *,
+    version: str,
+    said: Mapping[str, tuple[str, ...]],
+    leave_out: Collection[str] = (),
+) -> list[Placed]:
+    """Return where the user space of a driver goes.
+
+    Args:
+        listed: The list of its files.
+        version: The driver's version.
+        said: Features by file name, where a newer list says so.
+        leave_out: Types that a recipe says to leave out.
+
+    Raises:
+        ProvisionError: The list has types that are not known; all are named.
+    """
+    placed: dict[str, Placed] = {}
+    unknown: dict[str, str] = {}
+    for entry in listed:
+        kind = None if entry.type in leave_out else _kind(entry.type)
+        if kind is None:
+            if entry.type not in leave_out and not _is_left_out(entry.type):
+                unknown.setdefault(entry.type, entry.name)
+            continue
+        features = _features(entry, said)
+        if features is None and kind != "firmware":
+            continue
+        one = _place(entry, kind, features or (), version)
+        placed.setdefault(one.path, one)
+    if unknown:
+        rows = [f"{kind}, such as {name}" for kind, name in sorted(unknown.items())]
+        raise wrong_list("it has types of files that are not known", rows)
+    return _without_dangling(placed)
+
+
+def _is_left_out(kind: str) -> bool:
+    return kind in _LEFT_OUT or kind.startswith(_LEFT_OUT_STARTS)
+
+
+def _kind(kind: str) -> FileKind | None:
+    """Return what a type is to a vendor file; None: it goes nowhere, or is unknown."""
+    if _is_left_out(kind):
+        return None
+    if kind == "FIRMWARE":
+        return "firmware"
+    if kind in _FOLDERS or kind.startswith(("XMODULE_", "GLX_MODULE_")):
+        return "miscellaneous"
+    if kind.endswith(("_BINARY", "_BIN_SYMLINK")) or kind == "NVIDIA_MODPROBE":
+        return "binary"
+    return "library" if kind.endswith(("_LIB", "_SYMLINK")) else None
+
+
+def _features(entry: Listed, said: Mapping[str, tuple[str, ...]]) -> tuple[str, ...] | None:
+    """Return which features want a file; empty: the host does; None: nothing here does."""
+    name = PurePosixPath(entry.name).name
+    features = _BY_MODULE.get(entry.module, ())
+    for start, own in _BY_NAME:
+        if name.startswith(start):
+            if not own:
+                return own
+            features = own
+            break
+    features = said.get(name) or features
+    if not features:
+        return None
+    return (_COMPAT,) if entry.compat32 else features
+
+
+def _place(entry: Listed, kind: FileKind, features: tuple[str, ...], version: str) -> Placed:
+    folder = PurePosixPath(_folder(entry, kind, version))
+    name = PurePosixPath(entry.name).name
+    target = None if entry.target is None else PurePosixPath(entry.target).name
+    return Placed(
+        name=entry.name if target is None else None,
+        path=str(folder / name),
+        kind=kind,
+        features=features,
+        target=target,
+        is_executable=bool(entry.mode & 0o111),
+    )
+
+
+def _folder(entry: Listed, kind: FileKind, version: str) -> str:
+    if kind == "firmware":
+        return f"/lib/firmware/nvidia/{version}"
+    if kind == "binary":
+        return "/usr/bin"
+    below = f"/{entry.folder}" if entry.folder else ""
+    if entry.type.startswith(("XMODULE_", "GLX_MODULE_")):
+        return f"/usr/lib64/xorg/modules{below}"
+    if kind == "miscellaneous":
+        return _FOLDERS[entry.type] + below
+    # One folder, so that the loader finds all of them: the variants in others are for old kernels.
+    return _LIBRARIES_32 if entry.compat32 else _LIBRARIES
+
+
+def _without_dangling(placed: Mapping[str, Placed]) -> list[Placed]:
+    """Return what is placed, without links to files that are not."""
+    kept = dict(placed)
+    while True:
+        dangling = [
+            path
+            for path, one in kept.items()
+            if one.target is not None and str(PurePosixPath(path).parent / one.target) not in kept
+        ]
+        if not dangling:
+            return list(kept.values())
+        for path in dangling:
+            del kept[path]

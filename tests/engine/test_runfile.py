@@ -1,0 +1,168 @@
+"""NVIDIA's driver from its .run: never run, and built on a distro that has no such packages.
+
+The file is in NVIDIA's layout and holds the real driver of Debian's packages (`kit.runfile`). The
+distro is a stand-in made from Debian's packages (`kit.rpm_sites`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kit.cache import REPOSITORY
+from kit.fileserver import Mirror
+from kit.hosts import DISTRO, NEW_KERNEL
+from kit.probe import need_programs
+from kit.process import run
+from kit.product import Provision
+from kit.rpm_distros import rocky_9
+from kit.rpm_sites import site_of
+from kit.runfile import debian_runfile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from kit.engine import Engine
+
+_ROCKY = "rockylinux/rockylinux:9"
+_MODULES = ["nvidia", "nvidia-drm", "nvidia-modeset", "nvidia-peermem", "nvidia-uvm"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Stand:
+    """A catalogue with NVIDIA's shipped recipe, whose .run is on a server of its own."""
+
+    catalogue: Path
+    vendor: Mirror
+    version: str
+    run: Path
+
+
+@pytest.fixture(scope="module")
+def stand(provision: Provision, tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Stand]:
+    """The shipped recipe with other addresses, and without Debian's packages."""
+    file, version = debian_runfile(provision, NEW_KERNEL, DISTRO)
+    folder = tmp_path_factory.mktemp("vendor")
+    name = f"NVIDIA-Linux-x86_64-{version}.run"
+    (folder / name).symlink_to(file)
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    (folder / f"{name}.sha256sum").write_text(f"{digest}  {name}\n")
+    vendor = Mirror(folder)
+    with vendor.serving() as url:
+        driver = tmp_path_factory.mktemp("catalogue") / "nvidia"
+        shutil.copytree(REPOSITORY / "driver_images/nvidia", driver)
+        recipe = driver / "driver.toml"
+        text, count = re.subn(r"https://us\.download\S+/", f"{url}/", recipe.read_text())
+        assert count == 2
+        recipe.write_text(text.replace('versions = "<560"', 'versions = "<1"'))
+        yield _Stand(driver.parent, vendor, version, file)
+
+
+@dataclass(frozen=True, slots=True)
+class _Built:
+    """What was built for a distro, and on which machine."""
+
+    said: dict[str, Any]
+    manifest: dict[str, Any]
+    files: Path
+    root: Path
+    kernel: str
+
+
+def _unpacked(engine: Engine, image: str, folder: Path) -> Path:
+    made = engine.docker("create", image, "sh").stdout.strip()
+    try:
+        engine.docker("cp", f"{made}:/opt/.", folder)
+    finally:
+        engine.docker("rm", made)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def on_rocky(
+    stand: _Stand, engine: Engine, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[_Built]:
+    """The driver for a kernel of Rocky Linux, solved and built once."""
+    need_programs("createrepo_c", "dnf", "rpmbuild", "rpmsign", "gpg", "modinfo")
+    site = site_of(rocky_9())
+    kernel = site.distro.headers.kernel
+    root = tmp_path_factory.mktemp("rocky") / "root"
+    (root / "etc/provision").mkdir(parents=True)
+    (root / "etc/os-release").write_text(site.distro.os_release)
+    (root / "etc/provision/provision.toml").write_text('[engine]\nnetwork = "host"\n')
+    machine = Provision(engine.host, {"XDG_CACHE_HOME": str(root / "cache")})
+    mirror = Mirror(site.mirror())
+    with mirror.serving() as url:
+        site.load(engine, _ROCKY, url)
+        target = ("nvidia", "--kernel", kernel, "--distro", site.distro.name)
+        words = (*target, "--catalogue", stand.catalogue, "--root", root, "--version", "535")
+        said = machine.json("build", *words)
+        files = _unpacked(engine, said["image"], tmp_path_factory.mktemp("rocky-files"))
+        manifest = json.loads((files / "driver/manifest.json").read_text())
+        yield _Built(said, manifest, files, root, kernel)
+
+
+def test_real_modules_come_of_it_on_a_distro_without_such_packages(on_rocky: _Built) -> None:
+    modules = {path.name.removesuffix(".ko"): path for path in on_rocky.files.rglob("*.ko")}
+    assert sorted(modules) == _MODULES
+    for path in modules.values():
+        vermagic = run(["modinfo", "-F", "vermagic", path]).stdout.split()
+        assert vermagic[0] == on_rocky.kernel
+
+
+def test_the_vendors_own_sum_is_kept_and_pinned(stand: _Stand, on_rocky: _Built) -> None:
+    (source,) = on_rocky.manifest["pin"]["sources"]
+    digest = hashlib.sha256(stand.run.read_bytes()).hexdigest()
+    assert (source["kind"], source["version"]) == ("runfile", stand.version)
+    assert source["sha256"] == digest
+    (record,) = on_rocky.root.rglob(".known-sums.json")
+    (known,) = json.loads(record.read_text())["sums"].values()
+    assert known["sha256"] == digest
+
+
+def test_files_have_their_features_from_the_list_in_the_file(on_rocky: _Built) -> None:
+    version = on_rocky.manifest["pin"]["driver"]["version"]
+    rows = {row["path"]: row for row in on_rocky.manifest["files"]}
+    cuda = rows[f"/usr/lib64/nvidia/libcuda.so.{version}"]
+    assert (cuda["features"], cuda["soname"]) == (["compute", "video"], "libcuda.so.1")
+    assert rows["/usr/lib64/nvidia/libcuda.so.1"]["link"] == f"libcuda.so.{version}"
+    assert rows[f"/usr/lib64/nvidia/libnvidia-ml.so.{version}"]["features"] == ["utility"]
+    assert rows["/usr/bin/nvidia-smi"]["features"] == ["utility"]
+    assert rows["/usr/bin/nvidia-modprobe"]["features"] == []
+    assert [row["path"] for row in rows.values() if row["kind"] == "firmware"]
+
+
+def test_the_artifact_is_what_its_manifest_says(
+    on_rocky: _Built, engine: Engine, tmp_path: Path
+) -> None:
+    machine = Provision(engine.host)
+    machine("verify", on_rocky.said["image"])
+    root = tmp_path / "host"
+    root.mkdir()
+    machine("install", on_rocky.said["image"], "--root", root)
+    (vendor,) = root.glob("etc/oci-decorator/oci-decorator.d/nvidia.json")
+    inventory = json.loads(vendor.read_text())["inventory"]
+    assert {"compute", "utility", "video", "graphics"} <= set(inventory)
+    assert any("libcuda.so.1" in path for path in inventory["compute"]["libraries"])
+
+
+def test_debian_builds_it_too_and_shares_the_layer_of_user_space(
+    stand: _Stand, on_rocky: _Built, provision: Provision, engine: Engine, tmp_path: Path
+) -> None:
+    target = ("nvidia", "--kernel", NEW_KERNEL, "--distro", DISTRO, "--version", "535")
+    said = provision.json("build", *target, "--catalogue", stand.catalogue)
+    files = _unpacked(engine, said["image"], tmp_path / "files")
+    assert sorted(path.stem for path in files.rglob("*.ko")) == _MODULES
+    layers = [
+        json.loads(engine.docker("image", "inspect", image).stdout)[0]["RootFS"]["Layers"]
+        for image in (said["image"], on_rocky.said["image"])
+    ]
+    assert layers[0][0] == layers[1][0]
+    assert layers[0][1:] != layers[1][1:]
