@@ -141,7 +141,9 @@ def test_an_archive_is_unpacked_and_pinned_as_it_came(
 @pytest.fixture
 def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     texts = {
-        ("bookworm", "main"): stanza("perl", "5-1"),
+        ("bookworm", "main"): "\n".join(
+            stanza(name, "5-1") for name in ("dkms", "kmod", "libc6-dev", "perl")
+        ),
         ("bookworm", "contrib"): stanza(
             "tool-dkms", "2.1-3", depends="dkms (>= 3), perl:any | none, libc6-dev | libc-dev, kmod"
         ),
@@ -169,7 +171,7 @@ def test_a_package_brings_its_component_and_tools(
     made = import_dkms(settings, lambda: None, request)  # type: ignore[arg-type, return-value]  # as above
     assert 'package = "tool-dkms"' in made.draft.text
     assert 'components = ["contrib"]' in made.draft.text
-    assert 'packages = ["perl"]' in made.draft.text
+    assert 'packages = ["perl", "libc6-dev"]' in made.draft.text
     assert looked_at[0].path.name == "tool.deb"
 
 
