@@ -16,23 +16,58 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kit.cache import REPOSITORY
-from kit.fileserver import Mirror
+from kit.fileserver import Mirror, served
 from kit.hosts import DISTRO, NEW_KERNEL
 from kit.probe import need_programs
 from kit.process import run
 from kit.product import Provision
-from kit.rpm_distros import rocky_9
+from kit.rpm_distros import RpmDistro, rocky_9
 from kit.rpm_sites import site_of
-from kit.runfile import debian_runfile
+from kit.runfile import debian_runfile, manifest, write_runfile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from kit.engine import Engine
+    from kit.podman import Podman
 
 _ROCKY = "rockylinux/rockylinux:9"
 _MODULES = ["nvidia", "nvidia-drm", "nvidia-modeset", "nvidia-peermem", "nvidia-uvm"]
+
+
+_HELLO = """\
+#include <linux/module.h>
+static int __init hello_init(void) { return 0; }
+static void __exit hello_exit(void) { }
+module_init(hello_init);
+module_exit(hello_exit);
+MODULE_LICENSE("GPL");
+"""
+_RECIPE = """\
+schema = 1
+name = "hello"
+summary = "A driver that exists in tests only"
+vendor = "Example"
+homepage = "https://example.org"
+[source]
+kind = "runfile"
+url = "{url}/hello-{{version}}.run"
+files = []
+releases = [{{ version = "1.2", sha256 = "{sha256}" }}]
+[[kernels]]
+kernels = ">=5"
+[flavours.open]
+licences = ["GPL-2.0-only"]
+[flavours.open.build]
+directory = "kernel-open"
+command = ["make", "-j{{jobs}}", "-C", "{{kernel_build}}", "M={{source}}/kernel-open", "modules"]
+modules = ["hello.ko"]
+[container]
+activation_flag = "OCI_HELLO"
+driver_feature = ["utility"]
+[container.features.utility]
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +120,14 @@ def _unpacked(engine: Engine, image: str, folder: Path) -> Path:
     return folder
 
 
+def _machine(root: Path, distro: RpmDistro, docker_host: str) -> Provision:
+    """A machine that has built nothing yet."""
+    (root / "etc/provision").mkdir(parents=True)
+    (root / "etc/os-release").write_text(distro.os_release)
+    (root / "etc/provision/provision.toml").write_text('[engine]\nnetwork = "host"\n')
+    return Provision(docker_host, {"XDG_CACHE_HOME": str(root / "cache")})
+
+
 @pytest.fixture(scope="module")
 def on_rocky(
     stand: _Stand, engine: Engine, tmp_path_factory: pytest.TempPathFactory
@@ -94,10 +137,7 @@ def on_rocky(
     site = site_of(rocky_9())
     kernel = site.distro.headers.kernel
     root = tmp_path_factory.mktemp("rocky") / "root"
-    (root / "etc/provision").mkdir(parents=True)
-    (root / "etc/os-release").write_text(site.distro.os_release)
-    (root / "etc/provision/provision.toml").write_text('[engine]\nnetwork = "host"\n')
-    machine = Provision(engine.host, {"XDG_CACHE_HOME": str(root / "cache")})
+    machine = _machine(root, site.distro, engine.host)
     mirror = Mirror(site.mirror())
     with mirror.serving() as url:
         site.load(engine, _ROCKY, url)
@@ -166,3 +206,43 @@ def test_debian_builds_it_too_and_shares_the_layer_of_user_space(
     ]
     assert layers[0][0] == layers[1][0]
     assert layers[0][1:] != layers[1][1:]
+
+
+def _hello(folder: Path) -> Path:
+    """A small file in the same layout: a module that does nothing, and a program."""
+    rows = (
+        "kernel-open/hello.c 0644 KERNEL_MODULE_SRC INHERIT_PATH_DEPTH:1 MODULE:resman",
+        "kernel-open/Makefile 0644 KERNEL_MODULE_SRC INHERIT_PATH_DEPTH:1 MODULE:resman",
+        "hello-smi 0755 UTILITY_BINARY MODULE:nvml",
+    )
+    files: dict[str, bytes | Path] = {
+        ".manifest": manifest("1.2", rows).encode(),
+        "kernel-open/hello.c": _HELLO.encode(),
+        "kernel-open/Makefile": b"obj-m := hello.o\n",
+        "hello-smi": b"#!/bin/sh\n",
+    }
+    return write_runfile(folder / "hello-1.2.run", "1.2", files, compression="gz")
+
+
+@pytest.mark.nightly
+def test_podman_builds_from_such_a_file_too(engine: Engine, podman: Podman, tmp_path: Path) -> None:
+    site = site_of(rocky_9())
+    archive = tmp_path / "base.tar"
+    run_file = _hello(tmp_path / "vendor")
+    catalogue = tmp_path / "catalogue"
+    (catalogue / "hello").mkdir(parents=True)
+    digest = hashlib.sha256(run_file.read_bytes()).hexdigest()
+    with Mirror(site.mirror()).serving() as url, served(run_file.parent) as vendor:
+        site.load(engine, _ROCKY, url)
+        engine.docker("save", "--output", archive, _ROCKY)
+        podman.load(archive)
+        recipe = _RECIPE.format(url=vendor, sha256=digest)
+        (catalogue / "hello/driver.toml").write_text(recipe)
+        target = ("hello", "--kernel", site.distro.headers.kernel, "--distro", site.distro.name)
+        with podman.service() as docker_host:
+            machine = _machine(tmp_path / "root", site.distro, docker_host)
+            words = (*target, "--catalogue", catalogue, "--root", tmp_path / "root")
+            said = machine.json("install", *words)
+    (program,) = (tmp_path / "root").rglob("driver/usr/bin/hello-smi")
+    assert program.stat().st_mode & 0o111
+    assert list((tmp_path / "root").rglob("hello.ko*")), said

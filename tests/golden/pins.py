@@ -17,6 +17,7 @@ from provision.pin import (
     PackagePin,
     PackageSource,
     Pin,
+    RunfileSource,
     Source,
     TreePin,
 )
@@ -27,6 +28,7 @@ from provision.recipe import (
     GitReleases,
     Recipe,
     RecipeSource,
+    RunfileReleases,
     Variant,
 )
 from provision.render import Templates, load_templates, load_tree_templates
@@ -165,6 +167,10 @@ def _sources(variant: Variant[RecipeSource], version: str) -> tuple[Source, ...]
         return tuple(release.source() for release in source.releases if release.version == version)
     if isinstance(source, DkmsSource) and not source.is_packaged:
         return tuple(release.source() for release in source.releases if release.version == version)
+    if isinstance(source, RunfileReleases):
+        url = f"https://vendor.example/NVIDIA-Linux-x86_64-{version}.run"
+        run = {"url": url, "sha256": _sha256("run"), "version": version, "architecture": "x86_64"}
+        return (RunfileSource.model_validate(run),)
     assert isinstance(source, DebSource | DkmsSource)
     names = (str(variant.package), *source.userspace, *source.companions)
     return tuple(

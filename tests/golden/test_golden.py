@@ -17,6 +17,7 @@ HERE = Path(__file__).parent
 CASES = {
     "nvidia-open": ("nvidia", "535.261.03", "open"),
     "nvidia-proprietary": ("nvidia", "535.261.03", "proprietary"),
+    "nvidia-runfile": ("nvidia", "580.95.05", "open"),
     "v4l2loopback": ("v4l2loopback", "0.12.7", "dkms"),
     "onload": ("onload", "9.0.2", "full"),
     "gasket": ("gasket", "1.0.18.post20240425", "apex"),
@@ -30,6 +31,7 @@ CASES = {
 TREE_CASES = {
     "tree-source": ("v4l2loopback", "0.12.7", "dkms", "source"),
     "tree-prepared": ("onload", "9.0.2", "full", "prepared"),
+    "tree-runfile": ("nvidia", "580.95.05", "proprietary", "source"),
     "tree-image": ("onload", "9.0.2", "full", "image"),
 }
 # What is copied into every context as it is.

@@ -8,7 +8,7 @@ from threading import Event, Thread
 import pytest
 
 from provision.errors import InUseError
-from provision.files import lock, sha256_file, switch_symlink, write_atomic
+from provision.files import is_writable, lock, sha256_file, switch_symlink, write_atomic
 
 
 def names(folder: Path) -> list[str]:
@@ -117,3 +117,12 @@ def test_a_lock_is_held_by_one_and_the_other_is_told(tmp_path: Path) -> None:
     thread.join(10)
     assert entered.is_set()
     assert path.exists()
+
+
+def test_a_folder_that_can_be_made_is_writable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert is_writable(tmp_path / "a/b/c")
+    # Root may write everywhere.
+    monkeypatch.setattr("os.access", lambda path, _mode: path != tmp_path)
+    assert not is_writable(tmp_path / "a/b/c")

@@ -79,6 +79,16 @@ def test_where_the_vendor_is_silent_what_is_known_counts(
         published_sum(f"{URL}x", SUMS, state=tmp_path)
 
 
+def test_a_version_without_a_published_sum_is_told_what_to_write(
+    vendor: Vendor, tmp_path: Path
+) -> None:
+    vendor.text = NotFoundError("404")
+    with pytest.raises(NotFoundError, match="publishes no checksum of") as caught:
+        published_sum(URL, SUMS, state=tmp_path)
+    assert "'sha256'" in str(caught.value.resolution)
+    assert caught.value.details == "404"
+
+
 @pytest.mark.parametrize("text", ["<html>Sign in</html>", "", f"{ONE}  another.run\n", "x  y"])
 def test_what_is_no_list_with_the_file_is_refused(
     text: str, vendor: Vendor, tmp_path: Path

@@ -111,7 +111,16 @@ def parse_sums(text: str, name: str) -> str | None:
 
 def _said(url: str, sums: str) -> str:
     name = url.rpartition("/")[2]
-    found = parse_sums(get_small(sums, limit=_MAX_SUMS).decode("ascii", "replace"), name)
+    try:
+        text = get_small(sums, limit=_MAX_SUMS).decode("ascii", "replace")
+    except NotFoundError as error:
+        raise NotFoundError(
+            f"The vendor publishes no checksum of '{name}' at '{redact(sums)}'.",
+            resolution="Check the version. If the file is elsewhere, or has no published sum, add a"
+            " release with its 'url' and 'sha256' to driver.toml; 'sha256sum FILE' prints it.",
+            details=error.message,
+        ) from error
+    found = parse_sums(text, name)
     if found is None:
         raise ProvisionError(
             f"'{redact(sums)}' has no sha256 of '{name}'.",

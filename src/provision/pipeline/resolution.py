@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -16,8 +15,6 @@ from provision.distros import source_names
 from provision.distros.apt_archive import layout_of, uses_archive
 from provision.distros.apt_headers import packaged_kernels
 from provision.errors import NotFoundError
-from provision.fetch.known_sums import published_sum
-from provision.files import is_writable
 from provision.host import Facts, read_facts
 from provision.image.base import BaseRequest, find_base, named_base
 from provision.image.build import PIN_LABEL
@@ -26,9 +23,9 @@ from provision.image.packages import PackageStore
 from provision.image.references import names_registry
 from provision.image.solve import list_kernels as solver_kernels
 from provision.image.solve import solve
-from provision.install.layout import STORE
 from provision.modules.signing import fingerprint
 from provision.pin import BasePin, ClosurePackage, DistroPin, PackagePin, Pin
+from provision.pipeline.runfiles import vendor_sums
 from provision.pipeline.settings import Settings
 from provision.pipeline.solving import (
     archive_repositories,
@@ -173,7 +170,7 @@ def resolve_solved(
         ProvisionError: The archive or the engine failed.
     """
     request = request_of(settings, wanted)
-    sums = vendor_sums(settings, wanted, progress)
+    sums = vendor_sums(settings, again=wanted.update, progress=progress)
     decision, repositories = _decided(settings, request, target, tree, sums, progress)
     asked = base_request(settings, target.distro, reference=wanted.base)
     base = named_base(asked) or find_base(engine(), asked, progress=progress)
@@ -252,17 +249,6 @@ def request_of(settings: Settings, wanted: Wanted) -> Request:
         prefer=wanted.prefer,
         force=wanted.force,
     )
-
-
-def vendor_sums(settings: Settings, wanted: Wanted, progress: Progress) -> PublishedSum:
-    """Return what asks vendors for checksums, or knows what they said; ``update`` asks again.
-
-    The record lies beside the store: what is in the state folder may be deleted at any time. Those
-    who may not write there, and only look what would be built, have their own.
-    """
-    store = in_root(settings.root, STORE)
-    state = store if is_writable(store) else settings.state
-    return partial(published_sum, state=state, again=wanted.update, progress=progress)
 
 
 def _decided(

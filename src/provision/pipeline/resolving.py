@@ -25,8 +25,8 @@ from provision.pipeline.resolution import (
     request_of,
     resolve_packaged,
     resolve_solved,
-    vendor_sums,
 )
+from provision.pipeline.runfiles import vendor_sums
 from provision.pipeline.settings import Settings
 from provision.pipeline.tree_choice import TreeChoice, choose_tree, fetch_tree
 from provision.pipeline.trees import Tree
@@ -140,7 +140,7 @@ def _in_image(
         entry=target.entry,
         template=target.templates.digest,
         tree=target.tree,
-        published_sum=vendor_sums(settings, wanted, progress),
+        published_sum=vendor_sums(settings, again=wanted.update, progress=progress),
     )
     asked = base_request(settings, target.tree.distro, reference=wanted.base)
     asked = replace(asked, reference=asked.reference or target.image)

@@ -1,22 +1,27 @@
-"""The parts of NVIDIA's .run in the package store: made once, for all kernels and flavours."""
+"""NVIDIA's .run: the vendor's checksums, and its parts in the package store, made only once."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from pydantic import Field
 
 from provision.documents import Frozen, load_json
 from provision.errors import ProvisionError
-from provision.files import lock, write_atomic
+from provision.fetch.known_sums import published_sum
+from provision.files import is_writable, lock, write_atomic
 from provision.image.packages import PackageStore, closure_key
+from provision.install.layout import STORE
 from provision.pin import RunfileSource, Sha256
 from provision.pipeline.settings import Settings
 from provision.pipeline.tree_files import TreeStore
 from provision.progress import Note, Progress, silent
+from provision.rootfs import in_root
+from provision.sources import PublishedSum
 from provision.sources.repack import repack
 
 
@@ -25,6 +30,24 @@ class _Index(Frozen):
 
     schema_version: int = Field(default=1, alias="schema")
     parts: dict[str, Sha256]
+
+
+def vendor_sums(
+    settings: Settings, *, again: bool = False, progress: Progress = silent
+) -> PublishedSum:
+    """Return what asks vendors for checksums, or knows what they said.
+
+    The record lies beside the store: what is in the state folder may be deleted at any time. Those
+    who may not write there, and only look what would be built, have their own.
+
+    Args:
+        settings: The host.
+        again: Ask although it is known, and compare.
+        progress: Told what goes on.
+    """
+    store = in_root(settings.root, STORE)
+    state = store if is_writable(store) else settings.state
+    return partial(published_sum, state=state, again=again, progress=progress)
 
 
 def have_parts(

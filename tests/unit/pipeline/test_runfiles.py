@@ -11,6 +11,7 @@ from provision.config import Config
 from provision.errors import ProvisionError
 from provision.image.packages import PackageStore
 from provision.pin import RunfileSource
+from provision.pipeline import runfiles
 from provision.pipeline.runfiles import have_parts
 from provision.pipeline.settings import Settings
 
@@ -92,3 +93,21 @@ def test_a_file_that_is_refused_leaves_nothing(settings: Settings, vendor: Vendo
     store = PackageStore(settings.state)
     assert not store.files.is_dir() or not list(store.files.iterdir())
     assert not list((store.folder / "runfiles").iterdir())
+
+
+def test_the_record_of_sums_lies_beside_the_store(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, str, Path, bool]] = []
+
+    def answer(url: str, sums: str, *, state: Path, again: bool, progress: object) -> str:
+        del progress
+        asked.append((url, sums, state, again))
+        return "a" * 64
+
+    monkeypatch.setattr(runfiles, "published_sum", answer)
+    beside = settings.root / "var/lib/provision"
+    for writable, place in ((True, beside), (False, settings.state)):
+        monkeypatch.setattr(runfiles, "is_writable", lambda _, answer=writable: answer)
+        runfiles.vendor_sums(settings, again=True)("u", "s")
+        assert asked.pop() == ("u", "s", place, True)

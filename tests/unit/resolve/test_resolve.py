@@ -1,5 +1,6 @@
 """From a request to a Pin."""
 
+import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TypedDict, Unpack
@@ -357,3 +358,70 @@ def test_a_package_that_a_pin_cant_hold_is_an_error_of_ours(tmp_path: Path, more
         "be pinned" in caught.value.message or "a version that is not valid" in caught.value.message
     )
     made.close()
+
+
+ROCKY = DistroPin(id="rocky", version="9", codename="el9")
+SOURCES = [
+    {
+        "kind": "deb",
+        "distros": ["debian"],
+        "versions": "<2",
+        "userspace": ["tool-user"],
+        "build": {"plain": {"package": "tool-source", "command": ["make"], "modules": ["t.ko"]}},
+    },
+    {
+        "kind": "runfile",
+        "url": "https://driver.example/{version}/driver-{arch}.run",
+        "checksums": "https://driver.example/{version}/sums",
+        "releases": [{"version": "2.0"}, {"version": "1.10"}],
+        "build": {
+            "plain": {"directory": "kernel-open", "command": ["make", "own"], "modules": ["t.ko"]}
+        },
+    },
+]
+
+
+def several(**changes: object) -> Recipe:
+    plain = {"licences": ["MIT"]}
+    return recipe(**{"source": SOURCES, "flavours": {"plain": plain}, "files": [], **changes})
+
+
+def pin_for_rocky(version: str | None = None, of: Recipe | None = None) -> Pin:
+    return decide(
+        Request("6.1.0-1.el9.x86_64", "x86_64", version=version),
+        entry=Entry(Path("/drivers/made-up"), of or several(), {"fix.patch": PATCH}),
+        distro=ROCKY,
+        index=None,
+        template=TEMPLATE,
+        published_sum=lambda url, sums: hashlib.sha256(f"{url} {sums}".encode()).hexdigest(),
+    ).pin(BASE, CLOSURE)
+
+
+def test_each_distro_has_the_source_that_serves_it(index: ArchiveIndex) -> None:
+    ours, theirs = pin(index, of=several()), pin_for_rocky("1.10")
+    assert [source.kind for source in ours.sources] == ["deb", "deb"]
+    (run,) = theirs.sources
+    assert run.kind == "runfile"
+    assert run.address == "https://driver.example/1.10/driver-x86_64.run"
+    sums = "https://driver.example/1.10/sums"
+    assert run.sha256 == hashlib.sha256(f"{run.address} {sums}".encode()).hexdigest()
+    assert ours.recipe != theirs.recipe
+
+
+def test_the_first_source_goes_before_newer_versions_of_others(index: ArchiveIndex) -> None:
+    kernels = [{"kernels": ">=6.1,<6.13"}]
+    assert pin(index, of=several(kernels=kernels)).driver.version == "1.10"
+    # A branch that the first does not serve is the other's.
+    assert pin_for_rocky(of=several(kernels=kernels)).driver.version == "2.0"
+
+
+def test_a_version_that_nothing_lists_is_taken_from_the_source_that_serves_any() -> None:
+    assert pin_for_rocky("2.5.1").driver.version == "2.5.1"
+    with pytest.raises(NotFoundError, match="has no version 3 for rocky 9"):
+        pin_for_rocky("3")
+
+
+def test_a_distro_that_no_source_serves_is_told_which_are() -> None:
+    with pytest.raises(NotFoundError, match="its sources serve debian") as caught:
+        pin_for_rocky(of=several(source=[SOURCES[0]]))
+    assert "provision drivers" in str(caught.value.resolution)

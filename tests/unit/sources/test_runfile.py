@@ -3,6 +3,7 @@
 import hashlib
 import io
 import json
+import lzma
 import tarfile
 from collections.abc import Mapping
 from contextlib import suppress
@@ -17,6 +18,8 @@ from kit.runfile import manifest, write_runfile
 from provision.errors import ProvisionError
 from provision.manifest import DriverFile
 from provision.pin import RunfileSource
+from provision.run import Completed
+from provision.sources import makeself
 from provision.sources.elf import read_library
 from provision.sources.makeself import read_head
 from provision.sources.nvidia import Listed, parse_file_list, parse_manifest
@@ -173,6 +176,37 @@ def refused(run: Path, tmp_path: Path, **changes: object) -> ProvisionError:
     assert not (tmp_path / "parts/payload.tar").exists()
     assert caught.value.resolution
     return caught.value
+
+
+def test_zstd_is_left_to_its_own_program(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head = whole.read_bytes().partition(b"\xfd7zXZ")[0]
+    packed = b"\x28\xb5\x2f\xfd and the rest"
+    other = tmp_path / "zstd.run"
+    other.write_bytes(head + packed)
+    status = 0
+
+    def program(argv: list[str | Path], *, why: str, check: bool, timeout: float) -> Completed:
+        assert (why, check) == ("unpack zstd.run", False)
+        assert timeout > 0
+        target, source = Path(argv[-2]), Path(argv[-1])
+        assert argv[:2] == ["zstd", "--decompress"]
+        assert source.read_bytes() == packed
+        target.write_bytes(lzma.decompress(whole.read_bytes()[len(head) :]))
+        return Completed((), status, "", "zstd: premature end")
+
+    monkeypatch.setattr(makeself, "run", program)
+    assert rows_of(taken_apart(other, tmp_path)) == rows_of(taken_apart(whole, tmp_path))
+    status = 1
+    error = refused(other, tmp_path)
+    assert "is damaged or cut off" in error.message
+    assert error.details == "zstd: premature end"
+    assert sorted(path.name for path in (tmp_path / "parts").iterdir()) == [
+        "files",
+        "kernel-open",
+        "layer",
+    ]
 
 
 @pytest.mark.parametrize(
