@@ -226,8 +226,10 @@ def _checkout(folder: Path, draft: Path) -> tuple[GitSource | None, str | None]:
     git = ["git", "-C", str(folder)]
     commit = run([*git, "rev-parse", "HEAD"], why="pin the source", check=False)
     remote = run([*git, "remote", "get-url", "origin"], why="pin the source", check=False)
+    changes = run([*git, "status", "--porcelain", "-uno"], why="pin the source", check=False)
     match = _REMOTE.fullmatch(remote.stdout.strip())
-    if commit.returncode != 0 or match is None:
+    # A commit is not what was looked at where files were changed after it.
+    if commit.returncode != 0 or match is None or changes.stdout.strip():
         return None, None
     tar = draft / "source.tar"
     run([*git, "archive", "--format=tar", f"--output={tar}", "HEAD"], why="pin the source")

@@ -104,6 +104,9 @@ def test_a_checkout_is_pinned(
     assert f'commit = "{"a" * 40}"' in made.draft.text
     assert made.file is None
     assert len(looked_at) == 1
+    answers["status"] = " M dkms.conf\n"
+    made = import_dkms(settings, lambda: None, ImportRequest(str(source), kernel=KERNEL))  # type: ignore[arg-type, return-value]  # as above
+    assert "commit" not in made.draft.text
 
 
 def test_an_archive_is_unpacked_and_pinned_as_it_came(
