@@ -24,6 +24,7 @@ from provision.pin import (
 from provision.recipe import (
     ArchiveReleases,
     DebSource,
+    DkmsSource,
     GitReleases,
     Recipe,
     RecipeSource,
@@ -164,11 +165,13 @@ def _sources(variant: Variant[RecipeSource], version: str) -> tuple[Source, ...]
     source = variant.source
     if isinstance(source, ArchiveReleases | GitReleases):
         return tuple(release.source() for release in source.releases if release.version == version)
+    if isinstance(source, DkmsSource) and not source.is_packaged:
+        return tuple(release.source() for release in source.releases if release.version == version)
     if isinstance(source, RunfileReleases):
         url = f"https://vendor.example/NVIDIA-Linux-x86_64-{version}.run"
         run = {"url": url, "sha256": _sha256("run"), "version": version, "architecture": "x86_64"}
         return (RunfileSource.model_validate(run),)
-    assert isinstance(source, DebSource)
+    assert isinstance(source, DebSource | DkmsSource)
     names = (str(variant.package), *source.userspace, *source.companions)
     return tuple(
         PackageSource(name=name, version=_VERSIONS.get(name, f"{version}-1"), sha256=_sha256(name))

@@ -20,6 +20,12 @@ CASES = {
     "nvidia-runfile": ("nvidia", "580.95.05", "open"),
     "v4l2loopback": ("v4l2loopback", "0.12.7", "dkms"),
     "onload": ("onload", "9.0.2", "full"),
+    "gasket": ("gasket", "1.0.18.post20240425", "apex"),
+    "hailo8": ("hailo8", "4.23.0", "pcie"),
+    "hailo10": ("hailo10", "5.3.0", "pcie"),
+    "i915-backports": ("i915-backports", "25.14.803.145", "i915"),
+    "tenstorrent": ("tenstorrent", "2.10.0", "dkms"),
+    "zfs": ("zfs", "2.1.11", "dkms"),
 }
 # The same in a kernel tree: which driver, and how the tree comes.
 TREE_CASES = {
@@ -29,7 +35,7 @@ TREE_CASES = {
     "tree-image": ("onload", "9.0.2", "full", "image"),
 }
 # What is copied into every context as it is.
-COPIED = {"collect.py", "install.sh", "prepare_tree.py", "unpack.py"}
+COPIED = {"collect.py", "dkms.bash", "install.sh", "prepare_tree.py", "unpack.py"}
 
 
 def rendered(case: str) -> dict[str, str]:
@@ -92,3 +98,12 @@ def test_nothing_is_evaluated_inline(case: str) -> None:
     assert "nproc" not in dockerfile
     assert "$(" not in dockerfile
     assert "`" not in dockerfile
+
+
+@pytest.mark.parametrize("driver", ["zfs", "gasket"])
+def test_the_script_of_dkms_goes_where_it_is_run(driver: str) -> None:
+    sources = templates()
+    pinned = pin(*CASES[driver], template=sources.digest)
+    context = render(pinned, recipe(driver), templates=sources, patches=patches(driver))
+    is_run = "COPY dkms.bash" in context.files["Dockerfile"].decode()
+    assert is_run == ("dkms.bash" in context.files) == (driver == "zfs")

@@ -6,6 +6,7 @@ After a change that was meant: ``UPDATE_GOLDEN=1 pytest tests/golden``, then rea
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from pathlib import Path
 
@@ -148,6 +149,21 @@ def test_no_step_uses_a_network_or_evaluates_anything(case: str) -> None:
     steps, _, _labels = rendered(case)["Dockerfile"].partition("LABEL")
     for word in ("dnf", "zypper", "curl", "http", "uname", "nproc", "$(", "`"):
         assert word not in steps, word
+
+
+def test_a_dkms_conf_is_built_from_without_a_network() -> None:
+    data = json.loads(_RECIPE % sha256("source"))
+    data["source"]["kind"] = "dkms"
+    del data["kernels"], data["flavours"]["only"]["build"]
+    recipe_ = parse_json(json.dumps(data), Recipe, name="driver.toml")
+    templates = load_templates(REPOSITORY / "templates", "rocky")
+    pinned = pin("rocky", template=templates.digest)
+    context = render(pinned, recipe_, templates=templates, patches={"x.patch": PATCH})
+    steps = context.files["Dockerfile"].decode()
+    assert "COPY dkms.bash /provision/\n" in steps
+    command = f"bash /provision/dkms.bash build {pinned.kernel.release} x86_64"
+    assert f'RUN cd /source \\\n && {command} "${{JOBS}}"\n' in steps
+    assert json.loads(context.files["build.json"])["modules"] == ["dkms-modules/*.ko"]
 
 
 def test_the_data_of_the_distro_are_part_of_the_templates_digest() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import keyword
 from collections.abc import Mapping
 
 import click
@@ -14,6 +15,7 @@ COMMANDS: Mapping[str, str] = {
     "drivers": "List the drivers of the catalogue.",
     "kernels": "List the packaged kernels, and whether a driver builds on each.",
     "versions": "Show which versions of a driver are installed and offered.",
+    "import": "Write the recipe of a driver that brings a dkms.conf.",
     "resolve": "Decide every input of a build: the Pin.",
     "render": "Write the Dockerfile and build context of a Pin.",
     "base": "Make the base image of a distro where it can't be pulled.",
@@ -43,6 +45,16 @@ COMMANDS: Mapping[str, str] = {
 }
 
 
+def load_command(name: str) -> click.Command:
+    """Import a command; a module can't be called ``import``, so that one has a ``_``."""
+    module_name = name.replace("-", "_")
+    if keyword.iskeyword(module_name):
+        module_name += "_"
+    module = importlib.import_module(f"provision.cli.commands.{module_name}")
+    command: click.Command = module.command
+    return command
+
+
 class LazyGroup(click.Group):
     """A group whose commands are the modules of ``provision.cli.commands``."""
 
@@ -56,9 +68,7 @@ class LazyGroup(click.Group):
         del ctx
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(f"provision.cli.commands.{cmd_name.replace('-', '_')}")
-        command: click.Command = module.command
-        return command
+        return load_command(cmd_name)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

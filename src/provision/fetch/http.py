@@ -203,7 +203,7 @@ def download_signed(
             draft.unlink(missing_ok=True)
 
 
-def download_any(url: str, *, destination: Path, limit: int, progress: Progress = silent) -> None:
+def download_any(url: str, *, destination: Path, limit: int, progress: Progress = silent) -> str:
     """Download what the caller checks before it is used: nothing vouches for the content yet.
 
     Args:
@@ -211,6 +211,9 @@ def download_any(url: str, *, destination: Path, limit: int, progress: Progress 
         destination: Where it goes; a file there is written over.
         limit: Bytes that it may have; no more are written.
         progress: Told how far it is.
+
+    Returns:
+        Its sha256, 64 hexadecimal digits.
 
     Raises:
         NotFoundError: The server doesn't have it.
@@ -221,11 +224,10 @@ def download_any(url: str, *, destination: Path, limit: int, progress: Progress 
     for last in _attempts():
         try:
             with destination.open("wb") as stream:
-                _receive(url, os.dup(stream.fileno()), limit, progress)
+                return _receive(url, os.dup(stream.fileno()), limit, progress)
         except _TroubleError as error:
             _give_up_or_wait(url, error, last=last)
-        else:
-            return
+    raise AssertionError("the last attempt returns or raises")
 
 
 def _published_md5(url: str) -> str:

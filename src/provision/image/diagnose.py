@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from provision.errors import NotFoundError, ProvisionError
+from provision.errors import ExitCode, NotFoundError, ProvisionError
+from provision.image.causes import DKMS_CAUSES, Cause, what
 from provision.image.stream import BuildStream, StepRecord
 from provision.pin import Pin
 
@@ -54,6 +55,7 @@ class BuildError(ProvisionError):
         log: The file with the whole output.
         is_outside: Whether the cause lies outside of the driver and its Pin: a full disk, a
             network that fails. Other builds would fail alike.
+        exit_code: NOT_FOUND where the driver itself says that it is not for the kernel.
     """
 
     def __init__(
@@ -66,8 +68,10 @@ class BuildError(ProvisionError):
         source_errors: Sequence[SourceError] = (),
         log: Path | None = None,
         is_outside: bool = False,
+        exit_code: ExitCode = ExitCode.FAILED,
     ) -> None:
         super().__init__(message, resolution=resolution, details=details)
+        self.exit_code = exit_code
         self.steps = tuple(steps)
         self.log = log
         self.source_errors = tuple(source_errors)
@@ -86,32 +90,23 @@ class BuildError(ProvisionError):
         }
 
 
-@dataclass(frozen=True, slots=True)
-class _Cause:
-    """A kind of failure: how its lines look, what to say about it, what to do, whose it is."""
-
-    pattern: re.Pattern[str]
-    message: Callable[[Pin, str], str]
-    resolution: str
-    is_outside: bool = False
-
-
 _CAUSES = (
-    _Cause(
+    *DKMS_CAUSES,
+    Cause(
         re.compile(r"[Nn]o space left on device"),
-        lambda pin, _line: f"The engine's disk is full: {_what(pin)} could not be built.",
+        lambda pin, _line: f"The engine's disk is full: {what(pin)} could not be built.",
         "Make room where the engine keeps its images (docker system df, docker image prune), "
         "then run the command again.",
         is_outside=True,
     ),
-    _Cause(
+    Cause(
         re.compile(r"^(?P<file>\S+): FAILED( open or read)?$"),
         lambda pin, line: f"A download of {pin.driver.name} {pin.driver.version} has the wrong "
         f"sha256: {line.split(':', 1)[0]}.",
         "Either the source changed the file or somebody altered it on the way: don't use it. "
         "Compare with the vendor's own checksum, then correct driver.toml or the mirror.",
     ),
-    _Cause(
+    Cause(
         re.compile(r"Temporary failure resolving|Could not resolve|^[EW]: Failed to fetch|"
             r"^[EW]: Some index files failed to download|^E: Unable to fetch|Could not connect to"),
         lambda _pin, line: f"The build container could not download: {line}",
@@ -119,19 +114,19 @@ _CAUSES = (
         "environment, or a mirror in provision.toml.",
         is_outside=True,
     ),
-    _Cause(
+    Cause(
         re.compile(r"^E: Version '.*' for '.*' was not found|^E: Unable to locate package"),
         lambda _pin, line: f"The archive no longer has a package that the Pin names: {line[3:]}.",
         "Resolve again, so that the versions come from the archive's present index; for an old "
         "kernel, name a mirror that keeps old packages.",
     ),
-    _Cause(
+    Cause(
         re.compile(r"^collect: (?!\d+ modules)"),
-        lambda pin, line: f"{_what(pin)} was built, but not all that its recipe names: "
+        lambda pin, line: f"{what(pin)} was built, but not all that its recipe names: "
         f"{line.removeprefix('collect: ')}.",
         "Correct 'modules' and 'files' of the driver's driver.toml for this version.",
     ),
-    _Cause(
+    Cause(
         re.compile(r"^kernel tree: the configuration drifted"),
         lambda pin, _line: f"The kernel tree can't be that of {pin.kernel.release}: its"
         " configuration drifted. The options are below.",
@@ -139,27 +134,27 @@ _CAUSES = (
         " configuration that it was built with: zcat /proc/config.gz. What a missing tool turned"
         " off is a mistake of provision: report it.",
     ),
-    _Cause(
+    Cause(
         re.compile(r"^kernel tree: the kernel was built with"),
         lambda pin, line: f"The compiler is not that of {pin.kernel.release}:"
         f" {line.removeprefix('kernel tree: ')}.",
         "Name a distro, or a base image, that has the kernel's compiler: 'toolchain' of [[trees]],"
         " or 'base_images' of [distros.ID], in /etc/provision/provision.toml.",
     ),
-    _Cause(
+    Cause(
         re.compile(r"^kernel tree: CONFIG_MODVERSIONS"),
         lambda pin, _line: f"The tree of {pin.kernel.release} has no Module.symvers, and the kernel"
         " has modversions: it would refuse the modules.",
         "Take the Module.symvers of the very build of the kernel, and name it as 'symvers' of"
         " [[trees]] in /etc/provision/provision.toml.",
     ),
-    _Cause(
+    Cause(
         re.compile(r"^kernel tree: "),
         lambda pin, line: f"The kernel tree can't serve {pin.kernel.release}:"
         f" {line.removeprefix('kernel tree: ')}.",
         "Name the right tree under [[trees]] in /etc/provision/provision.toml.",
     ),
-    _Cause(
+    Cause(
         re.compile(r"^\d+ out of \d+ hunks? (FAILED|ignored)|^patch: \*{4}"),
         lambda pin, _line: f"A patch does not apply to {pin.driver.name} {pin.driver.version}.",
         "Correct the patch in the driver's patches/ folder, or its 'versions' in driver.toml.",
@@ -180,13 +175,15 @@ def build_error(pin: Pin, stream: BuildStream, log: Path) -> BuildError:
     found = source_errors(lines)
     where = f"Step {step.number}/{stream.total}: {_short(step.instruction)}" if step else ""
     ending = [*lines[-_LAST_LINES:], _reason(stream), f"Whole output: {log}"]
-    is_outside = False
+    is_outside, exit_code = False, ExitCode.FAILED
     if found:
         message, resolution = _compile_failure(pin, found)
         shown = [str(error) for error in found[:_ERRORS_SHOWN]]
         details = "\n".join([*shown, where, f"Whole output: {log}"])
     else:
-        message, resolution, is_outside = _other_failure(pin, [*lines, stream.error or ""])
+        message, resolution, exit_code, is_outside = _other_failure(
+            pin, [*lines, stream.error or ""]
+        )
         details = "\n".join(line for line in [where, *ending] if line)
     return BuildError(
         message,
@@ -196,6 +193,7 @@ def build_error(pin: Pin, stream: BuildStream, log: Path) -> BuildError:
         source_errors=found,
         log=log,
         is_outside=is_outside,
+        exit_code=exit_code,
     )
 
 
@@ -251,7 +249,7 @@ def _compile_failure(pin: Pin, found: Sequence[SourceError]) -> tuple[str, str]:
     first = found[0]
     place = first.file if first.line is None else f"{first.file} line {first.line}"
     count = "1 error" if len(found) == 1 else f"{len(found)} errors"
-    message = f"{_what(pin)} does not compile: {count}, the first in {place}."
+    message = f"{what(pin)} does not compile: {count}, the first in {place}."
     resolution = (
         "Take a driver version that supports this kernel (--version), another flavour (--flavour)"
         f" or another kernel ('provision kernels {pin.driver.name}' lists them). If there is none,"
@@ -260,20 +258,15 @@ def _compile_failure(pin: Pin, found: Sequence[SourceError]) -> tuple[str, str]:
     return message, resolution
 
 
-def _other_failure(pin: Pin, lines: Sequence[str]) -> tuple[str, str, bool]:
+def _other_failure(pin: Pin, lines: Sequence[str]) -> tuple[str, str, ExitCode, bool]:
     for cause in _CAUSES:
         for line in lines:
             if cause.pattern.search(line):
-                return cause.message(pin, line), cause.resolution, cause.is_outside
+                said = cause.message(pin, line)
+                return said, cause.resolution, cause.exit_code, cause.is_outside
     return (
-        f"{_what(pin)} could not be built.",
+        f"{what(pin)} could not be built.",
         "The lines above are the failing step's last ones; the whole output has the rest.",
+        ExitCode.FAILED,
         False,
-    )
-
-
-def _what(pin: Pin) -> str:
-    return (
-        f"{pin.driver.name} {pin.driver.version} ({pin.driver.flavour}) for kernel "
-        f"{pin.kernel.release}"
     )

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from provision.recipe.fields import PLACEHOLDERS, version_matches
-from provision.recipe.model import (
-    Flavour,
+from provision.recipe.model import Flavour, Recipe, Variant
+from provision.recipe.parts import (
     Hardware,
     Installed,
     InstalledFeature,
     KernelRange,
     Patch,
     PciMatch,
-    Recipe,
-    Variant,
 )
 from provision.recipe.source import (
+    GIT_TOOLS,
     ArchiveRelease,
     ArchiveReleases,
     Build,
     DebSource,
+    DkmsSource,
     GitRelease,
     GitReleases,
     RecipeSource,
@@ -29,11 +29,13 @@ from provision.recipe.source import (
 )
 
 __all__ = [
+    "GIT_TOOLS",
     "PLACEHOLDERS",
     "ArchiveRelease",
     "ArchiveReleases",
     "Build",
     "DebSource",
+    "DkmsSource",
     "Flavour",
     "GitRelease",
     "GitReleases",

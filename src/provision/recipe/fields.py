@@ -15,7 +15,17 @@ from provision.pin import is_address
 
 # What a recipe's texts may refer to; resolve and render fill them in.
 PLACEHOLDERS = frozenset(
-    {"arch", "jobs", "kernel", "kernel_build", "kernel_source", "multiarch", "source", "version"}
+    {
+        "arch",
+        "jobs",
+        "kernel",
+        "kernel_build",
+        "kernel_source",
+        "machine",
+        "multiarch",
+        "source",
+        "version",
+    }
 )
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 # Those that provision.render.quoting refuses.

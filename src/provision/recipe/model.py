@@ -9,57 +9,26 @@ import itertools
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Annotated, Generic, Literal, Self, TypeVar
+from typing import Generic, Literal, Self, TypeVar
 
-from pydantic import ConfigDict, Field, StringConstraints, model_validator
+from pydantic import (
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from provision.documents import Frozen
-from provision.manifest import Container, FeatureName, HostNeeds
+from provision.manifest import Container, HostNeeds
 from provision.pin import Name, PackageName
 from provision.recipe.fields import (
     Licence,
-    PciId,
-    SourcePath,
-    Specifiers,
-    Template,
     version_matches,
 )
+from provision.recipe.parts import Hardware, Installed, KernelRange, Patch
 from provision.recipe.source import Build, OneOrSeveral, RecipeSource, UserFile
 from provision.upstream import Upstream
-
-
-class PciMatch(Frozen):
-    """PCI devices that a driver is for: hexadecimal ids as ``lspci -n`` prints them."""
-
-    vendor: PciId
-    devices: tuple[PciId, ...] = ()
-    classes: tuple[PciId, ...] = ()
-
-    def matches(self, *, vendor: str, device: str, device_class: str) -> bool:
-        """Return whether a device is meant; an empty list of ids stands for any."""
-        return (
-            vendor == self.vendor
-            and (not self.devices or device in self.devices)
-            and (not self.classes or device_class in self.classes)
-        )
-
-
-class Hardware(Frozen):
-    """What a driver is for."""
-
-    pci: tuple[PciMatch, ...] = ()
-
-
-class KernelRange(Frozen):
-    """Kernels that a driver is known to build on.
-
-    Attributes:
-        versions: Driver versions that this row is about; any, if it is empty.
-        kernels: Base versions of kernel releases (the ``6.1.0`` of ``6.1.0-47-amd64``).
-    """
-
-    versions: Specifiers = ""
-    kernels: Specifiers
 
 
 class Flavour(Frozen):
@@ -76,63 +45,6 @@ class Flavour(Frozen):
     licences: tuple[Licence, ...] = Field(min_length=1)
     package: PackageName | None = None
     build: Build | None = None
-
-
-class Patch(Frozen):
-    """A file under ``patches/``, applied with ``patch -p1`` where all that it names matches."""
-
-    # No longer than a tar file of the build context takes it, below patches/.
-    file: Annotated[
-        str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\.patch$", max_length=90)
-    ]
-    versions: Specifiers = ""
-    flavours: tuple[Name, ...] = ()
-    sources: tuple[Name, ...] = ()
-    reason: Annotated[str, StringConstraints(min_length=1)]
-
-    def applies_to(self, *, version: str, flavour: str, source: str) -> bool:
-        """Return whether a driver version and flavour from a source need this patch."""
-        return (
-            (not self.flavours or flavour in self.flavours)
-            and (not self.sources or source in self.sources)
-            and version_matches(version, self.versions)
-        )
-
-
-class InstalledFeature(Frozen):
-    """What one feature consists of on a host that has the driver from elsewhere.
-
-    Attributes:
-        devices: As in ``container.features``.
-        libraries: File names, in the folders for libraries; may be globs.
-        binaries: File names, in the folders for programs; may be globs.
-        miscellaneous: Paths, relative to the host's root; may be globs.
-        bits: Which libraries count: 64, or 32 for those of the architecture's smaller sibling.
-    """
-
-    devices: tuple[str, ...] = ()
-    libraries: tuple[Template, ...] = ()
-    binaries: tuple[Template, ...] = ()
-    miscellaneous: tuple[SourcePath, ...] = ()
-    bits: Literal[32, 64] = 64
-
-
-class Installed(Frozen):
-    """How to recognise a driver that a host has from elsewhere: its distro, or its maker.
-
-    Attributes:
-        library: File name of a library that every installation has; with ``{version}``, which says
-            what the version is.
-        libraries: Folders for libraries, relative to the host's root; the first that has a file
-            counts.
-        binaries: Folders for programs.
-        features: What there is to ask for.
-    """
-
-    library: Annotated[Template, StringConstraints(pattern=r"\{version\}")]
-    libraries: tuple[SourcePath, ...] = Field(min_length=1)
-    binaries: tuple[SourcePath, ...] = ("usr/bin", "usr/sbin")
-    features: dict[FeatureName, InstalledFeature] = Field(min_length=1)
 
 
 SourceT_co = TypeVar("SourceT_co", covariant=True)
@@ -177,7 +89,7 @@ class Recipe(Frozen):
     homepage: str
     hardware: Hardware = Hardware()
     source: OneOrSeveral
-    kernels: tuple[KernelRange, ...] = Field(min_length=1)
+    kernels: tuple[KernelRange, ...] = Field(default=(), validate_default=True)
     flavours: dict[Name, Flavour] = Field(min_length=1)
     patches: tuple[Patch, ...] = ()
     container: Container
@@ -188,6 +100,18 @@ class Recipe(Frozen):
 
     model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
 
+    @field_validator("kernels")
+    @classmethod
+    def _known_kernels(
+        cls, kernels: tuple[KernelRange, ...], info: ValidationInfo
+    ) -> tuple[KernelRange, ...]:
+        """A dkms.conf says itself which kernels it is for; of other sources the recipe must."""
+        source = info.data.get("source", ())
+        sources = source if isinstance(source, tuple) else (source,)
+        if not kernels and any(one.kind != "dkms" for one in sources):
+            raise ValueError("missing")
+        return kernels
+
     @property
     def default_flavour(self) -> str:
         """The flavour that is built when none is named."""
@@ -195,7 +119,12 @@ class Recipe(Frozen):
         return marked[0] if marked else next(iter(self.flavours))
 
     def builds_on(self, *, version: str, kernel_release: str) -> bool:
-        """Return whether a driver version is known to build on a kernel."""
+        """Return whether a driver version is known to build on a kernel.
+
+        Without any ``[[kernels]]`` the source itself knows, and refuses a kernel in the build.
+        """
+        if not self.kernels:
+            return True
         base = kernel_release.split("-", 1)[0]
         return any(
             version_matches(version, row.versions) and version_matches(base, row.kernels)
@@ -226,7 +155,7 @@ class Recipe(Frozen):
             build = source.build_of(flavour) or shared.build
             if build is None or not (distro is None or source.fits(distro)):
                 continue
-            package = (build.package or shared.package) if source.kind == "deb" else None
+            package = source.package_of(build, shared.package)
             files = self.files if source.files is None else source.files
             licences, container = shared.licences, self._container_with(source)
             yield Variant(source, label, flavour, licences, package, build, files, container)

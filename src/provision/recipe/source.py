@@ -44,7 +44,7 @@ class Build(Frozen):
         directory: Where the command runs, relative to the unpacked tree.
         packages: Build tools needed besides the compiler, make and the headers.
         command: Argument list; never a shell line.
-        modules: The built files, relative to ``directory``.
+        modules: The built files, relative to ``directory``; may be globs.
     """
 
     package: PackageName | None = None
@@ -107,6 +107,21 @@ class Source(Frozen):
         """
         return self.build.get(flavour)
 
+    @property
+    def is_packaged(self) -> bool:
+        """Whether it is packages of an archive of Debian's kind, and nowhere else."""
+        return False
+
+    def package_of(self, build: Build, shared: str | None) -> str | None:
+        """Return the package that has the source; None: it is no package.
+
+        Args:
+            build: How the flavour is built from it.
+            shared: The package that the flavour names for all sources.
+        """
+        del build, shared
+        return None
+
     def fits(self, distro: Collection[str], version: str | None = None) -> bool:
         """Return whether it serves a distro, and a version of the driver.
 
@@ -133,6 +148,15 @@ class DebSource(Source):
     components: tuple[Name, ...] = ()
     userspace: tuple[PackageName, ...] = ()
     companions: tuple[PackageName, ...] = ()
+
+    @property
+    def is_packaged(self) -> bool:
+        """It always is."""
+        return True
+
+    def package_of(self, build: Build, shared: str | None) -> str | None:
+        """Return the package of the build, or of the flavour."""
+        return build.package or shared
 
 
 class ArchiveRelease(Frozen):
@@ -232,8 +256,82 @@ class RunfileReleases(Source):
         return self
 
 
+def _release(value: object) -> str:
+    is_git = isinstance(value, GitRelease) or (isinstance(value, dict) and "commit" in value)
+    return "<commit>" if is_git else "<file>"
+
+
+# A file or a commit; messages don't show the names in angle brackets.
+AnyRelease = Annotated[
+    Annotated[ArchiveRelease, Tag("<file>")] | Annotated[GitRelease, Tag("<commit>")],
+    Discriminator(_release),
+]
+# What fetches a commit in the build, by the names of Debian's packages.
+GIT_TOOLS = ("ca-certificates", "git")
+# What every build from a dkms.conf is: templates/dkms/dkms.bash reads the rest from there.
+_DKMS_COMMAND = ("bash", "/provision/dkms.bash", "build", "{kernel}", "{machine}", "{jobs}")
+
+
+class DkmsSource(Source):
+    """A source with a ``dkms.conf``, which says how it is built, and for which kernels.
+
+    It is a package of the distro that is built for, or releases of the vendor.
+
+    Attributes:
+        package: The distro's package that has the source; its version is the driver's.
+        components: As in ``DebSource``.
+        userspace: As in ``DebSource``.
+        companions: As in ``DebSource``.
+        releases: Files or commits of the vendor, where there is no ``package``.
+        directory: The folder that has the dkms.conf; by default the unpacked source, or the one
+            folder below its ``usr/src`` that has one.
+        packages: Build tools needed besides the compiler, make and the headers.
+    """
+
+    kind: Literal["dkms"]
+    package: PackageName | None = None
+    components: tuple[Name, ...] = ()
+    userspace: tuple[PackageName, ...] = ()
+    companions: tuple[PackageName, ...] = ()
+    releases: tuple[AnyRelease, ...] = ()
+    directory: SourcePath = "."
+    packages: tuple[PackageName, ...] = ()
+
+    @property
+    def is_packaged(self) -> bool:
+        """Whether it is a package and not releases."""
+        return self.package is not None
+
+    def package_of(self, build: Build, shared: str | None) -> str | None:
+        """Return its package."""
+        del build, shared
+        return self.package
+
+    def build_of(self, flavour: str) -> Build | None:
+        """Return how any flavour is built: as the dkms.conf says."""
+        del flavour
+        has_commits = any(isinstance(release, GitRelease) for release in self.releases)
+        return Build(
+            directory=self.directory,
+            packages=(*self.packages, *(GIT_TOOLS if has_commits else ())),
+            command=_DKMS_COMMAND,
+            modules=("dkms-modules/*.ko",),
+        )
+
+    @model_validator(mode="after")
+    def _package_or_releases(self) -> Self:
+        if (self.package is None) == (not self.releases):
+            raise ValueError("give either 'package' or 'releases'")
+        if self.package is None and (self.components or self.userspace or self.companions):
+            raise ValueError("components, userspace and companions need a 'package'")
+        if self.build:
+            raise ValueError("the dkms.conf says how it is built: leave 'build' out")
+        return self
+
+
 RecipeSource = Annotated[
-    DebSource | ArchiveReleases | GitReleases | RunfileReleases, Field(discriminator="kind")
+    DebSource | ArchiveReleases | GitReleases | DkmsSource | RunfileReleases,
+    Field(discriminator="kind"),
 ]
 
 

@@ -76,12 +76,9 @@ def _modules(
     folder = out / "lib/modules" / kernel
     folder.mkdir(parents=True, exist_ok=True)
     found = []
-    for name in plan["modules"]:
-        built = source / plan["directory"] / name
-        if not built.is_file():
-            problems.append(f"the build did not make the module {name}")
-            continue
-        module = folder / built.name
+    for built in _built(plan, source, problems):
+        name = built.name
+        module = folder / name
         # Debug information is most of a module's size, and no use without a debug kernel.
         tool(["strip", "--strip-debug", "-o", str(module), str(built)])
         module.chmod(_PLAIN)
@@ -90,6 +87,17 @@ def _modules(
             problems.append(f"{name} is built for '{entry['vermagic']}', not for {kernel}")
         found.append(entry)
     return found
+
+
+def _built(plan: dict[str, Any], source: Path, problems: list[str]) -> list[Path]:
+    """Find the modules; each name may be a glob."""
+    built: list[Path] = []
+    for name in plan["modules"]:
+        found = sorted(path for path in (source / plan["directory"]).glob(name) if path.is_file())
+        if not found:
+            problems.append(f"the build did not make the module {name}")
+        built += found
+    return built
 
 
 def _module_entry(module: Path, out: Path, tool: Tool) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from provision.render.context import RenderedContext
 from provision.render.plan import build_plan, fill, placeholders, tree_plan
 from provision.render.quoting import one_line, shell_command
 from provision.render.templates import Templates, fill_template
-from provision.sources import unpacking
+from provision.sources import scripts_of, unpacking
 
 _JOBS = "{jobs}"
 
@@ -48,7 +48,7 @@ def render(
     variant = _variant(pin, recipe)
     text = _dockerfile(pin, variant, templates)
     contents = {"Dockerfile": text.encode(), "build.json": build_plan(pin, recipe, variant)}
-    contents |= templates.helpers
+    contents |= templates.helpers_of(scripts_of(variant))
     contents |= {f"patches/{patch.name}": patches[patch.name] for patch in pin.patches}
     if pin.tree is not None:
         contents["kernel/tree.json"] = tree_plan(pin.tree, pin.kernel.release, pin.compiler)
@@ -117,7 +117,7 @@ def _dockerfile(pin: Pin, variant: Variant[RecipeSource], templates: Templates) 
     return fill_template(templates.dockerfile, templates.sources, values)
 
 
-def _build(pin: Pin, variant: Variant[RecipeSource]) -> dict[str, str | None]:
+def _build(pin: Pin, variant: Variant[RecipeSource]) -> dict[str, object]:
     values = placeholders(pin)
     build = variant.build
     directory = fill(build.directory, values)
@@ -126,6 +126,7 @@ def _build(pin: Pin, variant: Variant[RecipeSource]) -> dict[str, str | None]:
         "archive": None if build.archive is None else fill(build.archive, values),
         "directory": "/source" if directory == "." else f"/source/{directory}",
         "command": shell_command(command, {_JOBS: "JOBS"}),
+        "scripts": scripts_of(variant),
     }
 
 

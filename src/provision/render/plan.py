@@ -37,6 +37,7 @@ def placeholders(pin: Pin) -> dict[str, str]:
         "kernel": pin.kernel.release,
         "kernel_build": f"{modules}/build",
         "kernel_source": f"{modules}/source",
+        "machine": pin.kernel.architecture,
         "multiarch": _MULTIARCH[pin.kernel.architecture],
         "source": SOURCE,
         "version": pin.driver.version,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
@@ -20,6 +20,8 @@ PREPARE_TREE = "prepare_tree.py"
 # The family of kernels whose headers are no packages, whatever the distro.
 TREE = "tree"
 _UNPACKER = "unpack.py"
+# What only builds from a dkms.conf run.
+_DKMS = "dkms"
 _DISTRO = "distro.json"
 _KEYRING = "archive-keyring.gpg"
 # The template that serves a family of distros.
@@ -39,12 +41,22 @@ class Templates:
         dockerfile: Name of the main template.
         sources: Jinja sources by name: the main template and its macros.
         helpers: Files that go into the context as they are, by name.
+        special: Those of them that only builds from some kinds of sources run.
     """
 
     family: str
     dockerfile: str
     sources: Mapping[str, str]
     helpers: Mapping[str, bytes]
+    special: frozenset[str] = frozenset()
+
+    def helpers_of(self, scripts: Collection[str]) -> dict[str, bytes]:
+        """Return the files of a context: those of every build, and of the others these."""
+        return {
+            name: content
+            for name, content in self.helpers.items()
+            if name not in self.special or name in scripts
+        }
 
     @property
     def digest(self) -> str:
@@ -153,6 +165,7 @@ def load_family(directory: Path, family: str) -> Templates:
     scripts = sorted(path for path in folder.glob("*") if path.is_file())
     programs = resources.files(__package__)
     own = {name: programs.joinpath(name).read_bytes() for name in (COLLECTOR, _UNPACKER)}
+    special = {path.name: path.read_bytes() for path in sorted((directory / _DKMS).glob("*"))}
     if family == TREE:
         script = resources.files("provision.distros").joinpath(PREPARE_TREE)
         own[PREPARE_TREE] = script.read_bytes()
@@ -160,7 +173,8 @@ def load_family(directory: Path, family: str) -> Templates:
         family=family,
         dockerfile=main.name,
         sources={str(path.relative_to(directory)): path.read_text() for path in (main, *macros)},
-        helpers=own | {path.name: path.read_bytes() for path in scripts},
+        helpers=own | special | {path.name: path.read_bytes() for path in scripts},
+        special=frozenset(special),
     )
 
 

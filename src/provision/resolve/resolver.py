@@ -188,7 +188,7 @@ def decide_in_image(
     """
     recipe = entry.recipe
     serving = [source for source in recipe.sources if source.fits(source_names(tree.distro))]
-    if serving and all(source.kind == "deb" for source in serving):
+    if serving and all(source.is_packaged for source in serving):
         raise NotFoundError(
             f"The source of '{recipe.name}' is packages of Debian, and the base image that builds"
             f" for {tree.distro.id}:{tree.distro.version} has no archive of Debian.",
@@ -304,8 +304,8 @@ def _nothing_offered(recipe: Recipe, flavour: str, market: Market) -> NotFoundEr
 
 def _looked_in(recipe: Recipe, flavour: str, market: Market) -> str | None:
     """Return the archive's places, if a source of the flavour is packages in there."""
-    kinds = {variant.source.kind for variant in recipe.variants(market.names, flavour)}
-    if market.index is None or "deb" not in kinds:
+    variants = recipe.variants(market.names, flavour)
+    if market.index is None or not any(variant.source.is_packaged for variant in variants):
         return None
     return "\n".join(["looked in:", *(f"  {place}" for place in market.index.places)])
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from provision.pin import Source
-from provision.recipe import Recipe, RecipeSource, Variant
+from provision.recipe import GIT_TOOLS, DkmsSource, Recipe, RecipeSource, Variant
 from provision.sources.deb import Deb
+from provision.sources.dkms import SCRIPT, Dkms
 from provision.sources.model import (
     Market,
     Pinned,
@@ -32,6 +33,7 @@ __all__ = [
     "no_published_sum",
     "offers",
     "pin_offer",
+    "scripts_of",
     "tools_of",
     "unlisted",
     "unpacking",
@@ -40,7 +42,8 @@ __all__ = [
 _KINDS: Mapping[str, SourceKind[Any]] = {
     "deb": Deb(),
     "archive": Releases(),
-    "git": Releases(("ca-certificates", "git")),
+    "git": Releases(GIT_TOOLS),
+    "dkms": Dkms(),
     "runfile": Runfile(),
 }
 
@@ -109,6 +112,11 @@ def components_of(recipe: Recipe, distro: Collection[str]) -> tuple[str, ...]:
 def tools_of(variant: Variant[RecipeSource]) -> tuple[str, ...]:
     """Return the packages, by Debian's names, that a build needs besides those of every build."""
     return tuple(sorted({*kind_of(variant.source).tools, *variant.build.packages}))
+
+
+def scripts_of(variant: Variant[RecipeSource]) -> tuple[str, ...]:
+    """Return the files of the templates that only builds of this kind of source run."""
+    return (SCRIPT,) if isinstance(variant.source, DkmsSource) else ()
 
 
 def unpacking(

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 
 import click
 import pytest
 
-from provision.cli.group import COMMANDS
+from provision.cli.group import COMMANDS, load_command
 from provision.errors import ExitCode
 
 _REFERENCE = Path(__file__).parents[3] / "docs/reference"
@@ -18,8 +17,10 @@ _REFERENCE = Path(__file__).parents[3] / "docs/reference"
 def test_the_reference_names_every_command_with_its_options(name: str) -> None:
     text = (_REFERENCE / "provision.md").read_text()
     assert f"## `provision {name}" in text
-    command = importlib.import_module(f"provision.cli.commands.{name.replace('-', '_')}").command
-    options = [param for param in command.params if isinstance(param, click.Option)]
+    command = load_command(name)
+    below = command.commands.values() if isinstance(command, click.Group) else ()
+    params = [param for one in (command, *below) for param in one.params]
+    options = [param for param in params if isinstance(param, click.Option)]
     for option in options:
         assert f"`{option.opts[0]}" in text, option.opts
 

@@ -122,6 +122,19 @@ def test_a_compilers_error_names_line_kernel_driver_and_what_to_do() -> None:
         ),
         ("1 out of 2 hunks FAILED -- saving rejects", "patch does not apply", "patches/"),
         ("collect: there is no file a (library)", "there is no file a", "driver.toml"),
+        ("dkms: reading dkms.conf changes files: /etc/x", "change files while it is", "PRE_BUILD"),
+        ("dkms: reading dkms.conf did not end within 60 s", "can't be read", "patches/"),
+        ("dkms: dkms.conf ends itself, with exit status 1", "ends itself", "patches/"),
+        ("dkms: several dkms.conf: a b", "has several dkms.conf: a b.", "'directory'"),
+        ("dkms: dkms.conf does not set PACKAGE_NAME", "incomplete", "patches/"),
+        ("dkms: the patch 'a' of dkms.conf can't be applied", "the patch 'a'", "PATCH_MATCH"),
+        (
+            "dkms: dkms.conf uses variables that nothing sets: X Y\ndkms: PRE_BUILD failed",
+            "nothing sets: X Y.",
+            "kernel_source_dir",
+        ),
+        ("dkms: the build did not make: a.ko", "did not come out: a.ko.", "BUILT_MODULE_NAME"),
+        ("dkms: the command failed", "could not be built: the command failed.", "whole output"),
         ("something odd", "could not be built", "whole output"),
     ],
 )
@@ -135,6 +148,26 @@ def test_other_causes_are_told_apart(line: str, message: str, way_out: str) -> N
     assert way_out in (error.resolution or "")
     assert all(part in (error.details or "") for part in line.splitlines())
     assert "exit status 1" in (error.details or "")
+
+
+@pytest.mark.parametrize(
+    ("line", "part"),
+    [
+        (
+            "dkms: excluded: BUILD_EXCLUSIVE_KERNEL is '^5', and the kernel is 6.1",
+            "excludes this kernel: BUILD_EXCLUSIVE_KERNEL is '^5', and the kernel is 6.1.",
+        ),
+        ("dkms: BUILD_DEPENDS names other DKMS packages: spl", "does not build: spl."),
+    ],
+)
+def test_a_kernel_that_the_driver_is_not_for_is_not_supported(line: str, part: str) -> None:
+    stream = BuildStream()
+    stream.feed({"stream": f"Step 1/2 : RUN x\n{line}\n"})
+    stream.feed({"error": "returned a non-zero code: 1", "errorDetail": {"code": 1}})
+    stream.finish()
+    error = build_error(make_pin(), stream, Path("/log"))
+    assert part in error.message
+    assert error.exit_code == 3
 
 
 def test_an_unresolved_symbol_is_a_source_error() -> None:

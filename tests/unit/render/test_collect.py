@@ -173,6 +173,13 @@ def test_glob_finds_files_under_either_root(source: Path, tmp_path: Path, patter
     ]
 
 
+def test_modules_may_be_globs(source: Path, tmp_path: Path) -> None:
+    found = collect(plan(modules=("*.ko",)), source, tmp_path / "out", Tools())
+    assert [module["name"] for module in found["modules"]] == ["toy"]
+    with pytest.raises(CollectError, match=r"did not make the module none/\*\.ko"):
+        collect(plan(modules=("none/*.ko",)), source, tmp_path / "other", Tools())
+
+
 def test_all_problems_are_told_together(source: Path, tmp_path: Path) -> None:
     wanted = plan(
         rule("binary", "usr/bin/none", "/usr/bin/none"),
@@ -184,8 +191,8 @@ def test_all_problems_are_told_together(source: Path, tmp_path: Path) -> None:
     with pytest.raises(CollectError) as caught:
         collect(wanted, source, tmp_path / "out", tools)
     assert caught.value.problems == (
-        f"toy.ko is built for '5.0 SMP', not for {KERNEL}",
         "the build did not make the module other.ko",
+        f"toy.ko is built for '5.0 SMP', not for {KERNEL}",
         "there is no file usr/bin/none (binary)",
         "there is no file usr/lib/outside.so (library)",
         "two different files want to be /one",
@@ -237,8 +244,8 @@ def test_manifest_is_what_the_model_wants(source: Path, tmp_path: Path) -> None:
     recipe_ = recipe("v4l2loopback")
     pinned = pin("v4l2loopback", "0.12.7", "dkms", template="0" * 64)
     wanted = json.loads(build_plan(pinned, recipe_, variant(recipe_)))
-    built = source / wanted["directory"]
-    built.mkdir(parents=True)
+    built = source / wanted["directory"] / "dkms-modules"
+    built.mkdir()
     (built / "v4l2loopback.ko").write_bytes(b"\x7fELF")
     (source / "usr/bin/v4l2loopback-ctl").write_bytes(b"#!/bin/sh\n")
     copyright_ = source / "usr/share/doc/v4l2loopback-dkms/copyright"

@@ -126,7 +126,7 @@ def _show(entry: Entry, *, as_json: bool) -> None:
             ("source", "\n".join(map(_source, recipe.sources))),
             ("flavours", ", ".join(recipe.flavours)),
             ("default", recipe.default_flavour),
-            ("kernels", "\n".join(ranges)),
+            ("kernels", "\n".join(ranges) or "those that its dkms.conf does not exclude"),
             ("patches", ", ".join(patch.file for patch in recipe.patches) or None),
             ("flag", recipe.container.activation_flag),
             ("features", ", ".join(recipe.container.features)),

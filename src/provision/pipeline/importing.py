@@ -1,0 +1,307 @@
+"""From a package, folder or address with a dkms.conf to a driver.toml."""
+
+from __future__ import annotations
+
+import re
+import tarfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from provision.archive import ArchiveIndex, open_index, parse_depends
+from provision.catalogue import templates_dir
+from provision.distros.apt_archive import layout_of, uses_archive
+from provision.errors import NotFoundError, ProvisionError, UsageError
+from provision.fetch import download_any
+from provision.files import sha256_file, write_atomic
+from provision.host import read_facts
+from provision.image.base import find_base, named_base
+from provision.image.engine import Engine
+from provision.image.inspect_source import (
+    MAX_BYTES,
+    MAX_FILES,
+    SourceToInspect,
+    inspect_source,
+)
+from provision.image.packages import PackageStore
+from provision.image.scratch import scratch
+from provision.pin import ArchiveSource, DistroPin, GitSource, KernelPin
+from provision.pipeline.resolution import own_kernel
+from provision.pipeline.settings import Settings
+from provision.pipeline.solving import base_request, choose_distro
+from provision.progress import Note, Progress, silent
+from provision.render.unpack import UnpackError, unpack
+from provision.run import find_program, run
+from provision.sources.dkms_conf import DkmsConf, parse_variables, read_conf
+from provision.sources.dkms_recipe import Draft, Origin, draft_recipe
+
+_PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+")
+# Of DKMS itself, or in every build's container; or of the host that DKMS serves.
+_NEEDLESS = re.compile(
+    r"dkms|debconf.*|kmod|make|patch|adduser|udev|systemd|init-system-helpers|linux-.*|gcc|.*-utils"
+)
+_REMOTE = re.compile(r"(?:https?://(?:[^@/]*@)?|git@|ssh://git@)(?P<host>[^/:]+)[/:](?P<path>.+)")
+
+
+@dataclass(frozen=True, slots=True)
+class ImportRequest:
+    """What is to become a recipe.
+
+    Attributes:
+        what: A package of the distro, a folder, or an address of an archive.
+        kernel: The kernel that the dkms.conf is evaluated for; None: the host's.
+        distro: ``debian:12``: whose package, and in whose container; None: the host's.
+        output: Folder of drivers that gets the driver's folder; None: nothing is written.
+    """
+
+    what: str
+    kernel: str | None = None
+    distro: str | None = None
+    output: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """A recipe that was made.
+
+    Attributes:
+        draft: The recipe, and what is to be looked at.
+        conf: What the dkms.conf says for the kernel.
+        kernel: That kernel.
+        file: The driver.toml that was written; None: none was.
+    """
+
+    draft: Draft
+    conf: DkmsConf
+    kernel: str
+    file: Path | None
+
+
+def import_dkms(
+    settings: Settings,
+    engine: Callable[[], Engine],
+    request: ImportRequest,
+    *,
+    progress: Progress = silent,
+) -> Imported:
+    """Write the recipe of a driver whose source has a dkms.conf.
+
+    Args:
+        settings: The host.
+        engine: Connects to the engine in whose container the dkms.conf is evaluated.
+        request: What is asked for.
+        progress: Told what goes on.
+
+    Raises:
+        NotFoundError: There is no such package, folder or file, or no base image.
+        UsageError: The source has no dkms.conf, or one that makes no sense; or the driver's folder
+            is there already.
+        ProvisionError: The source can't be downloaded or unpacked, or the engine failed.
+    """
+    distro = choose_distro(settings, request.distro)
+    kernel = _kernel(settings, request)
+    script = (templates_dir() / "dkms/dkms.bash").read_bytes()
+    with _source(settings, request, distro, progress) as (path, origin):
+        asked = base_request(settings, distro)
+        base = named_base(asked) or find_base(engine(), asked, progress=progress)
+        wanted = SourceToInspect(path, request.what, kernel.release, kernel.architecture)
+        found = inspect_source(
+            engine(), base, wanted, script, state=settings.state, progress=progress
+        )
+    conf = read_conf(parse_variables(found.variables))
+    draft = draft_recipe(
+        conf, origin(found.conf), licences=found.licences, pci=found.pci, unset=found.unset
+    )
+    file = None if request.output is None else _write(draft, request.output)
+    return Imported(draft, conf, kernel.release, file)
+
+
+def _kernel(settings: Settings, request: ImportRequest) -> KernelPin:
+    facts = read_facts(settings.root)
+    release = request.kernel or own_kernel(settings, facts)
+    try:
+        return KernelPin.model_validate({"release": release, "architecture": facts.arch})
+    except ValidationError as error:
+        raise UsageError(
+            f"'{release}' ({facts.arch}) is no kernel release.",
+            resolution="Give it as 'uname -r' prints it, such as 6.1.0-47-amd64.",
+        ) from error
+
+
+def _write(draft: Draft, output: Path) -> Path:
+    file = output / draft.name / "driver.toml"
+    if file.exists():
+        raise UsageError(
+            f"There is a driver already: '{file}'.",
+            resolution=f"Remove the folder (rm -r {file.parent}), or give another --output.",
+        )
+    write_atomic(file, draft.text)
+    return file
+
+
+Found = tuple[Path, Callable[[str], Origin]]
+
+
+@contextmanager
+def _source(
+    settings: Settings, request: ImportRequest, distro: DistroPin, progress: Progress
+) -> Iterator[Found]:
+    """Have a source here; yields it, and what makes its origin of the path of its dkms.conf."""
+    what = request.what
+    if re.match(r"https?://", what):
+        with scratch(settings.state, "import", progress=progress) as folder:
+            yield _downloaded(what, folder, progress)
+    elif Path(what).is_dir():
+        with scratch(settings.state, "import", progress=progress) as folder:
+            yield _local(Path(what), folder)
+    elif _PACKAGE.fullmatch(what):
+        yield _packaged(settings, what, distro, progress)
+    else:
+        raise NotFoundError(
+            f"There is no folder '{what}', and it is neither an address nor a package's name.",
+            resolution="Give a package (v4l2loopback-dkms), a folder with a dkms.conf, or the"
+            " https address of an archive.",
+        )
+
+
+def _downloaded(url: str, folder: Path, progress: Progress) -> Found:
+    if url.endswith(".git"):
+        raise UsageError(
+            f"'{url}' is a repository, not an archive.",
+            resolution=f"Clone it and give the folder: git clone {url} source && provision import"
+            " dkms source.",
+        )
+    progress(Note(f"Downloading {url}"))
+    archive, tree = folder / "archive", folder / "tree"
+    sha256 = download_any(url, destination=archive, limit=MAX_BYTES, progress=progress)
+    tree.mkdir()
+    _check_size(url, archive)
+    try:
+        unpack(archive, tree, 0)
+    except UnpackError as error:
+        raise ProvisionError(
+            f"'{url}' can't be unpacked: {error}.",
+            resolution="Give the address of a tar or zip file, not of a page about it.",
+        ) from error
+    inside = list(tree.iterdir())
+    strip = 1 if len(inside) == 1 and inside[0].is_dir() else 0
+    release = ArchiveSource(url=url, sha256=sha256, strip=strip)
+    root = inside[0] if strip else tree
+    return root, lambda conf: Origin(url, conf, release=release)
+
+
+def _check_size(url: str, archive: Path) -> None:
+    """Refuse an archive that grows beyond all measure, before a file of it is written.
+
+    Raises:
+        ProvisionError: It is too large.
+    """
+    try:
+        with tarfile.open(archive) as tar:
+            size = 0
+            for count, member in enumerate(tar):
+                size += member.size
+                if size > MAX_BYTES or count > MAX_FILES:
+                    raise ProvisionError(
+                        f"'{url}' is too large to be looked at: unpacked, it has more than"
+                        f" {MAX_BYTES >> 20} MiB or {MAX_FILES} files.",
+                        resolution="Unpack it, and give the folder with the driver's source.",
+                    )
+    except (tarfile.TarError, EOFError, OSError):
+        # A zip file, or no archive: the unpacker says so.
+        return
+
+
+def _local(folder: Path, draft: Path) -> Found:
+    release, homepage = _checkout(folder, draft)
+    return folder, lambda conf: Origin(str(folder), conf, release=release, homepage=homepage)
+
+
+def _checkout(folder: Path, draft: Path) -> tuple[GitSource | None, str | None]:
+    """Return the commit of a git checkout, if it has one and an address that others can use."""
+    if find_program("git") is None or not (folder / ".git").exists():
+        return None, None
+    git = ["git", "-C", str(folder)]
+    commit = run([*git, "rev-parse", "HEAD"], why="pin the source", check=False)
+    remote = run([*git, "remote", "get-url", "origin"], why="pin the source", check=False)
+    changes = run([*git, "status", "--porcelain", "-uno"], why="pin the source", check=False)
+    match = _REMOTE.fullmatch(remote.stdout.strip())
+    # A commit is not what was looked at where files were changed after it.
+    if commit.returncode != 0 or match is None or changes.stdout.strip():
+        return None, None
+    tar = draft / "source.tar"
+    run([*git, "archive", "--format=tar", f"--output={tar}", "HEAD"], why="pin the source")
+    url = f"https://{match['host']}/{match['path']}"
+    source = GitSource(url=url, commit=commit.stdout.strip(), sha256=sha256_file(tar))
+    return source, url.removesuffix(".git")
+
+
+def _packaged(settings: Settings, name: str, distro: DistroPin, progress: Progress) -> Found:
+    if not uses_archive(distro):
+        raise NotFoundError(
+            f"'{name}' can't be looked for: {distro.id} {distro.version} has no archive that apt"
+            " reads.",
+            resolution="Name the distro that has the package (--distro debian:12), or give a folder"
+            " or an address.",
+        )
+    with _index(settings, distro, progress) as index:
+        package = index.package(name)
+        if package is None:
+            raise _no_package(name, distro, index)
+        tools = tuple(_tools(index, package.depends))
+    file = PackageStore(settings.state).fetch(
+        package.sha256, [package.url], name=name, size=package.size, progress=progress
+    )
+    homepage = f"https://tracker.debian.org/pkg/{name}" if distro.id == "debian" else None
+    return file, lambda conf: Origin(
+        name,
+        conf,
+        package=name,
+        component=package.component,
+        packages=tools,
+        homepage=homepage,
+    )
+
+
+@contextmanager
+def _index(settings: Settings, distro: DistroPin, progress: Progress) -> Iterator[ArchiveIndex]:
+    layout = layout_of(distro)
+    index = open_index(
+        distro,
+        layout,
+        architecture=read_facts(settings.root).arch,
+        components=layout.components,
+        config=settings.config,
+        root=settings.root,
+        cache_dir=settings.state,
+        progress=progress,
+    )
+    try:
+        yield index
+    finally:
+        index.close()
+
+
+def _no_package(name: str, distro: DistroPin, index: ArchiveIndex) -> NotFoundError:
+    stem = name.removesuffix("-dkms")
+    near = [p.name for p in index.packages_matching(stem[:4]) if p.name.endswith("-dkms")]
+    there = f" Packages with a similar name: {', '.join(near[:8])}." if near else ""
+    return NotFoundError(
+        f"{distro.id} {distro.version} has no package '{name}'.",
+        resolution=f"'apt-cache search dkms' lists such packages.{there}",
+        details="\n".join(["looked in:", *(f"  {place}" for place in index.places)]),
+    )
+
+
+def _tools(index: ArchiveIndex, depends: str) -> Iterator[str]:
+    """Yield what a package needs besides what DKMS and every build have."""
+    for alternatives in parse_depends(depends):
+        names = [one.name for one in alternatives]
+        if any(_NEEDLESS.fullmatch(name) for name in names):
+            continue
+        found = next((name for name in names if index.package(name)), None)
+        if found is not None:
+            yield found

@@ -1,0 +1,52 @@
+"""The kind ``dkms``: a source whose ``dkms.conf`` says how it is built."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from provision.archive import ArchiveIndex
+from provision.pin import Source
+from provision.recipe import DkmsSource, Variant
+from provision.sources.deb import Deb
+from provision.sources.model import Market, Pinned, SourceKind
+from provision.sources.releases import Releases
+
+# Evaluates the dkms.conf in the build container and builds what it describes.
+SCRIPT = "dkms.bash"
+_PACKAGED: SourceKind[Any] = Deb()
+_RELEASED: SourceKind[Any] = Releases()
+
+
+class Dkms:
+    """A package or a vendor's release that brings a dkms.conf; it is had as those kinds have it."""
+
+    @property
+    def tools(self) -> tuple[str, ...]:
+        """None: what fetches commits is among the packages of a build that has some."""
+        return ()
+
+    def versions(self, variant: Variant[DkmsSource], index: ArchiveIndex | None) -> list[str]:
+        """Return the versions of the package, or the listed ones."""
+        return _had_as(variant.source).versions(variant, index)
+
+    def components(self, source: DkmsSource) -> tuple[str, ...]:
+        """Return the components that the recipe names."""
+        return tuple(sorted(set(source.components) - {"main"}))
+
+    def absence(self, variant: Variant[DkmsSource], index: ArchiveIndex | None) -> str:
+        """Return why nothing is offered."""
+        return _had_as(variant.source).absence(variant, index)
+
+    def pin(
+        self, driver: str, variant: Variant[DkmsSource], version: str, market: Market
+    ) -> Pinned:
+        """Return the packages or the release; errors as the kinds ``deb`` and ``archive``."""
+        return _had_as(variant.source).pin(driver, variant, version, market)
+
+    def is_user_space(self, variant: Variant[DkmsSource], source: Source) -> bool:
+        """Return whether it is a package without the modules' source."""
+        return _had_as(variant.source).is_user_space(variant, source)
+
+
+def _had_as(source: DkmsSource) -> SourceKind[Any]:
+    return _PACKAGED if source.is_packaged else _RELEASED

@@ -1,0 +1,202 @@
+"""`provision import dkms` up to the container, which answers from here."""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from provision.archive import ArchiveIndex
+from provision.catalogue import Catalogue
+from provision.config import Config
+from provision.errors import NotFoundError, ProvisionError, UsageError
+from provision.image.engine import Engine
+from provision.image.inspect_source import Inspected, SourceToInspect
+from provision.image.packages import PackageStore
+from provision.pin import BasePin
+from provision.pipeline import importing
+from provision.pipeline.importing import ImportRequest, import_dkms
+from provision.pipeline.settings import Settings
+from provision.run import Completed
+from unit.fake_archive import index_of, stanza
+
+KERNEL = "6.1.0-56-amd64"
+VARIABLES = b"".join(
+    part.encode() + b"\0"
+    for record in (
+        ("PACKAGE_NAME", "0", "tool"),
+        ("PACKAGE_VERSION", "0", "2.1"),
+        ("DEST_MODULE_LOCATION", "0", "/extra"),
+        (".", "0", ""),
+    )
+    for part in record
+)
+BASE = BasePin(image="debian:bookworm", digest=f"sha256:{'0' * 64}")
+
+
+def no_engine() -> NoReturn:
+    raise AssertionError("no engine is needed")
+
+
+@pytest.fixture
+def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[SourceToInspect]:
+    """What the container got; it always finds the same."""
+    got: list[SourceToInspect] = []
+
+    def inspect(
+        _engine: Engine, _base: BasePin, source: SourceToInspect, script: bytes, **_more: object
+    ) -> Inspected:
+        assert script.startswith(b"#!/bin/bash")
+        assert source.path.exists()
+        got.append(source)
+        return Inspected(VARIABLES, "dkms.conf", (), (), ())
+
+    monkeypatch.setattr(importing, "inspect_source", inspect)
+    monkeypatch.setattr(importing, "find_base", lambda *_args, **_more: BASE)
+    return got
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    root = tmp_path / "root"
+    (root / "etc").mkdir(parents=True)
+    (root / "etc/os-release").write_text("ID=debian\nVERSION_ID=12\nVERSION_CODENAME=bookworm\n")
+    return Settings(root=root, config=Config(), catalogue=Catalogue([]), state=tmp_path / "state")
+
+
+def test_a_folder_becomes_a_driver_that_is_never_overwritten(
+    settings: Settings, looked_at: list[SourceToInspect], tmp_path: Path
+) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    request = ImportRequest(str(source), kernel=KERNEL, output=tmp_path / "drivers")
+    made = import_dkms(settings, lambda: None, request)  # type: ignore[arg-type, return-value]  # the stand-ins ignore it
+    assert made.file == tmp_path / "drivers/tool/driver.toml"
+    assert made.file.read_text() == made.draft.text
+    assert looked_at == [SourceToInspect(source, str(source), KERNEL, "x86_64")]
+    with pytest.raises(UsageError, match="There is a driver already"):
+        import_dkms(settings, lambda: None, request)  # type: ignore[arg-type, return-value]  # as above
+
+
+def test_a_checkout_is_pinned(
+    settings: Settings,
+    looked_at: list[SourceToInspect],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source = tmp_path / "source"
+    (source / ".git").mkdir(parents=True)
+    answers = {"rev-parse": f"{'a' * 40}\n", "remote": "git@example.org:maker/tool.git\n"}
+
+    def run(argv: list[str], **_more: object) -> Completed:
+        for word in argv:
+            if word.startswith("--output="):
+                Path(word.removeprefix("--output=")).write_bytes(b"tar")
+        return Completed(tuple(argv), 0, answers.get(argv[3], ""), "")
+
+    monkeypatch.setattr(importing, "run", run)
+    monkeypatch.setattr(importing, "find_program", lambda name: name)
+    made = import_dkms(settings, lambda: None, ImportRequest(str(source), kernel=KERNEL))  # type: ignore[arg-type, return-value]  # as above
+    assert 'url = "https://example.org/maker/tool.git"' in made.draft.text
+    assert f'commit = "{"a" * 40}"' in made.draft.text
+    assert made.file is None
+    assert len(looked_at) == 1
+    answers["status"] = " M dkms.conf\n"
+    made = import_dkms(settings, lambda: None, ImportRequest(str(source), kernel=KERNEL))  # type: ignore[arg-type, return-value]  # as above
+    assert "commit" not in made.draft.text
+
+
+def test_an_archive_is_unpacked_and_pinned_as_it_came(
+    settings: Settings,
+    looked_at: list[SourceToInspect],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "dkms.conf").write_text("")
+    tarball = tmp_path / "tool.tar.gz"
+    with tarfile.open(tarball, "w:gz") as archive:
+        archive.add(tmp_path / "dkms.conf", arcname="tool-2.1/dkms.conf")
+
+    def download(_url: str, *, destination: Path, **_more: object) -> str:
+        destination.write_bytes(tarball.read_bytes())
+        return "b" * 64
+
+    monkeypatch.setattr(importing, "download_any", download)
+    request = ImportRequest("https://x.example/tool.tar.gz", kernel=KERNEL)
+    made = import_dkms(settings, lambda: None, request)  # type: ignore[arg-type, return-value]  # as above
+    assert looked_at[0].path.name == "tool-2.1"
+    assert f'sha256 = "{"b" * 64}"' in made.draft.text
+    assert "strip" not in made.draft.text
+    assert not (settings.state / "import").exists()
+    tarball.write_bytes(b"<html>")
+    with pytest.raises(ProvisionError, match="can't be unpacked"):
+        import_dkms(settings, no_engine, request)
+    monkeypatch.setattr(importing, "MAX_BYTES", -1)
+    with tarfile.open(tarball, "w:gz") as archive:
+        archive.add(tmp_path / "dkms.conf", arcname="tool-2.1/dkms.conf")
+    with pytest.raises(ProvisionError, match="too large"):
+        import_dkms(settings, no_engine, request)
+
+
+@pytest.fixture
+def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    texts = {
+        ("bookworm", "main"): "\n".join(
+            stanza(name, "5-1") for name in ("dkms", "kmod", "libc6-dev", "perl")
+        ),
+        ("bookworm", "contrib"): stanza(
+            "tool-dkms", "2.1-3", depends="dkms (>= 3), perl:any | none, libc6-dev | libc-dev, kmod"
+        ),
+    }
+    made: list[ArchiveIndex] = []
+
+    def open_index(*_args: object, **_more: object) -> ArchiveIndex:
+        made.append(index_of(tmp_path / f"index-{len(made)}", texts))
+        return made[-1]
+
+    package = tmp_path / "tool.deb"
+    package.write_bytes(b"")
+    monkeypatch.setattr(importing, "open_index", open_index)
+    monkeypatch.setattr(PackageStore, "fetch", lambda *_args, **_more: package)
+    yield
+    for index in made:
+        index.close()
+
+
+@pytest.mark.usefixtures("archive")
+def test_a_package_brings_its_component_and_tools(
+    settings: Settings, looked_at: list[SourceToInspect]
+) -> None:
+    request = ImportRequest("tool-dkms", kernel=KERNEL)
+    made = import_dkms(settings, lambda: None, request)  # type: ignore[arg-type, return-value]  # as above
+    assert 'package = "tool-dkms"' in made.draft.text
+    assert 'components = ["contrib"]' in made.draft.text
+    assert 'packages = ["perl", "libc6-dev"]' in made.draft.text
+    assert looked_at[0].path.name == "tool.deb"
+
+
+@pytest.mark.usefixtures("archive", "looked_at")
+@pytest.mark.parametrize(
+    ("request_", "error", "message"),
+    [
+        (ImportRequest("no-dkms", kernel=KERNEL), NotFoundError, "no package 'no-dkms'"),
+        (ImportRequest("no/folder", kernel=KERNEL), NotFoundError, "no folder 'no/folder'"),
+        (ImportRequest("https://x/t.git", kernel=KERNEL), UsageError, "is a repository"),
+        (ImportRequest("tool-dkms", kernel="no kernel"), UsageError, "no kernel release"),
+        (ImportRequest("tool-dkms"), NotFoundError, "no kernel under"),
+        (
+            ImportRequest("tool-dkms", kernel=KERNEL, distro="rocky:9"),
+            NotFoundError,
+            "no archive that apt reads",
+        ),
+    ],
+)
+def test_what_is_not_there_is_said_with_a_way_out(
+    settings: Settings, request_: ImportRequest, error: type[ProvisionError], message: str
+) -> None:
+    with pytest.raises(error, match=message) as caught:
+        import_dkms(settings, no_engine, request_)
+    assert caught.value.resolution

@@ -1,0 +1,215 @@
+"""Sources with a dkms.conf: what the recipe says, and what the evaluated dkms.conf means."""
+
+import contextlib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provision.errors import ConfigError, ProvisionError, UsageError
+from provision.pin import ArchiveSource, GitSource
+from provision.recipe import Recipe
+from provision.sources import Market, components_of, offers, pin_offer, scripts_of, tools_of
+from provision.sources.dkms_conf import (
+    MAX_BYTES,
+    BuiltModule,
+    Choice,
+    parse_variables,
+    read_conf,
+)
+from unit.fake_archive import index_of, stanza
+from unit.recipes import recipe
+
+DEBIAN = ("debian", "debian:12", "apt")
+SHA256 = "0" * 64
+COMMIT = "1" * 40
+FLAVOUR = {"dkms": {"licences": ["MIT"]}}
+PACKAGES = {("bookworm", "main"): stanza("tool-dkms", "2.1-3") + "\n" + stanza("tool", "2.1-3")}
+
+
+def dkms(**source: object) -> Recipe:
+    return recipe(
+        source={"kind": "dkms", **source}, flavours=FLAVOUR, kernels=[], patches=[], files=[]
+    )
+
+
+def test_a_package_with_a_dkms_conf_is_a_whole_source(tmp_path: Path) -> None:
+    index = index_of(tmp_path, PACKAGES)
+    market = Market("debian 12", DEBIAN, index)
+    of = dkms(package="tool-dkms", components=["contrib", "main"], userspace=["tool"])
+    [offer] = offers(of, "dkms", market)
+    pinned = pin_offer("made-up", offer, market)
+    index.close()
+    assert offer.version == "2.1"
+    assert [source.text for source in pinned.sources] == ["tool-dkms 2.1-3", "tool 2.1-3"]
+    assert components_of(of, DEBIAN) == ("contrib",)
+    assert tools_of(offer.variant) == ()
+    assert scripts_of(offer.variant) == ("dkms.bash",)
+    assert offer.variant.build.modules == ("dkms-modules/*.ko",)
+    assert "{kernel}" in offer.variant.build.command
+    assert of.builds_on(version="2.1", kernel_release="7.0-anything")
+
+
+def test_releases_are_files_or_commits() -> None:
+    url = "https://driver.example/tool"
+    of = dkms(
+        packages=["flex"],
+        releases=[
+            {"version": "1.0", "url": url, "sha256": SHA256},
+            {"version": "1.1", "url": url, "sha256": SHA256, "commit": COMMIT},
+        ],
+    )
+    market = Market("rocky 9", ("rocky",))
+    newest, older = offers(of, "dkms", market)
+    [commit], [file] = (pin_offer("made-up", one, market).sources for one in (newest, older))
+    assert isinstance(commit, GitSource)
+    assert isinstance(file, ArchiveSource)
+    assert tools_of(newest.variant) == ("ca-certificates", "flex", "git")
+
+
+@pytest.mark.parametrize(
+    ("source", "complaint"),
+    [
+        ({}, "give either 'package' or 'releases'"),
+        ({"package": "tool-dkms", "releases": [{"version": "1"}]}, "releases.0.url: missing"),
+        ({"userspace": ["tool"], "releases": [], "package": None}, "either 'package'"),
+        (
+            {"package": "tool-dkms", "build": {"dkms": {"command": ["make"], "modules": ["a.ko"]}}},
+            "leave 'build' out",
+        ),
+        ({"releases": [{"version": "1", "url": "x", "commit": "2"}]}, "commit"),
+    ],
+)
+def test_what_a_recipe_may_not_say(source: dict[str, object], complaint: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        dkms(**source)
+    assert complaint in (caught.value.details or "")
+
+
+def test_other_kinds_still_need_kernels() -> None:
+    with pytest.raises(ConfigError, match="1 mistake") as caught:
+        recipe(kernels=[])
+    assert caught.value.details == "kernels: missing"
+
+
+def printed(*variables: tuple[str, int, str]) -> bytes:
+    """What dkms.bash prints."""
+    records = [*((n, str(i), v) for n, i, v in variables), (".", "0", "")]
+    return b"".join(part.encode() + b"\0" for record in records for part in record)
+
+
+NAMED = (("PACKAGE_NAME", 0, "tool"), ("PACKAGE_VERSION", 0, "2.1+git"))
+ONE = (*NAMED, ("DEST_MODULE_LOCATION", 0, "/extra"))
+
+
+def test_defaults_are_those_of_dkms() -> None:
+    conf = read_conf(parse_variables(printed(*ONE)))
+    assert (conf.name, conf.version) == ("tool", "2.1+git")
+    assert conf.modules == (BuiltModule("tool.ko", "tool", "/extra", is_stripped=True),)
+    assert (conf.make, conf.patches, conf.depends) == ((), (), ())
+    assert not conf.is_automatic
+
+
+def test_all_that_matters_is_read() -> None:
+    conf = read_conf(
+        parse_variables(
+            printed(
+                *NAMED,
+                ("MAKE", 0, "make all"),
+                ("MAKE", 2, "make old"),
+                ("MAKE_MATCH", 2, "^5\\."),
+                ("BUILT_MODULE_NAME", 0, "one"),
+                ("BUILT_MODULE_LOCATION", 0, "./drivers/net/"),
+                ("BUILT_MODULE_NAME", 1, "two"),
+                ("DEST_MODULE_NAME", 1, "second"),
+                ("DEST_MODULE_LOCATION", 0, "/kernel/net"),
+                ("DEST_MODULE_LOCATION", 1, "/updates"),
+                ("STRIP", 0, "no"),
+                ("STRIP", 1, "yes"),
+                ("PATCH", 0, "new.patch"),
+                ("PATCH_MATCH", 0, "^6"),
+                ("PRE_BUILD", 0, "configure\n  --with-linux\n"),
+                ("POST_BUILD", 0, "after"),
+                ("POST_INSTALL", 0, "./udev.sh"),
+                ("BUILD_EXCLUSIVE_KERNEL", 0, "^[56]"),
+                ("BUILD_EXCLUSIVE_KERNEL_MIN", 1, "6.2"),
+                ("BUILD_EXCLUSIVE_CONFIG", 0, "CONFIG_NET !CONFIG_RT"),
+                ("BUILD_DEPENDS", 0, "spl tool"),
+                ("OBSOLETE_BY", 0, "7.0"),
+                ("AUTOINSTALL", 0, "YES\r"),
+            )
+        )
+    )
+    assert conf.modules == (
+        BuiltModule("drivers/net/one.ko", "one", "/kernel/net", is_stripped=False),
+        BuiltModule("two.ko", "second", "/updates", is_stripped=True),
+    )
+    assert conf.make == (Choice("make all", ""), Choice("make old", "^5\\."))
+    assert conf.patches == (Choice("new.patch", "^6"),)
+    assert (conf.pre_build, conf.post_build) == ("configure --with-linux", "after")
+    assert conf.exclusive == {
+        "KERNEL": "^[56]",
+        "KERNEL_MIN[1]": "6.2",
+        "CONFIG": "CONFIG_NET !CONFIG_RT",
+    }
+    assert conf.depends == ("spl",)
+    assert conf.obsolete_by == "7.0"
+    assert conf.is_automatic
+    assert conf.host_scripts == {"POST_INSTALL": "./udev.sh"}
+
+
+def test_all_mistakes_are_named_together() -> None:
+    variables = printed(
+        ("PACKAGE_VERSION", 0, "#MODULE_VERSION#"),
+        ("BUILT_MODULE_NAME", 0, "a/one.ko"),
+        ("BUILT_MODULE_NAME", 1, "two"),
+        ("BUILT_MODULE_NAME", 2, "two"),
+        ("DEST_MODULE_LOCATION", 3, "/extra"),
+    )
+    with pytest.raises(UsageError, match="8 mistakes") as caught:
+        read_conf(parse_variables(variables))
+    details = caught.value.details or ""
+    for part in (
+        "PACKAGE_NAME is not set",
+        "'#MODULE_VERSION#', which is a template",
+        "BUILT_MODULE_NAME[0] is 'a/one.ko'",
+        "BUILT_MODULE_NAME[3] is not set",
+        "DEST_MODULE_LOCATION[2] is not set",
+        "two modules are called two",
+    ):
+        assert part in details
+    with pytest.raises(UsageError, match="1 mistake") as caught:
+        read_conf(parse_variables(printed(*NAMED)))
+    assert "neither BUILT_MODULE_NAME nor" in (caught.value.details or "")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"PACKAGE_NAME\00\0tool\0", printed(*ONE)[:-1], printed(*ONE) + b"more", b".\0000\0"],
+)
+def test_output_without_its_end_is_refused(data: bytes) -> None:
+    with pytest.raises(ProvisionError, match="ends itself"):
+        parse_variables(data)
+
+
+def test_output_has_a_limit() -> None:
+    with pytest.raises(ProvisionError, match=str(MAX_BYTES)):
+        parse_variables(b"x" * (MAX_BYTES + 1))
+
+
+TEXT = st.characters(codec="utf-8", exclude_characters="\0\r")
+NAMES = st.text(TEXT, min_size=1)
+VALUES = st.text(TEXT)
+
+
+@given(st.dictionaries(st.tuples(NAMES.filter(lambda n: n != "."), st.integers(0, 999999)), VALUES))
+def test_no_value_is_taken_for_a_variable(variables: dict[tuple[str, int], str]) -> None:
+    data = printed(*((name, index, value) for (name, index), value in variables.items()))
+    assert parse_variables(data) == variables
+
+
+@given(st.binary(max_size=400))
+def test_whatever_is_printed_is_read_or_refused(data: bytes) -> None:
+    with contextlib.suppress(ProvisionError):
+        read_conf(parse_variables(data + b".\0000\0\0"))
