@@ -69,6 +69,19 @@ build: setup ## The virtual environment, and the hook as build/oci-decorator
 collection: build ## The Ansible collection and all that it brings, packed below build/
 	@$(PYTHON) ansible/build_collection.py --output build
 
+docs: ## The documentation as a site without a network, build/docs/index.html; a broken link is an error
+	@.ci/setup docs
+	@$(PYTHON) -m kit.pages stage build/docs-source
+	@rm -rf build/docs
+	build/docs-venv/bin/sphinx-build --quiet --fail-on-warning --keep-going --builder html \
+		--doctree-dir build/docs-cache --conf-dir .ci/site build/docs-source build/docs
+	@cp build/docs/README.html build/docs/index.html
+	@$(PYTHON) -m kit.pages check build/docs
+
+diagrams: ## The pictures of docs/diagrams, from their text (after a change; root where Graphviz is missing)
+	@command -v dot >/dev/null || .ci/setup install graphviz
+	@.ci/site/draw
+
 clean: ## Remove everything that was made in this folder
 	rm -rf .venv build hooks/target .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	rm -rf src/*.egg-info
@@ -82,4 +95,4 @@ engines:
 	@.ci/setup test
 
 .PHONY: help demo check check-python check-crate test test-nightly engine-test host-test vm-test bench \
-	mutants build collection clean setup engines
+	mutants build collection docs diagrams clean setup engines

@@ -36,6 +36,7 @@ hypothesis.settings.load_profile("no deadline")
 _TOGETHER = {
     "tests/engine/test_nvidia.py": "nvidia",
     "tests/engine/test_nvidia_agent.py": "nvidia",
+    "tests/engine/test_tutorials.py": "nvidia",
     "tests/vm/test_container_hosts.py": "loaded guest",
     "tests/vm/test_loaded_module.py": "loaded guest",
 }

@@ -1,0 +1,79 @@
+"""What the pages for contributors name is there: files, folders, targets, hooks."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from kit.cache import REPOSITORY
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_TEXT = (REPOSITORY / "CONTRIBUTING.md").read_text()
+_EXAMPLES = _TEXT.split("## Seven changes")[1].split("\n## ")[0]
+_SECTIONS = dict(re.findall(r"(?ms)^### (.+?)\n(.*?)(?=^### |\Z)", _EXAMPLES))
+# A word with a slash or an ending, and nothing that a reader fills in.
+_FILE = re.compile(r"`((?:[\w.-]+/)+[\w.-]*|[\w-]+\.(?:md|toml|yml))`")
+_TOP = ("ansible", "docs", "driver_images", "hooks", "src/provision", "templates", "tests")
+
+
+def _files(text: str) -> list[str]:
+    return [name for name in _FILE.findall(text) if "NNNN" not in name and name != "driver.toml"]
+
+
+@pytest.mark.parametrize("title", _SECTIONS)
+def test_the_files_of_an_example_are_there(title: str) -> None:
+    named = [name for name in _files(_SECTIONS[title]) if "/" in name]
+    assert len(named) > 4
+    assert [name for name in named if not (REPOSITORY / name).exists()] == []
+
+
+def test_there_are_seven_examples() -> None:
+    assert len(_SECTIONS) == 7
+
+
+def test_the_map_names_folders_that_are_there() -> None:
+    table = _TEXT.split("## Map of the tree")[1].split("\n## ")[0]
+    folders = re.findall(r"(?m)^\| `([^`]+)/`", table)
+    assert len(folders) > 7
+    assert [name for name in folders if not (REPOSITORY / name).is_dir()] == []
+
+
+@pytest.mark.parametrize("folder", _TOP)
+def test_every_top_folder_says_what_belongs_there(folder: str) -> None:
+    text = (REPOSITORY / folder / "README.md").read_text()
+    assert re.search(r"[Tt]o add|\*\*Add", text)
+    assert re.search(r"belong|Not here|not here", text)
+
+
+def test_the_hooks_before_a_commit_need_no_host() -> None:
+    config: dict[str, Any] = yaml.safe_load((REPOSITORY / ".pre-commit-config.yaml").read_text())
+    assert [repo["repo"] for repo in config["repos"]] == ["local"]
+    hooks = config["repos"][0]["hooks"]
+    assert {hook["language"] for hook in hooks} == {"system"}
+    assert len({hook["id"] for hook in hooks}) == len(hooks)
+
+
+def test_ci_runs_what_the_repository_says() -> None:
+    workflow = yaml.safe_load((REPOSITORY / ".github/workflows/ci.yml").read_text())
+    steps = [step for job in workflow["jobs"].values() for step in job["steps"] if "run" in step]
+    targets = set(re.findall(r"(?m)^([a-z-]+):", (REPOSITORY / "Makefile").read_text()))
+    for command in (step["run"] for step in steps):
+        program, *words = command.split()
+        assert set(words) <= targets if program == "make" else (REPOSITORY / program).is_file()
+    assert ".ci/run" in {step["run"] for step in steps}
+
+
+@pytest.mark.parametrize("form", sorted((REPOSITORY / ".github/ISSUE_TEMPLATE").glob("*.yml")))
+def test_issue_forms_are_complete(form: Path) -> None:
+    content = yaml.safe_load(form.read_text())
+    if form.name == "config.yml":
+        return
+    assert content["name"]
+    assert content["description"]
+    identifiers = [part["id"] for part in content["body"] if part["type"] != "markdown"]
+    assert len(set(identifiers)) == len(identifiers)
