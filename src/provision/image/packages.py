@@ -22,7 +22,7 @@ from pydantic import Field
 from provision.documents import Frozen, load_json
 from provision.errors import NotFoundError, ProvisionError
 from provision.fetch import UnreachableError, WrongContentError, download
-from provision.files import lock, sha256_file, sync_directory, write_atomic
+from provision.files import lock, sha256_file, write_atomic
 from provision.pin import ClosurePackage, DistroPin, PackagePin, Sha256
 from provision.progress import Note, Progress, silent
 
@@ -131,9 +131,8 @@ class PackageStore:
                     details=f"expected {sha256}\ngot      {digest.hexdigest()}",
                 )
             stream.flush()
-            os.fsync(stream.fileno())
+            # Not synced: a file counts by its content, so what a power cut damages is had again.
             draft.replace(path)
-        sync_directory(self.files)
         return path
 
     def fetch(
