@@ -1,0 +1,253 @@
+"""A host in the layout of Fedora CoreOS keeps its drivers from one deployment to the next.
+
+The guest is that of the EL stand-in: its kernels have names that an RPM may have, so `kernel-devel`
+of exactly a deployment's kernel can be made, and lies where Fedora's build system has it. What
+rpm-ostree says is what it has said on a real host, for these deployments. The tests are steps of
+one scenario, in their order.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kit.cache import REPOSITORY
+from kit.duo import DUO, DUO_BROKEN, mend_duo
+from kit.guest import EL_10, guest_of
+from kit.immutable import read_only_usr, updater
+from kit.made_up import MADE_UP, MADE_UP_VERSION
+from vm.keeping import Keeper
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from kit.el_kernels import ElHost
+    from kit.engine import Engine
+    from kit.guest import Guest, Recipe
+
+pytestmark = pytest.mark.nightly
+
+_DATA = REPOSITORY / "tests/data"
+_FEDORA = "42"
+_FAILED = 1
+_COMPILER = "too few arguments to function"
+_LOADED = f"module {DUO_BROKEN} library {DUO_BROKEN}"
+_DEPLOYMENTS = "/ostree/deploy/fedora-coreos/deploy"
+_STATUS = "/var/lib/updater"
+_BOOTED, _STAGED = "a" * 64, "b" * 64
+_REPOSITORY = """
+[[distros.fedora.repositories]]
+id = "{id}"
+urls = ["{url}/{path}"]
+keys = ["{key}"]
+"""
+# A deployment is a root of its own; depmod ran when it was composed.
+_DEPLOY = """
+set -e
+mkdir -p {root}/usr/lib && ln -s usr/lib {root}/lib && cd {root}
+rpm2cpio /root/kernel.rpm | cpio --quiet -idm && rm /root/kernel.rpm
+depmod -b {root} {kernel}
+touch /ostree/deploy
+"""
+# What a boot of a deployment does to /usr and to the menu.
+_SWITCH = """
+set -e
+systemctl stop provision-kernel.path
+mount -o remount,bind,rw /usr
+cp -a {root}/usr/lib/modules/{kernel} /usr/lib/modules/
+kernel-install add {kernel} /usr/lib/modules/{kernel}/vmlinuz
+rm -r /usr/lib/modules/{before}
+"""
+
+
+@pytest.fixture(scope="module")
+def keeper(
+    el: ElHost,
+    el_mirror: str,
+    el_drivers: Path,
+    product: Callable[[Recipe], Path],
+    engine: Engine,
+    engine_address: str,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Keeper]:
+    """A guest in the layout of Fedora CoreOS that keeps both drivers, with the units in place."""
+    os_release = tmp_path_factory.mktemp("fedora") / "os-release"
+    # The recorded file, for a release that packages are known of.
+    recorded = (_DATA / "os-release/fedora_41_coreos").read_text()
+    os_release.write_text(recorded.replace("41", _FEDORA))
+    _load_base(el, engine, el_mirror, os_release)
+    with guest_of(EL_10) as guest:
+        guest.install(product(EL_10))
+        _lay_out(guest, el, os_release)
+        keeper = Keeper(guest, engine_address)
+        keeper.put_catalogue(el_drivers)
+        _want(keeper, el, el_mirror, **{MADE_UP: MADE_UP_VERSION, DUO: DUO_BROKEN})
+        keeper.apply()
+        guest("provision units")
+        # What starts the agent in this scenario are deployments.
+        guest("systemctl stop provision-apply.timer")
+        yield keeper
+
+
+def _load_base(el: ElHost, engine: Engine, url: str, os_release: Path) -> None:
+    """Have an image of Fedora: that of EL, with another name."""
+    plain = el.load(engine, "kit-fedora:1", url)
+    made = engine.docker("create", plain, "bash").stdout.strip()
+    try:
+        engine.docker("cp", os_release, f"{made}:/usr/lib/os-release")
+        engine.docker("commit", made, f"fedora:{_FEDORA}")
+    finally:
+        engine.docker("rm", made)
+
+
+def _lay_out(guest: Guest, el: ElHost, os_release: Path) -> None:
+    guest("rm -r /usr/bin/dnf* /etc/yum.repos.d")
+    guest.put(os_release, "/usr/lib/os-release")
+    guest.write("/usr/bin/rpm-ostree", updater("status --json", _STATUS))
+    guest("chmod +x /usr/bin/rpm-ostree")
+    guest.write("/etc/tmpfiles.d/kit.conf", "f /run/ostree-booted\n")
+    guest("systemd-tmpfiles --create /etc/tmpfiles.d/kit.conf")
+    _deploy(guest, el, el.older, _BOOTED)
+    _say(guest, booted=_BOOTED)
+    guest.write("/etc/systemd/system/read-only.service", read_only_usr())
+    guest("systemctl enable --now read-only.service")
+
+
+def _want(keeper: Keeper, el: ElHost, url: str, **versions: str) -> None:
+    """Write provision.toml; `kernel-devel` is taken from koji, the rest from Fedora's own."""
+    keeper.want(**versions)
+    distro = el.site.distro
+    places = {"koji": "koji", **{one.id: one.path for one in distro.repositories}}
+    named = [
+        _REPOSITORY.format(id=name, url=url, path=path, key=distro.key)
+        for name, path in places.items()
+    ]
+    keeper.guest("cat >>/etc/provision/provision.toml", stdin="".join(named))
+
+
+def _deploy(guest: Guest, el: ElHost, kernel: str, checksum: str) -> str:
+    """Put a deployment with a kernel onto the disk; its folder."""
+    (core,) = el.mirror().glob(f"kernels/kernel-core-{kernel}.*.rpm")
+    guest.put(core, "/root/kernel.rpm")
+    root = f"{_DEPLOYMENTS}/{checksum}.0"
+    guest(_DEPLOY.format(root=root, kernel=kernel))
+    return root
+
+
+def _say(
+    guest: Guest, *, booted: str, staged: str | None = None, before: str | None = None
+) -> None:
+    """Let rpm-ostree say which deployments there are, in the order of the boot loader."""
+    recorded = json.loads((_DATA / "updaters/rpm-ostree_staged.json").read_text())
+    (one,) = recorded["deployments"]
+    recorded["deployments"] = [
+        _deployment(one, checksum, is_booted=checksum == booted, is_staged=checksum == staged)
+        for checksum in (staged, booted, before)
+        if checksum is not None
+    ]
+    guest.write(_STATUS, json.dumps(recorded))
+
+
+def _deployment(
+    recorded: dict[str, Any], checksum: str, *, is_booted: bool, is_staged: bool
+) -> dict[str, Any]:
+    names = {"osname": "fedora-coreos", "id": f"fedora-coreos-{checksum}.0", "checksum": checksum}
+    return {**recorded, **names, "booted": is_booted, "staged": is_staged}
+
+
+def test_the_host_is_known_as_what_it_stands_for(keeper: Keeper, el: ElHost) -> None:
+    guest = keeper.guest
+    facts = json.loads(guest("provision facts --json").stdout)
+    distro = facts["distro"]
+    assert (distro["id"], distro["version"], distro["variant"]) == ("fedora", _FEDORA, "coreos")
+    assert (facts["immutable"], facts["kernel"]) == ("ostree", el.older)
+    assert "Read-only" in guest("touch /usr/x", check=False).stderr
+    # What comes with a deployment runs no plugin of the host that it comes to.
+    assert guest("find /etc/kernel -name '*provision*'").stdout == ""
+
+
+def test_headers_are_of_exactly_the_deployments_kernel(keeper: Keeper, el: ElHost) -> None:
+    guest = keeper.guest
+    assert keeper.duo() == _LOADED
+    assert keeper.is_loaded(MADE_UP)
+    assert guest("find /usr/lib/modules -name 'duo*'").stdout == ""
+    manifest = guest(f"cat /var/lib/provision/{DUO}/current/driver/manifest.json").stdout
+    pin = json.loads(manifest)["pin"]
+    (headers,) = (one for one in pin["closure"] if one["name"] == "kernel-devel")
+    assert f"{headers['version']}".endswith(el.older)
+    assert headers["repository"] == "koji"
+    assert pin["distro"]["id"] == "fedora"
+
+
+def test_a_staged_deployments_kernel_is_prepared_and_a_failure_said_before_the_reboot(
+    keeper: Keeper, el: ElHost
+) -> None:
+    guest = keeper.guest
+    # What rpm-ostree says has changed when libostree touches the folder.
+    _say(guest, staged=_STAGED, booted=_BOOTED)
+    with keeper.kernel_service_runs():
+        _deploy(guest, el, el.newer, _STAGED)
+    log = guest("journalctl -b --no-pager -u provision-kernel").stdout
+    slots = keeper.slots(MADE_UP)
+    assert slots[el.newer]["state"] == "ready", log
+    assert slots[el.newer]["role"] == "next"
+    assert guest(f"ls /usr/lib/modules/{el.newer}", check=False).returncode != 0
+    status = keeper.status(DUO)
+    assert (status["state"], status["is_ready"]) == ("next-kernel-not-ready", True)
+    assert _COMPILER in str(keeper.slots(DUO)[el.newer]["failure"])
+    assert guest("provision status --check", check=False).returncode == _FAILED
+    assert keeper.duo() == _LOADED
+
+
+def test_with_a_patch_it_heals(keeper: Keeper, el: ElHost, el_drivers: Path) -> None:
+    mend_duo(el_drivers, since=el.newer_number)
+    keeper.put_catalogue(el_drivers)
+    keeper.apply()
+    assert {slot["state"] for slot in keeper.slots(DUO).values()} == {"ready"}
+
+
+def test_the_next_deployment_boots_into_its_drivers_without_a_network(
+    keeper: Keeper, el: ElHost
+) -> None:
+    guest = keeper.guest
+    root = f"{_DEPLOYMENTS}/{_STAGED}.0"
+    guest(_SWITCH.format(root=root, kernel=el.newer, before=el.older))
+    _say(guest, booted=_STAGED, before=_BOOTED)
+    guest.set_network(on=False)
+    guest.reboot()
+    assert guest.kernel() == el.newer
+    assert "Read-only" in guest("touch /usr/x", check=False).stderr
+    log = keeper.boot_log()
+    assert keeper.duo() == _LOADED, log
+    assert keeper.is_loaded(MADE_UP), log
+    # The deployment before can be booted again, and finds its modules.
+    guest("provision gc")
+    for driver in (MADE_UP, DUO):
+        guest(f"provision verify /var/lib/provision/{driver}/kernels/{el.older}")
+
+
+def test_rollback_of_a_driver_brings_module_and_library_back(
+    keeper: Keeper, el: ElHost, el_mirror: str
+) -> None:
+    guest = keeper.guest
+    guest.set_network(on=True)
+    _want(keeper, el, el_mirror, **{MADE_UP: MADE_UP_VERSION, DUO: "2.0"})
+    keeper.apply()
+    assert keeper.duo() == "module 2.0 library 2.0"
+    guest(f"provision rollback {DUO}")
+    assert keeper.duo() == _LOADED
+
+
+def test_what_only_a_removed_deployment_needed_goes(keeper: Keeper, el: ElHost) -> None:
+    guest = keeper.guest
+    kept = keeper.artifact(MADE_UP, f"kernels/{el.newer}")
+    # As `rpm-ostree cleanup --rollback` does, with the menu's entry.
+    _say(guest, booted=_STAGED)
+    guest(f"rm -r {_DEPLOYMENTS}/{_BOOTED}.0 && kernel-install remove {el.older}")
+    guest("provision gc")
+    assert keeper.entries(MADE_UP) == {kept}
+    assert guest(f"ls /var/lib/provision/{DUO}/kernels").stdout.split() == [el.newer]
+    assert keeper.duo() == _LOADED
