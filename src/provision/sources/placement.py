@@ -77,7 +77,7 @@ _LEFT_OUT = frozenset(
 _LEFT_OUT_STARTS = (
     "DKMS_",
     "EGL_CLIENT_",
-    # Its link leads to another folder; whoever needs it has it from the image's own Mesa.
+    # Its link leads to another folder, which no artifact has so far.
     "GBM_BACKEND_",
     "GLVND_LIB",
     "GLVND_SYMLINK",
