@@ -37,8 +37,8 @@ def vendor_sums(
 ) -> PublishedSum:
     """Return what asks vendors for checksums, or knows what they said.
 
-    The record lies beside the store: what is in the state folder may be deleted at any time. Those
-    who may not write there, and only look what would be built, have their own.
+    The record lies beside the store: what is in the state folder may be deleted at any time. A user
+    who may not write there, and only looks what would be built, has a record in the state folder.
 
     Args:
         settings: The host.

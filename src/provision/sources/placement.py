@@ -77,7 +77,7 @@ _LEFT_OUT = frozenset(
 _LEFT_OUT_STARTS = (
     "DKMS_",
     "EGL_CLIENT_",
-    # Its link leads to another folder; whoever needs it has it from the image's own Mesa.
+    # Its link leads to another folder, which no artifact has so far.
     "GBM_BACKEND_",
     "GLVND_LIB",
     "GLVND_SYMLINK",
@@ -100,7 +100,6 @@ _FOLDERS: Mapping[str, str] = {
     "NVOPTIX_DATA": "/usr/share/nvidia",
     "OPENGL_DATA": "/usr/share/nvidia",
     "OPTIX_DATA": "/usr/share/nvidia",
-    # Their lines name the last folder.
     "VULKAN_ICD_JSON": "/usr/share/vulkan",
     "VULKANSC_ICD_JSON": "/usr/share/vulkansc",
 }
@@ -143,14 +142,16 @@ def place(
         leave_out: Types that a recipe says to leave out.
 
     Raises:
-        ProvisionError: The list has types that are not known; all are named.
+        ProvisionError: Files that a feature wants are of types that are not known; all are named.
     """
     placed: dict[str, Placed] = {}
     unknown: dict[str, str] = {}
     for entry in listed:
         kind = None if entry.type in leave_out else _kind(entry.type)
         if kind is None:
-            if entry.type not in leave_out and not _is_left_out(entry.type):
+            # What no feature would want may be of any type.
+            is_wanted = entry.type not in leave_out and not _is_left_out(entry.type)
+            if is_wanted and _features(entry, said):
                 unknown.setdefault(entry.type, entry.name)
             continue
         features = _features(entry, said)
@@ -220,7 +221,9 @@ def _folder(entry: Listed, kind: FileKind, version: str) -> str:
     if entry.type.startswith(("XMODULE_", "GLX_MODULE_")):
         return f"/usr/lib64/xorg/modules{below}"
     if kind == "miscellaneous":
-        return _FOLDERS[entry.type] + below
+        # Older lists name no folder for the one file of Vulkan that they have.
+        default = "/icd.d" if entry.type.startswith("VULKAN") else ""
+        return _FOLDERS[entry.type] + (below or default)
     # One folder, so that the loader finds all of them: the variants in others are for old kernels.
     return _LIBRARIES_32 if entry.compat32 else _LIBRARIES
 

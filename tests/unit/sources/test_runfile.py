@@ -43,6 +43,8 @@ ROWS = (
     "nvidia-settings 0755 UTILITY_BINARY MODULE:nvml",
     "nvidia.icd 0644 CUDA_ICD MODULE:gpgpu",
     "nvidia_icd.json 0644 VULKAN_ICD_JSON icd.d/ MODULE:opengl",
+    "nvidia_layers.json 0644 VULKAN_ICD_JSON implicit_layer.d/ MODULE:opengl",
+    "nvidia_old.json 0644 VULKAN_ICD_JSON MODULE:opengl",
     "firmware/gsp_ga10x.bin 0644 FIRMWARE INHERIT_PATH_DEPTH:1 MODULE:gsp",
     "libOpenCL.so.1.0.0 0755 OPENCL_WRAPPER_LIB NATIVE MODULE:opencl",
     "html/index.html 0644 DOCUMENTATION INHERIT_PATH_DEPTH:1 MODULE:installer",
@@ -66,6 +68,8 @@ def contents(*rows: str, text: str | None = None) -> dict[str, bytes | Path]:
         "nvidia-settings",
         "nvidia.icd",
         "nvidia_icd.json",
+        "nvidia_layers.json",
+        "nvidia_old.json",
         "firmware/gsp_ga10x.bin",
         "libOpenCL.so.1.0.0",
         "html/index.html",
@@ -116,6 +120,8 @@ def test_user_space_is_a_layer_at_its_container_paths(whole: Path, tmp_path: Pat
         "/usr/bin/nvidia-modprobe": ("binary", ()),
         "/etc/OpenCL/vendors/nvidia.icd": ("miscellaneous", ("compute",)),
         "/usr/share/vulkan/icd.d/nvidia_icd.json": ("miscellaneous", ("graphics",)),
+        "/usr/share/vulkan/icd.d/nvidia_old.json": ("miscellaneous", ("graphics",)),
+        "/usr/share/vulkan/implicit_layer.d/nvidia_layers.json": ("miscellaneous", ("graphics",)),
         f"/lib/firmware/nvidia/{VERSION}/gsp_ga10x.bin": ("firmware", ()),
         "/usr/share/doc/nvidia/LICENSE": ("miscellaneous", ()),
     }
@@ -301,9 +307,15 @@ def test_unknown_types_are_named_and_can_be_left_out(tmp_path: Path) -> None:
     run = write_runfile(
         tmp_path / "a.run",
         VERSION,
-        {**contents("new.thing 0644 NEW_THING MODULE:gpgpu"), "new.thing": b"x"},
+        {
+            **contents(
+                "new.thing 0644 NEW_THING MODULE:gpgpu", "other 0644 OTHER_THING MODULE:powerd"
+            ),
+            "new.thing": b"x",
+        },
     )
     error = refused(run, tmp_path)
+    # What no feature wants may be of any type.
     assert error.details == "NEW_THING, such as new.thing"
     assert "leave_out" in str(error.resolution)
     assert rows_of(taken_apart(run, tmp_path, leave_out=("NEW_THING",)))
@@ -313,12 +325,7 @@ def test_lines_without_sense_are_named_together(tmp_path: Path) -> None:
     rows = ("libx.so 9999 CUDA_LIB", "one 0755", "l 0000 CUDA_SYMLINK", "../x 0755 CUDA_LIB")
     run = write_runfile(tmp_path / "a.run", VERSION, contents(*rows))
     lines = str(refused(run, tmp_path).details).splitlines()
-    assert [line.partition(":")[0] for line in lines] == [
-        "line 25",
-        "line 26",
-        "line 27",
-        "line 28",
-    ]
+    assert [line.partition(":")[0] for line in lines] == [f"line {n}" for n in range(27, 31)]
 
 
 @pytest.mark.parametrize("text", ["one line", manifest("1.0", ROWS)])
