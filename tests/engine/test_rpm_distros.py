@@ -26,6 +26,7 @@ from kit.product import Provision
 from kit.repackaged import signing_key
 from kit.rpm_distros import Repository, RpmDistro, leap_15, rocky_9, rocky_10
 from kit.rpm_sites import Site, koji_site, packaged_kernel, site_of
+from kit.tarball import write_tarball
 
 if TYPE_CHECKING:
     import subprocess
@@ -266,6 +267,27 @@ def test_a_build_installs_the_closure_and_asks_no_mirror(
     vermagic = run(["modinfo", "-F", "vermagic", module]).stdout.split()
     assert vermagic[0] == stand.distro.headers.kernel
     assert "modversions" in vermagic
+
+
+@_one
+def test_a_dkms_conf_is_evaluated_and_built_from_there(
+    stand: _Stand, fresh: _Host, tmp_path: Path
+) -> None:
+    files = {
+        "hello.c": '#include <linux/module.h>\nMODULE_LICENSE("GPL");\n',
+        "Makefile": "obj-m := hello.o\n",
+        "dkms.conf": 'PACKAGE_NAME="hello"\nPACKAGE_VERSION="1.2"\n'
+        'DEST_MODULE_LOCATION="/extra"\nBUILD_EXCLUSIVE_KERNEL="el9|default"\n',
+    }
+    tarball = write_tarball(tmp_path / "files", "hello-1.2", files)
+    drivers, kernel = tmp_path / "drivers", stand.distro.headers.kernel
+    target = ("--kernel", kernel, "--distro", stand.distro.name, "--root", fresh.root)
+    with served(tarball.parent) as url:
+        address = f"{url}/{tarball.name}"
+        fresh.provision.json("import", "dkms", address, "--output", drivers, *target)
+        built = fresh.provision.build("hello", *target, "--catalogue", drivers)
+    module = _module(stand.engine, built["image"], tmp_path / "out")
+    assert run(["modinfo", "-F", "vermagic", module]).stdout.split()[0] == kernel
 
 
 @_one
