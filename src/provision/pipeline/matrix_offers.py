@@ -17,6 +17,7 @@ from provision.pipeline.matrix import Offer, Offers, Selection, has_pattern
 from provision.pipeline.resolution import choose_distro, distro_kernels, open_driver_index
 from provision.pipeline.settings import Settings
 from provision.progress import Note, Progress, silent
+from provision.recipe import DebSource
 from provision.versions import offered_versions
 
 
@@ -111,7 +112,8 @@ def _offers(
 ) -> Iterator[Offer]:
     recipe, name = entry.recipe, distro_name(distro)
     default = recipe.default_flavour
-    if has_tree(distro.id) or not uses_archive(distro):
+    is_packaged = isinstance(recipe.source, DebSource)
+    if not is_packaged or has_tree(distro.id) or not uses_archive(distro):
         for flavour in recipe.flavours:
             versions = tuple(offered_versions(recipe, flavour, None))
             made_from = f"'{recipe.name}' is made from packages of Debian, which {name} has not"
