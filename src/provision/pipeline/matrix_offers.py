@@ -22,6 +22,9 @@ from provision.progress import Note, Progress, silent
 from provision.recipe import Recipe
 from provision.sources import Market, offers
 
+# Kinds of sources whose versions may be those of packages.
+_PACKAGED = frozenset({"deb", "dkms"})
+
 
 def find_offers(
     settings: Settings,
@@ -114,7 +117,8 @@ def _offers(
 ) -> Iterator[Offer]:
     recipe, name = entry.recipe, distro_name(distro)
     default = recipe.default_flavour
-    if has_tree(distro.id) or not uses_archive(distro):
+    is_packaged = any(source.kind in _PACKAGED for source in recipe.sources)
+    if not is_packaged or has_tree(distro.id) or not uses_archive(distro):
         for flavour in recipe.flavours:
             versions = _versions(recipe, flavour, distro, None)
             made_from = f"no source of '{recipe.name}' serves {name}"
