@@ -193,6 +193,7 @@ def test_the_artifact_is_what_its_manifest_says(
     assert any("libcuda.so.1" in path for path in inventory["compute"]["libraries"])
 
 
+@pytest.mark.nightly
 def test_debian_builds_it_too_and_shares_the_layer_of_user_space(
     stand: _Stand, on_rocky: _Built, provision: Provision, engine: Engine, tmp_path: Path
 ) -> None:
