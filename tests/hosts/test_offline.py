@@ -83,8 +83,8 @@ def test_from_a_registry_nothing_is_built(
         played = Ansible(tmp_path, [machine], variables).play(SITE, "-v")
         assert "(from: registry)" in played.output
         assert _digest(machine) == _short(small_build)
-        # One image more: what was pulled.
-        assert len(engine.layers() - before) == 1
+        # The host pulls by itself: its engine has no image more, and no step of a build.
+        assert engine.layers() <= before
 
 
 def test_from_the_controllers_files_alone(
