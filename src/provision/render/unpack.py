@@ -33,7 +33,8 @@ def unpack(archive: Path, target: Path, strip: int) -> int:
         strip: How many leading parts every path loses; what has no more is left out.
 
     Raises:
-        UnpackError: It is neither a tar nor a zip file, or damaged, or holds nothing, or a path leads out.
+        UnpackError: It is neither a tar nor a zip file, or damaged, or holds nothing, or a path
+            leads out.
     """
     try:
         take = _unzip if zipfile.is_zipfile(archive) else _untar
