@@ -10,6 +10,7 @@ import hashlib
 import io
 import json
 import posixpath
+import re
 import tarfile
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -39,6 +40,8 @@ _CHUNK = 1 << 20
 _LICENCE = ("LICENSE", "/usr/share/doc/nvidia/LICENSE")
 # Below the root of an artifact image.
 _DRIVER = "opt/driver"
+# Of a library, such as libcuda.so.1: a file of that name is made beside it.
+_SONAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]*")
 _AGAIN = "Download it again, and compare its sha256 with the one that NVIDIA publishes."
 
 
@@ -291,10 +294,8 @@ def _links(placed: list[Placed], rows: Mapping[str, dict[str, Any]]) -> list[Pla
     """Return the links that the list has, and those of SONAMEs that it lacks."""
     links = {one.path: one for one in placed if one.target is not None}
     for path, row in rows.items():
-        soname = row["soname"]
-        beside = (
-            str(PurePosixPath(path).with_name(soname)) if soname and "/" not in soname else path
-        )
+        soname = row["soname"] or ""
+        beside = str(PurePosixPath(path).with_name(soname)) if _SONAME.fullmatch(soname) else path
         if beside not in rows and beside not in links:
             target = PurePosixPath(path).name
             links[beside] = Placed(None, beside, row["kind"], tuple(row["features"]), target)
