@@ -22,7 +22,7 @@ from provision.pipeline.matrix import Offer, Offers, Selection, has_pattern, lat
 from provision.pipeline.settings import Settings
 from provision.pipeline.solving import choose_distro, open_driver_index
 from provision.progress import Note, Progress, silent
-from provision.recipe import Recipe
+from provision.recipe import Recipe, version_matches
 from provision.sources import Market, offers, unlisted
 
 # A version, and not only a branch.
@@ -188,18 +188,24 @@ def _versions(
     for name, followed in wishes.items():
         there = replace(market, published=followed.published)
         every = [offer.version for offer in offers(recipe, flavour, there)]
+        # A host takes none that is newer than what the recipe knows of kernels.
+        known = [version for version in every if _has_kernels(recipe, version)]
         if followed.branches is not None:
-            newest = (_of_branch(every, branch)[:1] for branch in followed.branches)
+            newest = (_of_branch(known, branch)[:1] for branch in followed.branches)
             kinds[name] = tuple(version for found in newest for version in found)
             more += kinds[name]
         elif count := latest_count(name):
-            more += every[:count]
+            more += known[:count]
         elif found := _of_branch(every, name)[:1]:
             more += found
         elif _WHOLE.fullmatch(name) and unlisted(recipe, flavour, name, market):
             more.append(name)
     taken = offers(recipe, flavour, replace(market, published=tuple(more)))
     return tuple(offer.version for offer in taken), kinds
+
+
+def _has_kernels(recipe: Recipe, version: str) -> bool:
+    return any(version_matches(version, row.versions) for row in recipe.kernels)
 
 
 def _of_branch(versions: Iterable[str], branch: str) -> list[str]:

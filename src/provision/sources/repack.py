@@ -80,6 +80,10 @@ def repack(
             if not parts:
                 raise _unfit(name, f"it has no folder {' or '.join(SOURCES)}")
             placed = _placed(tar, members, source, name)
+            # A list may name one file many times.
+            size = sum(_file(members, one.name).size for one in placed if one.name)
+            if size > limit:
+                raise _unfit(name, f"user space has more than {limit >> 20} MiB")
             parts[LAYER], rows = _layer(tar, members, placed, folder / LAYER, name)
     finally:
         payload.unlink(missing_ok=True)
@@ -140,7 +144,8 @@ def _problem(member: tarfile.TarInfo, known: Collection[str]) -> tuple[str | Non
                 break
         if PurePosixPath(member.linkname).is_absolute() or depth < 0:
             return f"'{path}' is a link out of it, to '{member.linkname[:80]}'", None
-    elif not member.isreg():
+    # A sparse file may say that it is larger than any disk.
+    elif not member.isreg() or member.issparse():
         return f"'{path}' is neither file, folder nor link", None
     return None, path
 

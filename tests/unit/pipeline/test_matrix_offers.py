@@ -34,7 +34,7 @@ checksums = "https://vendor.example/{version}.run.sha256sum"
 releases = [{ version = "580.95.05" }, { version = "535.261.03" }]
 
 [[kernels]]
-versions = ""
+versions = "<600"
 kernels = ">=5.14"
 
 [flavours.open]
@@ -54,7 +54,8 @@ driver_feature = ["compute"]
 580 = { maturity = "lts", end_of_life = "2028-06" }
 595 = { maturity = "production" }
 """
-PUBLISHED = ("595.84", "595.71", "580.126.09", "580.95.05", "470.1")
+# The first is newer than what the recipe knows of kernels.
+PUBLISHED = ("610.43", "595.84", "595.71", "580.126.09", "580.95.05", "470.1")
 
 
 @pytest.fixture
@@ -85,6 +86,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
         # Whatever else is published is not built by 'all'.
         (("all",), ["580.95.05", "535.261.03"]),
         (("590.48.01",), ["590.48.01"]),
+        (("610",), ["610.43"]),
     ],
 )
 def test_a_matrix_has_what_hosts_would_get(

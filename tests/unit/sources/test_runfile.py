@@ -270,9 +270,25 @@ def test_a_content_above_the_limit_is_refused(whole: Path, tmp_path: Path) -> No
         repack(whole, pinned(), tmp_path / "parts", limit=4096)
 
 
+def test_a_list_that_multiplies_a_file_is_refused(tmp_path: Path) -> None:
+    rows = [f"nvidia_icd.json 0644 VULKAN_ICD_JSON d{n}/ MODULE:opengl" for n in range(500)]
+    files = {**contents(*rows), "nvidia_icd.json": bytes(4000)}
+    run = write_runfile(tmp_path / "a.run", VERSION, files)
+    (tmp_path / "parts").mkdir()
+    with pytest.raises(ProvisionError, match="user space has more than 0 MiB"):
+        repack(run, pinned(), tmp_path / "parts", limit=500_000)
+
+
 def odd(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.TarInfo:
     entry = tarfile.TarInfo(name)
     entry.type, entry.linkname = kind, link
+    return entry
+
+
+def sparse(name: str) -> tarfile.TarInfo:
+    """A file of 1 TB of which nothing is there."""
+    entry = odd(name)
+    entry.pax_headers = {"GNU.sparse.map": "0,0", "GNU.sparse.size": str(10**12)}
     return entry
 
 
@@ -286,6 +302,7 @@ def odd(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.Tar
         (odd("node", tarfile.CHRTYPE), "'node' is neither file, folder nor link"),
         (odd("hard", tarfile.LNKTYPE, "nvidia-smi"), "'hard' is neither file"),
         (odd("out", tarfile.SYMTYPE, "/etc/shadow"), "'out' is a link out of it"),
+        (sparse("kernel-open/hole"), "'kernel-open/hole' is neither file"),
         (odd("a/out", tarfile.SYMTYPE, "../../etc"), "'a/out' is a link out of it"),
     ],
 )
