@@ -205,7 +205,10 @@ def _versions(
 
 
 def _has_kernels(recipe: Recipe, version: str) -> bool:
-    return any(version_matches(version, row.versions) for row in recipe.kernels)
+    # Without any, the source itself knows them.
+    return not recipe.kernels or any(
+        version_matches(version, row.versions) for row in recipe.kernels
+    )
 
 
 def _of_branch(versions: Iterable[str], branch: str) -> list[str]:

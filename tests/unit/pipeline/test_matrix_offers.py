@@ -97,6 +97,25 @@ def test_a_matrix_has_what_hosts_would_get(
     assert [row.version for row in choose_rows(selection, offers.offers)] == rows
 
 
+def test_a_recipe_that_leaves_kernels_to_its_dkms_conf_has_kinds_of_branches(
+    settings: Settings, tmp_path: Path
+) -> None:
+    head, _, rest = RECIPE.partition(b"[source]")
+    releases = b"".join(
+        b'[[source.releases]]\nversion = "%s"\nurl = "https://x.example/a.tar"\nsha256 = "%s"\n'
+        % (version, b"0" * 64)
+        for version in (b"595.84", b"535.261.03")
+    )
+    end = rest[rest.index(b"[container]") :]
+    flavours = b'[flavours.open]\nlicences = ["MIT"]\n'
+    text = b'%s[source]\nkind = "dkms"\n%s%s%s' % (head, releases, flavours, end)
+    write(tmp_path / "other/demo/driver.toml", text)
+    host = load_settings(settings.root, catalogues=[tmp_path / "other"])
+    selection = Selection(("demo",), ("rocky:9",), ("all",), versions=("lts",))
+    offers = find_offers(host, lambda: None, selection)  # type: ignore[arg-type, return-value]  # not called
+    assert [row.version for row in choose_rows(selection, offers.offers)] == ["535.261.03"]
+
+
 def test_a_host_that_follows_a_kind_of_branch_is_warned_of_its_versions(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
