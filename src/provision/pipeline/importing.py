@@ -49,6 +49,9 @@ _NO_ARCHIVE = (
     zlib.error,
     EOFError,
     OSError,
+    # For numbers in its headers that are none or too large.
+    ValueError,
+    ArithmeticError,
 )
 _PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+")
 # Of DKMS itself, or in every build's container; or of the host that DKMS serves.

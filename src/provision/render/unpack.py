@@ -18,6 +18,17 @@ from pathlib import Path, PurePosixPath
 
 _EXECUTABLE = 0o100
 _MODE_SHIFT = 16
+# What the library raises besides its own: for data that is damaged, numbers in headers that are
+# none or too large, and of a zip file a password, or a compression that Python lacks.
+_DAMAGED = (
+    EOFError,
+    ValueError,
+    ArithmeticError,
+    RuntimeError,
+    lzma.LZMAError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 
 
 class UnpackError(Exception):
@@ -41,8 +52,7 @@ def unpack(archive: Path, target: Path, strip: int) -> int:
         count = take(archive, target, strip)
     except tarfile.ReadError as error:
         raise UnpackError(f"neither a tar nor a zip file: {error}") from error
-    # Of a zip file: a password, or a compression that Python lacks.
-    except (EOFError, RuntimeError, lzma.LZMAError, zipfile.BadZipFile, zlib.error) as error:
+    except _DAMAGED as error:
         raise UnpackError(f"damaged, cut off or locked: {error}") from error
     if count == 0:
         raise UnpackError(f"no file is left after dropping {strip} leading parts of every path")

@@ -101,7 +101,8 @@ def _opened(
     try:
         with tarfile.open(payload, mode="r:") as tar:
             yield tar, _members(tar, name)
-    except (tarfile.TarError, EOFError, UnicodeError) as error:
+    # The last two are for numbers in its headers that are none or too large.
+    except (tarfile.TarError, EOFError, ValueError, ArithmeticError) as error:
         raise ProvisionError(
             f"'{name}' is damaged or cut off: {error}.", resolution=_AGAIN
         ) from error

@@ -102,6 +102,15 @@ def test_a_damaged_archive_is_said(tmp_path: Path) -> None:
             unpack(tmp_path / name, tmp_path, 0)
 
 
+def test_a_header_that_makes_no_sense_is_said(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "a", "w") as archive:
+        entry = tarfile.TarInfo("hole")
+        entry.pax_headers = {"GNU.sparse.map": "x,y", "GNU.sparse.size": "7"}
+        archive.addfile(entry)
+    with pytest.raises(UnpackError, match="damaged"):
+        unpack(tmp_path / "a", tmp_path, 0)
+
+
 def test_a_device_is_refused(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "a", "w") as archive:
         entry = tarfile.TarInfo("null")

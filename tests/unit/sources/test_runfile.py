@@ -292,6 +292,13 @@ def sparse(name: str) -> tarfile.TarInfo:
     return entry
 
 
+def test_a_header_that_makes_no_sense_is_damage(tmp_path: Path) -> None:
+    entry = odd("kernel-open/hole")
+    entry.pax_headers = {"GNU.sparse.map": "x,y", "GNU.sparse.size": "7"}
+    run = write_runfile(tmp_path / "a.run", VERSION, contents(), more=[entry])
+    assert "is damaged or cut off" in refused(run, tmp_path).message
+
+
 @pytest.mark.parametrize(
     ("entry", "said"),
     [
