@@ -21,6 +21,9 @@ from provision.image.unpack import BAD_TAR
 
 _CHUNK = 1 << 20
 _LINES_KEPT = 400
+# Of a file that is read into memory, and of a line: what is longer comes in pieces.
+_MAX_FILE = 64 << 20
+_MAX_LINE = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +112,16 @@ class Container:
         """Return the content of a file.
 
         Raises:
-            ProvisionError: It is not there, or no regular file.
+            ProvisionError: It is not there, or no regular file, or larger than 64 MiB.
         """
         for _name, content in self.files(path):
-            return content.read()
+            data = content.read(_MAX_FILE + 1)
+            if len(data) > _MAX_FILE:
+                raise ProvisionError(
+                    f"'{path}' of a container has more than {_MAX_FILE >> 20} MiB.",
+                    resolution="What runs in it writes more than makes sense: look at the source.",
+                )
+            return data
         raise ProvisionError(f"The container has no file '{path}'.")
 
     def files(self, path: str) -> Iterator[tuple[str, IO[bytes]]]:
@@ -181,6 +190,9 @@ def _lines(chunks: Iterator[bytes]) -> Iterator[str]:
     rest = b""
     for chunk in chunks:
         *lines, rest = (rest + chunk).split(b"\n")
+        while len(rest) > _MAX_LINE:
+            lines.append(rest[:_MAX_LINE])
+            rest = rest[_MAX_LINE:]
         yield from (line.decode(errors="replace").rstrip("\r") for line in lines)
     if rest:
         yield rest.decode(errors="replace")

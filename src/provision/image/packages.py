@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -81,12 +82,14 @@ class PackageStore:
         folder: The store.
         files: Its folder of files, each under its sha256.
         trees: Its folder of what is known of kernel trees.
+        runfiles: Its folder of which files are the parts of a .run, and of drafts of such parts.
     """
 
     def __init__(self, state: Path) -> None:
         self.folder = state / "packages"
         self.files = self.folder / "sha256"
         self.trees = self.folder / "trees"
+        self.runfiles = self.folder / "runfiles"
         self._closures = self.folder / "closures"
         self._state = state
 
@@ -243,9 +246,22 @@ class PackageStore:
             limit = time.time() - _DRAFT_S if path.name.startswith(".") else oldest
             if path.name not in needed and used < limit:
                 gone.append((path, size))
+        gone += self._leftover_runfiles(oldest)
         for path, _size in gone if not dry_run else ():
-            path.unlink(missing_ok=True)
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
         return [(path.name, size) for path, size in gone]
+
+    def _leftover_runfiles(self, oldest: float) -> Iterator[tuple[Path, int]]:
+        """Yield lists of parts of .run files that were of no use, and drafts of killed runs."""
+        yield from ((path, size) for path, used, size in _entries(self.runfiles) if used < oldest)
+        for draft in sorted(self.runfiles.glob(".*")):
+            with suppress(FileNotFoundError):
+                files = [path.stat() for path in (draft, *draft.rglob("*"))]
+                if draft.is_dir() and max(map(_last_use, files)) < time.time() - _DRAFT_S:
+                    yield draft, sum(status.st_size for status in files[1:])
 
     def _closure_path(self, key: str) -> Path:
         return self._closures / f"{key}.json"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -10,6 +11,10 @@ from provision.image.engine import Engine
 from provision.image.references import split_reference
 from provision.image.stream import transfer
 from provision.progress import Note, Progress, silent
+
+_LICENCES = "org.opencontainers.image.licenses"
+# Of no list of free licences, not looked at, or disputed for modules of a kernel under the GPL.
+_RESTRICTED = re.compile(r"\b(?:LicenseRef-[A-Za-z0-9.-]+|NOASSERTION|CDDL-[0-9.]+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +32,21 @@ def push(engine: Engine, image_id: str, reference: str, *, progress: Progress = 
         engine: Has the image; its own credentials count (``docker login``).
         image_id: The image.
         reference: ``registry/name:tag``.
-        progress: Told the bytes sent.
+        progress: Told the bytes sent, and of licences that may forbid it.
 
     Raises:
         ProvisionError: The registry refused it or can't be reached.
     """
+    image = engine.image(image_id)
+    licences = _RESTRICTED.findall(image.labels.get(_LICENCES, "") if image else "")
+    if licences:
+        names = ", ".join(dict.fromkeys(licences))
+        progress(
+            Note(
+                f"Warning: {names} may forbid to pass this image on. Read it before others than you"
+                f" can pull '{reference}'."
+            )
+        )
     engine.tag(image_id, reference)
     progress(Note(f"Pushing {reference}"))
     digest = None

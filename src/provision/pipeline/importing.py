@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import lzma
 import re
 import tarfile
+import zipfile
+import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,11 +36,23 @@ from provision.pipeline.resolution import own_kernel
 from provision.pipeline.settings import Settings
 from provision.pipeline.solving import base_request, choose_distro
 from provision.progress import Note, Progress, silent
+from provision.redaction import redact
 from provision.render.unpack import UnpackError, unpack
 from provision.run import find_program, run
 from provision.sources.dkms_conf import DkmsConf, parse_variables, read_conf
 from provision.sources.dkms_recipe import Draft, Origin, draft_recipe
 
+_NO_ARCHIVE = (
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    lzma.LZMAError,
+    zlib.error,
+    EOFError,
+    OSError,
+    # For numbers in its headers that are none or too large.
+    ValueError,
+    ArithmeticError,
+)
 _PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+")
 # Of DKMS itself, or in every build's container; or of the host that DKMS serves.
 _NEEDLESS = re.compile(
@@ -174,6 +189,11 @@ def _downloaded(url: str, folder: Path, progress: Progress) -> Found:
             resolution=f"Clone it and give the folder: git clone {url} source && provision import"
             " dkms source.",
         )
+    if redact(url) != url:
+        raise UsageError(
+            f"'{redact(url)}' holds a password or token, and every user may read a recipe.",
+            resolution="Download and unpack it, and give the folder: provision import dkms FOLDER",
+        )
     progress(Note(f"Downloading {url}"))
     archive, tree = folder / "archive", folder / "tree"
     sha256 = download_any(url, destination=archive, limit=MAX_BYTES, progress=progress)
@@ -199,20 +219,27 @@ def _check_size(url: str, archive: Path) -> None:
     Raises:
         ProvisionError: It is too large.
     """
-    try:
+    size = 0
+    # What is damaged or no archive, the unpacker says.
+    with suppress(*_NO_ARCHIVE):
+        for count, of_file in enumerate(_sizes(archive)):
+            size += of_file
+            if size > MAX_BYTES or count > MAX_FILES:
+                raise ProvisionError(
+                    f"'{url}' is too large to be looked at: unpacked, it has more than"
+                    f" {MAX_BYTES >> 20} MiB or {MAX_FILES} files.",
+                    resolution="Unpack it, and give the folder with the driver's source.",
+                )
+
+
+def _sizes(archive: Path) -> Iterator[int]:
+    if zipfile.is_zipfile(archive):
+        # No more than that is unpacked, whatever a file holds.
+        with zipfile.ZipFile(archive) as file:
+            yield from (member.file_size for member in file.infolist())
+    else:
         with tarfile.open(archive) as tar:
-            size = 0
-            for count, member in enumerate(tar):
-                size += member.size
-                if size > MAX_BYTES or count > MAX_FILES:
-                    raise ProvisionError(
-                        f"'{url}' is too large to be looked at: unpacked, it has more than"
-                        f" {MAX_BYTES >> 20} MiB or {MAX_FILES} files.",
-                        resolution="Unpack it, and give the folder with the driver's source.",
-                    )
-    except (tarfile.TarError, EOFError, OSError):
-        # A zip file, or no archive: the unpacker says so.
-        return
+            yield from (member.size for member in tar)
 
 
 def _local(folder: Path, draft: Path) -> Found:

@@ -85,7 +85,7 @@ class Selection:
         distros: Such as ``debian:12``; empty: the host's.
         kernels: Releases, patterns such as ``6.1.0-*``, ``latest``, ``latest-N`` or ``all``.
         flavours: Names, ``default`` or ``all``.
-        versions: Versions or branches, ``latest``, ``latest-N`` or ``all``.
+        versions: Versions, branches or kinds of branches, ``latest``, ``latest-N`` or ``all``.
         force: Whether cells that the recipe does not support are built.
     """
 
@@ -109,6 +109,7 @@ class Offer:
         is_default: Whether the flavour is the driver's default one.
         recipe: Says which kernels are supported; None: nothing is to be built.
         refusal: Why there are no versions.
+        kinds: The versions that a kind of branch (``lts``) stands for, by its name.
     """
 
     driver: str
@@ -118,6 +119,7 @@ class Offer:
     is_default: bool = True
     recipe: Recipe | None = None
     refusal: str | None = None
+    kinds: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,6 +298,8 @@ def _versions(wanted: Sequence[str], offers: Sequence[Offer], used: set[str]) ->
         for offer in offers:
             if name == _ALL:
                 found = list(offer.versions)
+            elif name in offer.kinds:
+                found = list(offer.kinds[name])
             elif latest := _LATEST.fullmatch(name):
                 found = list(offer.versions[: int(latest[1] or 1)])
             else:
@@ -322,6 +326,12 @@ def _check_used(what: str, wanted: Sequence[str], used: set[str], offers: Sequen
         resolution=f"Take {what} that are offered (they are listed above), or --{what} all.",
         details="\n".join(known),
     )
+
+
+def latest_count(name: str) -> int | None:
+    """Return how many of the newest a name such as ``latest-3`` means; None: it is another one."""
+    latest = _LATEST.fullmatch(name)
+    return int(latest[1] or 1) if latest else None
 
 
 def has_pattern(name: str) -> bool:

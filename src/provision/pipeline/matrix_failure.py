@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from provision.errors import InUseError, ProvisionError
+from provision.errors import ExitCode, InUseError, ProvisionError
 from provision.fetch import UnreachableError
 from provision.image.diagnose import BuildError, kind_of
 from provision.image.engine import EngineLostError
@@ -48,7 +48,19 @@ def failed_result(
     phase: Literal["resolve", "build"],
     digest: str | None = None,
 ) -> Result:
-    """Return what is remembered of an error."""
+    """Return what is remembered of an error.
+
+    A driver that itself excludes the kernel, as a dkms.conf can, is not supported, and has not
+    failed.
+    """
+    if isinstance(error, BuildError) and error.exit_code is ExitCode.NOT_FOUND:
+        return result_of(
+            cell,
+            "not-supported",
+            digest=digest,
+            message=error.message[:_LONGEST_TEXT],
+            resolution=error.resolution,
+        )
     more: dict[str, object] = {}
     if isinstance(error, BuildError):
         lines = list(error.step.lines) if error.step else []

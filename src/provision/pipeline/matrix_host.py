@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from provision.archive import default_cache
 from provision.catalogue import Catalogue, catalogue_folders
 from provision.config import Config
 from provision.distros import find_distro
@@ -15,7 +16,9 @@ from provision.host import read_facts
 from provision.host.kernel import kernel_order
 from provision.host.kernels import Kernels
 from provision.pipeline.matrix_results import Result, Results, matrix_folder
+from provision.releases import kept, known_branches, today
 from provision.sources import newest_first
+from provision.upstream import CHANNELS
 
 # amd64 of 6.1.0-47-amd64, cloud-amd64 of 6.1.0-47-cloud-amd64, nothing of 5.14.0-503.el9.x86_64.
 _FLAVOUR = re.compile(r"(?:-(?P<flavour>[a-z][a-z0-9_-]*))?$")
@@ -33,18 +36,22 @@ class Subject:
         distro: The distro that the host's kernels come from, such as ``debian:12``.
         flavour: The flavour that the host uses; None: any.
         version: The version or branch that the host stays with; None, ``latest``: any.
+        branches: The branches that ``version`` stands for, where it is a kind of branch (``lts``).
     """
 
     driver: str
     distro: str
     flavour: str | None = None
     version: str | None = None
+    branches: tuple[str, ...] | None = None
 
     def is_about(self, result: Result) -> bool:
         """Return whether a result is about such a driver."""
-        version = self.version if self.version != "latest" else None
-        of_version = version is None or (
-            result.version == version or result.version.startswith(f"{version}.")
+        wishes = self.branches
+        if wishes is None and self.version not in {None, "latest"}:
+            wishes = (str(self.version),)
+        of_version = wishes is None or any(
+            f"{result.version}.".startswith(f"{wish}.") for wish in wishes
         )
         return (
             (result.driver, result.distro) == (self.driver, self.distro)
@@ -138,13 +145,17 @@ def _subject(root: Path, config: Config, driver: str) -> Subject | None:
     facts = read_facts(root)
     named = config.kernel_distro or f"{facts.distro.id}:{facts.distro.version}"
     asked = config.drivers.get(driver)
-    flavour = asked.flavour if asked else None
+    version = asked.version if asked else None
     try:
         distro = find_distro(named)
-        if flavour is None:
-            folders = catalogue_folders(config.catalogue, root=root)
-            flavour = Catalogue(folders).entry(driver).recipe.default_flavour
+        folders = catalogue_folders(config.catalogue, root=root)
+        recipe = Catalogue(folders).entry(driver).recipe
     except ProvisionError:
         return None
-    version = asked.version if asked else None
-    return Subject(driver, f"{distro.id}:{distro.version}", flavour, version)
+    flavour = (asked.flavour if asked else None) or recipe.default_flavour
+    branches = None
+    if version is not None and version in CHANNELS:
+        # What the vendor said last: nothing is asked here.
+        said = kept(recipe.upstream, machine=facts.arch, distro=None, folder=default_cache())
+        branches = known_branches(recipe.upstream, said).followed(version, today())
+    return Subject(driver, f"{distro.id}:{distro.version}", flavour, version, branches)

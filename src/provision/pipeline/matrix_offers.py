@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 
 from pydantic import ValidationError
 
@@ -14,13 +16,17 @@ from provision.distros.apt_archive import uses_archive
 from provision.errors import NotFoundError
 from provision.image.engine import Engine
 from provision.pin import DistroPin
+from provision.pipeline.following import Followed, follow
 from provision.pipeline.kernels import distro_kernels
-from provision.pipeline.matrix import Offer, Offers, Selection, has_pattern
+from provision.pipeline.matrix import Offer, Offers, Selection, has_pattern, latest_count
 from provision.pipeline.settings import Settings
 from provision.pipeline.solving import choose_distro, open_driver_index
 from provision.progress import Note, Progress, silent
-from provision.recipe import Recipe
-from provision.sources import Market, offers
+from provision.recipe import Recipe, version_matches
+from provision.sources import Market, offers, unlisted
+
+# A version, and not only a branch.
+_WHOLE = re.compile(r"[0-9]+(\.[0-9]+)+")
 
 # Kinds of sources whose versions may be those of packages.
 _PACKAGED = frozenset({"deb", "dkms"})
@@ -57,7 +63,7 @@ def find_offers(
         progress(Note(f"Looking at what {name} has"))
         kernels[name] = _kernels(settings, engine, distro, selection.kernels, progress)
         for entry in entries:
-            found += _offers(settings, entry, distro, progress)
+            found += _offers(settings, entry, distro, selection.versions, progress)
     # Those of a driver side by side.
     order = {entry.recipe.name: number for number, entry in enumerate(entries)}
     return Offers(tuple(sorted(found, key=lambda offer: order[offer.driver])), kernels)
@@ -113,18 +119,23 @@ def _kernels(
 
 
 def _offers(
-    settings: Settings, entry: Entry, distro: DistroPin, progress: Progress
+    settings: Settings,
+    entry: Entry,
+    distro: DistroPin,
+    wanted: Iterable[str],
+    progress: Progress,
 ) -> Iterator[Offer]:
     recipe, name = entry.recipe, distro_name(distro)
     default = recipe.default_flavour
+    wishes = _followed(settings, recipe, distro, wanted, progress)
     is_packaged = any(source.kind in _PACKAGED for source in recipe.sources)
     if not is_packaged or has_tree(distro.id) or not uses_archive(distro):
         for flavour in recipe.flavours:
-            versions = _versions(recipe, flavour, distro, None)
+            versions, kinds = _versions(recipe, flavour, distro, None, wishes)
             made_from = f"no source of '{recipe.name}' serves {name}"
             refusal = None if versions else made_from
             is_default = flavour == default
-            yield Offer(recipe.name, flavour, name, versions, is_default, recipe, refusal)
+            yield Offer(recipe.name, flavour, name, versions, is_default, recipe, refusal, kinds)
         return
     try:
         index = open_driver_index(settings, entry, distro, progress=progress)
@@ -135,14 +146,74 @@ def _offers(
         return
     try:
         for flavour in recipe.flavours:
-            versions = _versions(recipe, flavour, distro, index)
-            yield Offer(recipe.name, flavour, name, versions, flavour == default, recipe)
+            versions, kinds = _versions(recipe, flavour, distro, index, wishes)
+            is_default = flavour == default
+            yield Offer(recipe.name, flavour, name, versions, is_default, recipe, None, kinds)
     finally:
         index.close()
 
 
+def _followed(
+    settings: Settings,
+    recipe: Recipe,
+    distro: DistroPin,
+    wanted: Iterable[str],
+    progress: Progress,
+) -> dict[str, Followed]:
+    """Return what a driver's vendor makes of the versions that are asked for, as for a build."""
+    return {
+        name: follow(
+            settings,
+            recipe.name,
+            None if latest_count(name) else name,
+            distro,
+            progress=progress,
+        )
+        for name in dict.fromkeys(wanted)
+        if name != "all"
+    }
+
+
 def _versions(
-    recipe: Recipe, flavour: str, distro: DistroPin, index: ArchiveIndex | None
-) -> tuple[str, ...]:
+    recipe: Recipe,
+    flavour: str,
+    distro: DistroPin,
+    index: ArchiveIndex | None,
+    wishes: Mapping[str, Followed],
+) -> tuple[tuple[str, ...], dict[str, tuple[str, ...]]]:
+    """Return the versions of a flavour, and what kinds of branches stand for.
+
+    Of what a vendor has published beyond the recipe, which may be hundreds of versions, only those
+    count that a host would get for what is asked.
+    """
     market = Market(distro_name(distro), source_names(distro), index)
-    return tuple(offer.version for offer in offers(recipe, flavour, market))
+    kinds: dict[str, tuple[str, ...]] = {}
+    more: list[str] = []
+    for name, followed in wishes.items():
+        there = replace(market, published=followed.published)
+        every = [offer.version for offer in offers(recipe, flavour, there)]
+        # A host takes none that is newer than what the recipe knows of kernels.
+        known = [version for version in every if _has_kernels(recipe, version)]
+        if followed.branches is not None:
+            newest = (_of_branch(known, branch)[:1] for branch in followed.branches)
+            kinds[name] = tuple(version for found in newest for version in found)
+            more += kinds[name]
+        elif count := latest_count(name):
+            more += known[:count]
+        elif found := _of_branch(every, name)[:1]:
+            more += found
+        elif _WHOLE.fullmatch(name) and unlisted(recipe, flavour, name, market):
+            more.append(name)
+    taken = offers(recipe, flavour, replace(market, published=tuple(more)))
+    return tuple(offer.version for offer in taken), kinds
+
+
+def _has_kernels(recipe: Recipe, version: str) -> bool:
+    # Without any, the source itself knows them.
+    return not recipe.kernels or any(
+        version_matches(version, row.versions) for row in recipe.kernels
+    )
+
+
+def _of_branch(versions: Iterable[str], branch: str) -> list[str]:
+    return [version for version in versions if f"{version}.".startswith(f"{branch}.")]

@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from provision.errors import NotFoundError
+from provision.distros import find_distro
+from provision.errors import NotFoundError, ProvisionError
 from provision.pipeline.matrix import Cell, Column, Row, Selection, choose_kernels, choose_rows
 from provision.pipeline.matrix_results import (
     Result,
@@ -108,11 +109,13 @@ def report_of_results(results: Iterable[Result], selection: Selection) -> Report
         NotFoundError: Nothing is known of the drivers and distros.
         UsageError: Nothing is known of the kernels, flavours or versions; names them.
     """
+    # As results have them: 'rocky:9' for 'rocky:9.5'.
+    distros = {*selection.distros, *map(_release, selection.distros)}
     known = [
         result
         for result in results
         if ("all" in selection.drivers or result.driver in selection.drivers)
-        and (not selection.distros or result.distro in selection.distros)
+        and (not distros or result.distro in distros)
     ]
     if not known:
         raise NotFoundError(
@@ -124,6 +127,14 @@ def report_of_results(results: Iterable[Result], selection: Selection) -> Report
     rows = tuple(choose_rows(selection, offers.offers))
     columns = tuple(choose_kernels(selection.kernels, offers.kernels))
     return Report(rows, columns, {result.cell: result for result in known})
+
+
+def _release(name: str) -> str:
+    try:
+        found = find_distro(name)
+    except ProvisionError:
+        return name
+    return f"{found.id}:{found.version}"
 
 
 def _named(drivers: Collection[str]) -> str:

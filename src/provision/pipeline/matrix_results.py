@@ -127,7 +127,8 @@ class Result(Frozen):
     @property
     def is_final(self) -> bool:
         """Whether building the same Pin again would end in the same way."""
-        return self.state == "built" or self.reason == "compile"
+        is_excluded = self.state == "not-supported" and self.digest is not None
+        return self.state == "built" or self.reason == "compile" or is_excluded
 
 
 def result_of(cell: Cell, state: State, **more: Any) -> Result:  # noqa: ANN401 - members of Result

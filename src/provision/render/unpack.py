@@ -7,15 +7,28 @@ zip file, and drops the first STRIP parts of every path. What would leave the fo
 
 from __future__ import annotations
 
+import lzma
 import shutil
 import sys
 import tarfile
 import zipfile
+import zlib
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 _EXECUTABLE = 0o100
 _MODE_SHIFT = 16
+# What the library raises besides its own: for data that is damaged, numbers in headers that are
+# none or too large, and of a zip file a password, or a compression that Python lacks.
+_DAMAGED = (
+    EOFError,
+    ValueError,
+    ArithmeticError,
+    RuntimeError,
+    lzma.LZMAError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 
 
 class UnpackError(Exception):
@@ -31,15 +44,16 @@ def unpack(archive: Path, target: Path, strip: int) -> int:
         strip: How many leading parts every path loses; what has no more is left out.
 
     Raises:
-        UnpackError: It is neither a tar nor a zip file, or holds nothing, or a path leads out.
+        UnpackError: It is neither a tar nor a zip file, or damaged, or holds nothing, or a path
+            leads out.
     """
-    if zipfile.is_zipfile(archive):
-        count = _unzip(archive, target, strip)
-    else:
-        try:
-            count = _untar(archive, target, strip)
-        except tarfile.ReadError as error:
-            raise UnpackError(f"neither a tar nor a zip file: {error}") from error
+    try:
+        take = _unzip if zipfile.is_zipfile(archive) else _untar
+        count = take(archive, target, strip)
+    except tarfile.ReadError as error:
+        raise UnpackError(f"neither a tar nor a zip file: {error}") from error
+    except _DAMAGED as error:
+        raise UnpackError(f"damaged, cut off or locked: {error}") from error
     if count == 0:
         raise UnpackError(f"no file is left after dropping {strip} leading parts of every path")
     return count
@@ -47,15 +61,18 @@ def unpack(archive: Path, target: Path, strip: int) -> int:
 
 def _untar(archive: Path, target: Path, strip: int) -> int:
     count = 0
+    top = target.resolve()
     with tarfile.open(archive) as tar:
         for member in tar:
             name = _stripped(member.name, strip)
             if name is None:
                 continue
+            _make_way(top, name)
             if member.islnk():
                 linked = _stripped(member.linkname, strip)
                 if linked is None:
                     raise UnpackError(f"'{member.name}' is a link to '{member.linkname}'")
+                _check_folder(top, linked)
                 member.linkname = str(linked)
             elif member.issym():
                 _check_link(name, member.linkname)
@@ -95,6 +112,20 @@ def _stripped(name: str, strip: int) -> PurePosixPath | None:
         raise UnpackError(f"'{name}' leads out of the source")
     parts = path.parts[strip:]
     return PurePosixPath(*parts) if parts else None
+
+
+def _make_way(top: Path, name: PurePosixPath) -> None:
+    """Remove a link that a path would be written through; refuse one that its folder is below."""
+    _check_folder(top, name)
+    if (top / name).is_symlink():
+        (top / name).unlink()
+
+
+def _check_folder(top: Path, name: PurePosixPath) -> None:
+    """Refuse a path below links that each stay in the source and together lead out."""
+    folder = (top / name).parent.resolve()
+    if folder != top and top not in folder.parents:
+        raise UnpackError(f"'{name}' leads out of the source, by links that come before it")
 
 
 def _check_link(name: PurePosixPath, target: str) -> None:

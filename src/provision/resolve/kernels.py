@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import difflib
+from collections.abc import Iterable, Sequence
 
 from provision.archive import ArchiveIndex
 from provision.distros import source_names
@@ -10,7 +11,7 @@ from provision.distros.apt_headers import packaged_kernels
 from provision.errors import NotFoundError
 from provision.recipe import Recipe, version_matches
 from provision.resolve.request import Request
-from provision.sources import Market, offers
+from provision.sources import Market, kind_of, offers
 
 
 def suitable_versions(
@@ -78,6 +79,24 @@ def newest_kernel(recipe: Recipe, index: ArchiveIndex, *, flavour: str | None = 
     )
 
 
+def elsewhere(recipe: Recipe, flavour: str, version: str, market: Market) -> str | None:
+    """Return where else a version or branch is offered, or was looked for, a line each."""
+    lines = [
+        f"the flavour '{other}' has it for {market.distro} (--flavour)"
+        for other in recipe.flavours
+        if other != flavour
+        and any(_is_of(offer.version, version) for offer in offers(recipe, other, market))
+    ]
+    for variant in recipe.variants(None, flavour):
+        source = variant.source
+        listed = kind_of(source).versions(variant, None)
+        if not source.fits(market.names) and any(_is_of(one, version) for one in listed):
+            served = ", ".join(source.distros)
+            lines.append(f"the source '{variant.label}' has it, for {served} only")
+    places = looked_in(recipe, flavour, market)
+    return "\n".join([*lines, *([places] if places else [])]) or None
+
+
 def known_ranges(recipe: Recipe, version: str | None) -> list[str]:
     """Return what a recipe says about kernels, a line each; of one version only, or of all."""
     return [
@@ -85,3 +104,19 @@ def known_ranges(recipe: Recipe, version: str | None) -> list[str]:
         for row in recipe.kernels
         if version is None or version_matches(version, row.versions)
     ]
+
+
+def choices(wanted: str, there: Iterable[str], *, also: Iterable[str] = ()) -> str:
+    """Say what there is, and which of that may have been meant."""
+    names = list(there)
+    close = difflib.get_close_matches(wanted, [*names, *also], n=1, cutoff=0.5)
+    guess = f"Did you mean '{close[0]}'? " if close else ""
+    return f"{guess}There are {', '.join(names) or 'none'}."
+
+
+def looked_in(recipe: Recipe, flavour: str, market: Market) -> str | None:
+    """Return the archive's places, if a source of the flavour is packages in there."""
+    variants = recipe.variants(market.names, flavour)
+    if market.index is None or not any(variant.source.is_packaged for variant in variants):
+        return None
+    return "\n".join(["looked in:", *(f"  {place}" for place in market.index.places)])

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -27,7 +26,14 @@ from provision.pin import (
     Pin,
 )
 from provision.recipe import Recipe
-from provision.resolve.kernels import buildable_kernels, known_ranges, suitable_versions
+from provision.resolve.kernels import (
+    buildable_kernels,
+    choices,
+    elsewhere,
+    known_ranges,
+    looked_in,
+    suitable_versions,
+)
 from provision.resolve.recipe_digest import recipe_digest
 from provision.resolve.request import KernelTree, Request
 from provision.sources import (
@@ -226,7 +232,7 @@ def chosen_flavour(recipe: Recipe, name: str | None) -> str:
         return recipe.default_flavour
     if name not in recipe.flavours:
         raise NotFoundError(
-            f"'{recipe.name}' has no flavour '{name}'.", resolution=_choices(name, recipe.flavours)
+            f"'{recipe.name}' has no flavour '{name}'.", resolution=choices(name, recipe.flavours)
         )
     return name
 
@@ -264,7 +270,7 @@ def _offer(recipe: Recipe, flavour: str, request: Request, market: Market) -> Of
         raise NotFoundError(
             f"'{recipe.name}' ({flavour}) has no version {request.version} for {market.distro}.",
             resolution=_offers(request, list(offered)),
-            details=_looked_in(recipe, flavour, market),
+            details=elsewhere(recipe, flavour, wanted or "", market),
         )
     chosen = request.prefer if request.prefer in fitting else (fitting or candidates)[0]
     return offered[chosen]
@@ -273,9 +279,9 @@ def _offer(recipe: Recipe, flavour: str, request: Request, market: Market) -> Of
 def _offers(request: Request, offered: Sequence[str]) -> str:
     """Say what there is instead of what was asked for."""
     if request.branches is None:
-        return _choices(request.version or "", offered, also=CHANNELS)
+        return choices(request.version or "", offered, also=CHANNELS)
     kinds = ", ".join(request.branches) or "none that are known"
-    return f"Branches of this kind: {kinds}. {_choices('', offered)}"
+    return f"Branches of this kind: {kinds}. {choices('', offered)}"
 
 
 def _nothing_offered(recipe: Recipe, flavour: str, market: Market) -> NotFoundError:
@@ -298,16 +304,8 @@ def _nothing_offered(recipe: Recipe, flavour: str, market: Market) -> NotFoundEr
     return NotFoundError(
         f"'{recipe.name}' ({flavour}) is not offered for {market.distro}: {'; '.join(reasons)}.",
         resolution=resolution,
-        details=_looked_in(recipe, flavour, market),
+        details=looked_in(recipe, flavour, market),
     )
-
-
-def _looked_in(recipe: Recipe, flavour: str, market: Market) -> str | None:
-    """Return the archive's places, if a source of the flavour is packages in there."""
-    variants = recipe.variants(market.names, flavour)
-    if market.index is None or not any(variant.source.is_packaged for variant in variants):
-        return None
-    return "\n".join(["looked in:", *(f"  {place}" for place in market.index.places)])
 
 
 def _other_flavours(recipe: Recipe, flavour: str, market: Market) -> str | None:
@@ -343,10 +341,3 @@ def _check_kernel(
 
 def _packaged(kernels: list[str]) -> str:
     return f"packaged kernels that it builds on: {', '.join(kernels) or 'none'}"
-
-
-def _choices(wanted: str, there: Iterable[str], *, also: Iterable[str] = ()) -> str:
-    names = list(there)
-    close = difflib.get_close_matches(wanted, [*names, *also], n=1, cutoff=0.5)
-    guess = f"Did you mean '{close[0]}'? " if close else ""
-    return f"{guess}There are {', '.join(names) or 'none'}."

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import lzma
 import re
+import signal
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import IO
 
 from provision.errors import ProvisionError
-from provision.run import run
+from provision.run import find_program, run
 
 # The head of the largest known has some 40 kB.
 _MAX_HEAD = 4 << 20
@@ -163,14 +164,20 @@ def _unzstd(stream: IO[bytes], target: Path, name: str, limit: int) -> None:
     cut = target.with_name(f"{target.name}.zst")
     try:
         _copy(stream, cut, name, limit)
+        argv: list[str | Path] = ["zstd", "--decompress", "--quiet", "--force", "-o", target, cut]
+        if find_program("zstd") and find_program("prlimit"):
+            # It has no limit of its own, and some kB may become more than a disk holds.
+            argv = ["prlimit", f"--fsize={limit}", *argv]
         done = run(
-            ["zstd", "--decompress", "--quiet", "--force", "-o", target, cut],
+            argv,
             why=f"unpack {name}",
             check=False,
             timeout=_ZSTD_SECONDS,
         )
     finally:
         cut.unlink(missing_ok=True)
+    if done.returncode == -signal.SIGXFSZ or "File too large" in done.stderr:
+        raise _too_large(name, limit)
     if done.returncode:
         raise ProvisionError(
             f"'{name}' is damaged or cut off.", resolution=_AGAIN, details=done.stderr

@@ -10,6 +10,7 @@ import hashlib
 import io
 import json
 import posixpath
+import re
 import tarfile
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -39,6 +40,8 @@ _CHUNK = 1 << 20
 _LICENCE = ("LICENSE", "/usr/share/doc/nvidia/LICENSE")
 # Below the root of an artifact image.
 _DRIVER = "opt/driver"
+# Of a library, such as libcuda.so.1: a file of that name is made beside it.
+_SONAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]*")
 _AGAIN = "Download it again, and compare its sha256 with the one that NVIDIA publishes."
 
 
@@ -77,6 +80,10 @@ def repack(
             if not parts:
                 raise _unfit(name, f"it has no folder {' or '.join(SOURCES)}")
             placed = _placed(tar, members, source, name)
+            # A list may name one file many times.
+            size = sum(_file(members, one.name).size for one in placed if one.name)
+            if size > limit:
+                raise _unfit(name, f"user space has more than {limit >> 20} MiB")
             parts[LAYER], rows = _layer(tar, members, placed, folder / LAYER, name)
     finally:
         payload.unlink(missing_ok=True)
@@ -94,7 +101,8 @@ def _opened(
     try:
         with tarfile.open(payload, mode="r:") as tar:
             yield tar, _members(tar, name)
-    except (tarfile.TarError, EOFError, UnicodeError) as error:
+    # The last two are for numbers in its headers that are none or too large.
+    except (tarfile.TarError, EOFError, ValueError, ArithmeticError) as error:
         raise ProvisionError(
             f"'{name}' is damaged or cut off: {error}.", resolution=_AGAIN
         ) from error
@@ -137,7 +145,8 @@ def _problem(member: tarfile.TarInfo, known: Collection[str]) -> tuple[str | Non
                 break
         if PurePosixPath(member.linkname).is_absolute() or depth < 0:
             return f"'{path}' is a link out of it, to '{member.linkname[:80]}'", None
-    elif not member.isreg():
+    # A sparse file may say that it is larger than any disk.
+    elif not member.isreg() or member.issparse():
         return f"'{path}' is neither file, folder nor link", None
     return None, path
 
@@ -291,10 +300,8 @@ def _links(placed: list[Placed], rows: Mapping[str, dict[str, Any]]) -> list[Pla
     """Return the links that the list has, and those of SONAMEs that it lacks."""
     links = {one.path: one for one in placed if one.target is not None}
     for path, row in rows.items():
-        soname = row["soname"]
-        beside = (
-            str(PurePosixPath(path).with_name(soname)) if soname and "/" not in soname else path
-        )
+        soname = row["soname"] or ""
+        beside = str(PurePosixPath(path).with_name(soname)) if _SONAME.fullmatch(soname) else path
         if beside not in rows and beside not in links:
             target = PurePosixPath(path).name
             links[beside] = Placed(None, beside, row["kind"], tuple(row["features"]), target)

@@ -168,6 +168,26 @@ def test_gc_keeps_what_a_kernel_of_the_host_needs_and_what_was_of_use(
     assert not store.whole(sha256(b"old"))
 
 
+def test_gc_takes_drafts_of_killed_runs_and_old_lists_of_runfiles(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packages, "_last_use", lambda status: status.st_mtime)
+    store = PackageStore(tmp_path)
+    for name, days in ((".dead", 2.0), (".alive", 0.1)):
+        draft = store.runfiles / name
+        draft.mkdir(parents=True)
+        (draft / "payload.tar").write_bytes(b"half")
+        aged(draft / "payload.tar", days)
+        aged(draft, days)
+    for name, days in (("old.json", 90.0), ("new.json", 1.0)):
+        (store.runfiles / name).write_text("{}")
+        aged(store.runfiles / name, days)
+    gone = [(".dead", 4), ("old.json", 2)]
+    assert sorted(store.collect([], days=30, dry_run=True)) == gone
+    assert sorted(store.collect([], days=30)) == gone
+    assert sorted(path.name for path in store.runfiles.iterdir()) == [".alive", "new.json"]
+
+
 def test_gc_of_no_store_is_nothing(tmp_path: Path) -> None:
     assert PackageStore(tmp_path).collect([], days=1) == []
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import tarfile
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
@@ -139,6 +141,53 @@ def test_an_archive_is_unpacked_and_pinned_as_it_came(
         archive.add(tmp_path / "dkms.conf", arcname="tool-2.1/dkms.conf")
     with pytest.raises(ProvisionError, match="too large"):
         import_dkms(settings, no_engine, request)
+
+
+def test_a_zip_file_that_grows_is_refused_before_it_does(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed = tmp_path / "tool.zip"
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("tool/dkms.conf", "#" * 100_000)
+
+    def download(_url: str, *, destination: Path, **_more: object) -> str:
+        destination.write_bytes(packed.read_bytes())
+        return "b" * 64
+
+    monkeypatch.setattr(importing, "download_any", download)
+    monkeypatch.setattr(importing, "MAX_BYTES", 99_999)
+    with pytest.raises(ProvisionError, match="too large"):
+        import_dkms(settings, no_engine, ImportRequest("https://x.example/tool.zip", kernel=KERNEL))
+
+
+def test_an_address_with_a_secret_is_refused_without_showing_it(settings: Settings) -> None:
+    for url in ("https://me:hush@x.example/t.tar", "https://x.example/t.tar?token=hush"):
+        with pytest.raises(UsageError, match="password or token") as caught:
+            import_dkms(settings, no_engine, ImportRequest(url, kernel=KERNEL))
+        assert "hush" not in f"{caught.value.message}{caught.value.resolution}"
+
+
+def test_a_damaged_archive_is_no_traceback(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tarball = tmp_path / "tool.tar.xz"
+    content = random.Random(0).randbytes(1 << 20)  # noqa: S311 - the same each time
+    (tmp_path / "a").write_bytes(content.hex().encode())
+    with tarfile.open(tarball, "w:xz") as archive:
+        archive.add(tmp_path / "a", arcname="tool/a")
+        archive.add(tmp_path / "a", arcname="tool/b")
+    raw = bytearray(tarball.read_bytes())
+    raw[len(raw) // 4 : len(raw) // 4 + 40] = b"\xff" * 40
+
+    def download(_url: str, *, destination: Path, **_more: object) -> str:
+        destination.write_bytes(raw)
+        return "b" * 64
+
+    monkeypatch.setattr(importing, "download_any", download)
+    with pytest.raises(ProvisionError, match="can't be unpacked: damaged"):
+        import_dkms(
+            settings, no_engine, ImportRequest("https://x.example/tool.tar.xz", kernel=KERNEL)
+        )
 
 
 @pytest.fixture

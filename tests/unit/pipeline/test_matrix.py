@@ -296,6 +296,9 @@ def test_a_report_of_what_is_known_takes_the_same_words() -> None:
     report = report_of_results(known, few)
     assert [row.version for row in report.rows] == ["1.9"]
     assert [column.kernel for column in report.columns] == list(KERNELS[:2])
+    # Results are of the release, however a host's os-release calls it.
+    pointed = Selection(("all",), ("debian:12.11",), ("all",), ("all",), ("all",))
+    assert {column.distro for column in report_of_results(known, pointed).columns} == {DEBIAN}
     with pytest.raises(NotFoundError, match="knows nothing of nvidia on debian:13"):
         report_of_results(known, Selection(("nvidia",), (NEXT,)))
 

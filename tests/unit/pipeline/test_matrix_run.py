@@ -15,7 +15,7 @@ import pytest
 from provision.catalogue import Catalogue
 from provision.config import Config
 from provision.config.drivers import DriverConfig
-from provision.errors import NotFoundError, ProvisionError
+from provision.errors import ExitCode, NotFoundError, ProvisionError
 from provision.fetch import UnreachableError
 from provision.image.build import DIGEST_LABEL, Built
 from provision.image.diagnose import BuildError, SourceError
@@ -235,6 +235,23 @@ def test_another_failure_is_tried_again(lab: Lab) -> None:
     lab.unresolved.clear()
     assert len(lab.run().built) == 4
     assert set(lab.states().values()) == {"built"}
+
+
+def test_a_kernel_that_the_driver_itself_excludes_is_not_supported(lab: Lab) -> None:
+    lab.broken[KERNELS[1]] = BuildError(
+        "its dkms.conf excludes this kernel",
+        resolution="take another",
+        details="x",
+        exit_code=ExitCode.NOT_FOUND,
+    )
+    assert len(lab.run().built) == 6
+    excluded = lab.result(KERNELS[1])
+    assert (excluded.state, excluded.reason) == ("not-supported", None)
+    assert excluded.message == "its dkms.conf excludes this kernel"
+    assert excluded.resolution == "take another"
+    # The same Pin excludes it again.
+    assert lab.run().built == []
+    assert len(lab.builds) == 6
 
 
 def test_what_is_not_supported_is_said_and_not_built(lab: Lab) -> None:

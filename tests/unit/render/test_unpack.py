@@ -1,6 +1,7 @@
 """The program that unpacks sources in the build container."""
 
 import io
+import random
 import tarfile
 import zipfile
 from pathlib import Path
@@ -65,6 +66,49 @@ def test_what_leads_out_is_refused(tmp_path: Path, member: tuple[str, bytes | st
     with pytest.raises(UnpackError):
         unpack(archive, out, 0)
     assert not list(out.rglob("*"))
+
+
+def test_links_that_lead_out_together_are_refused(tmp_path: Path) -> None:
+    # Each stays in the source by its text; d/m is the folder above.
+    links: list[tuple[str, bytes | str]] = [("d/l", ".."), ("d/m", "l/..")]
+    out = tmp_path / "out"
+    out.mkdir()
+    with pytest.raises(UnpackError, match="by links that come before it"):
+        unpack(tar(tmp_path / "a", *links, ("d/m/evil", b"evil")), out, 0)
+    assert not (tmp_path / "evil").exists()
+
+
+def test_a_file_is_not_written_through_a_link_of_its_name(tmp_path: Path) -> None:
+    (tmp_path / "other").write_text("untouched")
+    out = tmp_path / "out"
+    out.mkdir()
+    archive = tar(
+        tmp_path / "a", ("d/l", ".."), ("d/x", "l/../other"), ("d/x", b"new"), ("d/y", b"")
+    )
+    unpack(archive, out, 0)
+    assert (out / "d/x").read_bytes() == b"new"
+    assert (tmp_path / "other").read_text() == "untouched"
+
+
+def test_a_damaged_archive_is_said(tmp_path: Path) -> None:
+    content = random.Random(0).randbytes(1 << 20).hex().encode()  # noqa: S311 - the same each time
+    raw = bytearray(tar(tmp_path / "a", ("f", content), ("g", b"")).read_bytes())
+    middle = len(raw) // 2
+    raw[middle : middle + 40] = b"\xff" * 40
+    (tmp_path / "damaged").write_bytes(raw)
+    (tmp_path / "cut").write_bytes(raw[: middle - 100])
+    for name in ("damaged", "cut"):
+        with pytest.raises(UnpackError, match="damaged, cut off"):
+            unpack(tmp_path / name, tmp_path, 0)
+
+
+def test_a_header_that_makes_no_sense_is_said(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "a", "w") as archive:
+        entry = tarfile.TarInfo("hole")
+        entry.pax_headers = {"GNU.sparse.map": "x,y", "GNU.sparse.size": "7"}
+        archive.addfile(entry)
+    with pytest.raises(UnpackError, match="damaged"):
+        unpack(tmp_path / "a", tmp_path, 0)
 
 
 def test_a_device_is_refused(tmp_path: Path) -> None:

@@ -458,3 +458,34 @@ def test_a_distro_that_no_source_serves_is_told_which_are() -> None:
     with pytest.raises(NotFoundError, match="its sources serve debian") as caught:
         pin_for_rocky(of=several(source=[SOURCES[0]]))
     assert "provision drivers" in str(caught.value.resolution)
+
+
+def test_a_version_of_another_distro_or_flavour_is_said_to_be_there() -> None:
+    def source(
+        name: str, distro: str, version: str, flavour: str, served: str
+    ) -> dict[str, object]:
+        url = f"https://driver.example/{version}.tar"
+        return {
+            "kind": "archive",
+            "name": name,
+            "distros": [distro],
+            "versions": served,
+            "releases": [{"version": version, "url": url, "sha256": "0" * 64}],
+            "build": {flavour: {"command": ["make"], "modules": ["t.ko"]}},
+        }
+
+    sources = [
+        source("first", "ubuntu", "3.1", "plain", ""),
+        source("own", "rocky", "2.0", "plain", "<4"),
+        source("third", "rocky", "4.0", "other", ">=4"),
+    ]
+    flavours = {name: {"licences": ["MIT"]} for name in ("plain", "other")}
+    of = several(source=sources, flavours=flavours)
+    for wish, said in (
+        ("3", "the source 'first' has it, for ubuntu only"),
+        ("4.0", "the flavour 'other' has it for rocky 9 (--flavour)"),
+        ("5", None),
+    ):
+        with pytest.raises(NotFoundError, match="has no version") as caught:
+            pin_for_rocky(wish, of)
+        assert caught.value.details == said

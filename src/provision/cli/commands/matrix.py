@@ -131,7 +131,7 @@ def _asking(command: Callable[..., int]) -> Callable[..., int]:
         click.option(
             "--versions",
             metavar="V,…|latest-N|all",
-            help="Versions or branches of the drivers.  [latest]",
+            help="Versions, branches or kinds of branches (lts) of the drivers.  [latest]",
         ),
         click.option(
             "--flavours", metavar="F,…|all", help="Flavours of the drivers.  [their default]"
