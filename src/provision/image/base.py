@@ -53,6 +53,8 @@ class BaseRequest:
         reference: ``name:tag`` or ``name@digest`` that somebody chose; None: the distro's own.
         can_be_made: Whether ``make_base`` knows the distro.
         script: debootstrap's script for it; None: the one that has the codename.
+        is_published: Whether a registry may have it; what is only made here is not asked for there,
+            where anybody could give it a name.
     """
 
     distro: str
@@ -62,6 +64,7 @@ class BaseRequest:
     reference: str | None = None
     can_be_made: bool = True
     script: str | None = None
+    is_published: bool = True
 
     @property
     def name(self) -> str:
@@ -88,12 +91,15 @@ def find_base(engine: Engine, request: BaseRequest, *, progress: Progress = sile
     if named is not None:
         return named
     name, _tag = split_reference(request.name)
-    image = engine.image(request.name) or _pulled(engine, request, progress)
+    image = engine.image(request.name)
+    if image is None and request.is_published:
+        image = _pulled(engine, request, progress)
     if image is None:
+        where = "here or in its registry" if request.is_published else "here"
         raise NotFoundError(
-            f"There is no base image '{request.name}', here or in its registry.",
+            f"There is no base image '{request.name}', {where}.",
             resolution=f"Run 'provision base {request.distro}:{request.version}', which makes one "
-            "from the distro's own packages, or name another with --base."
+            "from what the distro publishes, or name another with --base."
             if request.can_be_made
             else f"Pull it (docker pull {request.name}), or name another with --base or in"
             f" /etc/provision/provision.toml: [distros.{request.distro}] base_images.",

@@ -241,6 +241,45 @@ def test_debians_packages_are_no_source_in_a_developer_container(settings: Setti
         _resolved(settings, kernel="6.6.74-flatcar", distro="flatcar:4081.2.0")
 
 
+def _in_developer(settings: Settings, engine: FakeEngine, *, base: str | None = None) -> Pin:
+    wanted = Wanted("onload", kernel="6.6.74-flatcar", distro="flatcar:4081.2.0", base=base)
+    return resolve_pin(settings, lambda: engine, wanted).pin
+
+
+def test_a_release_that_is_known_is_built_in_the_image_that_base_makes(settings: Settings) -> None:
+    """Of 4081.2.0, and not of 4081, which is in the data of the distro."""
+    wish = developer.developer_request(settings, "flatcar:4081.2.0")
+    assert wish is not None
+    engine = FakeEngine()
+    with pytest.raises(NotFoundError, match="no base image 'flatcar-developer:4081") as caught:
+        _in_developer(settings, engine)
+    assert "provision base flatcar:4081.2.0" in str(caught.value.resolution)
+    # No registry has it: whoever gave it that name there is unknown.
+    assert not [call for call in engine.calls if call.startswith("pull")]
+    engine.have(replace(_BASE, tags=(wish.name, "mine:1")))
+    assert _in_developer(settings, engine).base.image == "flatcar-developer:4081.2.0"
+    assert _in_developer(settings, engine, base="mine:1").base.image == "mine:1"
+
+
+def test_a_vendors_kernel_is_built_in_an_image_that_is_named(root: Path) -> None:
+    """With ``toolchain = "image"`` on a distro that is not Flatcar."""
+    tree = '[[trees]]\nkernels = "*"\nkind = "image"\ntoolchain = "image"\n'
+    path = root / "etc/provision/provision.toml"
+    path.write_text(tree)
+    (root / "etc/os-release").write_text("ID=debian\nVERSION_ID=12\n")
+    engine = FakeEngine()
+    engine.have(replace(_BASE, tags=("mine:1", "debian:bookworm")))
+    wanted = Wanted("onload", kernel="6.6.74-vendor")
+    with pytest.raises(NotFoundError, match="no image that has everything") as caught:
+        resolve_pin(load_settings(root), lambda: engine, wanted)
+    assert '[distros.debian] base_images = { "12" =' in str(caught.value.resolution)
+    by_option = resolve_pin(load_settings(root), lambda: engine, replace(wanted, base="mine:1"))
+    path.write_text(f'{tree}[distros.debian]\nbase_images = {{ "12" = "mine:1" }}\n')
+    by_setting = resolve_pin(load_settings(root), lambda: engine, wanted)
+    assert by_option.pin == by_setting.pin
+    assert by_setting.pin.base.image == "mine:1"
+
+
 def test_a_base_image_needs_no_data_of_the_distro(settings: Settings) -> None:
     """Such as an old release of Flatcar, or the distro of a vendor's kernel."""
     for name in ("flatcar", "vendor"):
