@@ -20,7 +20,7 @@ from provision.distros.tree import Toolchain
 from provision.errors import NotFoundError
 from provision.image.packages import closure_key
 from provision.pin import BasePin
-from provision.rootfs import in_root
+from provision.rootfs import holds_something, in_root
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,4 +155,4 @@ class SolveRequest:
 
     def _entitled(self) -> dict[str, str]:
         paths = {one.container: in_root(self.root, one.host) for one in self._asked_for()}
-        return {inside: str(path) for inside, path in paths.items() if path.exists()}
+        return {inside: str(path) for inside, path in paths.items() if holds_something(path)}

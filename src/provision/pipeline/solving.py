@@ -17,7 +17,7 @@ from provision.image.solve_request import SolveRequest
 from provision.pin import BasePin, DistroPin
 from provision.pipeline.settings import Settings
 from provision.progress import Progress, silent
-from provision.rootfs import in_root
+from provision.rootfs import holds_something, in_root
 from provision.sources import components_of
 
 
@@ -108,7 +108,9 @@ def configured_repositories(
 def is_entitled(settings: Settings, distro: DistroPin) -> bool:
     """Return whether the host may use further repositories, which only the solver reads."""
     data, _release = distros.release_of(distro)
-    return any(in_root(settings.root, one.host).exists() for one in data.entitlement)
+    return any(
+        holds_something(in_root(settings.root, one.host)) for one in data.entitlement
+    )
 
 
 def choose_distro(settings: Settings, name: str | None) -> DistroPin:

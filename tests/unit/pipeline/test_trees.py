@@ -19,7 +19,7 @@ from provision.image.engine import Image
 from provision.image.packages import Closure, PackageStore
 from provision.image.solve_request import SolveRequest
 from provision.pin import BasePin, DistroPin, Pin
-from provision.pipeline import developer, resolution, solving
+from provision.pipeline import developer, resolution, solving, trees
 from provision.pipeline.pin_file import pin_document, read_pin
 from provision.pipeline.resolution import Resolved, Wanted, render_context
 from provision.pipeline.resolving import resolve_pin
@@ -182,6 +182,21 @@ def test_a_configuration_that_cannot_be_had_is_refused(
 ) -> None:
     (root / f"srv/config-{_KERNEL}").write_text(config)
     with pytest.raises(ProvisionError, match=message):
+        _pin(settings)
+
+
+def test_a_damaged_or_endless_file_is_refused(
+    settings: Settings, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = gzip.compress(bytes(range(256)) * 4)
+    # In its head, in its content, and cut off.
+    for packed in (whole[:2] + b"\xff" + whole[3:], whole[:14] + b"\xff" * 9, whole[:-9]):
+        (root / "srv/Module.symvers").write_bytes(packed)
+        with pytest.raises(ProvisionError, match="is a damaged gzip file"):
+            _pin(settings)
+    monkeypatch.setattr(trees, "_LARGEST", 1 << 20)
+    (root / "srv/Module.symvers").write_bytes(gzip.compress(bytes((1 << 20) + 1)))
+    with pytest.raises(ProvisionError, match="more than 1 MiB"):
         _pin(settings)
 
 
