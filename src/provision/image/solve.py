@@ -254,7 +254,8 @@ class _Solver:
         script = self.family.solve(
             request.distro, request.release, specs, request.repositories, config=config
         )
-        return replace(script, files={**script.files, **self.archived})
+        more = {**self.archived, **request.authorities()}
+        return replace(script, files={**script.files, **more})
 
     def _run(self, container: Container, script: Script) -> bytes:
         """Run a script and return what it wrote.

@@ -165,6 +165,28 @@ def _have(root: Path, *names: str) -> None:
         (root / name).touch()
 
 
+def test_an_https_mirror_is_read_in_an_image_that_knows_no_authorities(tmp_path: Path) -> None:
+    """Debian's and Ubuntu's own images have no certificates."""
+    kernel, bundle = "6.1.0-47-amd64", tmp_path / "etc/ssl/certs/ca-certificates.crt"
+    bundle.parent.mkdir(parents=True)
+    bundle.write_bytes(b"those that count")
+
+    def given(distro: str, url: str, **more: object) -> dict[str, bytes]:
+        container = FakeContainer([(43, "no package holds a configuration", "")])
+        repositories = (Repository("bookworm", (url,)),)
+        wish = request(tmp_path, distro, repositories=repositories, **more)
+        with pytest.raises(ProvisionError):
+            solve(lambda: SolvingEngine(container), wish, PackageStore(tmp_path))
+        return container.files_given
+
+    files = given("debian:12", "https://m.example/debian", kernel=kernel)
+    assert files["authorities.crt"] == b"those that count"
+    assert b"Acquire::https::CaInfo=/provision/solve/authorities.crt" in files["script.sh"]
+    assert "authorities.crt" not in given("debian:12", "http://m.example/debian", kernel=kernel)
+    # Theirs bring the package of certificates.
+    assert "authorities.crt" not in given("rocky:9", "https://m.example/rocky")
+
+
 def test_what_decides_which_indexes_count_names_another_closure(tmp_path: Path) -> None:
     plain = Repository("own", ("http://m",))
     snapshot, signed = replace(plain, is_snapshot=True), replace(plain, is_signed=True)
