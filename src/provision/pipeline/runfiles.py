@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -73,7 +74,7 @@ def have_parts(
     """
     key = closure_key(source.model_dump(mode="json", exclude={"url"}))
     store = PackageStore(settings.state)
-    folder = store.folder / "runfiles"
+    folder = store.runfiles
     index = folder / f"{key}.json"
 
     def waiting() -> None:
@@ -106,5 +107,8 @@ def _known(store: PackageStore, index: Path) -> dict[str, Path] | None:
         found = {name: store.whole(digest) for name, digest in parts.items()}
         whole = {name: path for name, path in found.items() if path is not None}
         if len(whole) == len(found):
+            # Garbage collection goes by the time of use.
+            with suppress(OSError):
+                os.utime(index)
             return whole
     return None
