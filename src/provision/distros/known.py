@@ -56,11 +56,13 @@ def find_distro(text: str) -> DistroPin:
         return distro.pin(release)
     known = known_distros()
     # Another release of a known distro is no misspelling.
-    close = [] if distro else difflib.get_close_matches(text, known, n=1, cutoff=0.5)
+    close = [] if distro else difflib.get_close_matches(text, known, n=1, cutoff=0.6)
     raise NotFoundError(
         f"The distro '{text}' is not supported.",
         resolution=(f"Did you mean '{close[0]}'? " if close else "")
-        + f"There are {', '.join(known)}.",
+        + f"There are {', '.join(known)}. Where this host's kernel is that of another distro, name"
+        ' it with --distro, or as kernel_distro = "ID:VERSION" in /etc/provision/provision.toml;'
+        " for any other kernel, name its tree there ([[trees]]).",
     )
 
 

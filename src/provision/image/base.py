@@ -16,22 +16,13 @@ from pydantic import ValidationError
 from provision.documents import mistakes_of
 from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.image.engine import Engine, Image, Message
-from provision.image.references import split_reference
+from provision.image.references import engine_architecture, split_reference
 from provision.image.scratch import scratch
 from provision.image.stream import transfer
 from provision.pin import BasePin
 from provision.progress import Note, Output, Progress, silent
 from provision.run import stream
 
-# Docker's names of what `uname -m` prints.
-# Source: https://github.com/containerd/platforms/blob/v1.0.0/database.go
-ARCHITECTURES = {
-    "x86_64": "amd64",
-    "aarch64": "arm64",
-    "ppc64le": "ppc64le",
-    "s390x": "s390x",
-    "riscv64": "riscv64",
-}
 # Where debootstrap has what it does for each release.
 _SCRIPTS = Path("/usr/share/debootstrap/scripts")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
@@ -266,7 +257,7 @@ def _digest(image: Image, name: str) -> str:
 
 def _pulled(engine: Engine, request: BaseRequest, progress: Progress) -> Image | None:
     progress(Note(f"Pulling the base image {request.name}"))
-    architecture = ARCHITECTURES[request.architecture]
+    architecture = engine_architecture(request.architecture)
     _drain(engine.pull(request.name, platform=f"linux/{architecture}"), progress)
     return engine.image(request.name)
 
@@ -284,7 +275,7 @@ def _drain(messages: Iterator[Message], progress: Progress) -> None:
 
 
 def _check_architecture(image: Image, request: BaseRequest) -> None:
-    wanted = ARCHITECTURES[request.architecture]
+    wanted = engine_architecture(request.architecture)
     if image.architecture != wanted:
         raise ProvisionError(
             f"The base image '{request.name}' is for {image.architecture}, not {wanted}.",

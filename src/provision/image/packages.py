@@ -31,8 +31,8 @@ _CHUNK = 1 << 20
 _DAY_S = 24 * 3600.0
 # A draft of a process that is still at work is younger.
 _DRAFT_S = _DAY_S
-# Folders of work in progress (provision.image.scratch), but for that of base images: there, a killed
-# debootstrap may have left file systems mounted.
+# Folders of work in progress (provision.image.scratch), but for that of base images: a killed
+# debootstrap may have left file systems mounted there.
 _SCRATCH = ("developer", "host-python", "import", "verify")
 
 

@@ -22,10 +22,11 @@ from provision.distros.rpm_keys import parse_keys
 from provision.documents import refusing
 from provision.errors import NotFoundError, ProvisionError
 from provision.image.archived_headers import find_archived
-from provision.image.base import ARCHITECTURES, ensure_base
+from provision.image.base import ensure_base
 from provision.image.containers import Container, ContainerRequest
 from provision.image.engine import Engine
 from provision.image.packages import Closure, PackageStore, closure_key
+from provision.image.references import engine_architecture
 from provision.image.solve_request import SolveRequest
 from provision.pin import PackagePin, is_address
 from provision.progress import Note, Output, Progress, silent
@@ -278,7 +279,7 @@ class _Solver:
         request = self.request
         binds = self._entitlements()
         image = ensure_base(self.engine, request.base, progress=self.progress)
-        wanted = ARCHITECTURES[request.architecture]
+        wanted = engine_architecture(request.architecture)
         if image.architecture and image.architecture != wanted:
             raise ProvisionError(
                 f"The base image '{request.base.image}' is for {image.architecture}, and the kernel"

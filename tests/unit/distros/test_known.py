@@ -39,6 +39,16 @@ def test_what_is_not_known_names_what_is(text: str) -> None:
     assert "rocky:9" in str(caught.value.resolution)
 
 
+@pytest.mark.parametrize("text", ["arch:", "bazzite:42", "linuxmint:22"])
+def test_a_host_of_another_distro_has_two_ways_out(text: str) -> None:
+    with pytest.raises(NotFoundError) as caught:
+        find_distro(text)
+    said = str(caught.value.resolution)
+    assert "Did you mean" not in said
+    assert 'kernel_distro = "ID:VERSION"' in said
+    assert "[[trees]]" in said
+
+
 def test_a_misspelling_is_answered_with_the_nearest() -> None:
     with pytest.raises(NotFoundError) as caught:
         find_distro("rokcy:9")

@@ -276,6 +276,13 @@ def test_a_release_that_is_known_is_built_in_the_image_that_base_makes(settings:
     assert _in_developer(settings, engine, base="mine:1").base.image == "mine:1"
 
 
+@pytest.mark.parametrize("version", ["", "../../etc", "4081/2", "4081.2.0 ", "latest"])
+def test_a_version_that_is_none_goes_into_no_path(settings: Settings, version: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        developer.developer_request(settings, f"flatcar:{version}")
+    assert "provision base flatcar:4081.2.0" in str(caught.value.resolution)
+
+
 def test_a_vendors_kernel_is_built_in_an_image_that_is_named(root: Path) -> None:
     """With ``toolchain = "image"`` on a distro that is not Flatcar."""
     tree = '[[trees]]\nkernels = "*"\nkind = "image"\ntoolchain = "image"\n'
