@@ -86,9 +86,10 @@ def find_base(engine: Engine, request: BaseRequest, *, progress: Progress = sile
     if image is None and request.is_published:
         image = _pulled(engine, request, progress)
     if image is None:
-        where = "here or in its registry" if request.is_published else "here"
         raise NotFoundError(
-            f"There is no base image '{request.name}', {where}.",
+            f"There is no base image '{request.name}', here or in its registry."
+            if request.is_published
+            else f"There is no base image '{request.name}' here.",
             resolution=f"Run 'provision base {request.distro}:{request.version}', which makes one "
             "from what the distro publishes, or name another with --base."
             if request.can_be_made

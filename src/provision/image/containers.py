@@ -20,6 +20,10 @@ from provision.image.context import pack
 from provision.image.unpack import BAD_TAR
 
 _CHUNK = 1 << 20
+# Of a listing of packages, or a kernel's configuration: they have less than 1 MiB.
+_LARGEST = 64 << 20
+# Of a line that a script prints; what is longer is cut in pieces.
+_LONGEST_LINE = 1 << 20
 _LINES_KEPT = 400
 
 
@@ -109,10 +113,16 @@ class Container:
         """Return the content of a file.
 
         Raises:
-            ProvisionError: It is not there, or no regular file.
+            ProvisionError: It is not there, no regular file, or larger than a listing may be.
         """
         for _name, content in self.files(path):
-            return content.read()
+            text = content.read(_LARGEST + 1)
+            if len(text) > _LARGEST:
+                raise ProvisionError(
+                    f"'{path}' of a container has more than {_LARGEST >> 20} MiB.",
+                    resolution="Take the distro's own base image (--base).",
+                )
+            return text
         raise ProvisionError(f"The container has no file '{path}'.")
 
     def files(self, path: str) -> Iterator[tuple[str, IO[bytes]]]:
@@ -182,6 +192,9 @@ def _lines(chunks: Iterator[bytes]) -> Iterator[str]:
     for chunk in chunks:
         *lines, rest = (rest + chunk).split(b"\n")
         yield from (line.decode(errors="replace").rstrip("\r") for line in lines)
+        if len(rest) > _LONGEST_LINE:
+            yield rest.decode(errors="replace")
+            rest = b""
     if rest:
         yield rest.decode(errors="replace")
 
