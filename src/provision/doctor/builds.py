@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import re
 from collections.abc import Iterator
 
@@ -161,10 +162,15 @@ def matrix(scene: Scene) -> Iterator[Finding]:
 
 
 def distro(scene: Scene) -> Iterator[Finding]:
-    """There is a template for this distro, and data of its release."""
+    """There is a template for this distro, and data of its release, or its kernels have a tree."""
+    running = scene.facts.kernel or ""
+    if any(fnmatch.fnmatchcase(running, tree.kernels) for tree in scene.config.trees):
+        return
+    known = distro_named(_kernel_distro(scene))
     try:
-        family_of(_kernel_distro(scene))
-        if distro_named(_kernel_distro(scene)) is not None:
+        if known is None or known.family != "tree":
+            family_of(_kernel_distro(scene))
+        if known is not None:
             find_distro(_release(scene))
     except NotFoundError as error:
         yield Finding(

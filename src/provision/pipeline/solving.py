@@ -146,16 +146,17 @@ def base_request(
     # Where a kernel tree is built in, the distro may be one that there are no data of.
     data = distros.distro_named(distro.id)
     release = data.release(distro.version) if data else None
+    if data and release and data.family == "tree" and release.version != distro.version:
+        # These have an image for each version, and not for each line of them.
+        release = None
     configured = _configured_image(settings, distro, data)
     apt = data.apt if data else None
-    # What a distro of kernel trees has is made here for each version, and has that in its name.
-    is_packaged = data is not None and data.family != "tree"
     return BaseRequest(
         distro=distro.id,
         version=distro.version,
         codename=distro.codename,
         architecture=read_facts(settings.root).arch,
-        reference=reference or configured or (release.image if release and is_packaged else None),
+        reference=reference or configured or (release.image if release else None),
         can_be_made=apt is not None or bool(data and data.base_packages),
         script=apt.debootstrap_script if apt else None,
     )
