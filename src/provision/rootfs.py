@@ -72,6 +72,20 @@ def glob_in_root(root: Path, pattern: str) -> list[PurePosixPath]:
     return sorted(found)
 
 
+def holds_something(path: Path) -> bool:
+    """Return whether there is a file, or a folder that is not empty.
+
+    A host that is not registered may have the empty folder of its subscriptions.
+    """
+    if not path.is_dir():
+        return path.exists()
+    try:
+        return any(path.iterdir())
+    except PermissionError:
+        # Others may look into it.
+        return True
+
+
 def _matching(root: Path, folder: PurePosixPath, part: str) -> Iterator[PurePosixPath]:
     if not set(part) & set("*?["):
         if os.path.lexists(in_root(root, folder / part, follow=False)):

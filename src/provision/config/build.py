@@ -112,6 +112,19 @@ class DistroConfig(Frozen):
     repositories: tuple[RepositoryConfig, ...] = ()
     base_images: dict[str, BaseImage] = Field(default_factory=dict)
 
+    @model_validator(mode="after")
+    def _has_each_repository_once(self) -> Self:
+        seen: dict[str, set[str | None]] = {}
+        for one in self.repositories:
+            others = seen.setdefault(one.id, set())
+            if others and (one.version is None or others & {None, one.version}):
+                raise ValueError(
+                    f"two repositories have the id '{one.id}': mirrors of one repository are all"
+                    " in its 'urls', and others take an id of their own"
+                )
+            others.add(one.version)
+        return self
+
 
 class TreeConfig(Frozen):
     """A kernel tree, such as ``[[trees]]``: for kernels whose headers no distro packages.

@@ -25,6 +25,9 @@ from provision.documents import refusing
 from provision.errors import NotFoundError, ProvisionError
 from provision.pin import ClosurePackage
 
+# Below ``WORK``: certificates of the authorities that this machine trusts, for https mirrors.
+AUTHORITIES = "authorities.crt"
+_CA_BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
 # Exit status of a script that found no configuration in the headers.
 NO_CONFIG = 43
 _LINES = 25
@@ -125,7 +128,12 @@ def _prelude(repositories: tuple[Repository, ...]) -> str:
 set -eu
 cd {WORK}
 export LC_ALL=C DEBIAN_FRONTEND=noninteractive
-apt_get() {{ apt-get {options} "$@"; }}
+# Debian's and Ubuntu's own images know no authorities, so that no https mirror could be read.
+authorities=
+if [ ! -s {_CA_BUNDLE} ] && [ -s {WORK}/{AUTHORITIES} ]; then
+    authorities='-o Acquire::https::CaInfo={WORK}/{AUTHORITIES}'
+fi
+apt_get() {{ apt-get {options} $authorities "$@"; }}
 apt_cache() {{ apt-cache {options} "$@"; }}
 mkdir -p lists/partial cache archives/partial none/partial sources
 # Once for both rounds: they have to see one state of the repositories.
@@ -272,6 +280,14 @@ _TROUBLES = (
         "A repository of {release} wants to know who asks, and refuses this machine.",
         "For Ubuntu's Expanded Security Maintenance: run 'pro attach' on this machine. Its token is"
         " bound read-only into the container that solves, and never part of an image.",
+    ),
+    _Trouble(
+        _said(r"[Cc]ertificate verification failed|No system certificates available"),
+        "The certificate of an https mirror of {release} is not of an authority that counts.",
+        "Add the authority to this machine's own (update-ca-certificates), which the solving"
+        " container is given where the base image has none; or name a mirror that begins with"
+        ' http:// (its index is signed all the same): {setting} mirror = "http://…" in'
+        " /etc/provision/provision.toml.",
     ),
     _Trouble(
         _said(

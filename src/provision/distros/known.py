@@ -6,9 +6,12 @@ import difflib
 import json
 import tomllib
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from importlib import resources
 from typing import Any
+
+from pydantic import ValidationError
 
 from provision.distros.apt import Apt
 from provision.distros.dnf import Dnf
@@ -46,21 +49,31 @@ def distro_named(distro_id: str) -> Distro | None:
 def find_distro(text: str) -> DistroPin:
     """Return the release that a text such as ``rocky:9``, ``rocky:9.4`` or ``rocky:el9`` names.
 
+    Of distros with kernel trees, any version: ``flatcar:3227.2.4``.
+
     Raises:
         NotFoundError: There is no such distro, or none that is known.
     """
     name, _, version = text.partition(":")
     distro = distro_named(name)
     release = distro.release(version) if distro and version else None
+    is_exact = release is not None and version in {release.version, release.codename}
+    if distro is not None and distro.family == "tree" and not is_exact:
+        # Each version has a kernel of its own, and there need be no data of it.
+        release = None
+        with suppress(ValidationError):
+            return DistroPin(id=name, version=version, codename=name)
     if distro is not None and release is not None:
         return distro.pin(release)
     known = known_distros()
     # Another release of a known distro is no misspelling.
-    close = [] if distro else difflib.get_close_matches(text, known, n=1, cutoff=0.5)
+    close = [] if distro else difflib.get_close_matches(text, known, n=1, cutoff=0.6)
     raise NotFoundError(
         f"The distro '{text}' is not supported.",
         resolution=(f"Did you mean '{close[0]}'? " if close else "")
-        + f"There are {', '.join(known)}.",
+        + f"There are {', '.join(known)}. Where this host's kernel is that of another distro, name"
+        ' it with --distro, or as kernel_distro = "ID:VERSION" in /etc/provision/provision.toml;'
+        " for any other kernel, name its tree there ([[trees]]).",
     )
 
 
@@ -72,6 +85,8 @@ def release_of(pin: DistroPin) -> tuple[Distro, Release]:
     """
     distro = distro_named(pin.id)
     release = distro.release(pin.version) if distro else None
+    if distro is not None and distro.family == "tree" and release is None:
+        release = distro.releases[-1].model_copy(update={"version": pin.version})
     if distro is None or release is None:
         raise NotFoundError(
             f"There are no data of the distro '{pin.id}:{pin.version}'.",

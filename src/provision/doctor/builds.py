@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import re
 from collections.abc import Iterator
 
@@ -14,7 +15,7 @@ from provision.install.state import Failure
 from provision.pipeline.matrix_host import failures_ahead
 from provision.releases import how_to_switch, kept, known_branches, today
 from provision.render.templates import family_of
-from provision.rootfs import in_root
+from provision.rootfs import holds_something, in_root
 
 # linux_banner of init/version.c: "(gcc-12 (Debian 12.2.0-14) 12.2.0, GNU ld …)".
 _GCC = re.compile(r"gcc\D*?(?:-\d+)?[^)]*\)\s+(\d+)\.")
@@ -161,10 +162,15 @@ def matrix(scene: Scene) -> Iterator[Finding]:
 
 
 def distro(scene: Scene) -> Iterator[Finding]:
-    """There is a template for this distro, and data of its release."""
+    """There is a template for this distro, and data of its release, or its kernels have a tree."""
+    running = scene.facts.kernel or ""
+    if any(fnmatch.fnmatchcase(running, tree.kernels) for tree in scene.config.trees):
+        return
+    known = distro_named(_kernel_distro(scene))
     try:
-        family_of(_kernel_distro(scene))
-        if distro_named(_kernel_distro(scene)) is not None:
+        if known is None or known.family != "tree":
+            family_of(_kernel_distro(scene))
+        if known is not None:
             find_distro(_release(scene))
     except NotFoundError as error:
         yield Finding(
@@ -201,10 +207,10 @@ def entitlement(scene: Scene) -> Iterator[Finding]:
     if known is None or scene.config.distro(distro_id).repositories:
         return
     for one in known.entitlement:
-        if one.required and not in_root(scene.root, one.host).exists():
+        if one.required and not holds_something(in_root(scene.root, one.host)):
             yield Finding(
                 "warn",
-                f"{one.host} is missing, which the repositories of {known.name} ask for",
+                f"{one.host} is missing or empty, which the repositories of {known.name} ask for",
                 "the headers of its kernels can't be downloaded without it",
                 f"register this host, or name a mirror: [distros.{distro_id}] repositories in"
                 " /etc/provision/provision.toml",

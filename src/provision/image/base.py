@@ -16,22 +16,13 @@ from pydantic import ValidationError
 from provision.documents import mistakes_of
 from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.image.engine import Engine, Image, Message
-from provision.image.references import split_reference
+from provision.image.references import engine_architecture, split_reference
 from provision.image.scratch import scratch
 from provision.image.stream import transfer
 from provision.pin import BasePin
 from provision.progress import Note, Output, Progress, silent
 from provision.run import stream
 
-# Docker's names of what `uname -m` prints.
-# Source: https://github.com/containerd/platforms/blob/v1.0.0/database.go
-ARCHITECTURES = {
-    "x86_64": "amd64",
-    "aarch64": "arm64",
-    "ppc64le": "ppc64le",
-    "s390x": "s390x",
-    "riscv64": "riscv64",
-}
 # Where debootstrap has what it does for each release.
 _SCRIPTS = Path("/usr/share/debootstrap/scripts")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
@@ -53,6 +44,8 @@ class BaseRequest:
         reference: ``name:tag`` or ``name@digest`` that somebody chose; None: the distro's own.
         can_be_made: Whether ``make_base`` knows the distro.
         script: debootstrap's script for it; None: the one that has the codename.
+        is_published: Whether a registry may have it; what is only made here is not asked for there,
+            where anybody could give it a name.
     """
 
     distro: str
@@ -62,6 +55,7 @@ class BaseRequest:
     reference: str | None = None
     can_be_made: bool = True
     script: str | None = None
+    is_published: bool = True
 
     @property
     def name(self) -> str:
@@ -88,12 +82,16 @@ def find_base(engine: Engine, request: BaseRequest, *, progress: Progress = sile
     if named is not None:
         return named
     name, _tag = split_reference(request.name)
-    image = engine.image(request.name) or _pulled(engine, request, progress)
+    image = engine.image(request.name)
+    if image is None and request.is_published:
+        image = _pulled(engine, request, progress)
     if image is None:
         raise NotFoundError(
-            f"There is no base image '{request.name}', here or in its registry.",
+            f"There is no base image '{request.name}', here or in its registry."
+            if request.is_published
+            else f"There is no base image '{request.name}' here.",
             resolution=f"Run 'provision base {request.distro}:{request.version}', which makes one "
-            "from the distro's own packages, or name another with --base."
+            "from what the distro publishes, or name another with --base."
             if request.can_be_made
             else f"Pull it (docker pull {request.name}), or name another with --base or in"
             f" /etc/provision/provision.toml: [distros.{request.distro}] base_images.",
@@ -260,7 +258,7 @@ def _digest(image: Image, name: str) -> str:
 
 def _pulled(engine: Engine, request: BaseRequest, progress: Progress) -> Image | None:
     progress(Note(f"Pulling the base image {request.name}"))
-    architecture = ARCHITECTURES[request.architecture]
+    architecture = engine_architecture(request.architecture)
     _drain(engine.pull(request.name, platform=f"linux/{architecture}"), progress)
     return engine.image(request.name)
 
@@ -278,7 +276,7 @@ def _drain(messages: Iterator[Message], progress: Progress) -> None:
 
 
 def _check_architecture(image: Image, request: BaseRequest) -> None:
-    wanted = ARCHITECTURES[request.architecture]
+    wanted = engine_architecture(request.architecture)
     if image.architecture != wanted:
         raise ProvisionError(
             f"The base image '{request.name}' is for {image.architecture}, not {wanted}.",

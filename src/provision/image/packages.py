@@ -31,6 +31,9 @@ _CHUNK = 1 << 20
 _DAY_S = 24 * 3600.0
 # A draft of a process that is still at work is younger.
 _DRAFT_S = _DAY_S
+# Folders of work in progress (provision.image.scratch), but for that of base images: a killed
+# debootstrap may have left file systems mounted there.
+_SCRATCH = ("developer", "host-python", "import", "verify")
 
 
 class Closure(Frozen):
@@ -82,7 +85,7 @@ class PackageStore:
         folder: The store.
         files: Its folder of files, each under its sha256.
         trees: Its folder of what is known of kernel trees.
-        runfiles: Its folder of which files are the parts of a .run, and of drafts of such parts.
+        runfiles: Its folder of what is known of NVIDIA's .run files.
     """
 
     def __init__(self, state: Path) -> None:
@@ -240,28 +243,30 @@ class PackageStore:
                 gone.append((path, size))
             else:
                 needed.update(package.sha256 for package in closure.packages)
-        gone += [(path, size) for path, used, size in _entries(self.trees) if used < oldest]
+        for folder in (self.trees, self.runfiles):
+            gone += [(path, size) for path, used, size in _entries(folder) if used < oldest]
         for path, used, size in _entries(self.files):
             # A draft of a killed run, or a source or package that nothing names any more.
             limit = time.time() - _DRAFT_S if path.name.startswith(".") else oldest
             if path.name not in needed and used < limit:
                 gone.append((path, size))
-        gone += self._leftover_runfiles(oldest)
+        gone += self._left_behind()
         for path, _size in gone if not dry_run else ():
-            if path.is_dir():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink(missing_ok=True)
+            _remove(path)
         return [(path.name, size) for path, size in gone]
 
-    def _leftover_runfiles(self, oldest: float) -> Iterator[tuple[Path, int]]:
-        """Yield lists of parts of .run files that were of no use, and drafts of killed runs."""
-        yield from ((path, size) for path, used, size in _entries(self.runfiles) if used < oldest)
-        for draft in sorted(self.runfiles.glob(".*")):
+    def _left_behind(self) -> list[tuple[Path, int]]:
+        """Return what killed runs left in folders that only the same run again would empty."""
+        limit = time.time() - _DRAFT_S
+        places = [path for path in self.runfiles.glob(".*") if path.is_dir()]
+        places += (self._state / "developer-containers").glob("*")
+        places += [self._state / name for name in _SCRATCH]
+        found = []
+        for path in places:
             with suppress(FileNotFoundError):
-                files = [path.stat() for path in (draft, *draft.rglob("*"))]
-                if draft.is_dir() and max(map(_last_use, files)) < time.time() - _DRAFT_S:
-                    yield draft, sum(status.st_size for status in files[1:])
+                if path.lstat().st_mtime < limit:
+                    found.append((path, _size_of(path)))
+        return found
 
     def _closure_path(self, key: str) -> Path:
         return self._closures / f"{key}.json"
@@ -312,6 +317,19 @@ def _entries(folder: Path) -> list[tuple[Path, float, int]]:
             if path.is_file():
                 found.append((path, _last_use(status), status.st_size))
     return found
+
+
+def _size_of(path: Path) -> int:
+    """Return the bytes of a file, or of the files in a folder."""
+    inside = [Path(top, name) for top, _, names in os.walk(path) for name in names]
+    return sum(one.lstat().st_size for one in (inside if path.is_dir() else [path]))
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _last_use(status: os.stat_result) -> float:

@@ -1,6 +1,33 @@
-"""Names of images, as Docker reads them."""
+"""Names of images and architectures, as Docker reads them."""
 
 from __future__ import annotations
+
+from provision.errors import NotFoundError
+
+# Docker's names of what `uname -m` prints.
+# Source: https://github.com/containerd/platforms/blob/v1.0.0/database.go
+_ARCHITECTURES = {
+    "x86_64": "amd64",
+    "aarch64": "arm64",
+    "ppc64le": "ppc64le",
+    "s390x": "s390x",
+    "riscv64": "riscv64",
+}
+
+
+def engine_architecture(architecture: str) -> str:
+    """Return Docker's name of what ``uname -m`` prints.
+
+    Raises:
+        NotFoundError: Nothing is built for it.
+    """
+    known = _ARCHITECTURES.get(architecture)
+    if known is None:
+        raise NotFoundError(
+            f"The architecture '{architecture}' is not supported.",
+            resolution=f"There are {', '.join(_ARCHITECTURES)}.",
+        )
+    return known
 
 
 def split_reference(reference: str) -> tuple[str, str | None]:

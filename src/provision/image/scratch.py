@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from provision.errors import ProvisionError
 from provision.files import lock
 from provision.progress import Note, Progress, silent
+
+_MOUNTS = Path("/proc/self/mountinfo")
+_OCTAL = re.compile(r"\\([0-7]{3})")
 
 
 @contextmanager
@@ -21,6 +27,7 @@ def scratch(state: Path, name: str, *, progress: Progress = silent) -> Iterator[
         progress: Told about the wait.
 
     Raises:
+        ProvisionError: A killed run left something mounted in the folder.
         OSError: The folder can't be made or removed.
     """
 
@@ -38,5 +45,31 @@ def scratch(state: Path, name: str, *, progress: Progress = silent) -> Iterator[
 
 
 def _remove(folder: Path) -> None:
-    if folder.exists():
-        shutil.rmtree(folder)
+    """Remove a folder.
+
+    Raises:
+        ProvisionError: Something is mounted in it, whose files are others'.
+        OSError: It can't be removed.
+    """
+    if not folder.exists():
+        return
+    # The deepest first. A debootstrap that was killed leaves /proc and /sys.
+    if mounted := sorted(_mounted_below(folder), reverse=True):
+        raise ProvisionError(
+            f"A run that was killed left something mounted in '{folder}'.",
+            resolution=f"Unmount it, and run the command again: umount {shlex.join(mounted)}",
+        )
+    shutil.rmtree(folder)
+
+
+def _mounted_below(folder: Path) -> list[str]:
+    """Return where file systems are mounted in a folder.
+
+    Source: proc_pid_mountinfo(5): the fifth word of a line, with blanks as octal numbers.
+    """
+    try:
+        lines = _MOUNTS.read_text(errors="surrogateescape").splitlines()
+    except OSError:
+        return []
+    places = [_OCTAL.sub(lambda found: chr(int(found[1], 8)), line.split()[4]) for line in lines]
+    return [place for place in places if Path(place).is_relative_to(folder.resolve())]

@@ -22,10 +22,11 @@ from provision.distros.rpm_keys import parse_keys
 from provision.documents import refusing
 from provision.errors import NotFoundError, ProvisionError
 from provision.image.archived_headers import find_archived
-from provision.image.base import ARCHITECTURES, ensure_base
+from provision.image.base import ensure_base
 from provision.image.containers import Container, ContainerRequest
 from provision.image.engine import Engine
 from provision.image.packages import Closure, PackageStore, closure_key
+from provision.image.references import engine_architecture
 from provision.image.solve_request import SolveRequest
 from provision.pin import PackagePin, is_address
 from provision.progress import Note, Output, Progress, silent
@@ -254,7 +255,8 @@ class _Solver:
         script = self.family.solve(
             request.distro, request.release, specs, request.repositories, config=config
         )
-        return replace(script, files={**script.files, **self.archived})
+        more = {**self.archived, **request.authorities()}
+        return replace(script, files={**script.files, **more})
 
     def _run(self, container: Container, script: Script) -> bytes:
         """Run a script and return what it wrote.
@@ -277,7 +279,7 @@ class _Solver:
         request = self.request
         binds = self._entitlements()
         image = ensure_base(self.engine, request.base, progress=self.progress)
-        wanted = ARCHITECTURES[request.architecture]
+        wanted = engine_architecture(request.architecture)
         if image.architecture and image.architecture != wanted:
             raise ProvisionError(
                 f"The base image '{request.base.image}' is for {image.architecture}, and the kernel"

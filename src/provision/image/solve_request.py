@@ -15,12 +15,20 @@ from provision.distros import (
     Spec,
     family_of,
 )
+from provision.distros.apt import AUTHORITIES
 from provision.distros.messages import missing_entitlement
 from provision.distros.tree import Toolchain
 from provision.errors import NotFoundError
 from provision.image.packages import closure_key
 from provision.pin import BasePin
-from provision.rootfs import in_root
+from provision.rootfs import holds_something, in_root
+
+# Of Debian, the RHEL family, and SUSE.
+_BUNDLES = (
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +109,19 @@ class SolveRequest:
             raise missing_entitlement(self.failure(0, ""))
         return found
 
+    def authorities(self) -> dict[str, bytes]:
+        """Return the certificates that this host trusts, for https mirrors of apt's family.
+
+        By path below ``WORK``; nothing where no mirror is asked by https, or the host has none.
+        """
+        urls = [url for one in self.repositories for url in one.urls]
+        is_needed = bool(self._entitled()) or any(url.startswith("https:") for url in urls)
+        if self.distro.apt is None or not is_needed:
+            return {}
+        bundles = [in_root(self.root, name) for name in _BUNDLES]
+        found = next((path for path in bundles if path.is_file()), None)
+        return {AUTHORITIES: found.read_bytes()} if found else {}
+
     def failure(self, status: int, said: str, version: str | None = None) -> Failure:
         """Return what the distro's family explains a script's failure by.
 
@@ -155,4 +176,4 @@ class SolveRequest:
 
     def _entitled(self) -> dict[str, str]:
         paths = {one.container: in_root(self.root, one.host) for one in self._asked_for()}
-        return {inside: str(path) for inside, path in paths.items() if path.exists()}
+        return {inside: str(path) for inside, path in paths.items() if holds_something(path)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from provision.archive.keys import binary_keyring
@@ -19,6 +20,7 @@ from provision.progress import Progress, silent
 from provision.rootfs import in_root
 
 FLATCAR = "flatcar"
+_VERSION = re.compile(r"[0-9]+(?:\.[0-9]+){0,3}")
 _FILE = "flatcar_developer_container.bin.bz2"
 _KEYRING = "/etc/provision/keys/flatcar.asc"
 # Source: https://www.flatcar.org/security/image-signing-key/
@@ -33,16 +35,18 @@ def developer_request(settings: Settings, distro: str | None) -> BaseRequest | N
         distro: ``flatcar:4081.2.0``; None: the host's.
 
     Raises:
-        UsageError: The version is missing.
+        UsageError: The version is missing, or is none.
     """
     facts = read_facts(settings.root)
     named = distro or f"{facts.distro.id}:{facts.distro.version}"
     name, _, version = named.partition(":")
     if name != FLATCAR:
         return None
-    if not version:
+    # It becomes part of an address and of a file's name.
+    if not _VERSION.fullmatch(version):
+        what = f"'{version}' is no version of Flatcar" if version else "Its version is missing"
         raise UsageError(
-            "The version of Flatcar is missing.",
+            f"{what}.",
             resolution="Give it as os-release has it: provision base flatcar:4081.2.0",
         )
     return BaseRequest(

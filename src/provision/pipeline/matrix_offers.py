@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import replace
-
-from pydantic import ValidationError
 
 from provision.archive import ArchiveIndex
 from provision.catalogue import Entry
@@ -55,7 +52,7 @@ def find_offers(
     """
     entries = _entries(settings, selection.drivers)
     names = selection.distros or (None,)
-    distros = list(dict.fromkeys(_distro(settings, name) for name in names))
+    distros = list(dict.fromkeys(choose_distro(settings, name) for name in names))
     found: list[Offer] = []
     kernels: dict[str, tuple[str, ...] | None] = {}
     for distro in distros:
@@ -78,20 +75,6 @@ def has_tree(distro: str) -> bool:
     """Return whether a distro, such as ``flatcar:3227.2.4``, has a tree in place of packages."""
     data = distro_named(distro.partition(":")[0])
     return data is not None and data.family == "tree"
-
-
-def _distro(settings: Settings, name: str | None) -> DistroPin:
-    """Return a distro; of one whose kernels have trees, any version.
-
-    Raises:
-        NotFoundError: It is not supported.
-    """
-    named = name or settings.config.kernel_distro or ""
-    identity, _, version = named.partition(":")
-    if version and has_tree(named):
-        with suppress(ValidationError):
-            return DistroPin(id=identity, version=version, codename=identity)
-    return choose_distro(settings, name)
 
 
 def _entries(settings: Settings, names: Iterable[str]) -> list[Entry]:

@@ -29,7 +29,7 @@ from provision.pipeline.resolution import (
 from provision.pipeline.runfiles import vendor_sums
 from provision.pipeline.settings import Settings
 from provision.pipeline.solving import base_request, choose_distro
-from provision.pipeline.tree_choice import TreeChoice, choose_tree, fetch_tree
+from provision.pipeline.tree_choice import TreeChoice, choose_tree, fetch_tree, no_image
 from provision.pipeline.trees import Tree
 from provision.progress import Progress, silent
 from provision.render import Templates, load_tree_templates
@@ -160,8 +160,15 @@ def _in_image(
         tree=target.tree,
         published_sum=vendor_sums(settings, again=wanted.update, progress=progress),
     )
-    asked = base_request(settings, target.tree.distro, reference=wanted.base)
-    asked = replace(asked, reference=asked.reference or target.image)
+    distro = target.tree.distro
+    own = settings.config.distro(distro.id).base_images.get(distro.version)
+    # Not the distro's usual image: that has no compiler, and no kernel.
+    reference = wanted.base or own or target.image
+    if reference is None:
+        raise no_image(distro)
+    asked = base_request(settings, distro, reference=reference)
+    if reference == target.image:
+        asked = replace(asked, can_be_made=True, is_published=False)
     base = named_base(asked) or find_base(engine(), asked, progress=progress)
     network = wanted.network or settings.config.engine.network
     return Resolved(decision(base), target.entry, target.templates, network=network)

@@ -107,7 +107,7 @@ def _known(store: PackageStore, index: Path) -> dict[str, Path] | None:
         found = {name: store.whole(digest) for name, digest in parts.items()}
         whole = {name: path for name, path in found.items() if path is not None}
         if len(whole) == len(found):
-            # Garbage collection goes by when it was last of use.
+            # Garbage collection goes by the time of use.
             with suppress(OSError):
                 os.utime(index)
             return whole

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Container, Iterable
+from pathlib import Path
 
 from provision import distros
 from provision.archive import ArchiveIndex, Suite, open_index
@@ -12,13 +14,16 @@ from provision.distros.tree import Toolchain
 from provision.errors import NotFoundError, UsageError
 from provision.host import read_facts
 from provision.image.base import BaseRequest
+from provision.image.packages import closure_key
 from provision.image.rpm_base import RpmOrigin
 from provision.image.solve_request import SolveRequest
 from provision.pin import BasePin, DistroPin
 from provision.pipeline.settings import Settings
 from provision.progress import Progress, silent
-from provision.rootfs import in_root
+from provision.rootfs import holds_something, in_root
 from provision.sources import components_of
+
+_NO_NAME = re.compile(r"[^A-Za-z0-9+._-]")
 
 
 def solve_request(
@@ -85,12 +90,13 @@ def configured_repositories(
     Raises:
         NotFoundError: A key that provision.toml names is missing.
     """
-    data, _release = distros.release_of(distro)
+    data, release = distros.release_of(distro)
     found = []
     for one in settings.config.distro(distro.id).repositories:
-        if one.version not in {None, distro.version}:
+        # 9.4 is a release of 9, as everywhere.
+        if one.version is not None and data.release(one.version) != release:
             continue
-        keys = {}
+        keys: dict[str, bytes] = {}
         for name in one.keys:
             path = in_root(settings.root, name)
             if not path.is_file():
@@ -99,16 +105,25 @@ def configured_repositories(
                     resolution=f"Put it there, or correct [distros.{distro.id}] repositories in"
                     " /etc/provision/provision.toml.",
                 )
-            keys[path.name] = path.read_bytes()
+            keys[_key_name(path, keys)] = path.read_bytes()
         signed = data.signed_index if one.signed is None else one.signed
         found.append(distros.Repository(one.id, one.urls, keys, is_signed=signed))
     return tuple(found)
 
 
+def _key_name(path: Path, others: Container[str]) -> str:
+    """Return a name for a key among those of its repository, which the container's programs take.
+
+    They read lists of keys, in which a blank or comma ends a name.
+    """
+    name = _NO_NAME.sub("_", path.name)
+    return f"{closure_key({'key': str(path)})[:12]}-{name}" if name in others else name
+
+
 def is_entitled(settings: Settings, distro: DistroPin) -> bool:
     """Return whether the host may use further repositories, which only the solver reads."""
     data, _release = distros.release_of(distro)
-    return any(in_root(settings.root, one.host).exists() for one in data.entitlement)
+    return any(holds_something(in_root(settings.root, one.host)) for one in data.entitlement)
 
 
 def choose_distro(settings: Settings, name: str | None) -> DistroPin:
@@ -128,10 +143,13 @@ def base_request(
     settings: Settings, distro: DistroPin, *, reference: str | None = None
 ) -> BaseRequest:
     """Return which base image a distro is built on here."""
-    configured = settings.config.distro(distro.id).base_images.get(distro.version)
     # Where a kernel tree is built in, the distro may be one that there are no data of.
     data = distros.distro_named(distro.id)
     release = data.release(distro.version) if data else None
+    if data and release and data.family == "tree" and release.version != distro.version:
+        # These have an image for each version, and not for each line of them.
+        release = None
+    configured = _configured_image(settings, distro, data)
     apt = data.apt if data else None
     return BaseRequest(
         distro=distro.id,
@@ -142,6 +160,17 @@ def base_request(
         can_be_made=apt is not None or bool(data and data.base_packages),
         script=apt.debootstrap_script if apt else None,
     )
+
+
+def _configured_image(
+    settings: Settings, distro: DistroPin, data: distros.Distro | None
+) -> str | None:
+    """Return the base image that provision.toml names; its ``9.4`` is a release of 9 too."""
+    images = settings.config.distro(distro.id).base_images
+    if distro.version in images or data is None or data.family == "tree":
+        return images.get(distro.version)
+    release = data.release(distro.version)
+    return next((image for name, image in images.items() if data.release(name) == release), None)
 
 
 def rpm_origin(settings: Settings, distro: DistroPin) -> RpmOrigin:

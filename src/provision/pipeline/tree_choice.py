@@ -33,7 +33,8 @@ class TreeChoice:
         distro: The distro that the kernel comes from.
         tree: Where the tree is; None: among COS's files for its ``build_id``.
         toolchain: The distro whose packages compile; None: everything is in the base image.
-        image: The base image that has everything; None: that of the toolchain.
+        image: The base image that has everything, unless another is named; None: that of the
+            toolchain, or one that has to be named.
         build_id: Of the distro's image, as os-release has it.
     """
 
@@ -161,13 +162,19 @@ def _pinned(text: str, name: str, version: str, codename: str) -> DistroPin:
         return find_distro(text)
 
 
-def _developer(distro: DistroPin) -> str:
-    """Return the name of Flatcar's developer container as an image, as ``provision base`` makes."""
-    if distro.id != _FLATCAR:
-        raise NotFoundError(
-            f"There is no image that has everything to build for {distro.id} {distro.version}.",
-            resolution='Name the distro whose packages compile: toolchain = "debian:12" of'
-            " [[trees]] in /etc/provision/provision.toml; or an image with [distros."
-            f"{distro.id}] base_images.",
-        )
-    return f"flatcar-developer:{distro.version}"
+def _developer(distro: DistroPin) -> str | None:
+    """Return the name of Flatcar's developer container as an image, as ``provision base`` makes.
+
+    None: the distro has no such image; somebody has to name one.
+    """
+    return f"flatcar-developer:{distro.version}" if distro.id == _FLATCAR else None
+
+
+def no_image(distro: DistroPin) -> NotFoundError:
+    """Return what to say where no image is named that has everything to build for a distro."""
+    return NotFoundError(
+        f"There is no image that has everything to build for {distro.id} {distro.version}.",
+        resolution='Name the distro whose packages compile: toolchain = "debian:12" of'
+        " [[trees]] in /etc/provision/provision.toml; or an image, with --base or there: [distros."
+        f'{distro.id}] base_images = {{ "{distro.version}" = "NAME:TAG" }}.',
+    )

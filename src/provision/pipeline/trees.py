@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fnmatch
 import gzip
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +26,8 @@ from provision.rootfs import in_root
 _COS_HEADERS = "kernel-headers.tgz"
 _COS_COMPILER = "toolchain.tar.xz"
 _GZIP = b"\x1f\x8b"
+# Of a configuration or a Module.symvers; the largest of these have some 5 MB.
+_LARGEST = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,17 +199,25 @@ def _plain(path: Path) -> bytes:
     """Return the content of a file that may be packed by gzip.
 
     Raises:
-        ProvisionError: It is damaged.
+        ProvisionError: It is damaged, or too large for what it should be.
     """
-    content = path.read_bytes()
-    if not content.startswith(_GZIP):
-        return content
-    try:
-        return gzip.decompress(content)
-    except (OSError, EOFError) as error:
+    with path.open("rb") as file:
+        is_packed = file.read(len(_GZIP)) == _GZIP
+        file.seek(0)
+        try:
+            with gzip.open(file) if is_packed else file as stream:
+                content: bytes = stream.read(_LARGEST + 1)
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            raise ProvisionError(
+                f"'{path}' is a damaged gzip file: {error}.", resolution="Copy it again."
+            ) from error
+    if len(content) > _LARGEST:
         raise ProvisionError(
-            f"'{path}' is a damaged gzip file: {error}.", resolution="Copy it again."
-        ) from error
+            f"'{path}' has more than {_LARGEST >> 20} MiB: it is neither the configuration of a"
+            " kernel nor its Module.symvers.",
+            resolution="Name the right file under [[trees]] in /etc/provision/provision.toml.",
+        )
+    return content
 
 
 def _named(wanted: TreeConfig, kernel: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, get_args
 
 from pydantic import ValidationError
 
@@ -16,6 +16,7 @@ from provision.distros.apt_headers import require_headers
 from provision.documents import mistakes_of, refusing
 from provision.errors import NotFoundError, UsageError
 from provision.pin import (
+    Architecture,
     BasePin,
     ClosurePackage,
     DistroPin,
@@ -243,8 +244,14 @@ def _kernel(request: Request) -> KernelPin:
             {"release": request.kernel, "architecture": request.architecture}
         )
     except ValidationError as error:
+        known: tuple[str, ...] = get_args(Architecture)
+        if request.architecture not in known:
+            raise NotFoundError(
+                f"The architecture '{request.architecture}' is not supported.",
+                resolution=f"There are {', '.join(known)}.",
+            ) from error
         raise UsageError(
-            f"'{request.kernel}' ({request.architecture}) is no kernel release.",
+            f"'{request.kernel}' is no kernel release.",
             resolution="Give it as 'uname -r' prints it, such as 6.1.0-47-amd64.",
             details="\n".join(str(mistake) for mistake in mistakes_of(error)),
         ) from error

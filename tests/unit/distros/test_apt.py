@@ -232,6 +232,15 @@ def test_packaged_kernels_are_listed_newest_first() -> None:
             "can't be reached",
             "[engine] network",
         ),
+        (
+            (
+                "E: Failed to fetch https://m.example/dists/noble/InRelease  Certificate"
+                " verification failed: The certificate is NOT trusted. The certificate issuer is"
+                " unknown.  Could not handshake: Error in the certificate verification."
+            ),
+            "not of an authority that counts",
+            "update-ca-certificates",
+        ),
         ("E: The disk is on fire", "could not be solved for", "--verbose"),
     ],
 )

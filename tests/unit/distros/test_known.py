@@ -39,6 +39,29 @@ def test_what_is_not_known_names_what_is(text: str) -> None:
     assert "rocky:9" in str(caught.value.resolution)
 
 
+@pytest.mark.parametrize("version", ["4081.2.0", "3227.2.4", "9999.0.0"])
+def test_a_distro_with_trees_has_any_version_and_keeps_it(version: str) -> None:
+    """Each has a kernel and an image of its own."""
+    found = find_distro(f"flatcar:{version}")
+    assert (found.id, found.version) == ("flatcar", version)
+    distro, release = release_of(found)
+    assert distro.family == "tree"
+    assert release.version
+    for text in ("flatcar:", "flatcar:../x", "flatcar:1 2"):
+        with pytest.raises(NotFoundError, match="is not supported"):
+            find_distro(text)
+
+
+@pytest.mark.parametrize("text", ["arch:", "bazzite:42", "linuxmint:22"])
+def test_a_host_of_another_distro_has_two_ways_out(text: str) -> None:
+    with pytest.raises(NotFoundError) as caught:
+        find_distro(text)
+    said = str(caught.value.resolution)
+    assert "Did you mean" not in said
+    assert 'kernel_distro = "ID:VERSION"' in said
+    assert "[[trees]]" in said
+
+
 def test_a_misspelling_is_answered_with_the_nearest() -> None:
     with pytest.raises(NotFoundError) as caught:
         find_distro("rokcy:9")

@@ -141,6 +141,23 @@ def test_a_registry_is_a_source_for_an_immutable_host(host: DoctorHost) -> None:
     assert [result.state for result in host.results("headers-source")] == ["ok"]
 
 
+@pytest.mark.parametrize(
+    ("os_release", "settings"),
+    [
+        ("ID=flatcar\nVERSION_ID=4081.2.0\n", ""),
+        ("ID=flatcar\nVERSION_ID=3227.2.4\n", ""),
+        ("ID=cos\nVERSION_ID=117\nBUILD_ID=18613.164.68\n", ""),
+        ("ID=arch\n", '[[trees]]\nkernels = "*"\npath = "/srv/linux.tar"\n'),
+    ],
+)
+def test_kernels_with_a_tree_need_no_template_of_their_distro(
+    host: DoctorHost, os_release: str, settings: str
+) -> None:
+    host.file("etc/os-release", os_release)
+    host.file("etc/provision/provision.toml", settings)
+    assert [result.state for result in host.results("distro")] == ["ok"]
+
+
 def test_a_full_disk_is_noticed(host: DoctorHost, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = shutil.disk_usage(host.root)._replace(free=1 << 20)
     monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage)

@@ -309,7 +309,7 @@ CASES: list[tuple[str, Break, str, str]] = [
     ("matrix", _fails_next, "warn", f"the matrix says: 0.12.7 failed on {NEXT_KERNEL}"),
     ("distro", _other_distro, "warn", "'plan9'"),
     ("distro", _other_release, "warn", "'rocky:7'"),
-    ("entitlement", _no_subscription, "warn", "/etc/pki/entitlement is missing"),
+    ("entitlement", _no_subscription, "warn", "/etc/pki/entitlement is missing or empty"),
     ("headers-source", immutable, "warn", "immutable (read-only)"),
     ("engine", _no_engine, "warn", "no container engine"),
     ("registry", _registry_without_keys, "fail", "no signature counts for it"),

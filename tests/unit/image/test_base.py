@@ -44,6 +44,15 @@ def test_a_name_that_is_none_is_refused(name: str, digest: str | None) -> None:
         find_base(engine, BaseRequest("debian", "12", "bookworm", "x86_64", reference))
 
 
+def test_a_machine_that_no_image_is_for_is_named() -> None:
+    engine = FakeEngine()
+    for _ in range(2):
+        with pytest.raises(NotFoundError, match="architecture 'armv7l' is not supported"):
+            find_base(engine, dataclasses.replace(_REQUEST, architecture="armv7l"))
+        # Neither where it is there already.
+        engine.have(_LOCAL)
+
+
 @pytest.mark.parametrize("digest", ["sha256:abc", "sha256:" + "x" * 64, "md5:" + "b" * 64, ""])
 def test_a_digest_that_is_none_is_refused(digest: str) -> None:
     request = BaseRequest("debian", "12", "bookworm", "x86_64", f"debian@{digest}")

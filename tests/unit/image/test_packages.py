@@ -168,24 +168,40 @@ def test_gc_keeps_what_a_kernel_of_the_host_needs_and_what_was_of_use(
     assert not store.whole(sha256(b"old"))
 
 
-def test_gc_takes_drafts_of_killed_runs_and_old_lists_of_runfiles(
+def test_gc_removes_what_killed_runs_left(tmp_path: Path) -> None:
+    """Gigabytes, which only a run of the same would remove."""
+    store = PackageStore(tmp_path)
+    old = [
+        store.runfiles / ".key",
+        tmp_path / "developer",
+        tmp_path / "developer-containers/.1.bin.bz2.draft",
+    ]
+    new, base = tmp_path / "verify", tmp_path / "base"
+    for path in (*old[:2], new, base):
+        (path / "root").mkdir(parents=True)
+        (path / "root/file").write_bytes(b"half")
+    old[2].parent.mkdir()
+    old[2].write_bytes(b"half")
+    for path in (*old, base):
+        aged(path, 2)
+    expected = {(path.name, 4) for path in old}
+    assert set(store.collect([], days=30, dry_run=True)) == expected
+    assert set(store.collect([], days=30)) == expected
+    assert not any(path.exists() for path in old)
+    assert (new / "root/file").exists()
+    assert (base / "root/file").exists()
+
+
+def test_gc_removes_what_is_known_of_run_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(packages, "_last_use", lambda status: status.st_mtime)
     store = PackageStore(tmp_path)
-    for name, days in ((".dead", 2.0), (".alive", 0.1)):
-        draft = store.runfiles / name
-        draft.mkdir(parents=True)
-        (draft / "payload.tar").write_bytes(b"half")
-        aged(draft / "payload.tar", days)
-        aged(draft, days)
+    store.runfiles.mkdir(parents=True)
     for name, days in (("old.json", 90.0), ("new.json", 1.0)):
         (store.runfiles / name).write_text("{}")
         aged(store.runfiles / name, days)
-    gone = [(".dead", 4), ("old.json", 2)]
-    assert sorted(store.collect([], days=30, dry_run=True)) == gone
-    assert sorted(store.collect([], days=30)) == gone
-    assert sorted(path.name for path in store.runfiles.iterdir()) == [".alive", "new.json"]
+    assert store.collect([], days=30) == [("old.json", 2)]
 
 
 def test_gc_of_no_store_is_nothing(tmp_path: Path) -> None:

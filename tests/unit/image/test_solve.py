@@ -159,13 +159,41 @@ def test_every_input_counts(tmp_path: Path, changes: dict[str, Any]) -> None:
     assert request(tmp_path, "rocky:9", **changes).key != request(tmp_path).key
 
 
+def _have(root: Path, *names: str) -> None:
+    for name in names:
+        (root / name).parent.mkdir(parents=True)
+        (root / name).touch()
+
+
+def test_an_https_mirror_is_read_in_an_image_that_knows_no_authorities(tmp_path: Path) -> None:
+    """Debian's and Ubuntu's own images have no certificates."""
+    kernel, bundle = "6.1.0-47-amd64", tmp_path / "etc/ssl/certs/ca-certificates.crt"
+    bundle.parent.mkdir(parents=True)
+    bundle.write_bytes(b"those that count")
+
+    def given(distro: str, url: str, **more: object) -> dict[str, bytes]:
+        container = FakeContainer([(43, "no package holds a configuration", "")])
+        repositories = (Repository("bookworm", (url,)),)
+        wish = request(tmp_path, distro, repositories=repositories, **more)
+        with pytest.raises(ProvisionError):
+            solve(lambda: SolvingEngine(container), wish, PackageStore(tmp_path))
+        return container.files_given
+
+    files = given("debian:12", "https://m.example/debian", kernel=kernel)
+    assert files["authorities.crt"] == b"those that count"
+    assert b"Acquire::https::CaInfo=/provision/solve/authorities.crt" in files["script.sh"]
+    assert "authorities.crt" not in given("debian:12", "http://m.example/debian", kernel=kernel)
+    # Theirs bring the package of certificates.
+    assert "authorities.crt" not in given("rocky:9", "https://m.example/rocky")
+
+
 def test_what_decides_which_indexes_count_names_another_closure(tmp_path: Path) -> None:
     plain = Repository("own", ("http://m",))
     snapshot, signed = replace(plain, is_snapshot=True), replace(plain, is_signed=True)
     keys = {request(tmp_path, repositories=(one,)).key for one in (plain, snapshot, signed)}
     assert len(keys) == 3
     before = request(tmp_path, "rhel:9").key
-    (tmp_path / "etc/pki/entitlement").mkdir(parents=True)
+    _have(tmp_path, "etc/pki/entitlement/1.pem")
     assert request(tmp_path, "rhel:9").key != before
 
 
@@ -260,7 +288,13 @@ def test_a_base_image_for_another_architecture_is_refused(tmp_path: Path) -> Non
     assert "--platform linux/amd64" in str(caught.value.resolution)
 
 
-def test_a_host_without_an_entitlement_is_told_what_is_missing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_empty", [False, True])
+def test_a_host_without_an_entitlement_is_told_what_is_missing(
+    tmp_path: Path, *, is_empty: bool
+) -> None:
+    """One that is no longer registered has the empty folder."""
+    if is_empty:
+        (tmp_path / "etc/pki/entitlement").mkdir(parents=True)
     engine = SolvingEngine()
     with pytest.raises(NotFoundError) as caught:
         solve(lambda: engine, request(tmp_path, "rhel:9"), PackageStore(tmp_path))
@@ -270,8 +304,7 @@ def test_a_host_without_an_entitlement_is_told_what_is_missing(tmp_path: Path) -
 
 
 def test_entitlements_are_read_only_binds_of_the_solving_container(tmp_path: Path) -> None:
-    for name in ("etc/pki/entitlement", "etc/rhsm"):
-        (tmp_path / name).mkdir(parents=True)
+    _have(tmp_path, "etc/pki/entitlement/1.pem", "etc/rhsm/rhsm.conf")
     engine = SolvingEngine(FakeContainer(list(GOOD)))
     solve(lambda: engine, request(tmp_path, "rhel:9"), PackageStore(tmp_path))
     assert engine.requests[0].binds == {
@@ -283,7 +316,7 @@ def test_entitlements_are_read_only_binds_of_the_solving_container(tmp_path: Pat
 @pytest.mark.parametrize("host", ["tcp://127.0.0.1:2375", "ssh://root@builder.example"])
 def test_an_engine_elsewhere_gets_no_entitlement(tmp_path: Path, host: str) -> None:
     """It would bind what lies at those paths of its own machine."""
-    (tmp_path / "etc/pki/entitlement").mkdir(parents=True)
+    _have(tmp_path, "etc/pki/entitlement/1.pem")
     engine = SolvingEngine()
     engine.host = host
     with pytest.raises(ProvisionError, match="subscription to Red Hat") as caught:

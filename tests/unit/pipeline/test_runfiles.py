@@ -1,6 +1,7 @@
 """The parts of a .run in the package store: made once, and again where one is lost."""
 
 import hashlib
+import os
 from pathlib import Path
 
 import pytest
@@ -62,8 +63,12 @@ def test_parts_are_made_once_and_lie_under_their_checksums(
     first = have_parts(settings, vendor.source, vendor.fetch)
     assert sorted(first) == ["files", "kernel-open", "layer"]
     assert {path.parent for path in first.values()} == {PackageStore(settings.state).files}
+    (index,) = PackageStore(settings.state).runfiles.iterdir()
+    os.utime(index, (0, 0))
     assert have_parts(settings, vendor.source, vendor.fetch) == first
     assert vendor.asked == 1
+    # Garbage collection goes by the time of use.
+    assert index.stat().st_mtime > 0
 
 
 @pytest.mark.parametrize("damaged", [True, False])

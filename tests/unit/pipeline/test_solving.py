@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from provision.distros import find_distro
-from provision.errors import NotFoundError, UsageError
+from provision.errors import ConfigError, NotFoundError, UsageError
 from provision.image.engine import Image
 from provision.image.rpm_base import RpmOrigin
 from provision.pin import BasePin
@@ -54,6 +54,44 @@ def test_an_index_has_to_be_signed_as_the_distro_does_it_or_as_is_said(
     (found,) = configured_repositories(settings, distro)
     assert found.is_signed == signed
     assert dict(found.keys) == {"own.asc": b"KEY"}
+
+
+def test_a_minor_release_is_one_of_its_release(tmp_path: Path) -> None:
+    """People write what os-release has."""
+    tables = "".join(
+        f'{_REPOSITORY.format(id="rocky")}version = "{version}"\n' for version in ("9.4", "8.10")
+    )
+    images = '[distros.rocky.base_images]\n"9.4" = "mine:9.4"\n"8.10" = "mine:8.10"\n'
+    settings = _host(tmp_path, tables + images)
+    (found,) = configured_repositories(settings, find_distro("rocky:9.4"))
+    assert found.id == "own"
+    assert base_request(settings, find_distro("rocky:9")).name == "mine:9.4"
+    assert base_request(settings, find_distro("rocky:10")).name == "rockylinux/rockylinux:10"
+    assert not configured_repositories(settings, find_distro("rocky:10"))
+
+
+def test_two_repositories_of_one_id_are_refused(tmp_path: Path) -> None:
+    """The second would take the first one's place, without a word."""
+    with pytest.raises(ConfigError) as caught:
+        _host(tmp_path, _REPOSITORY.format(id="rocky") * 2)
+    assert "distros.rocky" in str(caught.value.details)
+    assert "two repositories have the id 'own'" in str(caught.value.details)
+
+
+def test_keys_of_one_name_are_two_keys(tmp_path: Path) -> None:
+    names = ["/etc/pki/own.asc", "/etc/pki/other/own.asc", "/etc/pki/my own.asc"]
+    settings = _host(tmp_path, f"{_REPOSITORY.format(id='rocky')}keys = {names}\n")
+    (tmp_path / "etc/pki/other").mkdir()
+    for name in names[1:]:
+        (tmp_path / name.lstrip("/")).write_bytes(name.encode())
+    (found,) = configured_repositories(settings, find_distro("rocky:9"))
+    assert sorted(found.keys.values()) == [
+        b"/etc/pki/my own.asc",
+        b"/etc/pki/other/own.asc",
+        b"KEY",
+    ]
+    assert {"own.asc", "my_own.asc"} < set(found.keys)
+    assert not any(" " in name for name in found.keys)
 
 
 def test_a_base_image_is_made_from_the_repositories_that_are_named(tmp_path: Path) -> None:

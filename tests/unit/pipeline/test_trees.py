@@ -19,7 +19,7 @@ from provision.image.engine import Image
 from provision.image.packages import Closure, PackageStore
 from provision.image.solve_request import SolveRequest
 from provision.pin import BasePin, DistroPin, Pin
-from provision.pipeline import developer, resolution, solving
+from provision.pipeline import developer, resolution, solving, trees
 from provision.pipeline.pin_file import pin_document, read_pin
 from provision.pipeline.resolution import Resolved, Wanted, render_context
 from provision.pipeline.resolving import resolve_pin
@@ -185,6 +185,21 @@ def test_a_configuration_that_cannot_be_had_is_refused(
         _pin(settings)
 
 
+def test_a_damaged_or_endless_file_is_refused(
+    settings: Settings, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = gzip.compress(bytes(range(256)) * 4)
+    # In its head, in its content, and cut off.
+    for packed in (whole[:2] + b"\xff" + whole[3:], whole[:14] + b"\xff" * 9, whole[:-9]):
+        (root / "srv/Module.symvers").write_bytes(packed)
+        with pytest.raises(ProvisionError, match="is a damaged gzip file"):
+            _pin(settings)
+    monkeypatch.setattr(trees, "_LARGEST", 1 << 20)
+    (root / "srv/Module.symvers").write_bytes(gzip.compress(bytes((1 << 20) + 1)))
+    with pytest.raises(ProvisionError, match="more than 1 MiB"):
+        _pin(settings)
+
+
 def test_files_that_are_named_have_to_be_there(settings: Settings, root: Path) -> None:
     (root / "srv/Module.symvers").unlink()
     with pytest.raises(NotFoundError, match="which \\[\\[trees\\]\\] names"):
@@ -239,6 +254,52 @@ def test_flatcar_is_built_for_in_its_own_tree(settings: Settings, root: Path) ->
 def test_debians_packages_are_no_source_in_a_developer_container(settings: Settings) -> None:
     with pytest.raises(NotFoundError, match="source of 'v4l2loopback' is packages of Debian"):
         _resolved(settings, kernel="6.6.74-flatcar", distro="flatcar:4081.2.0")
+
+
+def _in_developer(settings: Settings, engine: FakeEngine, *, base: str | None = None) -> Pin:
+    wanted = Wanted("onload", kernel="6.6.74-flatcar", distro="flatcar:4081.2.0", base=base)
+    return resolve_pin(settings, lambda: engine, wanted).pin
+
+
+def test_a_release_that_is_known_is_built_in_the_image_that_base_makes(settings: Settings) -> None:
+    """Of 4081.2.0, and not of 4081, which is in the data of the distro."""
+    wish = developer.developer_request(settings, "flatcar:4081.2.0")
+    assert wish is not None
+    engine = FakeEngine()
+    with pytest.raises(NotFoundError, match="no base image 'flatcar-developer:4081") as caught:
+        _in_developer(settings, engine)
+    assert "provision base flatcar:4081.2.0" in str(caught.value.resolution)
+    # No registry has it: whoever gave it that name there is unknown.
+    assert not [call for call in engine.calls if call.startswith("pull")]
+    engine.have(replace(_BASE, tags=(wish.name, "mine:1")))
+    assert _in_developer(settings, engine).base.image == "flatcar-developer:4081.2.0"
+    assert _in_developer(settings, engine, base="mine:1").base.image == "mine:1"
+
+
+@pytest.mark.parametrize("version", ["", "../../etc", "4081/2", "4081.2.0 ", "latest"])
+def test_a_version_that_is_none_goes_into_no_path(settings: Settings, version: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        developer.developer_request(settings, f"flatcar:{version}")
+    assert "provision base flatcar:4081.2.0" in str(caught.value.resolution)
+
+
+def test_a_vendors_kernel_is_built_in_an_image_that_is_named(root: Path) -> None:
+    """With ``toolchain = "image"`` on a distro that is not Flatcar."""
+    tree = '[[trees]]\nkernels = "*"\nkind = "image"\ntoolchain = "image"\n'
+    path = root / "etc/provision/provision.toml"
+    path.write_text(tree)
+    (root / "etc/os-release").write_text("ID=debian\nVERSION_ID=12\n")
+    engine = FakeEngine()
+    engine.have(replace(_BASE, tags=("mine:1", "debian:bookworm")))
+    wanted = Wanted("onload", kernel="6.6.74-vendor")
+    with pytest.raises(NotFoundError, match="no image that has everything") as caught:
+        resolve_pin(load_settings(root), lambda: engine, wanted)
+    assert '[distros.debian] base_images = { "12" =' in str(caught.value.resolution)
+    by_option = resolve_pin(load_settings(root), lambda: engine, replace(wanted, base="mine:1"))
+    path.write_text(f'{tree}[distros.debian]\nbase_images = {{ "12" = "mine:1" }}\n')
+    by_setting = resolve_pin(load_settings(root), lambda: engine, wanted)
+    assert by_option.pin == by_setting.pin
+    assert by_setting.pin.base.image == "mine:1"
 
 
 def test_a_base_image_needs_no_data_of_the_distro(settings: Settings) -> None:

@@ -285,14 +285,18 @@ def test_nothing_known_about_a_version_is_said(index: ArchiveIndex) -> None:
     assert "another version" in (error.resolution or "")
 
 
-@pytest.mark.parametrize(
-    ("kernel", "architecture"), [("no kernel", "x86_64"), ("", "x86_64"), (KERNEL, "i686")]
-)
-def test_what_is_no_kernel_is_wrong_usage(
-    kernel: str, architecture: str, index: ArchiveIndex
-) -> None:
+@pytest.mark.parametrize("kernel", ["no kernel", ""])
+def test_what_is_no_kernel_is_wrong_usage(kernel: str, index: ArchiveIndex) -> None:
     with pytest.raises(UsageError, match="is no kernel release"):
-        pin(index, kernel=kernel, architecture=architecture)
+        pin(index, kernel=kernel)
+
+
+@pytest.mark.parametrize("architecture", ["i686", "armv7l"])
+def test_a_machine_that_nothing_is_built_for_is_named(
+    architecture: str, index: ArchiveIndex
+) -> None:
+    with pytest.raises(NotFoundError, match=f"'{architecture}' is not supported"):
+        pin(index, architecture=architecture)
 
 
 def test_user_space_of_another_version_is_named(index: ArchiveIndex) -> None:
