@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -248,21 +249,32 @@ def _local(folder: Path, draft: Path) -> Found:
 
 
 def _checkout(folder: Path, draft: Path) -> tuple[GitSource | None, str | None]:
-    """Return the commit of a git checkout, if it has one and an address that others can use."""
+    """Return the commit of a git checkout, if it has one and an address that others can use.
+
+    The settings in a checkout may name programs that git runs (filters, monitors): what compares
+    and packs is a copy, whose settings are git's own.
+    """
     if find_program("git") is None or not (folder / ".git").exists():
         return None, None
-    git = ["git", "-C", str(folder)]
-    commit = run([*git, "rev-parse", "HEAD"], why="pin the source", check=False)
-    remote = run([*git, "remote", "get-url", "origin"], why="pin the source", check=False)
-    changes = run([*git, "status", "--porcelain", "-uno"], why="pin the source", check=False)
+    ask = partial(run, why="pin the source", check=False)
+    here, copy = str(folder.resolve()), draft / "git"
+    head = ask(["git", "-C", here, "rev-parse", "HEAD"])
+    remote = ask(["git", "-C", here, "remote", "get-url", "origin"])
     match = _REMOTE.fullmatch(remote.stdout.strip())
+    copied = ask(["git", "clone", "--quiet", "--bare", "--no-local", "--", here, str(copy)])
+    if head.returncode or match is None or copied.returncode:
+        return None, None
+    git, commit = ["git", f"--git-dir={copy}"], head.stdout.strip()
+    read = ask([*git, "read-tree", commit])
+    status = ["status", "--porcelain", "-uno", "--ignore-submodules=all"]
+    changes = ask([*git, "-c", "core.bare=false", f"--work-tree={here}", *status])
     # A commit is not what was looked at where files were changed after it.
-    if commit.returncode != 0 or match is None or changes.stdout.strip():
+    if read.returncode or changes.returncode or changes.stdout.strip():
         return None, None
     tar = draft / "source.tar"
-    run([*git, "archive", "--format=tar", f"--output={tar}", "HEAD"], why="pin the source")
+    run([*git, "archive", "--format=tar", f"--output={tar}", commit], why="pin the source")
     url = f"https://{match['host']}/{match['path']}"
-    source = GitSource(url=url, commit=commit.stdout.strip(), sha256=sha256_file(tar))
+    source = GitSource(url=url, commit=commit, sha256=sha256_file(tar))
     return source, url.removesuffix(".git")
 
 

@@ -93,11 +93,15 @@ def test_a_checkout_is_pinned(
     (source / ".git").mkdir(parents=True)
     answers = {"rev-parse": f"{'a' * 40}\n", "remote": "git@example.org:maker/tool.git\n"}
 
+    ran: list[list[str]] = []
+
     def run(argv: list[str], **_more: object) -> Completed:
         for word in argv:
             if word.startswith("--output="):
                 Path(word.removeprefix("--output=")).write_bytes(b"tar")
-        return Completed(tuple(argv), 0, answers.get(argv[3], ""), "")
+        ran.append(argv)
+        said = next((text for word, text in answers.items() if word in argv), "")
+        return Completed(tuple(argv), 0, said, "")
 
     monkeypatch.setattr(importing, "run", run)
     monkeypatch.setattr(importing, "find_program", lambda name: name)
@@ -106,6 +110,9 @@ def test_a_checkout_is_pinned(
     assert f'commit = "{"a" * 40}"' in made.draft.text
     assert made.file is None
     assert len(looked_at) == 1
+    # A checkout's settings may name programs: what compares and packs looks at a copy.
+    inside = [argv for argv in ran if "-C" in argv]
+    assert {argv[3] for argv in inside} == {"rev-parse", "remote"}
     answers["status"] = " M dkms.conf\n"
     made = import_dkms(settings, lambda: None, ImportRequest(str(source), kernel=KERNEL))  # type: ignore[arg-type, return-value]  # as above
     assert "commit" not in made.draft.text
