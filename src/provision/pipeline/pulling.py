@@ -24,15 +24,20 @@ from provision.install.origin import mark_unsigned, newest_serial, note_serial, 
 from provision.install.store import adopt, drafted
 from provision.manifest import Manifest
 from provision.modules.verify import MANIFEST, Report, verify
+from provision.pin import DistroPin
 from provision.pipeline.artifacts import Stored, finish_draft, verify_path
+from provision.pipeline.following import follow
 from provision.pipeline.registry import Connect, Consent, Sought, connect, seek
 from provision.pipeline.resolution import Wanted, own_kernel
 from provision.pipeline.resolving import distro_of_kernel
 from provision.pipeline.settings import Settings
 from provision.pipeline.signing import is_signed_here
 from provision.progress import Note, Progress, silent
+from provision.recipe import Recipe
 from provision.registry.images import Trusted, unpack_layers
 from provision.registry.signature import UntrustedError
+from provision.releases import known_branches, today
+from provision.upstream import CHANNELS
 
 # What all members of an artifact image's layers lie in.
 _FOLDER = "opt"
@@ -85,8 +90,15 @@ def look_for(
     addresses = settings.config.registry.addresses
     found = None
     if addresses and how != "always":
-        sought = _sought(settings, wanted)
-        found = seek(settings, sought, consent, connected=connected, progress=progress)
+        sought = _sought(settings, wanted, progress)
+        found = seek(
+            settings,
+            sought,
+            consent,
+            accept=lambda trusted: check_age(settings, trusted, consent),
+            connected=connected,
+            progress=progress,
+        )
     if found is None and how == "never":
         raise NotFoundError(
             f"No registry has {wanted.driver} for {wanted.kernel or 'the kernel that runs'}"
@@ -97,10 +109,11 @@ def look_for(
     return found
 
 
-def _sought(settings: Settings, wanted: Wanted) -> Sought:
+def _sought(settings: Settings, wanted: Wanted, progress: Progress) -> Sought:
     facts = read_facts(settings.root)
     kernel = wanted.kernel or own_kernel(settings, facts)
-    entry = settings.catalogue.entry(wanted.driver)
+    recipe = settings.catalogue.entry(wanted.driver).recipe
+    distro = None
     try:
         distro = distro_of_kernel(settings, kernel, wanted.distro)
         name = f"{distro.id}:{distro.version}"
@@ -109,13 +122,35 @@ def _sought(settings: Settings, wanted: Wanted) -> Sought:
         name = wanted.distro or f"{facts.distro.id}:{facts.distro.version}"
     return Sought(
         driver=wanted.driver,
-        version=wanted.version,
-        flavour=wanted.flavour or entry.recipe.default_flavour,
+        version=None if wanted.version == "latest" else wanted.version,
+        flavour=wanted.flavour or recipe.default_flavour,
         kernel=kernel,
         distro=name,
         architecture=machine(settings.root),
         prefer=wanted.prefer,
+        branches=_branches(settings, recipe, wanted, distro, progress),
     )
+
+
+def _branches(
+    settings: Settings,
+    recipe: Recipe,
+    wanted: Wanted,
+    distro: DistroPin | None,
+    progress: Progress,
+) -> tuple[str, ...] | None:
+    """Return the branches of the kind that is asked for (``lts``); None: no kind is.
+
+    A host that builds nothing asks no vendor: it has what the recipe says.
+    """
+    if wanted.version not in CHANNELS:
+        return None
+    if distro is None or settings.config.policy.build == "never":
+        return known_branches(recipe.upstream, ()).followed(wanted.version, today())
+    chosen, driver = wanted.prefer, wanted.driver
+    return follow(
+        settings, driver, wanted.version, distro, chosen=chosen, progress=progress
+    ).branches
 
 
 def store_pulled(
