@@ -192,10 +192,13 @@ def store_pulled(
 
     def fill(draft: Path) -> None:
         _unpack(trusted, draft, progress)
-        if trusted.verified is None:
-            mark_unsigned(draft, str(trusted.image.reference))
         name = str(trusted.image.reference)
-        finish_draft(settings, draft, pin.digest, name, layout, progress=progress)
+        signs = trusted.verified is not None
+        if not signs:
+            mark_unsigned(draft, name)
+            if settings.config.signing.key is not None:
+                progress(Note(f"This host's key does not sign the modules of {name}: unsigned"))
+        finish_draft(settings, draft, pin.digest, name, layout, signs=signs, progress=progress)
 
     with drafted(layout, pin.short_digest, fill) as draft, changing(layout, progress):
         # A second pull may have been faster, with a newer one.
@@ -264,7 +267,7 @@ def _entry_that_serves(
     if trusted.verified is not None and unsigned_reference(entry) is not None:
         progress(Note(f"{entry} came from an unsigned image; pulling it again"))
         return None
-    if not is_signed_here(settings, entry, report.manifest):
+    if trusted.verified is not None and not is_signed_here(settings, entry, report.manifest):
         progress(Note(f"{entry} is not signed with this host's key; pulling it again"))
         return None
     return report.manifest

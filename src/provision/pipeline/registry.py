@@ -154,6 +154,7 @@ def examine(
     check = _check(settings, client, wanted, consent, name)
     trusted = find(client, wanted["architecture"], examine=check)
     facts = facts_of(trusted.image.pin, 0)
+    _same_rules(settings, trusted, consent, name)
     wrong = {k: v for k, v in wanted.items() if getattr(facts, k) != v}
     says = read_tag(reference.tag or "", [facts.flavour])
     if (driver or says) and tag_of(trusted.image.pin).text != reference.tag:
@@ -180,6 +181,31 @@ def _check(
         return None
     keys = load_keys(consent.public_key or _keys(settings, rule, repository))
     return lambda digest: verify(client, digest, keys, wanted, oldest=rule.oldest)
+
+
+def _same_rules(settings: Settings, trusted: Trusted, consent: Consent, driver: str) -> None:
+    """See that an image was examined by the rules of its own driver.
+
+    Args:
+        settings: The host.
+        trusted: The image.
+        consent: What the caller allows.
+        driver: The driver by whose rules it was examined: only a name until then.
+
+    Raises:
+        UntrustedError: It is another driver's, for which other signatures count.
+    """
+    if consent.insecure or consent.public_key is not None:
+        return
+    reference, own = trusted.image.reference, trusted.image.pin.driver.name
+    repository = f"{reference.registry}/{reference.repository}"
+    trust = settings.config.trust
+    if trust.rule(repository, own) != trust.rule(repository, driver):
+        raise UntrustedError(
+            f"'{reference}' is refused: it is an image of {own}, and it was examined by the rules"
+            f" of '{driver}' in place of the rules of '{own}' in provision.toml.",
+            resolution=f"Have it pushed to a repository that is called '{own}'.",
+        )
 
 
 def _keys(settings: Settings, rule: TrustRule, repository: str) -> Path:

@@ -133,3 +133,19 @@ def test_the_newest_of_a_registry_is_left_alone(
     result = ready.apply(update=True)
     assert [one.result for one in result.outcomes] == [f"{OLDER} is the newest"]
     assert len(registry.wanted) == 1
+
+
+def test_an_older_version_of_a_registry_replaces_nothing_unasked(
+    ready: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have been signed later, or what serves was built here, which has no serial."""
+    registry = Registry(ready, monkeypatch)
+    digest = ready.layout.linked(ready.layout.current)
+    registry.pin = make_pin(version="0.9")
+    update_state(ready.layout, lambda s: s.updated(KERNEL, replace(s.of(KERNEL), inputs="others")))
+    result = ready.apply()
+    assert "which is older" in str(result.outcomes[0].error)
+    assert ready.layout.linked(ready.layout.current) == digest
+    result = ready.apply(allow_downgrade=True, retry=True)
+    assert result.outcomes[0].error is None
+    assert ready.layout.linked(ready.layout.current) != digest

@@ -21,6 +21,7 @@ from provision.install.layout import Layout
 from provision.install.origin import newest_serial, note_serial, unsigned_reference
 from provision.modules.verify import verify as verify_artifact
 from provision.pin import Pin
+from provision.pipeline import artifacts, pulling
 from provision.pipeline.obtaining import obtain_pulled
 from provision.pipeline.pulling import DowngradeError, look_for, store_pulled, verify_pulled
 from provision.pipeline.registry import (
@@ -194,6 +195,25 @@ def test_what_is_unsigned_is_marked_where_it_is_allowed(
     assert unsigned_reference(entry) is None
 
 
+def test_the_hosts_key_signs_nothing_that_is_unsigned(
+    registry: MemoryRegistry, tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signed: list[Path] = []
+    monkeypatch.setattr(artifacts, "sign_entry", lambda _, entry, *_1, **_2: signed.append(entry))
+    have(registry, tmp_path, signed=False)
+    consent = Consent(insecure=True)
+    store_pulled(settings, found(settings, registry, consent=consent), consent)
+    assert signed == []
+    # Nor is it pulled again for the lack of a signature that it does not get.
+    monkeypatch.setattr(pulling, "is_signed_here", lambda *_: False)
+    assert not store_pulled(
+        settings, found(settings, registry, consent=consent), consent
+    ).stored.added
+    have(registry, tmp_path)
+    store_pulled(settings, found(settings, registry), DEFAULT)
+    assert len(signed) == 1
+
+
 def test_a_damaged_artifact_leaves_nothing(
     settings: Settings, registry: MemoryRegistry, tmp_path: Path
 ) -> None:
@@ -316,6 +336,34 @@ def test_rules_for_a_registry_or_driver_come_first(tmp_path: Path) -> None:
     }
     for (repository, driver), keys in rules.items():
         assert trust.rule(repository, driver).keys == keys
+
+
+@pytest.mark.parametrize("name", ["toy", "demo"])
+def test_the_rules_of_another_driver_do_not_count(
+    settings: Settings, registry: MemoryRegistry, tmp_path: Path, name: str
+) -> None:
+    """By its repository's name, the image is of a driver that everybody may sign for."""
+    have(registry, tmp_path, tag="tested", signed=False)
+    (tmp_path / "host/etc/provision/trust.d/demo.pub").write_bytes(public_pem(OTHER))
+    trust = TrustConfig(
+        keys="/etc/provision/trust.d",
+        drivers={"toy": TrustRule(insecure=True), "demo": TrustRule(keys="/etc/demo.pub")},
+    )
+    host = configured(tmp_path, trust)
+    (tmp_path / "host/etc/demo.pub").write_bytes(public_pem(OTHER))
+
+    def alike(asked: Asked) -> Answer | None:
+        return registry.answer(replace(asked, url=asked.url.replace("drivers/toy", "drivers/demo")))
+
+    registry.handlers.append(alike)
+    client = connected(registry)(host, parse_reference(f"{ADDRESS}/{name}:tested"))
+    with pytest.raises(UntrustedError) as caught:
+        examine(host, client, {}, DEFAULT)
+    assert ("rules of 'demo'" in caught.value.message) == (name == "toy")
+    if name == "toy":
+        # Who says so himself decides.
+        assert examine(host, client, {}, Consent(insecure=True)).verified is None
+    del settings
 
 
 def test_a_registry_without_keys_is_an_error(registry: MemoryRegistry, tmp_path: Path) -> None:
