@@ -357,9 +357,39 @@ def test_an_upload_goes_nowhere_else(registry: MemoryRegistry) -> None:
     assert [one.method for one in registry.asked[asked:]] == ["HEAD"]
     away = Answer(202, headers={"Location": "https://evil.example/upload"})
     registry.handlers.append(lambda asked: away if asked.method == "POST" else None)
-    with pytest.raises(ProvisionError, match=r"'evil\.example', which is another host"):
+    with pytest.raises(ProvisionError, match=r"evil\.example/upload', which is another host"):
         registry.client().put_blob(b"other")
     assert {one.host for one in registry.asked} == {HOST}
+
+
+@pytest.mark.parametrize("location", ["https://[::1", "//[", "", "ftp://registry.example/x"])
+def test_an_address_for_uploads_that_is_none(registry: MemoryRegistry, location: str) -> None:
+    answer = Answer(202, headers={"Location": location})
+    registry.handlers.append(lambda asked: answer if asked.method == "POST" else None)
+    if location:
+        with pytest.raises(ProvisionError, match="wants an upload to go to"):
+            registry.client().put_blob(b"other")
+    else:
+        registry.client().put_blob(b"other")
+    assert {one.host for one in registry.asked} == {HOST}
+
+
+def test_a_next_page_that_is_nowhere(registry: MemoryRegistry) -> None:
+    link = '<https://[evil/?last=1>; rel="next"'
+    answers = [Answer(200, b'{"tags":["2"]}'), Answer(200, b'{"tags":["1"]}', {"Link": link})]
+    registry.handlers.append(lambda _asked: answers.pop())
+    assert registry.client().tags() == ("1", "2")
+    assert {asked.host for asked in registry.asked} == {HOST}
+
+
+def test_a_range_with_too_many_digits_begins_again(
+    registry: MemoryRegistry, tmp_path: Path
+) -> None:
+    headers = {"Content-Range": f"bytes {'0' * 5000}5000-9/*"}
+    answers = [Answer(200, BLOB), Answer(206, b"", headers), Answer(200, BLOB[:5000])]
+    registry.handlers.append(lambda _asked: answers.pop())
+    registry.client().download(descriptor(BLOB), tmp_path / "blob")
+    assert (tmp_path / "blob").read_bytes() == BLOB
 
 
 def test_what_the_registry_says_of_a_failure_is_shown(registry: MemoryRegistry) -> None:
