@@ -30,6 +30,11 @@ class PasswordSource:
     password_file: Path | None
     password_fd: int | None
 
+    @property
+    def is_given(self) -> bool:
+        """Whether it comes from a file or descriptor."""
+        return self.password_file is not None or self.password_fd is not None
+
     def read(self, question: str, *, confirm: bool = False) -> bytes:
         """Return the password.
 
@@ -65,11 +70,15 @@ class KeyOptions:
         Raises:
             As ``open_signer`` and ``PasswordSource.read``.
         """
-        if self.key is None:
-            return configured_signer(settings)
         source = PasswordSource(self.password_file, self.password_fd)
         question = "Password or PIN of the key"
-        return open_signer(self.key, lambda: source.read(question), root=settings.root)
+        if self.key is not None:
+            return open_signer(self.key, lambda: source.read(question), root=settings.root)
+        # What was given comes first, then provision.toml, then whoever is at the terminal.
+        has_file = settings.config.registry.sign_password_file is not None
+        if source.is_given or (sys.stdin.isatty() and not has_file):
+            return configured_signer(settings, lambda: source.read(question))
+        return configured_signer(settings)
 
 
 _OPTIONS = (

@@ -187,7 +187,10 @@ def store_pulled(
     if is_there and not must_replace:
         manifest = _entry_that_serves(settings, layout, entry, trusted, progress)
         if manifest is not None:
-            _note_age(settings, trusted)
+            with changing(layout, progress):
+                # A second pull may have been faster, with a newer one.
+                check_age(settings, trusted, consent)
+                _write_age(layout, trusted)
             return Pulled(Stored(manifest, entry, added=False), 0.0)
 
     def fill(draft: Path) -> None:
@@ -271,12 +274,6 @@ def _entry_that_serves(
         progress(Note(f"{entry} is not signed with this host's key; pulling it again"))
         return None
     return report.manifest
-
-
-def _note_age(settings: Settings, trusted: Trusted) -> None:
-    layout = Layout(settings.root, trusted.image.pin.driver.name)
-    with changing(layout):
-        _write_age(layout, trusted)
 
 
 def _write_age(layout: Layout, trusted: Trusted) -> None:

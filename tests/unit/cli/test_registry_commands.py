@@ -211,6 +211,26 @@ def test_sign_needs_a_key(call: Call, host: Path, registry: MemoryRegistry) -> N
     assert registry.asked == []
 
 
+def test_a_configured_key_takes_the_password_that_is_given(
+    call: Call, host: Path, registry: MemoryRegistry, tmp_path: Path
+) -> None:
+    made = make_keys(call, tmp_path)
+    (host / "etc/provision").mkdir(parents=True, exist_ok=True)
+    Path(made["private"]).rename(host / "etc/provision/fleet.key")
+    toml = '[registry]\nsign_key = "/etc/provision/fleet.key"\n'
+    write(host / "etc/provision/provision.toml", toml.encode())
+    words = ("sign", NAME, "--root", host, "--json")
+    refused = call(*words)
+    assert refused.code == 1
+    assert "sign_password_file" in refused.document["error"]["resolution"]
+    assert registry.asked == []
+    assert call(*words, "--password-file", tmp_path / "password").code == 0
+    write(host / "etc/provision/fleet.password", b"a password\n")
+    more = toml + 'sign_password_file = "/etc/provision/fleet.password"\n'
+    write(host / "etc/provision/provision.toml", more.encode())
+    assert call(*words).code == 0
+
+
 def test_push_signs_what_it_pushed_and_nothing_else(
     call: Call, host: Path, registry: MemoryRegistry, engine: FakeEngine, tmp_path: Path
 ) -> None:

@@ -264,6 +264,25 @@ def test_an_older_artifact_is_refused_unless_it_is_allowed(
     store_pulled(settings, before, DEFAULT, must_replace=True)
 
 
+def test_a_slower_pull_does_not_forget_the_newer_one(
+    settings: Settings, registry: MemoryRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    have(registry, tmp_path, serial=SERIAL)
+    trusted = found(settings, registry)
+    store_pulled(settings, trusted, DEFAULT)
+    layout, target = Layout(settings.root, "demo"), f"debian:12 {KERNEL} x86_64"
+
+    def meanwhile(*_: object, **__: object) -> bool:
+        # While an entry is looked at, another command takes a newer artifact.
+        note_serial(layout, target, SERIAL + 60)
+        return True
+
+    monkeypatch.setattr(pulling, "is_signed_here", meanwhile)
+    with pytest.raises(DowngradeError):
+        store_pulled(settings, trusted, DEFAULT)
+    assert newest_serial(layout, target) == SERIAL + 60
+
+
 def test_what_is_for_another_kernel_is_no_downgrade(
     settings: Settings, registry: MemoryRegistry, tmp_path: Path
 ) -> None:

@@ -56,6 +56,25 @@ def test_only_this_machine_is_spoken_to_without_tls_unasked(
     assert registry.asked[0].url == f"{scheme}://{host}/v2/x/manifests/1"
 
 
+@pytest.mark.parametrize(
+    ("host", "is_direct"), [("127.0.0.1:5000", True), ("registry.example", False)]
+)
+def test_this_machine_is_not_behind_a_proxy(
+    registry: MemoryRegistry, monkeypatch: pytest.MonkeyPatch, host: str, *, is_direct: bool
+) -> None:
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.setenv(name, "http://proxy.example:3128")
+    client = registry.client(f"{host}/x:1")
+    assert client.transport.session is not None
+    client.transport.session.trust_env = True
+    with pytest.raises(NotFoundError):
+        client.manifest("1")
+    proxied = "http://proxy.example:3128" in str(registry.proxies)
+    assert proxied is not is_direct
+
+
 def asking_for_tokens(
     registry: MemoryRegistry, realm: str, token: object = SECRET.username
 ) -> None:
