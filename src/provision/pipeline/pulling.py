@@ -143,7 +143,7 @@ def _branches(
 
     A host that builds nothing asks no vendor: it has what the recipe says.
     """
-    if wanted.version not in CHANNELS:
+    if wanted.version is None or wanted.version not in CHANNELS:
         return None
     if distro is None or settings.config.policy.build == "never":
         return known_branches(recipe.upstream, ()).followed(wanted.version, today())

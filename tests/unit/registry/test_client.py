@@ -416,3 +416,11 @@ def test_what_the_registry_says_of_a_failure_is_shown(registry: MemoryRegistry) 
     with pytest.raises(ProvisionError, match="answered 418") as caught:
         registry.client().manifest("1")
     assert "short and stout" in (caught.value.details or "")
+
+
+def test_a_registry_does_not_write_on_the_terminal(registry: MemoryRegistry) -> None:
+    said = b"\x1b]0;owned\x07\x1b[2J\x1b[31mred\x1b[0m\r\nOK \xe2\x80\xaegnp\tend\x9b"
+    registry.handlers.append(lambda _asked: Answer(418, said))
+    with pytest.raises(ProvisionError) as caught:
+        registry.client().manifest("1")
+    assert caught.value.details == "?]0;owned??[2Jred\nOK ?gnp\tend\ufffd"
