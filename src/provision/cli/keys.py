@@ -64,6 +64,18 @@ class KeyOptions:
     password_file: Path | None
     password_fd: int | None
 
+    def check(self, *, signs: bool) -> None:
+        """See that a key is only given where something is signed.
+
+        Raises:
+            UsageError: Nothing is.
+        """
+        if not signs and (self.key, self.password_file, self.password_fd) != (None, None, None):
+            raise UsageError(
+                "A key or its password is given, and nothing is to be signed.",
+                resolution="Give --sign too, or leave the key out.",
+            )
+
     def signer(self, settings: Settings) -> Signer:
         """Return what signs: the key that was given, or that of provision.toml.
 

@@ -253,6 +253,28 @@ def test_push_signs_what_it_pushed_and_nothing_else(
     assert "it is not the image that was pushed" in refused.document["error"]["message"]
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("drivers/demo:1",), "no name of an image in a registry"),
+        (("demo",), "no name of an image in a registry"),
+        (("",), "no name of an image in a registry"),
+        ((f"{ADDRESS}/demo:1@sha256:{'0' * 64}",), "has a digest in it"),
+        ((NAME, "--key", "/none.key"), "nothing is to be signed"),
+    ],
+)
+def test_nothing_is_pushed_to_where_nobody_meant(
+    call: Call, host: Path, engine: FakeEngine, words: tuple[str, ...], said: str
+) -> None:
+    """An engine takes a name without a host for one of a public registry."""
+    more = ("--root", host, "--json")
+    for command in (("push", PIN.image, *words), ("build", "demo", "--push", *words)):
+        refused = call(*command, *more)
+        assert refused.code == 2
+        assert said in refused.document["error"]["message"]
+    assert engine.calls == []
+
+
 def test_push_takes_artifact_images_only(call: Call, host: Path, engine: FakeEngine) -> None:
     engine.have(Image("sha256:7", ("busybox:1",), labels={PIN_LABEL: "{}"}))
     refused = call("push", "busybox:1", "r.example/x:1", "--root", host, "--json")
