@@ -181,6 +181,9 @@ class Executor:
             if failure.reason not in {"build", "compile"}:
                 return failure
             failure = replace(failure, final=False)
+        elif failure.reason == "compile" and self.preparer.asks_registries:
+            # Somebody may push one that was built with a patch.
+            failure = replace(failure, final=False)
         name = "failure" if is_preparing else "load_failure"
         try:
             self._update(action, **{name: failure})

@@ -176,7 +176,18 @@ def test_build(call: Call, host: Path, engine: FakeEngine, monkeypatch: pytest.M
 
     monkeypatch.setattr(build, "build_image", fake)
     engine.conversation = [{"aux": {"Digest": "sha256:9"}}]
-    words = ("build", "demo", "--root", host, "--jobs", "3", "--network", "host", "--push", "r.example/d:1")
+    words = (
+        "build",
+        "demo",
+        "--root",
+        host,
+        "--jobs",
+        "3",
+        "--network",
+        "host",
+        "--push",
+        "r.example/d:1",
+    )
     document = call(*words, "--json").document
     assert how == [BuildSettings(jobs=3)]
     assert document["image"] == pin.image
