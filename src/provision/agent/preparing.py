@@ -78,12 +78,6 @@ class Preparer:
         """
         return open_engine(self.settings)
 
-    @property
-    def asks_registries(self) -> bool:
-        """Whether an artifact that can't be built here may come from elsewhere."""
-        config = self.settings.config
-        return bool(config.registry.addresses) and config.policy.build != "always"
-
     def close(self) -> None:
         """Give the engine's connections back, if there are any."""
         if "engine" in vars(self):

@@ -86,10 +86,9 @@ def look_for(
         UntrustedError: What a registry has is not signed as it has to be.
         ProvisionError: provision.toml does not say whom to trust, or a key is none.
     """
-    how = settings.config.policy.build
     addresses = settings.config.registry.addresses
     found = None
-    if addresses and how != "always":
+    if asks_registries(settings):
         sought = _sought(settings, wanted, progress)
         found = seek(
             settings,
@@ -99,7 +98,7 @@ def look_for(
             connected=connected,
             progress=progress,
         )
-    if found is None and how == "never":
+    if found is None and settings.config.policy.build == "never":
         raise NotFoundError(
             f"No registry has {wanted.driver} for {wanted.kernel or 'the kernel that runs'}"
             f' ({", ".join(addresses) or "none is set"}), and [policy] build = "never".',
@@ -107,6 +106,11 @@ def look_for(
             ' here: [policy] build = "fallback" in /etc/provision/provision.toml.',
         )
     return found
+
+
+def asks_registries(settings: Settings) -> bool:
+    """Return whether an artifact may come from a registry."""
+    return bool(settings.config.registry.addresses) and settings.config.policy.build != "always"
 
 
 def _sought(settings: Settings, wanted: Wanted, progress: Progress) -> Sought:

@@ -164,7 +164,7 @@ def test_what_does_not_compile_here_is_looked_for_again(
     host.configure(text + ('[registry]\naddress = "r.example/d"\n' if address else ""))
     message = SourceError("demo.c", 1, "no")
     host.broken[KERNEL] = BuildError(
-        "it does not compile", resolution=None, details=None, source_errors=[message]
+        "it does not compile", resolution="patch it", details="no", source_errors=[message]
     )
     assert host.apply().status.state == "failed"
     failure = load_state(host.layout).of(KERNEL).failure
