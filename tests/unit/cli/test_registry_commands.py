@@ -6,6 +6,7 @@ import base64
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +132,20 @@ def test_search_lists_what_hosts_look_for(
     assert "it has no signature" in call(*words, "--verify").out
     assert call(*words, "--kernel", "6.6", "--json").document["images"] == []
     assert "no image that hosts" in call(*words, "--kernel", "6.6").out
+
+
+def test_search_has_one_line_for_what_is_refused_twice(
+    call: Call, host: Path, signed: MemoryRegistry, tmp_path: Path
+) -> None:
+    other = make_pin(version="9.9")
+    digest = signed.have_image(other, [layer_of(tmp_path / "artifact")], tag_of(other).text)
+    facts = facts_of(other, 1_790_000_000)
+    signed.sign(digest, facts, new_key())
+    signed.sign(digest, replace(facts, architecture="aarch64"), KEY)
+    lines = call("search", "demo", "--root", host, "--verify").out.splitlines()
+    (line,) = [line for line in lines if "9.9" in line]
+    assert "by none of the keys" in line
+    assert "; architecture: x86_64 was asked for" in line
 
 
 def test_search_needs_a_registry(call: Call, host: Path) -> None:
