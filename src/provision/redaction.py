@@ -1,7 +1,8 @@
-"""Takes secrets out of what is shown, logged or written down.
+"""Takes out of what is shown, logged or written down: secrets, and what a terminal would obey.
 
 An address with a password in it is a legitimate setting (a mirror's), and errors name addresses.
-They are read by every user: on a terminal, in the journal, in the status.
+They are read by every user: on a terminal, in the journal, in the status. And errors quote servers
+and programs, which could move the cursor, or write over what stands before.
 """
 
 from __future__ import annotations
@@ -22,7 +23,18 @@ _SECRET = re.compile(
     re.IGNORECASE,
 )
 
+# Colours and the ends of lines of other systems go without a trace.
+_HARMLESS = re.compile(r"\x1b\[[0-9;]*m|\r(?=\n)")
+# All other control characters but the tab and the end of a line, and those that turn the direction
+# of writing (https://www.unicode.org/reports/tr36/#Bidirectional_Text_Spoofing).
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
 
 def redact(text: str) -> str:
-    """Return a text without the PINs of PKCS#11 URIs, and the passwords and tokens of addresses."""
+    """Return a text that any user may see on any terminal.
+
+    It is without the PINs of PKCS#11 URIs, the passwords and tokens of addresses, and control
+    characters, in whose place stands a question mark.
+    """
+    text = _CONTROL.sub("?", _HARMLESS.sub("", text))
     return _SECRET.sub(lambda found: f"{found[found.lastindex or 0]}***", text)

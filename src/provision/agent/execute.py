@@ -26,6 +26,7 @@ from provision.modules.loading import load, unload
 from provision.modules.verify import MANIFEST
 from provision.pipeline.artifacts import activate_entry, retire
 from provision.pipeline.devices import collect_loaded, unloading
+from provision.pipeline.pulling import asks_registries
 from provision.progress import Note, Progress
 
 
@@ -180,6 +181,9 @@ class Executor:
             # remembering, and not for ever: there may be an even newer one.
             if failure.reason not in {"build", "compile"}:
                 return failure
+            failure = replace(failure, final=False)
+        elif failure.reason == "compile" and asks_registries(self.preparer.settings):
+            # Somebody may push one that was built with a patch.
             failure = replace(failure, final=False)
         name = "failure" if is_preparing else "load_failure"
         try:

@@ -132,8 +132,8 @@ class Preparer:
         Raises:
             RejectedError: It is one that was rolled back from.
             UntrustedError: It is not signed as it has to be.
-            ProvisionError: It can't be had, and nothing is built here; or provision.toml does not
-                say whom to trust.
+            ProvisionError: It can't be had, and nothing is built here; it is older than what
+                serves; or provision.toml does not say whom to trust.
         """
         consent = Consent(allow_downgrade=self.mode.allow_downgrade)
         wanted = self._wanted(driver, action)
@@ -144,6 +144,9 @@ class Preparer:
         if self.mode.update and slot.is_current and not _is_newer(pin, slot):
             self._forget_failure(action)
             return _stays(pin, slot)
+        if not self.mode.allow_downgrade:
+            # A serial says when something was signed: an old version may be signed again.
+            self._refuse_older(driver, action, slot, pin)
         if pin.short_digest in slot.rejected and not self.mode.retry:
             raise _rejected(pin.short_digest, driver, action)
         is_damaged = not slot.is_whole and slot.digest == pin.short_digest

@@ -30,6 +30,11 @@ class PasswordSource:
     password_file: Path | None
     password_fd: int | None
 
+    @property
+    def is_given(self) -> bool:
+        """Whether it comes from a file or descriptor."""
+        return self.password_file is not None or self.password_fd is not None
+
     def read(self, question: str, *, confirm: bool = False) -> bytes:
         """Return the password.
 
@@ -59,17 +64,33 @@ class KeyOptions:
     password_file: Path | None
     password_fd: int | None
 
+    def check(self, *, signs: bool) -> None:
+        """See that a key is only given where something is signed.
+
+        Raises:
+            UsageError: Nothing is.
+        """
+        if not signs and (self.key, self.password_file, self.password_fd) != (None, None, None):
+            raise UsageError(
+                "A key or its password is given, and nothing is to be signed.",
+                resolution="Give --sign too, or leave the key out.",
+            )
+
     def signer(self, settings: Settings) -> Signer:
         """Return what signs: the key that was given, or that of provision.toml.
 
         Raises:
             As ``open_signer`` and ``PasswordSource.read``.
         """
-        if self.key is None:
-            return configured_signer(settings)
         source = PasswordSource(self.password_file, self.password_fd)
         question = "Password or PIN of the key"
-        return open_signer(self.key, lambda: source.read(question), root=settings.root)
+        if self.key is not None:
+            return open_signer(self.key, lambda: source.read(question), root=settings.root)
+        # What was given comes first, then provision.toml, then whoever is at the terminal.
+        has_file = settings.config.registry.sign_password_file is not None
+        if source.is_given or (sys.stdin.isatty() and not has_file):
+            return configured_signer(settings, lambda: source.read(question))
+        return configured_signer(settings)
 
 
 _OPTIONS = (

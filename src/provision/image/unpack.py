@@ -67,6 +67,9 @@ class Unpacker:
             return
         if path in self._folders or path in self._files:
             raise _refused(member.name, "is there twice")
+        if member.issparse():
+            # Some bytes of it would fill any disk.
+            raise _refused(member.name, "is a file with holes")
         self._make_folders(path.parent)
         if member.isreg():
             self._file(archive, member, path)

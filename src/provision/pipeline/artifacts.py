@@ -265,6 +265,7 @@ def finish_draft(
     name: str,
     layout: Layout,
     *,
+    signs: bool = True,
     progress: Progress = silent,
 ) -> Manifest:
     """Verify, sign and label what an image held, before it becomes an entry of the store.
@@ -275,6 +276,7 @@ def finish_draft(
         pin_digest: What the image says that its Pin is.
         name: The image.
         layout: The driver's places.
+        signs: Whether the host's key may sign it: it was built here, or its origin was verified.
         progress: Told what is done.
 
     Raises:
@@ -282,7 +284,8 @@ def finish_draft(
     """
     report = verify(draft, pin_label=pin_digest, on_bytes=_verifying(progress))
     manifest = report.require_whole(f"The image '{name}'")
-    sign_entry(settings, draft, manifest, progress=progress)
+    if signs:
+        sign_entry(settings, draft, manifest, progress=progress)
     label_entry(draft, manifest, layout)
     return manifest
 

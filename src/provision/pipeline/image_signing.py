@@ -139,11 +139,16 @@ def open_signer(key: str, password: Password, *, root: Path = Path("/")) -> Sign
     return signer
 
 
-def configured_signer(settings: Settings) -> Signer:
+def configured_signer(settings: Settings, password: Password | None = None) -> Signer:
     """Return what signs what this host builds and pushes.
 
+    Args:
+        settings: The host.
+        password: Asked for when the key takes one; None: the file that provision.toml names.
+
     Raises:
-        As ``open_signer``; ProvisionError: provision.toml names no key.
+        As ``open_signer``; ProvisionError: provision.toml names no key, or not where the password
+            is that it takes.
     """
     registry = settings.config.registry
     if registry.sign_key is None:
@@ -153,12 +158,17 @@ def configured_signer(settings: Settings) -> Signer:
         )
     key = registry.sign_key
     path = key if key.startswith(_SCHEME) else str(in_root(settings.root, key))
-    file = registry.sign_password_file
-    return open_signer(
-        path,
-        lambda: read_password(in_root(settings.root, file)) if file else b"",
-        root=settings.root,
-    )
+
+    def configured() -> bytes:
+        if registry.sign_password_file is None:
+            raise ProvisionError(
+                f"The key '{key}' takes a password, and provision.toml does not say where it is.",
+                resolution="Write it into a file that only root reads, and name that: [registry]"
+                ' sign_password_file = "/etc/provision/fleet.password".',
+            )
+        return read_password(in_root(settings.root, registry.sign_password_file))
+
+    return open_signer(path, password or configured, root=settings.root)
 
 
 def read_password(path: Path) -> bytes:

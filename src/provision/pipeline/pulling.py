@@ -24,15 +24,20 @@ from provision.install.origin import mark_unsigned, newest_serial, note_serial, 
 from provision.install.store import adopt, drafted
 from provision.manifest import Manifest
 from provision.modules.verify import MANIFEST, Report, verify
+from provision.pin import DistroPin
 from provision.pipeline.artifacts import Stored, finish_draft, verify_path
+from provision.pipeline.following import follow
 from provision.pipeline.registry import Connect, Consent, Sought, connect, seek
 from provision.pipeline.resolution import Wanted, own_kernel
 from provision.pipeline.resolving import distro_of_kernel
 from provision.pipeline.settings import Settings
 from provision.pipeline.signing import is_signed_here
 from provision.progress import Note, Progress, silent
+from provision.recipe import Recipe
 from provision.registry.images import Trusted, unpack_layers
 from provision.registry.signature import UntrustedError
+from provision.releases import known_branches, today
+from provision.upstream import CHANNELS
 
 # What all members of an artifact image's layers lie in.
 _FOLDER = "opt"
@@ -81,13 +86,19 @@ def look_for(
         UntrustedError: What a registry has is not signed as it has to be.
         ProvisionError: provision.toml does not say whom to trust, or a key is none.
     """
-    how = settings.config.policy.build
     addresses = settings.config.registry.addresses
     found = None
-    if addresses and how != "always":
-        sought = _sought(settings, wanted)
-        found = seek(settings, sought, consent, connected=connected, progress=progress)
-    if found is None and how == "never":
+    if asks_registries(settings):
+        sought = _sought(settings, wanted, progress)
+        found = seek(
+            settings,
+            sought,
+            consent,
+            accept=lambda trusted: check_age(settings, trusted, consent),
+            connected=connected,
+            progress=progress,
+        )
+    if found is None and settings.config.policy.build == "never":
         raise NotFoundError(
             f"No registry has {wanted.driver} for {wanted.kernel or 'the kernel that runs'}"
             f' ({", ".join(addresses) or "none is set"}), and [policy] build = "never".',
@@ -97,10 +108,16 @@ def look_for(
     return found
 
 
-def _sought(settings: Settings, wanted: Wanted) -> Sought:
+def asks_registries(settings: Settings) -> bool:
+    """Return whether an artifact may come from a registry."""
+    return bool(settings.config.registry.addresses) and settings.config.policy.build != "always"
+
+
+def _sought(settings: Settings, wanted: Wanted, progress: Progress) -> Sought:
     facts = read_facts(settings.root)
     kernel = wanted.kernel or own_kernel(settings, facts)
-    entry = settings.catalogue.entry(wanted.driver)
+    recipe = settings.catalogue.entry(wanted.driver).recipe
+    distro = None
     try:
         distro = distro_of_kernel(settings, kernel, wanted.distro)
         name = f"{distro.id}:{distro.version}"
@@ -109,13 +126,35 @@ def _sought(settings: Settings, wanted: Wanted) -> Sought:
         name = wanted.distro or f"{facts.distro.id}:{facts.distro.version}"
     return Sought(
         driver=wanted.driver,
-        version=wanted.version,
-        flavour=wanted.flavour or entry.recipe.default_flavour,
+        version=None if wanted.version == "latest" else wanted.version,
+        flavour=wanted.flavour or recipe.default_flavour,
         kernel=kernel,
         distro=name,
         architecture=machine(settings.root),
         prefer=wanted.prefer,
+        branches=_branches(settings, recipe, wanted, distro, progress),
     )
+
+
+def _branches(
+    settings: Settings,
+    recipe: Recipe,
+    wanted: Wanted,
+    distro: DistroPin | None,
+    progress: Progress,
+) -> tuple[str, ...] | None:
+    """Return the branches of the kind that is asked for (``lts``); None: no kind is.
+
+    A host that builds nothing asks no vendor: it has what the recipe says.
+    """
+    if wanted.version is None or wanted.version not in CHANNELS:
+        return None
+    if distro is None or settings.config.policy.build == "never":
+        return known_branches(recipe.upstream, ()).followed(wanted.version, today())
+    chosen, driver = wanted.prefer, wanted.driver
+    return follow(
+        settings, driver, wanted.version, distro, chosen=chosen, progress=progress
+    ).branches
 
 
 def store_pulled(
@@ -152,15 +191,21 @@ def store_pulled(
     if is_there and not must_replace:
         manifest = _entry_that_serves(settings, layout, entry, trusted, progress)
         if manifest is not None:
-            _note_age(settings, trusted)
+            with changing(layout, progress):
+                # A second pull may have been faster, with a newer one.
+                check_age(settings, trusted, consent)
+                _write_age(layout, trusted)
             return Pulled(Stored(manifest, entry, added=False), 0.0)
 
     def fill(draft: Path) -> None:
         _unpack(trusted, draft, progress)
-        if trusted.verified is None:
-            mark_unsigned(draft, str(trusted.image.reference))
         name = str(trusted.image.reference)
-        finish_draft(settings, draft, pin.digest, name, layout, progress=progress)
+        signs = trusted.verified is not None
+        if not signs:
+            mark_unsigned(draft, name)
+            if settings.config.signing.key is not None:
+                progress(Note(f"This host's key does not sign the modules of {name}: unsigned"))
+        finish_draft(settings, draft, pin.digest, name, layout, signs=signs, progress=progress)
 
     with drafted(layout, pin.short_digest, fill) as draft, changing(layout, progress):
         # A second pull may have been faster, with a newer one.
@@ -229,16 +274,10 @@ def _entry_that_serves(
     if trusted.verified is not None and unsigned_reference(entry) is not None:
         progress(Note(f"{entry} came from an unsigned image; pulling it again"))
         return None
-    if not is_signed_here(settings, entry, report.manifest):
+    if trusted.verified is not None and not is_signed_here(settings, entry, report.manifest):
         progress(Note(f"{entry} is not signed with this host's key; pulling it again"))
         return None
     return report.manifest
-
-
-def _note_age(settings: Settings, trusted: Trusted) -> None:
-    layout = Layout(settings.root, trusted.image.pin.driver.name)
-    with changing(layout):
-        _write_age(layout, trusted)
 
 
 def _write_age(layout: Layout, trusted: Trusted) -> None:

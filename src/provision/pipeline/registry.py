@@ -26,7 +26,7 @@ from provision.registry.credentials import default_files, find_credentials
 from provision.registry.images import Trusted, facts_of, find
 from provision.registry.names import HostTag, Reference, parse_reference, read_tag
 from provision.registry.signature import UntrustedError, Verified, load_keys
-from provision.registry.tokens import Access
+from provision.registry.tokens import Access, DeniedError
 from provision.registry.transport import Transport
 from provision.rootfs import in_root
 from provision.sources import newest_first
@@ -53,12 +53,15 @@ class Sought:
 
     Attributes:
         driver: The driver.
-        version: Its version, a branch of it, or None: the newest that is there.
+        version: Its version, a branch of it, a kind of branch (``lts``), or None: the newest that
+            is there.
         flavour: Its flavour.
         kernel: The kernel's release.
         distro: Id and version of the kernel's distro.
         architecture: As ``uname -m`` prints it.
         prefer: A version to stay with, if it is there.
+        branches: The branches that are of the kind that ``version`` names, in the order of
+            preference; None: it names none.
     """
 
     driver: str
@@ -68,6 +71,7 @@ class Sought:
     distro: str
     architecture: str
     prefer: str | None = None
+    branches: tuple[str, ...] | None = None
 
     def tag(self, version: str) -> HostTag:
         """Return the tag of one version."""
@@ -150,6 +154,7 @@ def examine(
     check = _check(settings, client, wanted, consent, name)
     trusted = find(client, wanted["architecture"], examine=check)
     facts = facts_of(trusted.image.pin, 0)
+    _same_rules(settings, trusted, consent, name)
     wrong = {k: v for k, v in wanted.items() if getattr(facts, k) != v}
     says = read_tag(reference.tag or "", [facts.flavour])
     if (driver or says) and tag_of(trusted.image.pin).text != reference.tag:
@@ -178,6 +183,31 @@ def _check(
     return lambda digest: verify(client, digest, keys, wanted, oldest=rule.oldest)
 
 
+def _same_rules(settings: Settings, trusted: Trusted, consent: Consent, driver: str) -> None:
+    """See that an image was examined by the rules of its own driver.
+
+    Args:
+        settings: The host.
+        trusted: The image.
+        consent: What the caller allows.
+        driver: The driver by whose rules it was examined: only a name until then.
+
+    Raises:
+        UntrustedError: It is another driver's, for which other signatures count.
+    """
+    if consent.insecure or consent.public_key is not None:
+        return
+    reference, own = trusted.image.reference, trusted.image.pin.driver.name
+    repository = f"{reference.registry}/{reference.repository}"
+    trust = settings.config.trust
+    if trust.rule(repository, own) != trust.rule(repository, driver):
+        raise UntrustedError(
+            f"'{reference}' is refused: it is an image of {own}, and it was examined by the rules"
+            f" of '{driver}' in place of the rules of '{own}' in provision.toml.",
+            resolution=f"Have it pushed to a repository that is called '{own}'.",
+        )
+
+
 def _keys(settings: Settings, rule: TrustRule, repository: str) -> Path:
     if rule.keys is None:
         raise ProvisionError(
@@ -194,6 +224,7 @@ def seek(
     sought: Sought,
     consent: Consent,
     *,
+    accept: Callable[[Trusted], None] = lambda _: None,
     connected: Connect = connect,
     progress: Progress = silent,
 ) -> Trusted | None:
@@ -203,17 +234,22 @@ def seek(
         settings: The host.
         sought: What it looks for.
         consent: What the caller allows.
+        accept: Raises a ``ProvisionError`` for an image that the host may not have after all, such
+            as an old one of a mirror that lags behind.
         connected: Makes clients.
         progress: Told which registry has nothing, and why.
 
     Returns:
-        The image; None: no registry has it, or none can be reached.
+        The image; None: no registry has it; or none answers, and it may be built here.
 
     Raises:
         UntrustedError: A registry has it, and none has it with a signature that counts.
+        UnreachableError: A registry does not answer, and nothing is built here.
+        DeniedError: A registry does not let this host in, and nothing is built here.
         ProvisionError: provision.toml does not say whom to trust; a key or image is none.
     """
     refused: ProvisionError | None = None
+    absent: ProvisionError | None = None
     for address in settings.config.registry.addresses:
         # What is wrong here is said before anybody is asked.
         reference = parse_reference(f"{address}/{sought.driver}")
@@ -221,14 +257,25 @@ def seek(
     for address in settings.config.registry.addresses:
         reference = parse_reference(f"{address}/{sought.driver}")
         try:
-            return _in_repository(settings, connected(settings, reference), sought, consent)
-        except (NotFoundError, UnreachableError) as error:
+            found = _in_repository(settings, connected(settings, reference), sought, consent)
+            accept(found)
+        except NotFoundError as error:
             progress(Note(f"{address} has no {sought.driver}: {error.details or error.message}"))
-        except UntrustedError as error:
+            absent = None
+        except (UnreachableError, DeniedError) as error:
+            progress(Note(f"{error.message} {error.details or ''}".rstrip()))
+            absent = error
+        except ProvisionError as error:
             if len(settings.config.registry.addresses) > 1:
                 # Another one may have it as it has to be, and then nothing else says this.
                 progress(Note(f"{error.message} {error.details or ''}".rstrip()))
             refused = refused or error
+        else:
+            return found
+    if refused is None and settings.config.policy.build == "never":
+        # What is not there and what could not be looked for take different cures. The last one
+        # that was asked is no mirror.
+        refused = absent
     if refused is not None:
         raise refused
     return None
@@ -236,7 +283,8 @@ def seek(
 
 def _in_repository(settings: Settings, client: Client, sought: Sought, consent: Consent) -> Trusted:
     """Return the image of a repository, with as few questions as possible."""
-    for version in dict.fromkeys((sought.prefer, sought.version)):
+    named = sought.version if sought.branches is None else None
+    for version in dict.fromkeys((sought.prefer, named)):
         if version is None:
             continue
         with suppress(NotFoundError):
@@ -263,9 +311,10 @@ def _versions(tags: tuple[str, ...], sought: Sought) -> list[str]:
     """Return the versions that a repository has for a host, as tags write them, newest first."""
     suffix = sought.tag("").suffix
     found = [tag.removesuffix(suffix) for tag in tags if tag.endswith(suffix)]
-    wanted = sought.version
-    if wanted is not None:
-        found = [one for one in found if one == wanted or one.startswith(f"{wanted}.")]
     # In a tag '_' stands for '+' and '~', and what is no version at all can't be compared.
     labels = {one.replace("_", "+"): one for one in found}
-    return [labels[one] for one in newest_first(filter(_VERSION.fullmatch, labels))]
+    newest = [labels[one] for one in newest_first(filter(_VERSION.fullmatch, labels))]
+    wanted = (sought.version,) if sought.branches is None else sought.branches
+    if wanted == (None,):
+        return newest
+    return [one for w in wanted for one in newest if one == w or one.startswith(f"{w}.")]

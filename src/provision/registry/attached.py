@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from provision.errors import NotFoundError
+from provision.errors import NotFoundError, ProvisionError
 from provision.registry.client import Client
 from provision.registry.documents import (
     OCI_CONFIG,
@@ -148,6 +148,13 @@ def sign(client: Client, digest: str, facts: Facts, signer: Signer) -> str:
     else:
         if isinstance(before, Manifest):
             layers = [layer.model_dump(mode="json", by_alias=True) for layer in before.layers]
+    if len(layers) >= _MOST_SIGNATURES:
+        raise ProvisionError(
+            f"'{name}@{digest}' has {len(layers)} signatures; with one more, hosts would read none"
+            " of them.",
+            resolution=f"Remove the tag '{tag}' from the registry, and sign again with each key"
+            " that is in use.",
+        )
     stored = client.put_blob(payload)
     annotations = {ANNOTATION: base64.b64encode(signer(payload)).decode()}
     layers.append(

@@ -33,7 +33,7 @@ _MOST_PAGES = 50
 _LONGEST_PAGE = 4 << 20
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _NEXT = re.compile(r'<([^>]+)>;\s*rel="?next"?')
-_RANGE = re.compile(r"bytes ([0-9]+)-[0-9]+/([0-9]+|\*)")
+_RANGE = re.compile(r"bytes ([0-9]{1,18})-[0-9]+/([0-9]+|\*)")
 _PARTIAL = 206
 # A transfer that got this much further has its attempts again.
 _WORTH_GOING_ON = 1 << 20
@@ -133,10 +133,9 @@ class Client:
         def send(_: object) -> None:
             with self._request("POST", "blobs/uploads/", body=b"") as response:
                 location = response.headers.get("Location", "")
-            place = urljoin(response.url, location)
+            place = self._upload_place(response.url, location)
             joined = "&" if urlsplit(place).query else "?"
             headers = {"Content-Type": "application/octet-stream"}
-            self._own(place)
             with self._request("PUT", f"{place}{joined}{with_digest}", body=data, headers=headers):
                 return
 
@@ -176,15 +175,20 @@ class Client:
                 details=f"expected {expected}\ngot      {got}",
             )
 
-    def _own(self, place: str) -> None:
-        """Refuse to upload anywhere but to the registry itself."""
+    def _upload_place(self, url: str, location: str) -> str:
+        """Return where an upload goes: nowhere but to the registry itself."""
+        try:
+            place = urljoin(url, location)
+        except ValueError:
+            place = location
         if not place.startswith(f"{self.transport.base}/"):
             raise ProvisionError(
                 f"The registry {self.transport.host} wants an upload to go to"
-                f" '{urlsplit(place).netloc}', which is another host.",
+                f" '{place.partition('?')[0][:200]}', which is another host.",
                 resolution="Set the registry's own address in its configuration (for docker-"
                 "registry: http.host), or push with another tool and sign there.",
             )
+        return place
 
     def _request(
         self,
@@ -236,7 +240,7 @@ class Client:
         if following is None:
             return page, None
         # Only below the repository: a link may lead anywhere.
-        query = urlsplit(following[1]).query
+        query = following[1].partition("#")[0].partition("?")[2]
         return page, f"tags/list?{query}" if query else None
 
     def _download(self, descriptor: Descriptor, stream: IO[bytes], progress: Progress) -> str:

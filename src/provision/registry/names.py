@@ -110,6 +110,21 @@ def parse_reference(text: str) -> Reference:
     return Reference(registry, repository, tag or None, digest or None)
 
 
+def check_push_name(text: str) -> None:
+    """See that a name says which registry an image is pushed to, and no digest: that comes of it.
+
+    Engines take a name without a host for one of Docker's public hub.
+
+    Raises:
+        UsageError: It does not.
+    """
+    if parse_reference(text).digest is not None:
+        raise UsageError(
+            f"'{text}' has a digest in it, and nothing can be pushed under that.",
+            resolution=f"Give a tag: {text.partition('@')[0]}",
+        )
+
+
 def is_loopback(host: str) -> bool:
     """Return whether ``host[:port]`` is this machine itself."""
     name = host if host.endswith("]") else re.sub(r":[0-9]+$", "", host)

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from provision.errors import ConfigError, Mistake, NotFoundError, ProvisionError
+from provision.errors import ConfigError, Mistake, NotFoundError, ProvisionError, UsageError
 from provision.files import write_atomic
 
 if TYPE_CHECKING:
@@ -170,12 +170,18 @@ def generate_key(prefix: Path, password: bytes | None) -> tuple[Path, Path]:
         password: What the private one is encrypted with; None: it is not.
 
     Raises:
+        UsageError: It is no name of a file.
         ProvisionError: One of them is there already.
         OSError: The folder can't be written.
     """
     from cryptography.hazmat.primitives import serialization as pem  # noqa: PLC0415 - as above
     from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415 - as above
 
+    if prefix.name in {"", ".."}:
+        raise UsageError(
+            f"'{prefix}' is a folder, and names no key.",
+            resolution=f"Give a name in it: provision key generate --output {prefix / 'fleet'}",
+        )
     private, public = (prefix.with_name(f"{prefix.name}.{end}") for end in ("key", "pub"))
     for path in (private, public):
         if path.exists() or path.is_symlink():
@@ -223,7 +229,8 @@ def _private_key(path: Path, password: Callable[[], bytes]) -> EllipticCurvePriv
         data = _key_bytes(path)
     except FileNotFoundError as error:
         raise NotFoundError(
-            f"There is no key '{path}'.", resolution=f"Make one: provision key generate {path}"
+            f"There is no key '{path}'.",
+            resolution=f"Make one: provision key generate --output {path.with_suffix('')}",
         ) from error
     except ValueError as error:
         raise ProvisionError(f"'{path}' {error}.") from error

@@ -19,6 +19,13 @@ _PARAMETER = re.compile(r'([A-Za-z]+)="([^"]*)"')
 _TOKEN = re.compile(r"[\x21-\x7e]+")
 
 
+class DeniedError(ProvisionError):
+    """A registry does not let this host in.
+
+    Many say that of repositories that are not there, too, so that strangers can't tell them apart.
+    """
+
+
 @dataclass(frozen=True, slots=True)
 class Access:
     """How a registry is reached.
@@ -132,9 +139,9 @@ def split_address(url: str, host: str) -> SplitResult:
     return parts
 
 
-def denied(host: str, why: str) -> ProvisionError:
+def denied(host: str, why: str) -> DeniedError:
     """Return what to say where a registry refuses this host."""
-    return ProvisionError(
+    return DeniedError(
         f"The registry {host} does not let this host in: {why}.",
         resolution=f"Log in: docker login {host}, or podman login {host}; for the agent, as root."
         " Another file of credentials: [registry] auth_file in /etc/provision/provision.toml.",

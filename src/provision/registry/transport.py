@@ -230,7 +230,10 @@ class Transport:
             "User-Agent": f"provision/{__version__}",
             **headers,
         }
-        options = {"verify": self.access.ca} if self.access.ca else {}
+        options: dict[str, object] = {"verify": self.access.ca} if self.access.ca else {}
+        if is_loopback(urlsplit(url).netloc):
+            # A proxy has another loopback than this machine, and would see what is sent to it.
+            options["proxies"] = {"no_proxy": "*"}
         try:
             return self.session.request(
                 method,

@@ -11,6 +11,7 @@ import pytest
 from provision.agent import preparing
 from provision.agent.metrics import metrics_text
 from provision.errors import NotFoundError
+from provision.image.diagnose import BuildError, SourceError
 from provision.install.state import load_state, update_state
 from provision.pin import Pin
 from provision.pipeline.obtaining import Obtained
@@ -133,3 +134,42 @@ def test_the_newest_of_a_registry_is_left_alone(
     result = ready.apply(update=True)
     assert [one.result for one in result.outcomes] == [f"{OLDER} is the newest"]
     assert len(registry.wanted) == 1
+
+
+def test_an_older_version_of_a_registry_replaces_nothing_unasked(
+    ready: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have been signed later, or what serves was built here, which has no serial."""
+    registry = Registry(ready, monkeypatch)
+    digest = ready.layout.linked(ready.layout.current)
+    registry.pin = make_pin(version="0.9")
+    update_state(ready.layout, lambda s: s.updated(KERNEL, replace(s.of(KERNEL), inputs="others")))
+    result = ready.apply()
+    assert "which is older" in str(result.outcomes[0].error)
+    assert ready.layout.linked(ready.layout.current) == digest
+    result = ready.apply(allow_downgrade=True, retry=True)
+    assert result.outcomes[0].error is None
+    assert ready.layout.linked(ready.layout.current) != digest
+
+
+@pytest.mark.parametrize(
+    ("address", "build", "is_final"),
+    [(True, "fallback", False), (True, "always", True), (False, "fallback", True)],
+)
+def test_what_does_not_compile_here_is_looked_for_again(
+    host: Host, registry: Registry, build: str, *, address: bool, is_final: bool
+) -> None:
+    registry.pin = None
+    text = f'[drivers.demo]\n[policy]\nbuild = "{build}"\n'
+    host.configure(text + ('[registry]\naddress = "r.example/d"\n' if address else ""))
+    message = SourceError("demo.c", 1, "no")
+    host.broken[KERNEL] = BuildError(
+        "it does not compile", resolution="patch it", details="no", source_errors=[message]
+    )
+    assert host.apply().status.state == "failed"
+    failure = load_state(host.layout).of(KERNEL).failure
+    assert failure is not None
+    assert (failure.reason, failure.final) == ("compile", is_final)
+    # Not by each run, as a compiler takes its time.
+    assert failure.holds(now=failure.time + 60)
+    assert failure.holds(now=failure.time + 7 * 3600) is is_final

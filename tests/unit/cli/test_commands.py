@@ -176,7 +176,18 @@ def test_build(call: Call, host: Path, engine: FakeEngine, monkeypatch: pytest.M
 
     monkeypatch.setattr(build, "build_image", fake)
     engine.conversation = [{"aux": {"Digest": "sha256:9"}}]
-    words = ("build", "demo", "--root", host, "--jobs", "3", "--network", "host", "--push", "r/d:1")
+    words = (
+        "build",
+        "demo",
+        "--root",
+        host,
+        "--jobs",
+        "3",
+        "--network",
+        "host",
+        "--push",
+        "r.example/d:1",
+    )
     document = call(*words, "--json").document
     assert how == [BuildSettings(jobs=3)]
     assert document["image"] == pin.image
@@ -185,10 +196,10 @@ def test_build(call: Call, host: Path, engine: FakeEngine, monkeypatch: pytest.M
     assert document["seconds"] == {"engine": 0.75, "modules": 3.25, "total": 4.0}
     assert document["steps"][1]["instruction"] == "RUN make"
     assert document["log"] == "/log/demo.log"
-    assert document["pushed"] == {"reference": "r/d:1", "digest": "sha256:9"}
+    assert document["pushed"] == {"reference": "r.example/d:1", "digest": "sha256:9"}
     text = call(*words).out
     assert "modules" in text
-    assert "r/d:1@sha256:9" in text
+    assert "r.example/d:1@sha256:9" in text
 
 
 @pytest.mark.usefixtures("engine", "wanted")

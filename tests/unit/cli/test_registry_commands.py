@@ -6,6 +6,7 @@ import base64
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,20 @@ def test_search_lists_what_hosts_look_for(
     assert "no image that hosts" in call(*words, "--kernel", "6.6").out
 
 
+def test_search_has_one_line_for_what_is_refused_twice(
+    call: Call, host: Path, signed: MemoryRegistry, tmp_path: Path
+) -> None:
+    other = make_pin(version="9.9")
+    digest = signed.have_image(other, [layer_of(tmp_path / "artifact")], tag_of(other).text)
+    facts = facts_of(other, 1_790_000_000)
+    signed.sign(digest, facts, new_key())
+    signed.sign(digest, replace(facts, architecture="aarch64"), KEY)
+    lines = call("search", "demo", "--root", host, "--verify").out.splitlines()
+    (line,) = [line for line in lines if "9.9" in line]
+    assert "by none of the keys" in line
+    assert "; architecture: x86_64 was asked for" in line
+
+
 def test_search_needs_a_registry(call: Call, host: Path) -> None:
     refused = call("search", "demo", "--root", host, "--json")
     assert refused.code == 2
@@ -211,6 +226,26 @@ def test_sign_needs_a_key(call: Call, host: Path, registry: MemoryRegistry) -> N
     assert registry.asked == []
 
 
+def test_a_configured_key_takes_the_password_that_is_given(
+    call: Call, host: Path, registry: MemoryRegistry, tmp_path: Path
+) -> None:
+    made = make_keys(call, tmp_path)
+    (host / "etc/provision").mkdir(parents=True, exist_ok=True)
+    Path(made["private"]).rename(host / "etc/provision/fleet.key")
+    toml = '[registry]\nsign_key = "/etc/provision/fleet.key"\n'
+    write(host / "etc/provision/provision.toml", toml.encode())
+    words = ("sign", NAME, "--root", host, "--json")
+    refused = call(*words)
+    assert refused.code == 1
+    assert "sign_password_file" in refused.document["error"]["resolution"]
+    assert registry.asked == []
+    assert call(*words, "--password-file", tmp_path / "password").code == 0
+    write(host / "etc/provision/fleet.password", b"a password\n")
+    more = toml + 'sign_password_file = "/etc/provision/fleet.password"\n'
+    write(host / "etc/provision/provision.toml", more.encode())
+    assert call(*words).code == 0
+
+
 def test_push_signs_what_it_pushed_and_nothing_else(
     call: Call, host: Path, registry: MemoryRegistry, engine: FakeEngine, tmp_path: Path
 ) -> None:
@@ -231,6 +266,28 @@ def test_push_signs_what_it_pushed_and_nothing_else(
     refused = call(*words, *password)
     assert refused.code == 1
     assert "it is not the image that was pushed" in refused.document["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("drivers/demo:1",), "no name of an image in a registry"),
+        (("demo",), "no name of an image in a registry"),
+        (("",), "no name of an image in a registry"),
+        ((f"{ADDRESS}/demo:1@sha256:{'0' * 64}",), "has a digest in it"),
+        ((NAME, "--key", "/none.key"), "nothing is to be signed"),
+    ],
+)
+def test_nothing_is_pushed_to_where_nobody_meant(
+    call: Call, host: Path, engine: FakeEngine, words: tuple[str, ...], said: str
+) -> None:
+    """An engine takes a name without a host for one of a public registry."""
+    more = ("--root", host, "--json")
+    for command in (("push", PIN.image, *words), ("build", "demo", "--push", *words)):
+        refused = call(*command, *more)
+        assert refused.code == 2
+        assert said in refused.document["error"]["message"]
+    assert engine.calls == []
 
 
 def test_push_takes_artifact_images_only(call: Call, host: Path, engine: FakeEngine) -> None:

@@ -15,11 +15,13 @@ import pytest
 from provision.catalogue import Catalogue
 from provision.config import Config, RegistryConfig, TrustConfig, TrustRule
 from provision.errors import ConfigError, NotFoundError, ProvisionError
+from provision.fetch import UnreachableError
 from provision.image.references import names_registry
 from provision.install.layout import Layout
-from provision.install.origin import newest_serial, unsigned_reference
+from provision.install.origin import newest_serial, note_serial, unsigned_reference
 from provision.modules.verify import verify as verify_artifact
 from provision.pin import Pin
+from provision.pipeline import artifacts, pulling
 from provision.pipeline.obtaining import obtain_pulled
 from provision.pipeline.pulling import DowngradeError, look_for, store_pulled, verify_pulled
 from provision.pipeline.registry import (
@@ -39,8 +41,18 @@ from provision.registry.client import Client
 from provision.registry.images import Trusted, facts_of
 from provision.registry.names import Reference, parse_reference
 from provision.registry.signature import UntrustedError
+from provision.registry.tokens import DeniedError
+from provision.upstream import BranchFacts, Upstream
 from unit.modules.artifact import KERNEL, VERMAGIC, make_artifact, make_module, make_pin
-from unit.registry.memory import MemoryRegistry, digest_of, layer_of, new_key, public_pem
+from unit.registry.memory import (
+    Answer,
+    Asked,
+    MemoryRegistry,
+    digest_of,
+    layer_of,
+    new_key,
+    public_pem,
+)
 
 ADDRESS = "registry.example/drivers"
 KEY, OTHER = new_key(), new_key()
@@ -183,6 +195,25 @@ def test_what_is_unsigned_is_marked_where_it_is_allowed(
     assert unsigned_reference(entry) is None
 
 
+def test_the_hosts_key_signs_nothing_that_is_unsigned(
+    registry: MemoryRegistry, tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signed: list[Path] = []
+    monkeypatch.setattr(artifacts, "sign_entry", lambda _, entry, *_1, **_2: signed.append(entry))
+    have(registry, tmp_path, signed=False)
+    consent = Consent(insecure=True)
+    store_pulled(settings, found(settings, registry, consent=consent), consent)
+    assert signed == []
+    # Nor is it pulled again for the lack of a signature that it does not get.
+    monkeypatch.setattr(pulling, "is_signed_here", lambda *_: False)
+    assert not store_pulled(
+        settings, found(settings, registry, consent=consent), consent
+    ).stored.added
+    have(registry, tmp_path)
+    store_pulled(settings, found(settings, registry), DEFAULT)
+    assert len(signed) == 1
+
+
 def test_a_damaged_artifact_leaves_nothing(
     settings: Settings, registry: MemoryRegistry, tmp_path: Path
 ) -> None:
@@ -231,6 +262,25 @@ def test_an_older_artifact_is_refused_unless_it_is_allowed(
     store_pulled(settings, before, Consent(allow_downgrade=True))
     # Who went back on purpose may do so again, without being asked.
     store_pulled(settings, before, DEFAULT, must_replace=True)
+
+
+def test_a_slower_pull_does_not_forget_the_newer_one(
+    settings: Settings, registry: MemoryRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    have(registry, tmp_path, serial=SERIAL)
+    trusted = found(settings, registry)
+    store_pulled(settings, trusted, DEFAULT)
+    layout, target = Layout(settings.root, "demo"), f"debian:12 {KERNEL} x86_64"
+
+    def meanwhile(*_: object, **__: object) -> bool:
+        # While an entry is looked at, another command takes a newer artifact.
+        note_serial(layout, target, SERIAL + 60)
+        return True
+
+    monkeypatch.setattr(pulling, "is_signed_here", meanwhile)
+    with pytest.raises(DowngradeError):
+        store_pulled(settings, trusted, DEFAULT)
+    assert newest_serial(layout, target) == SERIAL + 60
 
 
 def test_what_is_for_another_kernel_is_no_downgrade(
@@ -305,6 +355,34 @@ def test_rules_for_a_registry_or_driver_come_first(tmp_path: Path) -> None:
     }
     for (repository, driver), keys in rules.items():
         assert trust.rule(repository, driver).keys == keys
+
+
+@pytest.mark.parametrize("name", ["toy", "demo"])
+def test_the_rules_of_another_driver_do_not_count(
+    settings: Settings, registry: MemoryRegistry, tmp_path: Path, name: str
+) -> None:
+    """By its repository's name, the image is of a driver that everybody may sign for."""
+    have(registry, tmp_path, tag="tested", signed=False)
+    (tmp_path / "host/etc/provision/trust.d/demo.pub").write_bytes(public_pem(OTHER))
+    trust = TrustConfig(
+        keys="/etc/provision/trust.d",
+        drivers={"toy": TrustRule(insecure=True), "demo": TrustRule(keys="/etc/demo.pub")},
+    )
+    host = configured(tmp_path, trust)
+    (tmp_path / "host/etc/demo.pub").write_bytes(public_pem(OTHER))
+
+    def alike(asked: Asked) -> Answer | None:
+        return registry.answer(replace(asked, url=asked.url.replace("drivers/toy", "drivers/demo")))
+
+    registry.handlers.append(alike)
+    client = connected(registry)(host, parse_reference(f"{ADDRESS}/{name}:tested"))
+    with pytest.raises(UntrustedError) as caught:
+        examine(host, client, {}, DEFAULT)
+    assert ("rules of 'demo'" in caught.value.message) == (name == "toy")
+    if name == "toy":
+        # Who says so himself decides.
+        assert examine(host, client, {}, Consent(insecure=True)).verified is None
+    del settings
 
 
 def test_a_registry_without_keys_is_an_error(registry: MemoryRegistry, tmp_path: Path) -> None:
@@ -437,6 +515,61 @@ def test_mirrors_are_asked_first_and_stand_in(
     del settings
 
 
+@pytest.mark.parametrize("status", [401, 403, 418])
+def test_a_mirror_in_trouble_does_not_keep_hosts_from_the_registry(
+    settings: Settings, registry: MemoryRegistry, tmp_path: Path, status: int
+) -> None:
+    have(registry, tmp_path)
+    host = configured(tmp_path, None, RegistryConfig(address=ADDRESS, mirrors=("m.example/d",)))
+
+    def mirror(asked: Asked) -> Answer | None:
+        return Answer(status) if asked.host == "m.example" else None
+
+    registry.handlers.append(mirror)
+    assert found(host, registry).image.reference.registry == "registry.example"
+    del settings
+
+
+def test_a_mirror_that_lags_behind_does_not_keep_hosts_from_the_registry(
+    settings: Settings, registry: MemoryRegistry, tmp_path: Path
+) -> None:
+    have(registry, tmp_path, serial=SERIAL + 60)
+    host = configured(tmp_path, None, RegistryConfig(address=ADDRESS, mirrors=("m.example/d",)))
+    registries: list[str] = []
+
+    def accept(trusted: Trusted) -> None:
+        registries.append(trusted.image.reference.registry)
+        if len(registries) == 1:
+            raise DowngradeError("older")
+
+    def alike(asked: Asked) -> Answer | None:
+        if asked.host != "m.example":
+            return None
+        path = asked.url.replace("m.example/v2/d/", "registry.example/v2/drivers/")
+        return registry.answer(replace(asked, url=path))
+
+    registry.handlers.append(alike)
+    trusted = seek(host, SOUGHT, DEFAULT, accept=accept, connected=connected(registry))
+    assert trusted is not None
+    assert registries == ["m.example", "registry.example"]
+    del settings
+
+
+@pytest.mark.parametrize(
+    ("status", "error"), [(401, DeniedError), (403, DeniedError), (503, UnreachableError)]
+)
+def test_a_registry_that_does_not_answer_is_built_for_or_named(
+    settings: Settings, registry: MemoryRegistry, status: int, error: type[ProvisionError]
+) -> None:
+    """Many registries answer 401 or 403 for what is not there."""
+    registry.handlers.append(lambda _: Answer(status))
+    wanted = Wanted("demo", kernel=KERNEL)
+    host = with_recipe(settings, "fallback")
+    assert look_for(host, wanted, DEFAULT, connected=connected(registry)) is None
+    with pytest.raises(error):
+        look_for(with_recipe(settings, "never"), wanted, DEFAULT, connected=connected(registry))
+
+
 def test_what_no_registry_has_is_none(settings: Settings, registry: MemoryRegistry) -> None:
     assert seek(settings, SOUGHT, DEFAULT, connected=connected(registry)) is None
 
@@ -456,7 +589,8 @@ def test_settings_of_a_registry_are_no_other_ones(tmp_path: Path) -> None:
 
 
 def with_recipe(settings: Settings, build: str) -> Settings:
-    recipe = SimpleNamespace(default_flavour="open")
+    branches = {"1": BranchFacts(maturity="lts"), "2": BranchFacts(maturity="production")}
+    recipe = SimpleNamespace(default_flavour="open", upstream=Upstream(branches=branches))
     catalogue = SimpleNamespace(entry=lambda _name: SimpleNamespace(recipe=recipe))
     policy = settings.config.policy.model_copy(update={"build": build})
     config = settings.config.model_copy(update={"policy": policy, "kernel_distro": "debian:12"})
@@ -488,6 +622,34 @@ def test_the_policy_says_whether_a_host_builds(
         # Nothing is built in place of what was put there.
         with pytest.raises(UntrustedError):
             look()
+
+
+def test_a_kind_of_branch_is_looked_for_by_its_branches(
+    settings: Settings, registry: MemoryRegistry, tmp_path: Path
+) -> None:
+    for version in ("1.9", "1.10", "2.4", "3.1"):
+        have(registry, tmp_path, make_pin(version=version))
+    host = with_recipe(settings, "never")
+    wishes = {"lts": "1.10", "production": "2.4", "latest": "3.1", "1": "1.10", None: "3.1"}
+    for wish, version in wishes.items():
+        wanted = Wanted("demo", kernel=KERNEL, version=wish)
+        trusted = look_for(host, wanted, DEFAULT, connected=connected(registry))
+        assert trusted is not None
+        assert trusted.image.pin.driver.version == version
+
+
+def test_an_old_image_is_refused_before_it_is_chosen(
+    settings: Settings, registry: MemoryRegistry, tmp_path: Path
+) -> None:
+    host, wanted = with_recipe(settings, "never"), Wanted("demo", kernel=KERNEL)
+    layout = Layout(settings.root, "demo")
+    layout.folder.mkdir(parents=True)
+    note_serial(layout, f"debian:12 {KERNEL} x86_64", SERIAL + 1)
+    have(registry, tmp_path)
+    with pytest.raises(DowngradeError):
+        look_for(host, wanted, DEFAULT, connected=connected(registry))
+    allowed = Consent(allow_downgrade=True)
+    assert look_for(host, wanted, allowed, connected=connected(registry)) is not None
 
 
 def test_hosts_look_for_what_is_pushed(settings: Settings, tmp_path: Path) -> None:

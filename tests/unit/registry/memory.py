@@ -81,6 +81,7 @@ class MemoryRegistry(BaseAdapter):
         asked: All requests, in their order.
         handlers: Tried before the registry itself answers, the last first.
         slept: For how long the client waited, each time.
+        proxies: The proxies by scheme that each request would have gone through.
     """
 
     def __init__(self) -> None:
@@ -90,11 +91,13 @@ class MemoryRegistry(BaseAdapter):
         self.asked: list[Asked] = []
         self.handlers: list[Handler] = []
         self.slept: list[float] = []
+        self.proxies: list[object] = []
         self.now = 0.0
 
     def send(
-        self, request: requests.PreparedRequest, *_: object, **__: object
+        self, request: requests.PreparedRequest, *_: object, **options: object
     ) -> requests.Response:
+        self.proxies.append(options.get("proxies"))
         body = request.body if isinstance(request.body, bytes) else b""
         asked = Asked(request.method or "", request.url or "", dict(request.headers), body)
         self.asked.append(asked)

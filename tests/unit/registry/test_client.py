@@ -56,6 +56,25 @@ def test_only_this_machine_is_spoken_to_without_tls_unasked(
     assert registry.asked[0].url == f"{scheme}://{host}/v2/x/manifests/1"
 
 
+@pytest.mark.parametrize(
+    ("host", "is_direct"), [("127.0.0.1:5000", True), ("registry.example", False)]
+)
+def test_this_machine_is_not_behind_a_proxy(
+    registry: MemoryRegistry, monkeypatch: pytest.MonkeyPatch, host: str, *, is_direct: bool
+) -> None:
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.setenv(name, "http://proxy.example:3128")
+    client = registry.client(f"{host}/x:1")
+    assert client.transport.session is not None
+    client.transport.session.trust_env = True
+    with pytest.raises(NotFoundError):
+        client.manifest("1")
+    proxied = "http://proxy.example:3128" in str(registry.proxies)
+    assert proxied is not is_direct
+
+
 def asking_for_tokens(
     registry: MemoryRegistry, realm: str, token: object = SECRET.username
 ) -> None:
@@ -357,9 +376,39 @@ def test_an_upload_goes_nowhere_else(registry: MemoryRegistry) -> None:
     assert [one.method for one in registry.asked[asked:]] == ["HEAD"]
     away = Answer(202, headers={"Location": "https://evil.example/upload"})
     registry.handlers.append(lambda asked: away if asked.method == "POST" else None)
-    with pytest.raises(ProvisionError, match=r"'evil\.example', which is another host"):
+    with pytest.raises(ProvisionError, match=r"evil\.example/upload', which is another host"):
         registry.client().put_blob(b"other")
     assert {one.host for one in registry.asked} == {HOST}
+
+
+@pytest.mark.parametrize("location", ["https://[::1", "//[", "", "ftp://registry.example/x"])
+def test_an_address_for_uploads_that_is_none(registry: MemoryRegistry, location: str) -> None:
+    answer = Answer(202, headers={"Location": location})
+    registry.handlers.append(lambda asked: answer if asked.method == "POST" else None)
+    if location:
+        with pytest.raises(ProvisionError, match="wants an upload to go to"):
+            registry.client().put_blob(b"other")
+    else:
+        registry.client().put_blob(b"other")
+    assert {one.host for one in registry.asked} == {HOST}
+
+
+def test_a_next_page_that_is_nowhere(registry: MemoryRegistry) -> None:
+    link = '<https://[evil/?last=1>; rel="next"'
+    answers = [Answer(200, b'{"tags":["2"]}'), Answer(200, b'{"tags":["1"]}', {"Link": link})]
+    registry.handlers.append(lambda _asked: answers.pop())
+    assert registry.client().tags() == ("1", "2")
+    assert {asked.host for asked in registry.asked} == {HOST}
+
+
+def test_a_range_with_too_many_digits_begins_again(
+    registry: MemoryRegistry, tmp_path: Path
+) -> None:
+    headers = {"Content-Range": f"bytes {'0' * 5000}5000-9/*"}
+    answers = [Answer(200, BLOB), Answer(206, b"", headers), Answer(200, BLOB[:5000])]
+    registry.handlers.append(lambda _asked: answers.pop())
+    registry.client().download(descriptor(BLOB), tmp_path / "blob")
+    assert (tmp_path / "blob").read_bytes() == BLOB
 
 
 def test_what_the_registry_says_of_a_failure_is_shown(registry: MemoryRegistry) -> None:
@@ -367,3 +416,11 @@ def test_what_the_registry_says_of_a_failure_is_shown(registry: MemoryRegistry) 
     with pytest.raises(ProvisionError, match="answered 418") as caught:
         registry.client().manifest("1")
     assert "short and stout" in (caught.value.details or "")
+
+
+def test_a_registry_does_not_write_on_the_terminal(registry: MemoryRegistry) -> None:
+    said = b"\x1b]0;owned\x07\x1b[2J\x1b[31mred\x1b[0m\r\nOK \xe2\x80\xaegnp\tend\x9b"
+    registry.handlers.append(lambda _asked: Answer(418, said))
+    with pytest.raises(ProvisionError) as caught:
+        registry.client().manifest("1")
+    assert caught.value.details == "?]0;owned??[2Jred\nOK ?gnp\tend\ufffd"

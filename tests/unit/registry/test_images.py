@@ -407,6 +407,23 @@ def a_config_of_more_layers(registry: MemoryRegistry) -> None:
     images_manifest(registry, layers=json.loads(registry.manifests["1"])["layers"] * 2)
 
 
+def holes(size: int) -> bytes:
+    """A tar file of some kB with one sparse file, as GNU tar writes it for PAX."""
+    header = tarfile.TarInfo("opt/holes")
+    body = b"0\n".ljust(tarfile.BLOCKSIZE, b"\0")
+    header.size = len(body)
+    header.pax_headers = {
+        "GNU.sparse.major": "1",
+        "GNU.sparse.minor": "0",
+        "GNU.sparse.name": "opt/holes",
+        "GNU.sparse.realsize": str(size),
+    }
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        archive.addfile(header, io.BytesIO(body))
+    return stream.getvalue()
+
+
 HOSTILE: list[tuple[str, Callable[[MemoryRegistry], None], str]] = [
     ("another content", a_layer_with_another_content, "another content"),
     ("endless blob", a_layer_that_never_ends, "is larger than"),
@@ -483,6 +500,11 @@ HOSTILE: list[tuple[str, Callable[[MemoryRegistry], None], str]] = [
         lambda r: signed_image(r, tar_of(("bin/sh", tarfile.REGTYPE, ""))),
         "does not lie in 'opt'",
     ),
+    (
+        "a file with holes",
+        lambda r: signed_image(r, holes(1 << 22)),
+        "is a file with holes",
+    ),
     ("no tar", lambda r: signed_image(r, b"x" * 2000), "as a tar stream"),
 ]
 
@@ -552,3 +574,18 @@ def test_signatures_that_are_none_are_not_written_over(registry: MemoryRegistry)
     with pytest.raises(ProvisionError, match="not JSON"):
         sign(registry.client(), FIRST(registry), FACTS, lambda _data: b"x")
     assert registry.manifests[tag] == b"something else"
+
+
+def test_no_more_is_signed_than_hosts_read(registry: MemoryRegistry) -> None:
+    digest, tag = FIRST(registry), signature_tag(FIRST(registry))
+    document = json.loads(registry.manifests[tag])
+    document["layers"] *= 63
+    registry.manifests[tag] = json.dumps(document).encode()
+    sign(registry.client(), digest, FACTS, lambda _data: b"x")
+    full = registry.manifests[tag]
+    assert len(json.loads(full)["layers"]) == 64
+    with pytest.raises(ProvisionError, match="has 64 signatures") as caught:
+        sign(registry.client(), digest, FACTS, lambda _data: b"x")
+    assert tag in (caught.value.resolution or "")
+    assert registry.manifests[tag] == full
+    assert verify(registry.client(), digest, [public(KEY)], {}).facts == FACTS

@@ -318,5 +318,13 @@ def test_a_private_key_of_another_kind_is_named(tmp_path: Path) -> None:
     file.write_text("-----BEGIN ENCRYPTED SIGSTORE PRIVATE KEY-----\n")
     with pytest.raises(ProvisionError, match="cosign's own format"):
         open_private_key(file, lambda: b"")
-    with pytest.raises(NotFoundError, match="There is no key"):
-        open_private_key(tmp_path / "none", lambda: b"")
+    with pytest.raises(NotFoundError, match="There is no key") as caught:
+        open_private_key(tmp_path / "none.key", lambda: b"")
+    command = f"provision key generate --output {tmp_path / 'none'}"
+    assert command in (caught.value.resolution or "")
+
+
+@pytest.mark.parametrize("name", [".", "..", "/", "../.."])
+def test_a_folder_is_no_name_of_a_key(name: str) -> None:
+    with pytest.raises(UsageError, match="is a folder"):
+        generate_key(Path(name), None)

@@ -23,6 +23,7 @@ from provision.pin import Pin
 from provision.pipeline.image_signing import pushed_reference, sign_image
 from provision.pipeline.images import BuildSettings, build_image
 from provision.pipeline.pin_file import read_pin
+from provision.registry.names import check_push_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +88,13 @@ def command(
     """
     pushed = signed = None
     _check(subject, target)
-    if publishing.signs and not publishing.push_to:
+    if publishing.signs and publishing.push_to is None:
         raise UsageError(
             "--sign is for what is pushed.", resolution="Give --push REF too, or leave it out."
         )
+    publishing.check(signs=publishing.signs)
+    if publishing.push_to is not None:
+        check_push_name(publishing.push_to)
     with job(root, catalogues) as work:
         if subject.pin_file is not None:
             resolved = read_pin(work.settings, subject.pin_file, network=target.network)
@@ -103,7 +107,7 @@ def command(
         # A key that can't be used is found out before the build.
         signer = publishing.signer(work.settings) if publishing.signs else None
         built = build_image(work.settings, work.engine, resolved, how, progress=work.progress)
-        if publishing.push_to:
+        if publishing.push_to is not None:
             name = publishing.push_to
             pushed = push(work.engine, built.image_id, name, progress=work.progress)
         if pushed and signer:

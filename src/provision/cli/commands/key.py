@@ -35,8 +35,7 @@ def command(
     replaced.
     """
     del what
-    given = source.password_file is not None or source.password_fd is not None
-    if no_password and given:
+    if no_password and source.is_given:
         raise UsageError("--no-password can't be given together with a password.")
     password = None if no_password else source.read("Password of the new key", confirm=True)
     private, public = generate_key(output, password)

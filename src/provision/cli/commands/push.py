@@ -19,6 +19,7 @@ from provision.image.push import Pushed, push
 from provision.pin import PIN_LABEL, Pin
 from provision.pipeline.image_signing import SignedImage, pushed_reference, sign_image
 from provision.pipeline.registry import host_reference
+from provision.registry.names import check_push_name
 
 
 @click.command("push")
@@ -42,6 +43,9 @@ def command(
     Without REF it goes where hosts look for it: below [registry] address of provision.toml, under
     a tag of version, flavour, kernel and distro.
     """
+    private.check(signs=signs)
+    if reference is not None:
+        check_push_name(reference)
     with job(root) as work:
         pin = _pin_of(work, image)
         name = reference or host_reference(work.settings, pin)

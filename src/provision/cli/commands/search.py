@@ -112,6 +112,7 @@ def _print(rows: list[_Row], *, verifies: bool) -> None:
         print_table(columns, cells)
         return
     signed = [
-        (*cell, row.signed_by or row.refused or "-") for cell, row in zip(cells, rows, strict=True)
+        (*cell, row.signed_by or (row.refused or "-").replace("\n", "; "))
+        for cell, row in zip(cells, rows, strict=True)
     ]
     print_table((*columns, "signed by"), signed)
