@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from demo.screen import DemoError
+from provision.recipe import version_matches
 
 if TYPE_CHECKING:
     from kit.product import Provision
@@ -41,7 +42,7 @@ def choose(provision: Provision, facts: dict[str, Any]) -> Choice:
     if named:
         return Choice(driver, distro, named, "DEMO_KERNEL names it")
     rows = provision.json("kernels", driver, "--distro", distro)["kernels"]
-    usable = [row["release"] for row in rows if row["builds"]]
+    usable = _usable(provision, driver, rows)
     if running in usable:
         return Choice(
             driver, distro, running, "it is the running kernel, and its headers are packaged"
@@ -50,3 +51,18 @@ def choose(provision: Provision, facts: dict[str, Any]) -> Choice:
         raise DemoError(f"the catalogue has no packaged kernel of {distro} that {driver} builds on")
     why = f"no packaged headers of the running kernel {running} suit it; this is the newest that do"
     return Choice(driver, distro, usable[0], why)
+
+
+def _usable(provision: Provision, driver: str, rows: list[dict[str, Any]]) -> list[str]:
+    """Kernels that the driver builds on; where the distro packages it, in a packaged version.
+
+    The demo needs the archive only: for other kernels the recipe may name a vendor's server.
+    """
+    found = [row for row in rows if row["builds"]]
+    described = provision.json("drivers")["drivers"]
+    sources = next(one["sources"] for one in described if one["name"] == driver)
+    packaged = [source["versions"] for source in sources if source["kind"] == "deb"]
+    from_packages = [
+        row for row in found if any(version_matches(row["version"], v) for v in packaged)
+    ]
+    return [row["release"] for row in from_packages or found]
