@@ -40,7 +40,7 @@ _SUITE = "trixie"
 # A package without files that stands for Debian's base-files.
 BASE_FILES = "guest-base-files"
 # What a system takes to boot, to be reached, and to install kernels; essential packages of Debian
-# are nobody's dependency.
+# are a dependency of nothing.
 GUEST_PACKAGES = (
     *("bash", "busybox-static", "cpio", "dbus", "dnf", "e2fsprogs", "grub-common", "grub-pc-bin"),
     *("hostname", "iproute2", "kmod", "ncurses-base", "openssh-server", "procps", "python3"),

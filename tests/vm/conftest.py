@@ -95,7 +95,7 @@ def el_mirror(el: ElHost) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def el_drivers(el: ElHost, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A catalogue of two drivers, for a scenario to mend the one that is broken.
+    """A catalogue of two drivers, for a scenario to repair the one that is broken.
 
     `duo` in its version DUO_BROKEN does not build for the newer kernel, and `hello` does.
     """

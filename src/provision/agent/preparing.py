@@ -160,7 +160,7 @@ class Preparer:
         raise _removed_again(obtained)
 
     def _refuse_older(self, driver: DesiredDriver, action: Action, slot: Slot, pin: Pin) -> None:
-        """Refuse to replace a version by an older one that nobody asked for.
+        """Refuse to replace a version by an older one without being asked.
 
         Raises:
             ProvisionError: What is offered for the same wish is older than what serves.

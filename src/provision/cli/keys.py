@@ -86,7 +86,7 @@ class KeyOptions:
         question = "Password or PIN of the key"
         if self.key is not None:
             return open_signer(self.key, lambda: source.read(question), root=settings.root)
-        # What was given comes first, then provision.toml, then whoever is at the terminal.
+        # What was given comes first, then provision.toml, then the person at the terminal.
         has_file = settings.config.registry.sign_password_file is not None
         if source.is_given or (sys.stdin.isatty() and not has_file):
             return configured_signer(settings, lambda: source.read(question))

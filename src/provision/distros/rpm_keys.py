@@ -111,7 +111,7 @@ fi
 def trusted_keys(patterns: Iterable[str]) -> str:
     """Return the part of a script that has zypper believe the signatures of these keys only.
 
-    It asks RPM's own database, which in a base image has the keys of whoever made it.
+    It asks RPM's own database, which in a base image has the keys of its maker.
 
     Args:
         patterns: Glob patterns of key files, in the container.

@@ -24,7 +24,7 @@ def pack(files: Mapping[str, bytes | Path]) -> IO[bytes]:
     """
     # Contexts with packages have some hundred MB.
     large = any(isinstance(content, Path) for content in files.values())
-    # Closed by whoever reads it.
+    # Closed by its reader.
     buffer: IO[bytes] = tempfile.TemporaryFile() if large else io.BytesIO()  # noqa: SIM115 - returned
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as archive:
         for path, content in sorted(files.items()):

@@ -105,7 +105,7 @@ def _takes_any(recipe: Recipe, version: str | None, distro: DistroPin) -> bool:
     """Return whether a source decides about a wish that takes versions which it doesn't list.
 
     The first source that serves the distro decides what the newest is, and the first that serves a
-    branch about that branch; a whole version needs nobody to say that it exists.
+    branch about that branch; a whole version needs no vendor to say that it exists.
     """
     names = source_names(distro)
     if version in CHANNELS:

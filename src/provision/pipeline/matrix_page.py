@@ -59,8 +59,8 @@ def render_page(report: Report, templates: Path, *, time: float) -> str:
             resolution=f"It belongs to '{templates}': install this version of provision again.",
         ) from error
     return template.render(
-        style=Markup(style),  # noqa: S704 - our own files
-        script=Markup(script),  # noqa: S704
+        style=Markup(style),  # noqa: S704 - our own file, not a build's output
+        script=Markup(script),  # noqa: S704 - the same
         policy=_policy(style, script),
         made=datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%d %H:%M UTC"),
         version=provision.__version__,

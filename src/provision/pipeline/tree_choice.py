@@ -165,7 +165,7 @@ def _pinned(text: str, name: str, version: str, codename: str) -> DistroPin:
 def _developer(distro: DistroPin) -> str | None:
     """Return the name of Flatcar's developer container as an image, as ``provision base`` makes.
 
-    None: the distro has no such image; somebody has to name one.
+    None: the distro has no such image, and one has to be named.
     """
     return f"flatcar-developer:{distro.version}" if distro.id == _FLATCAR else None
 

@@ -36,7 +36,7 @@ from provision.upstream import (
 
 log = logging.getLogger(__name__)
 
-# Seconds for which an answer counts as current where nobody asks for the newest.
+# Seconds for which an answer counts as current unless the newest is asked for.
 MAX_AGE = 3600.0
 # Bytes of an answer: NVIDIA's list of drivers has some 200 kB, its largest index 3 MB when packed.
 _MAX_ANSWER = 16 << 20
@@ -44,7 +44,7 @@ _MAX_INDEX = 64 << 20
 _GIT_S = 60.0
 _AT_ONCE = 8
 _REDISTRIB = r"redistrib_([0-9][0-9A-Za-z.]*)\.json"
-# git asks nobody, runs no helper of the user's, and speaks HTTP only.
+# git asks for nothing, runs no helper of the user's, and speaks HTTP only.
 _GIT_ENV = {
     "GIT_TERMINAL_PROMPT": "0",
     "GIT_CONFIG_GLOBAL": "/dev/null",

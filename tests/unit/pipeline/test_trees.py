@@ -269,7 +269,7 @@ def test_a_release_that_is_known_is_built_in_the_image_that_base_makes(settings:
     with pytest.raises(NotFoundError, match="no base image 'flatcar-developer:4081") as caught:
         _in_developer(settings, engine)
     assert "provision base flatcar:4081.2.0" in str(caught.value.resolution)
-    # No registry has it: whoever gave it that name there is unknown.
+    # No registry has it: who gave it that name there is unknown.
     assert not [call for call in engine.calls if call.startswith("pull")]
     engine.have(replace(_BASE, tags=(wish.name, "mine:1")))
     assert _in_developer(settings, engine).base.image == "flatcar-developer:4081.2.0"
