@@ -2,7 +2,7 @@
 
 An absolute link of a mounted disk or an unpacked image means a file of that system. The kernel,
 which knows only this machine's root, would follow it to the running host. So whatever reads or
-writes below a root that may be another host's looks the path up here first (docs/decisions/0130).
+writes below a root that may be another host's looks the path up here first (docs/decisions/22).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Programs get an argument list (never a shell), ``/dev/null`` as standard input, no terminal that
 they could ask on, and a small, known environment, so that neither the caller's locale nor its
-variables can change a result. Every wait for one has a limit (docs/decisions/0086).
+variables can change a result. Every wait for one has a limit (docs/decisions/26).
 """
 
 from __future__ import annotations

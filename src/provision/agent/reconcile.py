@@ -1,7 +1,7 @@
 """One run of the agent: observe → plan → apply, and say how the host is then.
 
 What serves is switched under the host's lock, decided from what is observed under it. What has to
-be made is made without that lock; afterwards the host is looked at again: docs/decisions/0140.
+be made is made without that lock; afterwards the host is looked at again: docs/decisions/24.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ def parse_packages(text: bytes) -> Iterator[Row]:
     """Yield the packages of a Packages file as rows of the table.
 
     A line-wise reader of the few fields that are wanted, because the general parsers take ten
-    times as long for the same (docs/decisions/0040).
+    times as long for the same (docs/decisions/16).
 
     Raises:
         ProvisionError: A package lacks a name, a version or a valid size.

@@ -1,6 +1,6 @@
 """Knows the files that provision wrote outside of its store from those that somebody else did.
 
-Why a file of somebody else is not replaced: docs/decisions/0053.
+Why a file of somebody else is not replaced: docs/decisions/22.
 """
 
 from __future__ import annotations

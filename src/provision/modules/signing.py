@@ -1,6 +1,6 @@
 """Signs the modules of an artifact for hosts that refuse unsigned ones, and checks signatures.
 
-OpenSSL makes the messages and we append them (docs/decisions/0081). Keys may be wherever it can
+OpenSSL makes the messages and we append them (docs/decisions/22). Keys may be wherever it can
 reach them: in a file, or in a token.
 """
 

@@ -1,7 +1,7 @@
 """Which images of registries a host asks for, and which of them it believes.
 
 A name without a registry's host is local, and never looked for anywhere. What a registry serves is
-believed by its signature only: docs/decisions/0211, 0212.
+believed by its signature only: docs/decisions/21.
 """
 
 from __future__ import annotations

@@ -31,8 +31,11 @@ _INSTEAD = {
     "at a desk": "",
 }
 _AVOIDED = re.compile(rf"\b({'|'.join(_INSTEAD)})\b", re.IGNORECASE)
-# Records of decisions stay as they were written; messages that are quoted are the programs'.
-_HELD = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/README.md", "docs/tutorials/")
+# Messages that are quoted are the programs'.
+_HELD = (
+    "README.md", "CONTRIBUTING.md", "SECURITY.md",
+    "docs/README.md", "docs/tutorials/", "docs/decisions/",
+)  # fmt: skip
 _HELD_TOO = (
     "docs/explanation/agent.md", "docs/explanation/pins-and-artifacts.md",
     "docs/reference/support.md", "docs/reference/glossary.md",
