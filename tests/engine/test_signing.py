@@ -22,11 +22,11 @@ from kit.recorder import FakeProgram, fake_program
 from provision.config import SigningConfig
 from provision.documents import load_json
 from provision.errors import ProvisionError
+from provision.kmod.sign import sign, verify_signatures
+from provision.kmod.signing_key import PIN_VARIABLE
+from provision.kmod.verify import MANIFEST, verify
 from provision.manifest import Manifest
-from provision.modules.signing import sign, verify_signatures
-from provision.modules.signing_key import PIN_VARIABLE
-from provision.modules.verify import MANIFEST, verify
-from unit.modules.artifact import make_artifact
+from unit.kmod.artifact import make_artifact
 
 if TYPE_CHECKING:
     from kit.engine import Engine

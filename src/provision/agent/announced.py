@@ -13,10 +13,10 @@ from pathlib import Path
 
 from provision.host.kernel import kernel_order, kernel_release
 from provision.host.kernels import Kernels
-from provision.install.kernels import linked_kernels
-from provision.install.layout import Layout
-from provision.install.locks import changing
-from provision.install.state import DriverState, NewerStateError, load_state, update_state
+from provision.store.kernel_links import linked_kernels
+from provision.store.layout import Layout
+from provision.store.locks import changing
+from provision.store.state import DriverState, NewerStateError, load_state, update_state
 
 
 def announce(layout: Layout, coming: Iterable[str], root: Path) -> None:

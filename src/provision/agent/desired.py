@@ -20,9 +20,9 @@ import provision
 from provision.agent.model import Desired, DesiredDriver
 from provision.errors import InUseError
 from provision.files import remove_drafts, write_atomic
-from provision.install.layout import STORE
-from provision.install.locks import switching
 from provision.rootfs import in_root
+from provision.store.layout import STORE
+from provision.store.locks import switching
 
 CONFIG = Path("etc/provision/provision.toml")
 _KEPT = STORE / ".desired.json"
@@ -47,7 +47,7 @@ def load_desired(
     if kept is not None and kept["key"] == key:
         return _from_json(kept["desired"])
     # Loads the models of provision.toml.
-    desired: Desired = importlib.import_module("provision.agent.wishes").read(root, catalogues)
+    desired: Desired = importlib.import_module("provision.agent.read_config").read(root, catalogues)
     if keep:
         # A store that can't be written is the business of whoever writes more into it.
         with suppress(OSError, InUseError), switching(root):

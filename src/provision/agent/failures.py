@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from provision.build.diagnosis import BuildError, kind_of
 from provision.errors import ProvisionError
-from provision.image.diagnose import BuildError, kind_of
-from provision.install.state import Failure
-from provision.registry.signature import UntrustedError
+from provision.registry.image_signature import UntrustedError
+from provision.store.state import Failure
 
 
 class RejectedError(ProvisionError):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from provision.agent.plan import Action
 from provision.agent.unexpected import UnexpectedError
 from provision.errors import ProvisionError
-from provision.install.state import Failure
+from provision.store.state import Failure
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,15 +19,24 @@ from provision.agent.inhibit import shutdown_delayed
 from provision.agent.inputs import wish
 from provision.agent.model import Desired, DesiredDriver, Observed, Slot
 from provision.agent.plan import Action, Mode
-from provision.archive import compare_versions
+from provision.build.package_store import PackageGoneError
+from provision.distros.debian import compare_versions
+from provision.engine.docker_api import Engine, EngineLostError
 from provision.errors import ProvisionError
 from provision.host.kernel import kernel_release
-from provision.image.engine import Engine, EngineLostError
-from provision.image.packages import PackageGoneError
-from provision.install.kernels import link_kernel, linked_kernels
-from provision.install.layout import Layout
-from provision.install.locks import changing
-from provision.install.state import (
+from provision.pin import Pin
+from provision.pipeline.building import open_engine
+from provision.pipeline.obtaining import Obtained, obtain, obtain_pulled
+from provision.pipeline.package_pins import Resolved, Wanted
+from provision.pipeline.pulling import look_for
+from provision.pipeline.registries import Consent
+from provision.pipeline.resolving import resolve_pin
+from provision.pipeline.workspace import Settings, load_settings
+from provision.progress import Note, Progress
+from provision.store.kernel_links import link_kernel, linked_kernels
+from provision.store.layout import Layout
+from provision.store.locks import changing
+from provision.store.state import (
     DriverState,
     KernelState,
     load_state,
@@ -35,15 +44,6 @@ from provision.install.state import (
     store_state,
     update_state,
 )
-from provision.pin import Pin
-from provision.pipeline.images import open_engine
-from provision.pipeline.obtaining import Obtained, obtain, obtain_pulled
-from provision.pipeline.pulling import look_for
-from provision.pipeline.registry import Consent
-from provision.pipeline.resolution import Resolved, Wanted
-from provision.pipeline.resolving import resolve_pin
-from provision.pipeline.settings import Settings, load_settings
-from provision.progress import Note, Progress
 
 # For how long a lost engine is waited for: an upgrade restarts it in some seconds.
 _RECONNECTIONS = 30

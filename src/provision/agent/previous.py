@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from provision.agent.contents import damages, read_contents
 from provision.errors import NotFoundError
-from provision.install.kernels import entries, link_kernel, linked_kernels
-from provision.install.layout import Layout
-from provision.install.state import Failure, load_state, refuse_newer, store_state
+from provision.store.kernel_links import entries, link_kernel, linked_kernels
+from provision.store.layout import Layout
+from provision.store.state import Failure, load_state, refuse_newer, store_state
 
 
 def choose(layout: Layout, release: str) -> tuple[str, str]:

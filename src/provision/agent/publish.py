@@ -11,7 +11,7 @@ from typing import Any
 from provision.agent.journal import Priority, tell
 from provision.agent.metrics import metrics_text
 from provision.agent.outcome import Outcome
-from provision.agent.places import EXPORTER_FOLDERS, METRICS, STATUS
+from provision.agent.paths import EXPORTER_FOLDERS, METRICS, STATUS
 from provision.agent.status import SlotStatus, Status
 from provision.files import remove_drafts, write_atomic
 from provision.rootfs import in_root

@@ -14,10 +14,10 @@ from provision.agent.previous import choose, reject
 from provision.agent.reconcile import Run, apply
 from provision.errors import InUseError, NotFoundError
 from provision.host.kernel import kernel_release
-from provision.install.kernels import linked_kernels
-from provision.install.layout import Layout
-from provision.install.locks import changing, switching
 from provision.progress import Note, Progress, silent
+from provision.store.kernel_links import linked_kernels
+from provision.store.layout import Layout
+from provision.store.locks import changing, switching
 
 
 def rollback(

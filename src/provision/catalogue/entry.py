@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from provision.catalogue.recipe import Recipe
 from provision.documents import MAX_BYTES, load_toml
 from provision.errors import ConfigError, Mistake
-from provision.recipe import Recipe
 
 RECIPE = "driver.toml"
 PATCHES = "patches"

@@ -9,10 +9,10 @@ from typing import Any, Protocol
 import click
 
 from provision.cli.output import print_json
-from provision.cli.progress import shown
+from provision.cli.progress_display import shown
 from provision.errors import ExitCode, ProvisionError
-from provision.pipeline.loading import Moved, stored_drivers
-from provision.pipeline.settings import Settings, load_settings
+from provision.pipeline.host_modules import Moved, stored_drivers
+from provision.pipeline.workspace import Settings, load_settings
 from provision.progress import Progress
 
 

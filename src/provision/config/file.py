@@ -7,13 +7,13 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
-from provision.config.build import DistroConfig, EngineConfig, TreeConfig
+from provision.config.build_settings import DistroConfig, EngineConfig, TreeConfig
 from provision.config.drivers import (
     AbsolutePath,
     DriverConfig,
     PolicyConfig,
 )
-from provision.config.signing import SigningConfig
+from provision.config.module_key import SigningConfig
 from provision.config.trust import RegistryConfig, TrustConfig
 from provision.documents import Frozen, load_toml
 from provision.pin import Name

@@ -8,7 +8,7 @@ from typing import Annotated, Self
 from pydantic import Field, StringConstraints, model_validator
 
 from provision.config.drivers import AbsolutePath
-from provision.config.signing import KeyAddress
+from provision.config.module_key import KeyAddress
 from provision.documents import Frozen
 from provision.pin import Name
 

@@ -6,21 +6,20 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from provision.catalogue import Catalogue, catalogue_folders
+from provision.catalogue import Catalogue, Recipe, catalogue_folders
 from provision.config import Config, load
 from provision.documents import load_json
 from provision.errors import ProvisionError
 from provision.host import Facts, read_facts
 from provision.host.kernels import Kernels, find_kernels
-from provision.install.kernels import linked_kernels
-from provision.install.layout import STORE, Layout
-from provision.install.state import DriverState, load_state
+from provision.kmod.kernel_log import KernelLog
+from provision.kmod.loaded import LoadedModule, loaded_modules
+from provision.kmod.verify import MANIFEST
 from provision.manifest import Manifest
-from provision.modules.kernel_log import KernelLog
-from provision.modules.loaded import LoadedModule, loaded_modules
-from provision.modules.verify import MANIFEST
-from provision.recipe import Recipe
 from provision.rootfs import glob_in_root, in_root
+from provision.store.kernel_links import linked_kernels
+from provision.store.layout import STORE, Layout
+from provision.store.state import DriverState, load_state
 
 
 @dataclass(frozen=True, slots=True)

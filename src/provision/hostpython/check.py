@@ -33,7 +33,7 @@ def check_tree(tree: Path, prefix: str) -> None:
     if problems:
         raise ProvisionError(
             f"The Python for {prefix} would need something of the host.",
-            resolution="This is a defect of hostpython/bundle.py: please report it with the"
+            resolution="This is a defect of hostpython/relocate.py: please report it with the"
             " lines above.",
             details="\n".join(problems),
         )

@@ -6,21 +6,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from provision.build.templates import keyring_file
 from provision.catalogue import templates_dir
+from provision.engine.docker_api import Engine, Image
+from provision.engine.extract import extract
+from provision.engine.scratch import scratch
 from provision.files import lock, sha256_file
-from provision.hostpython.build import build_image, find_image
 from provision.hostpython.check import check_tree
+from provision.hostpython.image import build_image, find_image
 from provision.hostpython.pack import pack_tree
-from provision.hostpython.pin import PythonPin
-from provision.hostpython.render import render_python, templates_of
-from provision.hostpython.resolve import ResolvedPython, read_source, resolve_python
-from provision.image.engine import Engine, Image
-from provision.image.extract import extract
-from provision.image.scratch import scratch
-from provision.pipeline.images import build_arguments
-from provision.pipeline.settings import Settings
+from provision.hostpython.python_context import render_python, templates_of
+from provision.hostpython.python_pin import PythonPin
+from provision.hostpython.python_sources import ResolvedPython, read_source, resolve_python
+from provision.pipeline.building import build_arguments
+from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress, silent
-from provision.render.templates import keyring_file
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from provision.ignition.engines import BIN, PROGRAM, RUNTIME, VENDORS
-from provision.ignition.ledgers import FOLDER as LEDGERS
-from provision.ignition.ledgers import PROVISION_TOML, ledgers
+from provision.ignition.engine_files import BIN, PROGRAM, RUNTIME, VENDORS
+from provision.ignition.managed import FOLDER as LEDGERS
+from provision.ignition.managed import PROVISION_TOML, ledgers
 from provision.ignition.spec import (
     Contents,
     Directory,

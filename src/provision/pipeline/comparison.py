@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
+from provision.engine.docker_api import Engine, Image
+from provision.engine.extract import read_file
 from provision.errors import ProvisionError
-from provision.image.engine import Engine, Image
-from provision.image.extract import read_file
-from provision.modules.verify import MANIFEST
-from provision.pipeline.settings import Settings
+from provision.kmod.verify import MANIFEST
+from provision.pipeline.workspace import Settings
 
 _SHOWN = 12
 

@@ -10,17 +10,17 @@ from pathlib import Path
 
 from provision.config import KeyConfig
 from provision.documents import refusing
+from provision.engine.push import Pushed
 from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.host.kernel import machine
-from provision.image.push import Pushed
-from provision.modules.signing_key import open_key
+from provision.kmod.signing_key import open_key
 from provision.pin import Pin
-from provision.pipeline.registry import Connect, connect
-from provision.pipeline.settings import Settings
-from provision.registry.attached import sign
-from provision.registry.images import facts_of, find
+from provision.pipeline.registries import Connect, connect
+from provision.pipeline.workspace import Settings
+from provision.registry.artifact_images import facts_of, find
+from provision.registry.attached_signatures import sign
+from provision.registry.image_signature import Facts, Signer, open_private_key
 from provision.registry.names import Reference, parse_reference
-from provision.registry.signature import Facts, Signer, open_private_key
 from provision.rootfs import in_root
 from provision.run import run
 

@@ -10,15 +10,16 @@ from urllib.parse import urlsplit
 
 from pydantic import Field
 
+from provision.build.dockerfile import variant_of
+from provision.build.recipe_digest import recipe_digest
+from provision.build.templates import load_templates, load_tree_templates
 from provision.catalogue import templates_dir
 from provision.documents import load_json, parse_json
 from provision.errors import ConfigError, Mistake, ProvisionError
 from provision.pin import ImageDigest, Pin, Sha256, Url
-from provision.pipeline.resolution import Resolved
-from provision.pipeline.settings import Settings
+from provision.pipeline.package_pins import Resolved
 from provision.pipeline.tree_files import kept_files
-from provision.render import load_templates, load_tree_templates, variant_of
-from provision.resolve import recipe_digest
+from provision.pipeline.workspace import Settings
 
 _BESIDE = ("digest", "image", "urls")
 

@@ -5,19 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from provision.build.base_image import find_base, named_base
+from provision.build.decision import decide_in_image
+from provision.build.request import KernelTree
+from provision.build.templates import Templates, load_tree_templates
 from provision.catalogue import Entry, templates_dir
-from provision.distros.tree import (
+from provision.distros.kernel_tree.tree_family import (
     Toolchain,
     build_packages,
     compiler_beside,
     compiler_package,
     fedora_of_kernel,
 )
+from provision.engine.docker_api import Engine
 from provision.host import read_facts
-from provision.image.base import find_base, named_base
-from provision.image.engine import Engine
 from provision.pin import DistroPin
-from provision.pipeline.resolution import (
+from provision.pipeline.package_pins import (
     Resolved,
     Target,
     Wanted,
@@ -27,13 +30,11 @@ from provision.pipeline.resolution import (
     resolve_solved,
 )
 from provision.pipeline.runfiles import vendor_sums
-from provision.pipeline.settings import Settings
 from provision.pipeline.solving import base_request, choose_distro
 from provision.pipeline.tree_choice import TreeChoice, choose_tree, fetch_tree, no_image
 from provision.pipeline.trees import Tree
+from provision.pipeline.workspace import Settings
 from provision.progress import Progress, silent
-from provision.render import Templates, load_tree_templates
-from provision.resolve import KernelTree, decide_in_image
 
 
 def resolve_pin(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from provision.archive import ArchiveIndex
+from provision.catalogue import DkmsSource, Variant
+from provision.distros.debian import ArchiveIndex
 from provision.pin import Source
-from provision.recipe import DkmsSource, Variant
 from provision.sources.deb import Deb
-from provision.sources.model import Market, Pinned, SourceKind
+from provision.sources.kind import Market, Pinned, SourceKind
 from provision.sources.releases import Releases
 
 # Evaluates the dkms.conf in the build container and builds what it describes.

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from provision.archive import ArchiveIndex
+from provision.catalogue import ArchiveReleases, GitReleases, Variant
+from provision.distros.debian import ArchiveIndex
 from provision.pin import Source
-from provision.recipe import ArchiveReleases, GitReleases, Variant
-from provision.sources.model import Market, Pinned, newest_first
+from provision.sources.kind import Market, Pinned, newest_first
 
 _Listed = Variant[ArchiveReleases | GitReleases]
 

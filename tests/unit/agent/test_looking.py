@@ -20,7 +20,7 @@ from provision.agent.model import Desired, DesiredDriver
 from provision.agent.waiting import wait_for_kernel
 from provision.errors import ConfigError
 from provision.progress import Event, Note
-from unit.modules.artifact import KERNEL, write
+from unit.kmod.artifact import KERNEL, write
 
 TEXT = b"""
 catalogue = ["/srv/drivers"]

@@ -7,12 +7,12 @@ import pytest
 
 from provision.catalogue import Catalogue
 from provision.config import Config
+from provision.engine.docker_api import Image
 from provision.errors import ProvisionError
-from provision.image.engine import Image
 from provision.pipeline import comparison
 from provision.pipeline.comparison import differences, explanation, module_sums
-from provision.pipeline.settings import Settings
-from unit.image.fake_engine import FakeEngine
+from provision.pipeline.workspace import Settings
+from unit.engine.fake_engine import FakeEngine
 
 
 def test_equal_modules_are_no_difference() -> None:

@@ -119,8 +119,8 @@ def _run(root: Path, catalogues: tuple[Path, ...], ways: Ways, progress: Progres
         result = replace(result, outcomes=(*before, *result.outcomes))
     if ways.timer:
         # Kernels come and go: nobody should have to remember to make room.
-        importlib.import_module("provision.agent.collect").collect(root, desired, progress=progress)
-        importlib.import_module("provision.agent.clean_packages").remove_packages(root)
+        importlib.import_module("provision.agent.garbage").collect(root, desired, progress=progress)
+        importlib.import_module("provision.agent.package_garbage").remove_packages(root)
     return result
 
 

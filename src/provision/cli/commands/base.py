@@ -9,7 +9,7 @@ import click
 from provision.cli import options
 from provision.cli.output import print_json
 from provision.cli.target import job
-from provision.pipeline.images import ensure_base_image, wanted_base
+from provision.pipeline.building import ensure_base_image, wanted_base
 
 
 @click.command("base")

@@ -12,11 +12,11 @@ import click
 from provision.cli import options
 from provision.cli.output import print_json
 from provision.cli.table import print_table
-from provision.devices.collect import read_facts_file
-from provision.devices.facts import Device, Facts
-from provision.devices.record import recorded
 from provision.errors import ConfigError, ExitCode, NotFoundError, UsageError
-from provision.pipeline.devices import refresh
+from provision.host.devices.device_facts import Device, Facts
+from provision.host.devices.reading import read_facts_file
+from provision.host.devices.record import recorded
+from provision.pipeline.device_record import refresh
 
 _REFRESH = "refresh"
 _COLUMNS = ("vendor", "index", "node", "PCI address", "UUID", "name", "arch", "MIG")

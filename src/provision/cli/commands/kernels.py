@@ -10,7 +10,7 @@ from provision.cli import options
 from provision.cli.output import print_json
 from provision.cli.table import print_table
 from provision.cli.target import job
-from provision.pipeline.kernels import list_kernels
+from provision.pipeline.packaged_kernels import list_kernels
 
 
 @click.command("kernels")

@@ -7,10 +7,10 @@ from pathlib import Path
 import click
 
 from provision.cli import options
-from provision.cli.keys import PasswordSource, password_source
+from provision.cli.key_options import PasswordSource, password_source
 from provision.cli.output import print_fields, print_json
 from provision.errors import UsageError
-from provision.registry.signature import generate_key
+from provision.registry.image_signature import generate_key
 
 
 @click.command("key")

@@ -8,7 +8,7 @@ import click
 
 from provision.cli import options
 from provision.cli.moving import move
-from provision.pipeline.loading import load_driver
+from provision.pipeline.host_modules import load_driver
 
 
 @click.command("load")

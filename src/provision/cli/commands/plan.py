@@ -18,9 +18,9 @@ from provision.cli import options
 from provision.cli.output import print_json
 from provision.errors import ExitCode
 from provision.host.kernels import find_kernels
-from provision.install.kernels import linked_kernels
-from provision.install.layout import STORE, Layout
 from provision.rootfs import in_root
+from provision.store.kernel_links import linked_kernels
+from provision.store.layout import STORE, Layout
 
 
 @click.command("plan")
@@ -60,7 +60,7 @@ def _from_matrix(root: Path, desired: Desired) -> Iterator[dict[str, Any]]:
         return
     # Loads the models of results, recipes and provision.toml.
     config = importlib.import_module("provision.config").load(root)
-    matrix = importlib.import_module("provision.pipeline.matrix_host")
+    matrix = importlib.import_module("provision.matrix.host_report")
     kernels = find_kernels(root)
     for driver in desired.drivers:
         ready = linked_kernels(Layout(root, driver.name))

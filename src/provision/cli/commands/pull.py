@@ -11,8 +11,8 @@ from provision.cli import options
 from provision.cli.output import print_fields, print_json
 from provision.cli.target import believing, job
 from provision.pipeline.pulling import Pulled, store_pulled
-from provision.pipeline.registry import Consent, connect, examine
-from provision.registry.images import Trusted
+from provision.pipeline.registries import Consent, connect, examine
+from provision.registry.artifact_images import Trusted
 from provision.registry.names import parse_reference
 
 

@@ -10,15 +10,15 @@ from pydantic import ValidationError
 
 from provision.cli import options
 from provision.cli.commands.sign import print_signed
-from provision.cli.keys import KeyOptions, signing_key
+from provision.cli.key_options import KeyOptions, signing_key
 from provision.cli.output import print_json
 from provision.cli.target import Job, job
+from provision.engine.extract import find_image
+from provision.engine.push import Pushed, push
 from provision.errors import ProvisionError, UsageError
-from provision.image.extract import find_image
-from provision.image.push import Pushed, push
 from provision.pin import PIN_LABEL, Pin
 from provision.pipeline.image_signing import SignedImage, pushed_reference, sign_image
-from provision.pipeline.registry import host_reference
+from provision.pipeline.registries import host_reference
 from provision.registry.names import check_push_name
 
 

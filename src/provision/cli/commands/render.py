@@ -11,8 +11,8 @@ from provision.cli.output import print_json
 from provision.cli.target import Target, job, target
 from provision.errors import UsageError
 from provision.files import write_atomic
-from provision.pipeline.images import downloaded_files
-from provision.pipeline.resolution import render_context
+from provision.pipeline.building import downloaded_files
+from provision.pipeline.package_pins import render_context
 
 
 @click.command("render")

@@ -12,7 +12,7 @@ from provision.cli.output import print_json
 from provision.cli.table import print_table
 from provision.cli.target import Job, job
 from provision.errors import NotFoundError, ProvisionError, UsageError
-from provision.pipeline.registry import Consent, connect, examine
+from provision.pipeline.registries import Consent, connect, examine
 from provision.registry.client import Client
 from provision.registry.names import HostTag, parse_reference, read_tag
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from provision.cli import options
-from provision.cli.keys import KeyOptions, signing_key
+from provision.cli.key_options import KeyOptions, signing_key
 from provision.cli.output import print_fields, print_json
 from provision.cli.target import job
 from provision.pipeline.image_signing import SignedImage, sign_image

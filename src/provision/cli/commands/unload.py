@@ -8,7 +8,7 @@ import click
 
 from provision.cli import options
 from provision.cli.moving import move
-from provision.pipeline.loading import unload_driver
+from provision.pipeline.host_modules import unload_driver
 
 
 @click.command("unload")

@@ -12,7 +12,7 @@ from provision.cli import options
 from provision.cli.output import print_json
 from provision.files import write_atomic
 from provision.host import read_facts
-from provision.install.foreign import foreign_vendor_file
+from provision.store.foreign_driver import foreign_vendor_file
 
 
 @click.command("vendor-file")

@@ -9,16 +9,16 @@ import click
 
 from provision.cli import options
 from provision.cli.output import megabytes, print_fields, print_json
-from provision.cli.progress import shown
+from provision.cli.progress_display import shown
 from provision.cli.table import print_table
 from provision.cli.target import job
-from provision.image.references import names_registry
+from provision.engine.references import names_registry
+from provision.kmod.verify import Report
 from provision.manifest import Manifest
-from provision.modules.verify import Report
 from provision.pipeline.artifacts import verify_current, verify_image, verify_path
 from provision.pipeline.pulling import verify_pulled
-from provision.pipeline.registry import Consent, connect, examine
-from provision.pipeline.settings import load_settings
+from provision.pipeline.registries import Consent, connect, examine
+from provision.pipeline.workspace import load_settings
 from provision.registry.names import parse_reference
 
 

@@ -14,8 +14,8 @@ from provision.cli.output import print_fields, print_json
 from provision.cli.table import print_table
 from provision.cli.target import job
 from provision.errors import ExitCode, ProvisionError, UsageError
-from provision.pipeline.offers import Concern, Offers, list_offers
-from provision.releases import Branch, Reading, newest_first
+from provision.pipeline.driver_versions import Concern, Offers, list_offers
+from provision.sources.upstream import Branch, Reading, newest_first
 
 # Characters of a reason: what libraries say of a network that is down is longer than that.
 _WHY = 200

@@ -1,0 +1,137 @@
+"""What a compatibility matrix says, as a grid."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from provision.distros import find_distro
+from provision.errors import NotFoundError, ProvisionError
+from provision.matrix.cells import Cell, Column, Row, Selection, choose_kernels, choose_rows
+from provision.matrix.results import Result, Results, offers_of_results
+
+NOT_BUILT = "not-built"
+# A symbol and words beside the colour, which not everybody sees and not every printer prints.
+LOOKS = {
+    "built": ("✓", "built"),
+    "failed": ("✗", "failed"),
+    "not-supported": ("⊘", "not supported"),
+    NOT_BUILT: ("·", "not built yet"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A matrix as a grid.
+
+    Attributes:
+        rows: Drivers in their versions and flavours.
+        columns: Kernels of distros.
+        results: What is known; a cell that is not here was not built yet.
+    """
+
+    rows: tuple[Row, ...]
+    columns: tuple[Column, ...]
+    results: Mapping[Cell, Result]
+
+    def result(self, row: Row, column: Column) -> Result | None:
+        """Return what is known of a cell."""
+        return self.results.get(Cell(row, column))
+
+    def state(self, row: Row, column: Column) -> str:
+        """Return the state of a cell: one that ``LOOKS`` has."""
+        result = self.result(row, column)
+        return result.state if result else NOT_BUILT
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many cells are in which state; each state is there."""
+        found = Counter(self.state(row, column) for row in self.rows for column in self.columns)
+        return {state: found[state] for state in LOOKS}
+
+    def failed(self) -> Iterator[Result]:
+        """Yield the cells that failed, by kernel."""
+        for column in self.columns:
+            for row in self.rows:
+                result = self.result(row, column)
+                if result is not None and result.state == "failed":
+                    yield result
+
+    def document(self) -> dict[str, Any]:
+        """Return it as what ``json.dumps`` takes."""
+        return {
+            "counts": self.counts,
+            "cells": [
+                self._cell(Cell(row, column)) for column in self.columns for row in self.rows
+            ],
+        }
+
+    def _cell(self, cell: Cell) -> dict[str, Any]:
+        result = self.results.get(cell)
+        if result is not None:
+            return result.model_dump(mode="json", by_alias=True)
+        return {
+            "driver": cell.row.driver,
+            "version": cell.row.version,
+            "flavour": cell.row.flavour,
+            "distro": cell.column.distro,
+            "kernel": cell.column.kernel,
+            "state": NOT_BUILT,
+        }
+
+
+def report_of_cells(cells: Iterable[Cell], results: Results) -> Report:
+    """Return what is known of cells."""
+    found: dict[Cell, Result] = {}
+    wanted = list(cells)
+    for cell in wanted:
+        result = results.read(cell)
+        if result is not None:
+            found[cell] = result
+    rows = tuple(dict.fromkeys(cell.row for cell in wanted))
+    return Report(rows, tuple(dict.fromkeys(cell.column for cell in wanted)), found)
+
+
+def report_of_results(results: Iterable[Result], selection: Selection) -> Report:
+    """Return what a selection has of results; no archive is asked for anything.
+
+    Args:
+        results: What is known.
+        selection: Its distros may be empty: all that are known.
+
+    Raises:
+        NotFoundError: Nothing is known of the drivers and distros.
+        UsageError: Nothing is known of the kernels, flavours or versions; names them.
+    """
+    # As results have them: 'rocky:9' for 'rocky:9.5'.
+    distros = {*selection.distros, *map(_release, selection.distros)}
+    known = [
+        result
+        for result in results
+        if ("all" in selection.drivers or result.driver in selection.drivers)
+        and (not distros or result.distro in distros)
+    ]
+    if not known:
+        raise NotFoundError(
+            f"The matrix knows nothing of {_named(selection.drivers)}"
+            + (f" on {', '.join(selection.distros)}." if selection.distros else "."),
+            resolution="Have it build: provision matrix --drivers all (without --only-report).",
+        )
+    offers = offers_of_results(known)
+    rows = tuple(choose_rows(selection, offers.offers))
+    columns = tuple(choose_kernels(selection.kernels, offers.kernels))
+    return Report(rows, columns, {result.cell: result for result in known})
+
+
+def _release(name: str) -> str:
+    try:
+        found = find_distro(name)
+    except ProvisionError:
+        return name
+    return f"{found.id}:{found.version}"
+
+
+def _named(drivers: Collection[str]) -> str:
+    return "any driver" if "all" in drivers else ", ".join(drivers)
