@@ -13,8 +13,7 @@ from kit.product import Provision
 from provision.config import ArchiveConfig
 from provision.distros import find_distro
 from provision.distros.debian import open_index
-from provision.distros.debian.distro_archive import layout_of
-from provision.distros.debian.kernel_headers import packaged_kernels, require_headers
+from provision.distros.debian.distro_archive import layout_of, packaged_kernels, require_headers
 from provision.distros.debian.suites import Place, find_places
 from provision.fetch import SignatureError, verify_signed
 from provision.progress import Event

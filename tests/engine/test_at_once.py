@@ -16,7 +16,7 @@ import pytest
 
 from engine.held import DRIVER, VERSIONS, Held
 from provision.kmod.verify import verify
-from provision.store.kernel_links import linked_kernels
+from provision.store.entries import linked_kernels
 from provision.store.layout import Layout
 from provision.store.state import load_state
 from unit.kmod.artifact import KERNEL, make_pin, write

@@ -15,8 +15,7 @@ import pytest
 
 from provision.agent.desired import load_desired
 from provision.agent.inputs import read_inputs
-from provision.agent.journal import Priority, tell
-from provision.agent.publish import last_status, publish
+from provision.agent.publish import Priority, last_status, publish, tell
 from provision.agent.reconcile import look_at
 from provision.catalogue import templates_dir
 from provision.config import load
@@ -31,8 +30,7 @@ from provision.manifest import DeviceNode
 from provision.pipeline.artifacts import activate_entry, retire
 from provision.pipeline.host_modules import stored_drivers
 from provision.progress import silent
-from provision.store.entries import current_entry
-from provision.store.kernel_links import link_kernel, linked_kernels
+from provision.store.entries import current_entry, link_kernel, linked_kernels
 from provision.store.layout import Layout
 from provision.store.locks import building, switching
 from provision.store.units import DEBIAN_HOOKS, apply_units, plan_units, unit_files

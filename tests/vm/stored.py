@@ -8,7 +8,7 @@ from kit.agent_host import AgentHost
 from kit.hosts import DISTRO
 from kit.process import run
 from kit.product import BUILD_NETWORK
-from provision.store.kernel_links import link_kernel
+from provision.store.entries import link_kernel
 from provision.store.layout import Layout
 
 if TYPE_CHECKING:

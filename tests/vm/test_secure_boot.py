@@ -24,7 +24,7 @@ from kit.process import run
 from kit.product import Provision
 from provision.config import SigningConfig
 from provision.documents import load_json
-from provision.kmod.sign import sign
+from provision.kmod.sign import sign_modules
 from provision.kmod.verify import MANIFEST
 from provision.manifest import Manifest
 from vm.stored import Store
@@ -84,7 +84,7 @@ def modules(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Path:
         path = folder / module.path
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
-        assert sign(folder, manifest, config) == (module.name,)
+        assert sign_modules(folder, manifest, config) == (module.name,)
         path.rename(folder / f"{kind}.ko")
     _flip(folder / "altered.ko", content.index(b"v4l2loopback"))
     # The first byte of the message says that it is a sequence.

@@ -19,7 +19,7 @@ from provision.agent.reconcile import Run, apply
 from provision.errors import ConfigError
 from provision.progress import Note, Progress, silent
 from provision.rootfs import glob_in_root
-from provision.store.kernel_links import link_kernel
+from provision.store.entries import link_kernel
 from provision.store.layout import STORE, Layout
 from provision.store.locks import changing, switching
 from provision.store.state import NewerStateError, load_state, store_state

@@ -11,11 +11,10 @@ from typing import Any
 
 from provision.agent.failures import failure_of
 from provision.agent.model import Desired, Observed, Slot
-from provision.agent.outcome import Outcome
+from provision.agent.outcome import Outcome, as_told
 from provision.agent.plan import Action, Mode
 from provision.agent.preparing import Preparer
-from provision.agent.previous import choose, reject
-from provision.agent.unexpected import as_told
+from provision.agent.rollback import choose, reject
 from provision.documents import load_json
 from provision.errors import NotFoundError, ProvisionError
 from provision.kmod.load import load, unload

@@ -6,16 +6,14 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from provision.agent.announced import awaited, settled
+from provision.agent.coming_kernels import awaited, is_calm, settled
 from provision.agent.contents import read_contents
 from provision.agent.model import Desired
-from provision.agent.waiting import is_calm
 from provision.errors import NotFoundError
 from provision.host.kernels import Kernels, find_kernels
 from provision.progress import Note, Progress, silent
 from provision.rootfs import glob_in_root
-from provision.store.entries import remove, remove_leftovers
-from provision.store.kernel_links import entries, linked_kernels, unlink_kernel
+from provision.store.entries import entries, linked_kernels, remove, remove_leftovers, unlink_kernel
 from provision.store.layout import STORE, Layout
 from provision.store.locks import changing, switching
 from provision.store.state import DriverState, NewerStateError, load_state, store_state

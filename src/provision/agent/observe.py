@@ -15,11 +15,11 @@ from provision.host.devices.record import recorded_problems
 from provision.host.kernels import Ask, find_kernels
 from provision.kmod.loaded import LoadedModule, is_same_build, loaded_modules, users_of
 from provision.rootfs import glob_in_root, in_root
-from provision.store.kernel_links import linked_kernels
+from provision.store.entries import linked_kernels
 from provision.store.layout import STORE, Layout
+from provision.store.lenient import copies_of
 from provision.store.origin import unsigned_reference
 from provision.store.state import DriverState, Failure, KernelState, NewerStateError, load_state
-from provision.store.unreadable import copies_of
 
 # How closely artifacts are looked at: by their files' sizes and times, unless those changed; or by
 # the checksums of their modules.

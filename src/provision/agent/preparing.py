@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
+from provision.agent.coming_kernels import shutdown_delayed
 from provision.agent.contents import read_contents, stamp
-from provision.agent.failures import RejectedError
-from provision.agent.inhibit import shutdown_delayed
+from provision.agent.failures import rejected, removed_again
 from provision.agent.inputs import wish
 from provision.agent.model import Desired, DesiredDriver, Observed, Slot
 from provision.agent.plan import Action, Mode
@@ -33,7 +33,7 @@ from provision.pipeline.registries import Consent
 from provision.pipeline.resolving import resolve_pin
 from provision.pipeline.workspace import Settings, load_settings
 from provision.progress import Note, Progress
-from provision.store.kernel_links import link_kernel, linked_kernels
+from provision.store.entries import link_kernel, linked_kernels
 from provision.store.layout import Layout
 from provision.store.locks import changing
 from provision.store.state import (
@@ -110,7 +110,7 @@ class Preparer:
                 return _stays(pin, slot)
             self._refuse_older(driver, action, slot, pin)
             if pin.short_digest in slot.rejected and not self.mode.retry:
-                raise _rejected(pin.short_digest, driver, action)
+                raise rejected(pin.short_digest, driver.name, action.kernel)
             is_damaged = not slot.is_whole and slot.digest == pin.short_digest
             for _ in range(_ATTEMPTS):
                 try:
@@ -121,7 +121,7 @@ class Preparer:
                 result = self._link(action, driver, slot, obtained)
                 if result is not None:
                     return result
-        raise _removed_again(obtained)
+        raise removed_again(obtained.entry)
 
     def _pull(self, driver: DesiredDriver, action: Action, slot: Slot) -> str | None:
         """Have the artifact of a registry in the store, and the kernel's link point to it.
@@ -148,7 +148,7 @@ class Preparer:
             # A serial says when something was signed: an old version may be signed again.
             self._refuse_older(driver, action, slot, pin)
         if pin.short_digest in slot.rejected and not self.mode.retry:
-            raise _rejected(pin.short_digest, driver, action)
+            raise rejected(pin.short_digest, driver.name, action.kernel)
         is_damaged = not slot.is_whole and slot.digest == pin.short_digest
         for _ in range(_ATTEMPTS):
             obtained = obtain_pulled(
@@ -157,7 +157,7 @@ class Preparer:
             result = self._link(action, driver, slot, obtained)
             if result is not None:
                 return result
-        raise _removed_again(obtained)
+        raise removed_again(obtained.entry)
 
     def _refuse_older(self, driver: DesiredDriver, action: Action, slot: Slot, pin: Pin) -> None:
         """Refuse to replace a version by an older one without being asked.
@@ -198,7 +198,7 @@ class Preparer:
         self.progress(Note(f"{gone.message} Solving for the packages again"))
         resolved = self._resolve(driver, action, update=True)
         if resolved.pin.short_digest in slot.rejected and not self.mode.retry:
-            raise _rejected(resolved.pin.short_digest, driver, action)
+            raise rejected(resolved.pin.short_digest, driver.name, action.kernel)
         return resolved
 
     def _obtain(self, resolved: Resolved, *, replace: bool) -> Obtained:
@@ -336,19 +336,3 @@ def _stays(pin: Pin, slot: Slot) -> str:
     if pin.driver.version == slot.version:
         return f"{slot.version} is the newest"
     return f"{slot.version} stays: what is offered now is older ({pin.driver.version})"
-
-
-def _removed_again(obtained: Obtained) -> ProvisionError:
-    return ProvisionError(
-        f"'{obtained.entry}' is removed again and again.",
-        resolution="Look for a second 'provision gc' that runs all the time.",
-    )
-
-
-def _rejected(digest: str, driver: DesiredDriver, action: Action) -> RejectedError:
-    return RejectedError(
-        f"What would be made of {driver.name} for {action.kernel} is the artifact {digest}, which"
-        " was rolled back from.",
-        resolution="Ask for another version in provision.toml, or take it all the same:"
-        " provision apply --retry.",
-    )

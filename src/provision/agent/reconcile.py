@@ -76,7 +76,7 @@ def apply(run: Run) -> Result:
             layout = Layout(run.root, driver.name)
             _clean(layout, run.progress)
             if run.coming:
-                announcing = importlib.import_module("provision.agent.announced")
+                announcing = importlib.import_module("provision.agent.coming_kernels")
                 announcing.announce(layout, run.coming, run.root)
     work = _Work(run)
     try:

@@ -11,10 +11,9 @@ from typing import IO
 
 from provision.build.base_image import ensure_base
 from provision.build.diagnosis import build_error
-from provision.engine.context import pack
-from provision.engine.docker_api import BuildOptions, Engine, EngineLostError, Image
-from provision.engine.references import names_registry
+from provision.engine.docker_api import BuildOptions, Engine, EngineLostError, Image, names_registry
 from provision.engine.stream import BuildStream, StepRecord
+from provision.engine.tar_streams import pack
 from provision.errors import ProvisionError
 from provision.files import lock
 from provision.pin import PIN_LABEL, Pin
@@ -250,3 +249,41 @@ def remove_layers(engine: Engine, layers: Sequence[str]) -> None:
         except ProvisionError:
             # Another build grew out of it: it is that build's now.
             return
+
+
+def phases(built: Built) -> dict[str, float]:
+    """Return seconds by part of the work, and ``total``; empty for an image that existed.
+
+    ``packages``: installing and downloading packages. ``sources``: unpacking and patching.
+    ``modules``: the driver's own build command. ``collect``: what the artifact holds, and its
+    manifest. ``export``: the artifact image. ``engine``: what the engine does besides.
+    """
+    if not built.built:
+        return {}
+    seconds: dict[str, float] = {}
+    for part, step in _parts(built.steps):
+        seconds[part] = seconds.get(part, 0.0) + step.seconds
+    accounted = sum(seconds.values())
+    seconds["engine"] = seconds.get("engine", 0.0) + max(0.0, built.seconds - accounted)
+    return {**seconds, "total": built.seconds}
+
+
+def _parts(steps: Iterable[StepRecord]) -> Iterable[tuple[str, StepRecord]]:
+    after_jobs = artifact = False
+    for step in steps:
+        words = step.instruction.split()
+        artifact = artifact or words[:2] == ["FROM", "scratch"]
+        if artifact:
+            yield "export", step
+        elif words[0] != "RUN":
+            after_jobs = words[0] == "ARG" and words[1].startswith("JOBS")
+            yield "engine", step
+        elif after_jobs:
+            after_jobs = False
+            yield "modules", step
+        elif "apt-get" in words:
+            yield "packages", step
+        elif "/provision/collect.py" in words:
+            yield "collect", step
+        else:
+            yield "sources", step

@@ -14,8 +14,7 @@ from typing import IO
 from pydantic import ValidationError
 
 from provision.documents import mistakes_of
-from provision.engine.docker_api import Engine, Image, Message
-from provision.engine.references import engine_architecture, split_reference
+from provision.engine.docker_api import Engine, Image, Message, engine_architecture, split_reference
 from provision.engine.scratch import scratch
 from provision.engine.stream import transfer
 from provision.errors import NotFoundError, ProvisionError, UsageError

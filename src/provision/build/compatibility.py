@@ -1,17 +1,86 @@
-"""Which versions and kernels of a driver go together."""
+"""What is asked for, and which versions and kernels of a driver go together."""
 
 from __future__ import annotations
 
 import difflib
+import hashlib
+import json
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from provision.build.request import Request
-from provision.catalogue import Recipe, version_matches
+from provision.catalogue import Recipe, RecipeSource, Variant, version_matches
 from provision.distros import source_names
 from provision.distros.debian import ArchiveIndex
-from provision.distros.debian.kernel_headers import packaged_kernels
+from provision.distros.debian.distro_archive import packaged_kernels
+from provision.distros.kernel_tree.tree_family import Toolchain
 from provision.errors import NotFoundError
+from provision.manifest import HostNeeds
+from provision.pin import DistroPin, TreePin
 from provision.sources import Market, kind_of, offers
+
+
+def recipe_digest(recipe: Recipe, variant: Variant[RecipeSource]) -> str:
+    """Return the sha256 of the parts of a recipe that reach the artifact of a variant.
+
+    What is left out has its own place in the Pin (source, patches, packages) or no effect on the
+    modules and files: the summary, the known kernels, the other flavours and sources.
+    """
+    parts: dict[str, Any] = {
+        "build": variant.build.model_dump(mode="json", exclude={"package"}),
+        "licences": list(variant.licences),
+        "package": variant.package,
+        "files": [file.model_dump(mode="json", by_alias=True) for file in variant.files],
+        "container": variant.container.model_dump(mode="json", exclude_none=True),
+    }
+    # Said only where there is something to say: the Pins of drivers without it stay as they were.
+    if recipe.host != HostNeeds():
+        parts["host"] = recipe.host.model_dump(mode="json")
+    text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A driver for a kernel. The distro and its architecture are those of the index.
+
+    Attributes:
+        kernel: The kernel's release, as ``uname -r`` prints it.
+        architecture: The kernel's architecture, as ``uname -m`` prints it.
+        version: The driver's version, or a branch of it (``535``, ``0.12``), which stands for its
+            newest version that fits the kernel, or a kind of branch (``lts``); None: the newest of
+            all that fits.
+        branches: The branches that are of the kind that ``version`` names, in the order of
+            preference; None: it names none.
+        published: Versions whose files the vendor has, for sources that take any version.
+        flavour: One of the recipe's flavours; None: its default.
+        prefer: A version to stay with, as long as it is offered, asked for and fits the kernel.
+        force: Whether to go on where the recipe doesn't know the kernel.
+    """
+
+    kernel: str
+    architecture: str
+    version: str | None = None
+    branches: tuple[str, ...] | None = None
+    published: tuple[str, ...] = ()
+    flavour: str | None = None
+    prefer: str | None = None
+    force: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTree:
+    """A kernel tree in place of packages with headers.
+
+    Attributes:
+        pin: What the Pin says of it.
+        distro: The distro that the kernel comes from.
+        toolchain: What compiles in it.
+    """
+
+    pin: TreePin
+    distro: DistroPin
+    toolchain: Toolchain
 
 
 def suitable_versions(

@@ -10,20 +10,21 @@ from typing import Protocol, get_args
 from pydantic import ValidationError
 
 from provision.build.compatibility import (
+    KernelTree,
+    Request,
     buildable_kernels,
     choices,
     elsewhere,
     known_ranges,
     looked_in,
+    recipe_digest,
     suitable_versions,
 )
-from provision.build.recipe_digest import recipe_digest
-from provision.build.request import KernelTree, Request
 from provision.catalogue import Entry, Recipe
 from provision.catalogue.upstream import CHANNELS
 from provision.distros import source_names
 from provision.distros.debian import ArchiveIndex
-from provision.distros.debian.kernel_headers import require_headers
+from provision.distros.debian.distro_archive import require_headers
 from provision.documents import mistakes_of, refusing
 from provision.errors import NotFoundError, UsageError
 from provision.pin import (

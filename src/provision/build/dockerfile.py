@@ -12,8 +12,7 @@ from provision.build.closure import (
     runfile_parts,
     toolchain_of,
 )
-from provision.build.collector_input import build_plan, fill, placeholders, tree_plan
-from provision.build.context import RenderedContext
+from provision.build.context import RenderedContext, build_plan, fill, placeholders, tree_plan
 from provision.build.quoting import one_line, shell_command
 from provision.build.templates import Templates, fill_template
 from provision.catalogue import Recipe, RecipeSource, Variant

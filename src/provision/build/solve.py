@@ -16,8 +16,7 @@ from dataclasses import replace
 
 from provision.build.base_image import ensure_base
 from provision.build.package_store import Closure, PackageStore, closure_key
-from provision.build.solve_request import SolveRequest
-from provision.build.superseded_headers import find_archived
+from provision.build.solve_request import SolveRequest, find_archived
 from provision.distros import WORK, Package, Script, Spec, family_of
 from provision.distros.header_rules import cc_version_text
 from provision.distros.rpm_based.rpm_keys import parse_keys
@@ -25,8 +24,7 @@ from provision.distros.rpm_based.solver_messages import HeadersGoneError
 from provision.distros.rpm_based.superseded import keys_script
 from provision.documents import refusing
 from provision.engine.containers import Container, ContainerRequest
-from provision.engine.docker_api import Engine
-from provision.engine.references import engine_architecture
+from provision.engine.docker_api import Engine, engine_architecture
 from provision.errors import NotFoundError, ProvisionError
 from provision.pin import PackagePin, is_address
 from provision.progress import Note, Output, Progress, silent

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from provision.catalogue.entry import Entry, load_entry
-from provision.catalogue.fields import PLACEHOLDERS, version_matches
-from provision.catalogue.folders import Catalogue
-from provision.catalogue.parts import (
+from provision.catalogue.fields import (
+    PLACEHOLDERS,
     Hardware,
     Installed,
     InstalledFeature,
     KernelRange,
     Patch,
     PciMatch,
+    version_matches,
 )
-from provision.catalogue.paths import catalogue_folders, documentation_url, templates_dir
+from provision.catalogue.folders import (
+    Catalogue,
+    Entry,
+    catalogue_folders,
+    documentation_url,
+    load_entry,
+    templates_dir,
+)
 from provision.catalogue.recipe import Flavour, Recipe, Variant
 from provision.catalogue.source import (
     GIT_TOOLS,

@@ -19,8 +19,14 @@ from pydantic import (
     model_validator,
 )
 
-from provision.catalogue.fields import Licence, version_matches
-from provision.catalogue.parts import Hardware, Installed, KernelRange, Patch
+from provision.catalogue.fields import (
+    Hardware,
+    Installed,
+    KernelRange,
+    Licence,
+    Patch,
+    version_matches,
+)
 from provision.catalogue.source import Build, OneOrSeveral, RecipeSource, UserFile
 from provision.catalogue.upstream import Upstream
 from provision.documents import Frozen

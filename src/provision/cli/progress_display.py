@@ -15,8 +15,8 @@ from rich.progress_bar import ProgressBar
 from rich.spinner import Spinner
 from rich.text import Text
 
+from provision.errors import redact
 from provision.progress import Event, Note, Output, Progress, Step, Tally, Transfer
-from provision.redaction import redact
 
 _REFRESHES_PER_SECOND = 8
 _WIDTH = 100

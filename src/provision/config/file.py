@@ -13,8 +13,7 @@ from provision.config.drivers import (
     DriverConfig,
     PolicyConfig,
 )
-from provision.config.module_key import SigningConfig
-from provision.config.trust import RegistryConfig, TrustConfig
+from provision.config.trust import RegistryConfig, SigningConfig, TrustConfig
 from provision.documents import Frozen, load_toml
 from provision.pin import Name
 from provision.rootfs import in_root

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from provision.build.templates import family_of
 from provision.distros import distro_named, find_distro
 from provision.distros.debian import default_cache
-from provision.doctor.finding import Finding
-from provision.doctor.scene import Driver, Scene
+from provision.doctor.scene import Driver, Finding, Scene
 from provision.errors import NotFoundError
 from provision.matrix.host_report import failures_ahead
 from provision.rootfs import holds_something, in_root

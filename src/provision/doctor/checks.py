@@ -12,8 +12,7 @@ from provision.doctor import (
     kernel_messages,
     settings_checks,
 )
-from provision.doctor.finding import Finding, State
-from provision.doctor.scene import Scene
+from provision.doctor.scene import Finding, Scene, State
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-from provision.doctor.finding import Finding
-from provision.doctor.scene import Scene
+from provision.doctor.scene import Finding, Scene
 from provision.kmod.verify import verify_modules
 from provision.rootfs import glob_in_root, in_root
 from provision.store.layout import STORE

@@ -6,14 +6,13 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from provision.doctor.finding import Finding
-from provision.doctor.scene import Scene
-from provision.kmod.conflicts import loaded_conflicts
+from provision.doctor.scene import Finding, Scene
 from provision.kmod.firmware import FOLDER, configured_folder, firmware_names
 from provision.kmod.load import devices_of
 from provision.kmod.loaded import other_builds, users_of
 from provision.kmod.nodes import missing_nodes
 from provision.kmod.sign import is_signed
+from provision.kmod.unload import loaded_conflicts
 from provision.manifest import Manifest
 from provision.rootfs import in_root
 

@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from provision.doctor.finding import Finding
-from provision.doctor.scene import Scene
+from provision.doctor.scene import Finding, Scene
 from provision.kmod.firmware import firmware_names
 
 

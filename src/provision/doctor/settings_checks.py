@@ -7,8 +7,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from provision.doctor.finding import Finding
-from provision.doctor.scene import Scene
+from provision.doctor.scene import Finding, Scene
 from provision.errors import ConfigError
 from provision.registry.image_signature import load_keys
 from provision.rootfs import glob_in_root, in_root

@@ -15,8 +15,7 @@ from docker import APIClient
 from docker.errors import APIError
 from requests.exceptions import ReadTimeout
 
-from provision.engine.context import pack
-from provision.engine.unpack import BAD_TAR
+from provision.engine.tar_streams import BAD_TAR, pack
 from provision.errors import ProvisionError
 
 _CHUNK = 1 << 20

@@ -8,12 +8,11 @@ from typing import IO
 
 from provision.build.base_image import ensure_base
 from provision.build.diagnosis import BuildError, source_errors
-from provision.engine.context import pack
 from provision.engine.docker_api import BuildOptions, Engine, EngineLostError, Image
 from provision.engine.stream import BuildStream
+from provision.engine.tar_streams import pack
 from provision.errors import ProvisionError
-from provision.hostpython.python_context import DIGEST_LABEL
-from provision.hostpython.python_pin import PythonPin
+from provision.hostpython.python_context import DIGEST_LABEL, PythonPin
 from provision.progress import Output, Progress, Step
 
 _LAST_LINES = 20

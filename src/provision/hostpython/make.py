@@ -9,14 +9,13 @@ from pathlib import Path
 from provision.build.templates import keyring_file
 from provision.catalogue import templates_dir
 from provision.engine.docker_api import Engine, Image
-from provision.engine.extract import extract
 from provision.engine.scratch import scratch
+from provision.engine.transfer import extract
 from provision.files import lock, sha256_file
-from provision.hostpython.check import check_tree
+from provision.hostpython.elf import check_tree
 from provision.hostpython.image import build_image, find_image
 from provision.hostpython.pack import pack_tree
-from provision.hostpython.python_context import render_python, templates_of
-from provision.hostpython.python_pin import PythonPin
+from provision.hostpython.python_context import PythonPin, render_python, templates_of
 from provision.hostpython.python_sources import ResolvedPython, read_source, resolve_python
 from provision.pipeline.building import build_arguments
 from provision.pipeline.workspace import Settings

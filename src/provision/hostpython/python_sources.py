@@ -26,8 +26,7 @@ from provision.engine.docker_api import Engine
 from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.fetch import download
 from provision.host import read_facts
-from provision.hostpython.python_context import templates_of
-from provision.hostpython.python_pin import PythonPin, SourcePin
+from provision.hostpython.python_context import PythonPin, SourcePin, templates_of
 from provision.pin import PackagePin, keyring_digest
 from provision.pipeline.solving import base_request, choose_distro
 from provision.pipeline.workspace import Settings

@@ -1,20 +1,26 @@
 """The files that make containers get drivers: oci-decorator's own, podman's, Docker's.
 
 Where /usr is read-only, as on these machines, they are where the Ansible role puts them then.
+
+The role keeps ledgers of what it wrote, and of what was there before; a file that is in none is
+foreign to it. Format and places are those of its modules ``provision_managed_files`` and
+``provision_config``, and of ``oci-decorator configure`` (``hooks/src/configure/record.rs``).
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from provision.catalogue import templates_dir
 from provision.errors import ConfigError, Mistake, NotFoundError
-from provision.ignition.templates import render
 
 Engine = Literal["docker", "podman"]
-
 BIN = "/opt/provision/bin"
 PROGRAM = f"{BIN}/oci-decorator"
 RUNTIME = f"{BIN}/oci-decorator-runtime"
@@ -24,6 +30,28 @@ DAEMON_JSON = "/etc/docker/daemon.json"
 _HOOKS = "/etc/containers/oci/hooks.d"
 _CONTAINERS_CONF = "/etc/containers/containers.conf.d/50-oci-decorator.conf"
 _NAME = "oci-decorator"
+FOLDER = "/var/lib/oci-decorator"
+_FILES = f"{FOLDER}/files.json"
+_RUNTIMES = f"{FOLDER}/runtimes.json"
+_CONFIG = f"{FOLDER}/config.json"
+PROVISION_TOML = "/etc/provision/provision.toml"
+_MODE = 0o644
+
+
+def render(name: str, **values: str) -> str:
+    """Return a template's text with values in it.
+
+    Raises:
+        NotFoundError: provision's own templates are missing.
+    """
+    environment = Environment(
+        loader=FileSystemLoader(templates_dir() / "ignition"),
+        undefined=StrictUndefined,
+        keep_trailing_newline=True,
+        # What is rendered are units and settings, not web pages.
+        autoescape=False,  # noqa: S701
+    )
+    return environment.get_template(name).render(values)
 
 
 def hook_texts(engines: Iterable[Engine], docker: Mapping[str, Any]) -> dict[str, str]:
@@ -73,3 +101,44 @@ def _read(path: Path) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise ConfigError(str(path), [Mistake("", "must be an object")])
     return document
+
+
+def ledgers(texts: Mapping[str, str], *, daemon_json: str | None) -> dict[str, str]:
+    """Return the texts of the ledgers, by path.
+
+    Args:
+        texts: The files, by path.
+        daemon_json: What Docker's would be otherwise; None: there would be none.
+    """
+    own = (DAEMON_JSON, PROVISION_TOML)
+    files = {path: _record(text, None) for path, text in texts.items() if path not in own}
+    config = {path: _record(text, None) for path, text in texts.items() if path == PROVISION_TOML}
+    engines = {
+        path: _engines_record(text, daemon_json)
+        for path, text in texts.items()
+        if path == DAEMON_JSON
+    }
+    found = {_FILES: files, _RUNTIMES: engines, _CONFIG: config}
+    return {
+        path: json.dumps(records, indent=2, sort_keys=True) + "\n"
+        for path, records in found.items()
+        if records
+    }
+
+
+def _record(text: str, original: str | None) -> dict[str, object]:
+    return {
+        "original": original,
+        "mode": None if original is None else _MODE,
+        "folders": [],
+        "written": [hashlib.sha256(text.encode()).hexdigest()],
+    }
+
+
+def _engines_record(text: str, original: str | None) -> dict[str, object]:
+    return {
+        "original": original,
+        "written": [text],
+        "runtimes": ["oci-decorator"],
+        "folders": [],
+    }

@@ -6,9 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from provision.ignition.engine_files import BIN, PROGRAM, RUNTIME, VENDORS
-from provision.ignition.managed import FOLDER as LEDGERS
-from provision.ignition.managed import PROVISION_TOML, ledgers
+from provision.ignition.engine_files import (
+    BIN,
+    PROGRAM,
+    PROVISION_TOML,
+    RUNTIME,
+    VENDORS,
+    ledgers,
+    render,
+)
+from provision.ignition.engine_files import FOLDER as LEDGERS
 from provision.ignition.spec import (
     Contents,
     Directory,
@@ -20,7 +27,6 @@ from provision.ignition.spec import (
     Unit,
     inline,
 )
-from provision.ignition.templates import render
 
 Variant = Literal["fcos", "flatcar"]
 

@@ -1,5 +1,9 @@
 """Loads the modules of an artifact into the running kernel, and takes them out again.
 
+Policies send modprobe to a domain of its own (``kmod_t``), and those of the reference policy
+(Debian's) let that one into /lib/modules but not into /var/lib, whatever label the store's files
+have. Who installs drivers may read the store and load modules; so no other domain is needed.
+
 The artifact's own come from the store (``modprobe -d``), so that /lib/modules may be read-only;
 what they need of the kernel's own comes from there, by plain ``modprobe``.
 """
@@ -11,14 +15,12 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 from provision.errors import NotFoundError, ProvisionError, UsageError
-from provision.kmod.conflicts import unload_conflicts
-from provision.kmod.domain import in_own_domain
+from provision.host.facts import selinux
 from provision.kmod.firmware import offer_firmware
-from provision.kmod.kernel_log import KernelLog
 from provision.kmod.loaded import loaded_modules, other_builds, users_of
 from provision.kmod.nodes import make_nodes, remove_nodes
-from provision.kmod.refusals import Refusal, explain
-from provision.kmod.unload import ModuleInUseError, unload_modules
+from provision.kmod.refusals import KernelLog, Refusal, explain
+from provision.kmod.unload import ModuleInUseError, unload_conflicts, unload_modules
 from provision.manifest import Manifest, Module
 from provision.progress import Note, Progress, silent
 from provision.rootfs import in_root
@@ -30,6 +32,25 @@ Options = Mapping[str, Mapping[str, Parameter]]
 # Seconds for one module and its hardware: less than provision-boot.service has for all of them, so
 # that the status still says which one hung.
 _LIMIT_S = 120.0
+
+
+def in_own_domain(argv: list[str | Path], root: Path = Path("/")) -> list[str | Path]:
+    """Return an argument list that runs a program in this process's own SELinux domain.
+
+    Args:
+        argv: Program and arguments.
+        root: Root of the running host.
+
+    Source: runcon(1), of coreutils; proc_pid_attr(5).
+    """
+    if selinux(root) not in {"enforcing", "permissive"}:
+        return argv
+    try:
+        context = in_root(root, "proc/self/attr/current").read_text().rstrip("\0\n")
+    except OSError:
+        # The kernel has no SELinux, whatever the configuration says.
+        return argv
+    return ["runcon", context, *argv] if context else argv
 
 
 def load(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from provision.errors import ProvisionError
-from provision.kmod.modinfo import read_identity
+from provision.kmod.module_file import read_identity
 from provision.rootfs import in_root
 
 if TYPE_CHECKING:

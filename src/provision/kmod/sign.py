@@ -16,7 +16,12 @@ from pathlib import Path
 
 from provision.config import SigningConfig
 from provision.errors import NotFoundError, ProvisionError
-from provision.kmod.signature import append_signature, find_signature, read_content, read_signature
+from provision.kmod.module_file import (
+    append_signature,
+    find_signature,
+    read_content,
+    read_signature,
+)
 from provision.kmod.signing_key import SigningKey, on_host, open_key
 from provision.kmod.verify import Finding
 from provision.manifest import Manifest, Module
@@ -36,7 +41,7 @@ def fingerprint(certificate: Path) -> str:
     return hashlib.sha256(_der(certificate)).hexdigest()
 
 
-def sign(
+def sign_modules(
     entry: Path,
     manifest: Manifest,
     signing: SigningConfig,

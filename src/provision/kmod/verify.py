@@ -12,8 +12,7 @@ from pathlib import Path, PurePosixPath
 from provision.documents import load_json
 from provision.errors import ConfigError, NotFoundError, ProvisionError
 from provision.files import sha256_file
-from provision.kmod.modinfo import read_modinfo
-from provision.kmod.signature import content_digest, read_signature
+from provision.kmod.module_file import content_digest, read_modinfo, read_signature
 from provision.manifest import UNSIGNED, DriverFile, Manifest, Module
 
 MANIFEST = PurePosixPath("driver/manifest.json")

@@ -7,11 +7,10 @@ from typing import Literal
 
 from provision.build.diagnosis import BuildError, kind_of
 from provision.engine.docker_api import EngineLostError
-from provision.errors import ExitCode, InUseError, ProvisionError
+from provision.errors import ExitCode, InUseError, ProvisionError, redact
 from provision.fetch import UnreachableError
 from provision.matrix.cells import Cell
 from provision.matrix.results import FirstError, Result, result_of
-from provision.redaction import redact
 
 _FULL = "no space left on device"
 _LONGEST_TEXT = 16_000

@@ -13,18 +13,16 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 
-from provision.build.artifact_image import Built, find, layers_of, remove_layers
+from provision.build.artifact_image import Built, find, layers_of, phases, remove_layers
 from provision.build.diagnosis import BuildError
-from provision.build.phases import phases
 from provision.engine.docker_api import Engine
 from provision.engine.stream import StepRecord
 from provision.errors import ProvisionError
 from provision.host.kernels import find_kernels
 from provision.matrix.cells import Cell, Column, Planned
 from provision.matrix.failures import disk_error, failed_result, refuse_trouble
-from provision.matrix.layers import SharedLayers
 from provision.matrix.results import BusyError, Result, Results, result_of
-from provision.matrix.work import CellQueue, Crew, How, Outcome
+from provision.matrix.work import CellQueue, Crew, How, Outcome, SharedLayers
 from provision.pipeline.building import BuildSettings, build_image
 from provision.pipeline.package_pins import Resolved, Wanted
 from provision.pipeline.resolving import resolve_pin

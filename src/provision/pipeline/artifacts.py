@@ -10,17 +10,23 @@ from pathlib import Path
 from provision.build.artifact_image import DIGEST_LABEL
 from provision.documents import load_json, parse_json
 from provision.engine.docker_api import Engine, Image
-from provision.engine.extract import extract, find_image, read_file
 from provision.engine.scratch import scratch
+from provision.engine.transfer import extract, find_image, read_file
 from provision.errors import ProvisionError
 from provision.kmod.verify import MANIFEST, Report, verify
 from provision.manifest import Manifest
-from provision.pipeline.module_signing import sign_entry
+from provision.pipeline.signing import sign_entry
 from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress, Transfer, silent
 from provision.store.activate import apply, plan, plan_removal
-from provision.store.entries import adopt, current_entry, drafted, remove_leftovers
-from provision.store.kernel_links import linked_kernels, unlink_kernel
+from provision.store.entries import (
+    adopt,
+    current_entry,
+    drafted,
+    linked_kernels,
+    remove_leftovers,
+    unlink_kernel,
+)
 from provision.store.labels import label_entry
 from provision.store.layout import Layout
 from provision.store.locks import changing, switching

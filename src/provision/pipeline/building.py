@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -14,11 +15,12 @@ from provision.build.package_store import PackageStore
 from provision.build.rpm_base_image import make_rpm_base
 from provision.distros.debian.distro_archive import uses_archive
 from provision.engine.connection import connect
-from provision.engine.docker_api import Engine
-from provision.errors import NotFoundError
+from provision.engine.docker_api import Engine, Image
+from provision.engine.transfer import read_file
+from provision.errors import NotFoundError, ProvisionError
 from provision.files import write_atomic
+from provision.kmod.verify import MANIFEST
 from provision.pin import BasePin, RunfileSource, keyring_digest
-from provision.pipeline.comparison import differences, explanation, module_sums
 from provision.pipeline.flatcar import developer_request, ensure_developer_image
 from provision.pipeline.package_pins import Resolved, render_context
 from provision.pipeline.runfiles import have_parts
@@ -31,9 +33,47 @@ from provision.pipeline.solving import (
 from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress, silent
 
+_SHOWN = 12
 # Build arguments that every Dockerfile has; Docker leaves them out of the layers' history.
 # Source: https://docs.docker.com/reference/dockerfile/#predefined-args
 _PROXIES = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
+
+
+def module_sums(settings: Settings, engine: Engine, image: Image) -> dict[str, str]:
+    """Return the sha256 of an artifact image's modules by path; empty if it can't be read."""
+    try:
+        manifest = json.loads(read_file(engine, image, str(MANIFEST), state=settings.state))
+        return {str(one["path"]): str(one["sha256"]) for one in manifest["modules"]}
+    except (ProvisionError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def differences(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[str, ...]:
+    """Return which modules of two builds of one Pin differ, one line each; none: they are equal.
+
+    Args:
+        before: Sums by path, of the build before.
+        after: Sums by path, of this one.
+    """
+    return tuple(
+        f"{path}: was {_shown(before.get(path))}, is {_shown(after.get(path))}"
+        for path in sorted({*before, *after})
+        if before.get(path) != after.get(path)
+    )
+
+
+def explanation(found: tuple[str, ...]) -> str:
+    """Return what to say about modules that differ although every input is the same."""
+    return (
+        "The modules differ from those of the image that was replaced, although the Pin is the"
+        f" same: {'; '.join(found)}. So the driver's own build puts something into them that is"
+        " not pinned: the time (__DATE__, KBUILD_BUILD_TIMESTAMP), a random number, the order of"
+        " files. What to do: find it with 'diffoscope', and set it in the recipe's command."
+    )
+
+
+def _shown(sha256: str | None) -> str:
+    return "not there" if sha256 is None else f"{sha256[:_SHOWN]}…"
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 from datetime import date
 from typing import Literal
 
-from provision.build.compatibility import suitable_versions
+from provision.build.compatibility import Request, suitable_versions
 from provision.build.decision import chosen_flavour
-from provision.build.request import Request
 from provision.distros import source_names
 from provision.distros.debian import compare_versions
 from provision.distros.debian.distro_archive import uses_archive
@@ -33,7 +32,7 @@ from provision.sources.upstream import (
     known_branches,
     today,
 )
-from provision.store.kernel_links import linked_kernels
+from provision.store.entries import linked_kernels
 from provision.store.layout import Layout
 
 

@@ -7,10 +7,9 @@ from pathlib import Path
 
 from provision.documents import load_json
 from provision.errors import NotFoundError, ProvisionError
-from provision.kmod.conflicts import loaded_conflicts
 from provision.kmod.load import devices_of, load, loadable, require_kernel, unload
 from provision.kmod.loaded import loaded_modules
-from provision.kmod.unload import removable
+from provision.kmod.unload import loaded_conflicts, removable
 from provision.kmod.verify import MANIFEST, verify_modules
 from provision.manifest import Manifest
 from provision.pipeline.device_record import collect_loaded, unloading

@@ -24,7 +24,7 @@ from provision.distros.debian import ArchiveIndex, open_index, parse_depends
 from provision.distros.debian.distro_archive import layout_of, uses_archive
 from provision.engine.docker_api import Engine
 from provision.engine.scratch import scratch
-from provision.errors import NotFoundError, ProvisionError, UsageError
+from provision.errors import NotFoundError, ProvisionError, UsageError, redact
 from provision.fetch import download_any
 from provision.files import sha256_file, write_atomic
 from provision.host import read_facts
@@ -33,7 +33,6 @@ from provision.pipeline.package_pins import own_kernel
 from provision.pipeline.solving import base_request, choose_distro
 from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress, silent
-from provision.redaction import redact
 from provision.run import find_program, run
 from provision.sources.dkms_conf import DkmsConf, parse_variables, read_conf
 from provision.sources.dkms_recipe import Draft, Origin, draft_recipe

@@ -8,20 +8,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from provision.build.artifact_image import Built, find
-from provision.build.phases import phases
+from provision.build.artifact_image import Built, find, phases
 from provision.engine.docker_api import Engine
-from provision.engine.push import push
+from provision.engine.transfer import push
 from provision.errors import ProvisionError
 from provision.manifest import Manifest
 from provision.pin import Pin
 from provision.pipeline.artifacts import store_image, verify_path
 from provision.pipeline.building import BuildSettings, build_image
-from provision.pipeline.image_signing import configured_signer, pushed_reference, sign_image
-from provision.pipeline.module_signing import is_signed_here
 from provision.pipeline.package_pins import Resolved
 from provision.pipeline.pulling import store_pulled
 from provision.pipeline.registries import Consent, host_reference
+from provision.pipeline.signing import (
+    configured_signer,
+    is_signed_here,
+    pushed_reference,
+    sign_image,
+)
 from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress, silent
 from provision.registry.artifact_images import Trusted

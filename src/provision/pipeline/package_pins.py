@@ -10,17 +10,16 @@ from pydantic import ValidationError
 
 from provision import distros
 from provision.build.base_image import find_base, named_base
+from provision.build.compatibility import KernelTree, Request
 from provision.build.context import RenderedContext
 from provision.build.decision import Decision, decide
 from provision.build.dockerfile import render
 from provision.build.package_store import PackageStore
-from provision.build.request import KernelTree, Request
 from provision.build.solve import solve
 from provision.build.templates import Templates, load_templates
 from provision.catalogue import Entry, templates_dir
 from provision.distros.debian.distro_archive import uses_archive
-from provision.engine.docker_api import Engine
-from provision.engine.references import names_registry
+from provision.engine.docker_api import Engine, names_registry
 from provision.errors import NotFoundError
 from provision.host import Facts, read_facts
 from provision.pin import PIN_LABEL, BasePin, ClosurePackage, DistroPin, PackagePin, Pin

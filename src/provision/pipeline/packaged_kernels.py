@@ -11,8 +11,7 @@ from provision.build.decision import chosen_flavour
 from provision.build.package_store import PackageStore
 from provision.build.solve import list_kernels as solver_kernels
 from provision.catalogue import Recipe
-from provision.distros.debian.distro_archive import uses_archive
-from provision.distros.debian.kernel_headers import packaged_kernels
+from provision.distros.debian.distro_archive import packaged_kernels, uses_archive
 from provision.engine.docker_api import Engine
 from provision.errors import NotFoundError
 from provision.pin import DistroPin

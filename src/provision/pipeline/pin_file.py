@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 
 from pydantic import Field
 
+from provision.build.compatibility import recipe_digest
 from provision.build.dockerfile import variant_of
-from provision.build.recipe_digest import recipe_digest
 from provision.build.templates import load_templates, load_tree_templates
 from provision.catalogue import templates_dir
 from provision.documents import load_json, parse_json

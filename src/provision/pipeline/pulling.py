@@ -14,9 +14,9 @@ from pathlib import Path
 from provision.catalogue import Recipe
 from provision.catalogue.upstream import CHANNELS
 from provision.documents import load_json
-from provision.engine.extract import disk_error
 from provision.engine.scratch import scratch
-from provision.engine.unpack import Unpacker
+from provision.engine.tar_streams import Unpacker
+from provision.engine.transfer import disk_error
 from provision.errors import NotFoundError
 from provision.host import read_facts
 from provision.host.kernel import machine
@@ -25,10 +25,10 @@ from provision.manifest import Manifest
 from provision.pin import DistroPin
 from provision.pipeline.artifacts import Stored, finish_draft, verify_path
 from provision.pipeline.following import follow
-from provision.pipeline.module_signing import is_signed_here
 from provision.pipeline.package_pins import Wanted, own_kernel
 from provision.pipeline.registries import Connect, Consent, Sought, connect, seek
 from provision.pipeline.resolving import distro_of_kernel
+from provision.pipeline.signing import is_signed_here
 from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress, silent
 from provision.registry.artifact_images import Trusted, unpack_layers

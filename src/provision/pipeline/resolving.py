@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from provision.build.base_image import find_base, named_base
+from provision.build.compatibility import KernelTree
 from provision.build.decision import decide_in_image
-from provision.build.request import KernelTree
 from provision.build.templates import Templates, load_tree_templates
 from provision.catalogue import Entry, templates_dir
 from provision.distros.kernel_tree.tree_family import (

@@ -8,7 +8,7 @@ from pathlib import Path
 from provision.config import TreeConfig
 from provision.errors import NotFoundError, ProvisionError
 from provision.files import lock
-from provision.host.usr_slots import pack_from_slot
+from provision.host.slots import pack_from_slot
 from provision.pipeline.tree_files import SeenTree, TreeStore, fingerprint
 from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress

@@ -8,8 +8,8 @@ from typing import Any
 
 from provision.catalogue import GIT_TOOLS, DkmsSource, Recipe, RecipeSource, Variant
 from provision.pin import Source
+from provision.sources.archives import SCRIPT, Dkms, Releases
 from provision.sources.deb import Deb
-from provision.sources.dkms import SCRIPT, Dkms
 from provision.sources.kind import (
     Market,
     Pinned,
@@ -18,7 +18,6 @@ from provision.sources.kind import (
     newest_first,
     no_published_sum,
 )
-from provision.sources.releases import Releases
 from provision.sources.runfile import Runfile
 
 __all__ = [

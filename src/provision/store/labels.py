@@ -15,7 +15,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from provision.host.security import selinux
+from provision.host.facts import selinux
 from provision.manifest import Manifest
 from provision.store.layout import Layout
 

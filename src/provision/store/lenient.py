@@ -1,4 +1,4 @@
-"""Reads JSON objects key by key: what is unknown is kept, what can't be read is said.
+"""Reads our own JSON files key by key: what is unknown is kept, what can't be read is reported.
 
 For files that outlive the program that wrote them. A file that one program writes and the same one
 reads is better read by a strict model (``provision.documents``).
@@ -6,9 +6,15 @@ reads is better read by a strict model (``provision.documents``).
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
+from provision.files import sync_directory, write_atomic
+
+_SUFFIX = ".unreadable-"
+_DIGITS = 8
 # Returns a value as it is used here.
 #
 # Raises:
@@ -17,6 +23,33 @@ Kind = Callable[[Any], Any]
 _LONGEST = 40
 # Whole numbers up to here are exact for every reader of JSON: RFC 8259, section 6.
 _LARGEST = 2**53 - 1
+
+
+def set_aside(path: Path) -> Path:
+    """Keep a copy of a file that is about to be written, and return its path.
+
+    The same content gets the same name, so a run that is killed may do this again.
+
+    Raises:
+        OSError: The folder can't be written.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError:
+        # A defective disk: all that can be kept of the file is the file.
+        kept = path.with_name(f"{path.name}{_SUFFIX}disk")
+        path.rename(kept)
+        sync_directory(path.parent)
+        return kept
+    digest = hashlib.sha256(data).hexdigest()[:_DIGITS]
+    kept = path.with_name(f"{path.name}{_SUFFIX}{digest}")
+    write_atomic(kept, data, mode=0o600)
+    return kept
+
+
+def copies_of(path: Path) -> tuple[Path, ...]:
+    """Return the copies of a file that were set aside and are still there."""
+    return tuple(sorted(path.parent.glob(f"{path.name}{_SUFFIX}*")))
 
 
 def read_object(

@@ -25,11 +25,11 @@ from provision.store.lenient import (
     numbers,
     optional,
     read_object,
+    set_aside,
     text,
     texts,
 )
 from provision.store.locks import changing
-from provision.store.unreadable import set_aside
 
 # Grows when a key that is there changes its meaning; a new key does not count.
 SCHEMA = 1

@@ -15,8 +15,7 @@ from provision.agent.garbage import collect
 from provision.agent.rollback import rollback
 from provision.errors import InUseError
 from provision.pipeline.obtaining import Obtained
-from provision.store.entries import remove
-from provision.store.kernel_links import link_kernel, linked_kernels
+from provision.store.entries import link_kernel, linked_kernels, remove
 from provision.store.locks import switching
 from provision.store.state import load_state
 from unit.agent.host import DRIVER, NEWEST, NEXT, OLDER, Host

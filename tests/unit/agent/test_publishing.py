@@ -12,12 +12,10 @@ from typing import Any
 
 import pytest
 
-from provision.agent.journal import Priority, tell
-from provision.agent.metrics import metrics_text
 from provision.agent.model import Desired, DesiredDriver, Observed, ObservedDriver, Slot
 from provision.agent.outcome import Outcome
 from provision.agent.plan import Action, plan
-from provision.agent.publish import last_status, publish
+from provision.agent.publish import Priority, last_status, metrics_text, publish, tell
 from provision.agent.status import Status, Trouble, failed_status, status_of
 from provision.errors import ProvisionError
 from provision.host.kernels import Kernels
@@ -145,7 +143,7 @@ def test_a_journal_that_hangs_holds_up_nothing(
     journal: socket.socket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     del journal
-    monkeypatch.setattr("provision.agent.journal._LIMIT_S", 0.05)
+    monkeypatch.setattr("provision.agent.publish._LIMIT_S", 0.05)
     # Until the buffer is full: it is never read.
     assert not all(tell(tmp_path, "x" * 1000, Priority.INFO, {}) for _ in range(10_000))
 

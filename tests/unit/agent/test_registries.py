@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from provision.agent import preparing
-from provision.agent.metrics import metrics_text
+from provision.agent.publish import metrics_text
 from provision.build.diagnosis import BuildError, SourceError
 from provision.errors import NotFoundError
 from provision.pin import Pin

@@ -12,8 +12,8 @@ from provision.agent.garbage import collect
 from provision.agent.reconcile import look_at
 from provision.agent.rollback import rollback
 from provision.errors import ProvisionError
+from provision.store.lenient import copies_of
 from provision.store.state import NewerStateError, load_state
-from provision.store.unreadable import copies_of
 from unit.agent.host import DRIVER, NEWEST, NEXT, OLDER, Host
 from unit.kmod.artifact import KERNEL
 

@@ -16,8 +16,8 @@ from provision.build.artifact_image import (
     remove_layers,
 )
 from provision.build.diagnosis import BuildError
-from provision.engine.context import pack
 from provision.engine.docker_api import Image
+from provision.engine.tar_streams import pack
 from provision.errors import NotFoundError, ProvisionError
 from provision.files import lock
 from provision.pin import PIN_LABEL, BasePin, Pin

@@ -16,7 +16,7 @@ from provision.build.base_image import BaseRequest, ensure_base, find_base, make
 from provision.build.rpm_base_image import RpmOrigin, make_rpm_base
 from provision.distros import Repository, find_distro, release_of
 from provision.engine.docker_api import Image
-from provision.engine.push import push
+from provision.engine.transfer import push
 from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.pin import BasePin
 from provision.progress import Event

@@ -7,11 +7,9 @@ from typing import TypedDict, Unpack
 
 import pytest
 
-from provision.build.compatibility import newest_kernel
+from provision.build.compatibility import Request, newest_kernel, recipe_digest
 from provision.build.decision import decide
 from provision.build.package_store import Closure
-from provision.build.recipe_digest import recipe_digest
-from provision.build.request import Request
 from provision.catalogue import Entry, Recipe
 from provision.distros.debian import ArchiveIndex
 from provision.errors import ExitCode, NotFoundError, ProvisionError, UsageError

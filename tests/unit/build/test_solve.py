@@ -13,7 +13,7 @@ from typing import IO, Any, cast
 
 import pytest
 
-from provision.build import superseded_headers
+from provision.build import solve_request
 from provision.build.package_store import PackageStore
 from provision.build.solve import list_kernels, solve
 from provision.build.solve_request import SolveRequest
@@ -397,7 +397,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             raise NotFoundError(f"'{url}' does not exist (404 Not Found).")
         destination.write_bytes(b"headers")
 
-    monkeypatch.setattr(superseded_headers, "download_any", download_any)
+    monkeypatch.setattr(solve_request, "download_any", download_any)
     return addresses
 
 
@@ -451,7 +451,7 @@ def test_koji_that_does_not_answer_is_said(tmp_path: Path, monkeypatch: pytest.M
     def download_any(url: str, **_more: object) -> None:
         raise UnreachableError(f"Could not download '{url}'.", details="no route")
 
-    monkeypatch.setattr(superseded_headers, "download_any", download_any)
+    monkeypatch.setattr(solve_request, "download_any", download_any)
     engine = SolvingEngine(FakeContainer([(1, _GONE, ""), (0, "", "105ef944\n")]))
     with pytest.raises(UnreachableError, match=r"koji.* can't be reached") as caught:
         solve(

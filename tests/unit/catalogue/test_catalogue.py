@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from provision.catalogue import Catalogue, catalogue_folders, load_entry, paths, templates_dir
+from provision.catalogue import Catalogue, catalogue_folders, load_entry, templates_dir
+from provision.catalogue import folders as paths
 from provision.errors import ConfigError, NotFoundError
 from unit.recipes import RECIPE
 
@@ -172,7 +173,7 @@ def test_what_a_dockerfile_or_a_context_cant_take_is_a_mistake_of_the_file(
 
 
 def test_a_patch_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("provision.catalogue.entry.MAX_BYTES", 10)
+    monkeypatch.setattr("provision.catalogue.folders.MAX_BYTES", 10)
     folder = driver(tmp_path, "made-up")
     with pytest.raises(ConfigError) as caught:
         load_entry(folder)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from provision.build.recipe_digest import recipe_digest
+from provision.build.compatibility import recipe_digest
 from provision.catalogue import ArchiveRelease, GitRelease, PciMatch, Recipe, version_matches
 from provision.errors import ConfigError
 from unit.recipes import recipe, variant

@@ -13,7 +13,8 @@ from provision.build.context import RenderedContext
 from provision.build.templates import Templates
 from provision.catalogue import load_entry
 from provision.cli import target
-from provision.cli.commands import build, install, render
+from provision.cli.commands import build, install
+from provision.cli.commands import resolve as render
 from provision.engine.stream import StepRecord
 from provision.pipeline.building import BuildSettings
 from provision.pipeline.package_pins import Resolved, Wanted

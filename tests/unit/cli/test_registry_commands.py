@@ -15,7 +15,7 @@ import pytest
 from provision.cli.commands import install, pull, search, verify
 from provision.engine.docker_api import Image
 from provision.pin import PIN_LABEL
-from provision.pipeline import image_signing, registries
+from provision.pipeline import registries, signing
 from provision.pipeline.registries import tag_of
 from provision.pipeline.workspace import Settings
 from provision.registry.artifact_images import facts_of
@@ -52,7 +52,7 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MemoryRegistry:
 
     for module in (install, pull, search, verify):
         monkeypatch.setattr(module, "connect", connect)
-    monkeypatch.setitem(image_signing.sign_image.__kwdefaults__ or {}, "connected", connect)
+    monkeypatch.setitem(signing.sign_image.__kwdefaults__ or {}, "connected", connect)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return registry
 
@@ -312,7 +312,7 @@ def test_a_key_in_a_token_signs_by_openssl(
         Path(argv[argv.index("-out") + 1]).write_bytes(b"signature")
         return Completed(tuple(argv), 0, "", "")
 
-    monkeypatch.setattr(image_signing, "run", openssl)
+    monkeypatch.setattr(signing, "run", openssl)
     monkeypatch.setattr(
         "provision.kmod.signing_key.run", lambda *_a, **_k: Completed((), 0, "", "")
     )

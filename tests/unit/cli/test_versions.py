@@ -23,7 +23,7 @@ from provision.pipeline.workspace import Settings, load_settings
 from provision.progress import Event, Note
 from provision.sources import Market
 from provision.sources import offers as offers_of
-from provision.store.kernel_links import link_kernel
+from provision.store.entries import link_kernel
 from provision.store.layout import Layout
 from unit.cli.outcome import Outcome
 from unit.fake_archive import index_of, stanza

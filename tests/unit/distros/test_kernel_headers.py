@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from provision.distros.debian import ArchiveIndex
-from provision.distros.debian.kernel_headers import packaged_kernels, require_headers
+from provision.distros.debian.distro_archive import packaged_kernels, require_headers
 from provision.errors import NotFoundError
 from unit.fake_archive import index_of, sample_index, stanza
 

@@ -12,9 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from provision.distros.debian import packed
-from provision.distros.debian.packed import read_packed
-from provision.distros.debian.release_file import IndexFile
+from provision.distros.debian import release_file
+from provision.distros.debian.release_file import IndexFile, read_packed
 from provision.errors import ProvisionError
 
 TEXT = b"Package: tool\n" * 1000
@@ -59,7 +58,7 @@ def test_no_more_is_unpacked_than_it_says(suffix: str, tmp_path: Path) -> None:
 def test_one_that_does_not_say_has_a_limit_all_the_same(
     suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packed, "MAX_TEXT", 100)
+    monkeypatch.setattr(release_file, "MAX_TEXT", 100)
     (tmp_path / "f").write_bytes(PACKERS[suffix](TEXT))
     for said in (None, len(TEXT)):
         with pytest.raises(ProvisionError, match="larger than 100 bytes"):

@@ -6,9 +6,8 @@ import pytest
 
 from provision.config import ArchiveConfig
 from provision.distros import find_distro
-from provision.distros.debian.archive_layout import debian_architecture
 from provision.distros.debian.distro_archive import layout_of
-from provision.distros.debian.suites import Place, find_places
+from provision.distros.debian.suites import Place, debian_architecture, find_places
 from provision.errors import NotFoundError
 
 KEYRING = "usr/share/keyrings/debian-archive-keyring.gpg"

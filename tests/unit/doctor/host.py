@@ -10,7 +10,7 @@ from provision.doctor import diagnose, observe
 from provision.doctor.checks import Result
 from provision.manifest import DeviceNode, DriverFile, HostNeeds, Manifest
 from provision.store.activate import apply, plan
-from provision.store.kernel_links import link_kernel
+from provision.store.entries import link_kernel
 from provision.store.layout import Layout
 from provision.store.state import DriverState, Failure, KernelState, store_state
 from provision.store.units import DEBIAN_HOOKS, apply_units, plan_units, unit_files

@@ -11,9 +11,9 @@ from docker import APIClient
 
 from provision.engine import containers
 from provision.engine.containers import Container, ContainerRequest, running
-from provision.engine.context import pack
 from provision.engine.docker_api import Engine, Image
-from provision.engine.push import push
+from provision.engine.tar_streams import pack
+from provision.engine.transfer import push
 from provision.errors import ProvisionError
 from provision.progress import Event, Note
 from unit.engine.fake_engine import FakeEngine

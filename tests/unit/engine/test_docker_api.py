@@ -18,8 +18,7 @@ from docker.errors import DockerException, StreamParseError
 from provision.engine import connection as module
 from provision.engine import docker_api as sdk
 from provision.engine.connection import connect
-from provision.engine.docker_api import BuildOptions, Engine, EngineLostError
-from provision.engine.references import split_reference
+from provision.engine.docker_api import BuildOptions, Engine, EngineLostError, split_reference
 from provision.engine.stream import BuildStream, transfer
 from provision.errors import ExitCode, NotFoundError, ProvisionError
 

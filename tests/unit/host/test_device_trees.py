@@ -11,10 +11,8 @@ import pytest
 
 from provision.errors import InUseError, ProvisionError, UsageError
 from provision.host.devices import nvidia
-from provision.host.devices.device_facts import Device, Facts
-from provision.host.devices.drm import AMD, drm_facts
-from provision.host.devices.kernel_text import minor_number
-from provision.host.devices.reading import collect, read_facts_file
+from provision.host.devices.device_facts import Device, Facts, minor_number
+from provision.host.devices.reading import AMD, collect, drm_facts, read_facts_file
 from provision.host.devices.record import recorded, recorded_problems, recording, write_facts
 from provision.manifest import DriverFile, Manifest
 from provision.pipeline.device_record import refresh

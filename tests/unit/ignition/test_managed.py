@@ -9,8 +9,13 @@ from ansible_collections.oci_decorator.drivers.plugins.module_utils import manag
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision.ignition.engine_files import DAEMON_JSON, docker_with_runtime, hook_texts
-from provision.ignition.managed import PROVISION_TOML, ledgers
+from provision.ignition.engine_files import (
+    DAEMON_JSON,
+    PROVISION_TOML,
+    docker_with_runtime,
+    hook_texts,
+    ledgers,
+)
 
 _TEXTS = st.dictionaries(
     st.sampled_from(["/etc/a", "/etc/b", DAEMON_JSON, PROVISION_TOML]), st.text(max_size=20)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from provision.kmod.domain import in_own_domain
+from provision.kmod.load import in_own_domain
 
 if TYPE_CHECKING:
     from pathlib import Path

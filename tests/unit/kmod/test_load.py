@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from provision.errors import InUseError, NotFoundError, ProvisionError, UsageError
-from provision.kmod.conflicts import ConflictError
 from provision.kmod.load import Options, load, load_order, unload
 from provision.kmod.loaded import LoadedModule
-from provision.kmod.unload import ModuleInUseError, unload_order
+from provision.kmod.unload import ConflictError, ModuleInUseError, unload_order
 from provision.manifest import DriverFile, HostNeeds
 from provision.progress import Event, Note
 from unit.kmod.artifact import KERNEL, make_module, make_pin, write

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from provision.errors import ProvisionError
-from provision.kmod.modinfo import UNREADABLE, parse_modinfo, read_modinfo
+from provision.kmod.module_file import UNREADABLE, parse_modinfo, read_modinfo
 from unit.kmod.artifact import VERMAGIC, make_module
 
 

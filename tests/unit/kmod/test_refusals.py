@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from provision.errors import NotFoundError
-from provision.kmod.kernel_log import KernelLog
-from provision.kmod.refusals import Refusal, explain
+from provision.kmod.refusals import KernelLog, Refusal, explain
 
 VERMAGIC = (
     "demo: version magic '6.1.0-50-amd64 SMP preempt mod_unload modversions ' should be"

@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provision.errors import NotFoundError, ProvisionError
-from provision.kmod.sign import fingerprint, is_signed
-from provision.kmod.signature import (
+from provision.kmod.module_file import (
     MAGIC,
     append_signature,
     find_signature,
     read_content,
     read_signature,
 )
+from provision.kmod.sign import fingerprint, is_signed
 from provision.kmod.verify import verify
 from unit.kmod.artifact import MODULE, make_artifact, make_module, make_pin
 

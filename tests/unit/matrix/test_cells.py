@@ -23,8 +23,8 @@ from provision.matrix.cells import (
 )
 from provision.matrix.grid import report_of_cells, report_of_results
 from provision.matrix.host_report import Subject, failures_for, later_kernels
-from provision.matrix.layers import SharedLayers
 from provision.matrix.results import BusyError, FirstError, Result, Results, result_of
+from provision.matrix.work import SharedLayers
 from unit.engine.fake_engine import FakeEngine
 from unit.recipes import recipe
 

@@ -23,10 +23,9 @@ from provision.errors import ExitCode, NotFoundError, ProvisionError
 from provision.fetch import UnreachableError
 from provision.matrix import runner
 from provision.matrix.cells import Cell, Column, Planned, Row
-from provision.matrix.layers import SharedLayers
 from provision.matrix.results import Result, Results
 from provision.matrix.runner import MatrixRun
-from provision.matrix.work import Crew, How, Outcome
+from provision.matrix.work import Crew, How, Outcome, SharedLayers
 from provision.pipeline.building import BuildSettings
 from provision.pipeline.package_pins import Resolved, Wanted
 from provision.pipeline.workspace import Settings

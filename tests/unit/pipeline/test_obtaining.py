@@ -14,12 +14,12 @@ from provision.catalogue import Catalogue
 from provision.config import Config, RegistryConfig, SigningConfig
 from provision.documents import load_json
 from provision.engine.docker_api import Engine, Image
-from provision.engine.push import Pushed
+from provision.engine.transfer import Pushed
 from provision.errors import ProvisionError
 from provision.kmod.verify import MANIFEST, Finding, verify
 from provision.manifest import Manifest
 from provision.pin import ClosurePackage
-from provision.pipeline import module_signing, obtaining
+from provision.pipeline import obtaining, signing
 from provision.pipeline.artifacts import activate_entry, retire
 from provision.pipeline.obtaining import obtain
 from provision.pipeline.package_pins import Resolved
@@ -209,9 +209,9 @@ def test_the_key_counts_where_the_pin_names_none(
     signing_config = SigningConfig(key="/key", certificate="/certificate")
     signs = replace(settings, config=settings.config.model_copy(update={"signing": signing_config}))
     wrong = (Finding("demo.ko", "signature", "is another's"),)
-    monkeypatch.setattr(module_signing, "verify_signatures", lambda *_given: wrong)
-    assert not module_signing.is_signed_here(signs, tmp_path / "closed", with_closure)
-    assert module_signing.is_signed_here(signs, tmp_path / "plain", plain)
-    assert module_signing.is_signed_here(settings, tmp_path / "closed", with_closure)
-    monkeypatch.setattr(module_signing, "verify_signatures", lambda *_given: ())
-    assert module_signing.is_signed_here(signs, tmp_path / "closed", with_closure)
+    monkeypatch.setattr(signing, "verify_signatures", lambda *_given: wrong)
+    assert not signing.is_signed_here(signs, tmp_path / "closed", with_closure)
+    assert signing.is_signed_here(signs, tmp_path / "plain", plain)
+    assert signing.is_signed_here(settings, tmp_path / "closed", with_closure)
+    monkeypatch.setattr(signing, "verify_signatures", lambda *_given: ())
+    assert signing.is_signed_here(signs, tmp_path / "closed", with_closure)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from provision.build.recipe_digest import recipe_digest
+from provision.build.compatibility import recipe_digest
 from provision.build.templates import load_templates
 from provision.catalogue import Catalogue, Recipe, templates_dir
 from provision.config import Config

@@ -15,7 +15,7 @@ import pytest
 from provision.catalogue import Catalogue
 from provision.catalogue.upstream import BranchFacts, Upstream
 from provision.config import Config, RegistryConfig, TrustConfig, TrustRule
-from provision.engine.references import names_registry
+from provision.engine.docker_api import names_registry
 from provision.errors import ConfigError, NotFoundError, ProvisionError
 from provision.fetch import UnreachableError
 from provision.kmod.verify import verify as verify_artifact

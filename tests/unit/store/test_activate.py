@@ -10,11 +10,10 @@ import pytest
 from provision.errors import NotFoundError, ProvisionError
 from provision.manifest import Manifest
 from provision.store import activate
-from provision.store.activate import apply, plan
+from provision.store.activate import apply, loader_config, plan, vendor_config
 from provision.store.entries import add, current_entry, drafted, remove_leftovers
 from provision.store.layout import Layout
 from provision.store.managed_files import Change, Ledger
-from provision.store.vendor_file import loader_config, vendor_config
 from unit.kmod.artifact import make_artifact, make_pin, write
 
 GOLDEN = Path(__file__).parent / "data/vendor.json"

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from provision.store import state as states
 from provision.store.layout import Layout
+from provision.store.lenient import copies_of
 from provision.store.state import (
     DriverState,
     Failure,
@@ -22,7 +23,6 @@ from provision.store.state import (
     store_state,
     update_state,
 )
-from provision.store.unreadable import copies_of
 from unit.kmod.artifact import KERNEL, write
 
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import click
 
+from provision.agent.coming_kernels import is_calm, wait_for_kernel
 from provision.agent.conclusion import Result, always_told
 from provision.agent.desired import load_desired
 from provision.agent.model import Desired
 from provision.agent.plan import Mode
 from provision.agent.reconcile import Run, apply
-from provision.agent.waiting import is_calm, wait_for_kernel
 from provision.cli import options
 from provision.cli.output import print_json
 from provision.cli.reconciling import lazily_shown, print_result, result_document
@@ -120,7 +120,7 @@ def _run(root: Path, catalogues: tuple[Path, ...], ways: Ways, progress: Progres
     if ways.timer:
         # Kernels come and go: nobody should have to remember to make room.
         importlib.import_module("provision.agent.garbage").collect(root, desired, progress=progress)
-        importlib.import_module("provision.agent.package_garbage").remove_packages(root)
+        importlib.import_module("provision.agent.build_garbage").remove_packages(root)
     return result
 
 

@@ -38,10 +38,10 @@ def command(*, images: bool, root: Path, dry_run: bool, as_json: bool) -> None:
         removed = collect(root, load_desired(root), dry_run=dry_run, progress=shown)
         if images:
             # Loads the engine's SDK.
-            cleaning = importlib.import_module("provision.agent.image_garbage")
+            cleaning = importlib.import_module("provision.agent.build_garbage")
             gone = cleaning.remove_images(root, removed, dry_run=dry_run, progress=shown)
         # Loads the models of what is in there.
-        packages = importlib.import_module("provision.agent.package_garbage")
+        packages = importlib.import_module("provision.agent.build_garbage")
         files = packages.remove_packages(root, dry_run=dry_run)
         results = _remove_results(root, dry_run=dry_run)
     if as_json:

@@ -19,7 +19,7 @@ from provision.cli.output import print_json
 from provision.errors import ExitCode
 from provision.host.kernels import find_kernels
 from provision.rootfs import in_root
-from provision.store.kernel_links import linked_kernels
+from provision.store.entries import linked_kernels
 from provision.store.layout import STORE, Layout
 
 

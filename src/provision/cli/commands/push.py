@@ -9,16 +9,14 @@ import click
 from pydantic import ValidationError
 
 from provision.cli import options
-from provision.cli.commands.sign import print_signed
-from provision.cli.key_options import KeyOptions, signing_key
+from provision.cli.commands.sign import KeyOptions, print_signed, signing_key
 from provision.cli.output import print_json
 from provision.cli.target import Job, job
-from provision.engine.extract import find_image
-from provision.engine.push import Pushed, push
+from provision.engine.transfer import Pushed, find_image, push
 from provision.errors import ProvisionError, UsageError
 from provision.pin import PIN_LABEL, Pin
-from provision.pipeline.image_signing import SignedImage, pushed_reference, sign_image
 from provision.pipeline.registries import host_reference
+from provision.pipeline.signing import SignedImage, pushed_reference, sign_image
 from provision.registry.names import check_push_name
 
 

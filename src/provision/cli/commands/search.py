@@ -9,7 +9,7 @@ import click
 
 from provision.cli import options
 from provision.cli.output import print_json
-from provision.cli.table import print_table
+from provision.cli.tables import print_table
 from provision.cli.target import Job, job
 from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.pipeline.registries import Consent, connect, examine

@@ -7,11 +7,16 @@ own apt configuration says where packages come from, or provision.toml.
 from __future__ import annotations
 
 from provision.distros.debian.archive_index import ArchiveIndex, Suite, default_cache, open_index
-from provision.distros.debian.archive_layout import ArchiveLayout, debian_architecture
-from provision.distros.debian.dependencies import Alternative, parse_depends
 from provision.distros.debian.packages_file import IndexedPackage
+from provision.distros.debian.relations import (
+    Alternative,
+    compare_versions,
+    parse_depends,
+    upstream_version,
+    version_key,
+)
 from provision.distros.debian.source_packages import SourceFile, SourcePackage, find_sources
-from provision.distros.debian.version_order import compare_versions, upstream_version, version_key
+from provision.distros.debian.suites import ArchiveLayout, debian_architecture
 
 __all__ = [
     "Alternative",

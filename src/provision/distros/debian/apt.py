@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
-from provision.distros.debian.version_order import version_key
+from provision.distros.debian.relations import version_key
 from provision.distros.distro import Distro, FamilyName, Release
 from provision.distros.family import WORK, Failure, HeaderQuery, Package, Repository, Script, Spec
 from provision.distros.header_rules import fill, find_compilers, find_headers

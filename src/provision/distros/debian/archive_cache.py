@@ -15,8 +15,13 @@ from functools import partial
 from pathlib import Path
 
 from provision.distros.debian.packages_file import PackageTable, parse_packages, write_table
-from provision.distros.debian.packed import MAX_PACKED, read_packed
-from provision.distros.debian.release_file import IndexFile, ReleaseFile, parse_release
+from provision.distros.debian.release_file import (
+    MAX_PACKED,
+    IndexFile,
+    ReleaseFile,
+    parse_release,
+    read_packed,
+)
 from provision.distros.debian.suites import Place
 from provision.errors import NotFoundError, ProvisionError
 from provision.fetch import Signed, UnreachableError, download, get_signed

@@ -12,10 +12,9 @@ from pathlib import Path
 
 from provision.config import Config
 from provision.distros.debian.archive_cache import SuiteCache
-from provision.distros.debian.archive_layout import ArchiveLayout, debian_architecture
 from provision.distros.debian.packages_file import IndexedPackage, PackageTable, newest_first
 from provision.distros.debian.release_file import ReleaseFile
-from provision.distros.debian.suites import Place, find_places
+from provision.distros.debian.suites import ArchiveLayout, Place, debian_architecture, find_places
 from provision.errors import NotFoundError, ProvisionError
 from provision.files import lock
 from provision.pin import DistroPin

@@ -13,7 +13,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from provision.distros.debian.version_order import VersionKey, version_key
+from provision.distros.debian.relations import VersionKey, version_key
 from provision.errors import ProvisionError
 from provision.files import sync_directory
 

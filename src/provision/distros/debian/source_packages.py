@@ -11,9 +11,8 @@ from debian.deb822 import Sources
 from provision.config import Config
 from provision.distros.debian.archive_cache import SuiteCache
 from provision.distros.debian.archive_index import WAITING, default_cache, suite_release
-from provision.distros.debian.archive_layout import ArchiveLayout
-from provision.distros.debian.suites import find_places
-from provision.distros.debian.version_order import version_key
+from provision.distros.debian.relations import version_key
+from provision.distros.debian.suites import ArchiveLayout, find_places
 from provision.errors import NotFoundError, ProvisionError
 from provision.files import lock
 from provision.pin import DistroPin

@@ -1,17 +1,28 @@
 """Facts about devices, as the file for oci-decorator has them.
 
+Below a root that is another host's these are files like others, and may be anything.
+
 ``docs/reference/device-facts.schema.json`` is made from these types.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import re
+import stat
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, StringConstraints
 
 from provision.documents import Frozen
 
+# Sixteen pages: sysfs shows one, and NVIDIA's driver a few lines.
+LARGEST = 64 << 10
+# Linux keeps twenty bits for the minor number of a node: MINORBITS in linux/kdev_t.h.
+LARGEST_MINOR = (1 << 20) - 1
+_NUMBER = re.compile(r"[0-9]{1,7}", re.ASCII)
 Number = Annotated[int, Field(ge=0)]
 Text = Annotated[str, StringConstraints(min_length=1, pattern=r"^[^\x00-\x1f\x7f]*$")]
 # As sysfs names devices, in lower case: a domain has four digits, or more where it needs them.
@@ -26,6 +37,33 @@ NodePath = Annotated[
 Dotted = Annotated[str, StringConstraints(pattern=r"^[0-9]+(\.[0-9]+)*$")]
 # One word in lower case, as in NVIDIA_REQUIRE_CUDA: brand=tesla.
 Brand = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]+$")]
+
+
+def kernel_text(path: Path) -> str | None:
+    """Return what a file says; None: it can't be read, or is nothing that the kernel shows.
+
+    That is what is no regular file, such as a FIFO, which would hold the reader up, and what is
+    larger than ``LARGEST`` bytes.
+
+    Args:
+        path: The file, in a root already (``provision.rootfs.in_root``).
+    """
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    try:
+        with os.fdopen(os.open(path, flags), "rb") as stream:
+            if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+                return None
+            content = stream.read(LARGEST + 1)
+    except OSError:
+        return None
+    return None if len(content) > LARGEST else content.decode(errors="replace")
+
+
+def minor_number(text: str) -> int | None:
+    """Return the minor number of a node that a text says; None: it says none. Pure."""
+    match = _NUMBER.fullmatch(text.strip())
+    number = None if match is None else int(match[0])
+    return None if number is None or number > LARGEST_MINOR else number
 
 
 class Mig(Frozen):

@@ -11,7 +11,7 @@ from pydantic import Field
 from provision.documents import Frozen, parse_json
 from provision.errors import ConfigError, ProvisionError
 from provision.host.devices.device_facts import Device, Facts, Mig
-from provision.host.devices.pci_address import pci_address
+from provision.host.pci import pci_address
 from provision.run import run
 
 # Seconds. A driver without the persistence daemon wakes one GPU after the other, each in a second

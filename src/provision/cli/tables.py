@@ -1,8 +1,8 @@
-"""The host's status as a table, once or again and again."""
+"""Tables on standard output: lists, and the host's status."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from rich import box
 from rich.console import Console, Group, RenderableType
@@ -11,11 +11,28 @@ from rich.table import Table
 from rich.text import Text
 
 from provision.agent.status import DriverStatus, SlotStatus, Status
+from provision.cli.output import for_people
 
 _STYLES = {"ready": "green", "pending": "cyan", "reboot-required": "yellow"}
 _COLUMNS = ("driver", "kernel", "", "state", "version", "artifact", "modules")
 _LOADED = {"yes": "loaded", "no": "not loaded", "partly": "some loaded", "other": "another build"}
 _WIDE = 500
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print a table; ``columns`` whose name ends in ``>`` are aligned to the right."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        table.add_column(
+            column.removesuffix(">"), justify="right" if column.endswith(">") else "left"
+        )
+    for row in rows:
+        table.add_row(*(for_people(value) for value in row))
+    # Off a terminal, nothing is cut: who reads a pipe wants whole names.
+    console = Console(highlight=False, markup=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, markup=False, width=500)
+    console.print(table)
 
 
 def show(status: Status) -> None:

@@ -1,4 +1,4 @@
-"""Unpacks a tar stream of an image into a fresh folder, trusting nothing that it says.
+"""Tar streams into and out of an engine: build contexts, and the content of images.
 
 Python's own extraction filters came with 3.11.4 and Debian 12 has 3.11.2; these rules are also
 stricter: an artifact has no need of absolute links, devices, set-uid bits or foreign owners.
@@ -6,9 +6,12 @@ stricter: an artifact has no need of absolute links, devices, set-uid bits or fo
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import tarfile
+import tempfile
+from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import IO
 
@@ -22,6 +25,40 @@ _PROGRESS_BYTES = 8 << 20
 # What the library raises for a stream that is no tar file: besides its own, for numbers in its
 # headers that are none or too large.
 BAD_TAR = (tarfile.TarError, ValueError, ArithmeticError, EOFError)
+
+
+def pack(files: Mapping[str, bytes | Path]) -> IO[bytes]:
+    """Return a tar file of regular files, sorted by path, without owner, date or mode of anyone.
+
+    Args:
+        files: Content by path relative to the context, or the file that has it.
+
+    Raises:
+        ProvisionError: A path is too long for a tar file.
+        OSError: A file can't be read, or the disk is full.
+    """
+    # Contexts with packages have some hundred MB.
+    large = any(isinstance(content, Path) for content in files.values())
+    # Closed by its reader.
+    buffer: IO[bytes] = tempfile.TemporaryFile() if large else io.BytesIO()  # noqa: SIM115 - returned
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as archive:
+        for path, content in sorted(files.items()):
+            entry = tarfile.TarInfo(path)
+            entry.mode = 0o644
+            try:
+                if isinstance(content, Path):
+                    entry.size = content.stat().st_size
+                    with content.open("rb") as stream:
+                        archive.addfile(entry, stream)
+                else:
+                    entry.size = len(content)
+                    archive.addfile(entry, io.BytesIO(content))
+            except ValueError as error:
+                raise ProvisionError(
+                    f"'{path}' can't go into the build context: {error}."
+                ) from error
+    buffer.seek(0)
+    return buffer
 
 
 class Unpacker:

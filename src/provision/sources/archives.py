@@ -1,19 +1,58 @@
-"""The kind ``dkms``: a source whose ``dkms.conf`` says how it is built."""
+"""The kinds ``archive``, ``git`` and ``dkms``: a vendor's releases, which the recipe lists."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from provision.catalogue import DkmsSource, Variant
+from provision.catalogue import ArchiveReleases, DkmsSource, GitReleases, Variant
 from provision.distros.debian import ArchiveIndex
 from provision.pin import Source
 from provision.sources.deb import Deb
-from provision.sources.kind import Market, Pinned, SourceKind
-from provision.sources.releases import Releases
+from provision.sources.kind import Market, Pinned, SourceKind, newest_first
 
+_Listed = Variant[ArchiveReleases | GitReleases]
 # Evaluates the dkms.conf in the build container and builds what it describes.
 SCRIPT = "dkms.bash"
 _PACKAGED: SourceKind[Any] = Deb()
+
+
+class Releases:
+    """Releases that a recipe lists, each a file or a commit.
+
+    Args:
+        tools: What unpacking one needs.
+    """
+
+    def __init__(self, tools: tuple[str, ...] = ()) -> None:
+        self._tools = tools
+
+    @property
+    def tools(self) -> tuple[str, ...]:
+        """Packages that unpacking needs."""
+        return self._tools
+
+    def versions(self, variant: _Listed, _index: ArchiveIndex | None) -> list[str]:
+        """Return the listed versions."""
+        return newest_first(release.version for release in variant.source.releases)
+
+    def components(self, _source: ArchiveReleases | GitReleases) -> tuple[str, ...]:
+        """Return none: they are in no archive of a distro."""
+        return ()
+
+    def absence(self, variant: _Listed, _index: ArchiveIndex | None) -> str:
+        """Return why nothing is offered."""
+        return f"the recipe lists no release for the source '{variant.label}'"
+
+    def pin(self, _driver: str, variant: _Listed, version: str, _market: Market) -> Pinned:
+        """Return what the recipe says of a version."""
+        releases = variant.source.releases
+        return Pinned(tuple(r.source() for r in releases if r.version == version))
+
+    def is_user_space(self, _variant: _Listed, _source: Source) -> bool:
+        """Return False: user space is built, or comes with the rest."""
+        return False
+
+
 _RELEASED: SourceKind[Any] = Releases()
 
 

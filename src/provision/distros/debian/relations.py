@@ -1,17 +1,45 @@
-"""The relations of a Depends field."""
+"""Debian's order of package versions, and the relations of a Depends field."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Protocol
 
 from debian.deb822 import PkgRelation
+from debian.debian_support import Version, version_compare
 
-from provision.distros.debian.version_order import compare_versions
 from provision.errors import ProvisionError
 
 # What python-debian cannot parse it hands back as a name.
 _NAME = re.compile(r"[a-z0-9][a-z0-9+.-]+")
+
+
+class VersionKey(Protocol):
+    """Sorts as Debian orders versions."""
+
+    def __lt__(self, other: VersionKey, /) -> bool: ...
+
+
+def version_key(version: str) -> VersionKey:
+    """Return a sort key: ``sorted(versions, key=version_key)`` puts the oldest first.
+
+    Raises:
+        ValueError: It is no version.
+
+    Source: https://www.debian.org/doc/debian-policy/ch-controlfields.html#version
+    """
+    return Version(version)
+
+
+def compare_versions(one: str, other: str) -> int:
+    """Return a number below, equal to or above 0, as ``one`` is older, the same or newer."""
+    return version_compare(one, other)
+
+
+def upstream_version(version: str) -> str:
+    """Return a version without epoch and Debian revision: ``1:2.0+ds-3`` → ``2.0+ds``."""
+    return Version(version).upstream_version or version
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,18 +1,21 @@
-"""Takes the content of an artifact image out of the engine."""
+"""Takes the content of artifact images out of the engine, and sends images to a registry."""
 
 from __future__ import annotations
 
 import errno
 import io
+import re
 import shutil
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, cast
 
-from provision.engine.docker_api import Engine, Image
-from provision.engine.unpack import BAD_TAR, Unpacker
+from provision.engine.docker_api import Engine, Image, split_reference
+from provision.engine.stream import transfer
+from provision.engine.tar_streams import BAD_TAR, Unpacker
 from provision.errors import NotFoundError, ProvisionError
 from provision.files import lock
 from provision.progress import Note, Progress, silent
@@ -20,10 +23,64 @@ from provision.progress import Note, Progress, silent
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+_LICENCES = "org.opencontainers.image.licenses"
+# Of no list of free licences, not looked at, or disputed for modules of a kernel under the GPL.
+_RESTRICTED = re.compile(r"\b(?:LicenseRef-[A-Za-z0-9.-]+|NOASSERTION|CDDL-[0-9.]+)")
 # Where an artifact lies in its image: what Kubernetes' KMM expects of driver images.
 ARTIFACT = "/opt"
 _FILE_MAX = 64 << 20
 _BUFFER = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Pushed:
+    """An image in a registry: its name there and the registry's digest of it."""
+
+    reference: str
+    digest: str
+
+
+def push(engine: Engine, image_id: str, reference: str, *, progress: Progress = silent) -> Pushed:
+    """Push an image under a name.
+
+    Args:
+        engine: Has the image; its own credentials count (``docker login``).
+        image_id: The image.
+        reference: ``registry/name:tag``.
+        progress: Told the bytes sent, and of licences that may forbid it.
+
+    Raises:
+        ProvisionError: The registry refused it or can't be reached.
+    """
+    image = engine.image(image_id)
+    licences = _RESTRICTED.findall(image.labels.get(_LICENCES, "") if image else "")
+    if licences:
+        names = ", ".join(dict.fromkeys(licences))
+        progress(
+            Note(
+                f"Warning: {names} may forbid to pass this image on. Read it before others than you"
+                f" can pull '{reference}'."
+            )
+        )
+    engine.tag(image_id, reference)
+    progress(Note(f"Pushing {reference}"))
+    digest = None
+    for message in engine.push(reference):
+        if "error" in message:
+            registry = split_reference(reference)[0].split("/", 1)[0]
+            raise ProvisionError(
+                f"'{reference}' could not be pushed.",
+                resolution=f"Log in to the registry if it wants that (docker login {registry}), "
+                "and look whether the engine reaches it.",
+                details=str(message["error"]),
+            )
+        aux = message.get("aux")
+        digest = aux.get("Digest", digest) if isinstance(aux, Mapping) else digest
+        for event in transfer(message):
+            progress(event)
+    if digest is None:
+        raise ProvisionError(f"The registry named no digest for '{reference}'.")
+    return Pushed(reference, str(digest))
 
 
 def extract(
