@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from provision.agent.desired import load_desired
-from provision.agent.inputs import read_inputs
+from provision.agent.desired import load_desired, read_inputs
 from provision.agent.publish import Priority, last_status, publish, tell
 from provision.agent.reconcile import look_at
 from provision.catalogue import templates_dir

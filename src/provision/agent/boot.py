@@ -17,8 +17,8 @@ from provision.agent.observe import observe
 from provision.agent.plan import Mode
 from provision.agent.reconcile import Run, apply
 from provision.errors import ConfigError
+from provision.files import glob_in_root
 from provision.progress import Note, Progress, silent
-from provision.rootfs import glob_in_root
 from provision.store.entries import link_kernel
 from provision.store.layout import STORE, Layout
 from provision.store.locks import changing, switching

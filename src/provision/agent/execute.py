@@ -21,7 +21,7 @@ from provision.kmod.load import load, unload
 from provision.kmod.verify import MANIFEST
 from provision.manifest import Manifest
 from provision.pipeline.artifacts import activate_entry, retire
-from provision.pipeline.device_record import collect_loaded, unloading
+from provision.pipeline.host_modules import collect_loaded, unloading
 from provision.pipeline.pulling import asks_registries
 from provision.progress import Note, Progress
 from provision.store.layout import Layout

@@ -10,9 +10,9 @@ from provision.agent.coming_kernels import awaited, is_calm, settled
 from provision.agent.contents import read_contents
 from provision.agent.model import Desired
 from provision.errors import NotFoundError
+from provision.files import glob_in_root
 from provision.host.kernels import Kernels, find_kernels
 from provision.progress import Note, Progress, silent
-from provision.rootfs import glob_in_root
 from provision.store.entries import entries, linked_kernels, remove, remove_leftovers, unlink_kernel
 from provision.store.layout import STORE, Layout
 from provision.store.locks import changing, switching

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Literal
 
 from provision.agent.contents import Contents, damages, read_contents, stamp
-from provision.agent.inputs import Inputs, read_inputs
+from provision.agent.desired import Inputs, read_inputs
 from provision.agent.model import Desired, DesiredDriver, Loaded, Observed, ObservedDriver, Slot
+from provision.files import glob_in_root, in_root
 from provision.host.devices.record import recorded_problems
 from provision.host.kernels import Ask, find_kernels
 from provision.kmod.loaded import LoadedModule, is_same_build, loaded_modules, users_of
-from provision.rootfs import glob_in_root, in_root
 from provision.store.entries import linked_kernels
 from provision.store.layout import STORE, Layout
 from provision.store.lenient import copies_of

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from provision.agent.coming_kernels import shutdown_delayed
 from provision.agent.contents import read_contents, stamp
+from provision.agent.desired import wish
 from provision.agent.failures import rejected, removed_again
-from provision.agent.inputs import wish
 from provision.agent.model import Desired, DesiredDriver, Observed, Slot
 from provision.agent.plan import Action, Mode
 from provision.build.package_store import PackageGoneError

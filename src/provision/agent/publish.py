@@ -19,8 +19,7 @@ from typing import Any
 
 from provision.agent.outcome import Outcome
 from provision.agent.status import SlotStatus, Status
-from provision.files import remove_drafts, write_atomic
-from provision.rootfs import in_root
+from provision.files import in_root, remove_drafts, write_atomic
 
 STATUS = Path("run/provision/status.json")
 # The exporter's folder where a distro's package has one: Debian, Fedora.

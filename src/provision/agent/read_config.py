@@ -10,7 +10,7 @@ from pathlib import Path
 from provision.agent.model import Desired, DesiredDriver
 from provision.catalogue import catalogue_folders, templates_dir
 from provision.config import PATH, Config, load
-from provision.rootfs import in_root
+from provision.files import in_root
 
 
 def read(root: Path, catalogues: Sequence[Path] = ()) -> Desired:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from provision.agent.conclusion import Result, always_told
 from provision.agent.contents import damages, read_contents
-from provision.agent.inputs import read_inputs
+from provision.agent.desired import read_inputs
 from provision.agent.model import Desired, DesiredDriver
 from provision.agent.plan import Mode
 from provision.agent.reconcile import Run, apply

@@ -20,17 +20,13 @@ from provision.distros import (
 )
 from provision.distros.debian.apt import AUTHORITIES
 from provision.distros.kernel_tree.tree_family import Toolchain
+from provision.distros.rpm_based.dnf import archive_of_headers, archived_files, header_addresses
 from provision.distros.rpm_based.solver_messages import HeadersGoneError, missing_entitlement
-from provision.distros.rpm_based.superseded import (
-    archive_of_headers,
-    archived_files,
-    header_addresses,
-)
 from provision.errors import NotFoundError, ProvisionError
 from provision.fetch import UnreachableError, download_any
+from provision.files import holds_something, in_root
 from provision.pin import BasePin
 from provision.progress import Note, Progress
-from provision.rootfs import holds_something, in_root
 
 # Of Debian, the RHEL family, and SUSE.
 _BUNDLES = (

@@ -12,7 +12,7 @@ from pathlib import Path
 from provision.catalogue.recipe import Recipe
 from provision.documents import MAX_BYTES, load_toml
 from provision.errors import ConfigError, Mistake, NotFoundError
-from provision.rootfs import in_root
+from provision.files import in_root
 
 # The repository's root, seen from this file, if it still lies in a checkout.
 _CHECKOUT = Path(__file__).resolve().parents[3]

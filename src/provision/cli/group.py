@@ -50,8 +50,11 @@ _SHARED: Mapping[str, str] = {
     "host-python": "base",
     "kernels": "versions",
     "key": "sign",
+    "plan": "apply",
+    "pull": "push",
     "render": "resolve",
     "rollback": "status",
+    "search": "push",
     "unload": "load",
     "vendor-file": "devices",
 }

@@ -15,8 +15,8 @@ from provision.config.drivers import (
 )
 from provision.config.trust import RegistryConfig, SigningConfig, TrustConfig
 from provision.documents import Frozen, load_toml
+from provision.files import in_root
 from provision.pin import Name
-from provision.rootfs import in_root
 
 PATH = Path("etc/provision/provision.toml")
 

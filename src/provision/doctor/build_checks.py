@@ -11,8 +11,8 @@ from provision.distros import distro_named, find_distro
 from provision.distros.debian import default_cache
 from provision.doctor.scene import Driver, Finding, Scene
 from provision.errors import NotFoundError
+from provision.files import holds_something, in_root
 from provision.matrix.host_report import failures_ahead
-from provision.rootfs import holds_something, in_root
 from provision.sources.upstream import how_to_switch, kept, known_branches, today
 from provision.store.state import Failure
 

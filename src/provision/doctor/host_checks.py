@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from provision.doctor.scene import Finding, Scene
+from provision.files import glob_in_root, in_root
 from provision.kmod.verify import verify_modules
-from provision.rootfs import glob_in_root, in_root
 from provision.store.layout import STORE
 from provision.store.units import UNITS, kernel_hooks
 

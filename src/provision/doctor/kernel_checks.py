@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from provision.doctor.scene import Finding, Scene
+from provision.files import in_root
 from provision.kmod.firmware import FOLDER, configured_folder, firmware_names
 from provision.kmod.load import devices_of
 from provision.kmod.loaded import other_builds, users_of
@@ -14,7 +15,6 @@ from provision.kmod.nodes import missing_nodes
 from provision.kmod.sign import is_signed
 from provision.kmod.unload import loaded_conflicts
 from provision.manifest import Manifest
-from provision.rootfs import in_root
 
 _MODULE_TYPE = "modules_object_t"
 

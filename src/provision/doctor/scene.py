@@ -11,13 +11,13 @@ from provision.catalogue import Catalogue, Recipe, catalogue_folders
 from provision.config import Config, load
 from provision.documents import load_json
 from provision.errors import ProvisionError
+from provision.files import glob_in_root, in_root
 from provision.host import Facts, read_facts
 from provision.host.kernels import Kernels, find_kernels
 from provision.kmod.loaded import LoadedModule, loaded_modules
 from provision.kmod.refusals import KernelLog
 from provision.kmod.verify import MANIFEST
 from provision.manifest import Manifest
-from provision.rootfs import glob_in_root, in_root
 from provision.store.entries import linked_kernels
 from provision.store.layout import STORE, Layout
 from provision.store.state import DriverState, load_state

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from provision.doctor.scene import Finding, Scene
 from provision.errors import ConfigError
+from provision.files import glob_in_root, in_root
 from provision.registry.image_signature import load_keys
-from provision.rootfs import glob_in_root, in_root
 from provision.store.origin import unsigned_reference
 
 _RUNTIME = "oci-decorator"

@@ -11,9 +11,9 @@ from typing import Any
 from distro import LinuxDistribution
 
 from provision.errors import NotFoundError
+from provision.files import in_root
 from provision.host.kernel import kernel_release, machine
 from provision.host.pci import PciDevice, pci_devices
-from provision.rootfs import in_root
 
 # Where programs are: Flatcar's extensions use /opt/bin.
 _FOLDERS = ("usr/bin", "usr/sbin", "bin", "sbin", "usr/local/bin", "usr/local/sbin", "opt/bin")

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from provision.rootfs import in_root
+from provision.files import in_root
 
 # NVML writes eight digits and capital letters, the kernel at least four.
 _ADDRESS = re.compile(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from provision.rootfs import glob_in_root, in_root
+from provision.files import glob_in_root, in_root
 from provision.run import run
 
 # "CURRENT_OP=UPDATE_STATUS_UPDATED_NEED_REBOOT": the update is complete and boots next.

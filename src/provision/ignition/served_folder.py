@@ -10,9 +10,8 @@ from pathlib import Path
 
 from provision.errors import UsageError
 from provision.files import sync_directory, write_atomic
-from provision.ignition.machine import Machine, butane, configuration
+from provision.ignition.machine import Contents, Machine, butane, configuration, fetched
 from provision.ignition.preparation import Prepared
-from provision.ignition.spec import Contents, fetched
 from provision.ignition.wheels import bundles_folder, environment_name, have_bundle
 from provision.progress import Progress, Step
 

@@ -10,9 +10,8 @@ from __future__ import annotations
 from pathlib import Path, PurePosixPath
 
 from provision.errors import ProvisionError
-from provision.files import switch_symlink
+from provision.files import in_root, switch_symlink
 from provision.manifest import Manifest
-from provision.rootfs import in_root
 
 FOLDER = PurePosixPath("run/provision/firmware")
 PARAMETER = PurePosixPath("sys/module/firmware_class/parameters/path")

@@ -15,6 +15,7 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 from provision.errors import NotFoundError, ProvisionError, UsageError
+from provision.files import in_root
 from provision.host.facts import selinux
 from provision.kmod.firmware import offer_firmware
 from provision.kmod.loaded import loaded_modules, other_builds, users_of
@@ -23,7 +24,6 @@ from provision.kmod.refusals import KernelLog, Refusal, explain
 from provision.kmod.unload import ModuleInUseError, unload_conflicts, unload_modules
 from provision.manifest import Manifest, Module
 from provision.progress import Note, Progress, silent
-from provision.rootfs import in_root
 from provision.run import run
 
 # Module parameters: by module, then by name.

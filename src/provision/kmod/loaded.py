@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from provision.errors import ProvisionError
+from provision.files import in_root
 from provision.kmod.module_file import read_identity
-from provision.rootfs import in_root
 
 if TYPE_CHECKING:
     # The agent looks at every boot, and these take longer to load than all else that it does.

@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from provision.errors import ProvisionError
-from provision.files import switch_symlink
+from provision.files import glob_in_root, in_root, switch_symlink
 from provision.manifest import DeviceNode, Manifest
 from provision.progress import Note, Progress, silent
-from provision.rootfs import glob_in_root, in_root
 
 # Makes a node: path, mode with type, device number; ``os.mknod``.
 Mknod = Callable[[Path, int, int], None]

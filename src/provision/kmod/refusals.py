@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from provision.errors import NotFoundError, ProvisionError
-from provision.rootfs import in_root
+from provision.files import in_root
 
 # Longer than any record: https://docs.kernel.org/admin-guide/abi-testing.html, /dev/kmsg.
 _RECORD = 8192

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from provision.config import KeyConfig
 from provision.errors import NotFoundError, ProvisionError
-from provision.rootfs import in_root
+from provision.files import in_root
 from provision.run import run
 
 # What the kernel's own build reads a key's passphrase or a token's PIN from.

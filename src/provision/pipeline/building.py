@@ -10,7 +10,7 @@ from pathlib import Path
 
 from provision.build.artifact_image import BuildRequest, Built, build, find
 from provision.build.base_image import BaseRequest, find_base, make_base
-from provision.build.context import RenderedContext
+from provision.build.dockerfile import RenderedContext
 from provision.build.package_store import PackageStore
 from provision.build.rpm_base_image import make_rpm_base
 from provision.distros.debian.distro_archive import uses_archive

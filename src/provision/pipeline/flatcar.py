@@ -12,12 +12,11 @@ from provision.distros.kernel_tree.tree_family import release_place
 from provision.engine.docker_api import Engine
 from provision.errors import NotFoundError, UsageError
 from provision.fetch import download_signed
-from provision.files import lock
+from provision.files import in_root, lock
 from provision.host import read_facts
 from provision.pin import BasePin
 from provision.pipeline.workspace import Settings
 from provision.progress import Progress, silent
-from provision.rootfs import in_root
 
 FLATCAR = "flatcar"
 _VERSION = re.compile(r"[0-9]+(?:\.[0-9]+){0,3}")

@@ -11,9 +11,8 @@ from pydantic import ValidationError
 from provision import distros
 from provision.build.base_image import find_base, named_base
 from provision.build.compatibility import KernelTree, Request
-from provision.build.context import RenderedContext
 from provision.build.decision import Decision, decide
-from provision.build.dockerfile import render
+from provision.build.dockerfile import RenderedContext, render
 from provision.build.package_store import PackageStore
 from provision.build.solve import solve
 from provision.build.templates import Templates, load_templates

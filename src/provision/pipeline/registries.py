@@ -16,6 +16,7 @@ from pathlib import Path
 from provision.config import TrustRule
 from provision.errors import NotFoundError, ProvisionError
 from provision.fetch import UnreachableError
+from provision.files import in_root
 from provision.host.kernel import machine
 from provision.pin import Pin
 from provision.pipeline.workspace import Settings
@@ -28,7 +29,6 @@ from provision.registry.image_signature import UntrustedError, Verified, load_ke
 from provision.registry.names import HostTag, Reference, parse_reference, read_tag
 from provision.registry.tokens import Access, DeniedError
 from provision.registry.transport import Transport
-from provision.rootfs import in_root
 from provision.sources import newest_first
 
 

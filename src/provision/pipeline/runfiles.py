@@ -15,12 +15,11 @@ from provision.build.package_store import PackageStore, closure_key
 from provision.documents import Frozen, load_json
 from provision.errors import ProvisionError
 from provision.fetch.known_sums import known_sum
-from provision.files import is_writable, lock, write_atomic
+from provision.files import in_root, is_writable, lock, write_atomic
 from provision.pin import RunfileSource, Sha256
 from provision.pipeline.tree_files import TreeStore
 from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress, silent
-from provision.rootfs import in_root
 from provision.sources import PublishedSum
 from provision.sources.repack import repack
 from provision.sources.upstream import published_sum

@@ -12,6 +12,7 @@ from provision.config import KeyConfig
 from provision.documents import refusing
 from provision.engine.transfer import Pushed
 from provision.errors import NotFoundError, ProvisionError, UsageError
+from provision.files import in_root
 from provision.host.kernel import machine
 from provision.kmod.sign import fingerprint, sign_modules, verify_signatures
 from provision.kmod.signing_key import open_key
@@ -24,7 +25,6 @@ from provision.registry.artifact_images import facts_of, find
 from provision.registry.attached_signatures import sign
 from provision.registry.image_signature import Facts, Signer, open_private_key
 from provision.registry.names import Reference, parse_reference
-from provision.rootfs import in_root
 from provision.run import run
 
 _SCHEME = "pkcs11:"

@@ -16,11 +16,11 @@ from provision.distros.debian import ArchiveIndex, Suite, open_index
 from provision.distros.debian.distro_archive import layout_of
 from provision.distros.kernel_tree.tree_family import Toolchain
 from provision.errors import NotFoundError, UsageError
+from provision.files import holds_something, in_root
 from provision.host import read_facts
 from provision.pin import BasePin, DistroPin
 from provision.pipeline.workspace import Settings
 from provision.progress import Progress, silent
-from provision.rootfs import holds_something, in_root
 from provision.sources import components_of
 
 _NO_NAME = re.compile(r"[^A-Za-z0-9+._-]")

@@ -15,8 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from provision.errors import NotFoundError
-from provision.files import switch_symlink, sync_directory
-from provision.rootfs import in_root
+from provision.files import in_root, switch_symlink, sync_directory
 from provision.store.layout import Layout
 from provision.store.locks import changing
 

@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 
 from provision.catalogue import Installed, InstalledFeature, Recipe
 from provision.errors import NotFoundError
-from provision.rootfs import glob_in_root, in_root
+from provision.files import glob_in_root, in_root
 from provision.sources import newest_first
 
 _ELF_BITS = {b"\x7fELF\x01": 32, b"\x7fELF\x02": 64}

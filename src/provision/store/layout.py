@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from provision.rootfs import in_root
+from provision.files import in_root
 
 STORE = PurePosixPath("var/lib/provision")
 VENDOR_CONFIGS = PurePosixPath("etc/oci-decorator/oci-decorator.d")

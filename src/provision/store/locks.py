@@ -22,9 +22,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from provision.errors import InUseError
-from provision.files import LONGEST_WAIT_S, lock
+from provision.files import LONGEST_WAIT_S, in_root, lock
 from provision.progress import Note, Progress, silent
-from provision.rootfs import in_root
 from provision.store.layout import STORE, Layout
 
 # Builds take up to hours; what else is done under a lock takes seconds, on a slow disk minutes.

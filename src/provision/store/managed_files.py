@@ -15,9 +15,8 @@ from pydantic import Field
 
 from provision.documents import Frozen, load_json
 from provision.errors import ProvisionError
-from provision.files import sync_directory, write_atomic
+from provision.files import in_root, sync_directory, write_atomic
 from provision.pin import Sha256
-from provision.rootfs import in_root
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,7 @@ from pathlib import Path, PurePosixPath
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from provision.errors import UsageError
-from provision.files import switch_symlink
-from provision.rootfs import glob_in_root, in_root
+from provision.files import glob_in_root, in_root, switch_symlink
 from provision.run import find_program, run
 from provision.store.layout import STORE
 from provision.store.managed_files import Change, Ledger, Record, refuse_strangers

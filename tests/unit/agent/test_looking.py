@@ -14,8 +14,7 @@ import pytest
 
 from provision.agent import coming_kernels
 from provision.agent.coming_kernels import shutdown_delayed, wait_for_kernel
-from provision.agent.desired import last_desired, load_desired
-from provision.agent.inputs import read_inputs
+from provision.agent.desired import last_desired, load_desired, read_inputs
 from provision.agent.model import Desired, DesiredDriver
 from provision.errors import ConfigError
 from provision.progress import Event, Note

@@ -13,7 +13,7 @@ import pytest
 
 from golden.pins import pin, recipe
 from provision.build.collector import CollectError, collect, parse_modinfo, parse_soname
-from provision.build.context import build_plan
+from provision.build.dockerfile import build_plan
 from provision.documents import parse_json
 from provision.manifest import Manifest
 from unit.recipes import variant

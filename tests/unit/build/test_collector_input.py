@@ -7,7 +7,7 @@ import json
 import pytest
 
 from golden.pins import pin, recipe
-from provision.build.context import build_plan, fill, placeholders
+from provision.build.dockerfile import build_plan, fill, placeholders
 from provision.catalogue import PLACEHOLDERS
 from unit.recipes import variant
 

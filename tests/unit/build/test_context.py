@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from provision.build.context import RenderedContext
+from provision.build.dockerfile import RenderedContext
 
 
 def test_write_makes_the_files(tmp_path: Path) -> None:

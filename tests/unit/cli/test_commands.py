@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from provision.build.artifact_image import Built
-from provision.build.context import RenderedContext
+from provision.build.dockerfile import RenderedContext
 from provision.build.templates import Templates
 from provision.catalogue import load_entry
 from provision.cli import target

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from provision.cli.commands import install, pull, search, verify
+from provision.cli.commands import install, push, verify
 from provision.engine.docker_api import Image
 from provision.pin import PIN_LABEL
 from provision.pipeline import registries, signing
@@ -50,7 +50,7 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MemoryRegistry:
         client.transport.sleep = registry.slept.append
         return client
 
-    for module in (install, pull, search, verify):
+    for module in (install, push, push, verify):
         monkeypatch.setattr(module, "connect", connect)
     monkeypatch.setitem(signing.sign_image.__kwdefaults__ or {}, "connected", connect)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 
 from provision.distros import Repository, Spec, distro_named, family_of, find_distro, release_of
 from provision.distros.rpm_based import rpm, rpm_keys
-from provision.distros.rpm_based.dnf import Dnf, release_key
-from provision.distros.rpm_based.superseded import (
+from provision.distros.rpm_based.dnf import (
+    Dnf,
     archive_of_headers,
     archived_files,
     header_addresses,
+    release_key,
 )
 from provision.distros.rpm_based.zypper import Zypper
 from provision.errors import ProvisionError

@@ -15,8 +15,7 @@ from provision.host.devices.device_facts import Device, Facts, minor_number
 from provision.host.devices.reading import AMD, collect, drm_facts, read_facts_file
 from provision.host.devices.record import recorded, recorded_problems, recording, write_facts
 from provision.manifest import DriverFile, Manifest
-from provision.pipeline.device_record import refresh
-from provision.pipeline.host_modules import load_driver, unload_driver
+from provision.pipeline.host_modules import load_driver, refresh, unload_driver
 from provision.pipeline.workspace import load_settings
 from unit.cli.outcome import Outcome
 from unit.kmod.artifact import make_artifact, make_pin, write, write_manifest

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from provision.build.context import RenderedContext
+from provision.build.dockerfile import RenderedContext
 from provision.build.package_store import PackageStore
 from provision.config import TreeConfig
 from provision.errors import NotFoundError, ProvisionError, UsageError

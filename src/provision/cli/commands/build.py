@@ -19,7 +19,7 @@ from provision.engine.transfer import Pushed, push
 from provision.errors import UsageError
 from provision.pin import Pin
 from provision.pipeline.building import BuildSettings, build_image
-from provision.pipeline.pin_file import read_pin
+from provision.pipeline.resolving import read_pin
 from provision.pipeline.signing import pushed_reference, sign_image
 from provision.registry.names import check_push_name
 

@@ -19,7 +19,7 @@ from provision.host import read_facts
 from provision.host.devices.device_facts import Device, Facts
 from provision.host.devices.reading import read_facts_file
 from provision.host.devices.record import recorded
-from provision.pipeline.device_record import refresh
+from provision.pipeline.host_modules import refresh
 from provision.store.foreign_driver import foreign_vendor_file
 
 _REFRESH = "refresh"

@@ -13,8 +13,8 @@ from provision.agent.garbage import Removed, collect
 from provision.cli import options
 from provision.cli.output import megabytes, print_json
 from provision.cli.reconciling import lazily_shown
+from provision.files import in_root
 from provision.host.kernels import find_kernels
-from provision.rootfs import in_root
 from provision.store.layout import STORE
 
 

@@ -12,10 +12,9 @@ from provision.cli import options
 from provision.cli.output import print_json
 from provision.cli.progress_display import shown
 from provision.config import load
-from provision.files import lock
+from provision.files import in_root, lock
 from provision.host import read_facts
 from provision.progress import Note
-from provision.rootfs import in_root
 from provision.store.confinement import require_visible
 from provision.store.layout import STORE
 from provision.store.locks import SWITCH_SECONDS

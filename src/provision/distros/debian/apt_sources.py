@@ -13,7 +13,7 @@ from pathlib import Path
 
 from debian.deb822 import Deb822
 
-from provision.rootfs import glob_in_root, in_root
+from provision.files import glob_in_root, in_root
 
 log = logging.getLogger(__name__)
 

@@ -13,8 +13,8 @@ from provision.config import ArchiveConfig
 from provision.distros.debian.apt_sources import AptSource, read_sources
 from provision.distros.debian.keyrings import binary_keyring, store_key
 from provision.errors import NotFoundError
+from provision.files import in_root
 from provision.pin import DistroPin
-from provision.rootfs import in_root
 
 # https://www.debian.org/ports/ against what `uname -m` prints. Ubuntu has the same names.
 _ARCHITECTURES = MappingProxyType(

@@ -1,4 +1,10 @@
-"""The family of dnf: RHEL and its rebuilds, Oracle Linux, Fedora, Amazon Linux.
+"""The family of dnf: RHEL and its rebuilds, Oracle Linux, Fedora with its archive, Amazon Linux.
+
+koji keeps every build: ``NAME/VERSION/RELEASE/data/signed/KEY/ARCH/FILE`` is the copy that a key of
+the distro has signed, named by the last eight digits of the key's id. The copy beside ``data`` is
+not signed, and is not used.
+
+Source: koji's pathinfo (koji/__init__.py, ``build``, ``signed``).
 
 One script serves dnf 4 and dnf 5: both keep what they download below ``cachedir``, in folders named
 after their repositories.
@@ -8,16 +14,111 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from urllib.parse import urlsplit
 
-from provision.distros.distro import Distro, FamilyName, Release
+from provision.distros.distro import Archive, Distro, FamilyName, Release
 from provision.distros.family import WORK, Failure, HeaderQuery, Package, Repository, Script, Spec
-from provision.distros.header_rules import find_compilers, find_headers
+from provision.distros.header_rules import fill, find_compilers, find_headers
 from provision.distros.rpm_based import rpm, rpm_keys, solver_messages
 from provision.errors import ProvisionError
 
+# 6.17.1-300.fc43.x86_64; kernels of variants (6.17.1-300.fc43.x86_64+debug) have other packages.
+_KERNEL = re.compile(r"(?P<version>[^-/]+)-(?P<release>[^-/]+)\.(?P<arch>[a-z0-9_]+)")
 _CAPABILITY = re.compile(r"^kernel(?:-uek)?-devel-uname-r = (?P<kernel>\S+)$")
 _NUMBERS = re.compile(r"[0-9]+|[A-Za-z]+")
+# dnf 4 copies exactly the transaction's packages into a folder; dnf 5 has no such option, and its
+# cache holds nothing else. Both rounds have the headers, the largest of all packages.
+_DOWNLOAD = """\
+rm -rf kept && mkdir kept
+if [ -s of-headers ] && [ -e "$(cat of-headers)" ]; then mv "$(cat of-headers)" kept/; fi
+rm -rf packages origins.txt && mkdir packages && : > origins.txt
+for file in kept/*.rpm; do [ ! -e "$file" ] || mv "$file" packages/; done
+case $(dnf --version 2> /dev/null | head -n 1) in
+    [234].*) run --assumeyes install --downloadonly --destdir=packages @specs@ ;;
+    *) run --assumeyes install --downloadonly @specs@
+       find cache -name '*.rpm' -exec cp {} packages/ ';' ;;
+esac
+# No repository has these, so dnf copies none of them.
+if [ -d @archived@ ]; then
+    cp @archived@/*.rpm packages/
+    cat @archived@/origins >> origins.txt
+fi
+"""
+# The index, still in the cache, says which repository has a package and where in there.
+_ORIGINS = r"""
+ls packages > files.txt
+query() {
+    [ -s files.txt ] || return 0
+    sed 's/[.]rpm$//' files.txt | xargs dnf --quiet --cacheonly @options@ repoquery "$@"
+}
+query --qf 'located\t%{repoid}\t%{location}\n' > located.txt \
+    || echo 'where the packages are from is not known'
+# Newer ones of dnf 4 (seen with 4.23) print the tag itself: they know the name and the address.
+if grep -qF '%{location}' located.txt; then
+    query --qf 'located\t%{repoid}\t%{name}-%{version}-%{release}.%{arch}.rpm\n' > located.txt
+    query --location | sed 's|^|url\t|' >> origins.txt
+fi
+cat located.txt >> origins.txt
+"""
+# Where mirrors change from run to run, dnf says which one it would take.
+_URLS = r"""
+query --location | sed 's|^|url\t|' >> origins.txt \
+    || echo 'the addresses of the packages are not known'
+"""
+
+
+def archive_of_headers(distro: Distro) -> Archive | None:
+    """Return the archive of a distro that has signed packages of headers; None: there is none."""
+    return next((archive for archive in distro.archives if archive.headers is not None), None)
+
+
+def keys_script(distro: Distro, release: Release) -> Script:
+    """Return what lists the keys of a distro in its base image, for ``header_addresses``."""
+    text = f"set -eu\ncd {WORK}\n{rpm_keys.key_listing(release.keys or distro.keys)}"
+    return Script(text, folder=None)
+
+
+def header_addresses(
+    archive: Archive, kernel: str, keys: Iterable[str], *, mirror: str | None = None
+) -> tuple[str, ...]:
+    """Return where the package with a kernel's headers may be, by the key that signed it.
+
+    Args:
+        archive: Where the distro keeps it.
+        kernel: The kernel's release, as ``uname -r`` prints it.
+        keys: The last eight digits of the ids of the distro's keys.
+        mirror: An address instead of the archive's own.
+
+    Returns:
+        Addresses, none where the archive has no packages of such kernels.
+    """
+    match = _KERNEL.fullmatch(kernel)
+    if match is None or archive.headers is None:
+        return ()
+    place = (mirror or archive.url).rstrip("/")
+    values = match.groupdict()
+    return tuple(f"{place}/{fill(archive.headers, {**values, 'key': key})}" for key in keys)
+
+
+def archived_files(url: str, content: bytes) -> tuple[Spec, Mapping[str, bytes]]:
+    """Return what to ask a solver for instead of a package that no repository has.
+
+    Args:
+        url: Where the package was.
+        content: The package.
+
+    Returns:
+        The spec, and files that belong to the script, by path below ``WORK``.
+    """
+    folder, _, name = urlsplit(url).path.rpartition("/")
+    base = url[: len(url) - len(urlsplit(url).path)]
+    origin = f"located\tarchive\t{folder.lstrip('/')}/{name}\nbase\tarchive\t{base}\n"
+    spec = Spec(f"{WORK}/{rpm.ARCHIVED}/{name}")
+    return spec, {
+        f"{rpm.ARCHIVED}/{name}": content,
+        f"{rpm.ARCHIVED}/origins": origin.encode(),
+    }
 
 
 class Dnf:
@@ -104,47 +205,6 @@ def release_key(release: str) -> tuple[tuple[bool, int, str], ...]:
         (part.isdigit(), int(part) if part.isdigit() else 0, part)
         for part in _NUMBERS.findall(release)
     )
-
-
-# dnf 4 copies exactly the transaction's packages into a folder; dnf 5 has no such option, and its
-# cache holds nothing else. Both rounds have the headers, the largest of all packages.
-_DOWNLOAD = """\
-rm -rf kept && mkdir kept
-if [ -s of-headers ] && [ -e "$(cat of-headers)" ]; then mv "$(cat of-headers)" kept/; fi
-rm -rf packages origins.txt && mkdir packages && : > origins.txt
-for file in kept/*.rpm; do [ ! -e "$file" ] || mv "$file" packages/; done
-case $(dnf --version 2> /dev/null | head -n 1) in
-    [234].*) run --assumeyes install --downloadonly --destdir=packages @specs@ ;;
-    *) run --assumeyes install --downloadonly @specs@
-       find cache -name '*.rpm' -exec cp {} packages/ ';' ;;
-esac
-# No repository has these, so dnf copies none of them.
-if [ -d @archived@ ]; then
-    cp @archived@/*.rpm packages/
-    cat @archived@/origins >> origins.txt
-fi
-"""
-# The index, still in the cache, says which repository has a package and where in there.
-_ORIGINS = r"""
-ls packages > files.txt
-query() {
-    [ -s files.txt ] || return 0
-    sed 's/[.]rpm$//' files.txt | xargs dnf --quiet --cacheonly @options@ repoquery "$@"
-}
-query --qf 'located\t%{repoid}\t%{location}\n' > located.txt \
-    || echo 'where the packages are from is not known'
-# Newer ones of dnf 4 (seen with 4.23) print the tag itself: they know the name and the address.
-if grep -qF '%{location}' located.txt; then
-    query --qf 'located\t%{repoid}\t%{name}-%{version}-%{release}.%{arch}.rpm\n' > located.txt
-    query --location | sed 's|^|url\t|' >> origins.txt
-fi
-cat located.txt >> origins.txt
-"""
-# Where mirrors change from run to run, dnf says which one it would take.
-_URLS = r"""
-query --location | sed 's|^|url\t|' >> origins.txt \
-    || echo 'the addresses of the packages are not known'
-"""
 
 
 def _keys(

@@ -46,7 +46,7 @@ def kernel_text(path: Path) -> str | None:
     larger than ``LARGEST`` bytes.
 
     Args:
-        path: The file, in a root already (``provision.rootfs.in_root``).
+        path: The file, in a root already (``provision.files.in_root``).
     """
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     try:

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from provision.errors import ProvisionError
+from provision.files import glob_in_root, in_root
 from provision.host.devices.device_facts import Device, Facts, Mig, kernel_text, minor_number
 from provision.host.devices.nvml import LIMIT_S, ask_nvml
 from provision.host.pci import pci_address, pci_order
-from provision.rootfs import glob_in_root, in_root
 
 LIBRARY = "libnvidia-ml.so.1"
 _DRIVER = PurePosixPath("proc/driver/nvidia")

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from provision.documents import load_json
+from provision.files import glob_in_root, in_root
 from provision.host.devices.device_facts import Device, Facts, kernel_text, minor_number
 from provision.host.devices.nvidia import nvidia_facts
 from provision.host.devices.record import facts_path, recording, remove_facts, write_facts
 from provision.host.pci import pci_address, pci_order
-from provision.rootfs import glob_in_root, in_root
 
 _NODE = re.compile(r"renderD([0-9]+)", re.ASCII)
 _UNIQUE = re.compile(r"(?:0x)?([0-9a-f]{1,16})", re.ASCII)

@@ -9,8 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from provision.errors import ProvisionError, UsageError
-from provision.files import lock, remove_drafts, write_atomic
-from provision.rootfs import glob_in_root, in_root
+from provision.files import glob_in_root, in_root, lock, remove_drafts, write_atomic
 
 if TYPE_CHECKING:
     from provision.host.devices.device_facts import Facts
