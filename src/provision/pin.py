@@ -22,7 +22,7 @@ from pydantic import (
 )
 
 from provision.documents import Frozen
-from provision.redaction import redact
+from provision.errors import redact
 
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 ImageDigest = Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")]

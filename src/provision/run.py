@@ -22,8 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from provision.errors import NotFoundError, ProvisionError
-from provision.redaction import redact
+from provision.errors import NotFoundError, ProvisionError, redact
 
 log = logging.getLogger(__name__)
 

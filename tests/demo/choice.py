@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from demo.screen import DemoError
-from provision.recipe import version_matches
+from provision.catalogue import version_matches
 
 if TYPE_CHECKING:
     from kit.product import Provision

@@ -18,24 +18,24 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from kit.process import start
-from provision.agent import collect, execute, preparing, rollback
+from provision.agent import execute, garbage, preparing, rollback
+from provision.build.artifact_image import DIGEST_LABEL
 from provision.cli import entry, target
 from provision.documents import load_json
-from provision.image.build import DIGEST_LABEL
-from provision.image.engine import Image
-from provision.install.layout import Layout
-from provision.install.store import add
+from provision.engine.docker_api import Image
 from provision.manifest import Manifest
 from provision.pipeline.obtaining import Obtained
-from unit.image.fake_engine import FakeEngine
-from unit.modules.artifact import KERNEL, VERMAGIC, make_artifact, make_module, make_pin
+from provision.store.entries import add
+from provision.store.layout import Layout
+from unit.engine.fake_engine import FakeEngine
+from unit.kmod.artifact import KERNEL, VERMAGIC, make_artifact, make_module, make_pin
 
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable
 
-    from provision.pipeline.resolution import Wanted
-    from provision.pipeline.settings import Settings
+    from provision.pipeline.package_pins import Wanted
+    from provision.pipeline.workspace import Settings
 
 DRIVER = "demo"
 VERSIONS = ("1.2", "2.0", "3.0")
@@ -194,7 +194,7 @@ def _replace_held(real: Callable[[Path, Path], Path]) -> Callable[[Path, Path], 
 
 
 def _main() -> None:
-    _around(collect, "unneeded", "collect", after=True)
+    _around(garbage, "unneeded", "collect", after=True)
     _around(rollback, "reject", "reject")
     _around(execute, "activate_entry", "activate")
     for place, name, stand_in in (

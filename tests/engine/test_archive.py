@@ -10,12 +10,11 @@ import requests
 from kit.kernels import kernels
 from kit.probe import need
 from kit.product import Provision
-from provision.archive import open_index
-from provision.archive.places import Place, find_places
 from provision.config import ArchiveConfig
 from provision.distros import find_distro
-from provision.distros.apt_archive import layout_of
-from provision.distros.apt_headers import packaged_kernels, require_headers
+from provision.distros.debian import open_index
+from provision.distros.debian.distro_archive import layout_of, packaged_kernels, require_headers
+from provision.distros.debian.suites import Place, find_places
 from provision.fetch import SignatureError, verify_signed
 from provision.progress import Event
 from provision.run import find_program

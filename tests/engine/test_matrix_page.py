@@ -11,10 +11,9 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from kit.probe import find_program, need_programs
 from provision.catalogue import templates_dir
-from provision.pipeline.matrix import Cell, Column, Row
-from provision.pipeline.matrix_page import render_page
-from provision.pipeline.matrix_report import Report
-from provision.pipeline.matrix_results import FirstError, result_of
+from provision.matrix.cells import Cell, Column, Row
+from provision.matrix.report import Report, render_page
+from provision.matrix.results import FirstError, result_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -22,11 +22,11 @@ from kit.recorder import FakeProgram, fake_program
 from provision.config import SigningConfig
 from provision.documents import load_json
 from provision.errors import ProvisionError
+from provision.kmod.sign import sign_modules, verify_signatures
+from provision.kmod.signing_key import PIN_VARIABLE
+from provision.kmod.verify import MANIFEST, verify
 from provision.manifest import Manifest
-from provision.modules.signing import sign, verify_signatures
-from provision.modules.signing_key import PIN_VARIABLE
-from provision.modules.verify import MANIFEST, verify
-from unit.modules.artifact import make_artifact
+from unit.kmod.artifact import make_artifact
 
 if TYPE_CHECKING:
     from kit.engine import Engine
@@ -170,7 +170,7 @@ def test_a_key_with_a_passphrase_gets_it_from_a_file(
     config = SigningConfig(
         key=f"{keys}/key", certificate=f"{keys}/certificate", pin_file=f"{keys}/pin", hash="sha512"
     )
-    assert sign(entry, manifest, config) == ("demo",)
+    assert sign_modules(entry, manifest, config) == ("demo",)
     module = entry / manifest.modules[0].path
     assert run(["modinfo", "-F", "sig_hashalgo", module]).stdout == "sha512\n"
     assert verify_signatures(entry, manifest, keys / "certificate") == ()
@@ -194,7 +194,7 @@ def test_a_key_in_a_token_signs_too(
         certificate=str(token / "certificate"),
         pin_file=f"{token}/pin" if where == "pin_file" else None,
     )
-    assert sign(entry, manifest, config) == ("demo",)
+    assert sign_modules(entry, manifest, config) == ("demo",)
     assert verify_signatures(entry, manifest, token / "certificate") == ()
     _assert_secret(openssl)
 
@@ -210,7 +210,7 @@ def test_a_secret_that_is_missing_or_wrong_is_an_error(
     (token / "pin").write_text("wrong\n")
     for pin_file in (None, f"{token}/pin"):
         with pytest.raises(ProvisionError, match="could not be signed") as caught:
-            sign(
+            sign_modules(
                 entry,
                 manifest,
                 SigningConfig(key=key, certificate=certificate, pin_file=pin_file),

@@ -26,12 +26,12 @@ from kit.registry import serving_registry
 from kit.repackaged import download
 from provision.errors import ProvisionError
 from provision.fetch import UnreachableError
-from provision.pipeline.image_signing import open_signer
+from provision.pipeline.signing import open_signer
 from provision.registry import transport
 from provision.registry.client import Client
-from provision.registry.documents import OCI_MANIFEST, Descriptor
+from provision.registry.image_signature import generate_key, load_keys
+from provision.registry.manifests import OCI_MANIFEST, Descriptor
 from provision.registry.names import parse_reference
-from provision.registry.signature import generate_key, load_keys
 from provision.registry.tokens import Access
 
 if TYPE_CHECKING:

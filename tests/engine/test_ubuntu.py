@@ -27,9 +27,9 @@ from kit.ubuntu import (
     ubuntu_host,
     ubuntu_image,
 )
-from provision.archive import open_index
 from provision.distros import find_distro
-from provision.distros.apt_archive import layout_of
+from provision.distros.debian import open_index
+from provision.distros.debian.distro_archive import layout_of
 from provision.fetch import download
 
 if TYPE_CHECKING:

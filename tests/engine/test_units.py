@@ -10,7 +10,7 @@ import pytest
 from kit.probe import need_programs
 from kit.process import run
 from provision.catalogue import templates_dir
-from provision.install.units import DEBIAN_HOOKS, apply_units, plan_units, unit_files
+from provision.store.units import DEBIAN_HOOKS, apply_units, plan_units, unit_files
 
 # What docs/how-to/keep-drivers-loaded.md says: 0 is best, 10 is an unconfined service.
 EXPOSURE = {

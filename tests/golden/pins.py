@@ -5,6 +5,17 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
+from provision.build.templates import Templates, load_templates, load_tree_templates
+from provision.catalogue import (
+    ArchiveReleases,
+    DebSource,
+    DkmsSource,
+    GitReleases,
+    Recipe,
+    RecipeSource,
+    RunfileReleases,
+    Variant,
+)
 from provision.distros import find_distro, release_of, source_names
 from provision.documents import load_toml
 from provision.pin import (
@@ -21,17 +32,6 @@ from provision.pin import (
     Source,
     TreePin,
 )
-from provision.recipe import (
-    ArchiveReleases,
-    DebSource,
-    DkmsSource,
-    GitReleases,
-    Recipe,
-    RecipeSource,
-    RunfileReleases,
-    Variant,
-)
-from provision.render import Templates, load_templates, load_tree_templates
 from provision.sources import tools_of
 
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from golden.pins import patches, pin, recipe, templates, tree_pin, tree_templates
-from provision.render import render
+from provision.build.dockerfile import render
 
 HERE = Path(__file__).parent
 CASES = {

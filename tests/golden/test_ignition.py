@@ -13,9 +13,8 @@ from urllib.parse import unquote
 
 import pytest
 
-from provision.ignition.engines import Engine, docker_with_runtime, hook_texts
-from provision.ignition.machine import Machine, Variant, butane, configuration
-from provision.ignition.spec import Contents, fetched
+from provision.ignition.engine_files import Engine, docker_with_runtime, hook_texts
+from provision.ignition.machine import Contents, Machine, Variant, butane, configuration, fetched
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

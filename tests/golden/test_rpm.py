@@ -15,6 +15,9 @@ import pytest
 from golden.pins import REPOSITORY
 from golden.pins import recipe as shipped
 from golden.test_golden import kept
+from provision.build.dockerfile import render
+from provision.build.templates import load_templates
+from provision.catalogue import Recipe
 from provision.distros import find_distro
 from provision.documents import parse_json
 from provision.errors import NotFoundError, ProvisionError
@@ -30,8 +33,6 @@ from provision.pin import (
     Pin,
     RunfileSource,
 )
-from provision.recipe import Recipe
-from provision.render import load_templates, render
 
 HERE = Path(__file__).parent / "rpm"
 PATCH = b"--- a/x.c\n+++ b/x.c\n"

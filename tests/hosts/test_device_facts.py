@@ -13,9 +13,9 @@ import pytest
 
 from kit.gpus import FACTS, add_gpus, make_library
 from kit.process import run
-from provision.devices import nvidia
-from provision.devices.collect import collect
-from provision.devices.nvidia import nvidia_facts
+from provision.host.devices import nvidia
+from provision.host.devices.nvidia import nvidia_facts
+from provision.host.devices.reading import collect
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -19,7 +19,10 @@ __all__ = ["host_python"]
 # What of this project the result is made from; the distro's security updates are let pass.
 _PARTS = (
     "templates/python/*",
-    *(f"src/provision/hostpython/{name}.py" for name in ("bundle", "pack", "pin", "render")),
+    *(
+        f"src/provision/hostpython/{name}.py"
+        for name in ("relocate", "pack", "python_pin", "python_context")
+    ),
 )
 
 

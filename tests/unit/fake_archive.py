@@ -14,10 +14,10 @@ from types import MappingProxyType
 
 import pytest
 
-from provision.archive import ArchiveIndex, Suite
-from provision.archive.packages import PackageTable, parse_packages, write_table
-from provision.archive.places import Place
 from provision.distros import find_distro
+from provision.distros.debian import ArchiveIndex, Suite
+from provision.distros.debian.packages_file import PackageTable, parse_packages, write_table
+from provision.distros.debian.suites import Place
 from provision.run import Completed
 
 DATA = Path(__file__).parents[1] / "data/apt"
@@ -153,5 +153,5 @@ def fake_gpgv(monkeypatch: pytest.MonkeyPatch, *, good: bool = True) -> None:
         status = "GOODSIG 0 Archive" if good else "BADSIG 0 Archive"
         return Completed(tuple(words), 0 if good else 1, f"[GNUPG:] {status}\n", "gpgv: said so")
 
-    monkeypatch.setattr("provision.fetch.signature.run", run)
-    monkeypatch.setattr("provision.fetch.signature.find_program", {"gpgv": "/usr/bin/gpgv"}.get)
+    monkeypatch.setattr("provision.fetch.clear_signed.run", run)
+    monkeypatch.setattr("provision.fetch.clear_signed.find_program", {"gpgv": "/usr/bin/gpgv"}.get)

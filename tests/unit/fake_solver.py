@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from provision.image.packages import Closure
-from provision.image.solve_request import SolveRequest
+from provision.build.package_store import Closure
+from provision.build.solve_request import SolveRequest
 from provision.pin import ClosurePackage, PackagePin
 
 _GCC = "c" * 64

@@ -3,8 +3,8 @@
 import json
 import tomllib
 
+from provision.catalogue import Recipe, RecipeSource, Variant
 from provision.documents import parse_json
-from provision.recipe import Recipe, RecipeSource, Variant
 
 RECIPE = """\
 schema = 1

@@ -330,8 +330,8 @@ def program(
         Path(words[words.index("--output") + 1]).write_bytes(b"payload")
         return Completed(tuple(words), status, stdout, "what it said")
 
-    monkeypatch.setattr("provision.fetch.signature.run", run)
-    monkeypatch.setattr("provision.fetch.signature.find_program", {n: n for n in names}.get)
+    monkeypatch.setattr("provision.fetch.clear_signed.run", run)
+    monkeypatch.setattr("provision.fetch.clear_signed.find_program", {n: n for n in names}.get)
     return started
 
 

@@ -13,31 +13,28 @@ from pathlib import Path
 
 import pytest
 
-from provision.agent.desired import load_desired
-from provision.agent.inputs import read_inputs
-from provision.agent.journal import Priority, tell
-from provision.agent.publish import last_status, publish
+from provision.agent.desired import load_desired, read_inputs
+from provision.agent.publish import Priority, last_status, publish, tell
 from provision.agent.reconcile import look_at
-from provision.archive.sources import read_sources
 from provision.catalogue import templates_dir
 from provision.config import load
+from provision.distros.debian.apt_sources import read_sources
 from provision.doctor import diagnose, observe
 from provision.host import read_facts
 from provision.host.kernels import find_kernels
-from provision.install.kernels import link_kernel, linked_kernels
-from provision.install.layout import Layout
-from provision.install.locks import building, switching
-from provision.install.store import current_entry
-from provision.install.units import DEBIAN_HOOKS, apply_units, plan_units, unit_files
+from provision.kmod.firmware import configured_folder
+from provision.kmod.loaded import loaded_modules
+from provision.kmod.nodes import make_nodes
 from provision.manifest import DeviceNode
-from provision.modules.firmware import configured_folder
-from provision.modules.loaded import loaded_modules
-from provision.modules.nodes import make_nodes
 from provision.pipeline.artifacts import activate_entry, retire
-from provision.pipeline.loading import stored_drivers
+from provision.pipeline.host_modules import stored_drivers
 from provision.progress import silent
+from provision.store.entries import current_entry, link_kernel, linked_kernels
+from provision.store.layout import Layout
+from provision.store.locks import building, switching
+from provision.store.units import DEBIAN_HOOKS, apply_units, plan_units, unit_files
 from unit.doctor.host import DRIVER, DoctorHost
-from unit.modules.artifact import KERNEL, make_artifact, make_pin
+from unit.kmod.artifact import KERNEL, make_artifact, make_pin
 
 # What of a host is a link here: nearly everything that is read or written.
 _LINKED = ("etc", "usr", "lib", "var", "run", "proc", "sys", "dev", "boot", "opt")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from provision.rootfs import glob_in_root, in_root
+from provision.files import glob_in_root, in_root
 
 
 @pytest.fixture

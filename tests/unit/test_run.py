@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from provision.errors import NotFoundError, ProvisionError
-from provision.redaction import redact
+from provision.errors import NotFoundError, ProvisionError, redact
 from provision.run import LIMIT_S, find_program, run
 
 _PID = 4711

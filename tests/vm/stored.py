@@ -8,8 +8,8 @@ from kit.agent_host import AgentHost
 from kit.hosts import DISTRO
 from kit.process import run
 from kit.product import BUILD_NETWORK
-from provision.install.kernels import link_kernel
-from provision.install.layout import Layout
+from provision.store.entries import link_kernel
+from provision.store.layout import Layout
 
 if TYPE_CHECKING:
     from pathlib import Path

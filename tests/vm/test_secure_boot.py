@@ -24,9 +24,9 @@ from kit.process import run
 from kit.product import Provision
 from provision.config import SigningConfig
 from provision.documents import load_json
+from provision.kmod.sign import sign_modules
+from provision.kmod.verify import MANIFEST
 from provision.manifest import Manifest
-from provision.modules.signing import sign
-from provision.modules.verify import MANIFEST
 from vm.stored import Store
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def modules(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Path:
         path = folder / module.path
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
-        assert sign(folder, manifest, config) == (module.name,)
+        assert sign_modules(folder, manifest, config) == (module.name,)
         path.rename(folder / f"{kind}.ko")
     _flip(folder / "altered.ko", content.index(b"v4l2loopback"))
     # The first byte of the message says that it is a sequence.
@@ -163,7 +163,7 @@ def test_a_module_that_was_changed_is_explained(guest: Guest) -> None:
         "from pathlib import Path\n"
         "from provision.documents import load_json\n"
         "from provision.manifest import Manifest\n"
-        "from provision.modules.loading import load\n"
+        "from provision.kmod.load import load\n"
         "entry = Path('/root/entry')\n"
         "try:\n"
         "    load(entry, load_json(entry / 'driver/manifest.json', Manifest))\n"

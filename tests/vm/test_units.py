@@ -11,7 +11,7 @@ import pytest
 from kit.guest import DEBIAN_12, guest_of
 from kit.hosts import OLD_KERNEL, SMALL_DRIVER
 from kit.product import Provision
-from provision.install.confinement import hidden
+from provision.store.confinement import hidden
 from vm.stored import Store
 
 if TYPE_CHECKING:

@@ -17,12 +17,12 @@ from provision.agent.observe import observe
 from provision.agent.plan import Mode
 from provision.agent.reconcile import Run, apply
 from provision.errors import ConfigError
-from provision.install.kernels import link_kernel
-from provision.install.layout import STORE, Layout
-from provision.install.locks import changing, switching
-from provision.install.state import NewerStateError, load_state, store_state
+from provision.files import glob_in_root
 from provision.progress import Note, Progress, silent
-from provision.rootfs import glob_in_root
+from provision.store.entries import link_kernel
+from provision.store.layout import STORE, Layout
+from provision.store.locks import changing, switching
+from provision.store.state import NewerStateError, load_state, store_state
 
 
 def boot(

@@ -12,17 +12,16 @@ from pathlib import Path
 from provision.agent.desired import last_desired
 from provision.agent.model import Desired, Observed
 from provision.agent.observe import observe
-from provision.agent.outcome import Outcome
+from provision.agent.outcome import Outcome, as_told
 from provision.agent.plan import Plan, plan
 from provision.agent.publish import publish
 from provision.agent.status import Status, Trouble, failed_status, status_of
-from provision.agent.unexpected import as_told
 from provision.errors import ExitCode, ProvisionError
-from provision.install.kernels import linked_kernels
-from provision.install.layout import Layout
-from provision.install.locks import switching
-from provision.install.state import DriverState, update_state
 from provision.progress import Note, Progress, silent
+from provision.store.entries import linked_kernels
+from provision.store.layout import Layout
+from provision.store.locks import switching
+from provision.store.state import DriverState, update_state
 
 # A status that is late is worth less than the error that it is about.
 _PUBLISH_SECONDS = 5.0

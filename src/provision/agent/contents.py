@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from provision.files import sha256_file
-from provision.modules.signature import content_digest, read_signature
+from provision.kmod.module_file import content_digest, read_signature
 
 MANIFEST = "driver/manifest.json"
 

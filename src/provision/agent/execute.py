@@ -11,23 +11,22 @@ from typing import Any
 
 from provision.agent.failures import failure_of
 from provision.agent.model import Desired, Observed, Slot
-from provision.agent.outcome import Outcome
+from provision.agent.outcome import Outcome, as_told
 from provision.agent.plan import Action, Mode
 from provision.agent.preparing import Preparer
-from provision.agent.previous import choose, reject
-from provision.agent.unexpected import as_told
+from provision.agent.rollback import choose, reject
 from provision.documents import load_json
 from provision.errors import NotFoundError, ProvisionError
-from provision.install.layout import Layout
-from provision.install.locks import changing
-from provision.install.state import DriverState, Failure, NewerStateError, update_state
+from provision.kmod.load import load, unload
+from provision.kmod.verify import MANIFEST
 from provision.manifest import Manifest
-from provision.modules.loading import load, unload
-from provision.modules.verify import MANIFEST
 from provision.pipeline.artifacts import activate_entry, retire
-from provision.pipeline.devices import collect_loaded, unloading
+from provision.pipeline.host_modules import collect_loaded, unloading
 from provision.pipeline.pulling import asks_registries
 from provision.progress import Note, Progress
+from provision.store.layout import Layout
+from provision.store.locks import changing
+from provision.store.state import DriverState, Failure, NewerStateError, update_state
 
 
 @dataclass

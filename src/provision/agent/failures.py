@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from provision.build.diagnosis import BuildError, kind_of
 from provision.errors import ProvisionError
-from provision.image.diagnose import BuildError, kind_of
-from provision.install.state import Failure
-from provision.registry.signature import UntrustedError
+from provision.registry.image_signature import UntrustedError
+from provision.store.state import Failure
 
 
 class RejectedError(ProvisionError):
@@ -49,3 +51,21 @@ def reason_of(error: ProvisionError) -> str:
             return "untrusted"
         case _:
             return kind_of(error)
+
+
+def removed_again(entry: Path) -> ProvisionError:
+    """Return the error about an artifact that never stays in the store."""
+    return ProvisionError(
+        f"'{entry}' is removed again and again.",
+        resolution="Look for a second 'provision gc' that runs all the time.",
+    )
+
+
+def rejected(digest: str, driver: str, kernel: str) -> RejectedError:
+    """Return the error about an artifact that was rolled back from."""
+    return RejectedError(
+        f"What would be made of {driver} for {kernel} is the artifact {digest}, which"
+        " was rolled back from.",
+        resolution="Ask for another version in provision.toml, or take it all the same:"
+        " provision apply --retry.",
+    )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from provision.host.kernels import Kernels
-from provision.install.state import Failure
+from provision.store.state import Failure
 
 # Whether the modules of the artifact for the running kernel are loaded: all; none; some are
 # missing; or one of that name is there from another build.

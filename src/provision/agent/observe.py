@@ -9,23 +9,17 @@ from pathlib import Path
 from typing import Literal
 
 from provision.agent.contents import Contents, damages, read_contents, stamp
-from provision.agent.inputs import Inputs, read_inputs
+from provision.agent.desired import Inputs, read_inputs
 from provision.agent.model import Desired, DesiredDriver, Loaded, Observed, ObservedDriver, Slot
-from provision.devices.record import recorded_problems
+from provision.files import glob_in_root, in_root
+from provision.host.devices.record import recorded_problems
 from provision.host.kernels import Ask, find_kernels
-from provision.install.kernels import linked_kernels
-from provision.install.layout import STORE, Layout
-from provision.install.origin import unsigned_reference
-from provision.install.state import (
-    DriverState,
-    Failure,
-    KernelState,
-    NewerStateError,
-    load_state,
-)
-from provision.install.unreadable import copies_of
-from provision.modules.loaded import LoadedModule, is_same_build, loaded_modules, users_of
-from provision.rootfs import glob_in_root, in_root
+from provision.kmod.loaded import LoadedModule, is_same_build, loaded_modules, users_of
+from provision.store.entries import linked_kernels
+from provision.store.layout import STORE, Layout
+from provision.store.lenient import copies_of
+from provision.store.origin import unsigned_reference
+from provision.store.state import DriverState, Failure, KernelState, NewerStateError, load_state
 
 # How closely artifacts are looked at: by their files' sizes and times, unless those changed; or by
 # the checksums of their modules.

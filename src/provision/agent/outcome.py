@@ -1,13 +1,48 @@
-"""What became of an action."""
+"""What became of an action, and the errors that stand for what was not expected."""
 
 from __future__ import annotations
 
+import traceback
 from dataclasses import dataclass
 
 from provision.agent.plan import Action
-from provision.agent.unexpected import UnexpectedError
-from provision.errors import ProvisionError
-from provision.install.state import Failure
+from provision.errors import ExitCode, ProvisionError
+from provision.store.state import Failure
+
+
+class UnexpectedError(ProvisionError):
+    """An error that no part of the program has words for: a library's, or a defect."""
+
+
+class InterruptedRunError(ProvisionError):
+    """The run was stopped: Ctrl-C, or SIGTERM."""
+
+    exit_code = ExitCode.INTERRUPTED
+
+
+def as_told(error: BaseException) -> ProvisionError:
+    """Return what to tell about anything that was raised."""
+    match error:
+        case ProvisionError():
+            return error
+        case KeyboardInterrupt():
+            return InterruptedRunError(
+                "The run was interrupted.", resolution="Run 'provision apply': it goes on."
+            )
+        case OSError() if error.errno is not None:
+            what = f"'{error.filename}': " if error.filename else ""
+            return ProvisionError(
+                f"{what}{error.strerror or error}.",
+                resolution="Make room, or make the folder writable, and run 'provision apply'"
+                " again.",
+            )
+        case _:
+            return UnexpectedError(
+                f"An unexpected error: {type(error).__name__}: {error}",
+                resolution="Run 'provision apply' again; if it stays, please report it with the"
+                " lines above.",
+                details="".join(traceback.format_exception(error)).rstrip(),
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,21 +13,30 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
+from provision.agent.coming_kernels import shutdown_delayed
 from provision.agent.contents import read_contents, stamp
-from provision.agent.failures import RejectedError
-from provision.agent.inhibit import shutdown_delayed
-from provision.agent.inputs import wish
+from provision.agent.desired import wish
+from provision.agent.failures import rejected, removed_again
 from provision.agent.model import Desired, DesiredDriver, Observed, Slot
 from provision.agent.plan import Action, Mode
-from provision.archive import compare_versions
+from provision.build.package_store import PackageGoneError
+from provision.distros.debian import compare_versions
+from provision.engine.docker_api import Engine, EngineLostError
 from provision.errors import ProvisionError
 from provision.host.kernel import kernel_release
-from provision.image.engine import Engine, EngineLostError
-from provision.image.packages import PackageGoneError
-from provision.install.kernels import link_kernel, linked_kernels
-from provision.install.layout import Layout
-from provision.install.locks import changing
-from provision.install.state import (
+from provision.pin import Pin
+from provision.pipeline.building import open_engine
+from provision.pipeline.obtaining import Obtained, obtain, obtain_pulled
+from provision.pipeline.package_pins import Resolved, Wanted
+from provision.pipeline.pulling import look_for
+from provision.pipeline.registries import Consent
+from provision.pipeline.resolving import resolve_pin
+from provision.pipeline.workspace import Settings, load_settings
+from provision.progress import Note, Progress
+from provision.store.entries import link_kernel, linked_kernels
+from provision.store.layout import Layout
+from provision.store.locks import changing
+from provision.store.state import (
     DriverState,
     KernelState,
     load_state,
@@ -35,15 +44,6 @@ from provision.install.state import (
     store_state,
     update_state,
 )
-from provision.pin import Pin
-from provision.pipeline.images import open_engine
-from provision.pipeline.obtaining import Obtained, obtain, obtain_pulled
-from provision.pipeline.pulling import look_for
-from provision.pipeline.registry import Consent
-from provision.pipeline.resolution import Resolved, Wanted
-from provision.pipeline.resolving import resolve_pin
-from provision.pipeline.settings import Settings, load_settings
-from provision.progress import Note, Progress
 
 # For how long a lost engine is waited for: an upgrade restarts it in some seconds.
 _RECONNECTIONS = 30
@@ -110,7 +110,7 @@ class Preparer:
                 return _stays(pin, slot)
             self._refuse_older(driver, action, slot, pin)
             if pin.short_digest in slot.rejected and not self.mode.retry:
-                raise _rejected(pin.short_digest, driver, action)
+                raise rejected(pin.short_digest, driver.name, action.kernel)
             is_damaged = not slot.is_whole and slot.digest == pin.short_digest
             for _ in range(_ATTEMPTS):
                 try:
@@ -121,7 +121,7 @@ class Preparer:
                 result = self._link(action, driver, slot, obtained)
                 if result is not None:
                     return result
-        raise _removed_again(obtained)
+        raise removed_again(obtained.entry)
 
     def _pull(self, driver: DesiredDriver, action: Action, slot: Slot) -> str | None:
         """Have the artifact of a registry in the store, and the kernel's link point to it.
@@ -148,7 +148,7 @@ class Preparer:
             # A serial says when something was signed: an old version may be signed again.
             self._refuse_older(driver, action, slot, pin)
         if pin.short_digest in slot.rejected and not self.mode.retry:
-            raise _rejected(pin.short_digest, driver, action)
+            raise rejected(pin.short_digest, driver.name, action.kernel)
         is_damaged = not slot.is_whole and slot.digest == pin.short_digest
         for _ in range(_ATTEMPTS):
             obtained = obtain_pulled(
@@ -157,7 +157,7 @@ class Preparer:
             result = self._link(action, driver, slot, obtained)
             if result is not None:
                 return result
-        raise _removed_again(obtained)
+        raise removed_again(obtained.entry)
 
     def _refuse_older(self, driver: DesiredDriver, action: Action, slot: Slot, pin: Pin) -> None:
         """Refuse to replace a version by an older one without being asked.
@@ -198,7 +198,7 @@ class Preparer:
         self.progress(Note(f"{gone.message} Solving for the packages again"))
         resolved = self._resolve(driver, action, update=True)
         if resolved.pin.short_digest in slot.rejected and not self.mode.retry:
-            raise _rejected(resolved.pin.short_digest, driver, action)
+            raise rejected(resolved.pin.short_digest, driver.name, action.kernel)
         return resolved
 
     def _obtain(self, resolved: Resolved, *, replace: bool) -> Obtained:
@@ -336,19 +336,3 @@ def _stays(pin: Pin, slot: Slot) -> str:
     if pin.driver.version == slot.version:
         return f"{slot.version} is the newest"
     return f"{slot.version} stays: what is offered now is older ({pin.driver.version})"
-
-
-def _removed_again(obtained: Obtained) -> ProvisionError:
-    return ProvisionError(
-        f"'{obtained.entry}' is removed again and again.",
-        resolution="Look for a second 'provision gc' that runs all the time.",
-    )
-
-
-def _rejected(digest: str, driver: DesiredDriver, action: Action) -> RejectedError:
-    return RejectedError(
-        f"What would be made of {driver.name} for {action.kernel} is the artifact {digest}, which"
-        " was rolled back from.",
-        resolution="Ask for another version in provision.toml, or take it all the same:"
-        " provision apply --retry.",
-    )

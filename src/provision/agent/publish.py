@@ -1,20 +1,173 @@
-"""Tells others how the host is: status.json, metrics and the journal."""
+"""Publishes how the host is: status.json, metrics for Prometheus' node exporter, and the journal.
+
+Source: https://systemd.io/JOURNAL_NATIVE_PROTOCOL/. The protocol is a datagram of lines, which
+takes less code than a library that would have to be there on every host.
+
+Source: https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from dataclasses import asdict
+import socket
+import struct
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
-from provision.agent.journal import Priority, tell
-from provision.agent.metrics import metrics_text
 from provision.agent.outcome import Outcome
-from provision.agent.places import EXPORTER_FOLDERS, METRICS, STATUS
 from provision.agent.status import SlotStatus, Status
-from provision.files import remove_drafts, write_atomic
-from provision.rootfs import in_root
+from provision.files import in_root, remove_drafts, write_atomic
+
+STATUS = Path("run/provision/status.json")
+# The exporter's folder where a distro's package has one: Debian, Fedora.
+EXPORTER_FOLDERS = (
+    Path("var/lib/prometheus/node-exporter"),
+    Path("var/lib/node_exporter/textfile_collector"),
+)
+METRICS = "provision.prom"
+_SOCKET = Path("run/systemd/journal/socket")
+# A datagram must fit into the socket's buffer (net.core.wmem_default, 208 KiB); longer texts
+# would have to go by a file descriptor, and end up in the build's log anyway.
+_LONGEST = 32 * 1024
+# A journal that hangs takes nothing any more once its buffer is full.
+_LIMIT_S = 1.0
+
+
+class Priority(IntEnum):
+    """How urgent an entry is: syslog(3)."""
+
+    ERROR = 3
+    WARNING = 4
+    NOTICE = 5
+    INFO = 6
+
+
+def tell(root: Path, message: str, priority: Priority, fields: Mapping[str, object]) -> bool:
+    """Write an entry to a host's journal.
+
+    Args:
+        root: Root of the host.
+        message: The text.
+        priority: How urgent it is.
+        fields: Further fields; names get the prefix ``PROVISION_`` and upper case, values that are
+            None are left out.
+
+    Returns:
+        Whether there is a journal that took it.
+    """
+    entry = {
+        "MESSAGE": message,
+        "PRIORITY": int(priority),
+        "SYSLOG_IDENTIFIER": "provision",
+        **{f"PROVISION_{name.upper()}": value for name, value in fields.items()},
+    }
+    data = b"".join(_field(name, str(v)) for name, v in entry.items() if v is not None)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as door:
+        door.settimeout(_LIMIT_S)
+        try:
+            door.sendto(data, str(in_root(root, _SOCKET)))
+        except OSError:
+            return False
+    return True
+
+
+def _field(name: str, value: str) -> bytes:
+    data = value.encode()[:_LONGEST]
+    if b"\n" not in data:
+        return name.encode() + b"=" + data + b"\n"
+    return name.encode() + b"\n" + struct.pack("<Q", len(data)) + data + b"\n"
+
+
+@dataclass(frozen=True, slots=True)
+class _Metric:
+    name: str
+    help: str
+    samples: tuple[tuple[Mapping[str, str], float], ...]
+
+    def lines(self) -> Iterator[str]:
+        yield f"# HELP {self.name} {self.help}"
+        yield f"# TYPE {self.name} gauge"
+        for labels, value in self.samples:
+            text = ",".join(f'{name}="{_escaped(label)}"' for name, label in labels.items())
+            # Unix times have ten digits; %g would round them.
+            yield f"{self.name}{f'{{{text}}}' if text else ''} {value:.12g}"
+
+
+def metrics_text(status: Status) -> str:
+    """Return a host's metrics in the text format."""
+    lines = [line for metric in _metrics(status) if metric.samples for line in metric.lines()]
+    return "\n".join([*lines, ""])
+
+
+def _metrics(status: Status) -> Iterator[_Metric]:
+    slots = [
+        ({"driver": driver.name, "kernel": slot.release, "role": slot.role}, slot)
+        for driver in status.drivers
+        for slot in driver.kernels
+    ]
+    yield from _of_slots(slots)
+    yield from _of_host(status)
+
+
+def _of_slots(slots: Iterable[tuple[Mapping[str, str], SlotStatus]]) -> Iterator[_Metric]:
+    """Yield what there is to say about each driver and kernel."""
+    found = list(slots)
+    yield _Metric(
+        "provision_driver_ready",
+        "Whether the driver works with the kernel.",
+        tuple((where, float(slot.is_ready)) for where, slot in found),
+    )
+    yield _Metric(
+        "provision_driver_info",
+        "The artifact that the kernel uses.",
+        tuple(
+            ({**where, "version": slot.version or "", "digest": slot.digest or ""}, 1.0)
+            for where, slot in found
+        ),
+    )
+    yield _Metric(
+        "provision_prepare_seconds",
+        "How long it took to have the artifact in the store, by part.",
+        tuple(
+            ({**where, "part": part}, taken)
+            for where, slot in found
+            for part, taken in slot.seconds.items()
+        ),
+    )
+    yield _Metric(
+        "provision_last_success_timestamp_seconds",
+        "When the artifact was last made or found.",
+        tuple((where, float(slot.prepared)) for where, slot in found if slot.prepared),
+    )
+    yield _Metric(
+        "provision_failures",
+        "How often in a row the artifact could not be had, or loaded, by reason.",
+        tuple(
+            ({**where, "reason": slot.failure.reason}, float(slot.failure.attempts))
+            for where, slot in found
+            if slot.failure
+        ),
+    )
+
+
+def _of_host(status: Status) -> Iterator[_Metric]:
+    """Yield what there is to say about the host as a whole."""
+    waits = any(slot.state == "reboot-required" for d in status.drivers for slot in d.kernels)
+    for name, text, value in (
+        ("reboot_required", "Whether a newer driver waits for a reboot.", waits),
+        ("ready", "Whether all drivers work.", status.is_ready),
+        ("exit_code", "What the last run ended with.", status.exit_code),
+        ("observed_timestamp_seconds", "When this was observed.", status.time),
+    ):
+        yield _Metric(f"provision_{name}", text, (({}, float(value)),))
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+
 
 _BAD = {
     "failed": Priority.ERROR,

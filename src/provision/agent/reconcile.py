@@ -20,10 +20,10 @@ from provision.agent.observe import observe
 from provision.agent.outcome import Outcome
 from provision.agent.plan import Action, Key, Mode, Plan, plan
 from provision.agent.status import Status, status_of
-from provision.install.layout import Layout
-from provision.install.locks import building, changing, switching
-from provision.install.store import remove_leftovers
 from provision.progress import Note, Progress, silent
+from provision.store.entries import remove_leftovers
+from provision.store.layout import Layout
+from provision.store.locks import building, changing, switching
 
 if TYPE_CHECKING:
     from provision.agent.execute import Executor
@@ -76,7 +76,7 @@ def apply(run: Run) -> Result:
             layout = Layout(run.root, driver.name)
             _clean(layout, run.progress)
             if run.coming:
-                announcing = importlib.import_module("provision.agent.announced")
+                announcing = importlib.import_module("provision.agent.coming_kernels")
                 announcing.announce(layout, run.coming, run.root)
     work = _Work(run)
     try:

@@ -10,7 +10,7 @@ from provision.agent.model import Desired, DesiredDriver, Observed, ObservedDriv
 from provision.agent.plan import Blocked, Plan
 from provision.errors import ExitCode
 from provision.host.kernels import Kernels
-from provision.install.state import Failure
+from provision.store.state import Failure
 
 SCHEMA = 1
 # From the worst to the best; a host is as its worst kernel and driver.

@@ -2,15 +2,70 @@
 
 from __future__ import annotations
 
-from provision.catalogue.entry import Entry, load_entry
-from provision.catalogue.folders import Catalogue
-from provision.catalogue.places import catalogue_folders, documentation_url, templates_dir
+from provision.catalogue.fields import (
+    PLACEHOLDERS,
+    Hardware,
+    Installed,
+    InstalledFeature,
+    KernelRange,
+    Patch,
+    PciMatch,
+    version_matches,
+)
+from provision.catalogue.folders import (
+    Catalogue,
+    Entry,
+    catalogue_folders,
+    documentation_url,
+    load_entry,
+    templates_dir,
+)
+from provision.catalogue.recipe import Flavour, Recipe, Variant
+from provision.catalogue.source import (
+    GIT_TOOLS,
+    ArchiveRelease,
+    ArchiveReleases,
+    Build,
+    DebSource,
+    DkmsSource,
+    GitRelease,
+    GitReleases,
+    RecipeSource,
+    RunfileRelease,
+    RunfileReleases,
+    Source,
+    UserFile,
+)
 
 __all__ = [
+    "GIT_TOOLS",
+    "PLACEHOLDERS",
+    "ArchiveRelease",
+    "ArchiveReleases",
+    "Build",
     "Catalogue",
+    "DebSource",
+    "DkmsSource",
     "Entry",
+    "Flavour",
+    "GitRelease",
+    "GitReleases",
+    "Hardware",
+    "Installed",
+    "InstalledFeature",
+    "KernelRange",
+    "Patch",
+    "PciMatch",
+    "Recipe",
+    "RecipeSource",
+    "RunfileRelease",
+    "RunfileReleases",
+    "Source",
+    "UserFile",
+    "Variant",
     "catalogue_folders",
     "documentation_url",
     "load_entry",
     "templates_dir",
+    "version_matches",
 ]

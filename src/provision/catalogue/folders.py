@@ -1,13 +1,122 @@
-"""Finding drivers by name or by hardware."""
+"""Where provision's own files lie, and the drivers in them: by name or by hardware."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+import hashlib
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from provision.catalogue.entry import RECIPE, Entry, load_entry
-from provision.errors import ConfigError, NotFoundError
+from provision.catalogue.recipe import Recipe
+from provision.documents import MAX_BYTES, load_toml
+from provision.errors import ConfigError, Mistake, NotFoundError
+from provision.files import in_root
+
+# The repository's root, seen from this file, if it still lies in a checkout.
+_CHECKOUT = Path(__file__).resolve().parents[3]
+_INSTALLED = Path(sys.prefix, "share/provision")
+RECIPE = "driver.toml"
+PATCHES = "patches"
+
+
+def catalogue_folders(configured: Sequence[str] = (), *, root: Path = Path("/")) -> list[Path]:
+    """Return the folders with driver folders; a driver in a later one masks an earlier one's.
+
+    Args:
+        configured: What provision.toml lists, as absolute paths on the host.
+        root: Root of the host.
+
+    Raises:
+        NotFoundError: provision's own are missing.
+    """
+    own = _shipped("driver_images")
+    return [own, *(in_root(root, folder) for folder in configured)]
+
+
+def templates_dir() -> Path:
+    """Return the folder with the Dockerfile templates.
+
+    Raises:
+        NotFoundError: It is missing.
+    """
+    return _shipped("templates")
+
+
+def documentation_url(page: str) -> str:
+    """Return the address of a page of the documentation, such as ``how-to/add-a-driver.md``.
+
+    Raises:
+        NotFoundError: The documentation is missing.
+    """
+    return (_shipped("docs") / page).as_uri()
+
+
+def _shipped(name: str) -> Path:
+    # Both must be there: any project may have a folder of this name above some site-packages.
+    if (_CHECKOUT / "pyproject.toml").is_file() and (_CHECKOUT / name).is_dir():
+        return _CHECKOUT / name
+    if (_INSTALLED / name).is_dir():
+        return _INSTALLED / name
+    raise NotFoundError(
+        f"provision's own folder '{name}' is missing.",
+        resolution="Install provision again, or run it from a checkout.",
+        details=f"looked for {_CHECKOUT / name}\nlooked for {_INSTALLED / name}",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A driver of the catalogue.
+
+    Attributes:
+        folder: Where it lies.
+        recipe: Its driver.toml.
+        patches: Contents of the patches that the recipe names, by file name.
+    """
+
+    folder: Path
+    recipe: Recipe
+    patches: Mapping[str, bytes]
+
+    def patch_sha256(self, file: str) -> str:
+        """Return the checksum of a patch that the recipe names."""
+        return hashlib.sha256(self.patches[file]).hexdigest()
+
+
+def load_entry(folder: Path) -> Entry:
+    """Read a driver's folder.
+
+    Raises:
+        NotFoundError: It has no driver.toml.
+        ConfigError: driver.toml has mistakes, or doesn't fit the folder; all of them are named.
+    """
+    path = folder / RECIPE
+    recipe = load_toml(path, Recipe)
+    mistakes = []
+    if recipe.name != folder.name:
+        mistakes.append(
+            Mistake("name", f"'{recipe.name}' must be the folder's name, '{folder.name}'")
+        )
+    patches = {}
+    for number, patch in enumerate(recipe.patches):
+        file = folder / PATCHES / patch.file
+        if patch.file in patches:
+            mistakes.append(Mistake(f"patches.{number}.file", f"'{patch.file}' is named twice"))
+        elif file.is_file():
+            with file.open("rb") as stream:
+                content = stream.read(MAX_BYTES + 1)
+            patches[patch.file] = content
+            if len(content) > MAX_BYTES:
+                mistakes.append(
+                    Mistake(f"patches.{number}.file", f"'{file}' is larger than {MAX_BYTES} bytes")
+                )
+        else:
+            mistakes.append(Mistake(f"patches.{number}.file", f"there is no file '{file}'"))
+    if mistakes:
+        raise ConfigError(str(path), mistakes)
+    return Entry(folder, recipe, patches)
 
 
 class Catalogue:

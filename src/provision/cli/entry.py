@@ -15,8 +15,7 @@ import click
 
 from provision import __version__
 from provision.cli.group import COMMANDS, LazyGroup
-from provision.errors import ExitCode, ProvisionError, UsageError
-from provision.redaction import redact
+from provision.errors import ExitCode, ProvisionError, UsageError, redact
 
 _INDENT = "  "
 _HELP = {"help_option_names": ["-h", "--help"]}

@@ -44,14 +44,30 @@ COMMANDS: Mapping[str, str] = {
     "ignition": "Make what Fedora CoreOS or Flatcar needs at its first boot.",
 }
 
+# Commands whose module is named after another one; in a module of several they are NAME_command.
+_SHARED: Mapping[str, str] = {
+    "doctor": "verify",
+    "host-python": "base",
+    "kernels": "versions",
+    "key": "sign",
+    "plan": "apply",
+    "pull": "push",
+    "render": "resolve",
+    "rollback": "status",
+    "search": "push",
+    "unload": "load",
+    "vendor-file": "devices",
+}
+
 
 def load_command(name: str) -> click.Command:
     """Import a command; a module can't be called ``import``, so that one has a ``_``."""
-    module_name = name.replace("-", "_")
+    own_name = name.replace("-", "_")
+    module_name = _SHARED.get(name, own_name)
     if keyword.iskeyword(module_name):
         module_name += "_"
     module = importlib.import_module(f"provision.cli.commands.{module_name}")
-    command: click.Command = module.command
+    command: click.Command = vars(module).get(f"{own_name}_command") or module.command
     return command
 
 

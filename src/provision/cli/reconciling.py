@@ -27,7 +27,7 @@ def lazily_shown(*, verbose: bool) -> Iterator[Progress]:
 
     def progress(event: Event) -> None:
         if not opened:
-            shown = importlib.import_module("provision.cli.progress").shown(verbose=verbose)
+            shown = importlib.import_module("provision.cli.progress_display").shown(verbose=verbose)
             opened.extend([shown, shown.__enter__()])
         opened[1](event)
 

@@ -12,13 +12,13 @@ from typing import Any, TypeVar
 import click
 
 from provision.cli import options
-from provision.cli.progress import shown
-from provision.image.engine import Engine
-from provision.pipeline.images import BuildSettings, open_engine
-from provision.pipeline.registry import Consent
-from provision.pipeline.resolution import Resolved, Wanted
+from provision.cli.progress_display import shown
+from provision.engine.docker_api import Engine
+from provision.pipeline.building import BuildSettings, open_engine
+from provision.pipeline.package_pins import Resolved, Wanted
+from provision.pipeline.registries import Consent
 from provision.pipeline.resolving import resolve_pin
-from provision.pipeline.settings import Settings, load_settings
+from provision.pipeline.workspace import Settings, load_settings
 from provision.progress import Progress
 
 

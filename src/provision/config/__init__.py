@@ -5,7 +5,7 @@ Every key is optional; a host without the file gets the defaults.
 
 from __future__ import annotations
 
-from provision.config.build import (
+from provision.config.build_settings import (
     ArchiveConfig,
     DistroConfig,
     EngineConfig,
@@ -14,8 +14,7 @@ from provision.config.build import (
 )
 from provision.config.drivers import DriverConfig, PolicyConfig
 from provision.config.file import PATH, CdiConfig, Config, MetricsConfig, load
-from provision.config.signing import KeyConfig, SigningConfig
-from provision.config.trust import RegistryConfig, TrustConfig, TrustRule
+from provision.config.trust import KeyConfig, RegistryConfig, SigningConfig, TrustConfig, TrustRule
 
 __all__ = [
     "PATH",

@@ -7,17 +7,16 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
-from provision.config.build import DistroConfig, EngineConfig, TreeConfig
+from provision.config.build_settings import DistroConfig, EngineConfig, TreeConfig
 from provision.config.drivers import (
     AbsolutePath,
     DriverConfig,
     PolicyConfig,
 )
-from provision.config.signing import SigningConfig
-from provision.config.trust import RegistryConfig, TrustConfig
+from provision.config.trust import RegistryConfig, SigningConfig, TrustConfig
 from provision.documents import Frozen, load_toml
+from provision.files import in_root
 from provision.pin import Name
-from provision.rootfs import in_root
 
 PATH = Path("etc/provision/provision.toml")
 

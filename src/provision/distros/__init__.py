@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from provision.distros.distro import Distro, Entitlement, Proof, Release
 from provision.distros.family import (
     WORK,
     Failure,
@@ -21,7 +22,6 @@ from provision.distros.known import (
     release_of,
     source_names,
 )
-from provision.distros.model import Distro, Entitlement, Proof, Release
 
 __all__ = [
     "WORK",

@@ -1,7 +1,7 @@
 """What a family of distros does with a distro's data: its protocol, and what goes in and out of it.
 
 Nothing here starts a process or reads the network: a family writes scripts, which
-``provision.image.solve`` runs in a container of the base image.
+``provision.build.solve`` runs in a container of the base image.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from provision.distros.model import Distro, FamilyName, Release
+from provision.distros.distro import Distro, FamilyName, Release
 from provision.errors import ProvisionError
 from provision.pin import ClosurePackage
 

@@ -13,11 +13,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from provision.distros.apt import Apt
-from provision.distros.dnf import Dnf
+from provision.distros.debian.apt import Apt
+from provision.distros.distro import Distro, Release
 from provision.distros.family import Family
-from provision.distros.model import Distro, Release
-from provision.distros.zypper import Zypper
+from provision.distros.rpm_based.dnf import Dnf
+from provision.distros.rpm_based.zypper import Zypper
 from provision.documents import parse_json
 from provision.errors import NotFoundError
 from provision.pin import DistroPin

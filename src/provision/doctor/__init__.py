@@ -5,8 +5,7 @@ Checks read files and the kernel's log; nothing is changed, built, or asked over
 
 from __future__ import annotations
 
-from provision.doctor.finding import Finding, State
-from provision.doctor.registry import CHECKS, Check, Result, diagnose
-from provision.doctor.scene import Scene, observe
+from provision.doctor.checks import CHECKS, Check, Result, diagnose
+from provision.doctor.scene import Finding, Scene, State, observe
 
 __all__ = ["CHECKS", "Check", "Finding", "Result", "Scene", "State", "diagnose", "observe"]

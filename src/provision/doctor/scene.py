@@ -1,26 +1,48 @@
-"""Everything that checks look at, observed once."""
+"""Everything that checks look at, observed once, and what a check finds."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
-from provision.catalogue import Catalogue, catalogue_folders
+from provision.catalogue import Catalogue, Recipe, catalogue_folders
 from provision.config import Config, load
 from provision.documents import load_json
 from provision.errors import ProvisionError
+from provision.files import glob_in_root, in_root
 from provision.host import Facts, read_facts
 from provision.host.kernels import Kernels, find_kernels
-from provision.install.kernels import linked_kernels
-from provision.install.layout import STORE, Layout
-from provision.install.state import DriverState, load_state
+from provision.kmod.loaded import LoadedModule, loaded_modules
+from provision.kmod.refusals import KernelLog
+from provision.kmod.verify import MANIFEST
 from provision.manifest import Manifest
-from provision.modules.kernel_log import KernelLog
-from provision.modules.loaded import LoadedModule, loaded_modules
-from provision.modules.verify import MANIFEST
-from provision.recipe import Recipe
-from provision.rootfs import glob_in_root, in_root
+from provision.store.entries import linked_kernels
+from provision.store.layout import STORE, Layout
+from provision.store.state import DriverState, load_state
+
+State = Literal["ok", "warn", "fail", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that is wrong, may become so, or could not be looked at.
+
+    Attributes:
+        state: ``fail``: a driver does not work, or won't after the next boot; ``warn``: it may not;
+            ``unknown``: what a check needs can't be read.
+        seen: What was found.
+        cause: Why it is so.
+        cure: What to do.
+        driver: The driver that it is about; None: the host.
+    """
+
+    state: State
+    seen: str
+    cause: str
+    cure: str
+    driver: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from provision.fetch.clear_signed import SignatureError, verify_signed
 from provision.fetch.http import (
     Signed,
     UnreachableError,
@@ -13,7 +14,6 @@ from provision.fetch.http import (
     get_signed,
     get_small,
 )
-from provision.fetch.signature import SignatureError, verify_signed
 
 __all__ = [
     "SignatureError",

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from provision import __version__
 from provision.errors import NotFoundError, ProvisionError, UsageError
-from provision.fetch.signature import SignatureError, verify_detached, verify_signed
+from provision.fetch.clear_signed import SignatureError, verify_detached, verify_signed
 from provision.files import sha256_file, sync_directory
 from provision.progress import Progress, Transfer, silent
 

@@ -15,11 +15,10 @@ from typing import Annotated
 from pydantic import ConfigDict, Field, StringConstraints
 
 from provision.documents import Frozen, load_json
-from provision.errors import ConfigError, NotFoundError, ProvisionError
+from provision.errors import ConfigError, NotFoundError, ProvisionError, redact
 from provision.fetch.http import UnreachableError
 from provision.files import lock, write_atomic
 from provision.progress import Note, Progress, silent
-from provision.redaction import redact
 
 _FILE = ".known-sums.json"
 

@@ -10,14 +10,13 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from provision.host.engines import Engine
-    from provision.host.facts import Distro, Facts, read_facts
+    from provision.host.facts import Distro, Engine, Facts, read_facts
     from provision.host.kernel import kernel_order
     from provision.host.pci import PciDevice
 
 __all__ = ["Distro", "Engine", "Facts", "PciDevice", "kernel_order", "read_facts"]
 _MODULES = {
-    "Engine": "engines",
+    "Engine": "facts",
     "Distro": "facts",
     "Facts": "facts",
     "read_facts": "facts",

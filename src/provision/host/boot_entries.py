@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from provision.files import glob_in_root, in_root
 from provision.host.slots import image_release
-from provision.rootfs import glob_in_root, in_root
 
 # $BOOT of the Boot Loader Specification, or where distros mount it:
 # https://uapi-group.org/specifications/specs/boot_loader_specification/

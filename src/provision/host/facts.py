@@ -2,21 +2,157 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass
+from os.path import lexists
 from pathlib import Path
 from typing import Any
 
 from distro import LinuxDistribution
 
 from provision.errors import NotFoundError
-from provision.host.engines import Engine, find_engines
-from provision.host.immutability import immutable_kind
+from provision.files import in_root
 from provision.host.kernel import kernel_release, machine
 from provision.host.pci import PciDevice, pci_devices
-from provision.host.security import lockdown, secure_boot, selinux
-from provision.rootfs import in_root
 
+# Where programs are: Flatcar's extensions use /opt/bin.
+_FOLDERS = ("usr/bin", "usr/sbin", "bin", "sbin", "usr/local/bin", "usr/local/sbin", "opt/bin")
+# Name, program of the engine itself, its usual sockets.
+_ENGINES = (
+    ("docker", "dockerd", ("run/docker.sock",)),
+    ("podman", "podman", ("run/podman/podman.sock",)),
+    (
+        "containerd",
+        "containerd",
+        ("run/containerd/containerd.sock", "run/k3s/containerd/containerd.sock"),
+    ),
+    ("cri-o", "crio", ("run/crio/crio.sock",)),
+)
+# UEFI specification 2.10, section 3.3: the global variables' GUID.
+_SECURE_BOOT = "SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
+# efivarfs puts four bytes of attributes before the value:
+# https://docs.kernel.org/filesystems/efivarfs.html
+_ATTRIBUTES = 4
 _OS_RELEASES = ("etc/os-release", "usr/lib/os-release")
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """An engine that is installed or answers.
+
+    Attributes:
+        name: ``docker``, ``podman``, ``containerd`` or ``cri-o``.
+        program: Path of its program on the host; None: it is none of the usual ones.
+        socket: Path of its socket on the host; None: it isn't running, or needs no service.
+    """
+
+    name: str
+    program: str | None
+    socket: str | None
+
+
+def find_engines(root: Path) -> tuple[Engine, ...]:
+    """Return the engines of a host, without starting or asking any."""
+    engines = []
+    for name, program, sockets in _ENGINES:
+        found = _first(root, [f"{folder}/{program}" for folder in _FOLDERS])
+        socket = _first(root, sockets)
+        if found or socket:
+            engines.append(Engine(name, found, socket))
+    return tuple(engines)
+
+
+def _first(root: Path, names: tuple[str, ...] | list[str]) -> str | None:
+    # A link that leads nowhere counts: what it leads to may be mounted later.
+    return next((f"/{n}" for n in names if lexists(in_root(root, n, follow=False))), None)
+
+
+def immutable_kind(root: Path, distro: str) -> str | None:
+    """Return ``ostree``, ``flatcar``, ``transactional``, ``read-only``, or None for none of them.
+
+    Args:
+        root: Root of the host.
+        distro: Its id, as in os-release.
+    """
+    if in_root(root, "run/ostree-booted").exists():
+        return "ostree"
+    if distro == "flatcar":
+        return "flatcar"
+    read_only = _is_read_only(root)
+    updater = any(in_root(root, f"{f}/transactional-update").exists() for f in ("usr/sbin", "sbin"))
+    # The program can be installed on an ordinary host too, where it does no harm.
+    if updater and read_only is not False:
+        return "transactional"
+    return "read-only" if read_only else None
+
+
+def _is_read_only(root: Path) -> bool | None:
+    """Return whether /usr is mounted read-only; None if nothing tells (a root that isn't running).
+
+    Source: fstab(5), the format of /proc/mounts; a later line hides an earlier one.
+    """
+    try:
+        lines = in_root(root, "proc/mounts").read_text().splitlines()
+    except OSError:
+        return None
+    options = {fields[1]: fields[3].split(",") for fields in map(str.split, lines)}
+    mounted = options.get("/usr", options.get("/"))
+    return None if mounted is None else "ro" in mounted
+
+
+def secure_boot(root: Path) -> str:
+    """Return ``enabled``, ``disabled``, ``absent`` (no UEFI) or ``unknown`` (no access)."""
+    firmware = in_root(root, "sys/firmware/efi")
+    if not firmware.is_dir():
+        return "absent"
+    try:
+        value = in_root(root, f"sys/firmware/efi/efivars/{_SECURE_BOOT}").read_bytes()[_ATTRIBUTES:]
+    except FileNotFoundError:
+        # A firmware without the variable has no Secure Boot; without efivarfs nobody knows.
+        mounted = any((firmware / "efivars").glob("*"))
+        return "absent" if mounted else "unknown"
+    except OSError:
+        return "unknown"
+    return "enabled" if value == b"\x01" else "disabled"
+
+
+def lockdown(root: Path) -> str | None:
+    """Return the kernel's lockdown, or None where it has none.
+
+    Source: kernel_lockdown(7): ``none [integrity] confidentiality``.
+    """
+    try:
+        text = in_root(root, "sys/kernel/security/lockdown").read_text()
+    except OSError:
+        return None
+    match = re.search(r"\[(\w+)\]", text)
+    return match[1] if match else None
+
+
+def selinux(root: Path) -> str:
+    """Return ``enforcing``, ``permissive``, ``disabled`` or ``absent``.
+
+    Of a root that isn't running it is what its configuration asks for.
+    """
+    try:
+        text = in_root(root, "sys/fs/selinux/enforce").read_text()
+    except OSError:
+        pass
+    else:
+        return "enforcing" if text == "1" else "permissive"
+    configured = _configured(in_root(root, "etc/selinux/config"))
+    if configured is None:
+        return "absent"
+    return "disabled" if in_root(root, "sys/fs").is_dir() else configured
+
+
+def _configured(path: Path) -> str | None:
+    try:
+        text = path.read_text()
+    except OSError:
+        return None
+    match = re.search(r"^SELINUX=(enforcing|permissive|disabled)\s*$", text, re.MULTILINE)
+    return match[1] if match else "disabled"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import re
 import struct
 from pathlib import Path
 
-from provision.rootfs import glob_in_root, in_root
+from provision.files import glob_in_root, in_root
 
 # e_machine: https://refspecs.linuxfoundation.org/elf/gabi4+/ch4.eheader.html, numbers in <elf.h>.
 _MACHINES = {62: "x86_64", 183: "aarch64", 21: "ppc64le", 22: "s390x", 243: "riscv64"}

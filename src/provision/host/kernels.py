@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from provision.errors import ProvisionError
+from provision.files import glob_in_root, in_root
 from provision.host.boot_entries import boot_entries
 from provision.host.kernel import kernel_order, kernel_release
 from provision.host.slots import PendingKernels, next_of_flatcar, next_of_ostree
-from provision.rootfs import glob_in_root, in_root
 from provision.run import find_program, run
 
 _FOLDERS = ("usr/lib/modules", "lib/modules")

@@ -1,4 +1,4 @@
-"""Reads of an ELF file what it asks for at run time.
+"""Reads what ELF files ask for, and holds an unpacked Python to its promise.
 
 Source: the ELF-64 object file format, https://refspecs.linuxfoundation.org/elf/gabi4+/ (chapters 4
 and 5); 64-bit files alone, which is what all
@@ -10,12 +10,17 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
+
+from provision.errors import ProvisionError
 
 _MAGIC = b"\x7fELF"
 _CLASS_64 = 2
 _ORDERS = {1: "<", 2: ">"}
 _PT_LOAD, _PT_DYNAMIC, _PT_INTERP = 1, 2, 3
 _DT_NEEDED, _DT_STRTAB, _DT_RPATH, _DT_RUNPATH = 1, 5, 15, 29
+_PROGRAM = "bin/python3"
+_MAGIC_LENGTH = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,3 +106,55 @@ def _offset(segments: list[_Segment], address: int) -> int:
 
 def _text(data: bytes, at: int) -> str:
     return data[at : data.index(b"\0", at)].decode()
+
+
+def check_tree(tree: Path, prefix: str) -> None:
+    """Check all programs and libraries of a tree.
+
+    Args:
+        tree: What will be ``prefix`` on hosts.
+        prefix: That.
+
+    Raises:
+        ProvisionError: One of them would look for something outside; says which and for what.
+    """
+    program = tree / _PROGRAM
+    if not program.is_file():
+        raise ProvisionError(f"The image holds no '{prefix}/{_PROGRAM}'.")
+    problems = [
+        f"{path.relative_to(tree)}: {problem}"
+        for path, elf in _files(tree)
+        for problem in _problems(tree, prefix, path, elf)
+    ]
+    if problems:
+        raise ProvisionError(
+            f"The Python for {prefix} would need something of the host.",
+            resolution="This is a defect of hostpython/relocate.py: please report it with the"
+            " lines above.",
+            details="\n".join(problems),
+        )
+
+
+def _files(tree: Path) -> Iterator[tuple[Path, Elf]]:
+    for path in sorted(tree.rglob("*")):
+        if path.is_file() and not path.is_symlink():
+            with path.open("rb") as stream:
+                if not is_elf(stream.read(_MAGIC_LENGTH)):
+                    continue
+            yield path, read_elf(path.read_bytes())
+
+
+def _problems(tree: Path, prefix: str, path: Path, elf: Elf) -> Iterator[str]:
+    library = f"{prefix}/lib"
+    for name in elf.needed:
+        if not (tree / "lib" / name).is_file():
+            yield f"needs {name}, which is not there"
+    if elf.runpath is not None:
+        # It would put an end to the program's RPATH for what this file needs.
+        yield f"looks in {elf.runpath}"
+    if path.parent == tree / "bin":
+        folder, _, loader = (elf.loader or "").rpartition("/")
+        if folder != library or not (tree / "lib" / loader).is_file():
+            yield f"is started by {elf.loader}"
+        if elf.rpath != library:
+            yield f"looks in {elf.rpath}, not in {library}"

@@ -1,26 +1,84 @@
-"""From a wish to an archive: resolve, build, check, pack."""
+"""From a request to an archive: resolve, build, check, pack."""
 
 from __future__ import annotations
 
+import gzip
+import os
+import tarfile
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from provision.build.templates import keyring_file
 from provision.catalogue import templates_dir
-from provision.files import lock, sha256_file
-from provision.hostpython.build import build_image, find_image
-from provision.hostpython.check import check_tree
-from provision.hostpython.pack import pack_tree
-from provision.hostpython.pin import PythonPin
-from provision.hostpython.render import render_python, templates_of
-from provision.hostpython.resolve import ResolvedPython, read_source, resolve_python
-from provision.image.engine import Engine, Image
-from provision.image.extract import extract
-from provision.image.scratch import scratch
-from provision.pipeline.images import build_arguments
-from provision.pipeline.settings import Settings
+from provision.engine.docker_api import Engine, Image
+from provision.engine.scratch import scratch
+from provision.engine.transfer import extract
+from provision.files import lock, sha256_file, sync_directory
+from provision.hostpython.elf import check_tree
+from provision.hostpython.python_context import (
+    PythonPin,
+    build_image,
+    find_image,
+    render_python,
+    templates_of,
+)
+from provision.hostpython.python_sources import ResolvedPython, read_source, resolve_python
+from provision.pipeline.building import build_arguments
+from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress, silent
-from provision.render.templates import keyring_file
+
+_LEVEL = 9
+
+
+def pack_tree(tree: Path, prefix: str, target: Path) -> None:
+    """Write a gzip'd tar archive that is unpacked at ``/``; it appears when it is complete.
+
+    Folders above the prefix are left out: on some hosts ``/opt`` is a link, which an archive that
+    has it as a folder would replace.
+
+    Args:
+        tree: What becomes ``prefix``.
+        prefix: Absolute path on hosts.
+        target: The archive.
+
+    Raises:
+        OSError: The folder can't be written, or the disk is full.
+    """
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    draft = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            with (
+                gzip.GzipFile("", "wb", _LEVEL, stream, mtime=0) as packed,
+                tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
+            ):
+                for path in [tree, *sorted(tree.rglob("*"))]:
+                    _add(archive, path, f"{prefix[1:]}/{path.relative_to(tree)}".removesuffix("/."))
+            stream.flush()
+            os.fsync(stream.fileno())
+        draft.chmod(0o644)
+        draft.replace(target)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+    sync_directory(target.parent)
+
+
+def _add(archive: tarfile.TarFile, path: Path, name: str) -> None:
+    entry = archive.gettarinfo(path, name)
+    # Hard links are files of their own: their order would depend on the file system.
+    if entry.islnk():
+        entry.type, entry.size, entry.linkname = tarfile.REGTYPE, path.stat().st_size, ""
+    entry.uid = entry.gid = 0
+    entry.uname = entry.gname = ""
+    entry.mtime = 0
+    if entry.isreg():
+        with path.open("rb") as content:
+            archive.addfile(entry, content)
+    else:
+        archive.addfile(entry)
 
 
 @dataclass(frozen=True, slots=True)

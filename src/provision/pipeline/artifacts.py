@@ -7,25 +7,31 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from provision.build.artifact_image import DIGEST_LABEL
 from provision.documents import load_json, parse_json
+from provision.engine.docker_api import Engine, Image
+from provision.engine.scratch import scratch
+from provision.engine.transfer import extract, find_image, read_file
 from provision.errors import ProvisionError
-from provision.image.build import DIGEST_LABEL
-from provision.image.engine import Engine, Image
-from provision.image.extract import extract, find_image, read_file
-from provision.image.scratch import scratch
-from provision.install.activate import apply, plan, plan_removal
-from provision.install.kernels import linked_kernels, unlink_kernel
-from provision.install.labels import label_entry
-from provision.install.layout import Layout
-from provision.install.ledger import Change
-from provision.install.locks import changing, switching
-from provision.install.state import refuse_newer
-from provision.install.store import adopt, current_entry, drafted, remove_leftovers
+from provision.kmod.verify import MANIFEST, Report, verify
 from provision.manifest import Manifest
-from provision.modules.verify import MANIFEST, Report, verify
-from provision.pipeline.settings import Settings
 from provision.pipeline.signing import sign_entry
+from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress, Transfer, silent
+from provision.store.activate import apply, plan, plan_removal
+from provision.store.entries import (
+    adopt,
+    current_entry,
+    drafted,
+    linked_kernels,
+    remove_leftovers,
+    unlink_kernel,
+)
+from provision.store.labels import label_entry
+from provision.store.layout import Layout
+from provision.store.locks import changing, switching
+from provision.store.managed_files import Change
+from provision.store.state import refuse_newer
 
 
 @dataclass(frozen=True, slots=True)

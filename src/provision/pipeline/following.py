@@ -7,14 +7,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from provision.catalogue import Recipe
+from provision.catalogue.upstream import CHANNELS
 from provision.distros import source_names
 from provision.host import read_facts
 from provision.pin import DistroPin
-from provision.pipeline.settings import Settings
+from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress, silent
-from provision.recipe import Recipe
-from provision.releases import MAX_AGE, Reading, ask, known_branches, today
-from provision.upstream import CHANNELS
+from provision.sources.upstream import MAX_AGE, Reading, ask, known_branches, today
 
 
 def read_upstream(

@@ -15,30 +15,24 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from provision.archive import ArchiveIndex, open_index, parse_depends
+from provision.build.base_image import find_base, named_base
+from provision.build.dkms_inspection import MAX_BYTES, MAX_FILES, SourceToInspect, inspect_source
+from provision.build.package_store import PackageStore
+from provision.build.unpack_source import UnpackError, unpack
 from provision.catalogue import templates_dir
-from provision.distros.apt_archive import layout_of, uses_archive
-from provision.errors import NotFoundError, ProvisionError, UsageError
+from provision.distros.debian import ArchiveIndex, open_index, parse_depends
+from provision.distros.debian.distro_archive import layout_of, uses_archive
+from provision.engine.docker_api import Engine
+from provision.engine.scratch import scratch
+from provision.errors import NotFoundError, ProvisionError, UsageError, redact
 from provision.fetch import download_any
 from provision.files import sha256_file, write_atomic
 from provision.host import read_facts
-from provision.image.base import find_base, named_base
-from provision.image.engine import Engine
-from provision.image.inspect_source import (
-    MAX_BYTES,
-    MAX_FILES,
-    SourceToInspect,
-    inspect_source,
-)
-from provision.image.packages import PackageStore
-from provision.image.scratch import scratch
 from provision.pin import ArchiveSource, DistroPin, GitSource, KernelPin
-from provision.pipeline.resolution import own_kernel
-from provision.pipeline.settings import Settings
+from provision.pipeline.package_pins import own_kernel
 from provision.pipeline.solving import base_request, choose_distro
+from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress, silent
-from provision.redaction import redact
-from provision.render.unpack import UnpackError, unpack
 from provision.run import find_program, run
 from provision.sources.dkms_conf import DkmsConf, parse_variables, read_conf
 from provision.sources.dkms_recipe import Draft, Origin, draft_recipe

@@ -8,25 +8,28 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from provision.build.artifact_image import Built, find, phases
+from provision.engine.docker_api import Engine
+from provision.engine.transfer import push
 from provision.errors import ProvisionError
-from provision.image.build import Built, find
-from provision.image.engine import Engine
-from provision.image.phases import phases
-from provision.image.push import push
-from provision.install.layout import Layout
-from provision.install.locks import changing
 from provision.manifest import Manifest
 from provision.pin import Pin
 from provision.pipeline.artifacts import store_image, verify_path
-from provision.pipeline.image_signing import configured_signer, pushed_reference, sign_image
-from provision.pipeline.images import BuildSettings, build_image
+from provision.pipeline.building import BuildSettings, build_image
+from provision.pipeline.package_pins import Resolved
 from provision.pipeline.pulling import store_pulled
-from provision.pipeline.registry import Consent, host_reference
-from provision.pipeline.resolution import Resolved
-from provision.pipeline.settings import Settings
-from provision.pipeline.signing import is_signed_here
+from provision.pipeline.registries import Consent, host_reference
+from provision.pipeline.signing import (
+    configured_signer,
+    is_signed_here,
+    pushed_reference,
+    sign_image,
+)
+from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress, silent
-from provision.registry.images import Trusted
+from provision.registry.artifact_images import Trusted
+from provision.store.layout import Layout
+from provision.store.locks import changing
 
 Origin = Literal["store", "engine", "registry", "build"]
 

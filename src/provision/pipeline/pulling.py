@@ -11,33 +11,33 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from provision.catalogue import Recipe
+from provision.catalogue.upstream import CHANNELS
 from provision.documents import load_json
+from provision.engine.scratch import scratch
+from provision.engine.tar_streams import Unpacker
+from provision.engine.transfer import disk_error
 from provision.errors import NotFoundError
 from provision.host import read_facts
 from provision.host.kernel import machine
-from provision.image.extract import disk_error
-from provision.image.scratch import scratch
-from provision.image.unpack import Unpacker
-from provision.install.layout import Layout
-from provision.install.locks import changing
-from provision.install.origin import mark_unsigned, newest_serial, note_serial, unsigned_reference
-from provision.install.store import adopt, drafted
+from provision.kmod.verify import MANIFEST, Report, verify
 from provision.manifest import Manifest
-from provision.modules.verify import MANIFEST, Report, verify
 from provision.pin import DistroPin
 from provision.pipeline.artifacts import Stored, finish_draft, verify_path
 from provision.pipeline.following import follow
-from provision.pipeline.registry import Connect, Consent, Sought, connect, seek
-from provision.pipeline.resolution import Wanted, own_kernel
+from provision.pipeline.package_pins import Wanted, own_kernel
+from provision.pipeline.registries import Connect, Consent, Sought, connect, seek
 from provision.pipeline.resolving import distro_of_kernel
-from provision.pipeline.settings import Settings
 from provision.pipeline.signing import is_signed_here
+from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress, silent
-from provision.recipe import Recipe
-from provision.registry.images import Trusted, unpack_layers
-from provision.registry.signature import UntrustedError
-from provision.releases import known_branches, today
-from provision.upstream import CHANNELS
+from provision.registry.artifact_images import Trusted, unpack_layers
+from provision.registry.image_signature import UntrustedError
+from provision.sources.upstream import known_branches, today
+from provision.store.entries import adopt, drafted
+from provision.store.layout import Layout
+from provision.store.locks import changing
+from provision.store.origin import mark_unsigned, newest_serial, note_serial, unsigned_reference
 
 # What all members of an artifact image's layers lie in.
 _FOLDER = "opt"

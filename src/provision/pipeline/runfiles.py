@@ -11,20 +11,19 @@ from pathlib import Path
 
 from pydantic import Field
 
+from provision.build.package_store import PackageStore, closure_key
 from provision.documents import Frozen, load_json
 from provision.errors import ProvisionError
 from provision.fetch.known_sums import known_sum
-from provision.files import is_writable, lock, write_atomic
-from provision.image.packages import PackageStore, closure_key
-from provision.install.layout import STORE
+from provision.files import in_root, is_writable, lock, write_atomic
 from provision.pin import RunfileSource, Sha256
-from provision.pipeline.settings import Settings
 from provision.pipeline.tree_files import TreeStore
+from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress, silent
-from provision.releases import published_sum
-from provision.rootfs import in_root
 from provision.sources import PublishedSum
 from provision.sources.repack import repack
+from provision.sources.upstream import published_sum
+from provision.store.layout import STORE
 
 
 class _Index(Frozen):

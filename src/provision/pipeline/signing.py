@@ -1,14 +1,37 @@
-"""Signs the modules of an artifact on its way into the store, with the key of provision.toml."""
+"""Signs modules with the key of provision.toml, and images of registries with their maker's."""
 
 from __future__ import annotations
 
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from provision.config import KeyConfig
+from provision.documents import refusing
+from provision.engine.transfer import Pushed
+from provision.errors import NotFoundError, ProvisionError, UsageError
+from provision.files import in_root
+from provision.host.kernel import machine
+from provision.kmod.sign import fingerprint, sign_modules, verify_signatures
+from provision.kmod.signing_key import open_key
 from provision.manifest import Manifest
-from provision.modules.signing import fingerprint, sign, verify_signatures
-from provision.pipeline.settings import Settings
+from provision.pin import Pin
+from provision.pipeline.registries import Connect, connect
+from provision.pipeline.workspace import Settings
 from provision.progress import Progress, silent
-from provision.rootfs import in_root
+from provision.registry.artifact_images import facts_of, find
+from provision.registry.attached_signatures import sign
+from provision.registry.image_signature import Facts, Signer, open_private_key
+from provision.registry.names import Reference, parse_reference
+from provision.run import run
+
+_SCHEME = "pkcs11:"
+_LONGEST_PASSWORD = 1023
+_WHY = "sign an image"
+# Returns the key's password or the token's PIN.
+Password = Callable[[], bytes]
 
 
 def is_signed_here(settings: Settings, entry: Path, manifest: Manifest) -> bool:
@@ -45,7 +68,7 @@ def sign_entry(
     # A Pin with a closure or a kernel tree names no key: each host signs with its own.
     if own is None or (pin.signing_key != own and not pin.is_signed_by_hosts):
         return
-    sign(entry, manifest, settings.config.signing, root=settings.root, progress=progress)
+    sign_modules(entry, manifest, settings.config.signing, root=settings.root, progress=progress)
 
 
 def signing_key(settings: Settings) -> str | None:
@@ -58,3 +81,165 @@ def signing_key(settings: Settings) -> str | None:
     if certificate is None:
         return None
     return fingerprint(in_root(settings.root, certificate))
+
+
+@dataclass(frozen=True, slots=True)
+class SignedImage:
+    """An image that was signed.
+
+    Attributes:
+        reference: Its name with the digest that was signed.
+        signature: The name of its signatures.
+        facts: What was signed besides the digest.
+    """
+
+    reference: str
+    signature: str
+    facts: Facts
+
+    def document(self) -> dict[str, object]:
+        """Return it as what ``json.dumps`` takes."""
+        return {
+            "reference": self.reference,
+            "signature": self.signature,
+            "facts": asdict(self.facts),
+        }
+
+
+def sign_image(
+    settings: Settings,
+    reference: Reference,
+    signer: Signer,
+    *,
+    expected: Pin | None = None,
+    connected: Connect = connect,
+) -> SignedImage:
+    """Sign an image of a registry; what is said of it is what its Pin says.
+
+    Args:
+        settings: The host.
+        reference: The image; by its digest, where the registry must not decide what is signed.
+        signer: Signs.
+        expected: The Pin that it has to have; None: whatever it has.
+        connected: Makes clients of registries.
+
+    Raises:
+        NotFoundError: The registry does not have it.
+        ProvisionError: It is no artifact image, or of another Pin; or the registry refuses.
+    """
+    client = connected(settings, reference)
+    image = find(client, expected.kernel.architecture if expected else machine(settings.root)).image
+    if expected is not None and image.pin != expected:
+        raise ProvisionError(
+            f"'{image.reference}' is not signed: it is not the image that was pushed.",
+            resolution="Others write to that registry. Look into it, and push again.",
+        )
+    facts = facts_of(image.pin, int(time.time()))
+    digest = str(image.reference.digest)
+    return SignedImage(str(image.reference), sign(client, digest, facts, signer), facts)
+
+
+def pushed_reference(pushed: Pushed) -> Reference:
+    """Return what was pushed by its digest, so that no other image can take its place."""
+    return parse_reference(pushed.reference).with_digest(pushed.digest)
+
+
+def open_signer(key: str, password: Password, *, root: Path = Path("/")) -> Signer:
+    """Return what signs with a private key.
+
+    Args:
+        key: Its file, or a PKCS#11 URI without a PIN.
+        password: Asked for when the key takes one: for a file that is encrypted, and for tokens.
+        root: Root of the host that a URI's ``pin-source`` is on.
+
+    Raises:
+        NotFoundError: There is no such key, or OpenSSL can't reach tokens.
+        UsageError: The URI has a PIN in it, or two.
+        ProvisionError: It is no key of ECDSA over P-256, or the password is wrong.
+    """
+    if not key.startswith(_SCHEME):
+        return open_private_key(Path(key), password)
+    try:
+        with refusing(f"'{key}' is no key that can be used."):
+            config = KeyConfig(key=key)
+    except ProvisionError as error:
+        raise UsageError(error.message, details=error.details) from error
+    opened = open_key(root, config)
+    if opened is None:
+        raise NotFoundError(f"There is no key '{key}'.")
+    words, secret, environment = opened.words, opened.secret, opened.environment
+    if secret is None:
+        words, secret = (*words, "-passin", "stdin"), password() + b"\n"
+
+    def signer(data: bytes) -> bytes:
+        with tempfile.TemporaryDirectory(prefix="provision-") as name:
+            payload, signature = Path(name, "payload"), Path(name, "signature")
+            payload.write_bytes(data)
+            how = ("openssl", "pkeyutl", "-sign", "-rawin", "-digest", "sha256", *words)
+            argv = (*how, "-in", str(payload), "-out", str(signature))
+            done = run(argv, why=_WHY, env=environment, stdin=secret, check=False)
+            if done.returncode != 0:
+                raise ProvisionError(
+                    f"'{key}' could not sign an image.",
+                    resolution="Look whether the URI and the PIN are right, and the key one of"
+                    " ECDSA over P-256: p11tool --login --list-privkeys.",
+                    details=done.stderr.strip() or None,
+                )
+            return signature.read_bytes()
+
+    return signer
+
+
+def configured_signer(settings: Settings, password: Password | None = None) -> Signer:
+    """Return what signs what this host builds and pushes.
+
+    Args:
+        settings: The host.
+        password: Asked for when the key takes one; None: the file that provision.toml names.
+
+    Raises:
+        As ``open_signer``; ProvisionError: provision.toml names no key, or not where the password
+            is that it takes.
+    """
+    registry = settings.config.registry
+    if registry.sign_key is None:
+        raise ProvisionError(
+            "provision.toml names no key for images.",
+            resolution='Set [registry] sign_key = "/etc/provision/fleet.key", or give --key.',
+        )
+    key = registry.sign_key
+    path = key if key.startswith(_SCHEME) else str(in_root(settings.root, key))
+
+    def configured() -> bytes:
+        if registry.sign_password_file is None:
+            raise ProvisionError(
+                f"The key '{key}' takes a password, and provision.toml does not say where it is.",
+                resolution="Write it into a file that only root reads, and name that: [registry]"
+                ' sign_password_file = "/etc/provision/fleet.password".',
+            )
+        return read_password(in_root(settings.root, registry.sign_password_file))
+
+    return open_signer(path, password or configured, root=settings.root)
+
+
+def read_password(path: Path) -> bytes:
+    """Return the first line of a file, as a password.
+
+    Raises:
+        NotFoundError: It can't be read.
+        ProvisionError: It has none.
+    """
+    try:
+        with path.open("rb") as stream:
+            line = stream.readline(_LONGEST_PASSWORD + 2).rstrip(b"\r\n")
+    except OSError as error:
+        raise NotFoundError(
+            f"The file '{path}', with the password of a key, can't be read: {error.strerror}."
+        ) from error
+    if not 0 < len(line) <= _LONGEST_PASSWORD:
+        raise ProvisionError(
+            f"The first line of '{path}' is no password: it has"
+            f" {'no bytes' if not line else f'more than {_LONGEST_PASSWORD} bytes'}.",
+            resolution="Write the password into its first line.",
+        )
+    return line

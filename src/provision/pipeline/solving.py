@@ -7,20 +7,20 @@ from collections.abc import Container, Iterable
 from pathlib import Path
 
 from provision import distros
-from provision.archive import ArchiveIndex, Suite, open_index
+from provision.build.base_image import BaseRequest
+from provision.build.package_store import closure_key
+from provision.build.rpm_base_image import RpmOrigin
+from provision.build.solve_request import SolveRequest
 from provision.catalogue import Entry
-from provision.distros.apt_archive import layout_of
-from provision.distros.tree import Toolchain
+from provision.distros.debian import ArchiveIndex, Suite, open_index
+from provision.distros.debian.distro_archive import layout_of
+from provision.distros.kernel_tree.tree_family import Toolchain
 from provision.errors import NotFoundError, UsageError
+from provision.files import holds_something, in_root
 from provision.host import read_facts
-from provision.image.base import BaseRequest
-from provision.image.packages import closure_key
-from provision.image.rpm_base import RpmOrigin
-from provision.image.solve_request import SolveRequest
 from provision.pin import BasePin, DistroPin
-from provision.pipeline.settings import Settings
+from provision.pipeline.workspace import Settings
 from provision.progress import Progress, silent
-from provision.rootfs import holds_something, in_root
 from provision.sources import components_of
 
 _NO_NAME = re.compile(r"[^A-Za-z0-9+._-]")

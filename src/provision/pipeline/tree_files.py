@@ -16,13 +16,13 @@ from typing import Literal
 
 from pydantic import Field
 
+from provision.build.package_store import PackageStore
 from provision.documents import Frozen, load_json
 from provision.errors import NotFoundError, ProvisionError
 from provision.fetch import download, download_summed
 from provision.files import sha256_file, sync_directory, write_atomic
-from provision.image.packages import PackageStore
 from provision.pin import Pin, Sha256, TreePin
-from provision.pipeline.settings import Settings
+from provision.pipeline.workspace import Settings
 from provision.progress import Progress
 
 # Names of files may be no UTF-8.

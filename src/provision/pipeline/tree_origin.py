@@ -7,12 +7,11 @@ from pathlib import Path
 
 from provision.config import TreeConfig
 from provision.errors import NotFoundError, ProvisionError
-from provision.files import lock
-from provision.host.usr_slots import pack_from_slot
-from provision.pipeline.settings import Settings
+from provision.files import in_root, lock
+from provision.host.slots import pack_from_slot
 from provision.pipeline.tree_files import SeenTree, TreeStore, fingerprint
+from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress
-from provision.rootfs import in_root
 from provision.run import run
 
 _CONFIG = ".config"

@@ -13,15 +13,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from provision.config import TreeConfig
-from provision.distros.tree import read_config, release_place, require_symvers
+from provision.distros.kernel_tree.tree_family import read_config, release_place, require_symvers
 from provision.errors import NotFoundError, ProvisionError, UsageError
+from provision.files import in_root
 from provision.host.kernel import kernel_release
 from provision.pin import TreePin
-from provision.pipeline.settings import Settings
 from provision.pipeline.tree_files import SeenTree, TreeStore
 from provision.pipeline.tree_origin import TreeOrigin, config_in, filled
+from provision.pipeline.workspace import Settings
 from provision.progress import Progress, silent
-from provision.rootfs import in_root
 
 _COS_HEADERS = "kernel-headers.tgz"
 _COS_COMPILER = "toolchain.tar.xz"

@@ -19,7 +19,7 @@ from urllib.parse import urlencode, urljoin, urlsplit
 from provision.errors import NotFoundError, ProvisionError
 from provision.fetch import WrongContentError
 from provision.progress import Progress, Transfer, silent
-from provision.registry.documents import INDEXES, LONGEST_MANIFEST, MANIFESTS, Descriptor
+from provision.registry.manifests import INDEXES, LONGEST_MANIFEST, MANIFESTS, Descriptor
 from provision.registry.names import Reference
 from provision.registry.transport import Transport, TroubleError, content_digest
 

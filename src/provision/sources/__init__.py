@@ -6,11 +6,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from provision.catalogue import GIT_TOOLS, DkmsSource, Recipe, RecipeSource, Variant
 from provision.pin import Source
-from provision.recipe import GIT_TOOLS, DkmsSource, Recipe, RecipeSource, Variant
+from provision.sources.archives import SCRIPT, Dkms, Releases
 from provision.sources.deb import Deb
-from provision.sources.dkms import SCRIPT, Dkms
-from provision.sources.model import (
+from provision.sources.kind import (
     Market,
     Pinned,
     PublishedSum,
@@ -18,7 +18,6 @@ from provision.sources.model import (
     newest_first,
     no_published_sum,
 )
-from provision.sources.releases import Releases
 from provision.sources.runfile import Runfile
 
 __all__ = [

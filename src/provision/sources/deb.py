@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from provision.archive import ArchiveIndex, IndexedPackage, upstream_version
+from provision.catalogue import DebSource, Variant
+from provision.distros.debian import ArchiveIndex, IndexedPackage, upstream_version
 from provision.documents import refusing
 from provision.errors import NotFoundError
 from provision.pin import PackageSource, Source
-from provision.recipe import DebSource, Variant
-from provision.sources.model import Market, Pinned
+from provision.sources.kind import Market, Pinned
 
 
 class Deb:

@@ -8,10 +8,10 @@ import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from provision.catalogue import Recipe
 from provision.documents import parse_json
 from provision.errors import UsageError
 from provision.pin import ArchiveSource, GitSource
-from provision.recipe import Recipe
 from provision.sources.dkms_conf import DkmsConf
 
 # Both stand in a recipe until a person has looked: SPDX's word for "nothing is known".

@@ -1,7 +1,7 @@
 """Where the files of NVIDIA's driver go in a container, and which features want them.
 
-By what its own lists say (``provision.sources.nvidia``). Source for the features: nvc_info.c of
-https://github.com/NVIDIA/libnvidia-container.
+By what its own lists say (``provision.sources.nvidia_lists``). Source for the features: nvc_info.c
+of https://github.com/NVIDIA/libnvidia-container.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from provision.manifest import FileKind
-from provision.sources.nvidia import Listed, wrong_list
+from provision.sources.nvidia_lists import Listed, wrong_list
 
 _COMPAT = "compat32"
 _LIBRARIES = "/usr/lib64/nvidia"

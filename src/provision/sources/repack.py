@@ -21,7 +21,7 @@ from provision.errors import ProvisionError
 from provision.pin import RunfileSource
 from provision.sources.elf import Library, read_library
 from provision.sources.makeself import MAX_PAYLOAD, read_head, require, unpack_payload
-from provision.sources.nvidia import (
+from provision.sources.nvidia_lists import (
     FILE_LIST,
     MANIFEST,
     MAX_LIST,

@@ -1,16 +1,17 @@
 """The kind ``runfile``: NVIDIA's self-extracting files, by address and checksum.
 
-What is in them: ``provision.sources.nvidia``; how they are cut open: ``provision.sources.repack``.
+What is in them: ``provision.sources.nvidia_lists``; how they are cut open:
+``provision.sources.repack``.
 """
 
 from __future__ import annotations
 
-from provision.archive import ArchiveIndex
+from provision.catalogue import RunfileRelease, RunfileReleases, Variant
+from provision.distros.debian import ArchiveIndex
 from provision.documents import refusing
 from provision.errors import NotFoundError
 from provision.pin import RunfileSource, Source
-from provision.recipe import RunfileRelease, RunfileReleases, Variant
-from provision.sources.model import Market, Pinned, newest_first
+from provision.sources.kind import Market, Pinned, newest_first
 
 # What NVIDIA publishes files for; other machines get none, whatever an address would say.
 _ARCHITECTURES = ("x86_64", "aarch64")

@@ -17,17 +17,17 @@ from provision.agent.plan import Mode
 from provision.agent.reconcile import Run
 from provision.agent.status import SlotStatus
 from provision.errors import ProvisionError
-from provision.install.layout import Layout
-from provision.install.store import add
+from provision.kmod import load, unload
 from provision.manifest import Manifest
-from provision.modules import loading, unloading
 from provision.pin import Pin
 from provision.pipeline.obtaining import Obtained
-from provision.pipeline.resolution import Wanted
+from provision.pipeline.package_pins import Wanted
 from provision.progress import Event, Note
 from provision.run import LIMIT_S, Completed
-from unit.modules import kernel as kernels
-from unit.modules.artifact import KERNEL, VERMAGIC, make_artifact, make_module, make_pin, write
+from provision.store.entries import add
+from provision.store.layout import Layout
+from unit.kmod import kernel as kernels
+from unit.kmod.artifact import KERNEL, VERMAGIC, make_artifact, make_module, make_pin, write
 
 NEXT = "6.1.0-56-amd64"
 OLDER, NEWEST = "1.2", "2.0"
@@ -186,8 +186,8 @@ def make_host(
     host.configure(f"[drivers.{DRIVER}]\n")
     is_live: Callable[[Path], bool] = lambda _root: True  # noqa: E731 - one line says it all
     monkeypatch.setattr(observe, "is_running_host", is_live)
-    monkeypatch.setattr(loading, "run", host.run)
-    monkeypatch.setattr(unloading, "run", host.run)
+    monkeypatch.setattr(load, "run", host.run)
+    monkeypatch.setattr(unload, "run", host.run)
     monkeypatch.setattr(preparing, "resolve_pin", host.resolve)
     monkeypatch.setattr(preparing, "obtain", host.obtain)
     return host

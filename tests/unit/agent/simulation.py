@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from provision.agent.model import Desired, Observed, ObservedDriver, Slot
 from provision.agent.plan import Action, Mode, Plan, plan
-from provision.install.state import Failure
+from provision.store.state import Failure
 
 Target = tuple[str, str]
 

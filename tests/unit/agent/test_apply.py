@@ -10,10 +10,10 @@ import pytest
 
 from provision.agent import preparing
 from provision.agent.boot import boot
-from provision.install.state import load_state
 from provision.pipeline.obtaining import Obtained
+from provision.store.state import load_state
 from unit.agent.host import DRIVER, NEWEST, NEXT, OLDER, Host
-from unit.modules.artifact import KERNEL, write
+from unit.kmod.artifact import KERNEL, write
 
 
 def test_a_driver_is_made_put_to_use_and_loaded(host: Host) -> None:

@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 
 from provision.agent import preparing
+from provision.build.diagnosis import BuildError, SourceError
+from provision.build.package_store import PackageGoneError
+from provision.engine.docker_api import EngineLostError
 from provision.errors import NotFoundError, ProvisionError
-from provision.image.diagnose import BuildError, SourceError
-from provision.image.engine import EngineLostError
-from provision.image.packages import PackageGoneError
-from provision.install.state import load_state
 from provision.pin import ClosurePackage
 from provision.pipeline.obtaining import Obtained
-from provision.pipeline.resolution import Wanted
+from provision.pipeline.package_pins import Wanted
+from provision.store.state import load_state
 from unit.agent.host import DRIVER, NEWEST, NEXT, OLDER, Host
-from unit.image.fake_engine import FakeEngine
-from unit.modules.artifact import KERNEL, write
+from unit.engine.fake_engine import FakeEngine
+from unit.kmod.artifact import KERNEL, write
 
 
 def test_a_newer_version_that_cannot_be_had_costs_nothing(ready: Host) -> None:
@@ -180,7 +180,7 @@ def test_what_cannot_be_written_down_is_told_all_the_same(
     def store_state(*_given: object) -> bool:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("provision.install.state.store_state", store_state)
+    monkeypatch.setattr("provision.store.state.store_state", store_state)
     monkeypatch.setattr(preparing, "store_state", store_state)
     host.broken[KERNEL] = ProvisionError("The disk is full.", resolution="Make room")
     result = host.apply()

@@ -10,7 +10,7 @@ from provision.agent.boot import boot
 from provision.agent.rollback import rollback, would_roll_back
 from provision.errors import ConfigError, NotFoundError
 from unit.agent.host import DRIVER, NEWEST, NEXT, OLDER, Host
-from unit.modules.artifact import KERNEL
+from unit.kmod.artifact import KERNEL
 
 
 def test_a_rollback_brings_back_modules_and_user_space(ready: Host) -> None:

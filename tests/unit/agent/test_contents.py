@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from provision.agent.contents import MANIFEST, read_contents
-from unit.modules.artifact import make_artifact
+from unit.kmod.artifact import make_artifact
 
 
 def _set(*path: str | int, value: object) -> Callable[[Any], None]:

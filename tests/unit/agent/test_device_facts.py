@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from provision.agent import execute
-from provision.devices.facts import Facts
-from provision.devices.record import recorded, write_facts
+from provision.host.devices.device_facts import Facts
+from provision.host.devices.record import recorded, write_facts
 from unit.agent.host import DRIVER, Host
 
 

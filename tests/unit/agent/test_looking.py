@@ -12,15 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from provision.agent import inhibit, waiting
-from provision.agent.desired import last_desired, load_desired
-from provision.agent.inhibit import shutdown_delayed
-from provision.agent.inputs import read_inputs
+from provision.agent import coming_kernels
+from provision.agent.coming_kernels import shutdown_delayed, wait_for_kernel
+from provision.agent.desired import last_desired, load_desired, read_inputs
 from provision.agent.model import Desired, DesiredDriver
-from provision.agent.waiting import wait_for_kernel
 from provision.errors import ConfigError
 from provision.progress import Event, Note
-from unit.modules.artifact import KERNEL, write
+from unit.kmod.artifact import KERNEL, write
 
 TEXT = b"""
 catalogue = ["/srv/drivers"]
@@ -169,7 +167,7 @@ def test_a_package_manager_at_work_is_waited_for(
 ) -> None:
     _kernel(tmp_path, complete=False)
     busy = [tmp_path / "var/lib/dpkg/lock"]
-    monkeypatch.setattr(waiting, "_busy", lambda _root: busy[0] if busy else None)
+    monkeypatch.setattr(coming_kernels, "_busy", lambda _root: busy[0] if busy else None)
     clock = _Clock(40, busy.clear)
     notes: list[Event] = []
     assert wait_for_kernel(tmp_path, sleep=clock.sleep, progress=notes.append)
@@ -178,7 +176,7 @@ def test_a_package_manager_at_work_is_waited_for(
 
 
 def test_nobody_is_waited_for_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "_busy", lambda root: root / "var/lib/dpkg/lock")
+    monkeypatch.setattr(coming_kernels, "_busy", lambda root: root / "var/lib/dpkg/lock")
     clock = _Clock()
     notes: list[Event] = []
     assert not wait_for_kernel(tmp_path, limit=30, sleep=clock.sleep, progress=notes.append)
@@ -222,8 +220,8 @@ def test_a_shutdown_is_delayed_where_logind_is(
         def __exit__(self, *_error: object) -> None:
             started.append([])
 
-    monkeypatch.setattr(inhibit, "beside", Beside)
-    monkeypatch.setattr(inhibit, "find_program", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(coming_kernels, "beside", Beside)
+    monkeypatch.setattr(coming_kernels, "find_program", lambda name: f"/usr/bin/{name}")
     with shutdown_delayed(tmp_path, "building"):
         assert started == []
     (tmp_path / "run/systemd/seats").mkdir(parents=True)

@@ -11,16 +11,15 @@ from typing import Any
 import pytest
 
 from provision.agent import preparing
-from provision.agent.collect import collect
+from provision.agent.garbage import collect
 from provision.agent.rollback import rollback
 from provision.errors import InUseError
-from provision.install.kernels import link_kernel, linked_kernels
-from provision.install.locks import switching
-from provision.install.state import load_state
-from provision.install.store import remove
 from provision.pipeline.obtaining import Obtained
+from provision.store.entries import link_kernel, linked_kernels, remove
+from provision.store.locks import switching
+from provision.store.state import load_state
 from unit.agent.host import DRIVER, NEWEST, NEXT, OLDER, Host
-from unit.modules.artifact import KERNEL, make_pin
+from unit.kmod.artifact import KERNEL, make_pin
 
 THIRD = "3.0"
 

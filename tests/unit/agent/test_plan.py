@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from provision.agent.model import Desired, DesiredDriver, Loaded, Observed, ObservedDriver, Slot
 from provision.agent.plan import Mode, plan
 from provision.host.kernels import Kernels
-from provision.install.state import Failure
+from provision.store.state import Failure
 from unit.agent.simulation import Simulation, unmet
 
 RUNNING, NEXT = "6.1.0-47-amd64", "6.1.0-56-amd64"

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from provision.agent.boot import boot
-from provision.agent.collect import collect
+from provision.agent.garbage import collect
 from provision.agent.rollback import rollback
+from provision.kmod.verify import verify
 from provision.manifest import Manifest
-from provision.modules.verify import verify
 from unit.agent.host import DRIVER, NEXT, Host, make_host
 from unit.killing import KILLER
-from unit.modules.artifact import KERNEL, write
+from unit.kmod.artifact import KERNEL, write
 
 # Every how many operations a run is killed: all of them would take minutes.
 _STEP = 3

@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 
 from provision.agent import preparing
-from provision.agent.metrics import metrics_text
+from provision.agent.publish import metrics_text
+from provision.build.diagnosis import BuildError, SourceError
 from provision.errors import NotFoundError
-from provision.image.diagnose import BuildError, SourceError
-from provision.install.state import load_state, update_state
 from provision.pin import Pin
 from provision.pipeline.obtaining import Obtained
+from provision.pipeline.package_pins import Wanted
 from provision.pipeline.pulling import DowngradeError
-from provision.pipeline.registry import Consent
-from provision.pipeline.resolution import Wanted
-from provision.registry.signature import UntrustedError
+from provision.pipeline.registries import Consent
+from provision.registry.image_signature import UntrustedError
+from provision.store.state import load_state, update_state
 from unit.agent.host import NEWEST, OLDER, Host
-from unit.modules.artifact import KERNEL, make_pin
+from unit.kmod.artifact import KERNEL, make_pin
 
 
 class Registry:

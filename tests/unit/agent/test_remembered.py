@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from provision.agent.boot import boot
-from provision.agent.collect import collect
+from provision.agent.garbage import collect
 from provision.agent.reconcile import look_at
 from provision.agent.rollback import rollback
 from provision.errors import ProvisionError
-from provision.install.state import NewerStateError, load_state
-from provision.install.unreadable import copies_of
+from provision.store.lenient import copies_of
+from provision.store.state import NewerStateError, load_state
 from unit.agent.host import DRIVER, NEWEST, NEXT, OLDER, Host
-from unit.modules.artifact import KERNEL
+from unit.kmod.artifact import KERNEL
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import requests
 from provision.agent import preparing, reconcile
 from unit.agent.host import DRIVER, NEXT, Host
 from unit.cli.outcome import Outcome
-from unit.modules.artifact import KERNEL
+from unit.kmod.artifact import KERNEL
 
 Call = Callable[..., Outcome]
 
@@ -84,7 +84,7 @@ def test_a_defect_shows_even_where_what_is_there_serves(
         ("provision.agent.reconcile.observe", ["prepare", NEXT]),
         ("provision.agent.boot.observe", ["apply", "--boot"]),
         ("provision.agent.reconcile.conclude", ["apply"]),
-        ("provision.agent.collect.find_kernels", ["apply", "--timer"]),
+        ("provision.agent.garbage.find_kernels", ["apply", "--timer"]),
     ],
 )
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from provision.catalogue import Catalogue, catalogue_folders, load_entry, places, templates_dir
+from provision.catalogue import Catalogue, catalogue_folders, load_entry, templates_dir
+from provision.catalogue import folders as paths
 from provision.errors import ConfigError, NotFoundError
 from unit.recipes import RECIPE
 
@@ -102,8 +103,8 @@ def test_templates_lie_beside_the_drivers() -> None:
 def test_an_installation_keeps_them_in_share(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(places, "_CHECKOUT", tmp_path / "lib")
-    monkeypatch.setattr(places, "_INSTALLED", tmp_path / "share/provision")
+    monkeypatch.setattr(paths, "_CHECKOUT", tmp_path / "lib")
+    monkeypatch.setattr(paths, "_INSTALLED", tmp_path / "share/provision")
     (tmp_path / "share/provision/templates").mkdir(parents=True)
     assert templates_dir() == tmp_path / "share/provision/templates"
     with pytest.raises(NotFoundError, match="'driver_images' is missing"):
@@ -172,7 +173,7 @@ def test_what_a_dockerfile_or_a_context_cant_take_is_a_mistake_of_the_file(
 
 
 def test_a_patch_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("provision.catalogue.entry.MAX_BYTES", 10)
+    monkeypatch.setattr("provision.catalogue.folders.MAX_BYTES", 10)
     folder = driver(tmp_path, "made-up")
     with pytest.raises(ConfigError) as caught:
         load_entry(folder)

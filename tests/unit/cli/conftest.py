@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from provision.build.artifact_image import DIGEST_LABEL
 from provision.cli import target
-from provision.image.build import DIGEST_LABEL
-from provision.image.engine import Image
+from provision.engine.docker_api import Image
 from provision.pin import PIN_LABEL
-from unit.image.fake_engine import FakeEngine
-from unit.modules.artifact import make_artifact, make_pin
+from unit.engine.fake_engine import FakeEngine
+from unit.kmod.artifact import make_artifact, make_pin
 
 
 @pytest.fixture

@@ -11,19 +11,19 @@ import pytest
 from rich.console import Console
 
 from provision.agent.reconcile import look_at
-from provision.archive import default_cache
-from provision.cli import status_table
+from provision.build import package_store
+from provision.build.diagnosis import BuildError, SourceError
+from provision.build.package_store import PackageStore
+from provision.cli import tables
 from provision.cli.commands import apply
-from provision.cli.status_table import rendered, watch
+from provision.cli.tables import rendered, watch
+from provision.distros.debian import default_cache
 from provision.errors import ProvisionError
-from provision.image import packages
-from provision.image.diagnose import BuildError, SourceError
-from provision.image.packages import PackageStore
-from provision.pipeline.matrix import Cell, Column, Row
-from provision.pipeline.matrix_results import Results, matrix_folder, result_of
+from provision.matrix.cells import Cell, Column, Row
+from provision.matrix.results import Results, matrix_folder, result_of
 from unit.agent.host import DRIVER, NEXT, Host, make_host
 from unit.cli.outcome import Outcome
-from unit.modules.artifact import KERNEL, write
+from unit.kmod.artifact import KERNEL, write
 from unit.recipes import RECIPE
 
 Call = Callable[..., Outcome]
@@ -144,7 +144,7 @@ def test_a_status_is_a_table_for_people(host: Host, call: Call) -> None:
 
 def test_a_status_is_shown_again_and_again(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     console = Console(force_terminal=True, width=120, record=True)
-    monkeypatch.setattr(status_table, "_console", lambda: console)
+    monkeypatch.setattr(tables, "_console", lambda: console)
     sleeps: list[float] = []
 
     def sleep(seconds: float) -> None:
@@ -213,7 +213,7 @@ def test_the_timers_run_makes_room_in_the_package_store_too(
     path = store.add(io.BytesIO(b"deb"), sha256=hashlib.sha256(b"deb").hexdigest(), name="a.deb")
     call("apply", "--timer", "--root", host.root)
     assert path.exists()
-    monkeypatch.setattr(packages, "_last_use", lambda _status: 0.0)
+    monkeypatch.setattr(package_store, "_last_use", lambda _status: 0.0)
     call("apply", "--root", host.root)
     assert path.exists()
     call("apply", "--timer", "--root", host.root)

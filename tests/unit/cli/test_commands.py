@@ -8,18 +8,20 @@ from pathlib import Path
 
 import pytest
 
+from provision.build.artifact_image import Built
+from provision.build.dockerfile import RenderedContext
+from provision.build.templates import Templates
 from provision.catalogue import load_entry
 from provision.cli import target
-from provision.cli.commands import build, install, render
-from provision.image.build import Built
-from provision.image.stream import StepRecord
-from provision.pipeline.images import BuildSettings
-from provision.pipeline.resolution import Resolved, Wanted
+from provision.cli.commands import build, install
+from provision.cli.commands import resolve as render
+from provision.engine.stream import StepRecord
+from provision.pipeline.building import BuildSettings
+from provision.pipeline.package_pins import Resolved, Wanted
 from provision.progress import Note
-from provision.render import RenderedContext, Templates
 from unit.cli.outcome import Outcome
-from unit.image.fake_engine import FakeEngine
-from unit.modules.artifact import KERNEL, make_artifact, make_pin
+from unit.engine.fake_engine import FakeEngine
+from unit.kmod.artifact import KERNEL, make_artifact, make_pin
 
 Call = Callable[..., Outcome]
 _RECIPE = """

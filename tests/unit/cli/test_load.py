@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from unit.cli.outcome import Outcome
-from unit.modules.artifact import KERNEL, make_artifact, make_pin
-from unit.modules.kernel import Kernel, make_stack, start
+from unit.kmod.artifact import KERNEL, make_artifact, make_pin
+from unit.kmod.kernel import Kernel, make_stack, start
 
 Call = Callable[..., Outcome]
 

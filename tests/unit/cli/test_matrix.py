@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from provision.build.diagnosis import BuildError
 from provision.cli.commands import matrix
 from provision.fetch import UnreachableError
-from provision.image.diagnose import BuildError
-from provision.pipeline import matrix_run
-from provision.pipeline.matrix import Offer, Offers
-from provision.pipeline.matrix_results import Results, matrix_folder
-from provision.pipeline.settings import Settings
+from provision.matrix import runner
+from provision.matrix.cells import Offer, Offers
+from provision.matrix.results import Results, matrix_folder
+from provision.pipeline.workspace import Settings
 from unit.cli.outcome import Outcome
-from unit.pipeline.test_matrix_run import KERNELS, Lab, compile_error
+from unit.matrix.test_runner import KERNELS, Lab, compile_error
 from unit.recipes import recipe
 
 Call = Callable[..., Outcome]
@@ -36,8 +36,8 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
     monkeypatch.setattr(matrix, "ensure_base_image", lambda *_given, **_more: None)
     monkeypatch.setattr(matrix, "open_engine", lambda _settings: lab.engine)
     monkeypatch.setattr("provision.cli.target.open_engine", lambda _settings: lab.engine)
-    monkeypatch.setattr(matrix_run, "resolve_pin", lab.resolve)
-    monkeypatch.setattr(matrix_run, "build_image", lab.build)
+    monkeypatch.setattr(runner, "resolve_pin", lab.resolve)
+    monkeypatch.setattr(runner, "build_image", lab.build)
     return lab
 
 
@@ -145,7 +145,7 @@ def test_an_interrupted_matrix_writes_its_page(
         del self
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(matrix_run.MatrixRun, "run", interrupt)
+    monkeypatch.setattr(runner.MatrixRun, "run", interrupt)
     page = tmp_path / "matrix.html"
     done = call(*words(lab, "--drivers", "demo", "--html", page))
     assert done.code == 130

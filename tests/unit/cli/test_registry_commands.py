@@ -12,21 +12,20 @@ from typing import Any
 
 import pytest
 
-from provision.cli.commands import install, pull, search, verify
-from provision.image.engine import Image
+from provision.cli.commands import install, push, verify
+from provision.engine.docker_api import Image
 from provision.pin import PIN_LABEL
-from provision.pipeline import image_signing
-from provision.pipeline import registry as registries
-from provision.pipeline.registry import tag_of
-from provision.pipeline.settings import Settings
+from provision.pipeline import registries, signing
+from provision.pipeline.registries import tag_of
+from provision.pipeline.workspace import Settings
+from provision.registry.artifact_images import facts_of
 from provision.registry.client import Client
-from provision.registry.images import facts_of
+from provision.registry.image_signature import load_keys
 from provision.registry.names import Reference
-from provision.registry.signature import load_keys
 from provision.run import Completed
 from unit.cli.outcome import Outcome
-from unit.image.fake_engine import FakeEngine
-from unit.modules.artifact import KERNEL, make_artifact, make_pin, write
+from unit.engine.fake_engine import FakeEngine
+from unit.kmod.artifact import KERNEL, make_artifact, make_pin, write
 from unit.registry.memory import MemoryRegistry, layer_of, new_key, public_pem
 
 Call = Callable[..., Outcome]
@@ -51,9 +50,9 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MemoryRegistry:
         client.transport.sleep = registry.slept.append
         return client
 
-    for module in (install, pull, search, verify):
+    for module in (install, push, push, verify):
         monkeypatch.setattr(module, "connect", connect)
-    monkeypatch.setitem(image_signing.sign_image.__kwdefaults__ or {}, "connected", connect)
+    monkeypatch.setitem(signing.sign_image.__kwdefaults__ or {}, "connected", connect)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return registry
 
@@ -313,9 +312,9 @@ def test_a_key_in_a_token_signs_by_openssl(
         Path(argv[argv.index("-out") + 1]).write_bytes(b"signature")
         return Completed(tuple(argv), 0, "", "")
 
-    monkeypatch.setattr(image_signing, "run", openssl)
+    monkeypatch.setattr(signing, "run", openssl)
     monkeypatch.setattr(
-        "provision.modules.signing_key.run", lambda *_a, **_k: Completed((), 0, "", "")
+        "provision.kmod.signing_key.run", lambda *_a, **_k: Completed((), 0, "", "")
     )
     monkeypatch.delenv("KBUILD_SIGN_PIN", raising=False)
     words = ("sign", NAME, "--root", host, "--key", "pkcs11:token=fleet;object=images")

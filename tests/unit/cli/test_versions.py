@@ -11,23 +11,23 @@ from typing import Any
 import pytest
 
 from kit.fileserver import Mirror
-from provision.archive import ArchiveIndex
+from provision.build.compatibility import suitable_versions
+from provision.catalogue.source import Source
 from provision.distros import find_distro
+from provision.distros.debian import ArchiveIndex
 from provision.errors import NotFoundError, ProvisionError
-from provision.install.kernels import link_kernel
-from provision.install.layout import Layout
-from provision.pipeline import following, offers, solving
+from provision.pipeline import driver_versions, following, solving
 from provision.pipeline.following import follow
-from provision.pipeline.resolution import Wanted, request_of
-from provision.pipeline.settings import Settings, load_settings
+from provision.pipeline.package_pins import Wanted, request_of
+from provision.pipeline.workspace import Settings, load_settings
 from provision.progress import Event, Note
-from provision.recipe.source import Source
-from provision.resolve import suitable_versions
 from provision.sources import Market
 from provision.sources import offers as offers_of
+from provision.store.entries import link_kernel
+from provision.store.layout import Layout
 from unit.cli.outcome import Outcome
 from unit.fake_archive import index_of, stanza
-from unit.modules.artifact import KERNEL, make_artifact, make_pin, write
+from unit.kmod.artifact import KERNEL, make_artifact, make_pin, write
 
 Call = Callable[..., Outcome]
 DATA = Path(__file__).parents[2] / "data/releases"
@@ -132,7 +132,7 @@ def site(tmp_path: Path, vendor: Mirror, call: Call, monkeypatch: pytest.MonkeyP
     write(site.root / "proc/sys/kernel/osrelease", f"{KERNEL}\n".encode())
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(solving, "open_index", site.open_index)
-    monkeypatch.setattr(offers, "today", lambda: TODAY)
+    monkeypatch.setattr(driver_versions, "today", lambda: TODAY)
     monkeypatch.setattr(following, "today", lambda: TODAY)
     return site
 

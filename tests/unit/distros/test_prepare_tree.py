@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision.distros.prepare_tree import (
+from provision.distros.kernel_tree.prepare_tree import (
     TOOL_VERSIONS,
     Compiler,
     TreeError,

@@ -7,19 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision.distros import (
-    Repository,
-    Spec,
-    distro_named,
-    family_of,
-    find_distro,
-    release_of,
-    rpm,
-    rpm_keys,
+from provision.distros import Repository, Spec, distro_named, family_of, find_distro, release_of
+from provision.distros.rpm_based import rpm, rpm_keys
+from provision.distros.rpm_based.dnf import (
+    Dnf,
+    archive_of_headers,
+    archived_files,
+    header_addresses,
+    release_key,
 )
-from provision.distros.archived import archive_of_headers, archived_files, header_addresses
-from provision.distros.dnf import Dnf, release_key
-from provision.distros.zypper import Zypper
+from provision.distros.rpm_based.zypper import Zypper
 from provision.errors import ProvisionError
 
 _SHA = "a" * 64

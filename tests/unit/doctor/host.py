@@ -7,14 +7,14 @@ from pathlib import Path
 
 from provision.catalogue import templates_dir
 from provision.doctor import diagnose, observe
-from provision.doctor.registry import Result
-from provision.install.activate import apply, plan
-from provision.install.kernels import link_kernel
-from provision.install.layout import Layout
-from provision.install.state import DriverState, Failure, KernelState, store_state
-from provision.install.units import DEBIAN_HOOKS, apply_units, plan_units, unit_files
+from provision.doctor.checks import Result
 from provision.manifest import DeviceNode, DriverFile, HostNeeds, Manifest
-from unit.modules.artifact import KERNEL, make_artifact, make_pin, write, write_manifest
+from provision.store.activate import apply, plan
+from provision.store.entries import link_kernel
+from provision.store.layout import Layout
+from provision.store.state import DriverState, Failure, KernelState, store_state
+from provision.store.units import DEBIAN_HOOKS, apply_units, plan_units, unit_files
+from unit.kmod.artifact import KERNEL, make_artifact, make_pin, write, write_manifest
 
 NEXT_KERNEL = "6.1.0-50-amd64"
 DRIVER = "v4l2loopback"

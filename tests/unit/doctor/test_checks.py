@@ -12,7 +12,7 @@ import pytest
 
 from kit.probe import is_root, need
 from provision.doctor import CHECKS, diagnose, observe
-from provision.modules.firmware import offer_firmware
+from provision.kmod.firmware import offer_firmware
 from unit.doctor.host import DRIVER, NEXT_KERNEL, DoctorHost
 from unit.doctor.troubles import (
     CASES,
@@ -23,7 +23,7 @@ from unit.doctor.troubles import (
     podman_runtime,
     selinux,
 )
-from unit.modules.artifact import MODULE, make_pin, write
+from unit.kmod.artifact import MODULE, make_pin, write
 
 
 @pytest.fixture

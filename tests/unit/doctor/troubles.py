@@ -6,12 +6,12 @@ import shutil
 from collections.abc import Callable
 
 from provision.catalogue import catalogue_folders
-from provision.install.origin import mark_unsigned
 from provision.manifest import DeviceNode
-from provision.pipeline.matrix import Cell, Column, Row
-from provision.pipeline.matrix_results import Results, matrix_folder, result_of
+from provision.matrix.cells import Cell, Column, Row
+from provision.matrix.results import Results, matrix_folder, result_of
+from provision.store.origin import mark_unsigned
 from unit.doctor.host import DRIVER, NEXT_KERNEL, DoctorHost
-from unit.modules.artifact import KERNEL, MODULE, make_module, write
+from unit.kmod.artifact import KERNEL, MODULE, make_module, write
 
 __all__ = ["CASES", "Break", "immutable", "locked_down", "log", "podman_runtime", "selinux"]
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision.archive import version_key
+from provision.distros.debian import version_key
 from provision.errors import NotFoundError
 from provision.host import Distro, Engine, PciDevice, kernel_order, read_facts
 

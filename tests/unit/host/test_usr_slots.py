@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from provision.host.usr_slots import other_slot
+from provision.host.slots import other_slot
 
 
 @pytest.mark.parametrize(

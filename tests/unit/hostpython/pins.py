@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from provision.hostpython.pin import DEFAULT_PREFIX, PythonPin, SourcePin
+from provision.hostpython.python_context import DEFAULT_PREFIX, PythonPin, SourcePin
 from provision.pin import BasePin, DistroPin, PackagePin
 
 TEMPLATES = Path(__file__).parents[3] / "templates"

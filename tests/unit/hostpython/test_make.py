@@ -12,17 +12,17 @@ from typing import IO
 
 import pytest
 
-from provision.archive import SourceFile, SourcePackage
+from provision.build.diagnosis import BuildError
+from provision.distros.debian import SourceFile, SourcePackage
+from provision.engine.docker_api import BuildOptions, Image, Message
 from provision.errors import NotFoundError, UsageError
-from provision.hostpython import make_python, plan_python, resolve
-from provision.hostpython.resolve import python_package
-from provision.image.diagnose import BuildError
-from provision.image.engine import BuildOptions, Image, Message
-from provision.pipeline.settings import Settings, load_settings
+from provision.hostpython import make_python, plan_python, python_sources
+from provision.hostpython.python_sources import python_package
+from provision.pipeline.workspace import Settings, load_settings
 from provision.progress import Event, Note
+from unit.engine.fake_engine import FakeEngine
 from unit.fake_archive import index_of, stanza
 from unit.hostpython.elf_files import elf_file
-from unit.image.fake_engine import FakeEngine
 
 _BASE = Image("sha256:" + "a" * 64, ("debian:bookworm",), architecture="amd64")
 _PREFIX = "/opt/provision/python"
@@ -86,12 +86,14 @@ def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
     root = tmp_path / "host"
     (root / "etc").mkdir(parents=True)
     (root / "etc/os-release").write_text("ID=debian\nVERSION_ID=12\n")
-    packages = "".join(f"{stanza(name, '1.0')}\n" for name in resolve._PACKAGES)  # noqa: SLF001
+    packages = "".join(f"{stanza(name, '1.0')}\n" for name in python_sources._PACKAGES)  # noqa: SLF001
     python = stanza("python3", "3.11.2-1", depends="python3.11 (>= 3.11.2-1~), libc6")
     texts = {("bookworm", "main"): f"{packages}{python}"}
-    monkeypatch.setattr(resolve, "open_index", lambda *_, **__: index_of(tmp_path / "index", texts))
+    monkeypatch.setattr(
+        python_sources, "open_index", lambda *_, **__: index_of(tmp_path / "index", texts)
+    )
     sources = [_source("3.11.2-6+deb12u9"), _source("3.11.2-6")]
-    monkeypatch.setattr(resolve, "find_sources", lambda *_, **__: sources)
+    monkeypatch.setattr(python_sources, "find_sources", lambda *_, **__: sources)
     served = {file.url: _SOURCES[part] for source in sources for part, file in _parts(source)}
 
     def download(url: str, *, sha256: str, destination: Path, **_: object) -> bool:
@@ -102,7 +104,7 @@ def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
         destination.write_bytes(served[url])
         return True
 
-    monkeypatch.setattr(resolve, "download", download)
+    monkeypatch.setattr(python_sources, "download", download)
     engine = _Engine()
     engine.have(_BASE)
     engine.conversation = [{"stream": "Step 1/1 : FROM base\n"}]

@@ -6,7 +6,7 @@ import os
 import tarfile
 from pathlib import Path
 
-from provision.hostpython.pack import pack_tree
+from provision.hostpython.make import pack_tree
 
 
 def _tree(folder: Path, *, time: int) -> Path:

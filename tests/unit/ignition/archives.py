@@ -8,7 +8,7 @@ import struct
 import tarfile
 from pathlib import Path
 
-from provision.ignition.prepare import Wish
+from provision.ignition.preparation import Wish
 
 _X86_64 = 62
 BUNDLE = "provision-0123456789ab.tar"

@@ -9,7 +9,7 @@ import pytest
 from provision.config import Config
 from provision.documents import load_toml
 from provision.errors import ConfigError
-from provision.ignition.needs import check_config
+from provision.ignition.preparation import check_config
 from unit.ignition.archives import write_toml
 
 _SIGNING = '[signing]\nkey = "/etc/keys/mok.key"\ncertificate = "/etc/keys/mok.der"\n'

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from provision.ignition.spec import (
+from provision.ignition.machine import (
     Contents,
     Directory,
     File,

@@ -8,31 +8,31 @@ from pathlib import Path
 
 import pytest
 
-from provision.archive import ArchiveIndex
+from provision.build.artifact_image import DIGEST_LABEL, BuildRequest, Built
+from provision.build.package_store import Closure, PackageStore
+from provision.build.solve_request import SolveRequest
+from provision.distros.debian import ArchiveIndex
+from provision.engine.docker_api import Engine, Image
 from provision.errors import NotFoundError
-from provision.image.build import DIGEST_LABEL, BuildRequest, Built
-from provision.image.engine import Engine, Image
-from provision.image.packages import Closure, PackageStore
-from provision.image.solve_request import SolveRequest
+from provision.matrix.cells import Selection, plan_cells
+from provision.matrix.offers import find_offers
 from provision.pin import PIN_LABEL, BasePin, Pin
-from provision.pipeline import images, resolution, solving
-from provision.pipeline.images import (
+from provision.pipeline import building, package_pins, solving
+from provision.pipeline.building import (
     BuildSettings,
     build_image,
     downloaded_files,
     ensure_base_image,
     wanted_base,
 )
-from provision.pipeline.kernels import list_kernels
-from provision.pipeline.matrix import Selection, plan_cells
-from provision.pipeline.matrix_offers import find_offers
-from provision.pipeline.resolution import Wanted, render_context
+from provision.pipeline.package_pins import Wanted, render_context
+from provision.pipeline.packaged_kernels import list_kernels
 from provision.pipeline.resolving import resolve_pin
-from provision.pipeline.settings import Settings, load_settings
+from provision.pipeline.workspace import Settings, load_settings
 from provision.progress import Progress
+from unit.engine.fake_engine import FakeEngine
 from unit.fake_archive import sample_index
 from unit.fake_solver import closure
-from unit.image.fake_engine import FakeEngine
 
 _BASE = Image("sha256:" + "a" * 64, ("debian:bookworm",), architecture="amd64")
 _KERNEL = "6.1.0-47-amd64"
@@ -43,7 +43,7 @@ _WANTED = Wanted("v4l2loopback", kernel=_KERNEL, distro="debian:12")
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     """A Debian 12 host on x86_64 with a provision.toml."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    for name in images._PROXIES:  # noqa: SLF001 - this machine's must not show
+    for name in building._PROXIES:  # noqa: SLF001 - this machine's must not show
         monkeypatch.delenv(name, raising=False)
     root = tmp_path / "host"
     (root / "etc/provision").mkdir(parents=True)
@@ -87,7 +87,7 @@ def solved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[SolveRequest
         (tmp_path / sha256).write_text("\n".join(urls))
         return tmp_path / sha256
 
-    monkeypatch.setattr(resolution, "solve", solve)
+    monkeypatch.setattr(package_pins, "solve", solve)
     monkeypatch.setattr(PackageStore, "fetch", fetch)
     return asked
 
@@ -180,7 +180,7 @@ def test_what_cannot_change_the_result_goes_beside_the_pin(
         asked.append(request)
         return Built("i", "sha256:1", 1, built=False)
 
-    monkeypatch.setattr(images, "build", build)
+    monkeypatch.setattr(building, "build", build)
     monkeypatch.setenv("https_proxy", "http://proxy:3128")
     resolved = resolve_pin(settings, lambda: engine, _WANTED)
     build_image(settings, engine, resolved, BuildSettings())
@@ -200,7 +200,7 @@ def test_an_image_that_is_there_takes_no_download(
     settings: Settings, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     resolved = resolve_pin(settings, lambda: engine, _WANTED)
-    monkeypatch.setattr(images, "downloaded_files", no_download)
+    monkeypatch.setattr(building, "downloaded_files", no_download)
     with pytest.raises(AssertionError):
         build_image(settings, engine, resolved, BuildSettings())
     labels = {DIGEST_LABEL: resolved.pin.digest}
@@ -260,7 +260,7 @@ def test_a_base_image_is_made_where_it_is_wanted(
         mirrors.append(mirror)
         return BasePin(image="debian:bookworm", digest=_BASE.id)
 
-    monkeypatch.setattr(images, "make_base", make_base)
+    monkeypatch.setattr(building, "make_base", make_base)
     engine = FakeEngine()
     if replace:
         engine.have(_BASE)
@@ -314,7 +314,7 @@ def test_an_archive_of_ones_own_goes_to_the_solver_and_the_base_with_its_keys(
         keyrings.append(keyring.read_bytes())
         return BasePin(image="debian:bookworm", digest=_BASE.id)
 
-    monkeypatch.setattr(images, "make_base", make_base)
+    monkeypatch.setattr(building, "make_base", make_base)
     plain = resolve_pin(settings, lambda: engine, _WANTED)
     monkeypatch.setattr(solving, "open_index", open_index)
     resolved = resolve_pin(settings, lambda: engine, _WANTED)
@@ -363,7 +363,7 @@ def made(
         assert found == pin
         return found
 
-    monkeypatch.setattr(resolution, "solve", solve)
+    monkeypatch.setattr(package_pins, "solve", solve)
     return resolved
 
 

@@ -11,17 +11,17 @@ from typing import NoReturn
 
 import pytest
 
-from provision.archive import ArchiveIndex
+from provision.build.dkms_inspection import Inspected, SourceToInspect
+from provision.build.package_store import PackageStore
 from provision.catalogue import Catalogue
 from provision.config import Config
+from provision.distros.debian import ArchiveIndex
+from provision.engine.docker_api import Engine
 from provision.errors import NotFoundError, ProvisionError, UsageError
-from provision.image.engine import Engine
-from provision.image.inspect_source import Inspected, SourceToInspect
-from provision.image.packages import PackageStore
 from provision.pin import BasePin
 from provision.pipeline import importing
 from provision.pipeline.importing import ImportRequest, import_dkms
-from provision.pipeline.settings import Settings
+from provision.pipeline.workspace import Settings
 from provision.run import Completed
 from unit.fake_archive import index_of, stanza
 

@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from provision.build.artifact_image import DIGEST_LABEL
 from provision.catalogue import Catalogue
 from provision.config import Config
-from provision.image.build import DIGEST_LABEL
-from provision.image.engine import Image
-from provision.install.layout import Layout
-from provision.modules.verify import verify
+from provision.engine.docker_api import Image
+from provision.kmod.verify import verify
 from provision.pipeline.artifacts import install_image
-from provision.pipeline.settings import Settings
-from unit.image.fake_engine import FakeEngine
+from provision.pipeline.workspace import Settings
+from provision.store.layout import Layout
+from unit.engine.fake_engine import FakeEngine
 from unit.killing import KILLER
-from unit.modules.artifact import make_artifact, make_pin
+from unit.kmod.artifact import make_artifact, make_pin
 
 
 @pytest.fixture(autouse=True, scope="module")

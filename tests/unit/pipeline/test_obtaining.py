@@ -9,26 +9,26 @@ from typing import cast
 
 import pytest
 
+from provision.build.artifact_image import DIGEST_LABEL, Built, find
 from provision.catalogue import Catalogue
 from provision.config import Config, RegistryConfig, SigningConfig
 from provision.documents import load_json
+from provision.engine.docker_api import Engine, Image
+from provision.engine.transfer import Pushed
 from provision.errors import ProvisionError
-from provision.image.build import DIGEST_LABEL, Built, find
-from provision.image.engine import Engine, Image
-from provision.image.push import Pushed
-from provision.install.layout import Layout
+from provision.kmod.verify import MANIFEST, Finding, verify
 from provision.manifest import Manifest
-from provision.modules.verify import MANIFEST, Finding, verify
 from provision.pin import ClosurePackage
 from provision.pipeline import obtaining, signing
 from provision.pipeline.artifacts import activate_entry, retire
 from provision.pipeline.obtaining import obtain
-from provision.pipeline.resolution import Resolved
-from provision.pipeline.settings import Settings
+from provision.pipeline.package_pins import Resolved
+from provision.pipeline.workspace import Settings
 from provision.progress import Event, Note
 from provision.registry.names import Reference
-from unit.image.fake_engine import FakeEngine
-from unit.modules.artifact import KERNEL, make_artifact, make_pin
+from provision.store.layout import Layout
+from unit.engine.fake_engine import FakeEngine
+from unit.kmod.artifact import KERNEL, make_artifact, make_pin
 
 PIN = make_pin()
 RESOLVED = cast("Resolved", SimpleNamespace(pin=PIN))

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
-from provision.catalogue import Catalogue, templates_dir
+from provision.build.compatibility import recipe_digest
+from provision.build.templates import load_templates
+from provision.catalogue import Catalogue, Recipe, templates_dir
 from provision.config import Config
 from provision.distros import find_distro
 from provision.errors import ConfigError, NotFoundError, ProvisionError
@@ -23,13 +25,10 @@ from provision.pin import (
     PackagePin,
     Pin,
 )
-from provision.pipeline.images import downloaded_files
-from provision.pipeline.pin_file import pin_document, read_pin
-from provision.pipeline.resolution import render_context
-from provision.pipeline.settings import Settings
-from provision.recipe import Recipe
-from provision.render import load_templates
-from provision.resolve import recipe_digest
+from provision.pipeline.building import downloaded_files
+from provision.pipeline.package_pins import render_context
+from provision.pipeline.resolving import pin_document, read_pin
+from provision.pipeline.workspace import Settings
 from unit.recipes import variant
 
 _SOURCE = b"a tarball"

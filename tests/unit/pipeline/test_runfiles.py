@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 
 from kit.runfile import manifest, write_runfile
+from provision.build.package_store import PackageStore
 from provision.catalogue import Catalogue
 from provision.config import Config
 from provision.errors import ProvisionError
-from provision.image.packages import PackageStore
 from provision.pin import RunfileSource
 from provision.pipeline import runfiles
 from provision.pipeline.runfiles import have_parts
-from provision.pipeline.settings import Settings
+from provision.pipeline.workspace import Settings
 from provision.progress import silent
-from provision.releases import published_sum
+from provision.sources.upstream import published_sum
 
 VERSION = "580.95.05"
 _ROWS = ("kernel-open/Makefile 0644 KERNEL_MODULE_SRC INHERIT_PATH_DEPTH:1 MODULE:rm",)

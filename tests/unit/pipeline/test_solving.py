@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from provision.build.rpm_base_image import RpmOrigin
 from provision.distros import find_distro
+from provision.engine.docker_api import Image
 from provision.errors import ConfigError, NotFoundError, UsageError
-from provision.image.engine import Image
-from provision.image.rpm_base import RpmOrigin
 from provision.pin import BasePin
-from provision.pipeline import images
-from provision.pipeline.images import ensure_base_image
-from provision.pipeline.settings import Settings, load_settings
+from provision.pipeline import building as images
+from provision.pipeline.building import ensure_base_image
 from provision.pipeline.solving import base_request, configured_repositories, rpm_origin
-from unit.image.fake_engine import FakeEngine
+from provision.pipeline.workspace import Settings, load_settings
+from unit.engine.fake_engine import FakeEngine
 
 _REPOSITORY = """
 [[distros.{id}.repositories]]

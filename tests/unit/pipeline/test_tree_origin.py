@@ -11,18 +11,18 @@ from typing import Any
 
 import pytest
 
+from provision.build.dockerfile import RenderedContext
+from provision.build.package_store import PackageStore
 from provision.config import TreeConfig
 from provision.errors import NotFoundError, ProvisionError, UsageError
-from provision.image.packages import PackageStore
 from provision.pin import DriverPin, KernelPin, Pin
 from provision.pipeline import tree_files, tree_origin
-from provision.pipeline.images import downloaded_files
-from provision.pipeline.resolution import Resolved
-from provision.pipeline.settings import Settings, load_settings
+from provision.pipeline.building import downloaded_files
+from provision.pipeline.package_pins import Resolved
 from provision.pipeline.tree_files import TreeStore, fingerprint
 from provision.pipeline.trees import have_cos_tree, have_tree
+from provision.pipeline.workspace import Settings, load_settings
 from provision.progress import Progress
-from provision.render import RenderedContext
 from provision.run import Completed
 
 _KERNEL = "6.6.74-mine"

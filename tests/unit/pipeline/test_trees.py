@@ -12,23 +12,22 @@ from pathlib import Path
 
 import pytest
 
-from provision.archive import ArchiveIndex
+from provision.build.package_store import Closure, PackageStore
+from provision.build.solve_request import SolveRequest
 from provision.config import TreeConfig
+from provision.distros.debian import ArchiveIndex
+from provision.engine.docker_api import Image
 from provision.errors import ConfigError, NotFoundError, ProvisionError, UsageError
-from provision.image.engine import Image
-from provision.image.packages import Closure, PackageStore
-from provision.image.solve_request import SolveRequest
 from provision.pin import BasePin, DistroPin, Pin
-from provision.pipeline import developer, resolution, solving, trees
-from provision.pipeline.pin_file import pin_document, read_pin
-from provision.pipeline.resolution import Resolved, Wanted, render_context
-from provision.pipeline.resolving import resolve_pin
-from provision.pipeline.settings import Settings, load_settings
+from provision.pipeline import flatcar, package_pins, solving, trees
+from provision.pipeline.package_pins import Resolved, Wanted, render_context
+from provision.pipeline.resolving import pin_document, read_pin, resolve_pin
 from provision.pipeline.tree_choice import choose_tree
 from provision.pipeline.tree_files import TreeStore
+from provision.pipeline.workspace import Settings, load_settings
+from unit.engine.fake_engine import FakeEngine
 from unit.fake_archive import index_of, sample
 from unit.fake_solver import closure
-from unit.image.fake_engine import FakeEngine
 
 _KERNEL = "6.1.192-flatcar"
 _BASE = Image("sha256:" + "a" * 64, ("debian:bookworm",), architecture="amd64")
@@ -89,7 +88,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         return closure(request)
 
     monkeypatch.setattr(solving, "open_index", open_index)
-    monkeypatch.setattr(resolution, "solve", solve)
+    monkeypatch.setattr(package_pins, "solve", solve)
     yield
     for made in opened:
         made.close()
@@ -263,7 +262,7 @@ def _in_developer(settings: Settings, engine: FakeEngine, *, base: str | None = 
 
 def test_a_release_that_is_known_is_built_in_the_image_that_base_makes(settings: Settings) -> None:
     """Of 4081.2.0, and not of 4081, which is in the data of the distro."""
-    wish = developer.developer_request(settings, "flatcar:4081.2.0")
+    wish = flatcar.developer_request(settings, "flatcar:4081.2.0")
     assert wish is not None
     engine = FakeEngine()
     with pytest.raises(NotFoundError, match="no base image 'flatcar-developer:4081") as caught:
@@ -279,7 +278,7 @@ def test_a_release_that_is_known_is_built_in_the_image_that_base_makes(settings:
 @pytest.mark.parametrize("version", ["", "../../etc", "4081/2", "4081.2.0 ", "latest"])
 def test_a_version_that_is_none_goes_into_no_path(settings: Settings, version: str) -> None:
     with pytest.raises(UsageError) as caught:
-        developer.developer_request(settings, f"flatcar:{version}")
+        flatcar.developer_request(settings, f"flatcar:{version}")
     assert "provision base flatcar:4081.2.0" in str(caught.value.resolution)
 
 
@@ -366,14 +365,14 @@ def test_one_process_at_a_time_downloads_a_developer_container(
         return BasePin(image="flatcar-developer:1", digest=_BASE.id)
 
     (root / "key").touch()
-    monkeypatch.setattr(developer, "_keyring", lambda *_given: root / "key")
-    monkeypatch.setattr(developer, "download_signed", download)
-    monkeypatch.setattr(developer, "make_developer_image", make)
+    monkeypatch.setattr(flatcar, "_keyring", lambda *_given: root / "key")
+    monkeypatch.setattr(flatcar, "download_signed", download)
+    monkeypatch.setattr(flatcar, "make_developer_image", make)
     engine = FakeEngine()
-    wish = developer.developer_request(settings, "flatcar:1")
+    wish = flatcar.developer_request(settings, "flatcar:1")
     assert wish is not None
-    assert developer.ensure_developer_image(settings, engine, wish)[1]
+    assert flatcar.ensure_developer_image(settings, engine, wish)[1]
     assert done == ["download", "make"]
     assert not list(settings.state.glob("developer-containers/*"))
     engine.have(replace(_BASE, tags=(wish.name,)))
-    assert not developer.ensure_developer_image(settings, engine, wish)[1]
+    assert not flatcar.ensure_developer_image(settings, engine, wish)[1]

@@ -22,13 +22,13 @@ from requests.adapters import BaseAdapter
 from urllib3 import HTTPResponse
 
 from provision.pin import PIN_LABEL, Pin
-from provision.registry.attached import sign
+from provision.registry.artifact_images import facts_of
+from provision.registry.attached_signatures import sign
 from provision.registry.client import Client
 from provision.registry.credentials import Credentials
-from provision.registry.documents import OCI_CONFIG, OCI_MANIFEST
-from provision.registry.images import facts_of
+from provision.registry.image_signature import Facts, PublicKey
+from provision.registry.manifests import OCI_CONFIG, OCI_MANIFEST
 from provision.registry.names import Reference, parse_reference
-from provision.registry.signature import Facts, PublicKey
 from provision.registry.tokens import Access
 from provision.registry.transport import Transport
 

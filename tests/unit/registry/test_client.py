@@ -11,7 +11,7 @@ import requests
 from provision.errors import NotFoundError, ProvisionError
 from provision.fetch import UnreachableError, WrongContentError
 from provision.registry.credentials import Credentials
-from provision.registry.documents import Descriptor
+from provision.registry.manifests import Descriptor
 from provision.registry.tokens import Access
 from unit.registry.memory import HOST, REPOSITORY, Answer, Asked, MemoryRegistry, digest_of
 

@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from provision.engine.tar_streams import Unpacker
 from provision.errors import NotFoundError, ProvisionError
-from provision.image.unpack import Unpacker
 from provision.pin import PIN_LABEL
 from provision.progress import silent
-from provision.registry.attached import sign, signature_tag, verify
-from provision.registry.documents import OCI_INDEX, OCI_MANIFEST
-from provision.registry.images import Trusted, facts_of, find, unpack_layers
-from provision.registry.signature import ANNOTATION, PAYLOAD, UntrustedError, payload_of
-from unit.modules.artifact import make_artifact, make_pin
+from provision.registry.artifact_images import Trusted, facts_of, find, unpack_layers
+from provision.registry.attached_signatures import sign, signature_tag, verify
+from provision.registry.image_signature import ANNOTATION, PAYLOAD, UntrustedError, payload_of
+from provision.registry.manifests import OCI_INDEX, OCI_MANIFEST
+from unit.kmod.artifact import make_artifact, make_pin
 from unit.registry.memory import (
     ECDSA,
     Answer,

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from provision.catalogue import Recipe
 from provision.errors import ConfigError, ProvisionError, UsageError
 from provision.pin import ArchiveSource, GitSource
-from provision.recipe import Recipe
 from provision.sources import Market, components_of, offers, pin_offer, scripts_of, tools_of
 from provision.sources.dkms_conf import (
     MAX_BYTES,

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from provision.catalogue import DkmsSource, GitRelease, Recipe
 from provision.documents import parse_json
 from provision.errors import ConfigError, UsageError
 from provision.pin import ArchiveSource, GitSource
-from provision.recipe import DkmsSource, GitRelease, Recipe
 from provision.sources.dkms_conf import BuiltModule, DkmsConf
 from provision.sources.dkms_recipe import Draft, Origin, draft_recipe
 

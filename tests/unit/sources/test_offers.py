@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from provision.archive import ArchiveIndex
+from provision.catalogue import Recipe
+from provision.distros.debian import ArchiveIndex
 from provision.errors import ConfigError, NotFoundError
-from provision.recipe import Recipe
 from provision.sources import Market, components_of, offers, pin_offer, unlisted
 from provision.sources.deb import package_of_version
 from unit.fake_archive import index_of, stanza

@@ -24,7 +24,7 @@ from provision.run import Completed
 from provision.sources import makeself
 from provision.sources.elf import read_library
 from provision.sources.makeself import read_head
-from provision.sources.nvidia import Listed, parse_file_list, parse_manifest
+from provision.sources.nvidia_lists import Listed, parse_file_list, parse_manifest
 from provision.sources.placement import place
 from provision.sources.repack import FILES, LAYER, repack
 from unit.sources.libraries import library

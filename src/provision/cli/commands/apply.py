@@ -1,27 +1,103 @@
-"""``provision apply``."""
+"""``provision plan`` and ``provision apply``."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, fields, replace
 from functools import wraps
 from pathlib import Path
 from typing import Any
 
 import click
 
+from provision.agent.coming_kernels import is_calm, wait_for_kernel
 from provision.agent.conclusion import Result, always_told
 from provision.agent.desired import load_desired
 from provision.agent.model import Desired
-from provision.agent.plan import Mode
-from provision.agent.reconcile import Run, apply
-from provision.agent.waiting import is_calm, wait_for_kernel
+from provision.agent.plan import Mode, Plan
+from provision.agent.reconcile import Run, apply, look_at
 from provision.cli import options
 from provision.cli.output import print_json
 from provision.cli.reconciling import lazily_shown, print_result, result_document
 from provision.errors import ExitCode
+from provision.files import in_root
+from provision.host.kernels import find_kernels
 from provision.progress import Progress
+from provision.store.entries import linked_kernels
+from provision.store.layout import STORE, Layout
+
+_WAYS = {
+    "boot": "Take what the store has for the running kernel; no network, no engine, no build.",
+    "retry": "Try again what failed or was rolled back.",
+    "update": "Move versions that are not fixed forward.",
+    "timer": "What the timer runs: --update if [policy] update = 'timer' allows it, then 'gc'.",
+    "allow-downgrade": "Take an artifact of a registry although a newer one was taken before.",
+    "wait-kernel": "First wait until the package manager is done with a new kernel.",
+}
+
+
+@click.command("plan")
+@click.option("--retry", is_flag=True, help="Plan to try again what failed or was rolled back.")
+@click.option("--update", is_flag=True, help="Plan to move versions that are not fixed forward.")
+@options.catalogue
+@options.root
+@options.as_json
+def plan_command(
+    *, retry: bool, update: bool, catalogues: tuple[Path, ...], root: Path, as_json: bool
+) -> int:
+    """Say what 'provision apply' would do here, and why; and what can't be done."""
+    root = root.resolve()
+    desired = load_desired(root, catalogues=catalogues)
+    planned, status = look_at(root, desired, Mode(retry=retry, update=update))
+    warnings = list(_from_matrix(root, desired))
+    if as_json:
+        print_json(
+            {
+                "actions": [{**asdict(a), "what": str(a)} for a in planned.actions],
+                "blocked": [asdict(blocked) for blocked in planned.blocked],
+                "kernels": asdict(status.kernels),
+                "matrix": warnings,
+            }
+        )
+    else:
+        _print(planned)
+        for one in warnings:
+            what = f"{one['driver']} {one['version']} failed on {one['kernel']}"
+            click.echo(f"The matrix says: {what}: {one['cause']}")
+    return ExitCode.DONE
+
+
+def _from_matrix(root: Path, desired: Desired) -> Iterator[dict[str, Any]]:
+    """Yield what the compatibility matrix says of kernels that are yet to come, if there is one."""
+    if not in_root(root, STORE / "matrix").is_dir():
+        return
+    # Loads the models of results, recipes and provision.toml.
+    config = importlib.import_module("provision.config").load(root)
+    matrix = importlib.import_module("provision.matrix.host_report")
+    kernels = find_kernels(root)
+    for driver in desired.drivers:
+        ready = linked_kernels(Layout(root, driver.name))
+        for result in matrix.failures_ahead(root, config, kernels, driver.name, ready=ready):
+            yield {
+                "driver": result.driver,
+                "version": result.version,
+                "flavour": result.flavour,
+                "kernel": result.kernel,
+                "cause": result.cause,
+                "resolution": result.resolution,
+            }
+
+
+def _print(planned: Plan) -> None:
+    for number, action in enumerate(planned.actions, start=1):
+        click.echo(f"{number}. {action}")
+    for blocked in planned.blocked:
+        click.echo(f"Not now: {blocked.driver} for {blocked.kernel}: {blocked.reason}")
+        if blocked.resolution:
+            click.echo(f"  What to do: {blocked.resolution}")
+    if not planned.actions and not planned.blocked:
+        click.echo("Nothing to do.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,23 +126,13 @@ def ways(command: Callable[..., int]) -> Callable[..., int]:
     return told
 
 
-_WAYS = {
-    "boot": "Take what the store has for the running kernel; no network, no engine, no build.",
-    "retry": "Try again what failed or was rolled back.",
-    "update": "Move versions that are not fixed forward.",
-    "timer": "What the timer runs: --update if [policy] update = 'timer' allows it, then 'gc'.",
-    "allow-downgrade": "Take an artifact of a registry although a newer one was taken before.",
-    "wait-kernel": "First wait until the package manager is done with a new kernel.",
-}
-
-
 @click.command("apply")
 @ways
 @options.catalogue
 @options.root
 @options.dry_run
 @options.as_json
-def command(
+def apply_command(
     *, ways: Ways, catalogues: tuple[Path, ...], root: Path, dry_run: bool, as_json: bool
 ) -> int:
     """Bring this host to what provision.toml says: modules for the running and the next kernels.
@@ -76,9 +142,8 @@ def command(
     """
     context = click.get_current_context()
     if dry_run:
-        planning = importlib.import_module("provision.cli.commands.plan")
         code: int = context.invoke(
-            planning.command,
+            plan_command,
             catalogues=catalogues,
             root=root,
             retry=ways.retry,
@@ -119,8 +184,8 @@ def _run(root: Path, catalogues: tuple[Path, ...], ways: Ways, progress: Progres
         result = replace(result, outcomes=(*before, *result.outcomes))
     if ways.timer:
         # Kernels come and go: nobody should have to remember to make room.
-        importlib.import_module("provision.agent.collect").collect(root, desired, progress=progress)
-        importlib.import_module("provision.agent.clean_packages").remove_packages(root)
+        importlib.import_module("provision.agent.garbage").collect(root, desired, progress=progress)
+        importlib.import_module("provision.agent.build_garbage").remove_packages(root)
     return result
 
 

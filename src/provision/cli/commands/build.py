@@ -9,20 +9,18 @@ from typing import Any
 
 import click
 
+from provision.build.artifact_image import Built, find, phases
 from provision.cli import options
-from provision.cli.commands.sign import print_signed
-from provision.cli.keys import KeyOptions, private_key_options
+from provision.cli.commands.sign import KeyOptions, print_signed, private_key_options
 from provision.cli.output import megabytes, print_fields, print_json
-from provision.cli.table import print_table
+from provision.cli.tables import print_table
 from provision.cli.target import Target, building, gathering, job, target
+from provision.engine.transfer import Pushed, push
 from provision.errors import UsageError
-from provision.image.build import Built, find
-from provision.image.phases import phases
-from provision.image.push import Pushed, push
 from provision.pin import Pin
-from provision.pipeline.image_signing import pushed_reference, sign_image
-from provision.pipeline.images import BuildSettings, build_image
-from provision.pipeline.pin_file import read_pin
+from provision.pipeline.building import BuildSettings, build_image
+from provision.pipeline.resolving import read_pin
+from provision.pipeline.signing import pushed_reference, sign_image
 from provision.registry.names import check_push_name
 
 

@@ -1,4 +1,4 @@
-"""``provision devices``."""
+"""``provision devices`` and ``provision vendor-file``: what containers can ask for."""
 
 from __future__ import annotations
 
@@ -9,14 +9,18 @@ from typing import Any
 
 import click
 
+from provision.catalogue import Catalogue, catalogue_folders
 from provision.cli import options
 from provision.cli.output import print_json
-from provision.cli.table import print_table
-from provision.devices.collect import read_facts_file
-from provision.devices.facts import Device, Facts
-from provision.devices.record import recorded
+from provision.cli.tables import print_table
 from provision.errors import ConfigError, ExitCode, NotFoundError, UsageError
-from provision.pipeline.devices import refresh
+from provision.files import write_atomic
+from provision.host import read_facts
+from provision.host.devices.device_facts import Device, Facts
+from provision.host.devices.reading import read_facts_file
+from provision.host.devices.record import recorded
+from provision.pipeline.host_modules import refresh
+from provision.store.foreign_driver import foreign_vendor_file
 
 _REFRESH = "refresh"
 _COLUMNS = ("vendor", "index", "node", "PCI address", "UUID", "name", "arch", "MIG")
@@ -26,7 +30,7 @@ _COLUMNS = ("vendor", "index", "node", "PCI address", "UUID", "name", "arch", "M
 @click.argument("words", nargs=-1, metavar="[refresh] [VENDOR]")
 @options.root
 @options.as_json
-def command(*, words: tuple[str, ...], root: Path, as_json: bool) -> int:
+def devices_command(*, words: tuple[str, ...], root: Path, as_json: bool) -> int:
     """Show the devices that containers can ask for by index or UUID.
 
     They are what /run/oci-decorator/devices says, which is written when a driver is loaded. With
@@ -109,3 +113,36 @@ def _rows(vendor: str, device: Device) -> list[tuple[object, ...]]:
         where = f"instance {part.gpu_instance}, compute {part.compute_instance}"
         rows.append((vendor, f"{device.index}:{index}", None, None, part.uuid, None, None, where))
     return rows
+
+
+@click.command("vendor-file")
+@click.argument("driver")
+@click.option(
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write it here.  [standard output]",
+)
+@options.catalogue
+@options.root
+@options.as_json
+def vendor_file_command(
+    *, driver: str, output: Path | None, catalogues: tuple[Path, ...], root: Path, as_json: bool
+) -> None:
+    """Write the vendor file of a driver that this host has from its distro or its maker.
+
+    It lists the driver's libraries, programs and other files, which are looked for below --root.
+    Write it again after the driver was updated. Drivers that 'provision install' put into the store
+    have one already.
+    """
+    root = root.resolve()
+    entry = Catalogue([*catalogue_folders(), *catalogues]).entry(driver)
+    text = foreign_vendor_file(entry.recipe, root=root, machine=read_facts(root).arch)
+    changed = write_atomic(output, text) if output is not None else False
+    if as_json:
+        document = {"vendor_file": json.loads(text), "output": str(output) if output else None}
+        print_json({**document, "changed": changed})
+    elif output is None:
+        click.echo(text, nl=False)
+    else:
+        click.echo(f"{output}: {'written' if changed else 'nothing to do'}.")

@@ -7,14 +7,13 @@ from typing import Any
 
 import click
 
-from provision.catalogue import Entry
+from provision.catalogue import Entry, Recipe, RecipeSource
 from provision.cli import options
 from provision.cli.output import print_fields, print_json
-from provision.cli.table import print_table
+from provision.cli.tables import print_table
 from provision.distros import Distro, Proof, all_distros
 from provision.errors import UsageError
-from provision.pipeline.settings import load_settings
-from provision.recipe import Recipe, RecipeSource
+from provision.pipeline.workspace import load_settings
 
 
 @click.command("drivers")

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import click
 
-from provision.agent.collect import Removed, collect
 from provision.agent.desired import load_desired
+from provision.agent.garbage import Removed, collect
 from provision.cli import options
 from provision.cli.output import megabytes, print_json
 from provision.cli.reconciling import lazily_shown
+from provision.files import in_root
 from provision.host.kernels import find_kernels
-from provision.install.layout import STORE
-from provision.rootfs import in_root
+from provision.store.layout import STORE
 
 
 @click.command("gc")
@@ -38,10 +38,10 @@ def command(*, images: bool, root: Path, dry_run: bool, as_json: bool) -> None:
         removed = collect(root, load_desired(root), dry_run=dry_run, progress=shown)
         if images:
             # Loads the engine's SDK.
-            cleaning = importlib.import_module("provision.agent.clean_images")
+            cleaning = importlib.import_module("provision.agent.build_garbage")
             gone = cleaning.remove_images(root, removed, dry_run=dry_run, progress=shown)
         # Loads the models of what is in there.
-        packages = importlib.import_module("provision.agent.clean_packages")
+        packages = importlib.import_module("provision.agent.build_garbage")
         files = packages.remove_packages(root, dry_run=dry_run)
         results = _remove_results(root, dry_run=dry_run)
     if as_json:
@@ -58,7 +58,7 @@ def _remove_results(root: Path, *, dry_run: bool) -> list[str]:
     if not in_root(root, STORE / "matrix").is_dir():
         return []
     # Loads the models of results.
-    matrix = importlib.import_module("provision.pipeline.matrix_results")
+    matrix = importlib.import_module("provision.matrix.results")
     results = matrix.Results(matrix.matrix_folder(root))
     return [name for name, _size in results.collect(find_kernels(root).bootable, dry_run=dry_run)]
 

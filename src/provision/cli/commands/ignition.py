@@ -11,11 +11,11 @@ import click
 
 from provision.cli import options
 from provision.cli.output import megabytes, print_json
-from provision.cli.progress import shown
-from provision.ignition.engines import Engine
+from provision.cli.progress_display import shown
+from provision.ignition.engine_files import Engine
 from provision.ignition.machine import Variant
-from provision.ignition.output import BUTANE_FILE, CONFIG, Written, check_output, write
-from provision.ignition.prepare import Prepared, Wish, prepare
+from provision.ignition.preparation import Prepared, Wish, prepare
+from provision.ignition.served_folder import BUTANE_FILE, CONFIG, Written, check_output, write
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _ANY = click.Path(path_type=Path)

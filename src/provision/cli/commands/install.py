@@ -13,21 +13,21 @@ from provision.cli import options
 from provision.cli.output import print_json
 from provision.cli.target import Job, Target, believing, building, gathering, job, target
 from provision.documents import load_json
-from provision.image.references import names_registry
-from provision.install.activate import plan
-from provision.install.layout import Layout
-from provision.install.ledger import Change
+from provision.engine.docker_api import names_registry
+from provision.kmod.verify import MANIFEST
 from provision.manifest import Manifest
-from provision.modules.verify import MANIFEST
 from provision.pin import Pin
 from provision.pipeline.artifacts import activate_entry, install_image, verify_entry
-from provision.pipeline.images import BuildSettings, build_image
+from provision.pipeline.building import BuildSettings, build_image
+from provision.pipeline.package_pins import Wanted
 from provision.pipeline.pulling import check_age, look_for, store_pulled
-from provision.pipeline.registry import Consent, connect, examine
-from provision.pipeline.resolution import Wanted
+from provision.pipeline.registries import Consent, connect, examine
 from provision.pipeline.signing import is_signed_here
-from provision.registry.images import Trusted
+from provision.registry.artifact_images import Trusted
 from provision.registry.names import parse_reference
+from provision.store.activate import plan
+from provision.store.layout import Layout
+from provision.store.managed_files import Change
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,18 +14,17 @@ import click
 from provision.catalogue import templates_dir
 from provision.cli import options
 from provision.cli.output import print_json
-from provision.cli.table import print_table
+from provision.cli.tables import print_table
 from provision.cli.target import Job, gathering, job
 from provision.errors import ExitCode, ProvisionError, UsageError
 from provision.files import write_atomic
-from provision.pipeline.images import ensure_base_image, open_engine
-from provision.pipeline.matrix import Planned, Selection, plan_cells
-from provision.pipeline.matrix_offers import find_offers, has_tree
-from provision.pipeline.matrix_page import render_page
-from provision.pipeline.matrix_report import LOOKS, Report, report_of_cells, report_of_results
-from provision.pipeline.matrix_results import Result, Results, matrix_folder
-from provision.pipeline.matrix_run import MatrixRun
-from provision.pipeline.matrix_work import How, Outcome, Retry
+from provision.matrix.cells import Planned, Selection, plan_cells
+from provision.matrix.offers import find_offers, has_tree
+from provision.matrix.report import LOOKS, Report, render_page, report_of_cells, report_of_results
+from provision.matrix.results import Result, Results, matrix_folder
+from provision.matrix.runner import MatrixRun
+from provision.matrix.work import How, Outcome, Retry
+from provision.pipeline.building import ensure_base_image, open_engine
 from provision.progress import Note
 
 

@@ -1,4 +1,4 @@
-"""``provision resolve``."""
+"""``provision resolve`` and ``provision render``: the Pin, and what is rendered from it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ import click
 from provision.cli import options
 from provision.cli.output import megabytes, print_fields, print_json
 from provision.cli.target import Target, job, target
+from provision.errors import UsageError
 from provision.files import write_atomic
 from provision.pin import Pin, TreePin
-from provision.pipeline.pin_file import pin_document
+from provision.pipeline.building import downloaded_files
+from provision.pipeline.package_pins import render_context
+from provision.pipeline.resolving import pin_document
 
 
 @click.command("resolve")
@@ -25,7 +28,7 @@ from provision.pipeline.pin_file import pin_document
     help="Write the Pin to a file that 'provision build --pin' takes, on any machine.",
 )
 @options.as_json
-def command(
+def resolve_command(
     *,
     driver: str,
     root: Path,
@@ -82,3 +85,54 @@ def _closure(pin: Pin) -> str | None:
     size = megabytes(sum(package.size for package in pin.closure))
     text = f"{len(pin.closure)} packages, {size}"
     return f"{text}\nupgraded in the base image: {', '.join(upgrades)}" if upgrades else text
+
+
+@click.command("render")
+@click.argument("driver")
+@click.option(
+    "--output",
+    type=click.Path(file_okay=False, path_type=Path),
+    required=True,
+    metavar="DIR",
+    help="Where the files go; made if it is missing.",
+)
+@target
+@options.dry_run
+@options.as_json
+def render_command(
+    *,
+    driver: str,
+    output: Path,
+    root: Path,
+    catalogues: tuple[Path, ...],
+    dry_run: bool,
+    as_json: bool,
+    target: Target,
+) -> None:
+    """Write the Dockerfile and the build context of DRIVER; the same Pin gives the same bytes."""
+    if output.is_dir() and any(output.iterdir()) and not (output / "Dockerfile").is_file():
+        raise UsageError(
+            f"'{output}' holds something else.", resolution="Give an empty folder, or a new one."
+        )
+    with job(root, catalogues) as work:
+        resolved = work.resolve(target.of(driver))
+        context = render_context(resolved)
+        names = sorted([*context.files, *context.downloads, *context.parts, *resolved.attached])
+        if not dry_run:
+            context.write(output)
+            files = downloaded_files(work.settings, resolved, context, progress=work.progress)
+            for name, path in files.items():
+                write_atomic(output / name, path.read_bytes())
+    if as_json:
+        print_json(
+            {
+                "digest": resolved.pin.digest,
+                "image": resolved.pin.image,
+                "output": str(output),
+                "files": names,
+                "dry_run": dry_run,
+            }
+        )
+        return
+    for name in names:
+        click.echo(f"{'would write' if dry_run else 'wrote'} {output / name}")

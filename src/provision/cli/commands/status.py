@@ -1,4 +1,4 @@
-"""``provision status``."""
+"""``provision status`` and ``provision rollback``."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ import click
 
 from provision.agent.desired import load_desired
 from provision.agent.reconcile import look_at
+from provision.agent.rollback import rollback, would_roll_back
 from provision.agent.status import Status
 from provision.cli import options
 from provision.cli.output import print_json
+from provision.cli.reconciling import lazily_shown, print_result, result_document
 from provision.errors import ExitCode
 
 _SECONDS = 2.0
@@ -28,7 +30,7 @@ _SECONDS = 2.0
 @options.catalogue
 @options.root
 @options.as_json
-def command(
+def status_command(
     *, watch: bool, check: bool, catalogues: tuple[Path, ...], root: Path, as_json: bool
 ) -> int:
     """Show how this host is: each driver, for the running kernel and those that may boot next."""
@@ -38,7 +40,7 @@ def command(
         print_json(status.document())
         return _checked(status) if check else ExitCode.DONE
     # Tables take a while to load.
-    tables = importlib.import_module("provision.cli.status_table")
+    tables = importlib.import_module("provision.cli.tables")
     if watch:
         tables.watch(lambda: _look(root, catalogues), seconds=_SECONDS, sleep=time.sleep)
         return ExitCode.DONE
@@ -56,3 +58,32 @@ def _checked(status: Status) -> int:
 def _look(root: Path, catalogues: tuple[Path, ...]) -> Status:
     _planned, status = look_at(root, load_desired(root, catalogues=catalogues))
     return status
+
+
+@click.command("rollback")
+@click.argument("driver")
+@options.root
+@options.dry_run
+@options.as_json
+def rollback_command(*, driver: str, root: Path, dry_run: bool, as_json: bool) -> int:
+    """Go back to the artifact of DRIVER that the running kernel used before.
+
+    Modules and user space change together. What is gone back from is not taken again before
+    provision.toml asks for something else, or 'provision apply --retry'.
+    """
+    root = root.resolve()
+    if dry_run:
+        now, before = would_roll_back(root, driver)
+        if as_json:
+            print_json({"driver": driver, "from": now, "to": before, "dry_run": True})
+        else:
+            click.echo(f"{driver} would go back from {now} to {before}.")
+        return ExitCode.DONE
+    desired = load_desired(root)
+    with lazily_shown(verbose=click.get_current_context().find_root().params["verbose"]) as shown:
+        result = rollback(root, desired, driver, progress=shown)
+    if as_json:
+        print_json(result_document(result))
+    else:
+        print_result(result)
+    return result.status.exit_code

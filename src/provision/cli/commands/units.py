@@ -10,15 +10,16 @@ import click
 from provision.catalogue import documentation_url, templates_dir
 from provision.cli import options
 from provision.cli.output import print_json
-from provision.cli.progress import shown
+from provision.cli.progress_display import shown
 from provision.config import load
-from provision.files import lock
+from provision.files import in_root, lock
 from provision.host import read_facts
-from provision.install.confinement import require_visible
-from provision.install.layout import STORE
-from provision.install.ledger import Change
-from provision.install.locks import SWITCH_SECONDS
-from provision.install.units import (
+from provision.progress import Note
+from provision.store.confinement import require_visible
+from provision.store.layout import STORE
+from provision.store.locks import SWITCH_SECONDS
+from provision.store.managed_files import Change
+from provision.store.units import (
     UNITS,
     UnitFile,
     apply_units,
@@ -27,8 +28,6 @@ from provision.install.units import (
     plan_units,
     unit_files,
 )
-from provision.progress import Note
-from provision.rootfs import in_root
 
 _WAITING = "Another provision is writing units; waiting for it"
 _FLATCAR = "flatcar"

@@ -1,4 +1,4 @@
-"""``provision versions``."""
+"""``provision kernels`` and ``provision versions``: what can be built, and what is offered."""
 
 from __future__ import annotations
 
@@ -11,14 +11,59 @@ import click
 
 from provision.cli import options
 from provision.cli.output import print_fields, print_json
-from provision.cli.table import print_table
+from provision.cli.tables import print_table
 from provision.cli.target import job
 from provision.errors import ExitCode, ProvisionError, UsageError
-from provision.pipeline.offers import Concern, Offers, list_offers
-from provision.releases import Branch, Reading, newest_first
+from provision.pipeline.driver_versions import Concern, Offers, list_offers
+from provision.pipeline.packaged_kernels import list_kernels
+from provision.sources.upstream import Branch, Reading, newest_first
 
 # Characters of a reason: what libraries say of a network that is down is longer than that.
 _WHY = 200
+
+
+@click.command("kernels")
+@click.argument("driver")
+@options.distro
+@options.flavour
+@options.catalogue
+@options.root
+@options.as_json
+def kernels_command(
+    *,
+    driver: str,
+    distro: str | None,
+    flavour: str | None,
+    catalogues: tuple[Path, ...],
+    root: Path,
+    as_json: bool,
+) -> None:
+    """List the packaged kernels, newest first, and whether DRIVER builds on each."""
+    with job(root, catalogues) as work:
+        chosen, rows = list_kernels(
+            work.settings,
+            lambda: work.engine,
+            driver,
+            distro=distro,
+            flavour=flavour,
+            progress=work.progress,
+        )
+    if as_json:
+        print_json(
+            {
+                "driver": driver,
+                "distro": f"{chosen.id}:{chosen.version}",
+                "kernels": [
+                    {"release": row.release, "builds": row.builds, "version": row.version}
+                    for row in rows
+                ],
+            }
+        )
+        return
+    print_table(
+        ("kernel", "builds", f"newest {driver} that does"),
+        [(row.release, row.builds, row.version) for row in rows],
+    )
 
 
 @click.command("versions")
@@ -34,7 +79,7 @@ _WHY = 200
 @options.catalogue
 @options.root
 @options.as_json
-def command(
+def versions_command(
     *,
     driver: str | None,
     check: bool,

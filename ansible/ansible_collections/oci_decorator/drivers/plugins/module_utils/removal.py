@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-# What provision makes in a driver's part of its store: src/provision/install/layout.py. Everything
+# What provision makes in a driver's part of its store: src/provision/store/layout.py. Everything
 # that begins with a dot is its own too.
 _OURS = re.compile(
     r"\..*|[0-9a-f]{12}|current|previous|kernels|state\.json.*|written\.json.*|lock|saved"

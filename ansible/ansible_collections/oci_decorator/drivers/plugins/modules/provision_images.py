@@ -75,7 +75,7 @@ from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 
-# What a build puts onto its image: src/provision/image/build.py.
+# What a build puts onto its image: src/provision/build/artifact_image.py.
 _LABEL = "provision.pin.digest"
 _FORMAT = "{{.Repository}}:{{.Tag}} {{.ID}}"
 _UNNAMED = "<none>"

@@ -1,0 +1,289 @@
+"""Builds the artifact image of a Pin, once: what exists is found, two builds at once become one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import IO
+
+from provision.build.base_image import ensure_base
+from provision.build.diagnosis import build_error
+from provision.engine.docker_api import BuildOptions, Engine, EngineLostError, Image, names_registry
+from provision.engine.stream import BuildStream, StepRecord
+from provision.engine.tar_streams import pack
+from provision.errors import ProvisionError
+from provision.files import lock
+from provision.pin import PIN_LABEL, Pin
+from provision.progress import Note, Output, Progress, Step, silent
+
+DIGEST_LABEL = "provision.pin.digest"
+# The stage that all drivers of a kernel share: its layers stay in the engine for the next build.
+_SHARED_STAGE = "toolchain"
+
+
+@dataclass(frozen=True, slots=True)
+class BuildRequest:
+    """What to build.
+
+    Attributes:
+        pin: Names the result.
+        files: The build context: content by path, or the file that has it; ``Dockerfile`` among
+            them.
+        attach: Returns more of the context: files that may have to be downloaded. Called only if
+            something is built.
+        state: Folder for locks and logs.
+        build_args: Values that can't change the result: jobs, mirrors, proxies.
+        network: Network of the build containers; None: the engine's default.
+        rebuild: Build although the image exists.
+    """
+
+    pin: Pin
+    files: Mapping[str, bytes | Path]
+    state: Path
+    attach: Callable[[], Mapping[str, Path]] = dict
+    build_args: Mapping[str, str] = field(default_factory=dict)
+    network: str | None = None
+    rebuild: bool = False
+
+    @property
+    def log(self) -> Path:
+        """Where the whole output of the build goes."""
+        return self.state / "logs" / f"{self.pin.driver.name}-{self.pin.short_digest}.log"
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """An artifact image that exists now.
+
+    Attributes:
+        image: Its name.
+        image_id: The engine's id of it.
+        size: Bytes.
+        built: False if it existed before.
+        seconds: How long it took; 0.0 if it existed.
+        steps: How long each instruction took.
+        log: The build's output; None if it existed.
+        differing: Modules that are not those of the image that was replaced, a line each.
+    """
+
+    image: str
+    image_id: str
+    size: int
+    built: bool
+    seconds: float = 0.0
+    steps: tuple[StepRecord, ...] = ()
+    log: Path | None = None
+    differing: tuple[str, ...] = ()
+
+
+def find(engine: Engine, pin: Pin) -> Image | None:
+    """Return the artifact image of a Pin if the engine has it, whatever it is called there.
+
+    Only images with a name count: a name is given when everything is complete. One that has only
+    a registry's name was not made here.
+    """
+    image = engine.image(pin.image)
+    if image is not None and image.labels.get(DIGEST_LABEL) == pin.digest:
+        return image
+    others = engine.images_with_label(f"{DIGEST_LABEL}={pin.digest}")
+    return next((i for i in others if not all(map(names_registry, i.tags))), None)
+
+
+def build(engine: Engine, request: BuildRequest, *, progress: Progress = silent) -> Built:
+    """Build the image of a Pin, unless it exists.
+
+    Raises:
+        BuildError: An instruction of the Dockerfile failed; says why and names the log.
+        NotFoundError: The base image is missing.
+        ProvisionError: The engine failed or the result is not what the Pin says.
+    """
+    pin = request.pin
+    if not request.rebuild and (image := find(engine, pin)):
+        return _existing(engine, pin, image)
+
+    def waiting() -> None:
+        progress(Note(f"Another process is building {pin.image}; waiting for it"))
+
+    with lock(request.state / "locks" / f"{pin.digest.removeprefix('sha256:')}", on_wait=waiting):
+        if not request.rebuild and (image := find(engine, pin)):
+            return _existing(engine, pin, image)
+        return _build(engine, request, progress)
+
+
+def _existing(engine: Engine, pin: Pin, image: Image) -> Built:
+    if pin.image not in image.tags:
+        engine.tag(image.id, pin.image)
+    return Built(image=pin.image, image_id=image.id, size=image.size, built=False)
+
+
+def _build(engine: Engine, request: BuildRequest, progress: Progress) -> Built:
+    begun = time.monotonic()
+    request = replace(request, files={**request.files, **request.attach()})
+    base = ensure_base(engine, request.pin.base, progress=progress)
+    # By id, so that nobody can move the name between this check and the build.
+    args = {**request.build_args, "BASE_IMAGE": base.id}
+    stream = BuildStream()
+    request.log.parent.mkdir(parents=True, exist_ok=True)
+    with request.log.open("w", encoding="utf-8") as log:
+        _run(engine, request, BuildOptions(args, request.network), stream, log, progress)
+    image = _checked(engine, request, stream, base)
+    before = engine.image(request.pin.image)
+    engine.tag(image.id, request.pin.image)
+    _remove_replaced(engine, before, image)
+    remove_layers(engine, layers_of(stream.steps))
+    return Built(
+        image=request.pin.image,
+        image_id=image.id,
+        size=image.size,
+        built=True,
+        seconds=time.monotonic() - begun,
+        steps=tuple(stream.steps),
+        log=request.log,
+    )
+
+
+def _run(
+    engine: Engine,
+    request: BuildRequest,
+    options: BuildOptions,
+    stream: BuildStream,
+    log: IO[str],
+    progress: Progress,
+) -> None:
+    """Let the engine build, writing all that it says to the log.
+
+    Raises:
+        BuildError: An instruction failed.
+        EngineLostError: The engine went away.
+    """
+    with pack(request.files) as context:
+        for message in engine.build(context, options):
+            for event in stream.feed(message):
+                if isinstance(event, Step):
+                    log.write(f"Step {event.number}/{event.total}: {event.text}\n")
+                elif isinstance(event, Output):
+                    log.write(f"{event.text}\n")
+                progress(event)
+    stream.finish()
+    if stream.error is not None:
+        log.write(f"{stream.error}\n")
+        log.flush()
+        raise build_error(request.pin, stream, request.log)
+    if stream.image_id is None:
+        raise EngineLostError(
+            f"The engine at {engine.host} stopped in the middle of building {request.pin.image}.",
+            resolution="Look whether it runs (systemctl status docker), and run the command "
+            "again: it goes on after the last complete step.",
+            details=f"Whole output: {request.log}",
+        )
+
+
+def _checked(engine: Engine, request: BuildRequest, stream: BuildStream, base: Image) -> Image:
+    """Return the new image if it is what was asked for.
+
+    Raises:
+        ProvisionError: It was built on another base, or does not carry the Pin.
+    """
+    began_with = next((step.layer for step in stream.steps if _is_from(step)), None)
+    if began_with is not None and not base.id.removeprefix("sha256:").startswith(began_with):
+        raise ProvisionError(
+            f"The engine built on the image {began_with}, not on the base image that the Pin "
+            f"names ({request.pin.base.image}, {base.id[:19]}).",
+            resolution="The Dockerfile must begin with 'ARG BASE_IMAGE=…' and 'FROM "
+            "${BASE_IMAGE}': use this version's templates.",
+        )
+    image = engine.image(stream.image_id or "")
+    labels = image.labels if image else {}
+    if image is None or labels.get(DIGEST_LABEL) != request.pin.digest:
+        raise ProvisionError(
+            f"The new image carries the label {DIGEST_LABEL}={labels.get(DIGEST_LABEL)}, not the "
+            f"Pin's {request.pin.digest}.",
+            resolution="The Dockerfile must set that label: use this version's templates.",
+        )
+    if labels.get(PIN_LABEL) != request.pin.canonical_json():
+        raise ProvisionError(f"The label {PIN_LABEL} of the new image is not its Pin.")
+    return image
+
+
+def _remove_replaced(engine: Engine, before: Image | None, image: Image) -> None:
+    """Remove the image that had the name, unless it has another too or a container uses it."""
+    if before is not None and before.id != image.id and len(before.tags) == 1:
+        with suppress(ProvisionError):
+            engine.remove(before.id, with_parents=True)
+
+
+def _is_from(step: StepRecord) -> bool:
+    return step.instruction.upper().startswith("FROM ")
+
+
+def layers_of(steps: Iterable[StepRecord], *, shared: bool = False) -> list[str]:
+    """Return layers that a build left in the engine besides its artifact, the oldest first.
+
+    Args:
+        steps: The build's instructions, as they went.
+        shared: Which ones: those of the stage that all drivers of a kernel begin with; otherwise
+            those of the stages between it and the artifact, which hold the driver's source and
+            objects, often a gigabyte, and which no other build can use. After a failure they are
+            what the next try goes on with.
+    """
+    layers: list[str] = []
+    wanted = False
+    for step in steps:
+        if _is_from(step):
+            if step.instruction.lower() == "from scratch":
+                break
+            wanted = step.instruction.endswith(f" {_SHARED_STAGE}") is shared
+        elif wanted and step.layer:
+            layers.append(step.layer)
+    return layers
+
+
+def remove_layers(engine: Engine, layers: Sequence[str]) -> None:
+    """Remove layers that grew out of each other, the oldest first; those in use stay."""
+    for layer in reversed(layers):
+        try:
+            engine.remove(layer, with_parents=False)
+        except ProvisionError:
+            # Another build grew out of it: it is that build's now.
+            return
+
+
+def phases(built: Built) -> dict[str, float]:
+    """Return seconds by part of the work, and ``total``; empty for an image that existed.
+
+    ``packages``: installing and downloading packages. ``sources``: unpacking and patching.
+    ``modules``: the driver's own build command. ``collect``: what the artifact holds, and its
+    manifest. ``export``: the artifact image. ``engine``: what the engine does besides.
+    """
+    if not built.built:
+        return {}
+    seconds: dict[str, float] = {}
+    for part, step in _parts(built.steps):
+        seconds[part] = seconds.get(part, 0.0) + step.seconds
+    accounted = sum(seconds.values())
+    seconds["engine"] = seconds.get("engine", 0.0) + max(0.0, built.seconds - accounted)
+    return {**seconds, "total": built.seconds}
+
+
+def _parts(steps: Iterable[StepRecord]) -> Iterable[tuple[str, StepRecord]]:
+    after_jobs = artifact = False
+    for step in steps:
+        words = step.instruction.split()
+        artifact = artifact or words[:2] == ["FROM", "scratch"]
+        if artifact:
+            yield "export", step
+        elif words[0] != "RUN":
+            after_jobs = words[0] == "ARG" and words[1].startswith("JOBS")
+            yield "engine", step
+        elif after_jobs:
+            after_jobs = False
+            yield "modules", step
+        elif "apt-get" in words:
+            yield "packages", step
+        elif "/provision/collect.py" in words:
+            yield "collect", step
+        else:
+            yield "sources", step

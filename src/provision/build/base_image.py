@@ -1,0 +1,341 @@
+"""The base image of the build stages: found, pulled, or made from the distro's own archive."""
+
+from __future__ import annotations
+
+import platform
+import re
+import tarfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from pydantic import ValidationError
+
+from provision.documents import mistakes_of
+from provision.engine.docker_api import Engine, Image, Message, engine_architecture, split_reference
+from provision.engine.scratch import scratch
+from provision.engine.stream import transfer
+from provision.errors import NotFoundError, ProvisionError, UsageError
+from provision.pin import BasePin
+from provision.progress import Note, Output, Progress, silent
+from provision.run import stream
+
+# Where debootstrap has what it does for each release.
+_SCRIPTS = Path("/usr/share/debootstrap/scripts")
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+# Copies of the making machine's own, which the engine replaces in every container.
+_FOREIGN = ("etc/hostname", "etc/resolv.conf")
+# What apt and the installation left behind, of no use in a base image.
+_UNTIDY = ("var/cache/apt", "var/lib/apt/lists", "var/log", "tmp", "run")
+
+
+@dataclass(frozen=True, slots=True)
+class BaseRequest:
+    """Which base image is wanted.
+
+    Attributes:
+        distro: Id of the distro, such as ``debian``.
+        version: Its version, such as ``12``.
+        codename: Its codename, such as ``bookworm``.
+        architecture: As ``uname -m`` prints it.
+        reference: ``name:tag`` or ``name@digest`` that somebody chose; None: the distro's own.
+        can_be_made: Whether ``make_base`` knows the distro.
+        script: debootstrap's script for it; None: the one that has the codename.
+        is_published: Whether a registry may have it; what is only made here is not asked for there,
+            where anybody could give it a name.
+    """
+
+    distro: str
+    version: str
+    codename: str
+    architecture: str
+    reference: str | None = None
+    can_be_made: bool = True
+    script: str | None = None
+    is_published: bool = True
+
+    @property
+    def name(self) -> str:
+        """The reference to look for."""
+        return self.reference or f"{self.distro}:{self.codename}"
+
+
+def named_base(request: BaseRequest) -> BasePin | None:
+    """Return the base image of a request that names it by its digest; no engine is needed."""
+    name, digest = split_reference(request.name)
+    if "@" not in request.name or digest is None:
+        return None
+    return _pinned(request.name.split("@", 1)[0] or name, digest)
+
+
+def find_base(engine: Engine, request: BaseRequest, *, progress: Progress = silent) -> BasePin:
+    """Return the base image with its digest: named by it, or local, or pulled.
+
+    Raises:
+        NotFoundError: It is neither here nor in its registry.
+        ProvisionError: It is of another architecture.
+    """
+    named = named_base(request)
+    if named is not None:
+        return named
+    name, _tag = split_reference(request.name)
+    image = engine.image(request.name)
+    if image is None and request.is_published:
+        image = _pulled(engine, request, progress)
+    if image is None:
+        raise NotFoundError(
+            f"There is no base image '{request.name}', here or in its registry."
+            if request.is_published
+            else f"There is no base image '{request.name}' here.",
+            resolution=f"Run 'provision base {request.distro}:{request.version}', which makes one "
+            "from what the distro publishes, or name another with --base."
+            if request.can_be_made
+            else f"Pull it (docker pull {request.name}), or name another with --base or in"
+            f" /etc/provision/provision.toml: [distros.{request.distro}] base_images.",
+        )
+    _check_architecture(image, request)
+    return _base_pin(request.name, _digest(image, name))
+
+
+def ensure_base(engine: Engine, base: BasePin, *, progress: Progress = silent) -> Image:
+    """Return the very image that a Pin names, pulled by its digest if need be.
+
+    Raises:
+        NotFoundError: The engine can't get an image with that digest.
+    """
+    name, _tag = split_reference(base.image)
+    pinned = f"{name}@{base.digest}"
+    image = engine.image(base.digest) or engine.image(pinned)
+    if image is None:
+        progress(Note(f"Pulling the base image {pinned}"))
+        _drain(engine.pull(pinned), progress)
+        image = engine.image(pinned)
+    if image is None:
+        raise NotFoundError(
+            f"The base image that the Pin names, '{pinned}', is neither here nor in a registry.",
+            resolution="Resolve again, so that the Pin names the base image of this machine, or "
+            "name one with --base.",
+        )
+    return image
+
+
+def make_base(
+    engine: Engine,
+    request: BaseRequest,
+    *,
+    mirror: str,
+    state: Path,
+    keyring: Path | None = None,
+    progress: Progress = silent,
+) -> BasePin:
+    """Make a base image with debootstrap and give it the wanted name.
+
+    Args:
+        engine: Where it goes.
+        request: Which one.
+        mirror: Address of the distro's archive.
+        state: Folder for work in progress.
+        keyring: The keys that sign it; None: those that debootstrap knows.
+        progress: Told each of debootstrap's lines.
+
+    Raises:
+        NotFoundError: debootstrap is not installed.
+        UsageError: The machine is of another architecture.
+        ProvisionError: It failed.
+    """
+
+    def fill(tree: Path) -> None:
+        _debootstrap(tree, request, mirror=mirror, keyring=keyring, progress=progress)
+
+    return make_image(
+        engine,
+        request,
+        state=state,
+        maker=f"debootstrap --variant=minbase from {mirror}",
+        fill=fill,
+        untidy=_UNTIDY,
+        progress=progress,
+    )
+
+
+def make_image(
+    engine: Engine,
+    request: BaseRequest,
+    *,
+    state: Path,
+    maker: str,
+    fill: Callable[[Path], None],
+    untidy: Iterable[str],
+    progress: Progress = silent,
+) -> BasePin:
+    """Make a root file system and import it as a base image with the wanted name.
+
+    Args:
+        engine: Where it goes.
+        request: Which one.
+        state: Folder for work in progress.
+        maker: What makes it, and from where, for messages.
+        fill: Fills a folder, which is not there yet; beside it there is room for more.
+        untidy: Folders in there whose files are of no use in a base image.
+        progress: Told what goes on.
+
+    Raises:
+        UsageError: The machine is of another architecture.
+        ProvisionError: It failed.
+    """
+    if request.architecture != platform.machine():
+        raise UsageError(
+            f"A base image for {request.architecture} can't be made on {platform.machine()}.",
+            resolution="Make it on such a machine, or pull one and name it with --base.",
+        )
+    before = engine.image(request.name)
+    # Not in /tmp, which may forbid programs and device nodes.
+    with scratch(state, "base", progress=progress) as folder:
+        made = engine.image(request.name)
+        if made is not None and (before is None or made.id != before.id):
+            # By the process that this one waited for.
+            return _base_pin(request.name, made.id)
+        tree = folder / "root"
+        progress(Note(f"Making {request.name} with {maker}"))
+        fill(tree)
+        for foreign in _FOREIGN:
+            (tree / foreign).unlink(missing_ok=True)
+        for name in untidy:
+            _empty(tree / name)
+        progress(Note(f"Importing {request.name}"))
+        # Without the address, which may hold a password.
+        return image_of_tree(engine, tree, request, maker.partition(" from ")[0])
+
+
+def image_of_tree(engine: Engine, tree: Path, request: BaseRequest, maker: str) -> BasePin:
+    """Import a root file system; beside it there has to be room for it once more.
+
+    Args:
+        engine: Where the image is wanted.
+        tree: The root file system.
+        request: What the image is called.
+        maker: What made it, for the image's description.
+
+    Raises:
+        ProvisionError: It can't be packed, or the engine failed.
+    """
+    with _packed(tree, tree.parent) as tar:
+        engine.import_tree(tar, request.name, _changes(request, maker))
+    image = engine.image(request.name)
+    if image is None:
+        raise ProvisionError(f"The engine at {engine.host} took '{request.name}' and lacks it.")
+    return _base_pin(request.name, image.id)
+
+
+def _pinned(name: str, digest: str) -> BasePin:
+    if not _DIGEST.fullmatch(digest):
+        raise UsageError(
+            f"'{digest}' is no digest of an image.",
+            resolution="Give it as NAME@sha256: and 64 hexadecimal digits.",
+        )
+    return _base_pin(name, digest)
+
+
+def _base_pin(name: str, digest: str) -> BasePin:
+    try:
+        return BasePin(image=name, digest=digest)
+    except ValidationError as error:
+        raise UsageError(
+            f"'{name}' ({digest}) is no name of a base image.",
+            resolution="Give it as NAME:TAG or NAME@sha256:…, in lower case.",
+            details="\n".join(map(str, mistakes_of(error))),
+        ) from error
+
+
+def _digest(image: Image, name: str) -> str:
+    """Return the registry's digest of the image, or its own id where it has none."""
+    of_registry = [d.split("@", 1)[1] for d in image.digests if d.split("@", 1)[0] == name]
+    return sorted(of_registry)[0] if of_registry else image.id
+
+
+def _pulled(engine: Engine, request: BaseRequest, progress: Progress) -> Image | None:
+    progress(Note(f"Pulling the base image {request.name}"))
+    architecture = engine_architecture(request.architecture)
+    _drain(engine.pull(request.name, platform=f"linux/{architecture}"), progress)
+    return engine.image(request.name)
+
+
+def _drain(messages: Iterator[Message], progress: Progress) -> None:
+    """Follow a pull; that it failed shows in the image's absence, why in a note."""
+    try:
+        for message in messages:
+            if "error" in message:
+                progress(Note(f"Not pulled: {message['error']}"))
+            for event in transfer(message):
+                progress(event)
+    except ProvisionError as error:
+        progress(Note(f"Not pulled: {error.details or error.message}"))
+
+
+def _check_architecture(image: Image, request: BaseRequest) -> None:
+    wanted = engine_architecture(request.architecture)
+    if image.architecture != wanted:
+        raise ProvisionError(
+            f"The base image '{request.name}' is for {image.architecture}, not {wanted}.",
+            resolution=f"Pull the right one: docker pull --platform linux/{wanted} {request.name}",
+        )
+
+
+def _debootstrap(
+    tree: Path, request: BaseRequest, *, mirror: str, keyring: Path | None, progress: Progress
+) -> None:
+    stream(
+        [
+            "debootstrap",
+            "--variant=minbase",
+            "--force-check-gpg",
+            *([f"--keyring={keyring}"] if keyring else []),
+            # apt in the image can't read an https mirror without.
+            *(["--include=ca-certificates"] if mirror.startswith("https:") else []),
+            request.codename,
+            tree,
+            mirror,
+            *([_SCRIPTS / request.script] if request.script else []),
+        ],
+        why="make a base image",
+        on_line=lambda line: progress(Output(line)),
+    )
+
+
+def _empty(folder: Path) -> None:
+    """Remove the files in a folder and keep its folders: programs expect those."""
+    if folder.is_symlink():
+        return
+    for path in folder.rglob("*"):
+        if path.is_symlink() or not path.is_dir():
+            path.unlink()
+
+
+@contextmanager
+def _packed(tree: Path, folder: Path) -> Iterator[IO[bytes]]:
+    path = folder / "root.tar"
+    try:
+        with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as archive:
+            archive.add(tree, arcname=".", filter=_plain)
+    except (tarfile.TarError, ValueError) as error:
+        raise ProvisionError(f"'{tree}' could not be packed: {error}.") from error
+    with path.open("rb") as tar:
+        yield tar
+
+
+def _plain(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Drop user names: the numbers are the image's own, the names this machine's."""
+    entry.uname = entry.gname = ""
+    return entry
+
+
+def _changes(request: BaseRequest, maker: str) -> list[str]:
+    """Return what makes the imported tree an image like the distro's own."""
+    return [
+        "ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        'CMD ["bash"]',
+        f'LABEL org.opencontainers.image.title="{request.distro} {request.version}"',
+        f'LABEL org.opencontainers.image.description="Made by {maker}"',
+    ]

@@ -1,0 +1,122 @@
+"""What of a Pin's packages a Dockerfile and its context are given."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from provision.distros import family_of, release_of
+from provision.distros.header_rules import fill
+from provision.errors import NotFoundError, ProvisionError
+from provision.pin import DistroPin, Pin, RunfileSource
+from provision.sources.repack import FILES, LAYER
+
+# What only the images of apt's family have the programs for.
+_APT_ONLY = frozenset({"deb", "git"})
+# Paths in the build context: user space as a layer, and the list of what is in it.
+_LAYER = "userspace.tar"
+_LISTED = "userspace.json"
+_MAJOR = re.compile(r"^(?:[0-9]+:)?([0-9]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Toolchain:
+    """Where headers and compiler are in the build container.
+
+    Attributes:
+        build: The kernel's build folder; None: it is in a kernel tree.
+        source: The kernel's source folder; None: it is in a kernel tree.
+        command: ``gcc`` or ``clang``.
+        major: The compiler's major version.
+        path: Folder of its programs, where that is not on the usual search path.
+    """
+
+    build: str | None
+    source: str | None
+    command: str
+    major: str
+    path: str | None
+
+
+def toolchain_of(pin: Pin) -> Toolchain | None:
+    """Return where headers and compiler of a Pin are; None: its compiler is no package.
+
+    Raises:
+        NotFoundError: The Pin is of another distro or kernel than the data know.
+        ProvisionError: Its compiler has no version.
+    """
+    compiler = pin.compiler
+    if compiler is None and pin.tree is not None:
+        return None
+    match = _MAJOR.match(compiler.version) if compiler else None
+    if compiler is None or match is None:
+        raise ProvisionError(f"The Pin names no version of a compiler: {compiler}.")
+    distro, _release = release_of(installed_from(pin) or pin.distro)
+    build, source = None, None
+    if pin.tree is None:
+        query = family_of(distro).headers(distro, pin.kernel.release, pin.kernel.architecture)
+        build, source = query.build, query.source
+    values = {"major": match[1]}
+    for rule in distro.compilers:
+        if fill(rule.package, values) == compiler.name:
+            path = rule.path and fill(rule.path, values)
+            return Toolchain(build, source, rule.command, match[1], path)
+    raise NotFoundError(
+        f"The Pin's compiler, {compiler.name}, is none of {distro.name}.",
+        resolution="Resolve again.",
+    )
+
+
+def installed_from(pin: Pin) -> DistroPin | None:
+    """Return the distro whose packages are installed; None: the base image has everything."""
+    return pin.distro if pin.tree is None else pin.tree.toolchain
+
+
+def closure_files(pin: Pin) -> dict[str, str]:
+    """Return the large files of a build context: sha256 by relative path.
+
+    A git repository is none: its commit is fetched in the build.
+
+    Raises:
+        NotFoundError: The family's template has no steps for the kind of a source.
+    """
+    distro = installed_from(pin)
+    # A base image that has everything takes no packages, and fetches commits as apt's images do.
+    family = release_of(distro)[0].family if distro else "apt"
+    files = {
+        f"packages/{package.location.rpartition('/')[2]}": package.sha256 for package in pin.closure
+    }
+    for source in pin.sources:
+        if family != "apt" and source.kind in _APT_ONLY:
+            raise NotFoundError(
+                f"The source of '{pin.driver.name}' can't be built for {pin.distro.id} yet: it"
+                f" is of the kind '{source.kind}'.",
+                resolution="Take a driver whose source is an archive.",
+            )
+        if source.file is not None and not isinstance(source, RunfileSource):
+            files[f"sources/{source.file}"] = source.file
+    return files
+
+
+def runfile_parts(pin: Pin, directory: str) -> dict[str, str]:
+    """Return the files of a build context that are made from a .run: which part, by path.
+
+    Args:
+        pin: What is built.
+        directory: Where the modules are built, in the unpacked source.
+    """
+    files = {}
+    for source in pin.sources:
+        if isinstance(source, RunfileSource):
+            files[f"sources/{source.sha256}"] = directory.partition("/")[0]
+            files[_LAYER] = LAYER
+            files[_LISTED] = FILES
+    return files
+
+
+def closure_sums(pin: Pin) -> dict[str, bytes]:
+    """Return the list of checksums that the build container checks the packages with."""
+    lines = [
+        f"{package.sha256}  {package.location.rpartition('/')[2]}\n" for package in pin.closure
+    ]
+    return {"closure.sha256": "".join(sorted(lines)).encode()}

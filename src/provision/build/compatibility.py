@@ -1,0 +1,191 @@
+"""What is asked for, and which versions and kernels of a driver go together."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from provision.catalogue import Recipe, RecipeSource, Variant, version_matches
+from provision.distros import source_names
+from provision.distros.debian import ArchiveIndex
+from provision.distros.debian.distro_archive import packaged_kernels
+from provision.distros.kernel_tree.tree_family import Toolchain
+from provision.errors import NotFoundError
+from provision.manifest import HostNeeds
+from provision.pin import DistroPin, TreePin
+from provision.sources import Market, kind_of, offers
+
+
+def recipe_digest(recipe: Recipe, variant: Variant[RecipeSource]) -> str:
+    """Return the sha256 of the parts of a recipe that reach the artifact of a variant.
+
+    What is left out has its own place in the Pin (source, patches, packages) or no effect on the
+    modules and files: the summary, the known kernels, the other flavours and sources.
+    """
+    parts: dict[str, Any] = {
+        "build": variant.build.model_dump(mode="json", exclude={"package"}),
+        "licences": list(variant.licences),
+        "package": variant.package,
+        "files": [file.model_dump(mode="json", by_alias=True) for file in variant.files],
+        "container": variant.container.model_dump(mode="json", exclude_none=True),
+    }
+    # Said only where there is something to say: the Pins of drivers without it stay as they were.
+    if recipe.host != HostNeeds():
+        parts["host"] = recipe.host.model_dump(mode="json")
+    text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A driver for a kernel. The distro and its architecture are those of the index.
+
+    Attributes:
+        kernel: The kernel's release, as ``uname -r`` prints it.
+        architecture: The kernel's architecture, as ``uname -m`` prints it.
+        version: The driver's version, or a branch of it (``535``, ``0.12``), which stands for its
+            newest version that fits the kernel, or a kind of branch (``lts``); None: the newest of
+            all that fits.
+        branches: The branches that are of the kind that ``version`` names, in the order of
+            preference; None: it names none.
+        published: Versions whose files the vendor has, for sources that take any version.
+        flavour: One of the recipe's flavours; None: its default.
+        prefer: A version to stay with, as long as it is offered, asked for and fits the kernel.
+        force: Whether to go on where the recipe doesn't know the kernel.
+    """
+
+    kernel: str
+    architecture: str
+    version: str | None = None
+    branches: tuple[str, ...] | None = None
+    published: tuple[str, ...] = ()
+    flavour: str | None = None
+    prefer: str | None = None
+    force: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTree:
+    """A kernel tree in place of packages with headers.
+
+    Attributes:
+        pin: What the Pin says of it.
+        distro: The distro that the kernel comes from.
+        toolchain: What compiles in it.
+    """
+
+    pin: TreePin
+    distro: DistroPin
+    toolchain: Toolchain
+
+
+def suitable_versions(
+    recipe: Recipe, offered: Sequence[str], request: Request
+) -> tuple[list[str], list[str]]:
+    """Return the offered versions that a request accepts, the best first.
+
+    Args:
+        recipe: The driver's recipe.
+        offered: The versions that can be built, the newest first.
+        request: What is wanted.
+
+    Returns:
+        All of them, and those of them that are known to build on the kernel.
+    """
+    wish = request.version
+    if wish is None:
+        found = list(offered)
+    elif request.branches is not None:
+        found = [v for branch in request.branches for v in offered if _is_of(v, branch)]
+    else:
+        found = [wish] if wish in offered else [v for v in offered if _is_of(v, wish)]
+    if found == [wish]:
+        # Who names a version gets it; whether it fits is asked afterwards.
+        return found, found
+    return found, [v for v in found if recipe.builds_on(version=v, kernel_release=request.kernel)]
+
+
+def _is_of(version: str, branch: str) -> bool:
+    """Whether a version belongs to a branch: ``535.261.03`` to ``535`` and to ``535.261``."""
+    return version == branch or version.startswith(f"{branch}.")
+
+
+def buildable_kernels(
+    recipe: Recipe, version: str, index: ArchiveIndex, *, like: str | None = None
+) -> list[str]:
+    """Return the packaged kernels that a driver version is known to build on, newest first."""
+    return [
+        kernel
+        for kernel in packaged_kernels(index, like=like)
+        if recipe.builds_on(version=version, kernel_release=kernel)
+    ]
+
+
+def newest_kernel(recipe: Recipe, index: ArchiveIndex, *, flavour: str | None = None) -> str:
+    """Return the newest packaged kernel that a driver is known to build on, in any version.
+
+    Raises:
+        NotFoundError: There is none.
+    """
+    distro = index.distro
+    market = Market(f"{distro.id} {distro.version}", source_names(distro), index)
+    found = offers(recipe, flavour or recipe.default_flavour, market)
+    versions = [offer.version for offer in found]
+    for kernel in packaged_kernels(index):
+        if any(recipe.builds_on(version=v, kernel_release=kernel) for v in versions):
+            return kernel
+    raise NotFoundError(
+        f"'{recipe.name}' is not known to build on any kernel that is packaged for"
+        f" {market.distro}.",
+        resolution="Add the kernels that it builds on to [[kernels]] of its driver.toml.",
+        details="\n".join(
+            [f"versions: {', '.join(versions) or 'none'}", *known_ranges(recipe, None)]
+        ),
+    )
+
+
+def elsewhere(recipe: Recipe, flavour: str, version: str, market: Market) -> str | None:
+    """Return where else a version or branch is offered, or was looked for, a line each."""
+    lines = [
+        f"the flavour '{other}' has it for {market.distro} (--flavour)"
+        for other in recipe.flavours
+        if other != flavour
+        and any(_is_of(offer.version, version) for offer in offers(recipe, other, market))
+    ]
+    for variant in recipe.variants(None, flavour):
+        source = variant.source
+        listed = kind_of(source).versions(variant, None)
+        if not source.fits(market.names) and any(_is_of(one, version) for one in listed):
+            served = ", ".join(source.distros)
+            lines.append(f"the source '{variant.label}' has it, for {served} only")
+    places = looked_in(recipe, flavour, market)
+    return "\n".join([*lines, *([places] if places else [])]) or None
+
+
+def known_ranges(recipe: Recipe, version: str | None) -> list[str]:
+    """Return what a recipe says about kernels, a line each; of one version only, or of all."""
+    return [
+        f"{row.versions or 'any version'}: kernels {row.kernels}"
+        for row in recipe.kernels
+        if version is None or version_matches(version, row.versions)
+    ]
+
+
+def choices(wanted: str, there: Iterable[str], *, also: Iterable[str] = ()) -> str:
+    """Say what there is, and which of that may have been meant."""
+    names = list(there)
+    close = difflib.get_close_matches(wanted, [*names, *also], n=1, cutoff=0.5)
+    guess = f"Did you mean '{close[0]}'? " if close else ""
+    return f"{guess}There are {', '.join(names) or 'none'}."
+
+
+def looked_in(recipe: Recipe, flavour: str, market: Market) -> str | None:
+    """Return the archive's places, if a source of the flavour is packages in there."""
+    variants = recipe.variants(market.names, flavour)
+    if market.index is None or not any(variant.source.is_packaged for variant in variants):
+        return None
+    return "\n".join(["looked in:", *(f"  {place}" for place in market.index.places)])

@@ -1,0 +1,162 @@
+"""Flatcar's developer container as an image: a packed disk, whose root file system is imported.
+
+Nothing is mounted, and no loop device is needed: the partition is cut out of the disk while it is
+unpacked, and debugfs copies its files.
+"""
+
+from __future__ import annotations
+
+import bz2
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from provision.build.base_image import BaseRequest, image_of_tree
+from provision.engine.docker_api import Engine
+from provision.engine.scratch import scratch
+from provision.errors import ProvisionError
+from provision.pin import BasePin
+from provision.progress import Note, Progress, silent
+from provision.run import run
+
+# https://uefi.org/specs/UEFI/2.10/05_GUID_Partition_Table_Format.html
+_SECTOR = 512
+_HEADER = struct.Struct("<8s4I4Q16sQ3I")
+_MAGIC = b"EFI PART"
+_ENTRY = struct.Struct("<16s16sQQQ72s")
+# The head and the header come before any table.
+_FIRST_TABLE = 2
+_MAX_ENTRIES = 1024
+_ROOT = "ROOT"
+# The magic number of ext2 to ext4, counted from the partition's begin.
+# Source: https://docs.kernel.org/filesystems/ext4/super.html
+_EXT_AT, _EXT = 0x438, b"\x53\xef"
+_CHUNK = 1 << 20
+_COPY_SECONDS = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A partition of a disk: its name, and where it lies, in bytes."""
+
+    name: str
+    offset: int
+    size: int
+
+
+def partitions(disk: IO[bytes]) -> list[Partition]:
+    """Return the partitions in a disk's GPT; the stream is read up to the table's end.
+
+    Raises:
+        ProvisionError: It has none.
+    """
+    head = disk.read(_FIRST_TABLE * _SECTOR)
+    if len(head) < _FIRST_TABLE * _SECTOR or head[_SECTOR : _SECTOR + 8] != _MAGIC:
+        raise ProvisionError("The developer container is no disk with a GPT.")
+    fields = _HEADER.unpack_from(head, _SECTOR)
+    table, count, size = fields[10], fields[11], fields[12]
+    if table < _FIRST_TABLE or count > _MAX_ENTRIES or size < _ENTRY.size:
+        raise ProvisionError("The partition table of the developer container makes no sense.")
+    _skip(disk, (table - _FIRST_TABLE) * _SECTOR)
+    found = []
+    for _ in range(count):
+        entry = disk.read(size)
+        if len(entry) < size:
+            raise ProvisionError("The developer container ends within its partition table.")
+        kind, _guid, first, last, _flags, name = _ENTRY.unpack_from(entry)
+        if any(kind):
+            text = name.decode("utf-16-le", "replace").rstrip("\0")
+            found.append(Partition(text, first * _SECTOR, (last - first + 1) * _SECTOR))
+    return found
+
+
+def root_partition(found: Iterable[Partition]) -> Partition:
+    """Return the partition with the container's root: the one of that name, else the largest.
+
+    Raises:
+        ProvisionError: There is no partition.
+    """
+    by_size = sorted(found, key=lambda partition: partition.size)
+    if not by_size:
+        raise ProvisionError("The developer container has no partition.")
+    named = [partition for partition in by_size if partition.name == _ROOT]
+    return (named or by_size)[-1]
+
+
+def make_developer_image(
+    engine: Engine,
+    request: BaseRequest,
+    *,
+    packed: Path,
+    state: Path,
+    progress: Progress = silent,
+) -> BasePin:
+    """Make an image of a developer container.
+
+    Args:
+        engine: Where the image is wanted.
+        request: What it is called.
+        packed: ``flatcar_developer_container.bin.bz2``, whose signature was good.
+        state: Folder for work in progress; some 6 GB.
+        progress: Told what goes on.
+
+    Raises:
+        NotFoundError: debugfs is not installed.
+        ProvisionError: The file is not what it should be.
+    """
+    with scratch(state, "developer", progress=progress) as folder:
+        progress(Note(f"Unpacking {packed.name}"))
+        disk, tree = folder / "root.img", folder / "root"
+        with bz2.open(packed) as stream:
+            _cut(stream, disk)
+        tree.mkdir()
+        progress(Note("Copying the files of the developer container"))
+        done = run(
+            ["debugfs", "-R", f"rdump / {tree}", disk],
+            why="read the developer container's file system",
+            timeout=_COPY_SECONDS,
+        )
+        disk.unlink()
+        if not (tree / "usr").is_dir():
+            raise ProvisionError(
+                "The file system of the developer container could not be read.",
+                resolution="It may be damaged: remove it from provision's cache and try again.",
+                details=done.stderr.strip() or None,
+            )
+        progress(Note(f"Importing {request.name}"))
+        return image_of_tree(engine, tree, request, "Flatcar's developer container")
+
+
+def _cut(disk: IO[bytes], target: Path) -> None:
+    """Copy the root partition; blocks of zeros become holes."""
+    found = partitions(disk)
+    wanted = root_partition(found)
+    _skip(disk, wanted.offset - disk.tell())
+    with target.open("wb") as stream:
+        left = wanted.size
+        while left and (block := disk.read(min(_CHUNK, left))):
+            left -= len(block)
+            if any(block):
+                stream.write(block)
+            else:
+                stream.seek(len(block), 1)
+        stream.truncate(wanted.size)
+    with target.open("rb") as stream:
+        stream.seek(_EXT_AT)
+        magic = stream.read(len(_EXT))
+    if left or magic != _EXT:
+        raise ProvisionError(
+            f"The partition '{wanted.name}' of the developer container is no whole ext4 file"
+            " system.",
+            resolution="Report it with the version of Flatcar: another layout is not known.",
+        )
+
+
+def _skip(disk: IO[bytes], count: int) -> None:
+    """Read over bytes of a stream that is unpacked as it is read."""
+    if count < 0:
+        raise ProvisionError("The partitions of the developer container overlap their table.")
+    while count and (block := disk.read(min(_CHUNK, count))):
+        count -= len(block)

@@ -1,0 +1,261 @@
+"""Pin and recipe to build context. Pure: the same inputs give the same bytes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from provision.build.closure import (
+    closure_files,
+    closure_sums,
+    installed_from,
+    runfile_parts,
+    toolchain_of,
+)
+from provision.build.templates import Templates, fill_template, one_line, shell_command
+from provision.catalogue import Recipe, RecipeSource, Variant
+from provision.distros import source_names
+from provision.errors import NotFoundError, ProvisionError
+from provision.files import write_atomic
+from provision.pin import PackagePin, Pin, RunfileSource, TreePin
+from provision.sources import scripts_of, unpacking
+
+# Where the build has the driver's unpacked source.
+SOURCE = "/source"
+# GNU triplets as Debian uses them: https://wiki.debian.org/Multiarch/Tuples
+_MULTIARCH = {
+    "x86_64": "x86_64-linux-gnu",
+    "aarch64": "aarch64-linux-gnu",
+    "ppc64le": "powerpc64le-linux-gnu",
+    "s390x": "s390x-linux-gnu",
+    "riscv64": "riscv64-linux-gnu",
+}
+# The kernel's own names: folders under arch/, and x86_64, which its Makefile takes for x86.
+_MAKE_ARCH = {
+    "x86_64": "x86_64",
+    "aarch64": "arm64",
+    "ppc64le": "powerpc",
+    "s390x": "s390",
+    "riscv64": "riscv",
+}
+_JOBS = "{jobs}"
+
+
+@dataclass(frozen=True, slots=True)
+class RenderedContext:
+    """A build context.
+
+    Attributes:
+        files: Contents by relative path, sorted. All are plain files of mode 0644: the Dockerfile
+            names the interpreter of those that run.
+        downloads: Files that are too large to be rendered: sha256 by relative path.
+        parts: Files that are made from a .run: which part of it, by relative path.
+    """
+
+    files: Mapping[str, bytes]
+    downloads: Mapping[str, str] = field(default_factory=dict)
+    parts: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def dockerfile(self) -> str:
+        """The Dockerfile's text."""
+        return self.files["Dockerfile"].decode()
+
+    def write(self, directory: Path) -> None:
+        """Write the rendered files below a folder; files of other names there are left alone.
+
+        Raises:
+            OSError: The folder can't be written.
+        """
+        for name, content in self.files.items():
+            write_atomic(directory / name, content)
+
+
+def placeholders(pin: Pin) -> dict[str, str]:
+    """Return the values of a recipe's placeholders, except ``jobs``, which the build call sets."""
+    modules = f"/lib/modules/{pin.kernel.release}"
+    return {
+        "arch": _MAKE_ARCH[pin.kernel.architecture],
+        "kernel": pin.kernel.release,
+        "kernel_build": f"{modules}/build",
+        "kernel_source": f"{modules}/source",
+        "machine": pin.kernel.architecture,
+        "multiarch": _MULTIARCH[pin.kernel.architecture],
+        "source": SOURCE,
+        "version": pin.driver.version,
+    }
+
+
+def fill(text: str, values: dict[str, str]) -> str:
+    """Put values in place of ``{name}``; other braces stay as they are."""
+    for name, value in values.items():
+        text = text.replace(f"{{{name}}}", value)
+    return text
+
+
+def build_plan(pin: Pin, recipe: Recipe, variant: Variant[RecipeSource]) -> bytes:
+    """Return the content of ``build.json``: the same inputs give the same bytes."""
+    values = placeholders(pin)
+    directory = fill(variant.build.directory, values)
+    plan: dict[str, Any] = {
+        "schema": 1,
+        "pin": pin.model_dump(mode="json", by_alias=True),
+        "pin_digest": pin.digest,
+        "kernel": pin.kernel.release,
+        "licences": [one_line(licence) for licence in variant.licences],
+        "directory": directory,
+        "modules": [fill(module, values) for module in variant.build.modules],
+        "files": [
+            {
+                "kind": file.kind,
+                "from": fill(file.source, values),
+                "to": fill(file.to, values),
+                "links": [fill(link, values) for link in file.links],
+                "features": list(file.features),
+            }
+            for file in variant.files
+        ],
+        "container": variant.container.model_dump(mode="json", exclude_none=True),
+        "host": recipe.host.model_dump(mode="json"),
+    }
+    return (json.dumps(plan, sort_keys=True, indent=1) + "\n").encode()
+
+
+def tree_plan(tree: TreePin, kernel: str, compiler: PackagePin | None) -> bytes:
+    """Return the content of ``tree.json``: what prepares the kernel's tree in the container."""
+    cc = compiler.name if compiler else "clang" if tree.llvm else "gcc"
+    plan = {"kernel": kernel, "kind": tree.kind, "cc": cc}
+    return (json.dumps(plan, sort_keys=True, indent=1) + "\n").encode()
+
+
+def render(
+    pin: Pin,
+    recipe: Recipe,
+    *,
+    templates: Templates,
+    patches: Mapping[str, bytes],
+) -> RenderedContext:
+    """Render the build context of a Pin.
+
+    Args:
+        pin: What is built.
+        recipe: The driver's recipe, as it was when the Pin was made.
+        templates: Of the Pin's distro, as they were when the Pin was made.
+        patches: Contents of the Pin's patches, by file name.
+
+    Raises:
+        ProvisionError: The recipe, the templates or a patch is not what the Pin was made from.
+        UsageError: A value of the recipe can't go into a Dockerfile.
+    """
+    _check(pin, recipe, templates, patches)
+    variant = _variant(pin, recipe)
+    text = _dockerfile(pin, variant, templates)
+    contents = {"Dockerfile": text.encode(), "build.json": build_plan(pin, recipe, variant)}
+    contents |= templates.helpers_of(scripts_of(variant))
+    contents |= {f"patches/{patch.name}": patches[patch.name] for patch in pin.patches}
+    if pin.tree is not None:
+        contents["kernel/tree.json"] = tree_plan(pin.tree, pin.kernel.release, pin.compiler)
+    contents |= closure_sums(pin)
+    directory = fill(variant.build.directory, placeholders(pin))
+    return RenderedContext(
+        {name: contents[name] for name in sorted(contents)},
+        closure_files(pin),
+        runfile_parts(pin, directory),
+    )
+
+
+def _check(pin: Pin, recipe: Recipe, templates: Templates, patches: Mapping[str, bytes]) -> None:
+    if recipe.name != pin.driver.name:
+        raise ProvisionError(
+            f"The recipe is that of '{recipe.name}', the Pin is for '{pin.driver.name}'"
+        )
+    if templates.digest != pin.template:
+        raise _changed("templates are")
+    for patch in pin.patches:
+        content = patches.get(patch.name)
+        if content is None or hashlib.sha256(content).hexdigest() != patch.sha256:
+            raise _changed(f"patch '{patch.name}' is")
+
+
+def _changed(what: str) -> ProvisionError:
+    return ProvisionError(
+        f"The {what} not what the Pin was made from",
+        resolution="Run 'provision resolve' again: the new Pin names a new image.",
+    )
+
+
+def variant_of(pin: Pin, recipe: Recipe) -> Variant[RecipeSource] | None:
+    """Return what a Pin's modules are built from; None: the recipe has nothing that fits."""
+    names = source_names(installed_from(pin) or pin.distro)
+    return recipe.variant(names, pin.driver.flavour, pin.driver.version)
+
+
+def _variant(pin: Pin, recipe: Recipe) -> Variant[RecipeSource]:
+    variant = variant_of(pin, recipe)
+    if variant is not None:
+        return variant
+    driver = pin.driver
+    if driver.flavour not in recipe.flavours:
+        raise NotFoundError(
+            f"The driver '{recipe.name}' has no flavour '{driver.flavour}'",
+            resolution=f"Its flavours: {', '.join(sorted(recipe.flavours))}.",
+        )
+    raise _changed(f"sources for {pin.distro.id} and the version {driver.version} are")
+
+
+def _dockerfile(pin: Pin, variant: Variant[RecipeSource], templates: Templates) -> str:
+    before, after = unpacking(variant, pin.sources)
+    values: dict[str, object] = {
+        "pin": pin,
+        "toolchain": toolchain_of(pin),
+        "parts": {
+            "are_files": any(source.file for source in pin.sources),
+            "have_layer": any(isinstance(source, RunfileSource) for source in pin.sources),
+            "before": before,
+            "after": after,
+        },
+        "build": _build(pin, variant),
+        "labels": _labels(pin, variant),
+    }
+    return fill_template(templates.dockerfile, templates.sources, values)
+
+
+def _build(pin: Pin, variant: Variant[RecipeSource]) -> dict[str, object]:
+    values = placeholders(pin)
+    build = variant.build
+    directory = fill(build.directory, values)
+    command = [fill(word, values) for word in build.command]
+    return {
+        "archive": None if build.archive is None else fill(build.archive, values),
+        "directory": "/source" if directory == "." else f"/source/{directory}",
+        "command": shell_command(command, {_JOBS: "JOBS"}),
+        "scripts": scripts_of(variant),
+    }
+
+
+def _labels(pin: Pin, variant: Variant[RecipeSource]) -> dict[str, str]:
+    # Nothing that is not of the Pin: one Pin gives the same bytes, whatever a summary says now.
+    labels = {
+        "title": f"{pin.driver.name} {pin.driver.version} ({pin.driver.flavour})"
+        f" for Linux {pin.kernel.release}",
+        "version": pin.driver.version,
+        "licenses": _licence_expression(variant.licences),
+        "base.name": pin.base.image,
+        "base.digest": pin.base.digest,
+    }
+    return {f"org.opencontainers.image.{key}": value for key, value in labels.items()} | {
+        "provision.pin": pin.canonical_json(),
+        "provision.pin.digest": pin.digest,
+    }
+
+
+def _licence_expression(licences: tuple[str, ...]) -> str:
+    """Join SPDX expressions: https://spdx.github.io/spdx-spec/v2.3/SPDX-license-expressions/."""
+    return " AND ".join(
+        f"({text})" if " OR " in text and len(licences) > 1 else text
+        for text in map(one_line, licences)
+    )

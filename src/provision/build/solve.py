@@ -1,0 +1,334 @@
+"""Has the distro's own solver decide what a build installs, in a container of the base image.
+
+Two rounds: the headers of the kernel, whose configuration names the compiler; then these, the
+compiler and the tools together. A kernel tree has no packages of headers and takes only the second
+round. All files come out of the container into the package store, checked
+by the distro's keys in there and by their sha256 here.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+
+from provision.build.base_image import ensure_base
+from provision.build.package_store import Closure, PackageStore, closure_key
+from provision.build.solve_request import SolveRequest, find_archived
+from provision.distros import WORK, Package, Script, Spec, family_of
+from provision.distros.header_rules import cc_version_text
+from provision.distros.rpm_based.dnf import keys_script
+from provision.distros.rpm_based.rpm_keys import parse_keys
+from provision.distros.rpm_based.solver_messages import HeadersGoneError
+from provision.documents import refusing
+from provision.engine.containers import Container, ContainerRequest
+from provision.engine.docker_api import Engine, engine_architecture
+from provision.errors import NotFoundError, ProvisionError
+from provision.pin import PackagePin, is_address
+from provision.progress import Note, Output, Progress, silent
+
+_PROXIES = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
+# Some minutes on a slow network; a mirror that hangs is given up earlier by the package manager.
+_LIMIT_S = 3600.0
+_VERSION = '. /etc/os-release && echo "$VERSION_ID"'
+_MAJOR = re.compile(r"^(?:[0-9]+:)?([0-9]+)")
+
+
+def solve(
+    engine: Callable[[], Engine],
+    request: SolveRequest,
+    store: PackageStore,
+    *,
+    update: bool = False,
+    progress: Progress = silent,
+) -> Closure:
+    """Return the closure of a request: the kept one, or one that is solved for now.
+
+    Args:
+        engine: Connects to the engine that has the base image; not called where the closure is
+            kept.
+        request: What to solve for.
+        store: Takes the files and the closure.
+        update: Solve again although there is a closure.
+        progress: Told what goes on.
+
+    Raises:
+        NotFoundError: The kernel's headers, a compiler or a tool is not packaged, the host is not
+            entitled, or the base image is missing.
+        ProvisionError: The solver found no solution, a signature is wrong, a mirror failed.
+    """
+    key = request.key
+    if not update and (kept := store.closure(key)):
+        return kept
+    with store.solving(key, progress):
+        if not update and (kept := store.closure(key)):
+            return kept
+        closure = _Solver(engine(), request, store, progress).closure()
+        store.keep(key, closure)
+        return closure
+
+
+def list_kernels(
+    engine: Callable[[], Engine],
+    request: SolveRequest,
+    store: PackageStore,
+    *,
+    progress: Progress = silent,
+) -> tuple[str, ...]:
+    """Return the kernels whose headers the repositories have, the newest first.
+
+    Args:
+        engine: Connects to the engine that has the base image.
+        request: Whose kernels.
+        store: Has the lock of what is done in a container; nothing is put into it.
+        progress: Told what goes on.
+
+    Raises:
+        ProvisionError: A repository can't be reached.
+    """
+    with store.solving(request.key, progress):
+        return _Solver(engine(), request, store, progress).kernels()
+
+
+class _Solver:
+    """Solves one request; the caller holds its lock."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        request: SolveRequest,
+        store: PackageStore,
+        progress: Progress,
+    ) -> None:
+        self.engine = engine
+        self.request = request
+        self.store = store
+        self.progress = progress
+        self.family = family_of(request.distro)
+        self.query = request.query
+        self.headers = self.query.specs
+        # Of packages that no repository has.
+        self.archived: Mapping[str, bytes] = {}
+
+    def closure(self) -> Closure:
+        """Solve in two rounds, and take over the files."""
+        with self._container() as container:
+            text = self._built_with(container)
+            if text is None:
+                found = self._with_compiler(container, None, "")
+                compilers: tuple[Spec, ...] = ()
+            else:
+                compilers = self.family.compiler(self.request.distro, text)
+                found = self._with_compiler(container, compilers[0], text)
+            if found is not None:
+                return found
+        for compiler in compilers[1:]:
+            # A container of its own: what another compiler needs is not in its cache.
+            with self._container() as container:
+                found = self._with_compiler(container, compiler, text or "")
+            if found is not None:
+                return found
+        raise self.request.no_compiler(text or "", compilers)
+
+    def _built_with(self, container: Container) -> str | None:
+        """Return what compiled the kernel, as its configuration has it; None: no package did."""
+        if self.request.toolchain is not None:
+            return self.request.toolchain.cc_version_text
+        self.progress(Note(f"Solving for the headers of {self.request.kernel}"))
+        text = cc_version_text(self._headers(container))
+        if text is None:
+            raise ProvisionError(
+                f"The configuration of the kernel {self.request.kernel} does not say which"
+                " compiler built it (CONFIG_CC_VERSION_TEXT).",
+                resolution="Take a kernel of version 4.18 or newer (--kernel).",
+            )
+        return text
+
+    def kernels(self) -> tuple[str, ...]:
+        """List the packaged kernels."""
+        request = self.request
+        self.progress(Note(f"Reading the repositories of {request.distro.name}"))
+        script = self.family.kernels(request.distro, request.release, request.repositories)
+        with self._container() as container:
+            return self.family.parse_kernels(self._run(container, script))
+
+    def _headers(self, container: Container) -> str:
+        script = self._script(self.headers, config=self.query.config)
+        try:
+            self._run(container, script)
+        except HeadersGoneError as gone:
+            spec, self.archived = find_archived(
+                self.request, self._keys(container), gone, self.progress
+            )
+            self.headers = (spec,)
+            script = self._script(self.headers, config=self.query.config)
+            self._run(container, script)
+        return container.read(f"{WORK}/{script.config}").decode(errors="replace")
+
+    def _keys(self, container: Container) -> Callable[[], tuple[str, ...]]:
+        """Return what lists the ids of the distro's keys in the base image."""
+        script = keys_script(self.request.distro, self.request.release)
+        return lambda: parse_keys(self._run(container, script))
+
+    def _with_compiler(
+        self, container: Container, compiler: Spec | None, text: str
+    ) -> Closure | None:
+        """Return the closure with a compiler; None where that is of another major version."""
+        names = {*self.request.tools}
+        specs = self.headers
+        if compiler is not None:
+            names -= {compiler.text}
+            specs = (*specs, compiler)
+        what = f"{compiler.text} and the tools" if compiler else "the tools"
+        self.progress(Note(f"Solving for {what} of the build"))
+        script = self._script((*specs, *(Spec(name) for name in sorted(names))))
+        try:
+            output = self._run(container, script)
+        except NotFoundError as error:
+            if compiler and f"'{compiler.text}'" in error.message:
+                return None
+            raise
+        packages = self.family.parse(output)
+        versions = {**self.family.installed(output)}
+        versions |= {package.pinned.name: package.pinned.version for package in packages}
+        found = None
+        if compiler is not None:
+            version = versions.get(compiler.text)
+            if version is None or not _is_major(version, compiler.major):
+                return None
+            found = PackagePin(name=compiler.text, version=version)
+        self._take(container, script, packages)
+        return self._closed(packages, versions, found, text)
+
+    def _closed(
+        self,
+        packages: tuple[Package, ...],
+        versions: Mapping[str, str],
+        compiler: PackagePin | None,
+        text: str,
+    ) -> Closure:
+        request = self.request
+        headers: list[str] = []
+        if request.toolchain is None:
+            headers = [name for name in versions if self.family.holds_headers(name)]
+        names = {*request.tools} - {compiler.name if compiler else ""}
+        with refusing("The packages of the build can't be pinned."):
+            return Closure(
+                distro=request.distro.pin(request.release),
+                kernel=request.kernel,
+                architecture=request.architecture,
+                cc_version_text=text,
+                compiler=compiler,
+                headers=_pins(headers, versions),
+                tools=_pins(names, versions),
+                packages=tuple(package.pinned for package in packages),
+                urls={
+                    package.pinned.sha256: urls
+                    for package in packages
+                    if (urls := tuple(filter(is_address, package.urls)))
+                },
+            )
+
+    def _take(self, container: Container, script: Script, packages: Iterable[Package]) -> None:
+        """Put the files that the store lacks into it."""
+        if script.folder is None:
+            return
+        missing = {p.file: p.pinned for p in packages if not self.store.whole(p.pinned.sha256)}
+        if not missing:
+            return
+        self.progress(Note(f"Storing {len(missing)} packages"))
+        for name, content in container.files(f"{WORK}/{script.folder}"):
+            if name in missing:
+                self.store.add(content, sha256=missing.pop(name).sha256, name=name)
+        if missing:
+            raise ProvisionError(
+                f"The solving container lacks {', '.join(sorted(missing))}, which it listed.",
+                resolution="Run the command again.",
+            )
+
+    def _script(self, specs: tuple[Spec, ...], *, config: str | None = None) -> Script:
+        request = self.request
+        script = self.family.solve(
+            request.distro, request.release, specs, request.repositories, config=config
+        )
+        more = {**self.archived, **request.authorities()}
+        return replace(script, files={**script.files, **more})
+
+    def _run(self, container: Container, script: Script) -> bytes:
+        """Run a script and return what it wrote.
+
+        Raises:
+            ProvisionError: It failed; says why.
+        """
+        # Its text too, so that the folder is there.
+        container.put({**script.files, "script.sh": script.text.encode()}, WORK)
+        ran = container.run(
+            f"sh {WORK}/script.sh", on_line=lambda line: self.progress(Output(line))
+        )
+        if ran.status != 0:
+            version = container.run(_VERSION, on_line=lambda _line: None).said.strip()
+            raise self.family.explain(self.request.failure(ran.status, ran.said, version))
+        return container.read(f"{WORK}/{script.output}")
+
+    @contextmanager
+    def _container(self) -> Iterator[Container]:
+        request = self.request
+        binds = self._entitlements()
+        image = ensure_base(self.engine, request.base, progress=self.progress)
+        wanted = engine_architecture(request.architecture)
+        if image.architecture and image.architecture != wanted:
+            raise ProvisionError(
+                f"The base image '{request.base.image}' is for {image.architecture}, and the kernel"
+                f" {request.kernel} for {wanted}.",
+                resolution=f"Pull the right one (docker pull --platform linux/{wanted}"
+                f" {request.base.image}), or name another with --base.",
+            )
+        proxies = {name: os.environ[name] for name in _PROXIES if name in os.environ}
+        wish = ContainerRequest(
+            image_id=image.id,
+            # The lock is of one state folder, and other ones may use the same engine.
+            owner=closure_key({"of": request.key, "at": str(self.store.folder.resolve())})[:32],
+            network=request.network,
+            binds=binds,
+            environment={"LC_ALL": "C.UTF-8", **proxies, **request.distro.environment},
+            limit=_LIMIT_S,
+        )
+        with self.engine.container(wish) as container:
+            yield container
+
+    def _entitlements(self) -> dict[str, str]:
+        """Return the binds of the host's subscriptions, for an engine on this host.
+
+        Raises:
+            NotFoundError: One that the distro's repositories ask for is not on the host.
+            ProvisionError: The engine is on another machine, and would bind files of that.
+        """
+        request = self.request
+        binds = request.entitlements()
+        if binds and not self.engine.host.startswith("unix:"):
+            raise ProvisionError(
+                f"This machine's subscription to {request.distro.name} can't be used by the"
+                f" container engine at {self.engine.host}: it would be bound from the files of the"
+                " engine's machine.",
+                resolution="Solve with an engine on the machine that is subscribed (there:"
+                f" provision resolve DRIVER --distro {request.distro.id}:{request.release.version}"
+                " --output pin.json; here: provision build --pin pin.json), or name a mirror that"
+                " asks for none in /etc/provision/provision.toml:"
+                f" [distros.{request.distro.id}] repositories.",
+                details="\n".join(sorted(binds.values())),
+            )
+        return binds
+
+
+def _is_major(version: str, major: int | None) -> bool:
+    match = _MAJOR.match(version)
+    return major is None or (match is not None and int(match[1]) == major)
+
+
+def _pins(names: Iterable[str], versions: Mapping[str, str]) -> tuple[PackagePin, ...]:
+    """Return packages with their versions; what another package provides has none of its own."""
+    return tuple(
+        PackagePin(name=name, version=versions[name]) for name in sorted(names) if name in versions
+    )

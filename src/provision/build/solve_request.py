@@ -1,0 +1,245 @@
+"""What a distro's solver is asked for; headers of kernels that its repositories have dropped."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from provision.build.package_store import closure_key
+from provision.distros import (
+    Distro,
+    Entitlement,
+    Failure,
+    HeaderQuery,
+    Release,
+    Repository,
+    Spec,
+    family_of,
+)
+from provision.distros.debian.apt import AUTHORITIES
+from provision.distros.kernel_tree.tree_family import Toolchain
+from provision.distros.rpm_based.dnf import archive_of_headers, archived_files, header_addresses
+from provision.distros.rpm_based.solver_messages import HeadersGoneError, missing_entitlement
+from provision.errors import NotFoundError, ProvisionError
+from provision.fetch import UnreachableError, download_any
+from provision.files import holds_something, in_root
+from provision.pin import BasePin
+from provision.progress import Note, Progress
+
+# Of Debian, the RHEL family, and SUSE.
+_BUNDLES = (
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+)
+# Fedora's kernel-devel has some 25 MB.
+_LIMIT = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class SolveRequest:
+    """What to solve for.
+
+    Attributes:
+        distro: The distro.
+        release: Its release.
+        base: The base image.
+        kernel: The kernel's release; empty: kernels are only listed.
+        architecture: As ``uname -m`` prints it.
+        tools: Packages besides headers and compiler, as the distro calls them.
+        repositories: Used instead of the base image's own.
+        root: Root of the host, which may hold entitlements.
+        network: Network of the container; None: the engine's default.
+        toolchain: What compiles in a kernel tree; None: the kernel's headers are packages.
+        archive_mirror: Address instead of that of the distro's archive of superseded kernels.
+    """
+
+    distro: Distro
+    release: Release
+    base: BasePin
+    kernel: str
+    architecture: str
+    tools: tuple[str, ...]
+    repositories: tuple[Repository, ...] = ()
+    root: Path = Path("/")
+    network: str | None = None
+    toolchain: Toolchain | None = None
+    archive_mirror: str | None = None
+
+    @property
+    def query(self) -> HeaderQuery:
+        """Where the kernel's headers are; nowhere for a kernel tree.
+
+        Raises:
+            NotFoundError: The distro has no kernels of that name, or the flavour can't be built.
+        """
+        if not self.kernel or self.toolchain:
+            return HeaderQuery(flavour="", build="", source="", config="")
+        return family_of(self.distro).headers(self.distro, self.kernel, self.architecture)
+
+    @property
+    def key(self) -> str:
+        """Names the closure: two requests with one key have the same closure."""
+        asked: dict[str, object] = {
+            "base": self.base.digest,
+            "distro": [self.distro.id, self.release.version],
+            "kernel": [self.kernel, self.architecture],
+            "headers": [spec.text for spec in self.query.specs],
+            "built_with": self.toolchain.cc_version_text if self.toolchain else None,
+            "compilers": [rule.model_dump() for rule in self.distro.compilers],
+            "tools": sorted(self.tools),
+            "repositories": [
+                [one.id, list(one.urls), {name: key.hex() for name, key in one.keys.items()}]
+                for one in self.repositories
+            ],
+        }
+        more = {
+            "snapshots": [one.id for one in self.repositories if one.is_snapshot],
+            "signed": [one.id for one in self.repositories if one.is_signed],
+            # What the host may use, and not the credentials themselves: those are renewed.
+            "entitled": sorted(self._entitled()),
+        }
+        # What is empty is left out, so that closures of before keep their names.
+        return closure_key({**asked, **{name: said for name, said in more.items() if said}})
+
+    def entitlements(self) -> dict[str, str]:
+        """Return what a container sees of the host's subscriptions: its paths there, by its own.
+
+        Raises:
+            NotFoundError: One that the distro's repositories ask for is not on the host.
+        """
+        found = self._entitled()
+        lacking = [one for one in self._asked_for() if one.required and one.container not in found]
+        if lacking:
+            raise missing_entitlement(self.failure(0, ""))
+        return found
+
+    def authorities(self) -> dict[str, bytes]:
+        """Return the certificates that this host trusts, for https mirrors of apt's family.
+
+        By path below ``WORK``; nothing where no mirror is asked by https, or the host has none.
+        """
+        urls = [url for one in self.repositories for url in one.urls]
+        is_needed = bool(self._entitled()) or any(url.startswith("https:") for url in urls)
+        if self.distro.apt is None or not is_needed:
+            return {}
+        bundles = [in_root(self.root, name) for name in _BUNDLES]
+        found = next((path for path in bundles if path.is_file()), None)
+        return {AUTHORITIES: found.read_bytes()} if found else {}
+
+    def failure(self, status: int, said: str, version: str | None = None) -> Failure:
+        """Return what the distro's family explains a script's failure by.
+
+        Args:
+            status: Its exit status.
+            said: What it printed.
+            version: ``VERSION_ID`` of the base image.
+        """
+        return Failure(
+            status=status,
+            said=said,
+            distro=self.distro,
+            release=self.release,
+            kernel=self.kernel,
+            architecture=self.architecture,
+            query=self.query,
+            image=self.base.image,
+            full_version=version or None,
+        )
+
+    def no_compiler(self, text: str, compilers: tuple[Spec, ...]) -> NotFoundError:
+        """Return what to say where no package holds the compiler that built the kernel.
+
+        Args:
+            text: Value of ``CONFIG_CC_VERSION_TEXT``.
+            compilers: What was looked for.
+        """
+        tried = ", ".join(spec.text for spec in compilers)
+        where = (
+            "Enable the repository that has it in the base image, or take a base image of the"
+            " release that the kernel is from (--base)."
+        )
+        if self.toolchain is not None:
+            where = (
+                "Name a distro that has it as 'toolchain' of [[trees]] in"
+                ' /etc/provision/provision.toml, such as toolchain = "debian:13".'
+            )
+        return NotFoundError(
+            f"The kernel {self.kernel} was built with a compiler of major version"
+            f" {compilers[0].major}, which {self.distro.name} {self.release.version} does not"
+            " package.",
+            resolution=f"{where} Modules of another compiler may not load, or crash the kernel.",
+            details=f"CONFIG_CC_VERSION_TEXT: {text}\nlooked for: {tried}",
+        )
+
+    def _asked_for(self) -> tuple[Entitlement, ...]:
+        # Repositories of one's own take the place of those that need a subscription; the suites of
+        # an archive are beside them.
+        if self.repositories and self.distro.apt is None:
+            return ()
+        return self.distro.entitlement
+
+    def _entitled(self) -> dict[str, str]:
+        paths = {one.container: in_root(self.root, one.host) for one in self._asked_for()}
+        return {inside: str(path) for inside, path in paths.items() if holds_something(path)}
+
+
+def find_archived(
+    request: SolveRequest,
+    keys: Callable[[], tuple[str, ...]],
+    gone: HeadersGoneError,
+    progress: Progress,
+) -> tuple[Spec, Mapping[str, bytes]]:
+    """Download the headers of a kernel that the repositories have dropped.
+
+    Nothing vouches for the download yet: the script that gets it checks the package's signature, as
+    that of every other package.
+
+    Args:
+        request: What is solved for.
+        keys: Lists the last eight digits of the ids of the distro's keys.
+        gone: What the repositories' lack led to, raised again where nothing else has them.
+        progress: Told what is downloaded.
+
+    Returns:
+        What to ask the solver for, and files for its scripts, by path below ``WORK``.
+
+    Raises:
+        HeadersGoneError: The distro has no such archive, or that has no signed copy.
+        UnreachableError: The archive can't be reached.
+    """
+    archive = archive_of_headers(request.distro)
+    # Who names repositories wants nothing from elsewhere, unless the archive is named as well.
+    if archive is None or (request.repositories and request.archive_mirror is None):
+        raise gone
+    addresses = header_addresses(archive, request.kernel, keys(), mirror=request.archive_mirror)
+    progress(Note(f"The repositories have no headers of {request.kernel}; asking {archive.name}"))
+    tried: list[str] = []
+    for url in addresses:
+        try:
+            return archived_files(url, _downloaded(url, progress))
+        except UnreachableError as error:
+            raise UnreachableError(
+                f"{gone.message} {archive.name} may have them, and can't be reached.",
+                resolution=error.resolution,
+                details=f"{url}: {error.details or error.message}\n{gone.details or ''}".strip(),
+            ) from error
+        except NotFoundError:
+            tried.append(url)
+        except ProvisionError as error:
+            tried.append(f"{url}: {error.message}")
+    looked = "\n".join(["no signed copy in the archive:", *tried]) if tried else ""
+    raise HeadersGoneError(
+        gone.message,
+        resolution=gone.resolution,
+        details="\n".join(filter(None, [gone.details, looked])),
+    )
+
+
+def _downloaded(url: str, progress: Progress) -> bytes:
+    with tempfile.TemporaryDirectory(prefix="provision-headers-") as folder:
+        path = Path(folder, "headers.rpm")
+        download_any(url, destination=path, limit=_LIMIT, progress=progress)
+        return path.read_bytes()

@@ -1,0 +1,260 @@
+"""The files that a Dockerfile is rendered from, their digest, and how values are quoted in them.
+
+Dockerfile syntax: https://docs.docker.com/reference/dockerfile/ (escape character, LABEL, RUN).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shlex
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from importlib import resources
+from pathlib import Path
+
+from jinja2 import DictLoader, Environment, StrictUndefined, select_autoescape
+
+from provision.distros import distro_named, known_distros
+from provision.errors import NotFoundError, UsageError
+from provision.pin import DistroPin
+
+# Characters of a label that stay on one line.
+_LONG = 8000
+# An instruction ends at the line's end, whatever quotes are open, and no escape stands for one.
+_CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]")
+COLLECTOR = "collect.py"
+PREPARE_TREE = "prepare_tree.py"
+# The family of kernels whose headers are no packages, whatever the distro.
+TREE = "tree"
+# Programs of ours that run in the build container: their names there, and the files that they are.
+_PROGRAMS = {COLLECTOR: "build/collector.py", "unpack.py": "build/unpack_source.py"}
+_TREE_PROGRAM = "distros/kernel_tree/prepare_tree.py"
+# What only builds from a dkms.conf run.
+_DKMS = "dkms"
+_DISTRO = "distro.json"
+_KEYRING = "archive-keyring.gpg"
+# The template that serves a family of distros.
+_TEMPLATES = {"apt": "apt", "dnf": "rpm", "zypper": "rpm"}
+# Whose script installs the packages of a kernel tree's toolchain.
+_SCRIPTS = {TREE: "apt"}
+# What of a distro's data reaches the Dockerfile.
+_REACHING = {"headers", "compilers"}
+
+
+def shell_word(text: str) -> str:
+    """Return ``text`` as one word of a RUN instruction's shell line.
+
+    Raises:
+        UsageError: It holds a control character, such as a line's end.
+    """
+    return shlex.quote(_printable(text))
+
+
+def shell_command(arguments: list[str], variables: dict[str, str]) -> str:
+    """Return an argument list as a shell command.
+
+    Args:
+        arguments: The words.
+        variables: Text to find in the words, and the shell variable that takes its place there.
+
+    Raises:
+        UsageError: A word holds a control character.
+    """
+    return " ".join(_with_variables(word, variables) for word in arguments)
+
+
+def label_value(text: str) -> str:
+    """Return ``text`` as the value of a LABEL instruction.
+
+    Raises:
+        UsageError: It holds a control character.
+    """
+    escaped = re.sub(r'(["$\\])', r"\\\1", _printable(text))
+    if len(escaped) > _LONG:
+        # A Dockerfile's line may have 64 KiB, and a Pin with some hundred packages has more. The
+        # engine puts continued lines together as they are; none of these begins as a comment.
+        escaped = escaped.replace("},{", "},\\\n{")
+    return f'"{escaped}"'
+
+
+def one_line(text: str) -> str:
+    """Return text for people on one line: every run of blanks and line ends as one blank."""
+    return " ".join(text.split())
+
+
+def _with_variables(word: str, variables: dict[str, str]) -> str:
+    if not any(marker in word for marker in variables):
+        return shell_word(word)
+    pattern = "|".join(re.escape(marker) for marker in variables)
+    parts = re.split(f"({pattern})", word)
+    return "".join(
+        f'"${{{variables[part]}}}"' if part in variables else shell_word(part)
+        for part in parts
+        if part
+    )
+
+
+def _printable(text: str) -> str:
+    if _CONTROL.search(text):
+        raise UsageError(
+            f"{text!r} can't go into a Dockerfile: it holds a control character",
+            resolution="Remove line ends and other control characters from the recipe's values.",
+        )
+    return text
+
+
+@dataclass(frozen=True, slots=True)
+class Templates:
+    """What one distro family is rendered from.
+
+    Attributes:
+        family: Its name.
+        dockerfile: Name of the main template.
+        sources: Jinja sources by name: the main template and its macros.
+        helpers: Files that go into the context as they are, by name.
+        special: Those of them that only builds from some kinds of sources run.
+    """
+
+    family: str
+    dockerfile: str
+    sources: Mapping[str, str]
+    helpers: Mapping[str, bytes]
+    special: frozenset[str] = frozenset()
+
+    def helpers_of(self, scripts: Collection[str]) -> dict[str, bytes]:
+        """Return the files of a context: those of every build, and of the others these."""
+        return {
+            name: content
+            for name, content in self.helpers.items()
+            if name not in self.special or name in scripts
+        }
+
+    @property
+    def digest(self) -> str:
+        """Sha256 over the names and contents of all files, as 64 hexadecimal digits."""
+        return digest_of(self.sources, self.helpers)
+
+
+def digest_of(sources: Mapping[str, str], helpers: Mapping[str, bytes]) -> str:
+    """Return the sha256 over the names and contents of files, as 64 hexadecimal digits.
+
+    Args:
+        sources: Jinja sources by name.
+        helpers: Files that go into the context as they are, by name.
+    """
+    contents = {name: text.encode() for name, text in sources.items()}
+    contents |= {f"context/{name}": data for name, data in helpers.items()}
+    total = hashlib.sha256()
+    for name, data in sorted(contents.items()):
+        total.update(f"{hashlib.sha256(data).hexdigest()}  {name}\n".encode())
+    return total.hexdigest()
+
+
+def keyring_file(keyring: bytes | None) -> dict[str, bytes]:
+    """Return the file of a build context that the archive is verified with, if it has one."""
+    return {} if keyring is None else {_KEYRING: keyring}
+
+
+def fill_template(name: str, sources: Mapping[str, str], values: Mapping[str, object]) -> str:
+    """Return the text of a Dockerfile's template with values in it.
+
+    Args:
+        name: Which of the sources.
+        sources: Jinja sources by name: it, and what it takes from others.
+        values: What it is given.
+    """
+    environment = Environment(
+        loader=DictLoader(dict(sources)),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        # Nothing here is HTML: the filters shell and label quote what comes from data.
+        autoescape=select_autoescape(),
+    )
+    environment.filters |= {"shell": shell_word, "label": label_value}
+    return environment.get_template(name).render(values)
+
+
+def family_of(distro_id: str) -> str:
+    """Return the family of a distro, by its ID in os-release.
+
+    Raises:
+        NotFoundError: There is no template for it.
+    """
+    distro = distro_named(distro_id)
+    family = _TEMPLATES.get(distro.family) if distro else None
+    if family is None:
+        known = {name.partition(":")[0] for name in known_distros()}
+        raise NotFoundError(
+            f"There is no Dockerfile template for the distro '{distro_id}'",
+            resolution=f"Distros with one: {', '.join(sorted(known))}.",
+        )
+    return family
+
+
+def load_templates(directory: Path, distro_id: str) -> Templates:
+    """Read the templates of a distro.
+
+    Args:
+        directory: The ``templates`` folder.
+        distro_id: Which distro, by its ID in os-release.
+
+    Raises:
+        NotFoundError: No template serves this distro, or the folder lacks it.
+    """
+    loaded = load_family(directory, family_of(distro_id))
+    return replace(loaded, sources={**loaded.sources, **_distro_data(distro_id)})
+
+
+def load_tree_templates(directory: Path, toolchain: DistroPin | None) -> Templates:
+    """Read the templates of kernels whose headers are no packages.
+
+    Args:
+        directory: The ``templates`` folder.
+        toolchain: The distro whose packages compile; None: the base image has everything.
+
+    Raises:
+        NotFoundError: The folder lacks them.
+    """
+    loaded = load_family(directory, TREE)
+    if toolchain is None:
+        return loaded
+    return replace(loaded, sources={**loaded.sources, **_distro_data(toolchain.id)})
+
+
+def load_family(directory: Path, family: str) -> Templates:
+    """Read the templates of a distro family; arguments and errors as ``load_templates``."""
+    main = directory / f"Dockerfile.{family}.j2"
+    if not main.is_file():
+        raise NotFoundError(
+            f"There is no template '{main}'",
+            resolution="Give the folder that holds the Dockerfile templates.",
+        )
+    macros = sorted((directory / "macros").glob("*.j2"))
+    folder = directory / _SCRIPTS.get(family, family)
+    scripts = sorted(path for path in folder.glob("*") if path.is_file())
+    own = {name: _program(module) for name, module in _PROGRAMS.items()}
+    special = {path.name: path.read_bytes() for path in sorted((directory / _DKMS).glob("*"))}
+    if family == TREE:
+        own[PREPARE_TREE] = _program(_TREE_PROGRAM)
+    return Templates(
+        family=family,
+        dockerfile=main.name,
+        sources={str(path.relative_to(directory)): path.read_text() for path in (main, *macros)},
+        helpers=own | special | {path.name: path.read_bytes() for path in scripts},
+        special=frozenset(special),
+    )
+
+
+def _program(path: str) -> bytes:
+    return resources.files("provision").joinpath(path).read_bytes()
+
+
+def _distro_data(distro_id: str) -> dict[str, str]:
+    """Return what of a distro's data reaches its Dockerfiles, so that their digest knows it."""
+    distro = distro_named(distro_id)
+    if distro is None:
+        return {}
+    return {_DISTRO: distro.model_dump_json(include=_REACHING)}

@@ -1,0 +1,204 @@
+"""The kinds of text in a recipe, and its tables that no source depends on."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import InvalidVersion
+from packaging.version import Version as PepVersion
+from pydantic import AfterValidator, Field, StringConstraints
+
+from provision.documents import Frozen
+from provision.manifest import FeatureName, RelativePath
+from provision.pin import Name, is_address
+
+# What a recipe's texts may refer to; resolve and render fill them in.
+PLACEHOLDERS = frozenset(
+    {
+        "arch",
+        "jobs",
+        "kernel",
+        "kernel_build",
+        "kernel_source",
+        "machine",
+        "multiarch",
+        "source",
+        "version",
+    }
+)
+_PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
+# Those that provision.build.templates refuses.
+_CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]")
+PciId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{4}$")]
+# An id of os-release, "id:version", or a family of distros; may be a glob.
+DistroPattern = Annotated[
+    str, StringConstraints(pattern=r"^[a-z0-9*?\[][a-z0-9._:*?\[\]-]*$", max_length=64)
+]
+
+
+def _specifiers(text: str) -> str:
+    try:
+        SpecifierSet(text)
+    except InvalidSpecifier as error:
+        raise ValueError(f"'{text}' is no version specifier such as '>=5.4,<6.13'") from error
+    return text
+
+
+def _one_line(text: str) -> str:
+    if _CONTROL.search(text):
+        raise ValueError("holds a control character, which can't go into a Dockerfile")
+    return text
+
+
+def _text(text: str) -> str:
+    # Line ends may be there: it is put on one line where it is used.
+    _one_line(" ".join(text.split()))
+    return text
+
+
+def _placeholders(text: str, *, known: frozenset[str] = PLACEHOLDERS) -> str:
+    unknown = sorted(set(_PLACEHOLDER.findall(text)) - known)
+    if unknown:
+        names = ", ".join(sorted(known))
+        raise ValueError(f"unknown placeholder '{{{unknown[0]}}}'; there are {names}")
+    return text
+
+
+def _fixed_placeholders(text: str) -> str:
+    # The number of jobs differs from build to build: nothing that is shipped may depend on it. The
+    # source's folder is an absolute path of the build, and these are relative ones.
+    return _placeholders(text, known=PLACEHOLDERS - {"jobs", "source"})
+
+
+Specifiers = Annotated[str, AfterValidator(_specifiers)]
+
+
+Argument = Annotated[str, AfterValidator(_placeholders), AfterValidator(_one_line)]
+
+
+Template = Annotated[str, AfterValidator(_fixed_placeholders), AfterValidator(_one_line)]
+
+
+SourcePath = Annotated[RelativePath, AfterValidator(_fixed_placeholders), AfterValidator(_one_line)]
+
+
+Licence = Annotated[str, AfterValidator(_text)]
+
+
+def _url_template(text: str) -> str:
+    filled = _placeholders(text, known=frozenset({"arch", "version"}))
+    if not is_address(filled.replace("{version}", "1").replace("{arch}", "1")):
+        raise ValueError(
+            "this is no address such as https://example.org/{version}/driver-{arch}.run"
+        )
+    return text
+
+
+# An address; {version} and {arch} (as uname -m prints it) are filled in.
+UrlTemplate = Annotated[str, AfterValidator(_url_template)]
+
+
+def version_matches(version: str, specifiers: str) -> bool:
+    """Return whether a version satisfies specifiers; a version that has no PEP 440 form does not.
+
+    Source: https://packaging.python.org/en/latest/specifications/version-specifiers/
+    """
+    if not specifiers:
+        return True
+    try:
+        return SpecifierSet(specifiers).contains(PepVersion(version), prereleases=True)
+    except InvalidVersion:
+        return False
+
+
+class PciMatch(Frozen):
+    """PCI devices that a driver is for: hexadecimal ids as ``lspci -n`` prints them."""
+
+    vendor: PciId
+    devices: tuple[PciId, ...] = ()
+    classes: tuple[PciId, ...] = ()
+
+    def matches(self, *, vendor: str, device: str, device_class: str) -> bool:
+        """Return whether a device is meant; an empty list of ids stands for any."""
+        return (
+            vendor == self.vendor
+            and (not self.devices or device in self.devices)
+            and (not self.classes or device_class in self.classes)
+        )
+
+
+class Hardware(Frozen):
+    """What a driver is for."""
+
+    pci: tuple[PciMatch, ...] = ()
+
+
+class KernelRange(Frozen):
+    """Kernels that a driver is known to build on.
+
+    Attributes:
+        versions: Driver versions that this row is about; any, if it is empty.
+        kernels: Base versions of kernel releases (the ``6.1.0`` of ``6.1.0-47-amd64``).
+    """
+
+    versions: Specifiers = ""
+    kernels: Specifiers
+
+
+class Patch(Frozen):
+    """A file under ``patches/``, applied with ``patch -p1`` where all that it names matches."""
+
+    # No longer than a tar file of the build context takes it, below patches/.
+    file: Annotated[
+        str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\.patch$", max_length=90)
+    ]
+    versions: Specifiers = ""
+    flavours: tuple[Name, ...] = ()
+    sources: tuple[Name, ...] = ()
+    reason: Annotated[str, StringConstraints(min_length=1)]
+
+    def applies_to(self, *, version: str, flavour: str, source: str) -> bool:
+        """Return whether a driver version and flavour from a source need this patch."""
+        return (
+            (not self.flavours or flavour in self.flavours)
+            and (not self.sources or source in self.sources)
+            and version_matches(version, self.versions)
+        )
+
+
+class InstalledFeature(Frozen):
+    """What one feature consists of on a host that has the driver from elsewhere.
+
+    Attributes:
+        devices: As in ``container.features``.
+        libraries: File names, in the folders for libraries; may be globs.
+        binaries: File names, in the folders for programs; may be globs.
+        miscellaneous: Paths, relative to the host's root; may be globs.
+        bits: Which libraries count: 64, or 32 for those of the architecture's smaller sibling.
+    """
+
+    devices: tuple[str, ...] = ()
+    libraries: tuple[Template, ...] = ()
+    binaries: tuple[Template, ...] = ()
+    miscellaneous: tuple[SourcePath, ...] = ()
+    bits: Literal[32, 64] = 64
+
+
+class Installed(Frozen):
+    """How to recognise a driver that a host has from elsewhere: its distro, or its maker.
+
+    Attributes:
+        library: File name of a library that every installation has; with ``{version}``, which says
+            what the version is.
+        libraries: Folders for libraries, relative to the host's root; the first that has a file
+            counts.
+        binaries: Folders for programs.
+        features: What there is to ask for.
+    """
+
+    library: Annotated[Template, StringConstraints(pattern=r"\{version\}")]
+    libraries: tuple[SourcePath, ...] = Field(min_length=1)
+    binaries: tuple[SourcePath, ...] = ("usr/bin", "usr/sbin")
+    features: dict[FeatureName, InstalledFeature] = Field(min_length=1)

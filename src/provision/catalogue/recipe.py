@@ -1,0 +1,284 @@
+"""The recipe of a driver, ``driver.toml``: where it comes from, how it is built, what it ships.
+
+Data types only; ``provision.catalogue`` finds and loads the files.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Generic, Literal, Self, TypeVar
+
+from pydantic import (
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+
+from provision.catalogue.fields import (
+    Hardware,
+    Installed,
+    KernelRange,
+    Licence,
+    Patch,
+    version_matches,
+)
+from provision.catalogue.source import Build, OneOrSeveral, RecipeSource, UserFile
+from provision.catalogue.upstream import Upstream
+from provision.documents import Frozen
+from provision.manifest import Container, HostNeeds
+from provision.pin import Name, PackageName
+
+
+class Flavour(Frozen):
+    """One way to build a driver (open or proprietary modules, …).
+
+    Attributes:
+        default: Whether it is built when none is named.
+        licences: SPDX expressions, of modules and user space.
+        package: The package that has the source, for sources of the kind ``deb`` that name none.
+        build: How it is built from sources that don't say it themselves.
+    """
+
+    default: bool = False
+    licences: tuple[Licence, ...] = Field(min_length=1)
+    package: PackageName | None = None
+    build: Build | None = None
+
+
+SourceT_co = TypeVar("SourceT_co", covariant=True)
+
+
+# Where NVIDIA's .run has the source of each kind of modules.
+_RUNFILE_FOLDERS = ("kernel", "kernel-open")
+
+
+@dataclass(frozen=True, slots=True)
+class Variant(Generic[SourceT_co]):
+    """A flavour from one of a recipe's sources: what is built, and how.
+
+    Attributes:
+        source: Where it comes from.
+        label: What messages and patches call that source.
+        flavour: The flavour's name.
+        licences: SPDX expressions.
+        package: Kind ``deb``: the package that has the source.
+        build: How it is built.
+        files: Its user space, besides what the source itself lists.
+        container: How a container asks for it, with the source's own features.
+    """
+
+    source: SourceT_co
+    label: str
+    flavour: str
+    licences: tuple[str, ...]
+    package: str | None
+    build: Build
+    files: tuple[UserFile, ...]
+    container: Container
+
+
+class Recipe(Frozen):
+    """A driver.toml; ``[source]`` stands for one ``[[source]]``."""
+
+    schema_version: Literal[1] = Field(alias="schema")
+    name: Name
+    summary: str
+    vendor: str
+    homepage: str
+    hardware: Hardware = Hardware()
+    source: OneOrSeveral
+    kernels: tuple[KernelRange, ...] = Field(default=(), validate_default=True)
+    flavours: dict[Name, Flavour] = Field(min_length=1)
+    patches: tuple[Patch, ...] = ()
+    container: Container
+    files: tuple[UserFile, ...] = ()
+    host: HostNeeds = HostNeeds()
+    installed: Installed | None = None
+    upstream: Upstream = Upstream()
+
+    model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
+
+    @field_validator("kernels")
+    @classmethod
+    def _known_kernels(
+        cls, kernels: tuple[KernelRange, ...], info: ValidationInfo
+    ) -> tuple[KernelRange, ...]:
+        """A dkms.conf says itself which kernels it is for; of other sources the recipe must."""
+        source = info.data.get("source", ())
+        sources = source if isinstance(source, tuple) else (source,)
+        if not kernels and any(one.kind != "dkms" for one in sources):
+            raise ValueError("missing")
+        return kernels
+
+    @property
+    def default_flavour(self) -> str:
+        """The flavour that is built when none is named."""
+        marked = [name for name, flavour in self.flavours.items() if flavour.default]
+        return marked[0] if marked else next(iter(self.flavours))
+
+    def builds_on(self, *, version: str, kernel_release: str) -> bool:
+        """Return whether a driver version is known to build on a kernel.
+
+        Without any ``[[kernels]]`` the source itself knows, and refuses a kernel in the build.
+        """
+        if not self.kernels:
+            return True
+        base = kernel_release.split("-", 1)[0]
+        return any(
+            version_matches(version, row.versions) and version_matches(base, row.kernels)
+            for row in self.kernels
+        )
+
+    @property
+    def sources(self) -> tuple[RecipeSource, ...]:
+        """Where it comes from; the first that serves a distro and a version is taken."""
+        return self.source if isinstance(self.source, tuple) else (self.source,)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """What each source is called: its name, or its kind."""
+        return tuple(source.name or source.kind for source in self.sources)
+
+    def variants(
+        self, distro: Collection[str] | None, flavour: str
+    ) -> Iterator[Variant[RecipeSource]]:
+        """Yield a flavour from every source that serves a distro, in their order.
+
+        Args:
+            distro: What the distro is called: its id, ``id:version`` and family; None: any.
+            flavour: One of the recipe's flavours.
+        """
+        shared = self.flavours[flavour]
+        for source, label in zip(self.sources, self.labels, strict=True):
+            build = source.build_of(flavour) or shared.build
+            if build is None or not (distro is None or source.fits(distro)):
+                continue
+            package = source.package_of(build, shared.package)
+            files = self.files if source.files is None else source.files
+            licences, container = shared.licences, self._container_with(source)
+            yield Variant(source, label, flavour, licences, package, build, files, container)
+
+    def _container_with(self, source: RecipeSource) -> Container:
+        if not source.features:
+            return self.container
+        return self.container.model_copy(
+            update={"features": {**self.container.features, **source.features}}
+        )
+
+    def variant(
+        self, distro: Collection[str], flavour: str, version: str
+    ) -> Variant[RecipeSource] | None:
+        """Return what a version of the driver is built from on a distro: the first that fits.
+
+        None: no source serves the two, or the recipe has no such flavour.
+        """
+        if flavour not in self.flavours:
+            return None
+        fitting = (v for v in self.variants(distro, flavour) if v.source.fits(distro, version))
+        return next(fitting, None)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        problems = [
+            *self._source_problems(),
+            *self._flavour_problems(),
+            *self._patch_problems(),
+            *self._feature_problems(),
+        ]
+        if problems:
+            raise ValueError("; ".join(problems))
+        return self
+
+    def _source_problems(self) -> Iterator[str]:
+        named = list(zip(self.labels, self.sources, strict=True))
+        for label, source in named:
+            for flavour in source.build:
+                if flavour not in self.flavours:
+                    yield f"the source '{label}' builds the unknown flavour '{flavour}'"
+                elif source.kind != "deb" and source.build[flavour].package is not None:
+                    yield f"the source '{label}' is no packages, but build.{flavour} has a package"
+        for (first, one), (second, other) in itertools.combinations(named, 2):
+            if first == second:
+                yield f"two sources are called '{first}': give them names of their own"
+            claimed = _claimed_by_both(one, other)
+            if claimed is not None:
+                yield (
+                    f"the sources '{first}' and '{second}' both serve {claimed}: give them other"
+                    " distros or versions"
+                )
+
+    def _flavour_problems(self) -> Iterator[str]:
+        if sum(flavour.default for flavour in self.flavours.values()) > 1:
+            yield "more than one flavour is marked as default"
+        kinds = {source.kind for source in self.sources}
+        for name, flavour in self.flavours.items():
+            variants = list(self.variants(None, name))
+            if not variants:
+                yield f"flavours.{name}.build is missing, and no source builds that flavour itself"
+            tops = {v.label: v.build.directory for v in variants if v.source.kind == "runfile"}
+            for label, directory in tops.items():
+                if directory.partition("/")[0] not in _RUNFILE_FOLDERS:
+                    yield (
+                        f"the source '{label}' builds '{name}' in '{directory}': a .run has its"
+                        f" source in {' and '.join(_RUNFILE_FOLDERS)}"
+                    )
+            has_use = "deb" in kinds
+            lacks = any(v.source.kind == "deb" and v.package is None for v in variants)
+            if lacks or (flavour.package is not None and not has_use):
+                yield (f"flavours.{name}.package must be given exactly when source.kind is 'deb'")
+
+    def _patch_problems(self) -> Iterator[str]:
+        for patch in self.patches:
+            for name in patch.flavours:
+                if name not in self.flavours:
+                    yield f"patch {patch.file} names the unknown flavour '{name}'"
+            for name in patch.sources:
+                if name not in self.labels:
+                    yield f"patch {patch.file} names the unknown source '{name}'"
+
+    def _feature_problems(self) -> list[str]:
+        known = self.container.features
+        wanted = [("container.driver_feature", f) for f in self.container.driver_feature]
+        lacking = [
+            f"installed.features lacks '{feature}', which container.driver_feature names"
+            for feature in self.container.driver_feature
+            if self.installed is not None and feature not in self.installed.features
+        ]
+        wanted += [(f"files {file.source}", f) for file in self.files for f in file.features]
+        own = [
+            f"files {file.source} of the source '{label}' names the feature '{feature}', which"
+            " neither container.features nor the source has"
+            for label, source in zip(self.labels, self.sources, strict=True)
+            for file in source.files or ()
+            for feature in file.features
+            if feature not in {**known, **source.features}
+        ]
+        unknown = [
+            f"{where} names the feature '{feature}', which container.features lacks"
+            for where, feature in wanted
+            if feature not in known
+        ]
+        return [*unknown, *own, *lacking]
+
+
+def _claimed_by_both(one: RecipeSource, other: RecipeSource) -> str | None:
+    """Return the distros that a later source never serves, because an earlier one does; or None.
+
+    Different ``versions`` distinguish them. A later source may serve every distro: it then serves
+    those that the earlier one does not.
+    """
+    if one.versions and one.versions != other.versions:
+        return None
+    if not one.distros:
+        return ", ".join(other.distros) or "every distro"
+    covered = [
+        pattern
+        for pattern in other.distros
+        if any(fnmatchcase(pattern, earlier) for earlier in one.distros)
+    ]
+    return ", ".join(covered) or None

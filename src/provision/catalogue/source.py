@@ -1,0 +1,347 @@
+"""Where a driver's source comes from: one model a kind, each with the distros that it serves.
+
+What a kind offers, pins and unpacks is in ``provision.sources``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from fnmatch import fnmatchcase
+from typing import Annotated, Literal, Self
+
+from pydantic import ConfigDict, Discriminator, Field, StringConstraints, Tag, model_validator
+
+from provision.catalogue.fields import (
+    Argument,
+    DistroPattern,
+    SourcePath,
+    Specifiers,
+    Template,
+    UrlTemplate,
+    version_matches,
+)
+from provision.documents import Frozen
+from provision.manifest import ContainerFeature, FeatureName, FileKind
+from provision.pin import (
+    Architecture,
+    ArchiveSource,
+    Commit,
+    GitSource,
+    Name,
+    PackageName,
+    Sha256,
+    Url,
+    Version,
+)
+
+
+class Build(Frozen):
+    """How the modules are built, inside the unpacked source.
+
+    Attributes:
+        package: Kind ``deb``: the package that has the source; its version is the driver's.
+        archive: A tarball in the source that holds the real tree.
+        directory: Where the command runs, relative to the unpacked tree.
+        packages: Build tools needed besides the compiler, make and the headers.
+        command: Argument list; never a shell line.
+        modules: The built files, relative to ``directory``; may be globs.
+    """
+
+    package: PackageName | None = None
+    archive: SourcePath | None = None
+    directory: SourcePath = "."
+    packages: tuple[PackageName, ...] = ()
+    command: tuple[Argument, ...] = Field(min_length=1)
+    modules: tuple[SourcePath, ...] = Field(min_length=1)
+
+
+class UserFile(Frozen):
+    """A user-space file: where it lies in the unpacked source, and where in a container.
+
+    Attributes:
+        source: Path in the unpacked source (key ``from``); may be a glob for firmware and
+            miscellaneous files.
+        to: Path in the container; with a final ``/`` the file keeps its name.
+        links: Names of symbolic links to make beside it.
+    """
+
+    kind: FileKind
+    source: Template = Field(alias="from")
+    to: Template
+    links: tuple[Template, ...] = ()
+    features: tuple[FeatureName, ...] = ()
+
+    model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
+
+
+class Source(Frozen):
+    """What every kind of source has.
+
+    Attributes:
+        name: What patches and messages call it; None: its kind.
+        distros: What it serves: ids of os-release (``debian``), releases (``debian:12``) or
+            families (``apt``), as globs; empty: any.
+        versions: Driver versions that it serves; empty: any.
+        build: How each flavour is built from it, where that differs from the recipe's
+            ``[flavours.NAME.build]``.
+        files: Its user space; None: the recipe's ``[[files]]``.
+        features: Features that its files bring besides those of ``[container.features]``.
+    """
+
+    name: Name | None = None
+    distros: tuple[DistroPattern, ...] = ()
+    versions: Specifiers = ""
+    build: dict[Name, Build] = Field(default_factory=dict)
+    files: tuple[UserFile, ...] | None = None
+    features: dict[FeatureName, ContainerFeature] = Field(default_factory=dict)
+
+    @property
+    def takes_any_version(self) -> bool:
+        """Whether a version that it doesn't list may be asked for."""
+        return False
+
+    def build_of(self, flavour: str) -> Build | None:
+        """Return how a flavour is built from it; None: as the recipe says for all sources.
+
+        A kind that brings its own description of a build makes one of that.
+        """
+        return self.build.get(flavour)
+
+    @property
+    def is_packaged(self) -> bool:
+        """Whether it is packages of an archive of Debian's kind, and nowhere else."""
+        return False
+
+    def package_of(self, build: Build, shared: str | None) -> str | None:
+        """Return the package that has the source; None: it is no package.
+
+        Args:
+            build: How the flavour is built from it.
+            shared: The package that the flavour names for all sources.
+        """
+        del build, shared
+        return None
+
+    def fits(self, distro: Collection[str], version: str | None = None) -> bool:
+        """Return whether it serves a distro, and a version of the driver.
+
+        Args:
+            distro: What the distro is called: its id, ``id:version`` and family.
+            version: The driver's; None: any will do.
+        """
+        is_served = not self.distros or any(
+            fnmatchcase(name, pattern) for pattern in self.distros for name in distro
+        )
+        return is_served and (version is None or version_matches(version, self.versions))
+
+
+class DebSource(Source):
+    """Packages of the target distro's own archive, with versions from its signed index.
+
+    Attributes:
+        components: Sections of the archive that they are in, besides ``main``.
+        userspace: Packages that are unpacked for ``files``, of the same version as the modules.
+        companions: The same, but released on their own: their newest version is taken.
+    """
+
+    kind: Literal["deb"]
+    components: tuple[Name, ...] = ()
+    userspace: tuple[PackageName, ...] = ()
+    companions: tuple[PackageName, ...] = ()
+
+    @property
+    def is_packaged(self) -> bool:
+        """It always is."""
+        return True
+
+    def package_of(self, build: Build, shared: str | None) -> str | None:
+        """Return the package of the build, or of the flavour."""
+        return build.package or shared
+
+
+class ArchiveRelease(Frozen):
+    """One released version as a tarball or zip file; ``strip``: leading path parts to drop."""
+
+    version: Version
+    url: Url
+    sha256: Sha256
+    strip: int = Field(default=1, ge=0)
+
+    def source(self) -> ArchiveSource:
+        """Return what goes into the Pin."""
+        return ArchiveSource(url=self.url, sha256=self.sha256, strip=self.strip)
+
+
+class GitRelease(Frozen):
+    """One released version as a git commit; sha256 of ``git archive --format=tar COMMIT``."""
+
+    version: Version
+    url: Url
+    commit: Commit
+    sha256: Sha256
+
+    def source(self) -> GitSource:
+        """Return what goes into the Pin."""
+        return GitSource(url=self.url, commit=self.commit, sha256=self.sha256)
+
+
+class ArchiveReleases(Source):
+    """A driver that its vendor publishes as files."""
+
+    kind: Literal["archive"]
+    releases: tuple[ArchiveRelease, ...] = Field(min_length=1)
+
+
+class GitReleases(Source):
+    """A driver that its vendor publishes as a git repository."""
+
+    kind: Literal["git"]
+    releases: tuple[GitRelease, ...] = Field(min_length=1)
+
+
+class RunfileRelease(Frozen):
+    """One released version as a ``.run``.
+
+    Attributes:
+        version: The driver's version.
+        architecture: Which machines ``sha256`` is for, as ``uname -m`` prints it.
+        url: Its address; None: the source's.
+        sha256: Of the file; None: the vendor's own sum counts, as it was first seen.
+        checksums: Address of the vendor's sum; None: the source's.
+    """
+
+    version: Version
+    architecture: Architecture = "x86_64"
+    url: UrlTemplate | None = None
+    sha256: Sha256 | None = None
+    checksums: UrlTemplate | None = None
+
+
+class RunfileReleases(Source):
+    """NVIDIA's self-extracting files; user space and its features come from the list inside.
+
+    Attributes:
+        url: Address of every release that names none; with ``{version}`` and ``{arch}``.
+        checksums: Address of the vendor's sum of every release that has no ``sha256``.
+        leave_out: Types of files, as the list inside calls them, that go into no container.
+        releases: Versions that are offered. Others can be asked for by name, where ``url`` and
+            ``checksums`` say where they would be.
+    """
+
+    kind: Literal["runfile"]
+    url: UrlTemplate | None = None
+    checksums: UrlTemplate | None = None
+    leave_out: tuple[Annotated[str, StringConstraints(pattern=r"^[A-Z0-9_]+$")], ...] = ()
+    releases: tuple[RunfileRelease, ...] = ()
+
+    @property
+    def takes_any_version(self) -> bool:
+        """Whether a version that is not listed may be asked for."""
+        return self.url is not None and self.checksums is not None
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        problems = []
+        if not self.releases and not self.takes_any_version:
+            problems.append("give 'releases', or both 'url' and 'checksums'")
+        for release in self.releases:
+            if release.url is None and self.url is None:
+                problems.append(f"the release {release.version} has no 'url', and neither has this")
+            if release.sha256 is None and release.checksums is None and self.checksums is None:
+                problems.append(
+                    f"the release {release.version} has neither 'sha256' nor 'checksums'"
+                )
+        if problems:
+            raise ValueError("; ".join(problems))
+        return self
+
+
+def _release(value: object) -> str:
+    is_git = isinstance(value, GitRelease) or (isinstance(value, dict) and "commit" in value)
+    return "<commit>" if is_git else "<file>"
+
+
+# A file or a commit; messages don't show the names in angle brackets.
+AnyRelease = Annotated[
+    Annotated[ArchiveRelease, Tag("<file>")] | Annotated[GitRelease, Tag("<commit>")],
+    Discriminator(_release),
+]
+# What fetches a commit in the build, by the names of Debian's packages.
+GIT_TOOLS = ("ca-certificates", "git")
+# What every build from a dkms.conf is: templates/dkms/dkms.bash reads the rest from there.
+_DKMS_COMMAND = ("bash", "/provision/dkms.bash", "build", "{kernel}", "{machine}", "{jobs}")
+
+
+class DkmsSource(Source):
+    """A source with a ``dkms.conf``, which says how it is built, and for which kernels.
+
+    It is a package of the distro that is built for, or releases of the vendor.
+
+    Attributes:
+        package: The distro's package that has the source; its version is the driver's.
+        components: As in ``DebSource``.
+        userspace: As in ``DebSource``.
+        companions: As in ``DebSource``.
+        releases: Files or commits of the vendor, where there is no ``package``.
+        directory: The folder that has the dkms.conf; by default the unpacked source, or the one
+            folder below its ``usr/src`` that has one.
+        packages: Build tools needed besides the compiler, make and the headers.
+    """
+
+    kind: Literal["dkms"]
+    package: PackageName | None = None
+    components: tuple[Name, ...] = ()
+    userspace: tuple[PackageName, ...] = ()
+    companions: tuple[PackageName, ...] = ()
+    releases: tuple[AnyRelease, ...] = ()
+    directory: SourcePath = "."
+    packages: tuple[PackageName, ...] = ()
+
+    @property
+    def is_packaged(self) -> bool:
+        """Whether it is a package and not releases."""
+        return self.package is not None
+
+    def package_of(self, build: Build, shared: str | None) -> str | None:
+        """Return its package."""
+        del build, shared
+        return self.package
+
+    def build_of(self, flavour: str) -> Build | None:
+        """Return how any flavour is built: as the dkms.conf says."""
+        del flavour
+        has_commits = any(isinstance(release, GitRelease) for release in self.releases)
+        return Build(
+            directory=self.directory,
+            packages=(*self.packages, *(GIT_TOOLS if has_commits else ())),
+            command=_DKMS_COMMAND,
+            modules=("dkms-modules/*.ko",),
+        )
+
+    @model_validator(mode="after")
+    def _package_or_releases(self) -> Self:
+        if (self.package is None) == (not self.releases):
+            raise ValueError("give either 'package' or 'releases'")
+        if self.package is None and (self.components or self.userspace or self.companions):
+            raise ValueError("components, userspace and companions need a 'package'")
+        if self.build:
+            raise ValueError("the dkms.conf says how it is built: leave 'build' out")
+        return self
+
+
+RecipeSource = Annotated[
+    DebSource | ArchiveReleases | GitReleases | DkmsSource | RunfileReleases,
+    Field(discriminator="kind"),
+]
+
+
+def _shape(value: object) -> str:
+    return "<table>" if isinstance(value, dict | Source) else "<list>"
+
+
+# [source], or [[source]] once or more; messages don't show the names in angle brackets.
+OneOrSeveral = Annotated[
+    Annotated[RecipeSource, Tag("<table>")]
+    | Annotated[tuple[RecipeSource, ...], Field(min_length=1), Tag("<list>")],
+    Discriminator(_shape),
+]

@@ -1,0 +1,206 @@
+"""Where a driver's vendor says which versions there are: ``[upstream]`` of a driver.toml.
+
+Data types only; ``provision.sources.upstream`` reads the sources.
+"""
+
+from __future__ import annotations
+
+import calendar
+import re
+from collections.abc import Mapping
+from datetime import date
+from fnmatch import fnmatchcase
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, StringConstraints
+
+from provision.documents import Frozen
+from provision.pin import PackageName, Url
+
+# What a vendor promises of a branch, the longest support first.
+Maturity = Literal["lts", "production", "new-feature"]
+# Names that ask for the newest branch of a kind, and the kinds that each accepts: a branch with
+# long support is fit for production too. Source:
+# https://docs.nvidia.com/datacenter/tesla/drivers/driver-lifecycle.html
+CHANNELS: Mapping[str, tuple[Maturity, ...]] = {
+    "lts": ("lts",),
+    "production": ("lts", "production"),
+    "new-feature": ("lts", "production", "new-feature"),
+}
+
+_PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
+
+
+def _address(text: str) -> str:
+    unknown = sorted(set(_PLACEHOLDER.findall(text)) - {"arch"})
+    if unknown:
+        raise ValueError(f"unknown placeholder '{{{unknown[0]}}}'; there is {{arch}}")
+    return text
+
+
+def _pattern(text: str) -> str:
+    try:
+        groups = re.compile(text).groups
+    except re.error as error:
+        raise ValueError(f"no regular expression: {error}") from error
+    if groups != 1:
+        raise ValueError("needs exactly one group in parentheses, which is the version")
+    return text
+
+
+def _day(text: str) -> str:
+    try:
+        _last_day(text)
+    except ValueError:
+        raise ValueError(f"'{text}' is no month (2026-06) or day (2026-06-30)") from None
+    return text
+
+
+def _last_day(text: str) -> date:
+    year, month, *day = (int(part) for part in text.split("-"))
+    return date(year, month, *(day or [calendar.monthrange(year, month)[1]]))
+
+
+BranchName = Annotated[str, StringConstraints(pattern=r"^[0-9]+(\.[0-9]+)*$", max_length=32)]
+Address = Annotated[Url, AfterValidator(_address)]
+Pattern = Annotated[str, StringConstraints(max_length=200), AfterValidator(_pattern)]
+Day = Annotated[
+    str, StringConstraints(pattern=r"^[0-9]{4}-[0-9]{2}(-[0-9]{2})?$"), AfterValidator(_day)
+]
+
+
+class _Source(Frozen):
+    """What all kinds of sources have.
+
+    Attributes:
+        url: Its address; ``{arch}`` stands for the machine's architecture.
+        arch: What ``{arch}`` is, by architecture as ``uname -m`` prints it; that itself, where
+            nothing is said.
+        distros: Patterns of the distros that it is for, such as ``rhel:9*``; any, if empty.
+        files: Whether each version that it names has a file where the recipe's sources that take
+            any version look for it; such a version is offered without an edit of the recipe.
+    """
+
+    url: Address
+    arch: dict[str, str] = Field(default_factory=dict)
+    distros: tuple[str, ...] = ()
+    files: bool = False
+
+    def named(self, machine: str) -> str:
+        """Return what the source calls an architecture."""
+        return self.arch.get(machine, machine)
+
+    def address(self, machine: str) -> str:
+        """Return the address for an architecture."""
+        return self.url.replace("{arch}", self.named(machine))
+
+    def serves(self, distro: str | None) -> bool:
+        """Return whether a source is for a distro, ``ID:VERSION``; None: for any that is built."""
+        return not self.distros or (
+            distro is not None and any(fnmatchcase(distro, one) for one in self.distros)
+        )
+
+
+class LatestText(_Source):
+    """A text file whose first word is the newest version, the second the path of its file."""
+
+    kind: Literal["latest-txt"]
+
+
+class NvidiaReleases(_Source):
+    """NVIDIA's list of data center drivers, by branch, with what each branch is."""
+
+    kind: Literal["nvidia-releases-json"]
+
+
+class Redistributables(_Source):
+    """A folder with a ``redistrib_VERSION.json`` for each version, which has checksums.
+
+    Attributes:
+        component: The member of these files that is the driver.
+        platform: The member of the component for a platform, with ``{arch}``.
+    """
+
+    kind: Literal["redistrib-json"]
+    component: Annotated[str, StringConstraints(pattern=r"^[a-z0-9_]+$")]
+    platform: Annotated[str, AfterValidator(_address)] = "linux-{arch}"
+
+
+class GitTags(_Source):
+    """Tags of a git repository.
+
+    Attributes:
+        pattern: Regular expression of the whole name of a tag; its one group is the version.
+    """
+
+    kind: Literal["git-tags"]
+    pattern: Pattern = r"v?([0-9][0-9.]*)"
+
+
+class HttpIndex(_Source):
+    """A page that links to files.
+
+    Attributes:
+        pattern: Regular expression of the whole name of a file; its one group is the version.
+    """
+
+    kind: Literal["http-index"]
+    pattern: Pattern
+
+
+class PackageIndex(_Source):
+    """A vendor's own repository of packages.
+
+    Attributes:
+        kind: ``deb-index``: ``url`` is its file ``Packages`` or ``Packages.gz``; ``rpm-index``:
+            the folder that has ``repodata``.
+        package: The package whose versions are the driver's.
+    """
+
+    kind: Literal["deb-index", "rpm-index"]
+    package: PackageName
+
+
+UpstreamSource = Annotated[
+    LatestText | NvidiaReleases | Redistributables | GitTags | HttpIndex | PackageIndex,
+    Field(discriminator="kind"),
+]
+
+
+class BranchFacts(Frozen):
+    """What is known of a branch whatever its vendor's servers say now.
+
+    Attributes:
+        maturity: What its vendor promises; a source that says so too counts more.
+        end_of_life: The last month or day on which its vendor cares for it.
+    """
+
+    maturity: Maturity | None = None
+    end_of_life: Day | None = None
+
+    @property
+    def last_day(self) -> date | None:
+        """The last day of its life; None: nothing is known of it."""
+        return None if self.end_of_life is None else _last_day(self.end_of_life)
+
+
+class Upstream(Frozen):
+    """An ``[upstream]``.
+
+    Attributes:
+        branch_parts: How many leading parts of a version name its branch: 1 makes ``535`` of
+            ``535.261.03``, 2 makes ``0.12`` of ``0.12.7``.
+        sources: Where the vendor says which versions there are.
+        branches: What is known of branches.
+    """
+
+    branch_parts: int = Field(default=1, ge=1, le=4)
+    sources: tuple[UpstreamSource, ...] = ()
+    branches: dict[BranchName, BranchFacts] = Field(default_factory=dict)
+
+    def branch_of(self, version: str) -> str:
+        """Return the name of the branch that a version belongs to."""
+        parts = version.split(".")
+        named = (".".join(parts[:count]) for count in range(len(parts), 0, -1))
+        own = next((name for name in named if name in self.branches), None)
+        return own or ".".join(parts[: self.branch_parts])

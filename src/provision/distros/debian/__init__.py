@@ -1,0 +1,37 @@
+"""The index of a Debian archive: which packages a distro has, at which versions.
+
+Only what is signed by the distro's keys is believed. Nothing here knows a mirror: the machine's
+own apt configuration says where packages come from, or provision.toml.
+"""
+
+from __future__ import annotations
+
+from provision.distros.debian.archive_index import ArchiveIndex, Suite, default_cache, open_index
+from provision.distros.debian.packages_file import IndexedPackage
+from provision.distros.debian.relations import (
+    Alternative,
+    compare_versions,
+    parse_depends,
+    upstream_version,
+    version_key,
+)
+from provision.distros.debian.source_packages import SourceFile, SourcePackage, find_sources
+from provision.distros.debian.suites import ArchiveLayout, debian_architecture
+
+__all__ = [
+    "Alternative",
+    "ArchiveIndex",
+    "ArchiveLayout",
+    "IndexedPackage",
+    "SourceFile",
+    "SourcePackage",
+    "Suite",
+    "compare_versions",
+    "debian_architecture",
+    "default_cache",
+    "find_sources",
+    "open_index",
+    "parse_depends",
+    "upstream_version",
+    "version_key",
+]

@@ -1,0 +1,399 @@
+"""The family of apt: Debian and Ubuntu.
+
+A script ends in a listing (``Script.output``), one record a line, its words separated by tabs:
+
+* ``installed NAME ARCH VERSION``: a package of the base image.
+* ``package URL FILE SIZE SHA256``: a package that is installed, as apt names its file.
+
+Source: apt-get(8), ``--print-uris``, and ``Acquire::ForceHash``, without which it prints MD5 sums
+of Debian's main archive and no checksum of its security archive.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from urllib.parse import unquote, urlsplit
+
+from provision.distros.debian.relations import version_key
+from provision.distros.distro import Distro, FamilyName, Release
+from provision.distros.family import WORK, Failure, HeaderQuery, Package, Repository, Script, Spec
+from provision.distros.header_rules import fill, find_compilers, find_headers
+from provision.documents import refusing
+from provision.errors import NotFoundError, ProvisionError
+from provision.pin import ClosurePackage
+
+# Below ``WORK``: certificates of the authorities that this machine trusts, for https mirrors.
+AUTHORITIES = "authorities.crt"
+_CA_BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
+# Exit status of a script that found no configuration in the headers.
+NO_CONFIG = 43
+_LINES = 25
+_FIELDS = {"installed": 4, "package": 5}
+_FILE = re.compile(r"(?P<name>[^_]+)_(?P<version>[^_]+)_(?P<arch>[^_]+)\.deb")
+_SHA256 = re.compile(r"(?:SHA256:)?(?P<hex>[0-9a-f]{64})")
+_NUMBER = re.compile(r"[0-9]{1,15}")
+# Below the archive's address; Debian's security archive has one folder more.
+_POOL = re.compile(r"/(?P<location>pool/(?:updates/)?(?P<component>[a-z0-9-]+)/.+)$")
+# What the headers of a kernel are made of.
+HEADER_PART = re.compile(r"linux-(?:headers|kbuild|compiler|[a-z0-9.-]+-headers)-[A-Za-z0-9.+~-]+")
+_HEADERS = re.compile(r"linux-headers-(?P<kernel>[0-9]\S*-[a-z]\S*)")
+
+
+class Apt:
+    """The family of apt; methods as ``Family`` says."""
+
+    name: FamilyName = "apt"
+
+    def headers(self, distro: Distro, kernel: str, architecture: str) -> HeaderQuery:
+        """Return the package of a kernel's headers."""
+        return find_headers(distro, kernel, architecture)
+
+    def compiler(self, distro: Distro, cc_version_text: str) -> tuple[Spec, ...]:
+        """Return the packages that may hold a compiler, the preferred one first."""
+        return find_compilers(distro, cc_version_text)
+
+    def solve(
+        self,
+        distro: Distro,
+        release: Release,
+        specs: tuple[Spec, ...],
+        repositories: tuple[Repository, ...],
+        *,
+        config: str | None = None,
+    ) -> Script:
+        """Return what downloads the closure of packages."""
+        wanted = " ".join(shlex.quote(spec.text) for spec in specs)
+        parts = [_prelude(repositories), _SOLVE.replace("@wanted@", wanted)]
+        if config:
+            parts.append(_CONFIG.replace("@config@", shlex.quote(config)))
+        return Script(
+            "\n".join(parts),
+            files=source_files(distro, release, repositories),
+            config="config" if config else None,
+        )
+
+    def parse(self, output: bytes) -> tuple[Package, ...]:
+        """Return the closure that a script wrote."""
+        return parse(output)
+
+    def installed(self, output: bytes) -> Mapping[str, str]:
+        """Return the versions of the base image's own packages by name."""
+        return {name: version for name, _arch, version in _records(output)["installed"]}
+
+    def holds_headers(self, name: str) -> bool:
+        """Return whether a package of a closure holds headers of the kernel."""
+        return HEADER_PART.fullmatch(name) is not None
+
+    def explain(self, failure: Failure) -> ProvisionError:
+        """Return what to say about a script that failed."""
+        return explain(failure)
+
+    def kernels(
+        self, distro: Distro, release: Release, repositories: tuple[Repository, ...]
+    ) -> Script:
+        """Return what lists the kernels whose headers the repositories have."""
+        text = f"{_prelude(repositories)}\napt_cache pkgnames linux-headers- > closure"
+        return Script(text, files=source_files(distro, release, repositories), folder=None)
+
+    def parse_kernels(self, output: bytes) -> tuple[str, ...]:
+        """Return the kernels' releases, the newest first."""
+        words = output.decode(errors="replace").split()
+        found = {match["kernel"] for word in words if (match := _HEADERS.fullmatch(word))}
+        return tuple(sorted(found, key=version_key, reverse=True))
+
+
+def _prelude(repositories: tuple[Repository, ...]) -> str:
+    own = f"-o Dir::Etc::SourceList=/dev/null -o Dir::Etc::SourceParts={WORK}/sources"
+    options = " ".join(
+        [
+            f"-o Dir::State::Lists={WORK}/lists",
+            f"-o Dir::Cache={WORK}/cache",
+            f"-o Dir::Cache::Archives={WORK}/archives",
+            # Some base images delete each package after its installation.
+            "-o APT::Keep-Downloaded-Packages=true",
+            # As root: the sandbox user can't write here.
+            "-o APT::Sandbox::User=root",
+            "-o APT::Install-Recommends=false",
+            "-o Acquire::Languages=none",
+            "-o Acquire::ForceHash=sha256",
+            # A repository that can't be read is only a warning otherwise.
+            "-o APT::Update::Error-Mode=any",
+            *([own] if repositories else []),
+        ]
+    )
+    return f"""\
+set -eu
+cd {WORK}
+export LC_ALL=C DEBIAN_FRONTEND=noninteractive
+# Debian's and Ubuntu's own images know no authorities, so that no https mirror could be read.
+authorities=
+if [ ! -s {_CA_BUNDLE} ] && [ -s {WORK}/{AUTHORITIES} ]; then
+    authorities='-o Acquire::https::CaInfo={WORK}/{AUTHORITIES}'
+fi
+apt_get() {{ apt-get {options} $authorities "$@"; }}
+apt_cache() {{ apt-cache {options} "$@"; }}
+mkdir -p lists/partial cache archives/partial none/partial sources
+# Once for both rounds: they have to see one state of the repositories.
+if [ ! -e updated ]; then apt_get --quiet update; : > updated; fi"""
+
+
+# The listing comes from the same answer that is downloaded then: nothing changes in between. It is
+# asked for with another, empty folder of downloads, because it leaves out what lies there already.
+_SOLVE = """\
+apt_get -o Dir::Cache::Archives=/provision/solve/none --quiet=2 --print-uris --yes \\
+    install @wanted@ > uris.txt
+apt_get --quiet --download-only --yes install @wanted@
+rm -rf packages && mkdir packages
+{
+    dpkg-query --show --showformat 'installed\\t${Package}\\t${Architecture}\\t${Version}\\n'
+    while read -r url file size sum; do
+        [ -n "$url" ] || continue
+        url=${url#\\'}
+        ln "archives/$file" "packages/$file"
+        printf 'package\\t%s\\t%s\\t%s\\t%s\\n' "${url%\\'}" "$file" "$size" "$sum"
+    done < uris.txt
+} > closure
+sed -n "s|^'[^']*' \\([^ ]*\\) [0-9]* SHA256:\\(.*\\)$|\\2  packages/\\1|p" uris.txt > sums.txt
+if [ -s sums.txt ]; then sha256sum --check --strict --quiet sums.txt; fi"""
+_CONFIG = f"""\
+rm -f config
+for file in packages/linux-headers-*.deb; do
+    dpkg-deb --fsys-tarfile "$file" | tar -xOf - .@config@ > config 2> /dev/null && break
+done
+# A base image may bring the headers along.
+if [ ! -s config ] && [ -s @config@ ]; then cp @config@ config; fi
+if [ ! -s config ]; then echo "no package holds @config@"; exit {NO_CONFIG}; fi"""
+
+
+def source_files(
+    distro: Distro, release: Release, repositories: Iterable[Repository]
+) -> Mapping[str, bytes]:
+    """Return apt's sources and keys of repositories, by path below ``WORK``.
+
+    Each repository's ``id`` is the suite that it stands for.
+    """
+    data = distro.apt
+    files: dict[str, bytes] = {}
+    for number, repository in enumerate(repositories):
+        lines = [
+            "Types: deb",
+            f"URIs: {' '.join(repository.urls)}",
+            f"Suites: {repository.id}",
+            f"Components: {' '.join(repository.components or (data.enabled if data else ()))}",
+        ]
+        keys = [f"keys/{repository.id}-{name}" for name in repository.keys]
+        own = data.keyrings[0] if data else ""
+        lines.append(f"Signed-By: {' '.join(f'{WORK}/{key}' for key in keys) or own}")
+        if repository.is_snapshot:
+            lines.append("Check-Valid-Until: no")
+        # Numbered, so that apt reads them in this order.
+        files[f"sources/{number:02}.sources"] = ("\n".join(lines) + "\n").encode()
+        files |= {
+            f"keys/{repository.id}-{name}": content for name, content in repository.keys.items()
+        }
+    del release
+    return files
+
+
+def parse(output: bytes) -> tuple[Package, ...]:
+    """Return the closure that a listing describes, in the order of names.
+
+    Raises:
+        ProvisionError: It is no such listing.
+    """
+    records = _records(output)
+    installed = {(name, arch) for name, arch, _version in records["installed"]}
+    packages = [_package(record, installed) for record in records["package"]]
+    return tuple(sorted(packages, key=lambda one: (one.pinned.name, one.pinned.arch)))
+
+
+def _records(output: bytes) -> Mapping[str, list[list[str]]]:
+    """Return the records of a listing by kind, without the kind."""
+    records: dict[str, list[list[str]]] = {kind: [] for kind in _FIELDS}
+    for line in output.decode(errors="replace").splitlines():
+        words = line.split("\t")
+        if not line.strip():
+            continue
+        if _FIELDS.get(words[0]) != len(words):
+            raise _broken(line)
+        records[words[0]].append(words[1:])
+    return records
+
+
+def _package(record: list[str], installed: set[tuple[str, str]]) -> Package:
+    url, file, size, sum_ = record
+    name = _FILE.fullmatch(file)
+    checksum = _SHA256.fullmatch(sum_)
+    place = _POOL.search(urlsplit(url).path)
+    if not (name and checksum and _NUMBER.fullmatch(size)):
+        raise _broken("\t".join(record))
+    package, arch = unquote(name["name"]), unquote(name["arch"])
+    with refusing(f"The package {file} can't be pinned."):
+        pinned = ClosurePackage(
+            name=package,
+            version=unquote(name["version"]),
+            arch=arch,
+            sha256=checksum["hex"],
+            size=int(size),
+            repository=place["component"] if place else "archive",
+            location=unquote(place["location"]) if place else file,
+            action="upgrade" if (package, arch) in installed else "install",
+        )
+    return Package(pinned, file, (url,))
+
+
+def _broken(line: str) -> ProvisionError:
+    return ProvisionError(
+        "apt's answer can't be read.",
+        resolution="The base image may have another apt than its release: name the distro's own"
+        " with --base.",
+        details=f"line: {line[:200]!r}",
+    )
+
+
+def _said(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern, re.MULTILINE)
+
+
+_ABSENT = _said(
+    r"^E: Unable to locate package (?P<name>\S+)"
+    r"|Package '?(?P<other>\S+?)'? has no installation candidate"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Trouble:
+    """What apt says, what it means, and what to do; with the placeholders of ``explain``."""
+
+    pattern: re.Pattern[str]
+    what: str
+    resolution: str
+
+
+# The first one counts: "Failed to fetch" follows most of the others.
+_TROUBLES = (
+    _Trouble(
+        _said(r"\b40[13] +(?:Unauthorized|Forbidden)"),
+        "A repository of {release} wants to know who asks, and refuses this machine.",
+        "For Ubuntu's Expanded Security Maintenance: run 'pro attach' on this machine. Its token is"
+        " bound read-only into the container that solves, and never part of an image.",
+    ),
+    _Trouble(
+        _said(r"[Cc]ertificate verification failed|No system certificates available"),
+        "The certificate of an https mirror of {release} is not of an authority that counts.",
+        "Add the authority to this machine's own (update-ca-certificates), which the solving"
+        " container is given where the base image has none; or name a mirror that begins with"
+        ' http:// (its index is signed all the same): {setting} mirror = "http://…" in'
+        " /etc/provision/provision.toml.",
+    ),
+    _Trouble(
+        _said(
+            r"NO_PUBKEY|EXPKEYSIG|REVKEYSIG|BADSIG|is not signed|couldn't be verified"
+            r"|signature.*invalid|returned an error code \(1\)|can't be done securely"
+        ),
+        "The archive of {release} is not signed with a key that counts, and not used.",
+        "If it is your own, name its key in /etc/provision/provision.toml: {setting}"
+        ' keyring = "/path/of/its/key". If it is the distro\'s, do not use this mirror.',
+    ),
+    _Trouble(
+        _said(r"Release file for \S+ is (?:expired|not valid yet)"),
+        "The index of the archive of {release} is out of date.",
+        "Check this machine's clock (date), or use another mirror. For one that keeps an old state"
+        " on purpose: {setting} snapshot = true in /etc/provision/provision.toml.",
+    ),
+    _Trouble(
+        _said(
+            r"Hash Sum mismatch|File has unexpected size|Mirror sync in progress"
+            r"|^E: Failed to fetch .* 404"
+        ),
+        "A mirror of {release} is out of step: its index names a file that it lacks, or that has"
+        " other content.",
+        "Try again in some minutes, or name another mirror in /etc/provision/provision.toml:"
+        ' {setting} mirror = "https://…".',
+    ),
+    _Trouble(
+        _said(r"unmet dependencies|held broken packages|Depends: .* but "),
+        "The packages for the kernel {kernel} can't be installed together on {release}; apt says"
+        " why.",
+        "If the archive is in the middle of an update, try again later. If the base image is newer"
+        " than the kernel's packages, name an older one with --base.",
+    ),
+    _Trouble(
+        _said(
+            r"Could not (?:resolve|connect)|Temporary failure resolving"
+            r"|Connection (?:refused|timed out)|Failed to fetch|Unable to connect"
+            r"|does not have a Release file"
+        ),
+        "The archive of {release} can't be reached from the solving container.",
+        "Check that containers reach the network ([engine] network in"
+        " /etc/provision/provision.toml; http_proxy and https_proxy are handed on), or name a"
+        ' mirror there: {setting} mirror = "https://…".',
+    ),
+)
+
+
+def explain(failure: Failure) -> ProvisionError:
+    """Return what to say about a script that failed; apt's own words are in the details."""
+    release = f"{failure.distro.name} {failure.release.version}"
+    said = "\n".join(failure.said.strip().splitlines()[-_LINES:])
+    if failure.status == NO_CONFIG:
+        return ProvisionError(
+            f"The headers of the kernel {failure.kernel} hold no configuration"
+            f" ({failure.query.config}), so the compiler that built it is not known.",
+            resolution="The packages may be of another kernel: 'dpkg-deb --contents' lists what"
+            " they hold.",
+            details=said,
+        )
+    absent = _ABSENT.search(failure.said)
+    if absent:
+        return _absent(failure, absent["name"] or absent["other"], said)
+    for trouble in _TROUBLES:
+        if trouble.pattern.search(failure.said):
+            values = {
+                "release": release,
+                "kernel": failure.kernel,
+                "setting": f"[distros.{failure.distro.id}.archive]",
+            }
+            return ProvisionError(
+                fill(trouble.what, values),
+                resolution=fill(trouble.resolution, values),
+                details=said,
+            )
+    return ProvisionError(
+        f"The packages for the kernel {failure.kernel} could not be solved for on {release} (exit"
+        f" status {failure.status}).",
+        resolution="Run the command again with --verbose, which shows all that apt says.",
+        details=said,
+    )
+
+
+def _absent(failure: Failure, name: str, said: str) -> ProvisionError:
+    release = f"{failure.distro.name} {failure.release.version}"
+    if name not in {spec.text.partition("=")[0] for spec in failure.query.specs}:
+        return NotFoundError(
+            f"The archive of {release} has no package '{name}', which the build needs.",
+            resolution="Check the name in driver.toml; if it is in another component, add that to"
+            " the recipe's 'components'.",
+            details=said,
+        )
+    return NotFoundError(
+        f"No headers are packaged for the kernel {failure.kernel} on {release}: it is superseded,"
+        " or of another release.",
+        resolution=superseded(failure.distro),
+        details=said,
+    )
+
+
+def superseded(distro: Distro) -> str:
+    """Return how to get at packages that an archive has dropped."""
+    where = " ".join(
+        f"That is {archive.name} ({archive.url}): {archive.hint}" for archive in distro.archives
+    )
+    return (
+        "Headers may come later than their kernel: try again then ('provision apply' and its timer"
+        " do). If the distro has dropped them, boot a kernel that is packaged (--kernel builds for"
+        f" it), or take them from where superseded packages stay. {where}"
+    ).rstrip()

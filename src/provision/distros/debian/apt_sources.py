@@ -1,0 +1,159 @@
+"""The machine's own apt configuration: where its packages come from.
+
+Source: sources.list(5) of apt 2.6 and 3.0.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from debian.deb822 import Deb822
+
+from provision.files import glob_in_root, in_root
+
+log = logging.getLogger(__name__)
+
+_ONE_LINE = re.compile(
+    r"deb\s+(?:\[(?P<options>[^\]]*)\]\s*)?(?P<address>\S+)\s+(?P<suite>\S+)(?P<components>.*)"
+)
+# What the one-line format calls its options, by their names in the other format.
+_OPTION_NAMES = {
+    "signed-by": "Signed-By",
+    "enabled": "Enabled",
+    "check-valid-until": "Check-Valid-Until",
+}
+# apt.conf(5): what apt reads as false.
+_FALSE = frozenset({"no", "false", "without", "off", "disable", "0"})
+_ARMOR = "-----BEGIN PGP PUBLIC KEY BLOCK-----"
+
+
+@dataclass(frozen=True, slots=True)
+class AptSource:
+    """One archive that apt takes packages from.
+
+    Attributes:
+        uri: Its address, without a final slash.
+        suite: Which part of it.
+        components: Sections of that suite.
+        signed_by: Key files, as named there; empty: apt's general keys.
+        key: A key that stands in the configuration itself, as armored text.
+        origin: The file that says so.
+        snapshot: Whether its index counts although it is out of date (``Check-Valid-Until: no``).
+    """
+
+    uri: str
+    suite: str
+    components: tuple[str, ...]
+    signed_by: tuple[str, ...]
+    key: str | None
+    origin: str
+    snapshot: bool = False
+
+
+def read_sources(root: Path) -> list[AptSource]:
+    """Return the enabled binary sources of the apt configuration under ``root``.
+
+    Lines that make no sense are logged and left out, as one broken file of somebody else's
+    archive must not stop a build.
+    """
+    found: list[AptSource] = []
+    for pattern, parse in _FILES:
+        for name in glob_in_root(root, f"etc/apt/{pattern}"):
+            path = in_root(root, name)
+            if path.is_file():
+                found += parse(_text(path), origin=str(root / name))
+    return [resolved for source in found for resolved in _follow_mirror_file(source, root)]
+
+
+def parse_list(text: str, *, origin: str) -> Iterator[AptSource]:
+    """Yield the sources of a file in the one-line format (``sources.list``)."""
+    for number, line in enumerate(text.splitlines(), 1):
+        entry = line.partition("#")[0].strip()
+        if not re.match(r"deb\s", entry):
+            continue
+        match = _ONE_LINE.fullmatch(entry)
+        if match is None:
+            log.warning("%s:%d: not a source that apt would understand", origin, number)
+            continue
+        options = dict(
+            option.split("=", 1) for option in (match["options"] or "").split() if "=" in option
+        )
+        named = {_OPTION_NAMES.get(key, key): value for key, value in options.items()}
+        yield from _sources(
+            [match["address"]], [match["suite"]], match["components"].split(), named, origin
+        )
+
+
+def parse_deb822(text: str, *, origin: str) -> Iterator[AptSource]:
+    """Yield the sources of a file in the deb822 format (``*.sources``)."""
+    for stanza in Deb822.iter_paragraphs(text.splitlines(keepends=True), use_apt_pkg=False):
+        fields = {str(key): str(value) for key, value in stanza.items()}
+        fold = {key.lower(): value for key, value in fields.items()}
+        if "deb" not in fold.get("types", "").split():
+            continue
+        named = {name: fold[key] for key, name in _OPTION_NAMES.items() if key in fold}
+        yield from _sources(
+            fold.get("uris", "").split(),
+            fold.get("suites", "").split(),
+            fold.get("components", "").split(),
+            named,
+            origin,
+        )
+
+
+def _sources(
+    uris: Iterable[str],
+    suites: Iterable[str],
+    components: Iterable[str],
+    options: Mapping[str, str],
+    origin: str,
+) -> Iterator[AptSource]:
+    if options.get("Enabled", "yes").lower() in _FALSE:
+        return
+    is_snapshot = options.get("Check-Valid-Until", "yes").lower() in _FALSE
+    signed_by = options.get("Signed-By", "")
+    key = signed_by if _ARMOR in signed_by else None
+    # A fingerprint narrows apt's general keys down; it names no file.
+    files = () if key else tuple(w for w in re.split(r"[\s,]+", signed_by) if w.startswith("/"))
+    sections = tuple(components)
+    for uri in uris:
+        for suite in suites:
+            yield AptSource(
+                uri.rstrip("/"), suite, sections, files, key, origin, snapshot=is_snapshot
+            )
+
+
+def _follow_mirror_file(source: AptSource, root: Path) -> Iterator[AptSource]:
+    """Yield a source, or what the list of mirrors says that it stands for (cloud images).
+
+    Source: apt-transport-mirror(1).
+    """
+    scheme, _, path = source.uri.partition(":")
+    if scheme != "mirror+file":
+        yield source
+        return
+    mirrors = in_root(root, path)
+    if not mirrors.is_file():
+        log.warning("%s: there is no list of mirrors '%s'", source.origin, mirrors)
+        return
+    for line in _text(mirrors).splitlines():
+        uri = line.partition("#")[0].split("\t")[0].strip().rstrip("/")
+        if uri.startswith(("http://", "https://")):
+            yield replace(source, uri=uri)
+            return
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace")
+
+
+# In the order in which apt reads them.
+_FILES = (
+    ("sources.list", parse_list),
+    ("sources.list.d/*.list", parse_list),
+    ("sources.list.d/*.sources", parse_deb822),
+)

@@ -1,0 +1,272 @@
+"""The index of a distro's archive for one architecture: all its suites and sections together."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from provision.config import Config
+from provision.distros.debian.archive_cache import SuiteCache
+from provision.distros.debian.packages_file import IndexedPackage, PackageTable, newest_first
+from provision.distros.debian.release_file import ReleaseFile
+from provision.distros.debian.suites import ArchiveLayout, Place, debian_architecture, find_places
+from provision.errors import NotFoundError, ProvisionError
+from provision.files import lock
+from provision.pin import DistroPin
+from provision.progress import Note, Progress, silent
+
+log = logging.getLogger(__name__)
+
+_THREADS = 4
+WAITING = "waiting for another provision to finish reading package indexes"
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """A suite that an index was read from.
+
+    Attributes:
+        place: Where it is, and whose keys sign it.
+        components: Those of its components that were read.
+        enabled: Those of them that every build may take packages from.
+    """
+
+    place: Place
+    components: tuple[str, ...]
+    enabled: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return " ".join([str(self.place), *self.components])
+
+
+class ArchiveIndex:
+    """What can be installed of a distro.
+
+    Args:
+        distro: The distro.
+        architecture: Debian's name of it.
+        tables: Its packages.
+        suites: Where they come from; the release itself among them.
+    """
+
+    def __init__(
+        self,
+        *,
+        distro: DistroPin,
+        architecture: str,
+        tables: Sequence[PackageTable],
+        suites: Sequence[Suite],
+    ) -> None:
+        self.distro = distro
+        self.architecture = architecture
+        self.suites = tuple(suites)
+        self._tables = tuple(tables)
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Where its packages come from, as in sources.list: "URI suite component…"."""
+        return tuple(map(str, self.suites))
+
+    @property
+    def mirror(self) -> str:
+        """Address of the archive."""
+        return next(s.place.uri for s in self.suites if s.place.suite == self.distro.codename)
+
+    @property
+    def security_mirror(self) -> str | None:
+        """Address of its security updates; None: there are none."""
+        found = (s.place for s in self.suites)
+        return next((place.uri for place in found if place.suite.endswith("-security")), None)
+
+    @property
+    def is_snapshot(self) -> bool:
+        """Whether it counts although its time of validity is over."""
+        return any(suite.place.snapshot for suite in self.suites)
+
+    @property
+    def keyring(self) -> bytes | None:
+        """The keys that sign it, where they are not the distro's own; None: they are.
+
+        Binary keyrings are sequences of keys:
+        https://www.rfc-editor.org/rfc/rfc9580#section-10.1
+        """
+        places = [suite.place for suite in self.suites]
+        if not any(place.has_own_keys for place in places):
+            return None
+        files = dict.fromkeys(key for place in places for key in place.keyrings)
+        return b"".join(dict.fromkeys(file.read_bytes() for file in files))
+
+    def package(self, name: str) -> IndexedPackage | None:
+        """Return the newest version of a package; None if there is none."""
+        return next(iter(self.versions(name)), None)
+
+    def versions(self, name: str) -> list[IndexedPackage]:
+        """Return every version of a package, the newest first."""
+        return newest_first(p for table in self._tables for p in table.named(name))
+
+    def packages_matching(self, prefix: str) -> list[IndexedPackage]:
+        """Return the newest version of each package whose name starts with a text, by name."""
+        names: dict[str, list[IndexedPackage]] = {}
+        for table in self._tables:
+            for package in table.starting(prefix):
+                names.setdefault(package.name, []).append(package)
+        return [newest_first(names[name])[0] for name in sorted(names)]
+
+    def close(self) -> None:
+        """Close its files."""
+        for table in self._tables:
+            table.close()
+
+
+def default_cache() -> Path:
+    """Return the folder for what can be had again: the system's for root, else the user's.
+
+    Source: https://specifications.freedesktop.org/basedir-spec/latest/
+    """
+    named = os.environ.get("XDG_CACHE_HOME", "")
+    if named.startswith("/"):
+        return Path(named, "provision")
+    if os.geteuid() == 0:
+        return Path("/var/cache/provision")
+    return Path.home() / ".cache/provision"
+
+
+def open_index(
+    distro: DistroPin,
+    layout: ArchiveLayout,
+    *,
+    architecture: str,
+    components: Iterable[str] = (),
+    config: Config | None = None,
+    root: Path = Path("/"),
+    cache_dir: Path | None = None,
+    progress: Progress = silent,
+) -> ArchiveIndex:
+    """Return the index of a distro's archive, reading what is not cached or too old.
+
+    Args:
+        distro: Which distro.
+        layout: How its archive is laid out.
+        architecture: As ``uname -m`` prints it.
+        components: Components needed besides those that are always read.
+        config: Settings of the host.
+        root: Root of the host whose apt configuration says where packages come from.
+        cache_dir: Where indexes are kept; ``default_cache()`` by default.
+        progress: Told what is read, and how far downloads are.
+
+    Raises:
+        NotFoundError: No mirror, no keyring, or no such section or architecture.
+        UnreachableError: The archive can't be reached, and its index is not cached.
+        SignatureError: Its index is not signed by a trusted key.
+        ProvisionError: Its index is out of date or broken.
+        OSError: The cache can't be written.
+    """
+    debian_name = debian_architecture(architecture)
+    folder = (cache_dir or default_cache()) / "archive"
+    settings = (config or Config()).distro(distro.id).archive
+    places = find_places(distro, layout, config=settings, root=root, key_folder=folder / "keys")
+    sections = tuple(dict.fromkeys([*layout.enabled, *components]))
+    with (
+        lock(folder / "lock", on_wait=lambda: progress(Note(WAITING))),
+        ThreadPoolExecutor(_THREADS) as pool,
+    ):
+        found = [
+            (cache, release)
+            for cache, release in pool.map(suite_release, [SuiteCache(p, folder) for p in places])
+            if release is not None
+        ]
+        releases = [(cache.place, release) for cache, release in found]
+        _check(distro, places, releases, sections, debian_name)
+        wanted = list(_wanted(found, sections, debian_name))
+        tables = list(pool.map(lambda want: _table(want, progress), wanted))
+    return ArchiveIndex(
+        distro=distro,
+        architecture=debian_name,
+        tables=[table for table in tables if table is not None],
+        suites=[_suite(place, release, sections, layout) for place, release in releases],
+    )
+
+
+Want = tuple[SuiteCache, ReleaseFile, str, str]
+
+
+def _suite(
+    place: Place, release: ReleaseFile, sections: Sequence[str], layout: ArchiveLayout
+) -> Suite:
+    read = tuple(name for name in sections if name in release.components)
+    return Suite(place, read, tuple(name for name in read if name in layout.enabled))
+
+
+def _wanted(
+    found: Iterable[tuple[SuiteCache, ReleaseFile]], sections: Sequence[str], architecture: str
+) -> Iterator[Want]:
+    for cache, release in found:
+        for section in sections:
+            for name in release.architectures_to_read(architecture):
+                yield cache, release, section, name
+
+
+def _table(want: Want, progress: Progress) -> PackageTable | None:
+    cache, release, section, architecture = want
+    return cache.table(release, section, architecture, progress)
+
+
+def suite_release(cache: SuiteCache) -> tuple[SuiteCache, ReleaseFile | None]:
+    """Return a suite's Release file; None where it turns out to be another archive.
+
+    Raises:
+        ProvisionError: It can't be had, or is not what it should be.
+    """
+    place = cache.place
+    try:
+        release = cache.release(now=time.time())
+    except ProvisionError as error:
+        if not place.tentative:
+            raise
+        log.warning("leaving out %s: %s", place, error.message)
+        return cache, None
+    if place.origin is not None and release.origin != place.origin:
+        log.debug("leaving out %s: it is an archive of '%s'", place, release.origin)
+        return cache, None
+    return cache, release
+
+
+def _check(
+    distro: DistroPin,
+    places: Sequence[Place],
+    found: Sequence[tuple[Place, ReleaseFile]],
+    sections: Sequence[str],
+    architecture: str,
+) -> None:
+    """Raise NotFoundError unless the release itself is there, with all that is wanted of it."""
+    looked = "\n".join(f"looked in {place}" for place in places)
+    main = next((release for place, release in found if place.suite == distro.codename), None)
+    if main is None:
+        raise NotFoundError(
+            f"None of the configured archives is that of {distro.id} {distro.version}"
+            f" ({distro.codename}).",
+            resolution="Name a mirror in /etc/provision/provision.toml:"
+            f' [distros.{distro.id}.archive] mirror = "https://…".',
+            details=looked,
+        )
+    if architecture not in main.architectures:
+        raise NotFoundError(
+            f"The archive of {distro.id} {distro.version} has no architecture {architecture};"
+            f" it has {', '.join(sorted(main.architectures - {'all'}))}.",
+            details=looked,
+        )
+    offered = frozenset[str]().union(*(release.components for _, release in found))
+    missing = [section for section in sections if section not in offered]
+    if missing:
+        raise NotFoundError(
+            f"The archive of {distro.id} {distro.version} has no section {', '.join(missing)};"
+            f" it has {', '.join(sorted(offered))}.",
+            resolution="A partial mirror may lack it; name a complete one in"
+            " /etc/provision/provision.toml.",
+            details=looked,
+        )

@@ -1,0 +1,194 @@
+"""The Release file of a suite, and the packed indexes whose checksums it lists."""
+
+from __future__ import annotations
+
+import gzip
+import lzma
+import re
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from io import BufferedIOBase
+from pathlib import Path
+
+from provision.errors import ProvisionError
+
+_FIELD = re.compile(r"^([A-Za-z][A-Za-z0-9-]*):[ \t]*(.*)$", re.MULTILINE)
+_SECTION = re.compile(r"^SHA256:[ \t]*\n((?: .*\n?)*)", re.MULTILINE)
+# In order of preference.
+_ENDINGS = (".xz", ".gz", "")
+# Bytes of one file; the largest that are known have some 20 MB packed and 100 MB unpacked.
+MAX_PACKED = 256 << 20
+MAX_TEXT = 512 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class IndexFile:
+    """A Packages or Sources file.
+
+    Attributes:
+        path: Relative to the suite's folder.
+        sha256: Of the file.
+        size: Of the file, in bytes.
+        unpacked_size: Bytes of its text; None: the Release file doesn't say.
+    """
+
+    path: str
+    sha256: str
+    size: int
+    unpacked_size: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseFile:
+    """A Release file whose signature was good.
+
+    Attributes:
+        fields: Its one-line fields.
+        checksums: Its section of sha256 sums, as it stands there.
+    """
+
+    fields: Mapping[str, str]
+    checksums: str
+
+    @property
+    def origin(self) -> str:
+        """Who publishes the archive."""
+        return self.fields.get("Origin", "")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What it calls itself: its codename and its suite."""
+        fields = (self.fields.get(name, "").strip() for name in ("Codename", "Suite"))
+        return tuple(dict.fromkeys(name for name in fields if name))
+
+    @property
+    def components(self) -> frozenset[str]:
+        """The archive's sections (``updates/main`` of a security archive is ``main``)."""
+        words = self.fields.get("Components", "").split()
+        return frozenset(word.rpartition("/")[2] for word in words)
+
+    @property
+    def architectures(self) -> frozenset[str]:
+        """The architectures that it has indexes of."""
+        return frozenset(self.fields.get("Architectures", "").split())
+
+    @property
+    def date(self) -> datetime | None:
+        """When it was made; None: it doesn't say."""
+        return _date(self.fields.get("Date"))
+
+    @property
+    def valid_until(self) -> datetime | None:
+        """When it ceases to be valid; None: never."""
+        return _date(self.fields.get("Valid-Until"))
+
+    @property
+    def has_by_hash(self) -> bool:
+        """Whether indexes can be had by their checksum, so that an update can't tear them."""
+        return self.fields.get("Acquire-By-Hash") == "yes"
+
+    @property
+    def is_automatic(self) -> bool:
+        """Whether its packages are installed without being asked for; backports are not."""
+        return self.fields.get("NotAutomatic") != "yes"
+
+    def architectures_to_read(self, architecture: str) -> list[str]:
+        """Return the architectures whose indexes hold what an architecture can install.
+
+        Source: https://wiki.debian.org/DebianRepository/Format, "No-Support-for-Architecture-all".
+        """
+        apart = "Packages" not in self.fields.get("No-Support-for-Architecture-all", "").split()
+        return [architecture, "all"] if "all" in self.architectures and apart else [architecture]
+
+    def packages_file(self, component: str, architecture: str) -> IndexFile | None:
+        """Return the best Packages file of a section; None if it has none."""
+        return self._best(f"{component}/binary-{architecture}/Packages")
+
+    def sources_file(self, component: str) -> IndexFile | None:
+        """Return the best Sources file of a section; None if it has none."""
+        return self._best(f"{component}/source/Sources")
+
+    def _best(self, stem: str) -> IndexFile | None:
+        plain = self._listed(stem)
+        for ending in _ENDINGS:
+            if found := self._listed(stem + ending):
+                return IndexFile(stem + ending, *found, plain[1] if plain else None)
+        return None
+
+    def _listed(self, path: str) -> tuple[str, int] | None:
+        """Return a file's sha256 and size."""
+        pattern = rf"^ ([0-9a-f]{{64}})[ \t]+([0-9]{{1,15}})[ \t]+{re.escape(path)}$"
+        match = re.search(pattern, self.checksums, re.MULTILINE)
+        return (match[1], int(match[2])) if match else None
+
+
+def parse_release(payload: bytes, *, name: str) -> ReleaseFile:
+    """Read a Release file.
+
+    Args:
+        payload: What was signed.
+        name: What error messages call it.
+
+    Raises:
+        ProvisionError: It has no sha256 sums, or a date that is not valid.
+    """
+    text = payload.decode(errors="replace")
+    section = _SECTION.search(text)
+    if section is None:
+        raise ProvisionError(f"'{name}' is no archive's index: it lists no sha256 sums.")
+    fields = dict(_FIELD.findall(text))
+    for key in ("Date", "Valid-Until"):
+        if key in fields and _date(fields[key]) is None:
+            raise ProvisionError(
+                f"'{name}' is no archive's index: its {key} is '{fields[key]}', which is no date."
+            )
+    return ReleaseFile(fields, section[1])
+
+
+def _date(text: str | None) -> datetime | None:
+    if text is None:
+        return None
+    try:
+        date = parsedate_to_datetime(text)
+        return date.astimezone(UTC) if date.tzinfo else date.replace(tzinfo=UTC)
+    except (ValueError, OverflowError):
+        return None
+
+
+def read_packed(path: Path, index: IndexFile) -> bytes:
+    """Return the text of a Packages or Sources file, never more than it may have.
+
+    Args:
+        path: The file, as it was downloaded.
+        index: What the Release file says about it.
+
+    Raises:
+        ProvisionError: It is damaged, or larger than the Release file says.
+        OSError: It can't be read.
+    """
+    limit = min(MAX_TEXT if index.unpacked_size is None else index.unpacked_size, MAX_TEXT)
+    try:
+        with _opened(path, Path(index.path).suffix) as stream:
+            text = stream.read(limit + 1)
+    except (lzma.LZMAError, gzip.BadGzipFile, zlib.error, EOFError) as error:
+        raise ProvisionError(
+            f"The package index '{index.path}' can't be unpacked: {error}.",
+            resolution="The archive published it like that: try again later, or use another"
+            " mirror.",
+        ) from error
+    if len(text) > limit:
+        raise ProvisionError(
+            f"The package index '{index.path}' is larger than {limit} bytes when it is unpacked.",
+            resolution="The archive published it like that: try again later, or use another"
+            " mirror.",
+        )
+    return text
+
+
+def _opened(path: Path, suffix: str) -> BufferedIOBase:
+    if suffix == ".xz":
+        return lzma.open(path)
+    return gzip.open(path) if suffix == ".gz" else path.open("rb")

@@ -1,0 +1,139 @@
+"""A distro's source packages: what its own packages are built from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from debian.deb822 import Sources
+
+from provision.config import Config
+from provision.distros.debian.archive_cache import SuiteCache
+from provision.distros.debian.archive_index import WAITING, default_cache, suite_release
+from provision.distros.debian.relations import version_key
+from provision.distros.debian.suites import ArchiveLayout, find_places
+from provision.errors import NotFoundError, ProvisionError
+from provision.files import lock
+from provision.pin import DistroPin
+from provision.progress import Note, Progress, silent
+
+_COMPONENT = "main"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """One file of a source package.
+
+    Attributes:
+        name: Its name.
+        url: Its address.
+        sha256: Its checksum, 64 hexadecimal digits.
+        size: Bytes.
+    """
+
+    name: str
+    url: str
+    sha256: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class SourcePackage:
+    """A source package, as an archive's signed index describes it."""
+
+    name: str
+    version: str
+    files: tuple[SourceFile, ...]
+
+    def file(self, part: str) -> SourceFile:
+        """Return the file with a part such as ``.orig.tar.`` in its name.
+
+        Raises:
+            NotFoundError: There is none, or not only one.
+        """
+        signature = (".asc", ".sig")
+        found = [f for f in self.files if part in f.name and not f.name.endswith(signature)]
+        if len(found) != 1:
+            raise NotFoundError(
+                f"The source package {self.name} {self.version} has {len(found)} files"
+                f" '*{part}*', not one.",
+                details="\n".join(file.name for file in self.files),
+            )
+        return found[0]
+
+
+def find_sources(
+    name: str,
+    distro: DistroPin,
+    layout: ArchiveLayout,
+    *,
+    config: Config | None = None,
+    root: Path = Path("/"),
+    cache_dir: Path | None = None,
+    progress: Progress = silent,
+) -> list[SourcePackage]:
+    """Return the versions of a source package, the newest first; at least one.
+
+    Args:
+        name: Its name.
+        distro: Which distro's.
+        layout: How its archive is laid out.
+        config: Settings of the host.
+        root: Root of the host whose apt configuration says where packages come from.
+        cache_dir: Where indexes are kept; ``default_cache()`` by default.
+        progress: Told how far downloads are.
+
+    Raises:
+        NotFoundError: No mirror or keyring is known, or the distro has no such source package.
+        UnreachableError: The archive can't be reached, and its index is not cached.
+        SignatureError: Its index is not signed by a trusted key.
+    """
+    folder = (cache_dir or default_cache()) / "archive"
+    settings = (config or Config()).distro(distro.id).archive
+    places = find_places(distro, layout, config=settings, root=root, key_folder=folder / "keys")
+    found: list[SourcePackage] = []
+    with lock(folder / "lock", on_wait=lambda: progress(Note(WAITING))):
+        for place in places:
+            cache, release = suite_release(SuiteCache(place, folder))
+            text = release and cache.sources(release, _COMPONENT, progress)
+            found += _packages(text, name, place.uri) if text else ()
+    if not found:
+        raise NotFoundError(
+            f"{distro.id} {distro.version} has no source package '{name}'.",
+            resolution="A partial mirror may lack sources; name a complete one in"
+            " /etc/provision/provision.toml.",
+            details="\n".join(f"looked in {place}" for place in places),
+        )
+    return sorted(found, key=lambda package: version_key(package.version), reverse=True)
+
+
+def _packages(text: bytes, name: str, uri: str) -> Iterator[SourcePackage]:
+    """Yield a package's versions; only its own entries are parsed, of some 35,000.
+
+    Raises:
+        ProvisionError: An entry of it lacks something.
+    """
+    head = f"Package: {name}\n".encode()
+    for stanza in text.split(b"\n\n"):
+        if stanza.startswith(head):
+            try:
+                yield _package(Sources(stanza), name, uri)
+            except (KeyError, ValueError) as error:
+                raise ProvisionError(
+                    f"The source index of '{uri}' has a broken entry (package '{name}').",
+                    resolution="Try again later, or use another mirror.",
+                    details=f"{type(error).__name__}: {error}",
+                ) from error
+
+
+def _package(fields: Sources, name: str, uri: str) -> SourcePackage:
+    version = str(fields["Version"])
+    # Refuses what is no version, which could not be sorted.
+    version_key(version)
+    address = f"{uri}/{fields['Directory']}"
+    files = tuple(
+        SourceFile(row["name"], f"{address}/{row['name']}", row["sha256"], int(row["size"]))
+        for row in fields["Checksums-Sha256"]
+    )
+    return SourcePackage(name, version, files)

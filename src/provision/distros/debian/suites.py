@@ -1,0 +1,262 @@
+"""Which suites at which addresses make up the archive of a distro, and how it is laid out."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+
+from provision.config import PATH as CONFIG_PATH
+from provision.config import ArchiveConfig
+from provision.distros.debian.apt_sources import AptSource, read_sources
+from provision.distros.debian.keyrings import binary_keyring, store_key
+from provision.errors import NotFoundError
+from provision.files import in_root
+from provision.pin import DistroPin
+
+# https://www.debian.org/ports/ against what `uname -m` prints. Ubuntu has the same names.
+_ARCHITECTURES = MappingProxyType(
+    {
+        "x86_64": "amd64",
+        "aarch64": "arm64",
+        "ppc64le": "ppc64el",
+        "s390x": "s390x",
+        "riscv64": "riscv64",
+    }
+)
+log = logging.getLogger(__name__)
+# Names of suites that point at another release as time goes by.
+_MOVING = ("oldoldstable", "oldstable", "stable", "testing")
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveLayout:
+    """What the archives of a distro's releases have in common.
+
+    Attributes:
+        origin: What its indexes say about where they come from.
+        keyrings: Where its own package puts the keys that sign its indexes.
+        keyring_package: That package.
+        components: Its components.
+        enabled: Those that hold kernels, compilers and tools, and are always read.
+        codenames: Of all its releases, oldest first.
+        security_in_archive: Whether a complete mirror has the security suite too. Debian's
+            security updates are an archive of their own.
+    """
+
+    origin: str
+    keyrings: tuple[str, ...]
+    keyring_package: str
+    components: tuple[str, ...]
+    enabled: tuple[str, ...]
+    codenames: tuple[str, ...]
+    security_in_archive: bool = False
+
+    def suites(self, codename: str) -> tuple[str, str, str]:
+        """Return a release's suites: itself, its updates, its security updates."""
+        return codename, f"{codename}-updates", f"{codename}-security"
+
+    def backports(self, codename: str) -> str:
+        """Return the suite of a release that holds newer kernels for those who ask for them."""
+        return f"{codename}-backports"
+
+
+def debian_architecture(machine: str) -> str:
+    """Return Debian's name for an architecture as ``uname -m`` prints it.
+
+    Raises:
+        NotFoundError: Debian has no such architecture, or none that is supported.
+    """
+    try:
+        return _ARCHITECTURES[machine]
+    except KeyError:
+        raise NotFoundError(
+            f"The architecture '{machine}' is not supported.",
+            resolution=f"There are {', '.join(_ARCHITECTURES)}.",
+        ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One suite of an archive.
+
+    Attributes:
+        uri: The archive's address, without a final slash.
+        suite: The suite.
+        keyrings: Files with the keys that may sign its index.
+        origin: What the index must say about where it comes from; None: anything.
+        tentative: It may turn out to be somebody else's archive, which is then left out.
+        snapshot: It keeps an old state on purpose, whose time of validity is over.
+        has_own_keys: Its keyring is not the distro's own.
+    """
+
+    uri: str
+    suite: str
+    keyrings: tuple[Path, ...]
+    origin: str | None = None
+    tentative: bool = False
+    snapshot: bool = False
+    has_own_keys: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.uri} {self.suite}"
+
+
+def find_places(
+    distro: DistroPin,
+    layout: ArchiveLayout,
+    *,
+    config: ArchiveConfig,
+    root: Path,
+    key_folder: Path,
+) -> list[Place]:
+    """Return the places of a distro's archive.
+
+    ``provision.toml`` decides where it names a mirror. Otherwise it is the machine's own apt
+    configuration: as it stands if it is about this release, and with the suites of this release
+    at the same addresses if it is about another release of the same distro.
+
+    Args:
+        distro: Which distro.
+        layout: How its archive is laid out.
+        config: What provision.toml says about its archive.
+        root: Root of the host whose apt configuration is read.
+        key_folder: Where keys that apt has as text are put in binary form.
+
+    Raises:
+        NotFoundError: No mirror or no keyring is known.
+    """
+    if config.mirror:
+        return _noted(_configured(distro, layout, config, root, key_folder), layout, root)
+    sources = [s for s in read_sources(root) if _may_be_of(s, layout)]
+    suites = {*layout.suites(distro.codename), layout.backports(distro.codename)}
+    own = [source for source in sources if source.suite in suites]
+    if not any(source.suite == distro.codename for source in own):
+        own = _derive(sources, layout, distro)
+    if not own:
+        raise _no_mirror(distro, root)
+    if config.backports:
+        own = _with_backports(own, layout, distro)
+    default = _keyrings(distro, layout, config, root, key_folder)
+    found = [_place(source, layout, default, root, key_folder) for source in own]
+    if config.snapshot:
+        found = [replace(place, snapshot=True) for place in found]
+    return _noted(found, layout, root)
+
+
+def _configured(
+    distro: DistroPin, layout: ArchiveLayout, config: ArchiveConfig, root: Path, key_folder: Path
+) -> Iterator[Place]:
+    """Yield the places at the mirrors that provision.toml names."""
+    mirror = config.mirror or ""
+    security = config.security_mirror or (mirror if layout.security_in_archive else None)
+    if security is None:
+        log.warning(
+            "%s names a mirror but no security_mirror for %s: going without security updates",
+            root / CONFIG_PATH,
+            distro.id,
+        )
+    release, updates, security_suite = layout.suites(distro.codename)
+    wanted = [(mirror, release), (mirror, updates), (security, security_suite)]
+    if config.backports:
+        wanted.append((mirror, layout.backports(distro.codename)))
+    keys = _keyrings(distro, layout, config, root, key_folder)
+    for uri, suite in wanted:
+        if uri:
+            yield Place(uri.rstrip("/"), suite, keys, snapshot=config.snapshot)
+
+
+def _with_backports(
+    sources: Sequence[AptSource], layout: ArchiveLayout, distro: DistroPin
+) -> list[AptSource]:
+    """Return sources with the release's backports, at the address of the release."""
+    suite = layout.backports(distro.codename)
+    if any(source.suite == suite for source in sources):
+        return list(sources)
+    release = next((s for s in sources if s.suite == distro.codename), None)
+    return [*sources, *([replace(release, suite=suite)] if release else [])]
+
+
+def _noted(places: Iterable[Place], layout: ArchiveLayout, root: Path) -> list[Place]:
+    """Return places, each once, with a note of whether their keys are the distro's own."""
+    # One keyring may have two names (Debian 13: .gpg is a link to .pgp).
+    known = {in_root(root, name).resolve() for name in layout.keyrings}
+    return [
+        replace(place, has_own_keys=not {key.resolve() for key in place.keyrings} <= known)
+        for place in dict.fromkeys(places)
+    ]
+
+
+def _may_be_of(source: AptSource, layout: ArchiveLayout) -> bool:
+    """Return whether a source may be the distro's archive, by what can be seen without asking."""
+    return source.uri.startswith(("http://", "https://")) and set(source.components) <= set(
+        layout.components
+    )
+
+
+def _derive(
+    sources: Iterable[AptSource], layout: ArchiveLayout, distro: DistroPin
+) -> list[AptSource]:
+    """Return sources for a release, at the addresses of another release of the same distro."""
+    release, updates, security = layout.suites(distro.codename)
+    others = [layout.suites(name) for name in (*layout.codenames, *_MOVING)]
+    derived = []
+    for source in sources:
+        for other, _, other_security in others:
+            wanted = {other: (release, updates), other_security: (security,)}
+            derived += [replace(source, suite=suite) for suite in wanted.get(source.suite, ())]
+    return derived
+
+
+def _place(
+    source: AptSource,
+    layout: ArchiveLayout,
+    default: Sequence[Path],
+    root: Path,
+    key_folder: Path,
+) -> Place:
+    if source.key:
+        keys: tuple[Path, ...] = (store_key(source.key, key_folder, name=source.origin),)
+    elif source.signed_by:
+        files = [in_root(root, name) for name in source.signed_by]
+        keys = tuple(binary_keyring(file, key_folder) for file in files if file.is_file())
+    else:
+        keys = tuple(default)
+    # One keyring may have two names (Debian 13: .gpg is a link to .pgp).
+    foreign = {key.resolve() for key in keys} != {key.resolve() for key in default}
+    return Place(
+        source.uri,
+        source.suite,
+        keys or tuple(default),
+        layout.origin,
+        tentative=foreign,
+        snapshot=source.snapshot,
+    )
+
+
+def _keyrings(
+    distro: DistroPin, layout: ArchiveLayout, config: ArchiveConfig, root: Path, key_folder: Path
+) -> tuple[Path, ...]:
+    names = (config.keyring,) if config.keyring else layout.keyrings
+    for name in names:
+        path = in_root(root, name)
+        if path.is_file():
+            return (binary_keyring(path, key_folder),)
+    raise NotFoundError(
+        f"The keys that sign the archive of {distro.id} were not found.",
+        resolution=f"Install the package '{layout.keyring_package}', or name a keyring file in"
+        f' /{CONFIG_PATH}: [distros.{distro.id}.archive] keyring = "…".',
+        details="\n".join(f"looked for {root / name.lstrip('/')}" for name in names),
+    )
+
+
+def _no_mirror(distro: DistroPin, root: Path) -> NotFoundError:
+    return NotFoundError(
+        f"No mirror of {distro.id} {distro.version} ({distro.codename}) is known.",
+        resolution=f"Name one in /{CONFIG_PATH}: [distros.{distro.id}.archive]"
+        ' mirror = "https://…", security_mirror = "https://…".',
+        details=f"looked in {root / CONFIG_PATH}, {root / 'etc/apt/sources.list'} and"
+        f" {root / 'etc/apt/sources.list.d'}",
+    )

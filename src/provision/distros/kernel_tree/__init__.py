@@ -1,0 +1,1 @@
+"""Kernels whose headers are no packages: built from a tree of the kernel."""

@@ -1,0 +1,169 @@
+"""Kernels whose headers are no packages: a kernel's source, or what its own build left.
+
+Pure: which compiler and packages a tree takes, and what to say where it can't serve its kernel.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from provision.distros.kernel_tree.prepare_tree import (
+    TreeError,
+    check_symvers,
+    compiler_of,
+    parse_config,
+)
+from provision.distros.known import distro_named
+from provision.errors import NotFoundError, ProvisionError
+
+# What the kernel's own build calls.
+# Source: https://docs.kernel.org/process/changes.html, checked with Linux 6.1 to 6.12.
+_FOR_SOURCE = ("bc", "bison", "flex", "libelf-dev", "libssl-dev")
+# What a prepared tree's own programs are linked with: objtool, sign-file.
+_FOR_PREPARED = ("libelf-dev", "libssl-dev")
+_ALWAYS = ("libc6-dev",)
+# The kernel's build names the type information of modules after the tool that makes it.
+_BTF = "CONFIG_DEBUG_INFO_BTF"
+_BTF_PACKAGE = "dwarves"
+_FEDORA = re.compile(r"\.fc([1-9][0-9]+)(?=\.|$)")
+
+
+@dataclass(frozen=True, slots=True)
+class Toolchain:
+    """What compiles in a tree.
+
+    Attributes:
+        cc_version_text: What the kernel's configuration says of the compiler that built it; None:
+            the compiler is no package.
+        packages: Further packages, by Debian's names.
+        llvm: Value of ``LLVM`` for the kernel's build; None: it is GCC.
+    """
+
+    cc_version_text: str | None
+    packages: tuple[str, ...]
+    llvm: str | None = None
+
+
+def release_place(distro_id: str, version: str, architecture: str, *, mirror: str | None) -> str:
+    """Return the address of the folder with the files of a distro's release.
+
+    Args:
+        distro_id: A distro of this family.
+        version: Its version, or the id of its build.
+        architecture: As ``uname -m`` prints it.
+        mirror: Another server, which has the release below its version; None: the distro's own.
+
+    Raises:
+        NotFoundError: There are no data of the distro.
+    """
+    if mirror is not None:
+        return f"{mirror.rstrip('/')}/{version}"
+    distro = distro_named(distro_id)
+    places = (
+        [place for archive in distro.archives for place in archive.repositories] if distro else []
+    )
+    if not places:
+        raise NotFoundError(
+            f"It is not known where '{distro_id}' publishes the files of its kernels.",
+            resolution="Name the tree under [[trees]] in /etc/provision/provision.toml.",
+        )
+    names = {"x86_64": "amd64", "aarch64": "arm64"}
+    return places[0].format(version=version, arch=names.get(architecture, architecture))
+
+
+def read_config(text: str, *, name: str) -> Mapping[str, str]:
+    """Return the options of a kernel's configuration.
+
+    Args:
+        text: The whole file.
+        name: Where it comes from, for messages.
+
+    Raises:
+        ProvisionError: It is no kernel's configuration.
+    """
+    options = parse_config(text)
+    if not any(option in options for option in ("CONFIG_64BIT", "CONFIG_MODULES", "CONFIG_SMP")):
+        raise ProvisionError(
+            f"'{name}' is not the configuration of a kernel.",
+            resolution="Name the right file as 'config' of [[trees]] in"
+            " /etc/provision/provision.toml. A kernel with CONFIG_IKCONFIG_PROC says its own:"
+            " zcat /proc/config.gz",
+        )
+    return options
+
+
+def require_symvers(config: Mapping[str, str], kernel: str, *, has_symvers: bool) -> None:
+    """Refuse a kernel with modversions whose Module.symvers is not there.
+
+    Raises:
+        NotFoundError: It is not there, and the kernel would refuse the modules.
+    """
+    try:
+        check_symvers(config, has_symvers=has_symvers, kernel=kernel)
+    except TreeError as error:
+        raise NotFoundError(
+            f"The kernel {kernel} has modversions (CONFIG_MODVERSIONS=y), and its Module.symvers is"
+            " not there: the modules would hold no CRCs, and the kernel would refuse them.",
+            resolution="It comes from the very build of the kernel. Distros ship it as"
+            f" /boot/symvers-{kernel}.gz or in their headers; who builds a kernel finds it in the"
+            " folder of the build: cp Module.symvers /etc/provision/. Name it as 'symvers' of"
+            " [[trees]] in /etc/provision/provision.toml.",
+        ) from error
+
+
+def compiler_package(config: Mapping[str, str], kernel: str) -> Toolchain:
+    """Return what compiles as the kernel was compiled, from a distro's packages.
+
+    Raises:
+        NotFoundError: The configuration doesn't say which compiler it was.
+    """
+    wanted = compiler_of(config)
+    if wanted is None:
+        raise NotFoundError(
+            f"The configuration of the kernel {kernel} does not say which compiler built it"
+            " (CONFIG_CC_VERSION_TEXT).",
+            resolution="Take the configuration that the kernel was built with, as it lies in"
+            " /proc/config.gz or in the build's folder; Linux has that option since 4.18.",
+        )
+    text = config["CONFIG_CC_VERSION_TEXT"].strip('"')
+    if wanted.name == "clang":
+        more = (f"lld-{wanted.major}", f"llvm-{wanted.major}")
+        return Toolchain(text, more, llvm=f"-{wanted.major}")
+    return Toolchain(text, ())
+
+
+def compiler_beside(config: Mapping[str, str] | None) -> Toolchain:
+    """Return what compiles where that is no package: the build compares its major version.
+
+    Args:
+        config: The kernel's configuration; None: only the build can read it.
+    """
+    wanted = None if config is None else compiler_of(config)
+    return Toolchain(None, (), llvm="1" if wanted and wanted.name == "clang" else None)
+
+
+def build_packages(kind: str, config: Mapping[str, str]) -> tuple[str, ...]:
+    """Return names of the packages that a tree takes besides the compiler.
+
+    Args:
+        kind: As in the Pin.
+        config: The kernel's configuration.
+    """
+    if kind != "source":
+        return (*_ALWAYS, *_FOR_PREPARED)
+    more = (_BTF_PACKAGE,) if config.get(_BTF) == "y" else ()
+    return (*_ALWAYS, *_FOR_SOURCE, *more)
+
+
+def fedora_of_kernel(kernel: str) -> str | None:
+    """Return the release of Fedora that a kernel was built in (``fedora:42``); None: none says it.
+
+    The deployment that boots next may be of another release than the one that runs: what counts is
+    the ``fcN`` in the kernel's name.
+
+    Source: https://docs.fedoraproject.org/en-US/packaging-guidelines/DistTag/
+    """
+    match = _FEDORA.search(kernel)
+    return f"fedora:{match[1]}" if match else None

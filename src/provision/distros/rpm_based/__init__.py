@@ -1,0 +1,1 @@
+"""The families of dnf and zypper: distros whose packages are RPM's."""

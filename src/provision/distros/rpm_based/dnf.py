@@ -1,0 +1,247 @@
+"""The family of dnf: RHEL and its rebuilds, Oracle Linux, Fedora with its archive, Amazon Linux.
+
+koji keeps every build: ``NAME/VERSION/RELEASE/data/signed/KEY/ARCH/FILE`` is the copy that a key of
+the distro has signed, named by the last eight digits of the key's id. The copy beside ``data`` is
+not signed, and is not used.
+
+Source: koji's pathinfo (koji/__init__.py, ``build``, ``signed``).
+
+One script serves dnf 4 and dnf 5: both keep what they download below ``cachedir``, in folders named
+after their repositories.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Mapping
+from urllib.parse import urlsplit
+
+from provision.distros.distro import Archive, Distro, FamilyName, Release
+from provision.distros.family import WORK, Failure, HeaderQuery, Package, Repository, Script, Spec
+from provision.distros.header_rules import fill, find_compilers, find_headers
+from provision.distros.rpm_based import rpm, rpm_keys, solver_messages
+from provision.errors import ProvisionError
+
+# 6.17.1-300.fc43.x86_64; kernels of variants (6.17.1-300.fc43.x86_64+debug) have other packages.
+_KERNEL = re.compile(r"(?P<version>[^-/]+)-(?P<release>[^-/]+)\.(?P<arch>[a-z0-9_]+)")
+_CAPABILITY = re.compile(r"^kernel(?:-uek)?-devel-uname-r = (?P<kernel>\S+)$")
+_NUMBERS = re.compile(r"[0-9]+|[A-Za-z]+")
+# dnf 4 copies exactly the transaction's packages into a folder; dnf 5 has no such option, and its
+# cache holds nothing else. Both rounds have the headers, the largest of all packages.
+_DOWNLOAD = """\
+rm -rf kept && mkdir kept
+if [ -s of-headers ] && [ -e "$(cat of-headers)" ]; then mv "$(cat of-headers)" kept/; fi
+rm -rf packages origins.txt && mkdir packages && : > origins.txt
+for file in kept/*.rpm; do [ ! -e "$file" ] || mv "$file" packages/; done
+case $(dnf --version 2> /dev/null | head -n 1) in
+    [234].*) run --assumeyes install --downloadonly --destdir=packages @specs@ ;;
+    *) run --assumeyes install --downloadonly @specs@
+       find cache -name '*.rpm' -exec cp {} packages/ ';' ;;
+esac
+# No repository has these, so dnf copies none of them.
+if [ -d @archived@ ]; then
+    cp @archived@/*.rpm packages/
+    cat @archived@/origins >> origins.txt
+fi
+"""
+# The index, still in the cache, says which repository has a package and where in there.
+_ORIGINS = r"""
+ls packages > files.txt
+query() {
+    [ -s files.txt ] || return 0
+    sed 's/[.]rpm$//' files.txt | xargs dnf --quiet --cacheonly @options@ repoquery "$@"
+}
+query --qf 'located\t%{repoid}\t%{location}\n' > located.txt \
+    || echo 'where the packages are from is not known'
+# Newer ones of dnf 4 (seen with 4.23) print the tag itself: they know the name and the address.
+if grep -qF '%{location}' located.txt; then
+    query --qf 'located\t%{repoid}\t%{name}-%{version}-%{release}.%{arch}.rpm\n' > located.txt
+    query --location | sed 's|^|url\t|' >> origins.txt
+fi
+cat located.txt >> origins.txt
+"""
+# Where mirrors change from run to run, dnf says which one it would take.
+_URLS = r"""
+query --location | sed 's|^|url\t|' >> origins.txt \
+    || echo 'the addresses of the packages are not known'
+"""
+
+
+def archive_of_headers(distro: Distro) -> Archive | None:
+    """Return the archive of a distro that has signed packages of headers; None: there is none."""
+    return next((archive for archive in distro.archives if archive.headers is not None), None)
+
+
+def keys_script(distro: Distro, release: Release) -> Script:
+    """Return what lists the keys of a distro in its base image, for ``header_addresses``."""
+    text = f"set -eu\ncd {WORK}\n{rpm_keys.key_listing(release.keys or distro.keys)}"
+    return Script(text, folder=None)
+
+
+def header_addresses(
+    archive: Archive, kernel: str, keys: Iterable[str], *, mirror: str | None = None
+) -> tuple[str, ...]:
+    """Return where the package with a kernel's headers may be, by the key that signed it.
+
+    Args:
+        archive: Where the distro keeps it.
+        kernel: The kernel's release, as ``uname -r`` prints it.
+        keys: The last eight digits of the ids of the distro's keys.
+        mirror: An address instead of the archive's own.
+
+    Returns:
+        Addresses, none where the archive has no packages of such kernels.
+    """
+    match = _KERNEL.fullmatch(kernel)
+    if match is None or archive.headers is None:
+        return ()
+    place = (mirror or archive.url).rstrip("/")
+    values = match.groupdict()
+    return tuple(f"{place}/{fill(archive.headers, {**values, 'key': key})}" for key in keys)
+
+
+def archived_files(url: str, content: bytes) -> tuple[Spec, Mapping[str, bytes]]:
+    """Return what to ask a solver for instead of a package that no repository has.
+
+    Args:
+        url: Where the package was.
+        content: The package.
+
+    Returns:
+        The spec, and files that belong to the script, by path below ``WORK``.
+    """
+    folder, _, name = urlsplit(url).path.rpartition("/")
+    base = url[: len(url) - len(urlsplit(url).path)]
+    origin = f"located\tarchive\t{folder.lstrip('/')}/{name}\nbase\tarchive\t{base}\n"
+    spec = Spec(f"{WORK}/{rpm.ARCHIVED}/{name}")
+    return spec, {
+        f"{rpm.ARCHIVED}/{name}": content,
+        f"{rpm.ARCHIVED}/origins": origin.encode(),
+    }
+
+
+class Dnf:
+    """The family of dnf; methods as ``Family`` says."""
+
+    name: FamilyName = "dnf"
+
+    def headers(self, distro: Distro, kernel: str, architecture: str) -> HeaderQuery:
+        """Return the capability that a kernel's headers provide."""
+        return find_headers(distro, kernel, architecture)
+
+    def compiler(self, distro: Distro, cc_version_text: str) -> tuple[Spec, ...]:
+        """Return the packages that may hold a compiler, the preferred one first."""
+        return find_compilers(distro, cc_version_text)
+
+    def solve(
+        self,
+        distro: Distro,
+        release: Release,
+        specs: tuple[Spec, ...],
+        repositories: tuple[Repository, ...],
+        *,
+        config: str | None = None,
+    ) -> Script:
+        """Return what downloads the closure of packages."""
+        wanted = " ".join(shlex.quote(spec.text) for spec in specs)
+        text = "\n".join(
+            [
+                _prelude(distro, repositories),
+                _DOWNLOAD.replace("@specs@", wanted).replace("@archived@", rpm.ARCHIVED),
+                rpm_keys.key_check(_keys(distro, release, specs, repositories)),
+                # Of the round for the configuration, nothing else is asked.
+                rpm.config_copy(config) if config else _described(distro, repositories),
+            ]
+        )
+        return Script(
+            text, files=rpm.repository_files(repositories), config="config" if config else None
+        )
+
+    def parse(self, output: bytes) -> tuple[Package, ...]:
+        """Return the closure that a script wrote."""
+        return rpm.parse(output)
+
+    def installed(self, output: bytes) -> Mapping[str, str]:
+        """Return the versions of the base image's own packages by name."""
+        return rpm.installed(output)
+
+    def holds_headers(self, name: str) -> bool:
+        """Return whether a package holds headers of the kernel."""
+        return rpm.holds_headers(name)
+
+    def explain(self, failure: Failure) -> ProvisionError:
+        """Return what to say about a script that failed."""
+        return solver_messages.explain(failure, solver_messages.DNF)
+
+    def kernels(
+        self, distro: Distro, release: Release, repositories: tuple[Repository, ...]
+    ) -> Script:
+        """Return what lists the kernels whose headers the repositories have."""
+        del release
+        query = (
+            "run --quiet repoquery --provides --whatprovides kernel-devel-uname-r"
+            " --whatprovides kernel-uek-devel-uname-r"
+        )
+        text = f"{_prelude(distro, repositories)}\n{query} > closure"
+        return Script(text, files=rpm.repository_files(repositories), folder=None)
+
+    def parse_kernels(self, output: bytes) -> tuple[str, ...]:
+        """Return the kernels' releases, the newest first."""
+        found = {
+            match["kernel"]
+            for line in output.decode(errors="replace").splitlines()
+            if (match := _CAPABILITY.match(line.strip()))
+        }
+        return tuple(sorted(found, key=release_key, reverse=True))
+
+
+def release_key(release: str) -> tuple[tuple[bool, int, str], ...]:
+    """Return a sort key of releases that orders them as RPM does: numbers above words.
+
+    Source: rpmvercmp, https://rpm.org/docs/4.20.x/manual/dependencies.html#versioning
+    """
+    return tuple(
+        (part.isdigit(), int(part) if part.isdigit() else 0, part)
+        for part in _NUMBERS.findall(release)
+    )
+
+
+def _keys(
+    distro: Distro,
+    release: Release,
+    specs: tuple[Spec, ...],
+    repositories: tuple[Repository, ...],
+) -> tuple[str, ...]:
+    """Return where the keys of packages lie; what the distro's archive has, it has signed."""
+    named = rpm_keys.key_patterns(distro, release, repositories)
+    is_archived = any(spec.text.startswith(f"{WORK}/{rpm.ARCHIVED}/") for spec in specs)
+    own = (release.keys or distro.keys) if is_archived else ()
+    return tuple(dict.fromkeys((*named, *own)))
+
+
+def _described(distro: Distro, repositories: tuple[Repository, ...]) -> str:
+    """Return the part of a script that lists what was downloaded, and where it is from."""
+    origins = _ORIGINS.replace("@options@", _words(distro, repositories))
+    return "\n".join([origins, rpm.bases(repositories) if repositories else _URLS, rpm.listing()])
+
+
+def _words(distro: Distro, repositories: tuple[Repository, ...]) -> str:
+    options = [
+        f"--setopt=cachedir={WORK}/cache",
+        # The same setting of dnf 5 for root; dnf 4 says in a line that it has none.
+        f"--setopt=system_cachedir={WORK}/cache",
+        "--setopt=keepcache=True",
+        "--setopt=install_weak_deps=False",
+        *distro.options,
+    ]
+    if repositories:
+        options += [f"--setopt=reposdir={WORK}/repos"]
+    return " ".join(shlex.quote(option) for option in options)
+
+
+def _prelude(distro: Distro, repositories: tuple[Repository, ...]) -> str:
+    return f"""\
+set -eu
+cd {WORK}
+run() {{ dnf {_words(distro, repositories)} "$@"; }}"""

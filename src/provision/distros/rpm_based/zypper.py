@@ -1,0 +1,131 @@
+"""The family of zypper: openSUSE Leap and SUSE Linux Enterprise."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+
+from provision.distros.distro import Distro, FamilyName, Release
+from provision.distros.family import WORK, Failure, HeaderQuery, Package, Repository, Script, Spec
+from provision.distros.header_rules import find_compilers, find_headers
+from provision.distros.rpm_based import rpm, rpm_keys, solver_messages
+from provision.distros.rpm_based.dnf import release_key
+from provision.errors import ProvisionError
+
+# <solvable status="…" name="kernel-default-devel" kind="package" edition="6.4.0-150600.23.17.1" …/>
+_SOLVABLE = re.compile(r"<solvable\b[^>]*>")
+_ATTRIBUTE = re.compile(r'\b(name|edition)="([^"]*)"')
+_DEVEL = re.compile(r"kernel-(?P<flavour>[a-z0-9_]+)-devel")
+# The rebuild count, which the kernel's release lacks: 150600.23.17.1.
+_REBUILD = re.compile(r"(?<=\.)[0-9]+$")
+
+
+class Zypper:
+    """The family of zypper; methods as ``Family`` says."""
+
+    name: FamilyName = "zypper"
+
+    def headers(self, distro: Distro, kernel: str, architecture: str) -> HeaderQuery:
+        """Return the capabilities that a kernel's headers provide."""
+        return find_headers(distro, kernel, architecture)
+
+    def compiler(self, distro: Distro, cc_version_text: str) -> tuple[Spec, ...]:
+        """Return the packages that may hold a compiler, the preferred one first."""
+        return find_compilers(distro, cc_version_text)
+
+    def solve(
+        self,
+        distro: Distro,
+        release: Release,
+        specs: tuple[Spec, ...],
+        repositories: tuple[Repository, ...],
+        *,
+        config: str | None = None,
+    ) -> Script:
+        """Return what downloads the closure of packages."""
+        wanted = " ".join(shlex.quote(spec.text) for spec in specs)
+        keys = rpm_keys.key_patterns(distro, release, repositories)
+        origins = rpm.bases(repositories) if repositories else _URLS
+        text = "\n".join(
+            [
+                _prelude(repositories),
+                rpm_keys.trusted_keys(keys),
+                _DOWNLOAD.replace("@specs@", wanted),
+                rpm_keys.key_check(keys),
+                # Of the round for the configuration, nothing else is asked.
+                *([rpm.config_copy(config)] if config else [origins, rpm.listing()]),
+            ]
+        )
+        return Script(
+            text, files=rpm.repository_files(repositories), config="config" if config else None
+        )
+
+    def parse(self, output: bytes) -> tuple[Package, ...]:
+        """Return the closure that a script wrote."""
+        return rpm.parse(output)
+
+    def installed(self, output: bytes) -> Mapping[str, str]:
+        """Return the versions of the base image's own packages by name."""
+        return rpm.installed(output)
+
+    def holds_headers(self, name: str) -> bool:
+        """Return whether a package holds headers of the kernel."""
+        return rpm.holds_headers(name)
+
+    def explain(self, failure: Failure) -> ProvisionError:
+        """Return what to say about a script that failed."""
+        return solver_messages.explain(failure, solver_messages.ZYPPER)
+
+    def kernels(
+        self, distro: Distro, release: Release, repositories: tuple[Repository, ...]
+    ) -> Script:
+        """Return what lists the kernels whose headers the repositories have."""
+        keys = rpm_keys.trusted_keys(rpm_keys.key_patterns(distro, release, repositories))
+        query = "run --xmlout search --details --type package 'kernel-*-devel' > closure"
+        text = f"{_prelude(repositories)}\n{keys}run refresh\n{query}"
+        return Script(text, files=rpm.repository_files(repositories), folder=None)
+
+    def parse_kernels(self, output: bytes) -> tuple[str, ...]:
+        """Return the kernels' releases, the newest first."""
+        found = set()
+        for element in _SOLVABLE.findall(output.decode(errors="replace")):
+            values = dict(_ATTRIBUTE.findall(element))
+            match = _DEVEL.fullmatch(values.get("name", ""))
+            if match and values.get("edition"):
+                version, _, release = values["edition"].rpartition("-")
+                bare = _REBUILD.sub("", release).rstrip(".")
+                found.add(f"{version}-{bare}-{match['flavour']}")
+        return tuple(sorted(found, key=release_key, reverse=True))
+
+
+def _prelude(repositories: tuple[Repository, ...]) -> str:
+    options = ["--non-interactive", f"--pkg-cache-dir={WORK}/cache"]
+    if repositories:
+        options += [f"--reposd-dir={WORK}/repos", f"--cache-dir={WORK}/zypp"]
+        options += [f"--pkg-cache-dir={WORK}/cache"]
+    words = " ".join(dict.fromkeys(options))
+    return f"""\
+set -eu
+cd {WORK}
+run() {{ zypper {words} "$@"; }}"""
+
+
+# zypper's folder of packages has the layout of the repositories, below their aliases. It checks the
+# signatures of indexes, and asks nothing of packages: theirs are checked afterwards, one by one.
+_DOWNLOAD = r"""
+rm -rf packages origins.txt && mkdir packages && : > origins.txt
+run refresh
+run --no-gpg-checks --no-refresh install --download-only --no-recommends \
+    --auto-agree-with-licenses --capability @specs@
+if [ -d cache ]; then
+    (cd cache && find . -name '*.rpm' | sort) > cached.txt
+    while read -r file; do ln "cache/$file" packages/; done < cached.txt
+    sed 's|^[.]/\([^/]*\)/\(.*\)$|located\t\1\t\2|' cached.txt >> origins.txt
+fi
+"""
+_URLS = r"""
+run --xmlout repos --uri | tr '\n' ' ' | sed 's|<repo |\n<repo |g' \
+    | sed -n 's|^<repo alias="\([^"]*\)".*<url>\([^<]*\)</url>.*$|base\t\1\t\2|p' >> origins.txt \
+    || echo 'the addresses of the packages are not known'
+"""

@@ -1,0 +1,252 @@
+"""Troubles on the way to an artifact: kernels, headers, compilers, distros."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Iterator
+
+from provision.build.templates import family_of
+from provision.distros import distro_named, find_distro
+from provision.distros.debian import default_cache
+from provision.doctor.scene import Driver, Finding, Scene
+from provision.errors import NotFoundError
+from provision.files import holds_something, in_root
+from provision.matrix.host_report import failures_ahead
+from provision.sources.upstream import how_to_switch, kept, known_branches, today
+from provision.store.state import Failure
+
+# linux_banner of init/version.c: "(gcc-12 (Debian 12.2.0-14) 12.2.0, GNU ld …)".
+_GCC = re.compile(r"gcc\D*?(?:-\d+)?[^)]*\)\s+(\d+)\.")
+_MAJOR = re.compile(r"(\d+)")
+_MANY_ATTEMPTS = 3
+
+
+def running_kernel(scene: Scene) -> Iterator[Finding]:
+    """Each driver has an artifact for the kernel that runs."""
+    running = scene.kernels.running
+    for driver in scene.drivers:
+        if running is None or driver.entry is not None:
+            continue
+        failure = driver.state.of(running).failure
+        yield Finding(
+            "fail",
+            f"nothing in the store for the running kernel {running}",
+            failure.message if failure else "it was never built for this kernel",
+            _cure(failure) or f"provision apply (or provision install {driver.name})",
+            driver.name,
+        )
+
+
+def next_kernel(scene: Scene) -> Iterator[Finding]:
+    """Each driver is prepared for every kernel that may run after the next boot."""
+    for driver in scene.drivers:
+        for release in scene.kernels.pending:
+            if release in driver.kernels:
+                continue
+            failure = driver.state.of(release).failure
+            yield Finding(
+                "fail",
+                f"not ready for {release}, which may run after the next boot",
+                failure.message if failure else "it was not built for it yet",
+                _cure(failure) or "provision apply, before anybody reboots",
+                driver.name,
+            )
+    for note in scene.kernels.notes:
+        yield Finding(
+            "unknown",
+            note,
+            "the updater did not answer, or in a way that is not understood",
+            "run its status command by hand (rpm-ostree status, update_engine_client -status)",
+        )
+
+
+def headers(scene: Scene) -> Iterator[Finding]:
+    """The archive has what the kernels in question need."""
+    for driver, release, failure in _failures(scene):
+        if failure.reason == "missing":
+            yield Finding(
+                "fail",
+                f"{release}: {failure.message}",
+                "the headers came later than the kernel, or the distro has dropped this kernel",
+                failure.resolution or "boot a kernel that is packaged, or name a mirror with it",
+                driver.name,
+            )
+
+
+def build_failures(scene: Scene) -> Iterator[Finding]:
+    """No build failed, and none is tried again and again."""
+    for driver, release, failure in _failures(scene):
+        if failure.reason in {"missing", "load"}:
+            continue
+        again = f" ({failure.attempts} times)" if failure.attempts >= _MANY_ATTEMPTS else ""
+        log = f"; the whole output is in {failure.log}" if failure.log else ""
+        yield Finding(
+            "fail",
+            f"{release}: {failure.message}{again}",
+            (failure.details or "the build failed").splitlines()[0],
+            (failure.resolution or "provision apply") + log,
+            driver.name,
+        )
+
+
+def compiler(scene: Scene) -> Iterator[Finding]:
+    """The modules were built by the compiler that built the kernel."""
+    banner = _GCC.search(scene.text("proc/version") or "")
+    for driver, _entry, manifest in scene.installed():
+        name = manifest.pin.compiler.name if manifest.pin.compiler else ""
+        used = _MAJOR.search(name)
+        if banner and used and used[1] != banner[1]:
+            yield Finding(
+                "warn",
+                f"built by {name}, and the running kernel by gcc {banner[1]}",
+                "another compiler lays out what kernel and module share in another way",
+                f"provision build --rebuild {driver.name}, then provision install {driver.name}",
+                driver.name,
+            )
+
+
+def kernel_range(scene: Scene) -> Iterator[Finding]:
+    """Each driver is known to build on the kernels in question."""
+    for driver in scene.drivers:
+        version = driver.manifest.pin.driver.version if driver.manifest else None
+        if driver.recipe is None or version is None:
+            continue
+        for release in scene.kernels.relevant:
+            if not driver.recipe.builds_on(version=version, kernel_release=release):
+                yield Finding(
+                    "warn",
+                    f"{version} is not known to build on {release}",
+                    "kernels change what modules build against",
+                    f"take a version that does ('provision kernels {driver.name}' lists them), or"
+                    " keep the older kernel",
+                    driver.name,
+                )
+
+
+def branch(scene: Scene) -> Iterator[Finding]:
+    """Each driver is of a branch that its vendor still cares for."""
+    for driver in scene.drivers:
+        if driver.recipe is None or driver.manifest is None:
+            continue
+        upstream, version = driver.recipe.upstream, driver.manifest.pin.driver.version
+        # What the vendor said last: nothing is asked here.
+        readings = kept(upstream, machine=scene.facts.arch, distro=None, folder=default_cache())
+        branches = known_branches(upstream, readings)
+        found = branches.of(version)
+        if found.has_ended(today()):
+            yield Finding(
+                "warn",
+                f"{version} is of the branch {found.name}, whose life ended on {found.last_day}",
+                "its vendor corrects nothing in it any more, nor makes it build on newer kernels",
+                how_to_switch(driver.name, branches.successor(found, today())),
+                driver.name,
+            )
+
+
+def matrix(scene: Scene) -> Iterator[Finding]:
+    """The compatibility matrix knows of no driver that fails on a kernel of the next upgrade."""
+    for driver in scene.drivers:
+        ready = driver.kernels
+        for result in failures_ahead(
+            scene.root, scene.config, scene.kernels, driver.name, ready=ready
+        ):
+            yield Finding(
+                "warn",
+                f"the matrix says: {result.version} failed on {result.kernel}",
+                result.cause,
+                result.resolution or "keep the older kernel until a version of the driver builds",
+                driver.name,
+            )
+
+
+def distro(scene: Scene) -> Iterator[Finding]:
+    """There is a template for this distro, and data of its release, or its kernels have a tree."""
+    running = scene.facts.kernel or ""
+    if any(fnmatch.fnmatchcase(running, tree.kernels) for tree in scene.config.trees):
+        return
+    known = distro_named(_kernel_distro(scene))
+    try:
+        if known is None or known.family != "tree":
+            family_of(_kernel_distro(scene))
+        if known is not None:
+            find_distro(_release(scene))
+    except NotFoundError as error:
+        yield Finding(
+            "warn",
+            error.message.rstrip("."),
+            "nothing can be built for this host's kernels",
+            error.resolution or "build on a host of a distro that is supported",
+        )
+
+
+def headers_source(scene: Scene) -> Iterator[Finding]:
+    """A host that has no package manager of its own says where headers come from."""
+    distro_id = _kernel_distro(scene)
+    settings = scene.config.distro(distro_id)
+    data = distro_named(distro_id)
+    # Other families' base images bring their repositories; apt's suites are the host's.
+    in_image = data is not None and data.apt is None
+    known = settings.archive.mirror or settings.repositories or in_image
+    if scene.facts.immutable and not known and scene.config.registry.address is None:
+        yield Finding(
+            "warn",
+            f"this host is immutable ({scene.facts.immutable}), and provision.toml names neither a"
+            " registry nor an archive",
+            "there are no package sources on the host that headers could come from",
+            f"[distros.{distro_id}.archive] mirror, or [registry] address, in"
+            " /etc/provision/provision.toml",
+        )
+
+
+def entitlement(scene: Scene) -> Iterator[Finding]:
+    """A host whose distro asks for a subscription has one, or names repositories of its own."""
+    distro_id = _kernel_distro(scene)
+    known = distro_named(distro_id)
+    if known is None or scene.config.distro(distro_id).repositories:
+        return
+    for one in known.entitlement:
+        if one.required and not holds_something(in_root(scene.root, one.host)):
+            yield Finding(
+                "warn",
+                f"{one.host} is missing or empty, which the repositories of {known.name} ask for",
+                "the headers of its kernels can't be downloaded without it",
+                f"register this host, or name a mirror: [distros.{distro_id}] repositories in"
+                " /etc/provision/provision.toml",
+            )
+
+
+def _kernel_distro(scene: Scene) -> str:
+    return _release(scene).partition(":")[0]
+
+
+def _release(scene: Scene) -> str:
+    own = scene.facts.distro
+    return scene.config.kernel_distro or f"{own.id}:{own.version}"
+
+
+def engine(scene: Scene) -> Iterator[Finding]:
+    """A container engine is there to build with."""
+    if scene.config.policy.build == "never":
+        return
+    configured = scene.config.engine.host
+    if scene.drivers and not scene.facts.engines and configured is None:
+        yield Finding(
+            "warn",
+            "no container engine was found",
+            "modules are built in containers, also those of the next kernel",
+            "install Docker or podman, or name an engine: [engine] host in provision.toml",
+        )
+
+
+def _failures(scene: Scene) -> Iterator[tuple[Driver, str, Failure]]:
+    """Yield what failed for kernels that matter."""
+    for driver in scene.drivers:
+        for release in scene.kernels.relevant:
+            failure = driver.state.of(release).failure
+            if failure is not None:
+                yield driver, release, failure
+
+
+def _cure(failure: Failure | None) -> str | None:
+    return failure.resolution if failure else None

@@ -1,0 +1,231 @@
+"""Troubles around the kernel: other copies, old files in use, units, reboots, the store."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+from provision.doctor.scene import Finding, Scene
+from provision.files import glob_in_root, in_root
+from provision.kmod.verify import verify_modules
+from provision.store.layout import STORE
+from provision.store.units import UNITS, kernel_hooks
+
+_ENABLED = {
+    "provision-boot.service": "nothing loads the drivers at boot",
+    "provision-kernel.path": "nothing prepares drivers for a kernel that is installed",
+    "provision-apply.timer": "nothing heals what is missing",
+}
+# Installed only where `provision units` was asked for it.
+_CDI = "provision-cdi.path"
+# Where distros keep libraries.
+_LIBRARIES = ("usr/lib", "usr/lib64", "usr/lib/*-linux-gnu", "usr/local/lib")
+# Tools that build or bring modules of their own: what they leave in /lib/modules/KERNEL.
+_MODULE_FOLDERS = (
+    "updates",
+    "extra",
+    "weak-updates",
+    "kernel/drivers/video",
+    "kernel/drivers/extra",
+)
+_FREE = 2 << 30
+_AUTOMATIC_REBOOT = re.compile(
+    r'^\s*Unattended-Upgrade::Automatic-Reboot\s+"true"|^\s*reboot\s*=\s*when-(?:needed|changed)',
+    re.MULTILINE,
+)
+
+
+def other_copies(scene: Scene) -> Iterator[Finding]:
+    """No second copy of a module lies where modprobe takes it by name."""
+    for driver, _entry, manifest in scene.installed():
+        folder = f"lib/modules/{manifest.pin.kernel.release}"
+        wanted = {module.name for module in manifest.modules}
+        found = [
+            path
+            for name in _MODULE_FOLDERS
+            for path in sorted(in_root(scene.root, f"{folder}/{name}").rglob("*.ko*"))
+            if path.name.partition(".")[0].replace("-", "_") in wanted
+        ]
+        if found:
+            yield Finding(
+                "warn",
+                f"another copy: /{found[0].relative_to(scene.root)}"
+                + (f" and {len(found) - 1} more" if len(found) > 1 else ""),
+                "DKMS, akmods, a package or a vendor's installer brought it; what loads modules by"
+                " their name, udev among them, takes that one",
+                "remove it (apt purge, dnf remove, dkms remove, the vendor's uninstaller)",
+                driver.name,
+            )
+
+
+def dkms(scene: Scene) -> Iterator[Finding]:
+    """DKMS has not left out the running kernel silently."""
+    running = scene.kernels.running
+    for driver in scene.drivers:
+        for name in glob_in_root(scene.root, f"var/lib/dkms/{driver.name}*/*"):
+            folder = in_root(scene.root, name)
+            is_built = running is not None and (folder / running).is_dir()
+            has_source = os.path.lexists(folder / "source")
+            if folder.is_dir() and has_source and not is_built:
+                yield Finding(
+                    "warn",
+                    f"DKMS has {name.parent.name} {name.name}, and not for {running}",
+                    "it leaves out a kernel whose headers are missing, and reports success",
+                    f"let provision look after it alone: dkms remove {name.parent.name}/"
+                    f"{name.name} --all",
+                    driver.name,
+                )
+
+
+def host_libraries(scene: Scene) -> Iterator[Finding]:
+    """The host's own libraries of a driver are of the version of its modules."""
+    folders = [
+        in_root(scene.root, name)
+        for pattern in _LIBRARIES
+        for name in glob_in_root(scene.root, pattern)
+    ]
+    for driver, _entry, manifest in scene.installed():
+        version = manifest.pin.driver.version
+        stems = {name for f in manifest.files if (name := _stem(f.path, version))}
+        other = [
+            path
+            for folder in folders
+            for stem in sorted(stems)
+            for path in sorted(folder.glob(f"{stem}[0-9]*.[0-9]*"))
+            if not path.is_symlink() and path.name != f"{stem}{version}"
+        ]
+        if other:
+            yield Finding(
+                "warn",
+                f"/{other[0].relative_to(scene.root)} is not of version {version}",
+                "a package or a vendor's installer brought another user space; programs that take"
+                " it fail with 'driver/library version mismatch'",
+                "remove that package; the driver's own libraries are in"
+                f" /etc/ld.so.conf.d/provision-{driver.name}.conf",
+                driver.name,
+            )
+
+
+def old_files(scene: Scene) -> Iterator[Finding]:
+    """No process still runs with files of an artifact that is not in use any more."""
+    store = f"/{STORE}/"
+    current = {entry.name for _driver, entry, _manifest in scene.installed()}
+    for process in sorted(in_root(scene.root, "proc").glob("[0-9]*")):
+        used = {
+            (parts[0], parts[1])
+            for path in _mapped(process)
+            if path.startswith(store)
+            and len(parts := path.removeprefix(store).split("/")) > 1
+            and parts[1] not in current
+        }
+        for driver, digest in sorted(used):
+            name = scene.text(f"proc/{process.name}/comm") or "?"
+            yield Finding(
+                "warn",
+                f"{name} (process {process.name}) still uses {digest}",
+                "it was started before the driver changed; with new modules it fails with 'version"
+                " mismatch'",
+                "restart it",
+                driver,
+            )
+
+
+def units(scene: Scene) -> Iterator[Finding]:
+    """The units are installed and enabled."""
+    enabled = {link.name for link in _enabled(scene, "provision-*")}
+    if not scene.drivers:
+        return
+    expected = dict(_ENABLED)
+    if in_root(scene.root, UNITS / _CDI).is_file():
+        expected[_CDI] = "engines see the CDI devices of an earlier driver"
+    for name, consequence in expected.items():
+        if name not in enabled:
+            yield Finding(
+                "warn", f"{name} is not enabled", consequence, "provision units installs them"
+            )
+    hooks = kernel_hooks(scene.root) if enabled else ()
+    for hook in (one for one in hooks if not in_root(scene.root, one).is_file()):
+        yield Finding(
+            "warn",
+            f"/{hook} is missing",
+            "a new kernel is noticed by its folder alone, before its packages are complete",
+            "provision units installs it",
+        )
+
+
+def automatic_reboot(scene: Scene) -> Iterator[Finding]:
+    """No updater reboots into a kernel that was not prepared."""
+    reboots = [
+        name
+        for pattern in ("etc/apt/apt.conf.d/*", "etc/dnf/automatic.conf")
+        for name in glob_in_root(scene.root, pattern)
+        if _AUTOMATIC_REBOOT.search(scene.text(str(name)) or "")
+    ]
+    if reboots and not _enabled(scene, "provision-kernel.path"):
+        yield Finding(
+            "warn",
+            f"/{reboots[0]} lets the host reboot by itself",
+            "kernel upgrades come unattended, and nothing prepares the drivers before",
+            "provision units; while a build runs, a reboot is delayed",
+        )
+
+
+def store(scene: Scene) -> Iterator[Finding]:
+    """The artifacts in use are whole, and there is room for the next."""
+    for driver, entry, _manifest in scene.installed():
+        findings = verify_modules(entry).findings
+        if findings:
+            yield Finding(
+                "fail",
+                f"{entry.name} is damaged: {findings[0]}",
+                "something wrote to the store, or the disk is defective",
+                f"provision apply, or provision install --replace {driver.name}",
+                driver.name,
+            )
+    for driver in scene.drivers:
+        if driver.entry is not None and driver.manifest is None:
+            yield Finding(
+                "fail",
+                f"{driver.entry.name} has no manifest that can be read",
+                "something wrote to the store, or the disk is defective",
+                f"provision apply, or provision install --replace {driver.name}",
+                driver.name,
+            )
+    folder = in_root(scene.root, STORE)
+    if folder.is_dir() and (free := shutil.disk_usage(folder).free) < _FREE:
+        yield Finding(
+            "warn",
+            f"{free >> 20} MiB are left on the disk of /{STORE}",
+            "an artifact takes up to 1 GiB while it is unpacked, and builds more in the engine",
+            "provision gc; docker image prune",
+        )
+
+
+def _enabled(scene: Scene, pattern: str) -> list[PurePosixPath]:
+    """Return the links that enable units."""
+    return [
+        link
+        for link in glob_in_root(scene.root, f"{UNITS}/*.wants/{pattern}")
+        if in_root(scene.root, link, follow=False).is_symlink()
+    ]
+
+
+def _stem(path: str, version: str) -> str | None:
+    name = path.rpartition("/")[2]
+    return name.removesuffix(version) if ".so." in name and name.endswith(version) else None
+
+
+def _mapped(process: Path) -> Iterator[str]:
+    """Yield the files that a process has mapped: proc(5), the last column of maps."""
+    try:
+        lines = (process / "maps").read_text(errors="replace").splitlines()
+    except OSError:
+        # It has ended meanwhile, or isn't ours to look at.
+        return
+    for line in lines:
+        path = line.partition("/")
+        if path[1]:
+            yield os.path.normpath("/" + path[2].removesuffix(" (deleted)"))

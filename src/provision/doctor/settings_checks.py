@@ -1,0 +1,160 @@
+"""Troubles in what admins write: provision.toml, and the engines' own settings."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from provision.doctor.scene import Finding, Scene
+from provision.errors import ConfigError
+from provision.files import glob_in_root, in_root
+from provision.registry.image_signature import load_keys
+from provision.store.origin import unsigned_reference
+
+_RUNTIME = "oci-decorator"
+_DAEMON_JSON = "etc/docker/daemon.json"
+_DROP_IN = "etc/containers/containers.conf.d/50-oci-decorator.conf"
+# In the order in which podman reads them: containers.conf(5).
+_CONTAINERS_CONF = (
+    "usr/share/containers/containers.conf",
+    "usr/share/containers/containers.conf.d/*.conf",
+    "etc/containers/containers.conf",
+    "etc/containers/containers.conf.d/*.conf",
+)
+
+
+def catalogue(scene: Scene) -> Iterator[Finding]:
+    """The folders of drivers that provision.toml names are there."""
+    for folder in scene.config.catalogue:
+        if not in_root(scene.root, folder).is_dir():
+            yield Finding(
+                "warn",
+                f"catalogue names {folder}, and there is no such folder",
+                "its drivers are unknown; where provision brings one of the same name, that one is"
+                " taken instead",
+                "put the folder there, or take it out of catalogue in"
+                " /etc/provision/provision.toml",
+            )
+
+
+def registry(scene: Scene) -> Iterator[Finding]:
+    """What registries serve has to be signed by a key that is here, and so was all that came."""
+    yield from _trust(scene)
+    for driver, entry, _manifest in scene.installed():
+        if reference := unsigned_reference(entry):
+            yield Finding(
+                "warn",
+                f"{entry.name} is unsigned",
+                f"it came from {reference}, and no key that counts here has signed that",
+                f"have it signed (provision sign), then pull it again: provision pull {reference}",
+                driver.name,
+            )
+
+
+def _trust(scene: Scene) -> Iterator[Finding]:
+    address, trust = scene.config.registry.address, scene.config.trust
+    if address is None or scene.config.policy.build == "always":
+        return
+    rules = {name: trust.rule(f"{address}/{name}", name) for name in scene.config.drivers}
+    for name, rule in rules.items() or [("", trust.rule(address, ""))]:
+        about = name or None
+        if rule.insecure:
+            yield Finding(
+                "warn",
+                f"[trust] insecure: {address} may serve anything",
+                "who may push there decides what the kernel loads",
+                "have the images signed (provision sign), and name the public keys: [trust] keys ="
+                ' "/etc/provision/trust.d"',
+                about,
+            )
+        elif rule.keys is None:
+            yield Finding(
+                "fail",
+                f"[registry] address is {address}, and no signature counts for it",
+                "what it serves is refused, so that this host gets nothing from there",
+                'name the public keys: [trust] keys = "/etc/provision/trust.d"; or build here:'
+                ' [policy] build = "always"',
+                about,
+            )
+        else:
+            yield from _keys(scene, rule.keys, about)
+
+
+def _keys(scene: Scene, keys: str, about: str | None) -> Iterator[Finding]:
+    try:
+        load_keys(in_root(scene.root, keys))
+    except ConfigError as error:
+        yield Finding(
+            "fail",
+            f"{keys} has keys that can't be used: {error.details}",
+            "nothing that a registry serves is believed until all of them are good",
+            error.resolution or "",
+            about,
+        )
+
+
+def policy(scene: Scene) -> Iterator[Finding]:
+    """provision.toml does not leave the work to the boot."""
+    if scene.drivers and not scene.config.policy.prebuild:
+        yield Finding(
+            "warn",
+            "[policy] prebuild is false",
+            "a host that boots a new kernel has no drivers until they are built then: minutes",
+            "prebuild = true in /etc/provision/provision.toml",
+        )
+
+
+def runtime(scene: Scene) -> Iterator[Finding]:
+    """The runtime oci-decorator that engines know is the installed one, and it is there."""
+    known = dict(_podman(scene.root))
+    if known:
+        name, programs = next(reversed(known.items()))
+        if _DROP_IN in known and programs != known[_DROP_IN]:
+            yield Finding(
+                "warn",
+                f"/{name} gives podman another oci-decorator than /{_DROP_IN}",
+                "drop-ins are read in the order of their names, and the last one counts",
+                f"take oci-decorator out of /{name}",
+            )
+        yield from _missing(scene.root, name, programs)
+    if programs := _docker(scene.root):
+        yield from _missing(scene.root, _DAEMON_JSON, programs)
+
+
+def _missing(root: Path, name: str, programs: tuple[str, ...]) -> Iterator[Finding]:
+    # Docker looks for a bare name along its PATH, which isn't ours to know.
+    is_known = all(program.startswith("/") for program in programs)
+    if is_known and not any(in_root(root, program).is_file() for program in programs):
+        yield Finding(
+            "warn",
+            f"/{name} has the runtime oci-decorator, and there is no {' or '.join(programs)}",
+            "the program was moved or removed; no container starts with this runtime",
+            "install it again (the role provision_hook does), or take the runtime out",
+        )
+
+
+def _podman(root: Path) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield the files that say what podman's oci-decorator is; the last one counts."""
+    for pattern in _CONTAINERS_CONF:
+        for name in glob_in_root(root, pattern):
+            try:
+                text = in_root(root, name).read_text()
+                programs = tomllib.loads(text)["engine"]["runtimes"][_RUNTIME]
+            except (OSError, ValueError, KeyError, TypeError, RecursionError):
+                # It says nothing of it, or podman itself refuses it.
+                continue
+            if isinstance(programs, list) and programs:
+                yield str(name), tuple(map(str, programs))
+
+
+def _docker(root: Path) -> tuple[str, ...]:
+    """Return what Docker's oci-decorator is; empty: it has none."""
+    try:
+        entry: object = json.loads(in_root(root, _DAEMON_JSON).read_text())["runtimes"][_RUNTIME]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        # As above.
+        return ()
+    path = entry.get("path") if isinstance(entry, Mapping) else None
+    return (path,) if isinstance(path, str) else ()

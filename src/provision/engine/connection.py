@@ -1,0 +1,103 @@
+"""Finds the container engine: the one that is named, or that listens at a usual place."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from docker import APIClient
+from docker.errors import DockerException
+from docker.tls import TLSConfig
+from requests.exceptions import RequestException
+from urllib3.exceptions import HTTPError
+
+from provision.engine.docker_api import Engine
+from provision.errors import NotFoundError, ProvisionError
+
+# Where engines listen by default: Docker first, then podman's service.
+DEFAULT_HOSTS = ("unix:///var/run/docker.sock", "unix:///run/podman/podman.sock")
+_CONNECT_SECONDS = 5.0
+
+
+def connect(host: str | None = None) -> Engine:
+    """Connect to the engine.
+
+    Args:
+        host: Its address; None: ``DOCKER_HOST``, or the default socket that answers.
+
+    Raises:
+        NotFoundError: No engine answers; says what was tried and how to get one.
+        ProvisionError: There is one that may not be used, or that fails.
+    """
+    named = host or os.environ.get("DOCKER_HOST")
+    tried: list[str] = []
+    for candidate in (named,) if named else DEFAULT_HOSTS:
+        problem = _problem_of(candidate)
+        if problem is None:
+            return Engine(_client(candidate), candidate)
+        tried.append(f"{candidate}: {problem}")
+    if any(os.strerror(errno.EACCES) in line for line in tried):
+        raise ProvisionError(
+            "This user may not use the container engine.",
+            resolution="Run the command as root, or add the user to the engine's group "
+            "(usermod -aG docker USER, then log in again).",
+            details="\n".join(tried),
+        )
+    raise NotFoundError(
+        "No container engine answers.",
+        resolution="Start one (systemctl start docker), install one (apt install docker.io; or "
+        "podman, with systemctl start podman.socket), or name it in DOCKER_HOST or in "
+        "provision.toml ([engine] host).",
+        details="Tried:\n" + "\n".join(tried),
+    )
+
+
+def _problem_of(host: str) -> str | None:
+    """Say why a host can't be reached; None if it can (or if only the SDK can tell)."""
+    try:
+        parts = urlsplit(host)
+        if parts.scheme == "unix":
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
+                door.settimeout(_CONNECT_SECONDS)
+                return _connect_problem(door, parts.path)
+        if parts.scheme == "tcp":
+            with socket.socket() as door:
+                door.settimeout(_CONNECT_SECONDS)
+                return _connect_problem(door, (parts.hostname or "", parts.port or 2375))
+    except ValueError as error:
+        # A port that is no number, a name that is not valid, a NUL.
+        return f"no address of an engine: {error}"
+    return None
+
+
+def _connect_problem(door: socket.socket, address: str | tuple[str, int]) -> str | None:
+    try:
+        door.connect(address)
+    except OSError as error:
+        return error.strerror or str(error)
+    return None
+
+
+def _client(host: str) -> APIClient:
+    try:
+        return APIClient(base_url=host, version="auto", tls=_tls())
+    except (DockerException, RequestException, HTTPError, OSError, ValueError) as error:
+        # The last ones: files of its configuration, or what it says of its version.
+        raise ProvisionError(
+            f"The container engine at {host} does not answer as one.", details=str(error)
+        ) from error
+
+
+def _tls() -> TLSConfig | bool:
+    """Return the client's certificates where the environment names them, as Docker's own does.
+
+    Source: https://docs.docker.com/reference/cli/docker/#environment-variables
+    """
+    if not os.environ.get("DOCKER_TLS_VERIFY"):
+        return False
+    folder = Path(os.environ.get("DOCKER_CERT_PATH") or Path.home() / ".docker")
+    certificate = (str(folder / "cert.pem"), str(folder / "key.pem"))
+    return TLSConfig(client_cert=certificate, ca_cert=str(folder / "ca.pem"), verify=True)

@@ -1,0 +1,295 @@
+"""The connection to a container engine that speaks Docker's API (Docker; podman's service).
+
+Everything that the SDK raises becomes a ``ProvisionError`` here.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import IO, Any
+
+from docker import APIClient
+from docker.errors import (
+    APIError,
+    DockerException,
+    ImageNotFound,
+    NotFound,
+    StreamParseError,
+)
+from requests.exceptions import RequestException
+from urllib3.exceptions import HTTPError
+
+from provision.engine.containers import Container, ContainerRequest, running
+from provision.errors import NotFoundError, ProvisionError
+
+# Docker's names of what `uname -m` prints.
+# Source: https://github.com/containerd/platforms/blob/v1.0.0/database.go
+_ARCHITECTURES = {
+    "x86_64": "amd64",
+    "aarch64": "arm64",
+    "ppc64le": "ppc64le",
+    "s390x": "s390x",
+    "riscv64": "riscv64",
+}
+# How long a build may say nothing: longer than any one step takes.
+_SILENT_SECONDS = 3600
+_CHUNK = 1 << 20
+_ANSWER_SHOWN = 200
+Message = Mapping[str, Any]
+
+
+def engine_architecture(architecture: str) -> str:
+    """Return Docker's name of what ``uname -m`` prints.
+
+    Raises:
+        NotFoundError: Nothing is built for it.
+    """
+    known = _ARCHITECTURES.get(architecture)
+    if known is None:
+        raise NotFoundError(
+            f"The architecture '{architecture}' is not supported.",
+            resolution=f"There are {', '.join(_ARCHITECTURES)}.",
+        )
+    return known
+
+
+def split_reference(reference: str) -> tuple[str, str | None]:
+    """Split ``name:tag`` or ``name@digest``; a registry's port is not a tag."""
+    if "@" in reference:
+        name, digest = reference.split("@", 1)
+        return _without_tag(name), digest
+    name = _without_tag(reference)
+    return name, reference[len(name) + 1 :] or None
+
+
+def names_registry(reference: str) -> bool:
+    """Return whether an image's name says which registry it comes from, and so is not local.
+
+    podman calls its local images ``localhost/NAME``.
+    Source: https://docs.docker.com/reference/cli/docker/image/tag/#description
+    """
+    host, slash, _ = reference.partition("/")
+    return bool(slash) and ("." in host or ":" in host)
+
+
+def _without_tag(reference: str) -> str:
+    folder, slash, last = reference.rpartition("/")
+    return folder + slash + last.split(":", 1)[0]
+
+
+class EngineLostError(ProvisionError):
+    """The engine went away in the middle of something, which can be done again when it is back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """An image that the engine has.
+
+    Attributes:
+        id: ``sha256:`` and 64 digits.
+        tags: ``name:tag`` references.
+        digests: ``name@sha256:…`` references, known for images from a registry only.
+        labels: Its labels.
+        size: Bytes on disk.
+        architecture: As Docker calls it (``amd64``).
+    """
+
+    id: str
+    tags: tuple[str, ...] = ()
+    digests: tuple[str, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    size: int = 0
+    architecture: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BuildOptions:
+    """What an engine's build takes besides the context; none of it may change the result."""
+
+    build_args: Mapping[str, str] = field(default_factory=dict)
+    network: str | None = None
+
+
+class Engine:
+    """A container engine; the methods are the few that provision needs."""
+
+    def __init__(self, client: APIClient, host: str) -> None:
+        self._client = client
+        self.host = host
+
+    def close(self) -> None:
+        """Give the connections back."""
+        self._client.close()
+
+    def image(self, reference: str) -> Image | None:
+        """Return an image by name or id, or None."""
+        # The stubs lack this method's types.
+        inspect: Callable[[str], Message] = self._client.inspect_image
+        with self._translated(f"look up the image '{reference}'"):
+            try:
+                data = inspect(reference)
+            except (ImageNotFound, NotFound):
+                return None
+        with self._understood(data):
+            return Image(
+                id=data["Id"],
+                tags=tuple(data.get("RepoTags") or ()),
+                digests=tuple(data.get("RepoDigests") or ()),
+                labels=(data.get("Config") or {}).get("Labels") or {},
+                size=data.get("Size", 0),
+                architecture=data.get("Architecture", ""),
+            )
+
+    def images_with_label(self, label: str) -> list[Image]:
+        """Return the named images that carry ``key`` or ``key=value`` as a label."""
+        with self._translated("list images"):
+            found = self._client.images(filters={"label": label, "dangling": False})
+        with self._understood(found):
+            ids = [str(entry["Id"]) for entry in found]
+        images = [self.image(image_id) for image_id in ids]
+        return [image for image in images if image is not None and image.tags]
+
+    def build(self, context: IO[bytes], options: BuildOptions) -> Iterator[Message]:
+        """Build a tar file's Dockerfile with the classic builder; yields what the engine says.
+
+        The result gets no name; its id is in the messages (``aux``).
+        """
+        with self._translated("build an image"):
+            yield from self._messages(
+                self._client.build(
+                    fileobj=context,
+                    custom_context=True,
+                    rm=True,
+                    forcerm=True,
+                    decode=True,
+                    buildargs=dict(options.build_args),
+                    network_mode=options.network,
+                    timeout=_SILENT_SECONDS,
+                )
+            )
+
+    def tag(self, image_id: str, reference: str) -> None:
+        """Give an image a name; an image that had it loses it."""
+        name, tag = split_reference(reference)
+        with self._translated(f"tag '{reference}'"):
+            self._client.tag(image_id, name, tag, force=True)
+
+    def remove(self, image_id: str, *, with_parents: bool) -> None:
+        """Remove an unnamed image, and if wanted those that it alone was made from."""
+        with self._translated(f"remove the image {image_id}"):
+            self._client.remove_image(image_id, noprune=not with_parents)
+
+    def pull(self, reference: str, *, platform: str | None = None) -> Iterator[Message]:
+        """Fetch an image from its registry; yields what the engine says."""
+        name, tag = split_reference(reference)
+        with self._translated(f"pull '{reference}'"):
+            yield from self._messages(
+                self._client.pull(name, tag, stream=True, decode=True, platform=platform)
+            )
+
+    def push(self, reference: str) -> Iterator[Message]:
+        """Send an image to its registry; yields what the engine says."""
+        name, tag = split_reference(reference)
+        with self._translated(f"push '{reference}'"):
+            yield from self._messages(self._client.push(name, tag, stream=True, decode=True))
+
+    def import_tree(self, tar: IO[bytes], reference: str, changes: Iterable[str]) -> None:
+        """Make an image of one layer out of a tar file of a root file system."""
+        name, tag = split_reference(reference)
+        # An iterator, because the SDK announces a chunked body: of a file, whose length is known,
+        # requests would send the bare bytes: "invalid byte in chunk length", says the engine.
+        chunks = iter(lambda: tar.read(_CHUNK), b"")
+        with self._translated(f"import '{reference}'"):
+            self._client.import_image_from_stream(chunks, name, tag, list(changes))
+
+    @contextmanager
+    def archive(self, image_id: str, path: str, *, owner: str) -> Iterator[Iterator[bytes]]:
+        """Open a folder or file of an image as a tar stream.
+
+        Args:
+            image_id: The image.
+            path: Absolute path in it.
+            owner: Whose container this is; the caller holds a lock of that name, so containers
+                that carry it are leftovers of killed runs, and are removed.
+        """
+        label = f"provision.extract={owner}"
+        with self._translated(f"read '{path}' of the image {image_id[:19]}"):
+            self._remove_containers(label)
+            # The image has no command, and the engine wants one; it is never started.
+            container = self._client.create_container(
+                image_id, command=["/none"], labels={"provision.extract": owner}
+            )
+            with self._understood(container):
+                container_id = str(container["Id"])
+            try:
+                stream, _status = self._client.get_archive(container_id, path, _CHUNK)
+                try:
+                    yield stream
+                finally:
+                    # The engine keeps the container busy until all of it is sent, and the SDK has
+                    # no way to hang up.
+                    deque(stream, maxlen=0)
+            finally:
+                self._remove_containers(label)
+
+    @contextmanager
+    def container(self, request: ContainerRequest) -> Iterator[Container]:
+        """Start a container that runs scripts, and remove it afterwards."""
+        with running(self._client, request, self._translated) as container:
+            yield container
+
+    def _remove_containers(self, label: str) -> None:
+        found = self._client.containers(all=True, filters={"label": label})
+        with self._understood(found):
+            ids = [str(entry["Id"]) for entry in found]
+        for container_id in ids:
+            self._client.remove_container(container_id, force=True)
+
+    def _messages(self, said: Iterable[object]) -> Iterator[Message]:
+        """Yield what an engine says during long work; each is an object."""
+        for message in said:
+            if not isinstance(message, Mapping):
+                raise self._odd(message)
+            yield message
+
+    @contextmanager
+    def _understood(self, answer: object) -> Iterator[None]:
+        """Refuse an answer that is not shaped as Docker's API says."""
+        try:
+            yield
+        except (KeyError, TypeError, AttributeError) as error:
+            raise self._odd(answer) from error
+
+    def _odd(self, answer: object) -> ProvisionError:
+        return ProvisionError(
+            f"The engine at {self.host} answers in a way that is not Docker's.",
+            resolution="Look whether that is Docker or podman's service, and not something else.",
+            details=repr(answer)[:_ANSWER_SHOWN],
+        )
+
+    @contextmanager
+    def _translated(self, what: str) -> Iterator[None]:
+        """Turn what the SDK raises into our errors."""
+        try:
+            yield
+        except APIError as error:
+            raise ProvisionError(
+                f"The engine at {self.host} could not {what}.",
+                details=str(error.explanation or error),
+            ) from error
+        except (
+            DockerException,
+            StreamParseError,
+            RequestException,
+            HTTPError,
+            ConnectionError,
+        ) as error:
+            raise EngineLostError(
+                f"The connection to the engine at {self.host} broke when it had to {what}.",
+                resolution="Look whether the engine runs (systemctl status docker), and run the "
+                "command again: it goes on where it can.",
+                details=str(error),
+            ) from error

@@ -1,0 +1,184 @@
+"""Tar streams into and out of an engine: build contexts, and the content of images.
+
+Python's own extraction filters came with 3.11.4 and Debian 12 has 3.11.2; these rules are also
+stricter: an artifact has no need of absolute links, devices, set-uid bits or foreign owners.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import tarfile
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+from provision.errors import ProvisionError
+from provision.progress import Progress, Transfer
+
+_CHUNK = 1 << 20
+# No set-uid bits, and nobody but the owner writes.
+_PERMISSIONS = 0o755
+_PROGRESS_BYTES = 8 << 20
+# What the library raises for a stream that is no tar file: besides its own, for numbers in its
+# headers that are none or too large.
+BAD_TAR = (tarfile.TarError, ValueError, ArithmeticError, EOFError)
+
+
+def pack(files: Mapping[str, bytes | Path]) -> IO[bytes]:
+    """Return a tar file of regular files, sorted by path, without owner, date or mode of anyone.
+
+    Args:
+        files: Content by path relative to the context, or the file that has it.
+
+    Raises:
+        ProvisionError: A path is too long for a tar file.
+        OSError: A file can't be read, or the disk is full.
+    """
+    # Contexts with packages have some hundred MB.
+    large = any(isinstance(content, Path) for content in files.values())
+    # Closed by its reader.
+    buffer: IO[bytes] = tempfile.TemporaryFile() if large else io.BytesIO()  # noqa: SIM115 - returned
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as archive:
+        for path, content in sorted(files.items()):
+            entry = tarfile.TarInfo(path)
+            entry.mode = 0o644
+            try:
+                if isinstance(content, Path):
+                    entry.size = content.stat().st_size
+                    with content.open("rb") as stream:
+                        archive.addfile(entry, stream)
+                else:
+                    entry.size = len(content)
+                    archive.addfile(entry, io.BytesIO(content))
+            except ValueError as error:
+                raise ProvisionError(
+                    f"'{path}' can't go into the build context: {error}."
+                ) from error
+    buffer.seek(0)
+    return buffer
+
+
+class Unpacker:
+    """Puts the members of a tar stream below a folder.
+
+    Args:
+        destination: An existing, empty folder.
+        strip: First path part that every member has; it is dropped (``opt``).
+        progress: Told the bytes written so far.
+    """
+
+    def __init__(self, destination: Path, *, strip: str, progress: Progress) -> None:
+        self._root = destination
+        self._strip = strip
+        self._progress = progress
+        self._folders = {PurePosixPath()}
+        self._files: set[PurePosixPath] = set()
+        self._written = 0
+        self._told = 0
+
+    def unpack(self, stream: IO[bytes]) -> None:
+        """Unpack a whole stream.
+
+        Raises:
+            ProvisionError: A member would leave the folder, or is none that an artifact may have;
+                or the stream is no whole tar file.
+            OSError: The disk is full or the folder can't be written.
+        """
+        try:
+            with tarfile.open(fileobj=stream, mode="r|") as archive:
+                for member in archive:
+                    self._member(archive, member)
+        except BAD_TAR as error:
+            raise ProvisionError(
+                "The image's content could not be read as a tar stream.", details=str(error)
+            ) from error
+        self._progress(Transfer("Unpacking", self._written, self._written))
+
+    def _member(self, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
+        path = self._path(member.name)
+        if member.isdir():
+            self._make_folders(path)
+            return
+        if path in self._folders or path in self._files:
+            raise _refused(member.name, "is there twice")
+        if member.issparse():
+            # Some bytes of it would fill any disk.
+            raise _refused(member.name, "is a file with holes")
+        self._make_folders(path.parent)
+        if member.isreg():
+            self._file(archive, member, path)
+        elif member.issym():
+            self._symlink(member, path)
+        elif member.islnk():
+            self._hard_link(member, path)
+        else:
+            raise _refused(member.name, "is neither file, folder nor link")
+        self._files.add(path)
+
+    def _path(self, name: str) -> PurePosixPath:
+        path = PurePosixPath(name)
+        if path.is_absolute() or ".." in path.parts or "\0" in name:
+            raise _refused(name, "lies outside of the artifact")
+        parts = path.parts
+        if not parts or parts[0] != self._strip:
+            raise _refused(name, f"does not lie in '{self._strip}'")
+        return PurePosixPath(*parts[1:])
+
+    def _make_folders(self, path: PurePosixPath) -> None:
+        """Make a folder and those above it; none of them can be a link: all are ours."""
+        for folder in [*reversed(path.parents), path]:
+            if folder in self._files:
+                raise _refused(str(folder), "is a file or link, and a folder too")
+            if folder not in self._folders:
+                self._folders.add(folder)
+                (self._root / folder).mkdir(mode=0o755)
+
+    def _file(self, archive: tarfile.TarFile, member: tarfile.TarInfo, path: PurePosixPath) -> None:
+        source = archive.extractfile(member)
+        if source is None:
+            raise _refused(member.name, "has no content")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+        handle = os.open(self._root / path, flags, 0o600)
+        with source, os.fdopen(handle, "wb") as target:
+            shutil.copyfileobj(source, target, _CHUNK)
+            os.fchmod(handle, member.mode & _PERMISSIONS)
+        os.utime(self._root / path, (member.mtime, member.mtime))
+        self._written += member.size
+        if self._written - self._told >= _PROGRESS_BYTES:
+            self._told = self._written
+            self._progress(Transfer("Unpacking", self._written))
+
+    def _symlink(self, member: tarfile.TarInfo, path: PurePosixPath) -> None:
+        target = PurePosixPath(member.linkname)
+        if not member.linkname or "\0" in member.linkname:
+            raise _refused(member.name, "is a link that names nothing")
+        if target.is_absolute() or not _stays_inside(path.parent, target):
+            raise _refused(member.name, f"points out of the artifact, to '{target}'")
+        (self._root / path).symlink_to(member.linkname)
+
+    def _hard_link(self, member: tarfile.TarInfo, path: PurePosixPath) -> None:
+        target = self._path(member.linkname)
+        if target not in self._files or (self._root / target).is_symlink():
+            raise _refused(member.name, f"is a hard link to '{target}', which is no file before it")
+        (self._root / path).hardlink_to(self._root / target)
+
+
+def _stays_inside(folder: PurePosixPath, target: PurePosixPath) -> bool:
+    """Whether a link in a folder leads into the artifact.
+
+    ``..`` may only come first, where it climbs real folders: behind a name that is a link itself
+    it would climb from wherever that one leads.
+    """
+    parts = list(target.parts)
+    climbs = next((at for at, part in enumerate(parts) if part != ".."), len(parts))
+    return climbs <= len(folder.parts) and ".." not in parts[climbs:]
+
+
+def _refused(name: str, why: str) -> ProvisionError:
+    return ProvisionError(
+        f"The image's content is refused: '{name}' {why}.",
+        resolution="This is no artifact image that provision built: don't use it.",
+    )

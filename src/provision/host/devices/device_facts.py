@@ -1,0 +1,141 @@
+"""Facts about devices, as the file for oci-decorator has them.
+
+Below a root that is another host's these are files like others, and may be anything.
+
+``docs/reference/device-facts.schema.json`` is made from these types.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field, StringConstraints
+
+from provision.documents import Frozen
+
+# Sixteen pages: sysfs shows one, and NVIDIA's driver a few lines.
+LARGEST = 64 << 10
+# Linux keeps twenty bits for the minor number of a node: MINORBITS in linux/kdev_t.h.
+LARGEST_MINOR = (1 << 20) - 1
+_NUMBER = re.compile(r"[0-9]{1,7}", re.ASCII)
+Number = Annotated[int, Field(ge=0)]
+Text = Annotated[str, StringConstraints(min_length=1, pattern=r"^[^\x00-\x1f\x7f]*$")]
+# As sysfs names devices, in lower case: a domain has four digits, or more where it needs them.
+PciAddress = Annotated[
+    str, StringConstraints(pattern=r"^[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]$")
+]
+Uuid = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9/-]*$", max_length=96)]
+# A name below /dev.
+NodePath = Annotated[
+    str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*$")
+]
+Dotted = Annotated[str, StringConstraints(pattern=r"^[0-9]+(\.[0-9]+)*$")]
+# One word in lower case, as in NVIDIA_REQUIRE_CUDA: brand=tesla.
+Brand = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]+$")]
+
+
+def kernel_text(path: Path) -> str | None:
+    """Return what a file says; None: it can't be read, or is nothing that the kernel shows.
+
+    That is what is no regular file, such as a FIFO, which would hold the reader up, and what is
+    larger than ``LARGEST`` bytes.
+
+    Args:
+        path: The file, in a root already (``provision.files.in_root``).
+    """
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    try:
+        with os.fdopen(os.open(path, flags), "rb") as stream:
+            if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+                return None
+            content = stream.read(LARGEST + 1)
+    except OSError:
+        return None
+    return None if len(content) > LARGEST else content.decode(errors="replace")
+
+
+def minor_number(text: str) -> int | None:
+    """Return the minor number of a node that a text says; None: it says none. Pure."""
+    match = _NUMBER.fullmatch(text.strip())
+    number = None if match is None else int(match[0])
+    return None if number is None or number > LARGEST_MINOR else number
+
+
+class Mig(Frozen):
+    """A part of a GPU that is used like a GPU: NVIDIA's Multi-Instance GPU.
+
+    Attributes:
+        index: Its number on its GPU, as ``nvidia-smi -L`` counts.
+        uuid: Its name.
+        gpu_instance: Number of the GPU instance.
+        compute_instance: Number of the compute instance in it.
+        nodes: Nodes below /dev that give access to both, besides the GPU's own.
+    """
+
+    index: Number | None = None
+    uuid: Uuid
+    gpu_instance: Number
+    compute_instance: Number
+    nodes: tuple[NodePath, ...]
+
+
+class Device(Frozen):
+    """A device.
+
+    Attributes:
+        index: Its number in the order of PCI addresses.
+        minor: Number in the name of its node: of ``nvidia0``, ``renderD128``.
+        pci: Its PCI address.
+        uuid: Its name; left out where it isn't known.
+        name: What its maker calls the product, for people.
+        brand: The product line, as requirements of images name it.
+        arch: The compute capability.
+        mig: Its parts; left out where it is not divided.
+    """
+
+    index: Number
+    minor: Number
+    pci: PciAddress
+    uuid: Uuid | None = None
+    name: Text | None = None
+    brand: Brand | None = None
+    arch: Dotted | None = None
+    mig: tuple[Mig, ...] | None = None
+
+
+class Facts(Frozen):
+    """What is known of a vendor's devices.
+
+    Attributes:
+        schema_version: Of this format.
+        source: Who was asked: NVIDIA's library, the driver's files in /proc, or sysfs.
+        driver_version: Version of the loaded driver.
+        cuda_version: The newest version of CUDA that it can run.
+        devices: In the order of their indices.
+        problems: What could not be found out, for people.
+    """
+
+    schema_version: Literal[1] = Field(default=1, alias="schema")
+    source: Literal["nvml", "proc", "sysfs"] | None = None
+    driver_version: Text | None = None
+    cuda_version: Dotted | None = None
+    devices: tuple[Device, ...]
+    problems: tuple[Text, ...] = ()
+
+    model_config = ConfigDict(
+        populate_by_name=True,
+        serialize_by_alias=True,
+        title="Facts about devices",
+    )
+
+    def text(self) -> str:
+        """Return what the file holds: nothing for what is not known."""
+        document = self.model_dump(mode="json", exclude_none=True)
+        if not self.problems:
+            del document["problems"]
+        return json.dumps(document, indent=2) + "\n"

@@ -1,0 +1,181 @@
+"""Facts of NVIDIA's GPUs: by NVML where it can be asked, else from the driver's files in /proc."""
+
+from __future__ import annotations
+
+import platform
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from provision.errors import ProvisionError
+from provision.files import glob_in_root, in_root
+from provision.host.devices.device_facts import Device, Facts, Mig, kernel_text, minor_number
+from provision.host.devices.nvml import LIMIT_S, ask_nvml
+from provision.host.pci import pci_address, pci_order
+
+LIBRARY = "libnvidia-ml.so.1"
+_DRIVER = PurePosixPath("proc/driver/nvidia")
+_BOOT = PurePosixPath("proc/sys/kernel/random/boot_id")
+_VERSION = re.compile(r"^NVRM version:.*?\s(\d+(?:\.\d+)+)\s", re.MULTILINE)
+_LINE = re.compile(r"^([^:\n]+):[ \t]*(.*?)[ \t]*$", re.MULTILINE)
+_NODE = re.compile(r"^DeviceFileMinor:[ \t]*(\d+)[ \t]*$", re.MULTILINE | re.ASCII)
+_UUID = re.compile(r"GPU-[0-9a-f-]{36}")
+
+
+@dataclass(frozen=True, slots=True)
+class Information:
+    """What /proc says of a GPU; None: not known."""
+
+    pci: str | None
+    minor: int | None
+    uuid: str | None
+    name: str | None
+
+
+def nvidia_facts(
+    root: Path, libraries: Sequence[Path] = (), *, limit: float = LIMIT_S
+) -> Facts | None:
+    """Return what is known of NVIDIA's GPUs; None: their driver is not loaded.
+
+    Args:
+        root: Root of the host.
+        libraries: Where ``libnvidia-ml.so.1`` lies in stores of drivers.
+        limit: Seconds for NVML.
+    """
+    version = loaded_version(root)
+    if version is None:
+        return None
+    if not is_running(root):
+        # A tree: this machine's NVML knows nothing of it, and its own is no program for us.
+        return _from_proc(root, version)
+    try:
+        facts = ask_nvml(_library(root, libraries, version), limit=limit)
+    except ProvisionError as error:
+        problem = f"{error.message} Facts come from /proc/driver/nvidia, which has fewer."
+        return _from_proc(root, version, problem)
+    if facts.driver_version is None:
+        facts = facts.model_copy(update={"driver_version": version})
+    return _with_nodes(root, facts)
+
+
+def loaded_version(root: Path) -> str | None:
+    """Return the version of the loaded driver; None: none is loaded."""
+    text = _read(root, _DRIVER / "version")
+    return None if text is None else parse_version(text) or "unknown"
+
+
+def parse_version(text: str) -> str | None:
+    """Return the version in the text of /proc/driver/nvidia/version. Pure."""
+    match = _VERSION.search(text)
+    return match[1] if match else None
+
+
+def parse_information(text: str) -> Information:
+    """Return what a text of /proc/driver/nvidia/gpus/ADDRESS/information says. Pure.
+
+    The driver prints question marks for the UUID of a GPU that no process has used yet.
+    """
+    fields = {match[1].strip(): match[2] for match in _LINE.finditer(text)}
+    uuid = fields.get("GPU UUID", "").lower().replace("gpu-", "GPU-")
+    model = "".join(c for c in fields.get("Model", "") if c.isprintable()).strip()
+    return Information(
+        pci=pci_address(fields.get("Bus Location", "")),
+        minor=minor_number(fields.get("Device Minor", "")),
+        uuid=uuid if _UUID.fullmatch(uuid) else None,
+        name=model if model and model != "Unknown" else None,
+    )
+
+
+def is_running(root: Path) -> bool:
+    """Return whether a root is that of the running host: it has this boot's id."""
+    own = _read(Path("/"), _BOOT)
+    return own is not None and _read(root, _BOOT) == own
+
+
+def _library(root: Path, stored: Iterable[Path], version: str) -> Path | None:
+    """Return the library to load: of the loaded driver's version, if there is one."""
+    machine = platform.machine()
+    folders = (
+        f"usr/lib/{machine}-linux-gnu",
+        f"usr/lib/{machine}-linux-gnu/nvidia/current",
+        "usr/lib64",
+        "usr/lib64/nvidia",
+        "usr/lib",
+    )
+    own = [in_root(root, f"{folder}/{LIBRARY}") for folder in folders]
+    found = [path for path in [*stored, *own] if path.is_file()]
+    exact = [path for path in found if path.resolve().name.endswith(f".so.{version}")]
+    return next(iter([*exact, *found]), None)
+
+
+def _from_proc(root: Path, version: str, *problems: str) -> Facts:
+    said = list(problems)
+    found = []
+    for path in glob_in_root(root, f"{_DRIVER}/gpus/*/information"):
+        information = parse_information(_read(root, path) or "")
+        # The folder is named after the address too.
+        address = information.pci or pci_address(path.parent.name)
+        if address is None or information.minor is None:
+            said.append(f"The GPU of /{path} is left out: its minor number is not known")
+        else:
+            found.append((pci_order(address), address, information.minor, information))
+    counts = Counter(row[2] for row in found)
+    for minor in sorted(minor for minor, count in counts.items() if count > 1):
+        where = ", ".join(sorted(row[1] for row in found if row[2] == minor))
+        said.append(f"The GPUs {where} are left out: each has the minor number {minor}")
+    found = [row for row in found if counts[row[2]] == 1]
+    devices = [
+        Device(index=i, minor=minor, pci=address, uuid=known.uuid, name=known.name)
+        for i, (_order, address, minor, known) in enumerate(sorted(found, key=lambda row: row[0]))
+    ]
+    return Facts(
+        source="proc", driver_version=version, devices=tuple(devices), problems=tuple(said)
+    )
+
+
+def _with_nodes(root: Path, facts: Facts) -> Facts:
+    """Return facts with the nodes of parts of GPUs; a part without them can't be given away."""
+    problems = list(facts.problems)
+    devices = []
+    for gpu in facts.devices:
+        whole = []
+        for part in gpu.mig or ():
+            nodes = _nodes(root, gpu.minor, part)
+            if nodes is None:
+                problems.append(
+                    f"MIG device {part.uuid} is left out: /{_DRIVER}/capabilities has no nodes"
+                )
+            else:
+                whole.append(part.model_copy(update={"nodes": nodes}))
+        mig = None if gpu.mig is None else tuple(whole)
+        devices.append(gpu.model_copy(update={"mig": mig}))
+    return facts.model_copy(update={"devices": tuple(devices), "problems": tuple(problems)})
+
+
+def _nodes(root: Path, minor: int, part: Mig) -> tuple[str, ...] | None:
+    """Return the nodes below /dev for the GPU instance and the compute instance.
+
+    Source: https://docs.nvidia.com/datacenter/tesla/mig-user-guide/ (Device Nodes and Capabilities)
+    """
+    instance = _DRIVER / f"capabilities/gpu{minor}/mig/gi{part.gpu_instance}"
+    numbers = [
+        parse_capability(_read(root, folder / "access") or "")
+        for folder in (instance, instance / f"ci{part.compute_instance}")
+    ]
+    known = tuple(f"nvidia-caps/nvidia-cap{number}" for number in numbers if number is not None)
+    return known if len(known) == len(numbers) else None
+
+
+def parse_capability(text: str) -> int | None:
+    """Return the minor number of a capability's node, from its file ``access``. Pure."""
+    match = _NODE.search(text)
+    return minor_number(match[1]) if match else None
+
+
+def _read(root: Path, path: PurePosixPath) -> str | None:
+    try:
+        return kernel_text(in_root(root, path))
+    except OSError:
+        return None

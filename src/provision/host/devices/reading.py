@@ -1,0 +1,151 @@
+"""Reads the facts of all vendors' devices; those of AMD's and Intel's GPUs from the kernel."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from provision.documents import load_json
+from provision.files import glob_in_root, in_root
+from provision.host.devices.device_facts import Device, Facts, kernel_text, minor_number
+from provision.host.devices.nvidia import nvidia_facts
+from provision.host.devices.record import facts_path, recording, remove_facts, write_facts
+from provision.host.pci import pci_address, pci_order
+
+_NODE = re.compile(r"renderD([0-9]+)", re.ASCII)
+_UNIQUE = re.compile(r"(?:0x)?([0-9a-f]{1,16})", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class DrmVendor:
+    """Whose GPUs are meant.
+
+    Attributes:
+        pci: Its PCI id.
+        module: The kernel's driver, which may have a version of its own.
+    """
+
+    pci: str
+    module: str
+
+
+AMD = DrmVendor("0x1002", "amdgpu")
+
+
+INTEL = DrmVendor("0x8086", "i915")
+
+
+def drm_facts(root: Path, vendor: DrmVendor) -> Facts | None:
+    """Return what is known of a vendor's GPUs; None: there are none.
+
+    A node that belongs to no PCI device of its own (a partition of an AMD GPU) is left out.
+
+    Args:
+        root: Root of the host.
+        vendor: Whose.
+
+    Source: https://docs.kernel.org/gpu/drm-uapi.html, https://docs.kernel.org/gpu/amdgpu/
+    """
+    found = []
+    for path in glob_in_root(root, "sys/class/drm/renderD*"):
+        node = _NODE.fullmatch(path.name)
+        folder = in_root(root, path / "device")
+        address = pci_address(folder.name)
+        minor = minor_number(node[1]) if node else None
+        if minor is not None and address and _text(folder / "vendor") == vendor.pci:
+            found.append((pci_order(address), address, minor, folder))
+    if not found:
+        return None
+    devices = [
+        Device(
+            index=i,
+            minor=minor,
+            pci=address,
+            uuid=parse_unique_id(_text(folder / "unique_id") or ""),
+            name=_text(folder / "product_name") or None,
+        )
+        for i, (_order, address, minor, folder) in enumerate(sorted(found, key=lambda row: row[:3]))
+    ]
+    version = _text(in_root(root, PurePosixPath("sys/module", vendor.module, "version")))
+    return Facts(source="sysfs", driver_version=version or None, devices=tuple(devices))
+
+
+def parse_unique_id(text: str) -> str | None:
+    """Return the UUID that ROCm gives to a GPU, from amdgpu's ``unique_id``. Pure.
+
+    Source: https://rocm.docs.amd.com/en/latest/conceptual/gpu-isolation.html
+    """
+    match = _UNIQUE.fullmatch(text.strip().lower())
+    if match is None or not int(match[1], 16):
+        return None
+    return f"GPU-{match[1]:0>16}"
+
+
+def _text(path: Path) -> str | None:
+    text = kernel_text(path)
+    return None if text is None else "".join(c for c in text if c.isprintable()).strip()
+
+
+# Those that any host may have, however their drivers were installed. NVML's library is looked for
+# in the folders that are given.
+_SOURCES: Mapping[str, Callable[[Path, Sequence[Path]], Facts | None]] = {
+    "nvidia": nvidia_facts,
+    "amd": lambda root, _libraries: drm_facts(root, AMD),
+    "intel": lambda root, _libraries: drm_facts(root, INTEL),
+}
+
+
+VENDORS = tuple(_SOURCES)
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What was collected for a vendor.
+
+    Attributes:
+        vendor: Whose devices; the name of its file.
+        facts: What is known; None: there is no such device, and so no file.
+        changed: Whether the file is another than before.
+    """
+
+    vendor: str
+    facts: Facts | None
+    changed: bool
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What could not be found out."""
+        return self.facts.problems if self.facts else ()
+
+
+def collect(
+    root: Path, vendor: str, *, source: str | None = None, libraries: Sequence[Path] = ()
+) -> Collected:
+    """Collect the facts of a vendor's devices and write them down, or remove what was.
+
+    Args:
+        root: Root of the host.
+        vendor: The name of the file.
+        source: Whose devices are meant, of ``VENDORS``; None: those of that name.
+        libraries: Where NVIDIA's library may lie besides the host's own folders.
+
+    Raises:
+        InUseError: Another process collects for too long.
+        OSError: /run can't be written.
+    """
+    with recording(root):
+        facts = _SOURCES[source or vendor](root, libraries)
+        changed = remove_facts(root, vendor) if facts is None else write_facts(root, vendor, facts)
+    return Collected(vendor, facts, changed)
+
+
+def read_facts_file(root: Path, vendor: str) -> Facts:
+    """Return what is written down of a vendor's devices.
+
+    Raises:
+        NotFoundError: Nothing is.
+        ConfigError: The file is not what its schema says.
+    """
+    return load_json(facts_path(root, vendor), Facts)

@@ -1,0 +1,100 @@
+"""The files that facts about devices are written to, one a vendor."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+from provision.errors import ProvisionError, UsageError
+from provision.files import glob_in_root, in_root, lock, remove_drafts, write_atomic
+
+if TYPE_CHECKING:
+    from provision.host.devices.device_facts import Facts
+
+FOLDER = PurePosixPath("run/oci-decorator/devices")
+_LOCK = PurePosixPath("run/provision/devices.lock")
+# Longer than one who holds it may wait for NVML, and for a process that can't be killed.
+_WAIT_S = 90.0
+
+
+def facts_path(root: Path, vendor: str) -> Path:
+    """Return the file with the facts of a vendor's devices.
+
+    Raises:
+        UsageError: No vendor file can have that name.
+    """
+    if not vendor or "/" in vendor or vendor.startswith("."):
+        raise UsageError(
+            f"'{vendor}' is no name of a vendor.",
+            resolution="Name one of those that 'provision devices' lists.",
+        )
+    return in_root(root, FOLDER) / f"{vendor}.json"
+
+
+@contextmanager
+def recording(root: Path) -> Iterator[None]:
+    """Keep others from collecting facts: those of the last one are the newest.
+
+    For unloading a driver too: a process that asks NVML keeps the driver in use.
+
+    Raises:
+        InUseError: Another process collects for too long.
+        OSError: /run can't be written.
+    """
+    with lock(in_root(root, _LOCK), limit=_WAIT_S):
+        yield
+
+
+def write_facts(root: Path, vendor: str, facts: Facts) -> bool:
+    """Write facts, which everyone may read; the caller is ``recording``.
+
+    Returns:
+        Whether anything changed.
+
+    Raises:
+        OSError: /run can't be written.
+    """
+    path = facts_path(root, vendor)
+    remove_drafts(path)
+    return write_atomic(path, facts.text(), mode=0o644)
+
+
+def remove_facts(root: Path, vendor: str) -> bool:
+    """Remove the facts of devices whose driver is gone; the caller is ``recording``.
+
+    Returns:
+        Whether there were any.
+
+    Raises:
+        OSError: /run can't be written.
+    """
+    path = facts_path(root, vendor)
+    remove_drafts(path)
+    try:
+        path.unlink()
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def recorded(root: Path) -> list[str]:
+    """Return the vendors whose devices' facts are written down."""
+    return [path.stem for path in glob_in_root(root, f"{FOLDER}/*.json")]
+
+
+def recorded_problems(root: Path, vendor: str) -> tuple[str, ...]:
+    """Return what could not be found out about a vendor's devices; nothing where nothing is known.
+
+    A file that can't be read is a problem too. Each look at a host asks this, so it takes no model.
+    """
+    try:
+        document = json.loads(facts_path(root, vendor).read_bytes())
+        problems = document.get("problems", [])
+    except FileNotFoundError:
+        return ()
+    except (OSError, ValueError, AttributeError, ProvisionError) as error:
+        return (f"the facts of its devices can't be read: {error}",)
+    return tuple(str(problem) for problem in problems)

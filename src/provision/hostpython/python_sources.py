@@ -1,0 +1,232 @@
+"""Decides which source, and which packages to build it with."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from provision.build.base_image import find_base
+from provision.catalogue import templates_dir
+from provision.distros.debian import (
+    ArchiveIndex,
+    SourcePackage,
+    find_sources,
+    open_index,
+    parse_depends,
+    upstream_version,
+)
+from provision.distros.debian.distro_archive import layout_of
+from provision.documents import refusing
+from provision.engine.docker_api import Engine
+from provision.errors import NotFoundError, ProvisionError, UsageError
+from provision.fetch import download
+from provision.host import read_facts
+from provision.hostpython.python_context import PythonPin, SourcePin, templates_of
+from provision.pin import PackagePin, keyring_digest
+from provision.pipeline.solving import base_request, choose_distro
+from provision.pipeline.workspace import Settings
+from provision.progress import Note, Progress, silent
+
+_PACKAGES = (
+    "gcc",
+    "libbz2-dev",
+    "libc6-dev",
+    "libexpat1-dev",
+    "libffi-dev",
+    "liblzma-dev",
+    "libsqlite3-dev",
+    "libssl-dev",
+    "libstdc++6",
+    "make",
+    "patch",
+    "patchelf",
+    "pkg-config",
+    "xz-utils",
+    "zlib1g-dev",
+)
+_VERSIONED = re.compile(r"python3\.[0-9]+")
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedPython:
+    """A pin with what it takes to build it.
+
+    Attributes:
+        pin: The pin.
+        mirror: Address of the distro's archive.
+        security_mirror: Address of its security updates, if there are any.
+        keyring: The archive's keys, where they are not the distro's own.
+        is_snapshot: Whether the archive counts although its time of validity is over.
+    """
+
+    pin: PythonPin
+    mirror: str
+    security_mirror: str | None
+    keyring: bytes | None = None
+    is_snapshot: bool = False
+
+
+def resolve_python(
+    settings: Settings,
+    engine: Callable[[], Engine],
+    distro: str | None,
+    prefix: str,
+    *,
+    progress: Progress = silent,
+) -> ResolvedPython:
+    """Decide every input.
+
+    Args:
+        settings: The machine that builds.
+        engine: Connects to the engine; called last.
+        distro: Whose Python, such as ``debian:12``; None: this machine's.
+        prefix: Where it will lie.
+        progress: Told what goes on.
+
+    Raises:
+        NotFoundError: Distro, a package or the base image is not known.
+        UsageError: The prefix is none.
+        ProvisionError: The archive or the engine failed.
+    """
+    chosen = choose_distro(settings, distro)
+    architecture = read_facts(settings.root).arch
+    # Both keep what they read in the same cache.
+    layout = layout_of(chosen)
+    index = open_index(
+        chosen,
+        layout,
+        architecture=architecture,
+        config=settings.config,
+        root=settings.root,
+        cache_dir=settings.state,
+        progress=progress,
+    )
+    try:
+        name = python_package(index)
+        with refusing("A package of the distro can't be pinned."):
+            packages = tuple(PackagePin(name=p, version=_version(index, p)) for p in _PACKAGES)
+    finally:
+        index.close()
+    sources = find_sources(
+        name,
+        chosen,
+        layout,
+        config=settings.config,
+        root=settings.root,
+        cache_dir=settings.state,
+        progress=progress,
+    )
+    version, original, patches = _download(settings.state / "sources", sources, progress)
+    base = find_base(engine(), base_request(settings, chosen), progress=progress)
+    try:
+        pin = PythonPin(
+            version=upstream_version(version),
+            package=version,
+            prefix=prefix,
+            architecture=architecture,
+            distro=chosen,
+            base=base,
+            original=original,
+            patches=patches,
+            packages=packages,
+            template=templates_of(templates_dir()).digest,
+            keyring=keyring_digest(index.keyring),
+        )
+    except ValidationError as error:
+        raise _refused(prefix, error) from error
+    return ResolvedPython(
+        pin, index.mirror, index.security_mirror, index.keyring, is_snapshot=index.is_snapshot
+    )
+
+
+def read_source(settings: Settings, pin: SourcePin) -> bytes:
+    """Return a file of the source, which ``resolve_python`` has downloaded.
+
+    Raises:
+        ProvisionError: Somebody changed it since.
+    """
+    content = (settings.state / "sources" / pin.name).read_bytes()
+    if hashlib.sha256(content).hexdigest() != pin.sha256:
+        raise ProvisionError(
+            f"'{pin.name}' was changed while it was in use.", resolution="Run the command again."
+        )
+    return content
+
+
+def _download(
+    folder: Path, sources: Sequence[SourcePackage], progress: Progress
+) -> tuple[str, SourcePin, SourcePin]:
+    """Return the newest version whose files can be had, its source and its patches.
+
+    Mirrors that lag behind, and those of packages alone, may lack what their index lists.
+
+    Raises:
+        NotFoundError: None can be had.
+    """
+    *newer, last = sources
+    for source in newer:
+        try:
+            return _downloaded(folder, source, progress)
+        except NotFoundError as error:
+            progress(Note(f"Not {source.name} {source.version}: {error.message}"))
+    return _downloaded(folder, last, progress)
+
+
+def _downloaded(
+    folder: Path, source: SourcePackage, progress: Progress
+) -> tuple[str, SourcePin, SourcePin]:
+    files = source.file(".orig.tar."), source.file(".debian.tar.")
+    for file in files:
+        download(
+            file.url,
+            sha256=file.sha256,
+            destination=folder / file.name,
+            limit=file.size,
+            progress=progress,
+        )
+    with refusing(f"The source package {source.name} {source.version} can't be pinned."):
+        original, patches = (SourcePin(name=file.name, sha256=file.sha256) for file in files)
+    return source.version, original, patches
+
+
+def python_package(index: ArchiveIndex) -> str:
+    """Return the name of a distro's Python, such as ``python3.11``: its package and its source.
+
+    Raises:
+        NotFoundError: It has none.
+    """
+    package = index.package("python3")
+    groups = parse_depends(package.depends) if package else ()
+    names = {alternative.name for group in groups for alternative in group}
+    found = sorted(name for name in names if _VERSIONED.fullmatch(name))
+    if not found:
+        raise NotFoundError(
+            f"{index.distro.id} {index.distro.version} has no Python of its own.",
+            details="\n".join(f"looked in {place}" for place in index.places),
+        )
+    return found[0]
+
+
+def _version(index: ArchiveIndex, name: str) -> str:
+    package = index.package(name)
+    if package is None:
+        raise NotFoundError(
+            f"{index.distro.id} {index.distro.version} has no package '{name}', which building a"
+            " Python needs.",
+            details="\n".join(f"looked in {place}" for place in index.places),
+        )
+    return package.version
+
+
+def _refused(prefix: str, error: ValidationError) -> UsageError:
+    return UsageError(
+        f"A Python can't be made for '{prefix}'.",
+        resolution="Give an absolute path of two folders or more, of letters, digits and ._+-,"
+        " such as /opt/provision/python.",
+        details="\n".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()),
+    )

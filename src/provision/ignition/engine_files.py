@@ -1,0 +1,144 @@
+"""The files that make containers get drivers: oci-decorator's own, podman's, Docker's.
+
+Where /usr is read-only, as on these machines, they are where the Ansible role puts them then.
+
+The role keeps ledgers of what it wrote, and of what was there before; a file that is in none is
+foreign to it. Format and places are those of its modules ``provision_managed_files`` and
+``provision_config``, and of ``oci-decorator configure`` (``hooks/src/configure/record.rs``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from provision.catalogue import templates_dir
+from provision.errors import ConfigError, Mistake, NotFoundError
+
+Engine = Literal["docker", "podman"]
+BIN = "/opt/provision/bin"
+PROGRAM = f"{BIN}/oci-decorator"
+RUNTIME = f"{BIN}/oci-decorator-runtime"
+SETTINGS = "/etc/oci-decorator/config.toml"
+VENDORS = "/etc/oci-decorator/oci-decorator.d"
+DAEMON_JSON = "/etc/docker/daemon.json"
+_HOOKS = "/etc/containers/oci/hooks.d"
+_CONTAINERS_CONF = "/etc/containers/containers.conf.d/50-oci-decorator.conf"
+_NAME = "oci-decorator"
+FOLDER = "/var/lib/oci-decorator"
+_FILES = f"{FOLDER}/files.json"
+_RUNTIMES = f"{FOLDER}/runtimes.json"
+_CONFIG = f"{FOLDER}/config.json"
+PROVISION_TOML = "/etc/provision/provision.toml"
+_MODE = 0o644
+
+
+def render(name: str, **values: str) -> str:
+    """Return a template's text with values in it.
+
+    Raises:
+        NotFoundError: provision's own templates are missing.
+    """
+    environment = Environment(
+        loader=FileSystemLoader(templates_dir() / "ignition"),
+        undefined=StrictUndefined,
+        keep_trailing_newline=True,
+        # What is rendered are units and settings, not web pages.
+        autoescape=False,  # noqa: S701
+    )
+    return environment.get_template(name).render(values)
+
+
+def hook_texts(engines: Iterable[Engine], docker: Mapping[str, Any]) -> dict[str, str]:
+    """Return the texts of all files, by their path on the machine.
+
+    Args:
+        engines: Those that get to know the runtime.
+        docker: The daemon.json that the machine shall have, with the runtime.
+    """
+    texts = {SETTINGS: "# Settings of oci-decorator; written by 'provision ignition'.\n"}
+    if "podman" in engines:
+        texts[_CONTAINERS_CONF] = render("containers.conf.j2", hooks=_HOOKS, runtime=RUNTIME)
+        for name, stage in (("10-oci-decorator", "precreate"), ("20-oci-decorator", "prestart")):
+            text = render("hook.json.j2", program=PROGRAM, stage=stage)
+            texts[f"{_HOOKS}/{name}-{stage}.json"] = text
+    if "docker" in engines:
+        texts[DAEMON_JSON] = json.dumps(docker, indent=2) + "\n"
+    return texts
+
+
+def docker_with_runtime(given: Path | None, *, is_default: bool) -> dict[str, Any]:
+    """Return a daemon.json with the runtime.
+
+    Args:
+        given: The file that the machine would have without it; None: none.
+        is_default: Whether containers get the runtime without asking.
+
+    Raises:
+        NotFoundError: There is no such file.
+        ConfigError: It is not what Docker reads.
+    """
+    document = _read(given) if given is not None else {}
+    runtimes = document.get("runtimes", {})
+    if not isinstance(runtimes, dict):
+        raise ConfigError(str(given), [Mistake("runtimes", "must be an object")])
+    entered = {**document, "runtimes": {**runtimes, _NAME: {"path": RUNTIME}}}
+    return {**entered, "default-runtime": _NAME} if is_default else entered
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(path.read_text())
+    except FileNotFoundError as error:
+        raise NotFoundError(f"There is no file '{path}'.") from error
+    except ValueError as error:
+        raise ConfigError(str(path), [Mistake("", f"not valid JSON: {error}")]) from error
+    if not isinstance(document, dict):
+        raise ConfigError(str(path), [Mistake("", "must be an object")])
+    return document
+
+
+def ledgers(texts: Mapping[str, str], *, daemon_json: str | None) -> dict[str, str]:
+    """Return the texts of the ledgers, by path.
+
+    Args:
+        texts: The files, by path.
+        daemon_json: What Docker's would be otherwise; None: there would be none.
+    """
+    own = (DAEMON_JSON, PROVISION_TOML)
+    files = {path: _record(text, None) for path, text in texts.items() if path not in own}
+    config = {path: _record(text, None) for path, text in texts.items() if path == PROVISION_TOML}
+    engines = {
+        path: _engines_record(text, daemon_json)
+        for path, text in texts.items()
+        if path == DAEMON_JSON
+    }
+    found = {_FILES: files, _RUNTIMES: engines, _CONFIG: config}
+    return {
+        path: json.dumps(records, indent=2, sort_keys=True) + "\n"
+        for path, records in found.items()
+        if records
+    }
+
+
+def _record(text: str, original: str | None) -> dict[str, object]:
+    return {
+        "original": original,
+        "mode": None if original is None else _MODE,
+        "folders": [],
+        "written": [hashlib.sha256(text.encode()).hexdigest()],
+    }
+
+
+def _engines_record(text: str, original: str | None) -> dict[str, object]:
+    return {
+        "original": original,
+        "written": [text],
+        "runtimes": ["oci-decorator"],
+        "folders": [],
+    }

@@ -1,0 +1,221 @@
+"""Which modules the kernel has loaded, whether they are those of an artifact, and who uses them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from provision.errors import ProvisionError
+from provision.files import in_root
+from provision.kmod.module_file import read_identity
+
+if TYPE_CHECKING:
+    # The agent looks at every boot, and these take longer to load than all else that it does.
+    from provision.manifest import Manifest
+
+_PERMANENT = "[permanent]"
+_FIELDS = 4
+# IFF_UP: https://docs.kernel.org/networking/netdevices.html, number in <linux/if.h>.
+_IS_UP = 1
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModule:
+    """A module that the kernel has loaded.
+
+    Attributes:
+        name: With ``_``, as the kernel writes it.
+        references: How many use it, the modules in ``holders`` among them.
+        holders: Modules that use it.
+        version: The version that it says it has.
+        srcversion: A checksum of its source.
+        build_id: The note that identifies its build.
+        is_permanent: It has no way to be unloaded.
+        is_in_tree: It was built with the kernel, not on its own; None: nobody says.
+    """
+
+    name: str
+    references: int
+    holders: tuple[str, ...]
+    version: str | None = None
+    srcversion: str | None = None
+    build_id: bytes | None = None
+    is_permanent: bool = False
+    is_in_tree: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """Somebody who keeps a module from being unloaded.
+
+    Attributes:
+        module: The module.
+        kind: ``module``, ``process``, ``interface`` (of the network), or ``kernel`` where nothing
+            more can be said.
+        name: Who.
+    """
+
+    module: str
+    kind: Literal["module", "process", "interface", "kernel"]
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.module} is used by {self.name}"
+
+
+def loaded_modules(root: Path = Path("/")) -> dict[str, LoadedModule]:
+    """Return the loaded modules by name; none where the root has no running kernel.
+
+    Sources: proc(5), /proc/modules; /sys/module in
+    https://docs.kernel.org/admin-guide/abi-stable.html.
+    """
+    try:
+        lines = in_root(root, "proc/modules").read_text().splitlines()
+    except FileNotFoundError:
+        return {}
+    modules = (_loaded(line, in_root(root, "sys/module")) for line in lines if line.strip())
+    return {module.name: module for module in modules}
+
+
+def is_loaded_from(manifest: Manifest, entry: Path, loaded: Mapping[str, LoadedModule]) -> bool:
+    """Return whether every module of an artifact that has to be is loaded, and from its build.
+
+    Args:
+        manifest: The artifact's.
+        entry: Its folder.
+        loaded: From ``loaded_modules``.
+    """
+    needed = [m for m in manifest.modules if m.name not in manifest.host.optional]
+    return all(m.name in loaded for m in needed) and not other_builds(manifest, entry, loaded)
+
+
+def other_builds(
+    manifest: Manifest, entry: Path, loaded: Mapping[str, LoadedModule]
+) -> tuple[str, ...]:
+    """Return the modules of an artifact that are loaded from another build."""
+    there = [module for module in manifest.modules if module.name in loaded]
+    return tuple(m.name for m in there if not is_same_build(entry / m.path, loaded[m.name]))
+
+
+def is_same_build(module: Path, loaded: LoadedModule) -> bool:
+    """Return whether a loaded module is the one of a file.
+
+    They are compared by what identifies the build best of what both sides have.
+    """
+    try:
+        build_id, info = read_identity(module)
+    except (ProvisionError, OSError):
+        # What can't be read is for verification to report; it surely isn't what was loaded.
+        return False
+    if build_id is not None and loaded.build_id is not None:
+        return build_id == loaded.build_id
+    srcversion = next(iter(info.get("srcversion", [])), None)
+    if srcversion is not None and loaded.srcversion is not None:
+        return srcversion == loaded.srcversion
+    return next(iter(info.get("version", [])), None) == loaded.version
+
+
+def users_of(
+    names: Iterable[str],
+    loaded: Mapping[str, LoadedModule],
+    *,
+    devices: Iterable[str] = (),
+    root: Path = Path("/"),
+) -> tuple[User, ...]:
+    """Return who keeps modules from being unloaded; nobody if they can be.
+
+    Args:
+        names: The modules, which are to go together: that they use each other doesn't count.
+        loaded: From ``loaded_modules``.
+        devices: Globs below ``/dev`` of what the modules serve, to find processes by.
+        root: Root of the host.
+    """
+    wanted = [name for name in names if name in loaded]
+    users: list[User] = []
+    for name in wanted:
+        module = loaded[name]
+        users += [User(name, "module", f"the module {h}") for h in set(module.holders) - {*wanted}]
+        users += [User(name, "interface", f"the network interface {i}") for i in _up(root, name)]
+        if module.is_permanent:
+            users.append(User(name, "kernel", "the kernel: it can't be unloaded at all"))
+        elif module.references > len(module.holders):
+            users += _openers(name, devices, root)
+    return tuple(sorted(set(users), key=lambda user: (wanted.index(user.module), user.name)))
+
+
+def _loaded(line: str, modules: Path) -> LoadedModule:
+    fields = line.split()
+    if len(fields) < _FIELDS or not re.fullmatch(r"-|[0-9]{1,9}", fields[2]):
+        raise ProvisionError(f"/proc/modules has a line that can't be understood: '{line}'.")
+    name, _size, references, users = fields[:_FIELDS]
+    folder = modules / name
+    holders = [user for user in users.split(",") if user not in {"", "-"}]
+    return LoadedModule(
+        name=name,
+        # A kernel that can't unload modules doesn't count.
+        references=0 if references == "-" else int(references),
+        holders=tuple(user for user in holders if user != _PERMANENT),
+        version=_text(folder / "version"),
+        srcversion=_text(folder / "srcversion"),
+        build_id=_bytes(folder / "notes/.note.gnu.build-id"),
+        is_permanent=_PERMANENT in holders or references == "-",
+        is_in_tree=_is_in_tree(folder),
+    )
+
+
+def _is_in_tree(folder: Path) -> bool | None:
+    """Tell from a module's taints; ``O``: https://docs.kernel.org/admin-guide/tainted-kernels.html."""
+    taints = _text(folder / "taint")
+    return None if taints is None else "O" not in taints
+
+
+def _up(root: Path, module: str) -> list[str]:
+    """Return the network interfaces of a module that are up: no reference counts for them."""
+    found = []
+    for interface in sorted(in_root(root, "sys/class/net").glob("*")):
+        driver = interface / "device/driver/module"
+        flags = _text(interface / "flags")
+        if driver.exists() and driver.resolve().name == module and flags is not None:
+            found += [interface.name] if int(flags, 16) & _IS_UP else []
+    return found
+
+
+def _openers(module: str, devices: Iterable[str], root: Path) -> list[User]:
+    """Return the processes that have devices open; the kernel where none can be found."""
+    patterns = [f"/dev/{pattern}" for pattern in devices]
+    found = []
+    for process in in_root(root, "proc").glob("[0-9]*"):
+        opened = {path for path in _open_files(process) if _matches(path, patterns)}
+        if opened:
+            name = _text(process / "comm") or "?"
+            paths = ", ".join(sorted(opened))
+            found.append(User(module, "process", f"{name} (process {process.name}), {paths}"))
+    return found or [User(module, "kernel", "a process or the kernel; nobody has a device open")]
+
+
+def _open_files(process: Path) -> list[str]:
+    try:
+        return [str(link.readlink()) for link in (process / "fd").iterdir()]
+    except OSError:
+        # It has ended meanwhile, or isn't ours to look at.
+        return []
+
+
+def _matches(path: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(path, pattern) for pattern in patterns)
+
+
+def _text(path: Path) -> str | None:
+    data = _bytes(path)
+    return None if data is None else data.decode(errors="replace").strip()
+
+
+def _bytes(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None

@@ -1,0 +1,206 @@
+"""The file of a kernel module: what it says about itself, and the signature at its end.
+
+A module is a relocatable ELF file; its ``.modinfo`` section holds ``key=value`` strings, each
+ended by a zero byte, and a note holds the identity of the build. Sources: https://refspecs.linuxfoundation.org/elf/gabi4+/ch4.sheader.html,
+include/linux/moduleparam.h of the kernel.
+
+A module is followed by a PKCS#7 message, a fixed record with that message's length, and a magic
+text. Source: struct module_signature in the kernel's include/linux/module_signature.h;
+https://docs.kernel.org/admin-guide/module-signing.html.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import lzma
+import struct
+import zlib
+from dataclasses import dataclass
+from mmap import ACCESS_READ, mmap
+from pathlib import Path
+
+from provision.errors import ProvisionError
+
+# What reading bytes that are no module may raise.
+UNREADABLE = (
+    struct.error,
+    IndexError,
+    ValueError,
+    EOFError,
+    gzip.BadGzipFile,
+    lzma.LZMAError,
+    zlib.error,
+)
+_MAGIC = b"\x7fELF"
+_CLASS_64 = 2
+_MODINFO = b".modinfo"
+_BUILD_ID = b".note.gnu.build-id"
+# Offset of e_shoff, and of e_shentsize, e_shnum, e_shstrndx, in a 64-bit header.
+_SHOFF = 40
+_SHENTSIZE = 58
+_HEADER_SIZE = 64
+_SECTION_SIZE = 64
+MAGIC = b"~Module signature appended~\n"
+# algo, hash, id_type, signer_len, key_id_len, three bytes of padding, sig_len.
+_RECORD = struct.Struct(">5B3xI")
+_PKCS7 = 2
+
+
+def read_modinfo(path: Path) -> dict[str, list[str]]:
+    """Return the values of each key of a module file; compressed files are read too.
+
+    Raises:
+        ProvisionError: It is no kernel module, or compressed in a way that Python can't read.
+        OSError: It can't be read.
+    """
+    try:
+        return parse_modinfo(_content(path))
+    except UNREADABLE as error:
+        raise ProvisionError(f"'{path}' is no kernel module: {error}") from error
+
+
+def parse_modinfo(data: bytes | mmap) -> dict[str, list[str]]:
+    """Return the values of each key of a module's bytes.
+
+    Raises:
+        UNREADABLE: They are none of a 64-bit ELF file with a ``.modinfo`` section.
+    """
+    values: dict[str, list[str]] = {}
+    for entry in _section(data, _MODINFO).split(b"\0"):
+        key, separator, value = entry.partition(b"=")
+        if separator:
+            values.setdefault(key.decode("ascii", "replace"), []).append(
+                value.decode("utf-8", "replace")
+            )
+    return values
+
+
+def read_identity(path: Path) -> tuple[bytes | None, dict[str, list[str]]]:
+    """Return the build-id note of an uncompressed module file, if it has one, and its modinfo.
+
+    Only the parts that hold them are read: modules of 60 MB are not rare.
+
+    Raises:
+        ProvisionError: It is no kernel module.
+        OSError: It can't be read.
+    """
+    try:
+        with path.open("rb") as stream, mmap(stream.fileno(), 0, access=ACCESS_READ) as data:
+            info = parse_modinfo(data)
+            try:
+                return _section(data, _BUILD_ID), info
+            except ValueError:
+                return None, info
+    except UNREADABLE as error:
+        raise ProvisionError(f"'{path}' is no kernel module: {error}") from error
+
+
+def _content(path: Path) -> bytes:
+    data = path.read_bytes()
+    if path.suffix == ".gz":
+        return gzip.decompress(data)
+    if path.suffix == ".xz":
+        return lzma.decompress(data)
+    if path.suffix != ".ko":
+        raise ProvisionError(f"'{path}' is compressed in a way that can't be read here.")
+    return data
+
+
+def _section(data: bytes | mmap, wanted: bytes) -> bytes:
+    if data[:4] != _MAGIC:
+        raise ValueError("not an ELF file")
+    if data[4] != _CLASS_64:
+        raise ValueError("not a 64-bit ELF file")
+    order = "<" if data[5] == 1 else ">"
+    (table,) = struct.unpack_from(f"{order}Q", data, _SHOFF)
+    entry_size, count, names_index = struct.unpack_from(f"{order}3H", data, _SHENTSIZE)
+    if entry_size < _SECTION_SIZE:
+        raise ValueError("its section headers are too small")
+    if table + count * entry_size > len(data):
+        raise ValueError("its section headers lie behind the file's end")
+    headers = [
+        struct.unpack_from(f"{order}IIQQQQ", data, table + index * entry_size)
+        for index in range(count)
+    ]
+    names_at = headers[names_index][4]
+    for name, _kind, _flags, _address, offset, size in headers:
+        start = names_at + name
+        if data[start : start + len(wanted) + 1] == wanted + b"\0":
+            if offset + size > len(data):
+                raise ValueError(f"its {wanted.decode()} section lies behind the file's end")
+            return data[offset : offset + size]
+    raise ValueError(f"it has no {wanted.decode()} section")
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """A signature at the end of a module.
+
+    Attributes:
+        content_size: Bytes before it: what is signed.
+        message: The PKCS#7 message, in DER.
+    """
+
+    content_size: int
+    message: bytes
+
+
+def find_signature(data: bytes | mmap) -> Appended | None:
+    """Return the signature at the end of a module's bytes; None if it has none.
+
+    Raises:
+        ValueError: There is the magic text, and what is before it makes no sense.
+    """
+    size = len(data)
+    record_at = size - len(MAGIC) - _RECORD.size
+    if record_at < 0 or data[size - len(MAGIC) : size] != MAGIC:
+        return None
+    algorithm, hash_, kind, signer, key_id, length = _RECORD.unpack(
+        data[record_at : record_at + _RECORD.size]
+    )
+    if (algorithm, hash_, kind, signer, key_id) != (0, 0, _PKCS7, 0, 0):
+        raise ValueError("its signature is of a kind that the kernel does not take")
+    begin = record_at - length
+    if begin < 0:
+        raise ValueError("its signature is longer than the module")
+    return Appended(begin, data[begin:record_at])
+
+
+def read_signature(path: Path) -> Appended | None:
+    """Return the signature of a module file; None if it has none.
+
+    Raises:
+        ValueError: What there is makes no sense.
+        OSError: The file can't be read.
+    """
+    if path.stat().st_size == 0:
+        return None
+    with path.open("rb") as stream, mmap(stream.fileno(), 0, access=ACCESS_READ) as data:
+        return find_signature(data)
+
+
+def append_signature(path: Path, message: bytes) -> None:
+    """Append a signature to a module file; one that it has already no longer counts.
+
+    Args:
+        path: The module; not in use yet, because a run that is killed leaves half of it.
+        message: PKCS#7 in DER: detached, over the whole file as it is.
+
+    Raises:
+        OSError: The file can't be written.
+    """
+    record = _RECORD.pack(0, 0, _PKCS7, 0, 0, len(message))
+    with path.open("ab") as stream:
+        stream.write(message + record + MAGIC)
+
+
+def read_content(path: Path, appended: Appended) -> bytes:
+    """Return a module without its signature."""
+    with path.open("rb") as stream:
+        return stream.read(appended.content_size)
+
+
+def content_digest(path: Path, appended: Appended) -> str:
+    """Return the sha256 of a module without its signature, as 64 hexadecimal digits."""
+    return hashlib.sha256(read_content(path, appended)).hexdigest()

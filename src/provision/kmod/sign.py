@@ -1,0 +1,228 @@
+"""Signs the modules of an artifact for hosts that refuse unsigned ones, and checks signatures.
+
+OpenSSL makes the messages and we append them (docs/decisions/22). Keys may be wherever it can
+reach them: in a file, or in a token.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import ssl
+import tempfile
+from binascii import Error as Base64Error
+from dataclasses import dataclass
+from pathlib import Path
+
+from provision.config import SigningConfig
+from provision.errors import NotFoundError, ProvisionError
+from provision.kmod.module_file import (
+    append_signature,
+    find_signature,
+    read_content,
+    read_signature,
+)
+from provision.kmod.signing_key import SigningKey, on_host, open_key
+from provision.kmod.verify import Finding
+from provision.manifest import Manifest, Module
+from provision.progress import Note, Progress, silent
+from provision.run import run
+
+_DER_BEGIN = b"\x30"
+
+
+def fingerprint(certificate: Path) -> str:
+    """Return the sha256 of a certificate in DER: what a Pin knows a signing key by.
+
+    Raises:
+        NotFoundError: There is no such file.
+        ProvisionError: It holds no certificate.
+    """
+    return hashlib.sha256(_der(certificate)).hexdigest()
+
+
+def sign_modules(
+    entry: Path,
+    manifest: Manifest,
+    signing: SigningConfig,
+    *,
+    root: Path = Path("/"),
+    progress: Progress = silent,
+) -> tuple[str, ...]:
+    """Sign the modules of an artifact that has not become a store entry yet.
+
+    Args:
+        entry: The artifact's folder.
+        manifest: Its manifest; stays as it is, because it describes what was built.
+        signing: Key and certificate.
+        root: Root of the host that key and certificate are on.
+        progress: Told what is done.
+
+    Returns:
+        The modules that were signed; none without a key.
+
+    Raises:
+        NotFoundError: Key, certificate, PIN or OpenSSL are missing.
+        ProvisionError: OpenSSL failed, or what it made is not signed with this certificate.
+        OSError: A module can't be written.
+    """
+    key = open_key(root, signing)
+    if key is None or signing.certificate is None:
+        return ()
+    certificate = on_host(root, signing.certificate)
+    with tempfile.TemporaryDirectory(prefix="provision-") as name:
+        signer = _Signer(key, signing.hash, Path(name))
+        signer.certificate.write_text(ssl.DER_cert_to_PEM_cert(_der(certificate)))
+        for module in manifest.modules:
+            progress(Note(f"sign {module.name}"))
+            path = entry / module.path
+            append_signature(path, signer.sign(module, path, is_token=bool(signing.token_uri)))
+    findings = verify_signatures(entry, manifest, certificate)
+    if findings:
+        raise ProvisionError(
+            "The modules were signed, and their signatures do not verify.",
+            resolution="See that key and certificate in provision.toml belong together.",
+            details="\n".join(map(str, findings)),
+        )
+    return tuple(module.name for module in manifest.modules)
+
+
+def verify_signatures(entry: Path, manifest: Manifest, certificate: Path) -> tuple[Finding, ...]:
+    """Return what is wrong with the signatures of an artifact's modules; nothing if all are good.
+
+    Args:
+        entry: The artifact's folder.
+        manifest: Its manifest.
+        certificate: Of the key that they must be signed with, as PEM or DER.
+
+    Raises:
+        NotFoundError: There is no certificate, or no ``openssl``.
+        OSError: A module can't be read.
+    """
+    pem = ssl.DER_cert_to_PEM_cert(_der(certificate))
+    with tempfile.TemporaryDirectory(prefix="provision-") as name:
+        folder = Path(name)
+        (folder / "certificate.pem").write_text(pem)
+        wrong = [(m, _fault(entry / m.path, folder)) for m in manifest.modules]
+    return tuple(Finding(m.path, "signature", fault) for m, fault in wrong if fault)
+
+
+def is_signed(module: Path) -> bool:
+    """Return whether a module file carries a signature, made with any key.
+
+    Raises:
+        OSError: It can't be read.
+    """
+    try:
+        return read_signature(module) is not None
+    except ValueError:
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class _Signer:
+    """Makes signatures.
+
+    Attributes:
+        key: What OpenSSL is given to sign with.
+        hash: The signature's digest.
+        folder: Where it works.
+    """
+
+    key: SigningKey
+    hash: str
+    folder: Path
+
+    @property
+    def certificate(self) -> Path:
+        """The key's certificate, as PEM: all that every OpenSSL reads."""
+        return self.folder / "certificate.pem"
+
+    def sign(self, module: Module, path: Path, *, is_token: bool) -> bytes:
+        """Return the detached PKCS#7 message over a file, in DER, as the kernel takes it.
+
+        It has no certificates and no signed attributes: the kernel looks for its own copy of the
+        certificate, and hashes nothing but the module. Source: openssl-cms(1);
+        crypto/asymmetric_keys/pkcs7_parser.c and pkcs7_verify.c of the kernel.
+        """
+        message = self.folder / "message"
+        form = ["-binary", "-noattr", "-nocerts", "-nosmimecap", "-outform", "DER"]
+        files: list[str | Path] = ["-signer", self.certificate, "-in", path, "-out", message]
+        done = run(
+            ["openssl", "cms", "-sign", "-md", self.hash, *form, *files, *self.key.words],
+            why="sign a kernel module",
+            env=self.key.environment,
+            stdin=self.key.secret,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise _not_signed(module, done.stderr, is_token=is_token)
+        return message.read_bytes()
+
+
+def _fault(module: Path, folder: Path) -> str | None:
+    """Return what is wrong with a module's signature.
+
+    Source: openssl-cms(1). Neither chain nor dates count, as they don't for the kernel.
+    """
+    try:
+        appended = find_signature(module.read_bytes())
+    except ValueError as error:
+        return str(error)
+    if appended is None:
+        return "is not signed"
+    (folder / "content").write_bytes(read_content(module, appended))
+    (folder / "message").write_bytes(appended.message)
+    what: list[str | Path] = [
+        "-in",
+        folder / "message",
+        "-inform",
+        "DER",
+        "-content",
+        folder / "content",
+    ]
+    who: list[str | Path] = ["-certfile", folder / "certificate.pem", "-nointern", "-noverify"]
+    done = run(
+        ["openssl", "cms", "-verify", "-binary", *what, *who, "-out", os.devnull],
+        why="verify the signature of a kernel module",
+        check=False,
+    )
+    if done.returncode == 0:
+        return None
+    return "is not signed with the certificate's key, or was changed since"
+
+
+def _der(certificate: Path) -> bytes:
+    try:
+        data = certificate.read_bytes()
+    except FileNotFoundError as error:
+        raise NotFoundError(
+            f"There is no certificate '{certificate}'.",
+            resolution="Correct [signing] in /etc/provision/provision.toml.",
+        ) from error
+    if data.startswith(_DER_BEGIN):
+        return data
+    try:
+        return ssl.PEM_cert_to_DER_cert(data.decode("ascii").strip())
+    except (ValueError, Base64Error) as error:
+        raise ProvisionError(
+            f"'{certificate}' is no certificate, neither in PEM nor in DER.",
+            resolution="Correct [signing] in /etc/provision/provision.toml.",
+        ) from error
+
+
+def _not_signed(module: Module, said: str, *, is_token: bool) -> ProvisionError:
+    hint = (
+        "See that key and certificate belong together. The key may need a passphrase: name a file"
+        " that has it, [signing] pin_file in /etc/provision/provision.toml."
+    )
+    if is_token:
+        hint = (
+            "See that the token is there (pkcs11-tool --list-slots), that PKCS11_MODULE_PATH names"
+            " its module, and that the file that [signing] pin_file names has its PIN."
+        )
+    return ProvisionError(
+        f"The module '{module.name}' could not be signed.",
+        resolution=hint,
+        details=said.strip() or None,
+    )

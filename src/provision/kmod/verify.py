@@ -1,0 +1,301 @@
+"""Compares an artifact on disk with its manifest and reports everything that is wrong with it."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path, PurePosixPath
+
+from provision.documents import load_json
+from provision.errors import ConfigError, NotFoundError, ProvisionError
+from provision.files import sha256_file
+from provision.kmod.module_file import content_digest, read_modinfo, read_signature
+from provision.manifest import UNSIGNED, DriverFile, Manifest, Module
+
+MANIFEST = PurePosixPath("driver/manifest.json")
+_MODULE_MODE = "0644"
+# What depmod writes; made by the build, and rightly not in the manifest.
+_DEPMOD_FILE = re.compile(r"modules\.[a-z.]+")
+_STORE_NAME = re.compile(r"[0-9a-f]{12}")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something wrong with an artifact.
+
+    Attributes:
+        path: The file, relative to the artifact.
+        kind: ``missing``, ``altered``, ``mode``, ``link``, ``extra``, ``vermagic``,
+            ``modules.dep``, ``signature``, ``pin`` or ``manifest``.
+        message: What is wrong, completing the path.
+    """
+
+    path: str
+    kind: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.message}"
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The result of a verification.
+
+    Attributes:
+        manifest: None where there is none that can be read.
+        findings: Everything that is wrong; empty for a whole artifact.
+        size: Bytes that were compared.
+    """
+
+    manifest: Manifest | None
+    findings: tuple[Finding, ...]
+    size: int = 0
+
+    def require_whole(self, what: str) -> Manifest:
+        """Return the manifest of a whole artifact.
+
+        Raises:
+            DamagedError: Something is wrong; names all of it.
+        """
+        if self.findings or self.manifest is None:
+            raise DamagedError(what, self.findings)
+        return self.manifest
+
+
+class DamagedError(ProvisionError):
+    """An artifact that is not what its manifest says.
+
+    Args:
+        what: The artifact, as its user would name it.
+        findings: Everything that is wrong with it.
+    """
+
+    def __init__(self, what: str, findings: Sequence[Finding]) -> None:
+        count = "1 finding" if len(findings) == 1 else f"{len(findings)} findings"
+        super().__init__(
+            f"{what} is damaged: {count}.",
+            resolution="Install it anew (provision install --replace); if the image itself is "
+            "damaged, build it anew first (provision build --rebuild).",
+            details="\n".join(str(finding) for finding in findings),
+        )
+        self.findings = tuple(findings)
+
+    def members(self) -> dict[str, object]:
+        """Return each finding."""
+        return {"findings": [asdict(finding) for finding in self.findings]}
+
+
+def verify(
+    artifact: Path, *, pin_label: str | None = None, on_bytes: Callable[[int], None] | None = None
+) -> Report:
+    """Compare an artifact with its manifest.
+
+    Args:
+        artifact: The folder: a store entry, or the unpacked ``/opt`` of an image.
+        pin_label: The Pin's digest as the image's label has it, if there is an image.
+        on_bytes: Told how many bytes have been compared.
+
+    Raises:
+        NotFoundError: There is no such folder.
+        OSError: It can't be read.
+    """
+    if not artifact.is_dir():
+        raise NotFoundError(
+            f"There is no artifact at '{artifact}'.",
+            resolution="Give the folder of a store entry: …/var/lib/provision/DRIVER/DIGEST.",
+        )
+    try:
+        manifest = load_json(artifact / MANIFEST, Manifest)
+    except NotFoundError:
+        return Report(None, (Finding(str(MANIFEST), "missing", "is missing"),))
+    except ConfigError as error:
+        return Report(
+            None, tuple(Finding(str(MANIFEST), "manifest", str(m)) for m in error.mistakes)
+        )
+    check = _Check(artifact.resolve(), manifest, on_bytes or (lambda _count: None))
+    check.pin(pin_label)
+    check.modules()
+    check.driver_files()
+    check.extra_files()
+    return Report(manifest, tuple(check.findings), check.size)
+
+
+def verify_modules(artifact: Path) -> Report:
+    """Compare an artifact's modules alone with its manifest: what has to be right before loading.
+
+    Errors as ``verify``.
+    """
+    manifest = load_json(artifact / MANIFEST, Manifest)
+    check = _Check(artifact.resolve(), manifest, lambda _count: None)
+    check.pin(None)
+    check.modules()
+    return Report(manifest, tuple(check.findings), check.size)
+
+
+class _Check:
+    """One verification under way."""
+
+    def __init__(self, artifact: Path, manifest: Manifest, on_bytes: Callable[[int], None]) -> None:
+        self.findings: list[Finding] = []
+        self.size = 0
+        self._artifact = artifact
+        self._manifest = manifest
+        self._on_bytes = on_bytes
+        self._known = {MANIFEST, UNSIGNED}
+        release = manifest.pin.kernel.release
+        self._kernel_folder = PurePosixPath("lib/modules") / release
+
+    def pin(self, label: str | None) -> None:
+        """Check that manifest, image label and store folder are of the same Pin."""
+        pin = self._manifest.pin
+        claims = {"it says": self._manifest.pin_digest}
+        if label is not None:
+            claims["the image's label says"] = label
+        for claim, digest in claims.items():
+            if digest != pin.digest:
+                self._found(MANIFEST, "pin", f"its Pin's digest is {pin.digest}, {claim} {digest}")
+        name = self._artifact.name
+        if _STORE_NAME.fullmatch(name) and name != pin.short_digest:
+            self._found(MANIFEST, "pin", f"its Pin is {pin.short_digest}, not {name}")
+
+    def modules(self) -> None:
+        """Check each kernel module and that modprobe will find it."""
+        listed = self._listed_modules()
+        for module in self._manifest.modules:
+            path = PurePosixPath(module.path)
+            self._known.add(path)
+            if not self._module(path, module):
+                continue
+            self._vermagic(path, module)
+            if listed is not None and path not in listed:
+                self._found(path, "modules.dep", f"is not in {self._kernel_folder}/modules.dep")
+
+    def driver_files(self) -> None:
+        """Check each file and link of the user space."""
+        for file in self._manifest.files:
+            path = PurePosixPath("driver" + file.path)
+            self._known.add(path)
+            if file.link is not None:
+                self._link(path, file.link)
+            else:
+                self._driver_file(path, file)
+
+    def extra_files(self) -> None:
+        """Report every file that the manifest does not name."""
+        for path in _files_below(self._artifact):
+            made_by_depmod = path.parent == self._kernel_folder and _DEPMOD_FILE.fullmatch(
+                path.name
+            )
+            if path not in self._known and not made_by_depmod:
+                self._found(path, "extra", "is not in the manifest")
+
+    def _driver_file(self, path: PurePosixPath, file: DriverFile) -> None:
+        if file.sha256 is None or file.size is None or file.mode is None:
+            self._found(MANIFEST, "manifest", f"{file.path}: lacks sha256, size or mode")
+            return
+        self._content(path, sha256=file.sha256, size=file.size, mode=file.mode)
+
+    def _module(self, path: PurePosixPath, module: Module) -> bool:
+        """Check a module; a signature at its end is no part of what was built."""
+        size, sha256 = module.size, module.sha256
+        full = self._artifact / path
+        pin = self._manifest.pin
+        if (pin.signing_key is not None or pin.is_signed_by_hosts) and full.is_file():
+            try:
+                appended = read_signature(full)
+            except ValueError as error:
+                self._found(path, "signature", str(error))
+                return False
+            if appended is not None and appended.content_size == size:
+                if content_digest(full, appended) != sha256:
+                    self._found(path, "altered", f"has not the sha256 {sha256} below its signature")
+                    return False
+                size, sha256 = full.stat().st_size, sha256_file(full)
+        return self._content(path, sha256=sha256, size=size, mode=_MODULE_MODE)
+
+    def _content(self, path: PurePosixPath, *, sha256: str, size: int, mode: str) -> bool:
+        """Check a regular file; returns whether its content is right."""
+        full = self._artifact / path
+        status = _status(full)
+        if status is None:
+            self._found(path, "missing", "is missing")
+            return False
+        if not stat.S_ISREG(status.st_mode):
+            self._found(path, "altered", "is no regular file")
+            return False
+        found_mode = f"{stat.S_IMODE(status.st_mode):04o}"
+        if found_mode != mode:
+            self._found(path, "mode", f"has mode {found_mode}, not {mode}")
+        if status.st_size != size:
+            self._found(path, "altered", f"has {status.st_size} bytes, not {size}")
+            return False
+        digest = sha256_file(full)
+        self.size += size
+        self._on_bytes(self.size)
+        if digest != sha256:
+            self._found(path, "altered", f"has the sha256 {digest}, not {sha256}")
+            return False
+        return True
+
+    def _link(self, path: PurePosixPath, target: str) -> None:
+        full = self._artifact / path
+        if _status(full) is None:
+            self._found(path, "missing", "is missing")
+        elif not full.is_symlink():
+            self._found(path, "link", f"is no symbolic link to '{target}'")
+        elif (found := str(full.readlink())) != target:
+            self._found(path, "link", f"points to '{found}', not to '{target}'")
+        elif not full.exists():
+            self._found(path, "link", f"points to '{target}', which is missing")
+
+    def _vermagic(self, path: PurePosixPath, module: Module) -> None:
+        try:
+            values = read_modinfo(self._artifact / path).get("vermagic", [])
+        except ProvisionError as error:
+            self._found(path, "vermagic", error.message)
+            return
+        # The kernel ends it by a blank, which modinfo's readers drop.
+        found = values[0].strip() if values else ""
+        release = self._manifest.pin.kernel.release
+        if found.split(" ", 1)[0] != release:
+            self._found(
+                path, "vermagic", f"is for kernel '{found.split(' ', 1)[0]}', not {release}"
+            )
+        elif found != module.vermagic.strip():
+            self._found(path, "vermagic", f"has vermagic '{found}', not '{module.vermagic}'")
+
+    def _listed_modules(self) -> set[PurePosixPath] | None:
+        """Return the modules that modules.dep knows; None if it can't be read.
+
+        Source: modules.dep(5); its paths are relative to its own folder.
+        """
+        path = self._kernel_folder / "modules.dep"
+        status = _status(self._artifact / path)
+        if status is None or not stat.S_ISREG(status.st_mode):
+            self._found(path, "missing", "is missing")
+            return None
+        lines = (self._artifact / path).read_text(errors="replace").splitlines()
+        return {self._kernel_folder / line.split(":", 1)[0] for line in lines if ":" in line}
+
+    def _found(self, path: PurePosixPath, kind: str, message: str) -> None:
+        self.findings.append(Finding(str(path), kind, message))
+
+
+def _status(path: Path) -> os.stat_result | None:
+    try:
+        return path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _files_below(folder: Path) -> Iterator[PurePosixPath]:
+    """Yield everything but folders, relative to the folder, in a stable order."""
+    for parent, folders, names in os.walk(folder):
+        folders.sort()
+        linked = [name for name in folders if Path(parent, name).is_symlink()]
+        for name in sorted([*names, *linked]):
+            yield PurePosixPath(Path(parent, name).relative_to(folder))

@@ -1,0 +1,1 @@
+"""Compatibility matrices: which driver builds on which kernel of which distro."""

@@ -1,0 +1,339 @@
+"""Which cells a compatibility matrix has: driver by version, distro and kernel. Pure.
+
+What is there to choose from is gathered by ``matrix_offers``, and what became of each cell is in
+``matrix_results``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from itertools import groupby
+
+from pydantic import TypeAdapter, ValidationError
+
+from provision.catalogue import Recipe, version_matches
+from provision.distros.debian import version_key
+from provision.errors import NotFoundError, UsageError
+from provision.pin import KernelRelease
+
+_LATEST = re.compile(r"latest(?:-([1-9][0-9]{0,3}))?")
+_ALL = "all"
+_DEFAULT = "default"
+_GLOB = re.compile(r"[*?\[]")
+_SHOWN = 8
+_RELEASE: TypeAdapter[str] = TypeAdapter(KernelRelease)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Row:
+    """A driver in one version and flavour."""
+
+    driver: str
+    version: str
+    flavour: str
+
+    def __str__(self) -> str:
+        return f"{self.driver} {self.version} ({self.flavour})"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Column:
+    """A kernel of a distro, which is named as ``debian:12``."""
+
+    distro: str
+    kernel: str
+
+    def __str__(self) -> str:
+        return f"{self.distro} {self.kernel}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Cell:
+    """One build of the matrix."""
+
+    row: Row
+    column: Column
+
+    def __str__(self) -> str:
+        return f"{self.row} on {self.column}"
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A cell, and why it is not to be built.
+
+    Attributes:
+        cell: The cell.
+        refusal: Why it is not supported; None: it is to be built.
+        resolution: What can be done about that.
+    """
+
+    cell: Cell
+    refusal: str | None = None
+    resolution: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What was asked for.
+
+    Attributes:
+        drivers: Names, or ``all``.
+        distros: Such as ``debian:12``; empty: the host's.
+        kernels: Releases, patterns such as ``6.1.0-*``, ``latest``, ``latest-N`` or ``all``.
+        flavours: Names, ``default`` or ``all``.
+        versions: Versions, branches or kinds of branches, ``latest``, ``latest-N`` or ``all``.
+        force: Whether cells that the recipe does not support are built.
+    """
+
+    drivers: tuple[str, ...]
+    distros: tuple[str, ...] = ()
+    kernels: tuple[str, ...] = ("latest-3",)
+    flavours: tuple[str, ...] = (_DEFAULT,)
+    versions: tuple[str, ...] = ("latest",)
+    force: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What a distro has of a driver in one flavour.
+
+    Attributes:
+        driver: Its name.
+        flavour: One of its flavours.
+        distro: Such as ``debian:12``.
+        versions: The newest first.
+        is_default: Whether the flavour is the driver's default one.
+        recipe: Says which kernels are supported; None: nothing is to be built.
+        refusal: Why there are no versions.
+        kinds: The versions that a kind of branch (``lts``) stands for, by its name.
+    """
+
+    driver: str
+    flavour: str
+    distro: str
+    versions: tuple[str, ...] = ()
+    is_default: bool = True
+    recipe: Recipe | None = None
+    refusal: str | None = None
+    kinds: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Offers:
+    """What there is to choose from.
+
+    Attributes:
+        offers: By driver, flavour and distro.
+        kernels: Of each distro, the newest first; None: they can't be listed, and have to be named.
+    """
+
+    offers: tuple[Offer, ...]
+    kernels: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict)
+
+
+def plan_cells(selection: Selection, offers: Offers) -> list[Planned]:
+    """Return the cells of a selection: every row in every column.
+
+    The cells of a kernel follow each other, because their builds begin with the same layers.
+
+    Raises:
+        UsageError: What was asked for is nowhere; names all of it.
+    """
+    columns = choose_kernels(selection.kernels, offers.kernels)
+    rows = choose_rows(selection, offers.offers)
+    by_place = {(o.driver, o.flavour, o.distro): o for o in offers.offers}
+    return [
+        _planned(Cell(row, column), by_place, force=selection.force)
+        for column in columns
+        for row in rows
+    ]
+
+
+def _planned(cell: Cell, offers: Mapping[tuple[str, str, str], Offer], *, force: bool) -> Planned:
+    row, column = cell.row, cell.column
+    offer = offers[row.driver, row.flavour, column.distro]
+    if row.version not in offer.versions:
+        has = ", ".join(offer.versions[:_SHOWN]) or "no version"
+        lacks = f"{column.distro} has no {row.driver} {row.version}: it has {has}"
+        refusal = offer.refusal or lacks
+        return Planned(cell, refusal.rstrip("."))
+    recipe = offer.recipe
+    if recipe is None or force:
+        return Planned(cell)
+    if recipe.builds_on(version=row.version, kernel_release=column.kernel):
+        return Planned(cell)
+    return Planned(
+        cell,
+        f"{row.driver} {row.version} is known to build on {_ranges(recipe, row.version)}, and"
+        f" {column.kernel} is not among them",
+        "Try it all the same with --force, or take a version that supports this kernel"
+        f" ('provision kernels {row.driver}' lists them).",
+    )
+
+
+def _ranges(recipe: Recipe, version: str) -> str:
+    fitting = [row for row in recipe.kernels if version_matches(version, row.versions)]
+    if not fitting:
+        return "no kernel"
+    return "kernels " + " or ".join(row.kernels for row in fitting)
+
+
+def choose_kernels(
+    wanted: Sequence[str], listed: Mapping[str, tuple[str, ...] | None]
+) -> list[Column]:
+    """Return the kernels that are asked for, by distro as given, the newest first.
+
+    Args:
+        wanted: As ``Selection.kernels``.
+        listed: As ``Offers.kernels``.
+
+    Raises:
+        UsageError: Some of it is no kernel of any of the distros; names all of that.
+    """
+    chosen: dict[str, list[str]] = {distro: [] for distro in listed}
+    problems = []
+    for name in wanted:
+        found = {distro: _matching(name, known or ()) for distro, known in listed.items()}
+        unlisted = [distro for distro, known in listed.items() if known is None]
+        if not any(found.values()):
+            # A kernel that no index has may still be in a tree, or at a snapshot of the archive.
+            sole = unlisted or list(listed)
+            if len(sole) != 1 or not _is_release(name):
+                problems.append(name)
+                continue
+            found[sole[0]] = [name]
+        for distro, releases in found.items():
+            chosen[distro] += releases
+    if problems:
+        raise _no_kernel(problems, listed)
+    return [
+        Column(distro, release)
+        for distro, releases in chosen.items()
+        for release in _in_order(dict.fromkeys(releases), listed[distro] or ())
+    ]
+
+
+def _is_release(name: str) -> bool:
+    try:
+        return bool(_RELEASE.validate_python(name))
+    except ValidationError:
+        return False
+
+
+def _matching(name: str, known: Sequence[str]) -> list[str]:
+    if name == _ALL:
+        return list(known)
+    if latest := _LATEST.fullmatch(name):
+        return list(known[: int(latest[1] or 1)])
+    return [release for release in known if fnmatchcase(release, name)]
+
+
+def _in_order(releases: Iterable[str], known: Sequence[str]) -> list[str]:
+    ranks = {release: rank for rank, release in enumerate(known)}
+    return sorted(releases, key=lambda release: ranks.get(release, len(ranks)))
+
+
+def _no_kernel(problems: Sequence[str], listed: Mapping[str, tuple[str, ...] | None]) -> UsageError:
+    lines = []
+    for distro, known in listed.items():
+        text = "its kernels can't be listed" if known is None else ", ".join(known[:_SHOWN])
+        more = ", …" if known and len(known) > _SHOWN else ""
+        lines.append(f"{distro}: {text or 'it has none'}{more}")
+    return UsageError(
+        f"No chosen distro has these kernels: {', '.join(problems)}.",
+        resolution="Name kernels that 'provision kernels DRIVER --distro ID:VERSION' lists,"
+        " patterns of such ('6.1.0-*'), latest-N or all; a kernel that is not listed needs a single"
+        " distro: --distros ID:VERSION --kernels RELEASE.",
+        details="\n".join(lines),
+    )
+
+
+def choose_rows(selection: Selection, offers: Sequence[Offer]) -> list[Row]:
+    """Return the drivers, flavours and versions that are asked for, in this order.
+
+    A driver that has none of the flavours is taken in its default one.
+
+    Raises:
+        UsageError: A flavour or version is offered by no driver; names all of them.
+    """
+    rows: list[Row] = []
+    used_flavours: set[str] = set()
+    used_versions: set[str] = set()
+    for driver, group in groupby(offers, key=lambda offer: offer.driver):
+        own = list(group)
+        for flavour in _flavours(own, selection.flavours):
+            used_flavours.add(flavour)
+            mine = [offer for offer in own if offer.flavour == flavour]
+            versions = set(_versions(selection.versions, mine, used_versions))
+            newest = sorted(versions, key=version_key, reverse=True)
+            rows += [Row(driver, version, flavour) for version in newest]
+    _check_used("flavours", selection.flavours, used_flavours, offers)
+    _check_used("versions", selection.versions, used_versions, offers)
+    if not rows:
+        raise NotFoundError(
+            "None of the drivers is offered for any of the distros.",
+            resolution="'provision drivers' lists the drivers and where their sources come from;"
+            " 'provision drivers --distros' lists the distros.",
+            details="\n".join(dict.fromkeys(o.refusal for o in offers if o.refusal)),
+        )
+    return rows
+
+
+def _flavours(offers: Sequence[Offer], wanted: Sequence[str]) -> list[str]:
+    known = list(dict.fromkeys(offer.flavour for offer in offers))
+    default = {offer.flavour for offer in offers if offer.is_default}
+    if _ALL in wanted:
+        return known
+    named = {*wanted, *(default if _DEFAULT in wanted else ())}
+    return [name for name in known if name in named] or [n for n in known if n in default]
+
+
+def _versions(wanted: Sequence[str], offers: Sequence[Offer], used: set[str]) -> Iterator[str]:
+    """Yield the versions of one driver and flavour that are asked for; notes what was of use."""
+    for name in wanted:
+        for offer in offers:
+            if name == _ALL:
+                found = list(offer.versions)
+            elif name in offer.kinds:
+                found = list(offer.kinds[name])
+            elif latest := _LATEST.fullmatch(name):
+                found = list(offer.versions[: int(latest[1] or 1)])
+            else:
+                # A branch stands for its versions: 535 for 535.261.03.
+                exact = [v for v in offer.versions if v == name]
+                found = exact or [v for v in offer.versions if v.startswith(f"{name}.")]
+            if found:
+                used.add(name)
+            yield from found
+
+
+def _check_used(what: str, wanted: Sequence[str], used: set[str], offers: Sequence[Offer]) -> None:
+    words = {_ALL, _DEFAULT}
+    unused = [n for n in wanted if n not in used | words and not _LATEST.fullmatch(n)]
+    if not unused:
+        return
+    known = [
+        f"{o.driver} ({o.flavour}), {o.distro}: "
+        + (", ".join(o.versions[:_SHOWN]) or o.refusal or "no version")
+        for o in offers
+    ]
+    raise UsageError(
+        f"No chosen driver has these {what}: {', '.join(unused)}.",
+        resolution=f"Take {what} that are offered (they are listed above), or --{what} all.",
+        details="\n".join(known),
+    )
+
+
+def latest_count(name: str) -> int | None:
+    """Return how many of the newest a name such as ``latest-3`` means; None: it is another one."""
+    latest = _LATEST.fullmatch(name)
+    return int(latest[1] or 1) if latest else None
+
+
+def has_pattern(name: str) -> bool:
+    """Return whether kernels are named by anything but a release: they have to be listed then."""
+    return name == _ALL or bool(_LATEST.fullmatch(name)) or bool(_GLOB.search(name))

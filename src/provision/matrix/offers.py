@@ -1,0 +1,201 @@
+"""What a compatibility matrix can choose from: versions and kernels of distros, as offered now."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+
+from provision.catalogue import Entry, Recipe, version_matches
+from provision.distros import distro_named, source_names
+from provision.distros.debian import ArchiveIndex
+from provision.distros.debian.distro_archive import uses_archive
+from provision.engine.docker_api import Engine
+from provision.errors import NotFoundError
+from provision.matrix.cells import Offer, Offers, Selection, has_pattern, latest_count
+from provision.pin import DistroPin
+from provision.pipeline.following import Followed, follow
+from provision.pipeline.packaged_kernels import distro_kernels
+from provision.pipeline.solving import choose_distro, open_driver_index
+from provision.pipeline.workspace import Settings
+from provision.progress import Note, Progress, silent
+from provision.sources import Market, offers, unlisted
+
+# A version, and not only a branch.
+_WHOLE = re.compile(r"[0-9]+(\.[0-9]+)+")
+
+# Kinds of sources whose versions may be those of packages.
+_PACKAGED = frozenset({"deb", "dkms"})
+
+
+def find_offers(
+    settings: Settings,
+    engine: Callable[[], Engine],
+    selection: Selection,
+    *,
+    progress: Progress = silent,
+) -> Offers:
+    """Ask the archives of distros what they have.
+
+    Args:
+        settings: The host.
+        engine: Connects to the engine; called for distros whose kernels only a container can list.
+        selection: What is asked for.
+        progress: Gets what is looked at.
+
+    Raises:
+        NotFoundError: A driver or distro is unknown, or a distro's kernels can't be listed and are
+            not named.
+        ConfigError: A recipe has mistakes.
+        ProvisionError: An archive or the engine failed.
+    """
+    entries = _entries(settings, selection.drivers)
+    names = selection.distros or (None,)
+    distros = list(dict.fromkeys(choose_distro(settings, name) for name in names))
+    found: list[Offer] = []
+    kernels: dict[str, tuple[str, ...] | None] = {}
+    for distro in distros:
+        name = distro_name(distro)
+        progress(Note(f"Looking at what {name} has"))
+        kernels[name] = _kernels(settings, engine, distro, selection.kernels, progress)
+        for entry in entries:
+            found += _offers(settings, entry, distro, selection.versions, progress)
+    # Those of a driver side by side.
+    order = {entry.recipe.name: number for number, entry in enumerate(entries)}
+    return Offers(tuple(sorted(found, key=lambda offer: order[offer.driver])), kernels)
+
+
+def distro_name(distro: DistroPin) -> str:
+    """Return a distro as the command line names it: ``debian:12``."""
+    return f"{distro.id}:{distro.version}"
+
+
+def has_tree(distro: str) -> bool:
+    """Return whether a distro, such as ``flatcar:3227.2.4``, has a tree in place of packages."""
+    data = distro_named(distro.partition(":")[0])
+    return data is not None and data.family == "tree"
+
+
+def _entries(settings: Settings, names: Iterable[str]) -> list[Entry]:
+    wanted = list(dict.fromkeys(names))
+    if "all" in wanted:
+        wanted = settings.catalogue.names
+    return [settings.catalogue.entry(name) for name in wanted]
+
+
+def _kernels(
+    settings: Settings,
+    engine: Callable[[], Engine],
+    distro: DistroPin,
+    wanted: Iterable[str],
+    progress: Progress,
+) -> tuple[str, ...] | None:
+    if not has_tree(distro.id):
+        return distro_kernels(settings, engine, distro, progress=progress)
+    if any(map(has_pattern, wanted)):
+        raise NotFoundError(
+            f"{distro_name(distro)} has no packages of kernels that could be listed.",
+            resolution=f"Name the kernels: --distros {distro_name(distro)} --kernels RELEASE,…",
+        )
+    return None
+
+
+def _offers(
+    settings: Settings,
+    entry: Entry,
+    distro: DistroPin,
+    wanted: Iterable[str],
+    progress: Progress,
+) -> Iterator[Offer]:
+    recipe, name = entry.recipe, distro_name(distro)
+    default = recipe.default_flavour
+    wishes = _followed(settings, recipe, distro, wanted, progress)
+    is_packaged = any(source.kind in _PACKAGED for source in recipe.sources)
+    if not is_packaged or has_tree(distro.id) or not uses_archive(distro):
+        for flavour in recipe.flavours:
+            versions, kinds = _versions(recipe, flavour, distro, None, wishes)
+            made_from = f"no source of '{recipe.name}' serves {name}"
+            refusal = None if versions else made_from
+            is_default = flavour == default
+            yield Offer(recipe.name, flavour, name, versions, is_default, recipe, refusal, kinds)
+        return
+    try:
+        index = open_driver_index(settings, entry, distro, progress=progress)
+    except NotFoundError as error:
+        for flavour in recipe.flavours:
+            is_default = flavour == default
+            yield Offer(recipe.name, flavour, name, (), is_default, recipe, error.message)
+        return
+    try:
+        for flavour in recipe.flavours:
+            versions, kinds = _versions(recipe, flavour, distro, index, wishes)
+            is_default = flavour == default
+            yield Offer(recipe.name, flavour, name, versions, is_default, recipe, None, kinds)
+    finally:
+        index.close()
+
+
+def _followed(
+    settings: Settings,
+    recipe: Recipe,
+    distro: DistroPin,
+    wanted: Iterable[str],
+    progress: Progress,
+) -> dict[str, Followed]:
+    """Return what a driver's vendor makes of the versions that are asked for, as for a build."""
+    return {
+        name: follow(
+            settings,
+            recipe.name,
+            None if latest_count(name) else name,
+            distro,
+            progress=progress,
+        )
+        for name in dict.fromkeys(wanted)
+        if name != "all"
+    }
+
+
+def _versions(
+    recipe: Recipe,
+    flavour: str,
+    distro: DistroPin,
+    index: ArchiveIndex | None,
+    wishes: Mapping[str, Followed],
+) -> tuple[tuple[str, ...], dict[str, tuple[str, ...]]]:
+    """Return the versions of a flavour, and what kinds of branches stand for.
+
+    Of what a vendor has published beyond the recipe, which may be hundreds of versions, only those
+    count that a host would get for what is asked.
+    """
+    market = Market(distro_name(distro), source_names(distro), index)
+    kinds: dict[str, tuple[str, ...]] = {}
+    more: list[str] = []
+    for name, followed in wishes.items():
+        there = replace(market, published=followed.published)
+        every = [offer.version for offer in offers(recipe, flavour, there)]
+        # A host takes none that is newer than what the recipe knows of kernels.
+        known = [version for version in every if _has_kernels(recipe, version)]
+        if followed.branches is not None:
+            newest = (_of_branch(known, branch)[:1] for branch in followed.branches)
+            kinds[name] = tuple(version for found in newest for version in found)
+            more += kinds[name]
+        elif count := latest_count(name):
+            more += known[:count]
+        elif found := _of_branch(every, name)[:1]:
+            more += found
+        elif _WHOLE.fullmatch(name) and unlisted(recipe, flavour, name, market):
+            more.append(name)
+    taken = offers(recipe, flavour, replace(market, published=tuple(more)))
+    return tuple(offer.version for offer in taken), kinds
+
+
+def _has_kernels(recipe: Recipe, version: str) -> bool:
+    # Without any, the source itself knows them.
+    return not recipe.kernels or any(
+        version_matches(version, row.versions) for row in recipe.kernels
+    )
+
+
+def _of_branch(versions: Iterable[str], branch: str) -> list[str]:
+    return [version for version in versions if f"{version}.".startswith(f"{branch}.")]

@@ -1,0 +1,266 @@
+"""What a compatibility matrix says: as a grid, and as one HTML page that needs nothing else.
+
+Whatever is in it comes from builds: everything is escaped, and the page's own policy lets nothing
+be loaded and no script run but the page's own.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, TemplateError
+from markupsafe import Markup
+
+import provision
+from provision.distros import find_distro
+from provision.errors import NotFoundError, ProvisionError
+from provision.matrix.cells import Cell, Column, Row, Selection, choose_kernels, choose_rows
+from provision.matrix.results import Result, Results, offers_of_results
+
+NOT_BUILT = "not-built"
+# A symbol and words beside the colour, which not everybody sees and not every printer prints.
+LOOKS = {
+    "built": ("✓", "built"),
+    "failed": ("✗", "failed"),
+    "not-supported": ("⊘", "not supported"),
+    NOT_BUILT: ("·", "not built yet"),
+}
+TEMPLATE = "matrix/page.html.j2"
+_STYLE, _SCRIPT = "matrix/page.css", "matrix/page.js"
+_REASONS = {
+    "compile": "does not compile",
+    "build": "a step of the build failed",
+    "missing": "something is missing",
+    "failed": "failed",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A matrix as a grid.
+
+    Attributes:
+        rows: Drivers in their versions and flavours.
+        columns: Kernels of distros.
+        results: What is known; a cell that is not here was not built yet.
+    """
+
+    rows: tuple[Row, ...]
+    columns: tuple[Column, ...]
+    results: Mapping[Cell, Result]
+
+    def result(self, row: Row, column: Column) -> Result | None:
+        """Return what is known of a cell."""
+        return self.results.get(Cell(row, column))
+
+    def state(self, row: Row, column: Column) -> str:
+        """Return the state of a cell: one that ``LOOKS`` has."""
+        result = self.result(row, column)
+        return result.state if result else NOT_BUILT
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many cells are in which state; each state is there."""
+        found = Counter(self.state(row, column) for row in self.rows for column in self.columns)
+        return {state: found[state] for state in LOOKS}
+
+    def failed(self) -> Iterator[Result]:
+        """Yield the cells that failed, by kernel."""
+        for column in self.columns:
+            for row in self.rows:
+                result = self.result(row, column)
+                if result is not None and result.state == "failed":
+                    yield result
+
+    def document(self) -> dict[str, Any]:
+        """Return it as what ``json.dumps`` takes."""
+        return {
+            "counts": self.counts,
+            "cells": [
+                self._cell(Cell(row, column)) for column in self.columns for row in self.rows
+            ],
+        }
+
+    def _cell(self, cell: Cell) -> dict[str, Any]:
+        result = self.results.get(cell)
+        if result is not None:
+            return result.model_dump(mode="json", by_alias=True)
+        return {
+            "driver": cell.row.driver,
+            "version": cell.row.version,
+            "flavour": cell.row.flavour,
+            "distro": cell.column.distro,
+            "kernel": cell.column.kernel,
+            "state": NOT_BUILT,
+        }
+
+
+def report_of_cells(cells: Iterable[Cell], results: Results) -> Report:
+    """Return what is known of cells."""
+    found: dict[Cell, Result] = {}
+    wanted = list(cells)
+    for cell in wanted:
+        result = results.read(cell)
+        if result is not None:
+            found[cell] = result
+    rows = tuple(dict.fromkeys(cell.row for cell in wanted))
+    return Report(rows, tuple(dict.fromkeys(cell.column for cell in wanted)), found)
+
+
+def report_of_results(results: Iterable[Result], selection: Selection) -> Report:
+    """Return what a selection has of results; no archive is asked for anything.
+
+    Args:
+        results: What is known.
+        selection: Its distros may be empty: all that are known.
+
+    Raises:
+        NotFoundError: Nothing is known of the drivers and distros.
+        UsageError: Nothing is known of the kernels, flavours or versions; names them.
+    """
+    # As results have them: 'rocky:9' for 'rocky:9.5'.
+    distros = {*selection.distros, *map(_release, selection.distros)}
+    known = [
+        result
+        for result in results
+        if ("all" in selection.drivers or result.driver in selection.drivers)
+        and (not distros or result.distro in distros)
+    ]
+    if not known:
+        raise NotFoundError(
+            f"The matrix knows nothing of {_named(selection.drivers)}"
+            + (f" on {', '.join(selection.distros)}." if selection.distros else "."),
+            resolution="Have it build: provision matrix --drivers all (without --only-report).",
+        )
+    offers = offers_of_results(known)
+    rows = tuple(choose_rows(selection, offers.offers))
+    columns = tuple(choose_kernels(selection.kernels, offers.kernels))
+    return Report(rows, columns, {result.cell: result for result in known})
+
+
+def _release(name: str) -> str:
+    try:
+        found = find_distro(name)
+    except ProvisionError:
+        return name
+    return f"{found.id}:{found.version}"
+
+
+def _named(drivers: Collection[str]) -> str:
+    return "any driver" if "all" in drivers else ", ".join(drivers)
+
+
+def render_page(report: Report, templates: Path, *, time: float) -> str:
+    """Return the page of a report.
+
+    Args:
+        report: What it shows.
+        templates: Folder of the templates.
+        time: Unix time that it says it was made at.
+
+    Raises:
+        NotFoundError: The folder lacks its templates.
+    """
+    environment = Environment(
+        loader=FileSystemLoader(templates),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    try:
+        style = (templates / _STYLE).read_text()
+        script = (templates / _SCRIPT).read_text()
+        template = environment.get_template(TEMPLATE)
+    except (OSError, TemplateError) as error:
+        raise NotFoundError(
+            f"The page's template can't be read: {error}.",
+            resolution=f"It belongs to '{templates}': install this version of provision again.",
+        ) from error
+    return template.render(
+        style=Markup(style),  # noqa: S704 - our own file, not a build's output
+        script=Markup(script),  # noqa: S704 - the same
+        policy=_policy(style, script),
+        made=datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        version=provision.__version__,
+        counts=[(state, *LOOKS[state], count) for state, count in report.counts.items()],
+        distros=_distros(report),
+        columns=report.columns,
+        drivers=list(dict.fromkeys(row.driver for row in report.rows)),
+        rows=[_row(report, row) for row in report.rows],
+        details=[
+            _detail(result)
+            for column in report.columns
+            for row in report.rows
+            if (result := report.result(row, column))
+        ],
+    )
+
+
+def _policy(style: str, script: str) -> str:
+    """Return the policy that names the page's own style and script by their digests.
+
+    Source: https://www.w3.org/TR/CSP3/#grammardef-hash-source
+    """
+    digests = [
+        base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        for text in (style, script)
+    ]
+    parts = [
+        "default-src 'none'",
+        f"style-src 'sha256-{digests[0]}'",
+        f"script-src 'sha256-{digests[1]}'",
+        "base-uri 'none'",
+        "form-action 'none'",
+    ]
+    return "; ".join(parts)
+
+
+def _distros(report: Report) -> list[tuple[str, int]]:
+    """Return the distros with how many kernels each has, in the order of the columns."""
+    counts: dict[str, int] = {}
+    for column in report.columns:
+        counts[column.distro] = counts.get(column.distro, 0) + 1
+    return list(counts.items())
+
+
+def _row(report: Report, row: Row) -> dict[str, Any]:
+    return {"row": row, "cells": [_cell(report, row, column) for column in report.columns]}
+
+
+def _cell(report: Report, row: Row, column: Column) -> dict[str, Any]:
+    state = report.state(row, column)
+    symbol, words = LOOKS[state]
+    result = report.result(row, column)
+    return {
+        "id": _identity(Cell(row, column)) if result else None,
+        "state": state,
+        "symbol": symbol,
+        "words": words,
+        "column": column,
+        "hint": result.cause if result and result.state != "built" else "",
+    }
+
+
+def _detail(result: Result) -> dict[str, Any]:
+    symbol, words = LOOKS[result.state]
+    made = datetime.fromtimestamp(result.finished, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return {
+        "id": _identity(result.cell),
+        "symbol": symbol,
+        "words": words,
+        "why": _REASONS.get(result.reason or "", ""),
+        "made": made,
+        "result": result,
+    }
+
+
+def _identity(cell: Cell) -> str:
+    return f"cell-{hashlib.sha256(str(cell).encode()).hexdigest()[:16]}"

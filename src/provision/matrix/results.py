@@ -1,0 +1,301 @@
+"""What became of each cell of a compatibility matrix: one JSON file a cell.
+
+``docs/reference/matrix-cell.schema.json`` is made from these types. Files are written whole or not
+at all, under the cell's lock; reading takes no lock.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, StringConstraints
+
+import provision
+from provision.documents import Frozen, load_json
+from provision.errors import ConfigError, InUseError, NotFoundError, ProvisionError
+from provision.files import in_root, lock, remove_drafts, write_atomic
+from provision.host.kernel import kernel_order
+from provision.matrix.cells import Cell, Column, Offer, Offers, Row
+from provision.pin import ImageDigest, KernelRelease, Name, Version
+from provision.sources import newest_first
+from provision.store.layout import STORE
+
+SCHEMA = 1
+State = Literal["built", "failed", "not-supported"]
+Reason = Literal["compile", "build", "missing", "failed"]
+_DAY_S = 24 * 3600
+# A result that was not renewed for so long says little about today's archives.
+UNUSED_DAYS = 365.0
+
+DistroName = Annotated[
+    str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]*:[0-9A-Za-z][A-Za-z0-9._-]*$")
+]
+
+
+class FirstError(Frozen):
+    """What a compiler complained about first.
+
+    Attributes:
+        file: As the compiler names it.
+        line: Line number; None: it is about a symbol.
+        text: The complaint.
+        excerpt: The source text that the compiler shows with it.
+    """
+
+    file: str
+    line: int | None = None
+    text: str
+    excerpt: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.file if self.line is None else f'{self.file}:{self.line}'}: {self.text}"
+
+
+class Result(Frozen):
+    """What became of a cell.
+
+    Attributes:
+        schema_version: Of the format; a greater one was written by a newer provision.
+        driver: The driver.
+        version: Its version.
+        flavour: Its flavour.
+        distro: Such as ``debian:12``.
+        kernel: The kernel's release.
+        state: How it ended.
+        digest: Of the Pin that was built; None: there is no Pin.
+        reason: Why it failed: ``compile`` (a compiler refused the source), ``build`` (another
+            step), ``missing`` (headers, kernel, driver or version), ``failed`` (all else).
+        phase: What failed: deciding the Pin, or the build.
+        message: What happened, in one line; of a cell that is not supported: why.
+        resolution: What to do.
+        details: The compiler's complaints, or a program's last lines.
+        first_error: The compiler's first complaint.
+        errors: How many complaints it had.
+        instruction: The step of the Dockerfile that failed.
+        excerpt: The build's output around the first complaint, or its last lines.
+        log: File with the whole output.
+        image: Name of the artifact image, where it was kept.
+        size: Bytes of the artifact image.
+        seconds: How long it took, by part.
+        finished: Unix time.
+        made_by: Version of provision.
+    """
+
+    schema_version: Literal[1] = Field(default=1, alias="schema")
+    driver: Name
+    version: Version
+    flavour: Name
+    distro: DistroName
+    kernel: KernelRelease
+    state: State
+    digest: ImageDigest | None = None
+    reason: Reason | None = None
+    phase: Literal["resolve", "build"] | None = None
+    message: str | None = None
+    resolution: str | None = None
+    details: str | None = None
+    first_error: FirstError | None = None
+    errors: int = Field(default=0, ge=0)
+    instruction: str | None = None
+    excerpt: tuple[str, ...] = ()
+    log: str | None = None
+    image: str | None = None
+    size: int | None = Field(default=None, ge=0)
+    seconds: dict[str, float] = Field(default_factory=dict)
+    finished: int = Field(ge=0)
+    made_by: str
+
+    model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
+
+    @property
+    def cell(self) -> Cell:
+        """Which cell this is about."""
+        row = Row(self.driver, self.version, self.flavour)
+        return Cell(row, Column(self.distro, self.kernel))
+
+    @property
+    def cause(self) -> str:
+        """Why it is as it is, in one line: the compiler's first complaint, or the message."""
+        return str(self.first_error) if self.first_error else self.message or self.state
+
+    @property
+    def is_final(self) -> bool:
+        """Whether building the same Pin again would end in the same way."""
+        is_excluded = self.state == "not-supported" and self.digest is not None
+        return self.state == "built" or self.reason == "compile" or is_excluded
+
+
+def result_of(cell: Cell, state: State, **more: Any) -> Result:  # noqa: ANN401 - members of Result
+    """Return a result of a cell as of now; ``more`` are further members."""
+    row, column = cell.row, cell.column
+    return Result(
+        driver=row.driver,
+        version=row.version,
+        flavour=row.flavour,
+        distro=column.distro,
+        kernel=column.kernel,
+        state=state,
+        finished=int(time.time()),
+        made_by=provision.__version__,
+        **more,
+    )
+
+
+def matrix_folder(root: Path) -> Path:
+    """Return where a host keeps its matrix."""
+    return in_root(root, STORE / "matrix")
+
+
+class BusyError(Exception):
+    """Another process builds a cell."""
+
+
+class Results:
+    """The results below a folder.
+
+    Args:
+        folder: Need not be there.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._cells = folder / "cells"
+
+    def path(self, cell: Cell) -> Path:
+        """Return where the result of a cell is, or would be."""
+        row, column = cell.row, cell.column
+        distro = column.distro.replace(":", "@")
+        name = f"{row.version}@{row.flavour}.json"
+        return self._cells / row.driver / distro / column.kernel / name
+
+    def read(self, cell: Cell) -> Result | None:
+        """Return the result of a cell; None: no file can be read.
+
+        Raises:
+            ProvisionError: A newer provision wrote it.
+        """
+        return self._load(self.path(cell))
+
+    def write(self, result: Result) -> None:
+        """Write the result of a cell; the caller holds its lock.
+
+        Raises:
+            OSError: The folder can't be written.
+        """
+        path = self.path(result.cell)
+        remove_drafts(path)
+        text = result.model_dump_json(by_alias=True, indent=1)
+        write_atomic(path, f"{text}\n")
+
+    def load(self, driver: str | None = None) -> tuple[list[Result], list[str]]:
+        """Return the results, and what is wrong with files that can't be read.
+
+        Args:
+            driver: Only those of this one.
+        """
+        found: list[Result] = []
+        problems: list[str] = []
+        for path in sorted(self._cells.glob(f"{driver or '*'}/*/*/[!.]*.json")):
+            try:
+                result = load_json(path, Result)
+            except NotFoundError:
+                # Garbage collection took it.
+                continue
+            except ProvisionError as error:
+                problems.append(_problem(path, error))
+                continue
+            if self.path(result.cell) == path:
+                found.append(result)
+            else:
+                problems.append(f"{path}: it is about another cell than its name says")
+        return found, problems
+
+    @contextmanager
+    def claimed(self, cell: Cell) -> Iterator[None]:
+        """Hold the lock of a cell: of two matrices that want it, one builds.
+
+        Raises:
+            BusyError: Another one holds it.
+        """
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(lock(lock_path(self.folder, "cell", str(cell)), limit=0))
+            except InUseError as error:
+                raise BusyError from error
+            yield
+
+    def collect(self, kernels: Iterable[str], *, dry_run: bool = False) -> list[tuple[str, int]]:
+        """Remove results that are older than a year, except for kernels of this host.
+
+        Returns:
+            What was removed: a cell's name and the bytes of its file.
+        """
+        kept = set(kernels)
+        oldest = time.time() - UNUSED_DAYS * _DAY_S
+        gone = []
+        for result in self.load()[0]:
+            path = self.path(result.cell)
+            if result.kernel in kept or result.finished >= oldest or not path.is_file():
+                continue
+            gone.append((str(result.cell), path.stat().st_size))
+            if not dry_run:
+                path.unlink(missing_ok=True)
+        return gone
+
+    def _load(self, path: Path) -> Result | None:
+        try:
+            return load_json(path, Result)
+        except NotFoundError:
+            return None
+        except ConfigError as error:
+            if _is_newer(error):
+                raise ProvisionError(
+                    f"'{path}' can't be replaced: {_NEWER}.",
+                    resolution="Install that version of provision again, or keep the results of"
+                    " this one elsewhere: --state DIR.",
+                ) from error
+            return None
+
+
+def lock_path(folder: Path, kind: str, name: str) -> Path:
+    """Return where the lock of something is, below the folder of a matrix."""
+    return folder / "locks" / f"{kind}-{hashlib.sha256(name.encode()).hexdigest()[:32]}"
+
+
+_NEWER = f"it was written by a newer provision (this one knows format {SCHEMA})"
+
+
+def _is_newer(error: ConfigError) -> bool:
+    return any(mistake.path == "schema" for mistake in error.mistakes)
+
+
+def _problem(path: Path, error: ProvisionError) -> str:
+    if isinstance(error, ConfigError) and _is_newer(error):
+        return f"{path}: {_NEWER}"
+    return f"{error.message}: {(error.details or '').replace(chr(10), '; ')}".rstrip(": ")
+
+
+def offers_of_results(results: Iterable[Result]) -> Offers:
+    """Return what results are about, in place of what archives have."""
+    versions: dict[tuple[str, str, str], set[str]] = {}
+    kernels: dict[str, set[str]] = {}
+    for result in results:
+        key = (result.driver, result.flavour, result.distro)
+        versions.setdefault(key, set()).add(result.version)
+        kernels.setdefault(result.distro, set()).add(result.kernel)
+    offers = [
+        Offer(driver, flavour, distro, tuple(newest_first(found)))
+        for (driver, flavour, distro), found in sorted(versions.items())
+    ]
+    return Offers(
+        tuple(offers),
+        {
+            distro: tuple(sorted(found, key=kernel_order, reverse=True))
+            for distro, found in sorted(kernels.items())
+        },
+    )

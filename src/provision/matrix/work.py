@@ -1,0 +1,200 @@
+"""What a run of a matrix works with: how, which cell is next, shared layers; and what it did.
+
+Which they are is noted in files, so that they go even if the run that made them was killed, or if
+two matrices made them at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from provision.build.artifact_image import remove_layers
+from provision.engine.docker_api import Engine
+from provision.errors import InUseError, ProvisionError
+from provision.files import LONGEST_WAIT_S, lock, write_atomic
+from provision.matrix.cells import Cell, Column, Planned
+from provision.matrix.results import lock_path
+
+Retry = Literal["failed", "all"]
+
+
+class SharedLayers:
+    """The layers of kernels.
+
+    Args:
+        folder: Of the matrix; need not be there.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    @contextmanager
+    def using(self, column: Column) -> Iterator[None]:
+        """Build on the layers of a kernel: meanwhile they stay."""
+        with lock(lock_path(self._folder, "layers", str(column)), shared=True):
+            yield
+
+    def note(self, column: Column, layers: Sequence[str]) -> None:
+        """Remember layers until they are removed; the caller is using them."""
+        if layers:
+            text = json.dumps(list(layers))
+            name = hashlib.sha256(text.encode()).hexdigest()[:32]
+            write_atomic(self._notes(column) / f"{name}.json", f"{text}\n")
+
+    def noted(self, column: Column) -> list[list[str]]:
+        """Return what is remembered, the oldest layer of each build first."""
+        found = []
+        for path in sorted(self._notes(column).glob("[!.]*.json")):
+            with suppress(OSError, ValueError):
+                found.append([str(layer) for layer in json.loads(path.read_bytes())])
+        return found
+
+    def clear(self, column: Column, engine: Callable[[], Engine]) -> bool:
+        """Remove the layers of a kernel, unless a build uses them; returns whether that was done.
+
+        Raises:
+            NotFoundError: No engine answers.
+        """
+        with ExitStack() as stack:
+            try:
+                path = lock_path(self._folder, "layers", str(column))
+                stack.enter_context(lock(path, limit=0))
+            except InUseError:
+                return False
+            for layers in self.noted(column):
+                remove_layers(engine(), layers)
+            shutil.rmtree(self._notes(column), ignore_errors=True)
+            return True
+
+    def _notes(self, column: Column) -> Path:
+        return self._folder / "layers" / f"{column.distro.replace(':', '@')}@{column.kernel}"
+
+
+@dataclass(frozen=True, slots=True)
+class How:
+    """How to go about a matrix.
+
+    Attributes:
+        jobs: Builds at once.
+        compilers: Compilers at once in each build; None: what BuildSettings takes.
+        retry: Whether cells whose Pin has not changed are built again: those that failed, or all.
+        keep_images: Whether artifact images stay in the engine.
+        keep_going: Whether to go on after something that is wrong with the machine.
+        network: Network of the containers that download; None: what provision.toml says.
+        force: Whether kernels are tried that a recipe does not name.
+    """
+
+    jobs: int = 1
+    compilers: int | None = None
+    retry: Retry | None = None
+    keep_images: bool = False
+    keep_going: bool = False
+    network: str | None = None
+    force: bool = False
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a run did.
+
+    Attributes:
+        built: Cells that were built now, with or without success.
+        unchanged: Cells whose result still holds.
+        troubles: What was wrong with the machine, by cell.
+        left: Cells that were not looked at.
+    """
+
+    built: list[Cell] = field(default_factory=list)
+    unchanged: list[Cell] = field(default_factory=list)
+    troubles: list[tuple[Cell, ProvisionError]] = field(default_factory=list)
+    left: list[Cell] = field(default_factory=list)
+
+
+class CellQueue:
+    """Cells that are still to be looked at; the caller holds a lock.
+
+    Those that another matrix builds right now come last, so that two runs don't go in step.
+
+    Args:
+        planned: The cells, in their order.
+    """
+
+    def __init__(self, planned: Iterable[Planned]) -> None:
+        self._first = deque(planned)
+        self._later: deque[Planned] = deque()
+        self._since: dict[Cell, float] = {}
+
+    def take(self) -> Planned | None:
+        """Return the next cell; None: no cell is left."""
+        queue = self._first or self._later
+        return queue.popleft() if queue else None
+
+    def is_awaited(self, cell: Cell) -> bool:
+        """Return whether another matrix had a cell when it was last looked at."""
+        return cell in self._since
+
+    def postpone(self, planned: Planned) -> Literal["first time", "again"]:
+        """Put a cell back that another matrix builds.
+
+        Raises:
+            InUseError: It has done so for longer than any build takes.
+        """
+        is_new = not self.is_awaited(planned.cell)
+        now = time.monotonic()
+        if now - self._since.setdefault(planned.cell, now) >= LONGEST_WAIT_S:
+            raise InUseError(
+                f"Another matrix has held {planned.cell} for {LONGEST_WAIT_S:g} s.",
+                resolution="Look which process it is: ps -C provision. Then run the command again.",
+            )
+        self._later.append(planned)
+        return "first time" if is_new else "again"
+
+    def left(self) -> list[Cell]:
+        """Return the cells that were not taken."""
+        return [one.cell for one in (*self._first, *self._later)]
+
+
+class Crew:
+    """Threads that a run waits for, and that end with the process if they have to."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        # The run itself, until all are started: one may be done before the next begins.
+        self._active = 1
+
+    def start(self, work: Callable[[], None]) -> None:
+        """Do something in a thread of its own."""
+        with self._lock:
+            self._active += 1
+        threading.Thread(target=self._working, args=(work,), daemon=True).start()
+
+    def complete(self) -> None:
+        """Say that the run itself starts no more; its threads may."""
+        with self._lock:
+            self._active -= 1
+            if self._active == 0:
+                self._ended.set()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until every thread has ended, or for so long; returns whether they have.
+
+        Not by joining them: an interrupted join of Python 3.11 takes a thread for ended.
+        """
+        return self._ended.wait(seconds)
+
+    def _working(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        finally:
+            self.complete()

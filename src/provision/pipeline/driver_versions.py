@@ -1,0 +1,226 @@
+"""What there is of a driver: installed, offered here, and offered by its vendor."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import date
+from typing import Literal
+
+from provision.build.compatibility import Request, suitable_versions
+from provision.build.decision import chosen_flavour
+from provision.distros import source_names
+from provision.distros.debian import compare_versions
+from provision.distros.debian.distro_archive import uses_archive
+from provision.documents import load_json
+from provision.errors import ProvisionError
+from provision.host import read_facts
+from provision.kmod.verify import MANIFEST
+from provision.manifest import Manifest
+from provision.pin import DistroPin
+from provision.pipeline.following import files_of, read_upstream
+from provision.pipeline.solving import choose_distro, open_driver_index
+from provision.pipeline.workspace import Settings
+from provision.progress import Progress, silent
+from provision.sources import Market, offers
+from provision.sources.upstream import (
+    Branch,
+    Branches,
+    Reading,
+    how_to_switch,
+    known_branches,
+    today,
+)
+from provision.store.entries import linked_kernels
+from provision.store.layout import Layout
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """A version in the store, for a kernel."""
+
+    kernel: str
+    version: str
+    is_running: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Concern:
+    """Something that ``versions --check`` reports.
+
+    Attributes:
+        kind: ``newer``: what is asked for has a newer version than is installed; ``ended``: the
+            installed branch is past the end of its life; ``unknown``: what is offered can't be
+            found out.
+        message: What it is, in one line.
+        resolution: What to do.
+    """
+
+    kind: Literal["newer", "ended", "unknown"]
+    message: str
+    resolution: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Offers:
+    """What there is of a driver.
+
+    Attributes:
+        driver: Its name.
+        flavour: The flavour that is looked at.
+        wish: What provision.toml asks for; ``latest`` where it says nothing.
+        distro: What is built for.
+        installed: The versions in the store.
+        offered: The versions that can be built, the newest first.
+        chosen: The version that the wish stands for now; None: none that is offered.
+        trouble: Why it can't be told what is offered.
+        branches: The driver's branches.
+        readings: What the vendor's sources said.
+        day: The day on which branches live or have ended.
+    """
+
+    driver: str
+    flavour: str
+    wish: str
+    distro: DistroPin
+    installed: tuple[Installed, ...]
+    offered: tuple[str, ...]
+    chosen: str | None
+    trouble: ProvisionError | None
+    branches: Branches
+    readings: tuple[Reading, ...]
+    day: date
+
+    @property
+    def serving(self) -> str | None:
+        """The version for the running kernel, else the newest that is installed."""
+        running = next((i.version for i in self.installed if i.is_running), None)
+        return running or next((i.version for i in self.installed), None)
+
+    @property
+    def ended(self) -> Branch | None:
+        """The installed version's branch, if that is past the end of its life."""
+        branch = self.branches.of(self.serving) if self.serving else None
+        return branch if branch is not None and branch.has_ended(self.day) else None
+
+    def concerns(self) -> Iterator[Concern]:
+        """Yield what someone should see to."""
+        serving = self.serving
+        if self.trouble is not None:
+            message = f"{self.driver}: what is offered can't be found out: {self.trouble.message}"
+            yield Concern("unknown", message, self.trouble.resolution)
+        if serving and self.chosen and compare_versions(self.chosen, serving) > 0:
+            yield Concern(
+                "newer",
+                f"{self.driver} {serving} is installed, and {self.chosen} is offered (asked for:"
+                f" {self.wish})",
+                "provision apply --update",
+            )
+        if self.ended is not None:
+            successor = self.branches.successor(self.ended, self.day)
+            yield Concern(
+                "ended",
+                f"{self.driver} {serving} is of the branch {self.ended.name}, which its vendor has"
+                f" cared for until {self.ended.last_day} only",
+                how_to_switch(self.driver, successor),
+            )
+
+
+def list_offers(
+    settings: Settings,
+    driver: str,
+    *,
+    distro: str | None = None,
+    flavour: str | None = None,
+    is_offline: bool = False,
+    progress: Progress = silent,
+) -> Offers:
+    """Find out what there is of a driver.
+
+    Args:
+        settings: The host.
+        driver: Its name.
+        distro: ``debian:12``; None: the host's.
+        flavour: One of its flavours; None: what provision.toml names, or its default.
+        is_offline: Whether only what is known from before counts.
+        progress: Told what goes on.
+
+    Raises:
+        NotFoundError: The driver, flavour or distro is unknown.
+    """
+    entry = settings.catalogue.entry(driver)
+    recipe = entry.recipe
+    wanted = settings.config.drivers.get(driver)
+    flavour = chosen_flavour(recipe, flavour or (wanted.flavour if wanted else None))
+    chosen = choose_distro(settings, distro)
+    name = f"{chosen.id}:{chosen.version}"
+    readings = read_upstream(settings, recipe, distro=name, max_age=math.inf if is_offline else 0.0)
+    branches = known_branches(recipe.upstream, readings)
+    trouble = None
+    try:
+        market = Market(
+            f"{chosen.id} {chosen.version}", source_names(chosen), published=files_of(readings)
+        )
+        offered = _offered(settings, driver, chosen, flavour, market, progress)
+    except ProvisionError as error:
+        offered, trouble = [], error
+    facts = read_facts(settings.root)
+    wish = wanted.version if wanted else "latest"
+    request = Request(
+        kernel=facts.kernel or "",
+        architecture=facts.arch,
+        version=None if wish == "latest" else wish,
+        branches=branches.followed(wish, today()),
+    )
+    suitable, fitting = suitable_versions(recipe, offered, request)
+    return Offers(
+        driver=driver,
+        flavour=flavour,
+        wish=wish,
+        distro=chosen,
+        installed=_installed(settings, driver, facts.kernel),
+        offered=tuple(offered),
+        chosen=next(iter(fitting or suitable), None),
+        trouble=trouble,
+        branches=branches,
+        readings=readings,
+        day=today(),
+    )
+
+
+def _offered(
+    settings: Settings,
+    driver: str,
+    distro: DistroPin,
+    flavour: str,
+    market: Market,
+    progress: Progress,
+) -> list[str]:
+    """Return the versions that can be built for a distro, the newest first.
+
+    Raises:
+        ProvisionError: Its archive can't be read, or lacks what the driver is made from.
+    """
+    entry = settings.catalogue.entry(driver)
+    if not uses_archive(distro):
+        return [offer.version for offer in offers(entry.recipe, flavour, market)]
+    index = open_driver_index(settings, entry, distro, progress=progress)
+    try:
+        market = replace(market, index=index)
+        return [offer.version for offer in offers(entry.recipe, flavour, market)]
+    finally:
+        index.close()
+
+
+def _installed(settings: Settings, driver: str, running: str | None) -> tuple[Installed, ...]:
+    layout = Layout(settings.root, driver)
+    found = []
+    for release, digest in sorted(linked_kernels(layout).items()):
+        try:
+            manifest = load_json(layout.entry(digest) / MANIFEST, Manifest)
+        except ProvisionError:
+            # Damaged: 'provision status' has it.
+            continue
+        found.append(Installed(release, manifest.pin.driver.version, release == running))
+    return tuple(found)

@@ -1,0 +1,189 @@
+"""Signatures in a registry, where cosign keeps them: read, verified and written.
+
+An image's signatures are the layers of another image, whose tag is made of the first one's digest.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from provision.errors import NotFoundError, ProvisionError
+from provision.registry.client import Client
+from provision.registry.image_signature import (
+    ANNOTATION,
+    LONGEST_PAYLOAD,
+    PAYLOAD,
+    Facts,
+    PublicKey,
+    Signer,
+    UntrustedError,
+    Verified,
+    differences,
+    payload_of,
+    verify_payload,
+)
+from provision.registry.manifests import OCI_CONFIG, OCI_MANIFEST, Index, Manifest, parse_manifest
+from provision.registry.transport import content_digest
+
+_MOST_SIGNATURES = 64
+_DO_NOT_USE = (
+    "Don't use it. Have it signed by those who build your artifacts ('provision sign'), or build it"
+    " here: provision build."
+)
+
+
+def verify(
+    client: Client,
+    digest: str,
+    keys: Sequence[PublicKey],
+    wanted: Mapping[str, str],
+    *,
+    oldest: int = 0,
+) -> Verified:
+    """Return the newest good signature of an image.
+
+    Args:
+        client: The repository of image and signatures.
+        digest: Of the image's manifest.
+        keys: Those that are trusted.
+        wanted: What the signature has to say, by names of ``Facts``.
+        oldest: The least serial that counts.
+
+    Raises:
+        UntrustedError: There is none; says of each signature what is wrong with it.
+    """
+    name = f"{client.reference.registry}/{client.reference.repository}@{digest}"
+    complaints: list[str] = []
+    good: list[Verified] = []
+    for payload, signature in _signatures(client, digest, name, complaints):
+        try:
+            verified = verify_payload(payload, signature, digest=digest, keys=keys)
+        except UntrustedError as error:
+            complaints.append(error.message)
+            continue
+        wrong = _wrong(verified, wanted, oldest)
+        complaints += wrong
+        if not wrong:
+            good.append(verified)
+    if not good:
+        raise UntrustedError(
+            f"'{name}' is refused: no signature of it counts here.",
+            resolution=_DO_NOT_USE,
+            details="\n".join(dict.fromkeys(complaints)) or "it has no signature",
+        )
+    return max(good, key=lambda one: one.facts.serial if one.facts else 0)
+
+
+def _wrong(verified: Verified, wanted: Mapping[str, str], oldest: int) -> list[str]:
+    facts = verified.facts
+    if facts is None:
+        text = "does not say which driver, version, flavour, distro, kernel, architecture, Pin and"
+        return [f"the signature by {verified.key} {text} serial it is for"]
+    wrong = list(differences(facts, wanted))
+    if facts.serial < oldest:
+        wrong.append(
+            f"the signature by {verified.key} is of {facts.serial} (Unix seconds), and not_before"
+            f" asks for {oldest} or later"
+        )
+    return wrong
+
+
+def _signatures(
+    client: Client, digest: str, name: str, complaints: list[str]
+) -> list[tuple[bytes, str]]:
+    """Return the payloads of an image's signatures, each with its signature in base64."""
+    try:
+        content = client.manifest(signature_tag(digest))
+    except NotFoundError:
+        complaints.append("it has no signature")
+        return []
+    manifest = parse_manifest(content.data, f"the signatures of {name}")
+    if isinstance(manifest, Index) or len(manifest.layers) > _MOST_SIGNATURES:
+        complaints.append(f"there are no signatures, or more than {_MOST_SIGNATURES}")
+        return []
+    return [
+        (client.blob(layer, LONGEST_PAYLOAD), layer.annotations[ANNOTATION])
+        for layer in manifest.layers
+        if layer.media_type == PAYLOAD and ANNOTATION in layer.annotations
+    ]
+
+
+def signature_tag(digest: str) -> str:
+    """Return the tag that an image's signatures lie under."""
+    return f"{digest.replace(':', '-')}.sig"
+
+
+def sign(client: Client, digest: str, facts: Facts, signer: Signer) -> str:
+    """Sign an image, beside the signatures that it has.
+
+    Args:
+        client: The image's repository.
+        digest: Of its manifest.
+        facts: What is said of it.
+        signer: Signs.
+
+    Returns:
+        The name of its signatures.
+
+    Raises:
+        ProvisionError: The registry refuses, or what lies where signatures lie is none.
+    """
+    name = f"{client.reference.registry}/{client.reference.repository}"
+    payload = payload_of(digest, facts, name)
+    tag = signature_tag(digest)
+    layers: list[dict[str, Any]] = []
+    try:
+        before = parse_manifest(client.manifest(tag).data, f"{name}:{tag}")
+    except NotFoundError:
+        pass
+    else:
+        if isinstance(before, Manifest):
+            layers = [layer.model_dump(mode="json", by_alias=True) for layer in before.layers]
+    if len(layers) >= _MOST_SIGNATURES:
+        raise ProvisionError(
+            f"'{name}@{digest}' has {len(layers)} signatures; with one more, hosts would read none"
+            " of them.",
+            resolution=f"Remove the tag '{tag}' from the registry, and sign again with each key"
+            " that is in use.",
+        )
+    stored = client.put_blob(payload)
+    annotations = {ANNOTATION: base64.b64encode(signer(payload)).decode()}
+    layers.append(
+        {
+            "mediaType": PAYLOAD,
+            "digest": stored.digest,
+            "size": stored.size,
+            "annotations": annotations,
+        }
+    )
+    for layer in layers:
+        layer.pop("platform", None)
+        layer.pop("urls", None)
+    config = json.dumps(_signature_config([str(layer["digest"]) for layer in layers])).encode()
+    client.put_blob(config)
+    manifest = {
+        "schemaVersion": 2,
+        "mediaType": OCI_MANIFEST,
+        "config": {
+            "mediaType": OCI_CONFIG,
+            "digest": content_digest(config),
+            "size": len(config),
+        },
+        "layers": layers,
+    }
+    client.put_manifest(tag, json.dumps(manifest).encode(), OCI_MANIFEST)
+    return f"{name}:{tag}"
+
+
+def _signature_config(payloads: Sequence[str]) -> dict[str, Any]:
+    return {
+        "architecture": "",
+        "os": "",
+        "created": "0001-01-01T00:00:00Z",
+        "config": {},
+        "rootfs": {"type": "layers", "diff_ids": list(payloads)},
+        "history": [{"created": "0001-01-01T00:00:00Z"} for _ in payloads],
+    }

@@ -1,0 +1,29 @@
+"""Which versions a vendor offers, what it promises of their branches, and its checksums."""
+
+from __future__ import annotations
+
+from provision.sources.upstream.branches import (
+    Branch,
+    Branches,
+    how_to_switch,
+    known_branches,
+    today,
+)
+from provision.sources.upstream.formats import Release, newest_first
+from provision.sources.upstream.queries import MAX_AGE, Reading, ask, kept
+from provision.sources.upstream.vendor_sums import published_sum
+
+__all__ = [
+    "MAX_AGE",
+    "Branch",
+    "Branches",
+    "Reading",
+    "Release",
+    "ask",
+    "how_to_switch",
+    "kept",
+    "known_branches",
+    "newest_first",
+    "published_sum",
+    "today",
+]

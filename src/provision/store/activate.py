@@ -1,0 +1,192 @@
+"""Puts a store entry to use, and writes the configuration that is made from its manifest.
+
+Every step is repeatable and the whole is decided anew by each run, so a run that was killed
+anywhere is finished by the next.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path, PurePosixPath
+
+from provision.files import switch_symlink
+from provision.manifest import FileKind, Manifest
+from provision.run import run
+from provision.store.layout import Layout
+from provision.store.managed_files import Change, Ledger, refuse_strangers
+
+# The vendor config's lists, and the kind of file that each holds.
+_LISTS: dict[str, FileKind] = {
+    "binaries": "binary",
+    "libraries": "library",
+    "miscellaneous": "miscellaneous",
+}
+# Of all architectures that a Pin may name.
+_NATIVE_CLASS = 64
+_STRANGERS = (
+    "Move your file to another name, or run the command with --replace, which keeps a copy of it in"
+    " the driver's part of the store (saved/)."
+)
+
+
+def vendor_config(layout: Layout, manifest: Manifest) -> str:
+    """Return the text of the vendor config: what a container gets, from what was really built."""
+    container = manifest.container
+    document = {
+        "version": manifest.pin.driver.version,
+        "log_level": container.log_level,
+        "activation_flag": container.activation_flag,
+        "driver_feature": list(container.driver_feature),
+        "root": str(layout.driver_root),
+        **({"interfaces": list(container.interfaces)} if container.interfaces else {}),
+        **({"units": container.units} if container.units else {}),
+        "inventory": {name: _feature(manifest, name) for name in container.features},
+        "sonames": _sonames(manifest),
+    }
+    return json.dumps(document, indent=2) + "\n"
+
+
+def loader_config(layout: Layout, manifest: Manifest) -> str | None:
+    """Return the text of the host's ld.so.conf.d file; None for a driver without libraries.
+
+    Source: ldconfig(8): one folder a line; ``#`` begins a comment.
+    """
+    folders = sorted(
+        {PurePosixPath(file.path).parent for file in manifest.files if file.kind == "library"}
+    )
+    if not folders:
+        return None
+    lines = [str(layout.driver_root / folder.relative_to("/")) for folder in folders]
+    return "\n".join([f"# Libraries of {layout.driver}, written by provision.", *lines, ""])
+
+
+def modprobe_config(layout: Layout, manifest: Manifest) -> str | None:
+    """Return the text of the host's modprobe.d file; None where nothing is in the driver's way.
+
+    Source: modprobe.d(5); a blacklisted module is not loaded for a device, only by its name.
+    """
+    conflicts = manifest.host.conflicts
+    if not conflicts:
+        return None
+    head = f"# They hold the hardware of {layout.driver}. Written by provision."
+    return "\n".join([head, *(f"blacklist {name}" for name in conflicts), ""])
+
+
+def _sonames(manifest: Manifest) -> dict[str, str]:
+    """Return the sonames of the architecture's own libraries, which a start needn't read then."""
+    named = [file for file in manifest.files if file.features and file.elf_class == _NATIVE_CLASS]
+    return {file.path: file.soname for file in named if file.soname is not None}
+
+
+def _feature(manifest: Manifest, name: str) -> dict[str, list[str]]:
+    feature = manifest.container.features[name]
+    lists = {
+        key: sorted(
+            file.path for file in manifest.files if file.kind == kind and name in file.features
+        )
+        for key, kind in _LISTS.items()
+    }
+    return {"devices": list(feature.devices), "directories": list(feature.directories), **lists}
+
+
+def plan(layout: Layout, manifest: Manifest, *, replace: bool = False) -> list[Change]:
+    """Return what must change so that an entry is the one in use; nothing if it is already.
+
+    Args:
+        layout: The driver's places.
+        manifest: The entry's.
+        replace: Replace files that somebody else wrote, keeping a copy.
+
+    Raises:
+        ProvisionError: Somebody else wrote or changed a file that has to be replaced.
+    """
+    ledger = _ledger(layout)
+    record = ledger.load()
+    short = manifest.pin.short_digest
+    changes: list[Change] = []
+    if not layout.entry(short).is_dir():
+        changes.append(Change("unpack", layout.entry(short)))
+    wanted = {
+        layout.vendor_config: vendor_config(layout, manifest),
+        layout.loader_config: loader_config(layout, manifest),
+        layout.modprobe_config: modprobe_config(layout, manifest),
+    }
+    files = [c for path, text in wanted.items() for c in ledger.file_changes(record, path, text)]
+    if not replace:
+        refuse_strangers(files, _STRANGERS)
+    changes += [change for change in files if change.kind == "save"]
+    changes += _link_changes(layout, short)
+    changes += [change for change in files if change.kind != "save"]
+    has_libraries = wanted[layout.loader_config] is not None
+    is_stale = (has_libraries or record.library_cache) and record.library_cache != short
+    if is_stale and _is_running_host(layout):
+        changes.append(Change("ldconfig", Path("/etc/ld.so.cache"), short))
+    return changes
+
+
+def plan_removal(layout: Layout) -> list[Change]:
+    """Return what must change so that no entry is in use: the files that we wrote go, and links.
+
+    What somebody else changed meanwhile stays: it is theirs.
+    """
+    ledger = _ledger(layout)
+    record = ledger.load()
+    changes: list[Change] = []
+    for path in (layout.vendor_config, layout.loader_config, layout.modprobe_config):
+        found = ledger.file_changes(record, path, None)
+        changes += found if all(change.kind == "remove" for change in found) else []
+    links = [link for link in (layout.current, layout.previous) if link.is_symlink()]
+    changes += [Change("remove", link) for link in links]
+    if record.library_cache is not None and _is_running_host(layout):
+        changes.append(Change("ldconfig", Path("/etc/ld.so.cache"), ""))
+    return changes
+
+
+def apply(
+    layout: Layout, changes: Iterable[Change], *, on_change: Callable[[Change], None]
+) -> None:
+    """Make changes in their order; the caller holds the driver's lock and has unpacked the entry.
+
+    Args:
+        layout: The driver's places.
+        changes: From ``plan``.
+        on_change: Called before each.
+
+    Raises:
+        OSError: A file can't be written.
+        ProvisionError: ldconfig failed.
+    """
+    ledger = _ledger(layout)
+    for change in changes:
+        if change.kind == "unpack":
+            continue
+        on_change(change)
+        match change.kind:
+            case "switch":
+                switch_symlink(change.path, change.value)
+            case "ldconfig":
+                run(["ldconfig"], why="let the host's programs find the driver's libraries")
+                record = ledger.load()
+                ledger.store(record.model_copy(update={"library_cache": change.value or None}))
+            case _:
+                ledger.make(change)
+
+
+def _is_running_host(layout: Layout) -> bool:
+    """Whether this is the root of the machine that runs this: the only one ldconfig is for."""
+    return layout.root.resolve() == Path("/")
+
+
+def _link_changes(layout: Layout, short: str) -> list[Change]:
+    before = str(layout.current.readlink()) if layout.current.is_symlink() else None
+    if before == short:
+        return []
+    changes = [Change("switch", layout.current, short)]
+    if before is not None and layout.entry(before).is_dir():
+        changes.insert(0, Change("switch", layout.previous, before))
+    return changes
+
+
+def _ledger(layout: Layout) -> Ledger:
+    return Ledger(layout.root, layout.record, layout.saved)

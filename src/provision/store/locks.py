@@ -1,0 +1,159 @@
+"""The locks of a host, and the order in which they are taken.
+
+``building``: held by who makes artifacts (``apply``, ``prepare``) and by ``gc --images``, for up to
+hours. It guards effort only: two agents don't build the same twice.
+
+``switching``, one a host: held by who changes which artifact is in use or what the kernel has
+loaded, who removes artifacts and who publishes the status; for seconds.
+
+``changing``, one a driver: held by who reads its part of the store in order to write it (entries,
+links, state, managed files); for moments.
+
+They are taken in this order and never the other way round, and of two drivers' never both. A build
+holds neither of the last two, so nothing that switches waits for it. Looking (``status``,
+``plan``) takes none. Why: docs/decisions/24.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from provision.errors import InUseError
+from provision.files import LONGEST_WAIT_S, in_root, lock
+from provision.progress import Note, Progress, silent
+from provision.store.layout import STORE, Layout
+
+# Builds take up to hours; what else is done under a lock takes seconds, on a slow disk minutes.
+BUILD_SECONDS = LONGEST_WAIT_S
+SWITCH_SECONDS = 600.0
+# A wait that is shorter is worth no words.
+_PATIENCE_SECONDS = 1.0
+_BUILDING, _SWITCHING, _CHANGING = range(3)
+_BUILD_LOCK = Path("run/provision/building.lock")
+
+
+class _Held(threading.local):
+    """The locks that a thread holds: their ranks, and how often it took them, by path."""
+
+    def __init__(self) -> None:
+        self.ranks: dict[Path, int] = {}
+        self.depths: dict[Path, int] = {}
+
+
+_held = _Held()
+
+
+class _Waiting:
+    """How a lock is waited for.
+
+    Args:
+        progress: Told about a wait that is worth it.
+        text: What it is told.
+        limit: Seconds to wait at most.
+        on_wait: Called before any wait, however short.
+    """
+
+    def __init__(
+        self,
+        progress: Progress,
+        text: str,
+        limit: float,
+        on_wait: Callable[[], None] | None = None,
+    ) -> None:
+        self.progress, self.text, self.limit, self.on_wait = progress, text, limit, on_wait
+
+    def enter(self, stack: ExitStack, path: Path) -> None:
+        """Take a lock until a stack is unwound.
+
+        Raises:
+            InUseError: Another process held it for longer than the limit.
+        """
+        patience = min(_PATIENCE_SECONDS, self.limit / 2)
+        try:
+            stack.enter_context(lock(path, on_wait=self.on_wait, limit=patience))
+        except InUseError:
+            self.progress(Note(self.text))
+        else:
+            return
+        stack.enter_context(lock(path, limit=self.limit - patience))
+
+
+@contextmanager
+def building(root: Path, progress: Progress = silent) -> Iterator[bool]:
+    """Keep other agents of a host from building; yields whether one of them had to be waited for.
+
+    What was observed before a wait is past: look at the host again.
+
+    Raises:
+        InUseError: Another one builds for longer than a build may take.
+        OSError: The lock can't be made.
+    """
+    waited: list[bool] = []
+    text = "Another provision is building on this host; waiting for it"
+    waiting = _Waiting(progress, text, BUILD_SECONDS, on_wait=lambda: waited.append(True))
+    with _taken(in_root(root, _BUILD_LOCK), _BUILDING, waiting):
+        yield bool(waited)
+
+
+@contextmanager
+def switching(
+    root: Path, progress: Progress = silent, *, limit: float = SWITCH_SECONDS
+) -> Iterator[None]:
+    """Hold a host's lock: no other process switches artifacts, loads modules or removes any.
+
+    Raises:
+        InUseError: Another process holds it for longer than ``limit`` seconds.
+        OSError: The store can't be written.
+    """
+    text = "Another provision is at work on this host; waiting for it"
+    with _taken(in_root(root, STORE / ".lock"), _SWITCHING, _Waiting(progress, text, limit)):
+        yield
+
+
+@contextmanager
+def changing(
+    layout: Layout, progress: Progress = silent, *, limit: float = SWITCH_SECONDS
+) -> Iterator[None]:
+    """Hold a driver's lock: no other process changes its part of the store.
+
+    Raises:
+        InUseError: Another process holds it for longer than ``limit`` seconds.
+        OSError: The store can't be written.
+    """
+    text = f"Another process is installing {layout.driver}; waiting for it"
+    with _taken(layout.lock, _CHANGING, _Waiting(progress, text, limit)):
+        yield
+
+
+@contextmanager
+def _taken(path: Path, rank: int, waiting: _Waiting) -> Iterator[None]:
+    """Take a lock, or go on with it where this thread holds it already."""
+    path = path.parent.resolve() / path.name
+    if path in _held.depths:
+        _held.depths[path] += 1
+        try:
+            yield
+        finally:
+            _held.depths[path] -= 1
+        return
+    _check_order(path, rank)
+    with ExitStack() as stack:
+        waiting.enter(stack, path)
+        _held.ranks[path], _held.depths[path] = rank, 1
+        try:
+            yield
+        finally:
+            del _held.ranks[path], _held.depths[path]
+
+
+def _check_order(path: Path, rank: int) -> None:
+    """Refuse what could make two processes wait for each other.
+
+    Raises:
+        RuntimeError: A lock of a later rank, or another driver's, is held: a defect.
+    """
+    if any(held >= rank for held in _held.ranks.values()):
+        raise RuntimeError(f"'{path}' is locked out of order: {sorted(_held.ranks)} are held")

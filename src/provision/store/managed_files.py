@@ -1,0 +1,177 @@
+"""Knows the files that provision wrote outside of its store from those that somebody else did.
+
+Why a file of somebody else is not replaced: docs/decisions/22.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from provision.documents import Frozen, load_json
+from provision.errors import ProvisionError
+from provision.files import in_root, sync_directory, write_atomic
+from provision.pin import Sha256
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One thing to do.
+
+    Attributes:
+        kind: ``unpack`` an artifact, ``save`` a copy of somebody's file, ``write`` or ``remove`` a
+            file, ``switch`` a link, or refresh the host's library cache (``ldconfig``).
+        path: To what.
+        value: The file's text, or the link's target.
+        mode: Permission bits of a file that is written.
+    """
+
+    kind: Literal["unpack", "save", "write", "remove", "switch", "ldconfig"]
+    path: Path
+    value: str = ""
+    mode: int = 0o644
+
+    def __str__(self) -> str:
+        match self.kind:
+            case "switch":
+                return f"switch {self.path} to {self.value}"
+            case "save":
+                return f"save a copy of {self.path} as {self.value}"
+            case "ldconfig":
+                return "refresh the library cache (ldconfig)"
+            case _:
+                return f"{self.kind} {self.path}"
+
+
+class Record(Frozen):
+    """What provision wrote outside of the store, so that it knows its own files again.
+
+    Attributes:
+        files: Checksums of what a file may hold, by its path on the host: what was written, and
+            while that happens also what was there before.
+        library_cache: The entry that the host's library cache was refreshed for.
+    """
+
+    files: dict[str, tuple[Sha256, ...]] = Field(default_factory=dict)
+    library_cache: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """A record on disk, and what it is about.
+
+    Attributes:
+        root: Root of the host.
+        path: The record.
+        saved: Folder for copies of other people's files.
+    """
+
+    root: Path
+    path: Path
+    saved: Path
+
+    def load(self) -> Record:
+        """Read the record; an empty one where there is none."""
+        return load_json(self.path, Record) if self.path.exists() else Record()
+
+    def store(self, record: Record) -> None:
+        """Write the record."""
+        write_atomic(self.path, record.model_dump_json(indent=2) + "\n")
+
+    def file_changes(
+        self, record: Record, path: Path, text: str | None, *, mode: int = 0o644
+    ) -> list[Change]:
+        """Return how a file becomes what it shall be.
+
+        Args:
+            record: From ``load``.
+            path: The file.
+            text: What it shall hold; None: it shall not exist.
+            mode: Its permission bits.
+        """
+        there = self._content(path)
+        is_same = there == (None if text is None else text.encode())
+        place = self.place(path)
+        if is_same and not place.is_symlink() and (text is None or _mode(place) == mode):
+            return []
+        change = Change("remove", path) if text is None else Change("write", path, text, mode)
+        if there is None:
+            return [change]
+        digest = hashlib.sha256(there).hexdigest()
+        if is_same or digest in record.files.get(self._name(path), ()):
+            return [change]
+        return [Change("save", path, str(self.saved / f"{path.name}.{digest[:12]}")), change]
+
+    def place(self, path: Path) -> Path:
+        """Return where a file lies, whatever links its folders are; it may be a link itself."""
+        return in_root(self.root, self._name(path), follow=False)
+
+    def make(self, change: Change) -> None:
+        """Save, write or remove a file.
+
+        Raises:
+            OSError: It can't be written.
+        """
+        match change.kind:
+            case "save":
+                content = self._content(change.path) or b""
+                write_atomic(Path(change.value), content, mode=0o600)
+            case "write":
+                self.write(change.path, change.value, mode=change.mode)
+            case "remove":
+                place = self.place(change.path)
+                place.unlink()
+                sync_directory(place.parent)
+
+    def write(self, path: Path, text: str, *, mode: int = 0o644) -> None:
+        """Write a file, noting beforehand what it may hold if this ends in the middle."""
+        name = self._name(path)
+        record = self.load()
+        content = self._content(path)
+        there = [] if content is None else [hashlib.sha256(content).hexdigest()]
+        new = hashlib.sha256(text.encode()).hexdigest()
+        known = tuple(digest for digest in record.files.get(name, ()) if digest in there)
+        files = {**record.files, name: (*known, new)}
+        self.store(record.model_copy(update={"files": files}))
+        write_atomic(self.place(path), text, mode=mode)
+
+    def _content(self, path: Path) -> bytes | None:
+        """Return what a file holds, through links below the root; None: there is no such file.
+
+        A link that leads nowhere is a foreign file too, such as one that masks a unit.
+        """
+        real = in_root(self.root, self._name(path))
+        if real.exists():
+            return real.read_bytes()
+        return b"" if self.place(path).is_symlink() else None
+
+    def _name(self, path: Path) -> str:
+        return f"/{path.relative_to(self.root)}"
+
+
+def refuse_strangers(changes: Iterable[Change], resolution: str) -> None:
+    """Do nothing if no file of somebody else would have to be replaced.
+
+    Args:
+        changes: What is to be done.
+        resolution: What to do next, if one would.
+
+    Raises:
+        ProvisionError: One would; names all of them.
+    """
+    strangers = [str(change.path) for change in changes if change.kind == "save"]
+    if strangers:
+        raise ProvisionError(
+            "A file that has to be written was written or changed by somebody else.",
+            resolution=resolution,
+            details="\n".join(strangers),
+        )
+
+
+def _mode(path: Path) -> int:
+    return path.stat().st_mode & 0o7777

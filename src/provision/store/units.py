@@ -1,0 +1,260 @@
+"""The systemd units that run the agent, udev's rule, kernel packages' hooks, Flatcar's gate.
+
+They lie in /etc, where a host's own units belong, and are enabled by the links that
+``systemctl enable`` would make, so that an image's root is prepared in the same way as a host.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from provision.errors import UsageError
+from provision.files import glob_in_root, in_root, switch_symlink
+from provision.run import find_program, run
+from provision.store.layout import STORE
+from provision.store.managed_files import Change, Ledger, Record, refuse_strangers
+
+UNITS = PurePosixPath("etc/systemd/system")
+KERNEL_HOOKS = PurePosixPath("etc/kernel")
+UDEV_RULES = PurePosixPath("etc/udev/rules.d")
+# What runs when kernels come and go, by who runs it; both pass the kernel's release.
+# Sources: https://kernel-team.pages.debian.net/kernel-handbook/ch-update-hooks.html and
+# https://www.freedesktop.org/software/systemd/man/latest/kernel-install.html
+_DEBIAN = ("header_postinst.d", "postinst.d", "postrm.d")
+DEBIAN_HOOKS = tuple(KERNEL_HOOKS / folder / "provision" for folder in _DEBIAN)
+KERNEL_INSTALL_HOOKS = (KERNEL_HOOKS / "install.d/95-provision.install",)
+_RPM_DATABASES = ("var/lib/rpm", "usr/lib/sysimage/rpm")
+# Where flatcar-postinst looks, as /usr/share/oem/bin: on its OEM partition, which can be written.
+# Source: https://www.flatcar.org/docs/latest/setup/releases/update-strategies/
+_OEM_PROGRAMS = PurePosixPath("oem/bin")
+# What runs at once, without waiting for a boot.
+_WATCHERS = ("provision-kernel.path", "provision-apply.timer", "provision-cdi.path")
+_CDI = "provision-cdi."
+_UNIT_SUFFIXES = (".service.j2", ".path.j2", ".timer.j2")
+# systemd.service(5), COMMAND LINES: blanks, quotes, '%' and '$' mean something there.
+_PROGRAM = re.compile(r"/[A-Za-z0-9._+/-]+")
+_WANTED_BY = re.compile(r"^WantedBy=(\S+)$", re.MULTILINE)
+_STRANGERS = (
+    "Put your changes into a drop-in (systemctl edit UNIT), or run the command with --replace,"
+    " which keeps a copy in /var/lib/provision/.units."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class UnitFile:
+    """A unit or a hook: its path on the host, its text, and its permission bits."""
+
+    path: PurePosixPath
+    text: str
+    mode: int
+
+
+def unit_files(
+    templates: Path,
+    *,
+    program: str,
+    documentation: str,
+    hooks: Collection[PurePosixPath] = (),
+    with_gate: bool = False,
+    with_cdi: bool = True,
+) -> list[UnitFile]:
+    """Render all units, udev's rule, the kernel hooks, and what holds updates of Flatcar.
+
+    Args:
+        templates: The folder of templates.
+        program: Absolute path of ``provision`` on the host.
+        documentation: Address for ``Documentation=``.
+        hooks: What the host's kernel packages run, from ``kernel_hooks``.
+        with_gate: Whether an update is held that drivers don't build for.
+        with_cdi: Whether CDI specifications are written at boot and when drivers change.
+
+    Raises:
+        UsageError: The path can't stand in a unit.
+    """
+    if not _PROGRAM.fullmatch(program):
+        raise UsageError(
+            f"'{program}' can't be run by a unit.",
+            resolution="Give an absolute path without blanks and special characters (--program).",
+        )
+    environment = Environment(
+        loader=FileSystemLoader(templates),
+        undefined=StrictUndefined,
+        keep_trailing_newline=True,
+        # What is rendered are units and scripts, not web pages.
+        autoescape=False,  # noqa: S701
+    )
+    values = {"program": program, "documentation": documentation}
+
+    def rendered(template: Path, folder: PurePosixPath, mode: int) -> UnitFile:
+        name = template.relative_to(templates).as_posix()
+        text = environment.get_template(name).render(values)
+        return UnitFile(folder / template.stem, text, mode)
+
+    units = [
+        p for p in sorted((templates / "systemd").iterdir()) if p.name.endswith(_UNIT_SUFFIXES)
+    ]
+    units = [p for p in units if with_cdi or not p.name.startswith(_CDI)]
+    files = [rendered(path, UNITS, 0o644) for path in units]
+    # udev sees by itself that a rule came or went: systemd-udevd.service(8).
+    rules = sorted((templates / "udev").glob("*.rules.j2"))
+    files += [rendered(path, UDEV_RULES, 0o644) for path in rules]
+    for hook in sorted(hooks):
+        template = templates / "kernel" / hook.parent.name / f"{hook.name}.j2"
+        files.append(rendered(template, hook.parent, 0o755))
+    if with_gate:
+        files.append(rendered(templates / "flatcar/oem-postinst.j2", _OEM_PROGRAMS, 0o755))
+    return files
+
+
+def enabling_links(files: Iterable[UnitFile]) -> dict[PurePosixPath, str]:
+    """Return the links that enable units, as their ``[Install]`` sections ask for them."""
+    return {
+        UNITS / f"{target}.wants" / file.path.name: f"/{file.path}"
+        for file in files
+        if file.path.parent == UNITS
+        for target in _WANTED_BY.findall(file.text)
+    }
+
+
+def kernel_hooks(root: Path) -> tuple[PurePosixPath, ...]:
+    """Return the hooks that a host's kernel packages run: none on hosts of images.
+
+    The packages of Debian and its kin run those of /etc/kernel; those of the RPM families call
+    kernel-install, which runs its plugins. Where an RPM distro's packages do not call it, the
+    plugin is never run, and the folder of the kernel is what is noticed.
+    """
+    if in_root(root, "var/lib/dpkg").is_dir():
+        return DEBIAN_HOOKS
+    has_rpm = any(in_root(root, name).is_dir() for name in _RPM_DATABASES)
+    is_image = in_root(root, "run/ostree-booted").exists()
+    if has_rpm and not is_image and in_root(root, "usr/bin/kernel-install").is_file():
+        return KERNEL_INSTALL_HOOKS
+    return ()
+
+
+def plan_units(root: Path, files: Iterable[UnitFile], *, replace: bool = False) -> list[Change]:
+    """Return what must change so that a host has exactly these units, enabled; maybe nothing.
+
+    Args:
+        root: Root of the host.
+        files: What it shall have; none: everything of ours goes.
+        replace: Replace files that somebody else wrote, keeping a copy.
+
+    Raises:
+        ProvisionError: Somebody else wrote or changed a file that has to be replaced or removed.
+    """
+    ledger = _ledger(root)
+    record = ledger.load()
+    wanted = {root / file.path: file for file in files}
+    ours = [root / name.lstrip("/") for name in record.files]
+    changes: list[Change] = []
+    for path in dict.fromkeys([*wanted, *ours]):
+        file = wanted.get(path)
+        text, mode = (file.text, file.mode) if file else (None, 0)
+        changes += ledger.file_changes(record, path, text, mode=mode)
+    if not replace:
+        refuse_strangers(changes, _STRANGERS)
+    links = {root / path: target for path, target in enabling_links(wanted.values()).items()}
+    gone = _own_links(root, record) - set(links)
+    changes += [Change("remove", path) for path in sorted(gone)]
+    changes += [
+        Change("switch", path, target)
+        for path, target in links.items()
+        if not (place := ledger.place(path)).is_symlink() or str(place.readlink()) != target
+    ]
+    return changes
+
+
+def apply_units(root: Path, changes: list[Change], *, on_change: Callable[[Change], None]) -> None:
+    """Make changes, and tell a running systemd.
+
+    Args:
+        root: Root of the host.
+        changes: From ``plan_units``; with none, nothing is done.
+        on_change: Called before each.
+
+    Raises:
+        OSError: A file can't be written.
+        ProvisionError: systemd refused.
+    """
+    if not changes:
+        return
+    ledger = _ledger(root)
+    is_running = root.resolve() == Path("/") and Path("/run/systemd/system").is_dir()
+    removed = [change.path.name for change in changes if change.kind == "remove"]
+    if is_running and (stopping := [name for name in _WATCHERS if name in removed]):
+        _systemctl("stop", *stopping)
+    for change in changes:
+        on_change(change)
+        if change.kind == "switch":
+            switch_symlink(ledger.place(change.path), change.value)
+        else:
+            ledger.make(change)
+    _forget_removed(ledger)
+    if is_running:
+        _systemctl("daemon-reload")
+        if starting := [name for name in _WATCHERS if (root / UNITS / name).exists()]:
+            _systemctl("start", *starting)
+
+
+def own_program(root: Path, started_as: str) -> str:
+    """Return the path by which a host's units run ``provision``.
+
+    Args:
+        root: Root of the host; another than the running one has its own, where DESIGN puts it.
+        started_as: How this process was started.
+
+    Raises:
+        UsageError: It was not started as a program, and there is none on PATH.
+    """
+    if root.resolve() != Path("/"):
+        return "/opt/provision/bin/provision"
+    found = find_program(started_as) or find_program("provision")
+    if found is None:
+        raise UsageError(
+            "Where the program 'provision' is can't be told.",
+            resolution="Name its path: provision units --program PATH.",
+        )
+    return str(Path(found).absolute())
+
+
+def _own_links(root: Path, record: Record) -> set[Path]:
+    """Return the links that enable a unit which we wrote."""
+    names = set(record.files)
+    found = {
+        root / path: in_root(root, path, follow=False)
+        for path in glob_in_root(root, f"{UNITS}/*.wants/*")
+    }
+    return {
+        path
+        for path, place in found.items()
+        if place.is_symlink() and str(place.readlink()) in names
+    }
+
+
+def _forget_removed(ledger: Ledger) -> None:
+    record = ledger.load()
+    left = {name: sums for name, sums in record.files.items() if _exists(ledger.root, name)}
+    if left:
+        ledger.store(record.model_copy(update={"files": left}))
+    else:
+        ledger.path.unlink(missing_ok=True)
+
+
+def _exists(root: Path, name: str) -> bool:
+    return in_root(root, name).exists()
+
+
+def _ledger(root: Path) -> Ledger:
+    # Below a name that no driver can have.
+    folder = in_root(root, STORE / ".units")
+    return Ledger(root, folder / "written.json", folder)
+
+
+def _systemctl(*words: str) -> None:
+    run(["systemctl", *words], why="let systemd know of provision's units")

@@ -1,0 +1,258 @@
+"""Which artifacts can go."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from threading import Event, Thread
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provision.agent import build_garbage
+from provision.agent.build_garbage import remove_images
+from provision.agent.garbage import Removed, Stock, collect, unneeded
+from provision.agent.model import Desired
+from provision.build.artifact_image import DIGEST_LABEL
+from provision.engine.docker_api import Image
+from provision.errors import NotFoundError, ProvisionError
+from provision.store.entries import link_kernel, linked_kernels
+from provision.store.layout import Layout
+from provision.store.locks import switching
+from provision.store.state import DriverState, KernelState, load_state, store_state
+from unit.engine.fake_engine import FakeEngine
+from unit.kmod.artifact import KERNEL, make_artifact, make_pin, write
+
+NEXT, GONE = "6.1.0-56-amd64", "6.1.0-9-amd64"
+KERNELS = (KERNEL, NEXT)
+
+
+def test_what_kernels_use_stays_and_what_gone_kernels_used_goes() -> None:
+    stock = Stock(
+        {"a": KERNEL, "b": NEXT, "c": GONE}, {KERNEL: "a", NEXT: "b", GONE: "c"}, current="a"
+    )
+    assert unneeded(stock, KERNELS, keep=1) == {"c": f"the kernel {GONE} is gone"}
+
+
+def test_some_older_ones_stay_to_go_back_to_what_was_used_last_first() -> None:
+    state = DriverState({KERNEL: KernelState(previous="old")})
+    entries = dict.fromkeys(["now", "newer", "new", "old"], KERNEL)
+    stock = Stock(entries, {KERNEL: "now"}, "now", state)
+    assert set(unneeded(stock, KERNELS, keep=0)) == {"newer", "new", "old"}
+    assert set(unneeded(stock, KERNELS, keep=1)) == {"newer", "new"}
+    assert set(unneeded(stock, KERNELS, keep=2)) == {"new"}
+    assert unneeded(stock, KERNELS, keep=9) == {}
+
+
+def test_a_kernel_without_a_link_keeps_its_newest() -> None:
+    """As 'provision install' leaves it: without the agent there are no links."""
+    entries = {"new": NEXT, "newer": KERNEL, "old": KERNEL}
+    stock = Stock(entries, {}, current="new")
+    assert set(unneeded(stock, KERNELS, keep=0)) == {"old"}
+
+
+def test_in_doubt_what_other_kernels_use_stays() -> None:
+    entries = {"a": KERNEL, "b": NEXT, "c": GONE, "d": None, "e": GONE}
+    stock = Stock(entries, {KERNEL: "a", GONE: "c"}, "a")
+    assert set(unneeded(stock, KERNELS, keep=0)) == {"c", "d", "e"}
+    assert set(unneeded(stock, KERNELS, keep=0, is_sure=False)) == {"d", "e"}
+
+
+def test_of_a_driver_that_is_out_of_use_nothing_stays() -> None:
+    assert set(unneeded(Stock({"a": KERNEL, "b": None}, {}), KERNELS, keep=5)) == {"a", "b"}
+
+
+_digests = st.sampled_from([f"{n:x}" * 12 for n in range(6)])
+_releases = st.sampled_from([KERNEL, NEXT, GONE])
+
+
+@given(
+    st.dictionaries(_digests, st.one_of(st.none(), _releases)),
+    st.dictionaries(_releases, _digests),
+    st.one_of(st.none(), _digests),
+    st.sets(_releases),
+    st.integers(0, 3),
+)
+def test_nothing_goes_that_a_bootable_kernel_uses(
+    entries: dict[str, str | None],
+    links: dict[str, str],
+    current: str | None,
+    bootable: set[str],
+    keep: int,
+) -> None:
+    gone = unneeded(Stock(entries, links, current), bootable, keep=keep)
+    used = {digest for release, digest in links.items() if release in bootable}
+    assert not gone.keys() & (used | {current})
+    assert gone.keys() <= entries.keys()
+    for release in bootable & links.keys():
+        others = [d for d, kernel in entries.items() if kernel == release and d not in used]
+        assert len([d for d in others if d not in gone]) >= min(keep, len(others))
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    """A store with an artifact for a kernel that is there, and one for a kernel that is gone."""
+    layout = Layout(tmp_path / "host", "demo")
+    write(layout.root / f"lib/modules/{KERNEL}/modules.dep", b"")
+    state = DriverState()
+    for release in (KERNEL, GONE):
+        pin = make_pin(kernel=release)
+        make_artifact(layout.entry(pin.short_digest), pin=pin)
+        link_kernel(layout, release, pin.short_digest)
+        state = state.updated(release, KernelState(inputs="i"))
+    store_state(layout, state)
+    layout.previous.symlink_to(make_pin(kernel=GONE).short_digest)
+    return layout
+
+
+def test_artifacts_links_and_memories_of_gone_kernels_go(layout: Layout) -> None:
+    gone = make_pin(kernel=GONE).short_digest
+    (planned,) = collect(layout.root, Desired(), dry_run=True)
+    assert (planned.digest, planned.size) == (gone, None)
+    assert layout.entry(gone).is_dir()
+    (removed,) = collect(layout.root, Desired())
+    assert (removed.driver, removed.digest, removed.kernel) == ("demo", gone, GONE)
+    assert (removed.size or 0) > 0
+    assert not layout.entry(gone).exists()
+    assert linked_kernels(layout) == {KERNEL: make_pin().short_digest}
+    assert list(load_state(layout).kernels) == [KERNEL]
+    assert not layout.previous.is_symlink()
+    assert collect(layout.root, Desired()) == []
+
+
+@pytest.mark.parametrize(
+    "there",
+    [
+        f"ostree/deploy/x/deploy/aa.0/usr/lib/modules/{GONE}/vmlinuz",
+        f"boot/vmlinuz-{GONE}",
+    ],
+)
+def test_what_a_kernel_uses_that_may_boot_again_stays(there: str, layout: Layout) -> None:
+    write(layout.root / "run/ostree-booted", b"")
+    write(layout.root / there, b"")
+    write(layout.root / "ostree/deploy/x/deploy/bb.0/usr/lib/modules/1.0/vmlinuz", b"")
+    assert collect(layout.root, Desired()) == []
+    assert set(linked_kernels(layout)) == {KERNEL, GONE}
+    assert set(load_state(layout).kernels) == {KERNEL, GONE}
+    assert layout.previous.is_symlink()
+
+
+def test_in_doubt_links_and_memories_stay_too(layout: Layout) -> None:
+    write(layout.root / "boot/flatcar/vmlinuz-a", b"no kernel")
+    notes: list[str] = []
+    assert collect(layout.root, Desired(), progress=lambda e: notes.append(str(e))) == []
+    assert set(linked_kernels(layout)) == {KERNEL, GONE}
+    assert any("may be more kernels" in note for note in notes)
+
+
+def test_a_kernel_that_is_being_unpacked_counts(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (layout.root / f"lib/modules/{GONE}").mkdir()
+    monkeypatch.setattr("provision.agent.garbage.is_calm", lambda _root: False)
+    assert collect(layout.root, Desired()) == []
+    monkeypatch.setattr("provision.agent.garbage.is_calm", lambda _root: True)
+    assert len(collect(layout.root, Desired())) == 1
+
+
+@pytest.mark.parametrize(
+    ("announced", "running", "outcome"),
+    [
+        (KERNEL, KERNEL, "stays"),
+        # Another reboot came first, into a kernel that is still older than the one to come.
+        ("6.1.0-1-amd64", "6.1.0-2-amd64", "stays"),
+        # The host has moved past it.
+        ("6.1.0-1-amd64", KERNEL, "goes"),
+        # An older kernel is prepared, to go back to it.
+        (NEXT, NEXT, "stays"),
+        (None, KERNEL, "goes"),
+    ],
+)
+def test_a_kernel_that_was_announced_is_waited_for(
+    announced: str | None,
+    running: str,
+    outcome: str,
+    layout: Layout,
+) -> None:
+    stays = outcome == "stays"
+    write(layout.root / "proc/sys/kernel/osrelease", f"{running}\n".encode())
+    state = load_state(layout)
+    store_state(layout, state.updated(GONE, KernelState(announced=announced)))
+    digest = make_pin(kernel=GONE).short_digest
+    assert (digest in [one.digest for one in collect(layout.root, Desired())]) != stays
+    assert (GONE in linked_kernels(layout)) == stays
+    # When it is there it counts by being there, and goes when it does.
+    if stays:
+        write(layout.root / f"lib/modules/{GONE}/modules.dep", b"")
+        assert digest not in [one.digest for one in collect(layout.root, Desired())]
+        (layout.root / f"lib/modules/{GONE}/modules.dep").unlink()
+        assert digest in [one.digest for one in collect(layout.root, Desired())]
+
+
+def test_of_a_driver_that_a_newer_provision_knows_nothing_goes(layout: Layout) -> None:
+    text = layout.state.read_text().replace('"schema": 1', '"schema": 2')
+    layout.state.write_text(text)
+    notes: list[str] = []
+    assert collect(layout.root, Desired(), progress=lambda e: notes.append(str(e))) == []
+    assert layout.state.read_text() == text
+    assert set(linked_kernels(layout)) == {KERNEL, GONE}
+    assert any("newer provision" in note for note in notes)
+
+
+def test_a_root_without_kernels_loses_nothing(layout: Layout) -> None:
+    (layout.root / f"lib/modules/{KERNEL}/modules.dep").unlink()
+    with pytest.raises(NotFoundError, match="no kernel"):
+        collect(layout.root, Desired())
+
+
+class _Engine(FakeEngine):
+    def images_with_label(self, label: str) -> list[Image]:
+        return [image for image in self.images.values() if label in image.labels]
+
+    def remove(self, image_id: str, *, with_parents: bool) -> None:
+        if image_id == "sha256:used":
+            raise ProvisionError("no", details="a container uses it")
+        super().remove(image_id, with_parents=with_parents)
+
+
+def test_images_go_whose_artifact_is_not_in_the_store(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = _Engine()
+    here, gone = make_pin(), make_pin(kernel=GONE)
+
+    def have(name: str, digest: str, *tags: str) -> None:
+        engine.images[name] = Image(f"sha256:{name}", tags, labels={DIGEST_LABEL: digest})
+
+    have("here", here.digest, here.image)
+    have("gone", gone.digest, gone.image)
+    have("named", "sha256:" + "1" * 64, "provision/x:1", "mine:1")
+    have("theirs", "sha256:" + "2" * 64, "registry.example/x:1")
+    have("used", "sha256:" + "3" * 64, "provision/used:1")
+    monkeypatch.setattr(build_garbage, "open_engine", lambda _settings: engine)
+    removed = [Removed("demo", gone.short_digest, GONE, "it is gone")]
+    planned = remove_images(layout.root, removed, dry_run=True)
+    assert planned == [gone.image, "provision/used:1"]
+    assert engine.calls == []
+    assert remove_images(layout.root, removed) == [gone.image]
+    assert engine.calls == ["remove sha256:gone with parents"]
+
+
+def test_it_decides_when_who_switches_is_done(tmp_path: Path) -> None:
+    """An artifact that is switched to meanwhile is in use by then."""
+    layout = Layout(tmp_path, "demo")
+    write(tmp_path / f"lib/modules/{KERNEL}/modules.dep", b"")
+    for digest in ("a" * 12, "b" * 12):
+        make_artifact(layout.entry(digest), pin=make_pin())
+    link_kernel(layout, KERNEL, "a" * 12)
+    waits = Event()
+    thread = Thread(
+        target=collect, args=(tmp_path, Desired(keep=0)), kwargs={"progress": lambda _: waits.set()}
+    )
+    with switching(tmp_path):
+        thread.start()
+        assert waits.wait(60)
+        link_kernel(layout, KERNEL, "b" * 12)
+    thread.join(60)
+    assert layout.entry("b" * 12).is_dir()
+    assert not layout.entry("a" * 12).exists()

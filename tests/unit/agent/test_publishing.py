@@ -1,0 +1,272 @@
+"""What others are told: status.json, metrics, the journal."""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provision.agent.model import Desired, DesiredDriver, Observed, ObservedDriver, Slot
+from provision.agent.outcome import Outcome
+from provision.agent.plan import Action, plan
+from provision.agent.publish import Priority, last_status, metrics_text, publish, tell
+from provision.agent.status import Status, Trouble, failed_status, status_of
+from provision.errors import ProvisionError
+from provision.host.kernels import Kernels
+from provision.store.state import Failure
+
+RUNNING, NEXT = "6.1.0-47-amd64", "6.1.0-56-amd64"
+WANTED = Desired((DesiredDriver("demo", "latest"),))
+WHOLE = Slot(
+    "i",
+    made_from="i",
+    digest="aaaaaaaaaaaa",
+    is_whole=True,
+    version="1.2",
+    prepared=1000,
+    seconds={"total": 12.5},
+)
+BROKEN = Failure("compile", 'it "fails"', "patch", "a\nb", "i", 900, attempts=2, final=True)
+SCHEMA = Path(__file__).parents[3] / "docs/reference/status.schema.json"
+
+
+def _status(following: Slot = WHOLE, **changes: Any) -> Status:  # noqa: ANN401 - any field
+    driver = ObservedDriver(
+        "demo",
+        {RUNNING: WHOLE, NEXT: following},
+        current="aaaaaaaaaaaa",
+        is_active=True,
+        loaded="yes",
+        serves=True,
+    )
+    kernels = Kernels(RUNNING, (NEXT,), (NEXT, RUNNING))
+    observed = Observed(kernels, is_live=True, drivers={"demo": replace(driver, **changes)})
+    return status_of(WANTED, observed, plan(WANTED, observed), time=2000)
+
+
+def _failed() -> Status:
+    return _status(replace(WHOLE, digest=None, is_whole=False, failure=BROKEN, holds_off=True))
+
+
+def test_a_host_is_as_its_worst_part() -> None:
+    ready = _status()
+    assert (ready.state, ready.is_ready, ready.exit_code) == ("ready", True, 0)
+    failed = _failed()
+    assert (failed.state, failed.is_ready, failed.exit_code) == ("next-kernel-not-ready", True, 1)
+    waiting = _status(replace(WHOLE, made_from="before"))
+    assert (waiting.state, waiting.exit_code) == ("pending", 0)
+    used = _status(loaded="other", users=("demo is used by x",), current="b")
+    assert (used.state, used.exit_code) == ("reboot-required", 4)
+    refused = _status(replace(WHOLE, load_failure=replace(BROKEN, reason="load")))
+    assert refused.state == "next-kernel-not-ready"
+    missing = _status(replace(WHOLE, digest=None, failure=replace(BROKEN, reason="missing")))
+    assert missing.exit_code == 3
+
+
+def test_a_failure_with_other_inputs_is_past() -> None:
+    old = replace(WHOLE, failure=replace(BROKEN, inputs="before"))
+    assert _status(old).state == "ready"
+
+
+def test_a_host_without_drivers_is_ready() -> None:
+    observed = Observed(Kernels(None), is_live=False, drivers={})
+    assert status_of(Desired(), observed, plan(Desired(), observed), time=1).state == "ready"
+
+
+def test_metrics_have_what_is_watched() -> None:
+    where = f'driver="demo",kernel="{RUNNING}",role="running"'
+    text = metrics_text(_status())
+    assert f"provision_driver_ready{{{where}}} 1\n" in text
+    assert f'provision_driver_info{{{where},version="1.2",digest="aaaaaaaaaaaa"}} 1\n' in text
+    assert f'provision_prepare_seconds{{{where},part="total"}} 12.5\n' in text
+    assert f"provision_last_success_timestamp_seconds{{{where}}} 1000\n" in text
+    assert "provision_observed_timestamp_seconds 2000\n" in text
+    assert "provision_failures" not in text
+    for line in text.splitlines():
+        assert line.startswith(("# HELP provision_", "# TYPE provision_", "provision_"))
+    failed = metrics_text(_failed())
+    assert f'kernel="{NEXT}",role="next",reason="compile"}} 2\n' in failed
+    assert f'provision_driver_ready{{driver="demo",kernel="{NEXT}",role="next"}} 0\n' in failed
+
+
+def test_big_numbers_are_written_in_full() -> None:
+    where = f'driver="demo",kernel="{NEXT}",role="next"'
+    text = metrics_text(_status(replace(WHOLE, prepared=1795192167)))
+    assert f"provision_last_success_timestamp_seconds{{{where}}} 1795192167\n" in text
+
+
+@pytest.fixture
+def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+    """A journal's socket; a short path, as sockets' must be."""
+    path = tmp_path / "run/systemd/journal/socket"
+    path.parent.mkdir(parents=True)
+    monkeypatch.chdir(path.parent)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as door:
+        door.bind("socket")
+        door.settimeout(5)
+        yield door
+
+
+def _fields(data: bytes) -> dict[str, str]:
+    fields = {}
+    while data:
+        name, _, rest = data.partition(b"\n")
+        if b"=" in name:
+            key, _, value = name.partition(b"=")
+            data = rest
+        else:
+            (size,) = struct.unpack("<Q", rest[:8])
+            key, value, data = name, rest[8 : 8 + size], rest[8 + size + 1 :]
+        fields[key.decode()] = value.decode()
+    return fields
+
+
+def test_the_journal_gets_fields(journal: socket.socket, tmp_path: Path) -> None:
+    fields = {"driver": "demo", "details": "line 1\nline 2 = 3", "nothing": None}
+    assert tell(tmp_path, "it failed", Priority.ERROR, fields)
+    assert _fields(journal.recv(1 << 16)) == {
+        "MESSAGE": "it failed",
+        "PRIORITY": "3",
+        "SYSLOG_IDENTIFIER": "provision",
+        "PROVISION_DRIVER": "demo",
+        "PROVISION_DETAILS": "line 1\nline 2 = 3",
+    }
+
+
+def test_a_journal_that_hangs_holds_up_nothing(
+    journal: socket.socket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del journal
+    monkeypatch.setattr("provision.agent.publish._LIMIT_S", 0.05)
+    # Until the buffer is full: it is never read.
+    assert not all(tell(tmp_path, "x" * 1000, Priority.INFO, {}) for _ in range(10_000))
+
+
+def test_a_host_without_a_journal_does_without(tmp_path: Path) -> None:
+    assert not tell(tmp_path, "nobody listens", Priority.INFO, {})
+
+
+def test_what_was_done_and_what_changed_goes_to_the_journal_once(
+    journal: socket.socket, tmp_path: Path
+) -> None:
+    action = Action("prepare", "demo", NEXT, "there is none")
+    outcome = Outcome(action, "it failed", 1.5, ProvisionError("it failed", details="d"))
+    assert publish(tmp_path, _failed(), [outcome], textfile=None) == []
+    told = [_fields(journal.recv(1 << 16)) for _ in range(3)]
+    assert (told[0]["PROVISION_ACTION"], told[0]["PRIORITY"]) == ("prepare", "3")
+    assert 'it "fails"' in told[1]["MESSAGE"]
+    assert told[2]["PROVISION_STATE"] == "next-kernel-not-ready"
+    publish(tmp_path, _failed(), [], textfile=None)
+    journal.setblocking(False)  # noqa: FBT003 - the socket's own argument
+    with pytest.raises(BlockingIOError):
+        journal.recv(1)
+
+
+def test_what_fails_besides_and_what_cannot_be_read_is_told_once(
+    journal: socket.socket, tmp_path: Path
+) -> None:
+    status = replace(
+        _status(notes=("'state.json': it is not JSON",)),
+        error=Trouble("ReadError: bad", "try again", "Traceback", 1),
+    )
+    publish(tmp_path, status, [], textfile=None)
+    told = [_fields(journal.recv(1 << 16)) for _ in range(3)]
+    assert [(entry["MESSAGE"], entry["PRIORITY"]) for entry in told[:2]] == [
+        ("demo: 'state.json': it is not JSON", "4"),
+        ("ReadError: bad", "3"),
+    ]
+    assert told[1]["PROVISION_DETAILS"] == "Traceback"
+    publish(tmp_path, status, [], textfile=None)
+    journal.setblocking(False)  # noqa: FBT003 - the socket's own argument
+    with pytest.raises(BlockingIOError):
+        journal.recv(1)
+
+
+def test_metrics_go_where_the_exporter_looks_or_where_they_are_told_to(tmp_path: Path) -> None:
+    publish(tmp_path, _status(), [], textfile=None)
+    assert [p.name for p in tmp_path.rglob("*.prom")] == []
+    folder = tmp_path / "var/lib/prometheus/node-exporter"
+    folder.mkdir(parents=True)
+    (folder / ".provision.prom.killed").touch()
+    publish(tmp_path, _status(), [], textfile=None)
+    assert [path.name for path in folder.iterdir()] == ["provision.prom"]
+    publish(tmp_path, _status(), [], textfile="/srv/metrics/here.prom")
+    assert (tmp_path / "srv/metrics/here.prom").is_file()
+
+
+def test_what_cannot_be_written_is_said_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("in the way")
+    (problem,) = publish(tmp_path, _status(), [], textfile=None)
+    assert "status.json" in problem
+    assert last_status(tmp_path) is None
+
+
+def test_the_document_is_what_its_schema_says() -> None:
+    schema = json.loads(SCHEMA.read_text())
+    unknown = replace(BROKEN, extra={"of a newer version": 1})
+    newer = replace(WHOLE, digest=None, is_whole=False, failure=unknown, holds_off=True)
+    trouble = Trouble("it failed", "do this", None, 1)
+    noted = _status(notes=("'state.json' was set aside",))
+    for status in (_status(), _failed(), _status(newer), failed_status(trouble, time=1), noted):
+        document = json.loads(json.dumps(status.document()))
+        _matches(document, schema, schema)
+
+
+def _matches(value: object, schema: dict[str, Any], root: dict[str, Any]) -> None:
+    """Hold a value to a JSON schema: the few keywords that ours uses, and nothing left out."""
+    if "$ref" in schema:
+        _matches(value, root["$defs"][schema["$ref"].rsplit("/", 1)[1]], root)
+        return
+    known = {"type", "properties", "required", "additionalProperties", "items", "enum", "anyOf"}
+    assert schema.keys() - known <= {"description", "$defs", "$schema", "title", "$id"}
+    if "anyOf" in schema:
+        assert any(_fits(value, choice, root) for choice in schema["anyOf"]), (value, schema)
+        return
+    if "enum" in schema:
+        assert value in schema["enum"]
+    _has_type(value, schema["type"])
+    if isinstance(value, dict):
+        _members_match(value, schema, root)
+    if isinstance(value, list):
+        for item in value:
+            _matches(item, schema["items"], root)
+
+
+def _members_match(value: dict[str, object], schema: dict[str, Any], root: dict[str, Any]) -> None:
+    properties = schema.get("properties", {})
+    extra = schema["additionalProperties"]
+    assert set(schema.get("required", ())) == set(properties)
+    assert set(properties) <= set(value)
+    for name, member in value.items():
+        if name in properties:
+            _matches(member, properties[name], root)
+        else:
+            assert extra is not False, f"'{name}' is not in the schema"
+            _matches(member, extra, root)
+
+
+def _fits(value: object, schema: dict[str, Any], root: dict[str, Any]) -> bool:
+    try:
+        _matches(value, schema, root)
+    except AssertionError:
+        return False
+    return True
+
+
+def _has_type(value: object, name: str) -> None:
+    types: dict[str, tuple[type, ...]] = {
+        "string": (str,),
+        "integer": (int,),
+        "number": (int, float),
+        "boolean": (bool,),
+        "array": (list,),
+        "object": (dict,),
+        "null": (type(None),),
+    }
+    assert isinstance(value, types[name]), (value, name)

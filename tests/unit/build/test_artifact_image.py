@@ -1,0 +1,199 @@
+"""When a build is started, and what becomes of its result."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from provision.build.artifact_image import (
+    DIGEST_LABEL,
+    BuildRequest,
+    build,
+    layers_of,
+    remove_layers,
+)
+from provision.build.diagnosis import BuildError
+from provision.engine.docker_api import Image
+from provision.engine.tar_streams import pack
+from provision.errors import NotFoundError, ProvisionError
+from provision.files import lock
+from provision.pin import PIN_LABEL, BasePin, Pin
+from provision.progress import Note
+from unit.engine.fake_engine import FakeEngine, recorded
+from unit.kmod.artifact import make_pin
+
+_BASE = Image("sha256:4632e85b82c4" + "0" * 52, ("debian:bookworm",), architecture="amd64")
+
+
+def _pin() -> Pin:
+    return make_pin().model_copy(update={"base": BasePin(image="debian:bookworm", digest=_BASE.id)})
+
+
+def _result(pin: Pin, **labels: str) -> Image:
+    final = [m["aux"]["ID"] for m in recorded("built") if "aux" in m][-1]
+    right = {DIGEST_LABEL: pin.digest, PIN_LABEL: pin.canonical_json()}
+    return Image(final, labels=right | labels, size=7)
+
+
+@pytest.fixture
+def engine() -> FakeEngine:
+    engine = FakeEngine()
+    engine.have(_BASE)
+    engine.conversation = recorded("built")
+    engine.result = _result(_pin())
+    return engine
+
+
+@pytest.fixture
+def request_(tmp_path: Path) -> BuildRequest:
+    return BuildRequest(_pin(), {"Dockerfile": b"FROM scratch\n"}, tmp_path)
+
+
+def test_a_new_image_is_named_when_it_is_complete(
+    engine: FakeEngine, request_: BuildRequest
+) -> None:
+    built = build(engine, request_)
+    assert built.built
+    assert built.image == request_.pin.image
+    assert built.size == 7
+    assert engine.calls[:2] == [f"build {_BASE.id}", f"tag {request_.pin.image}"]
+    assert built.log is not None
+    assert "v4l2loopback.ko" in built.log.read_text()
+
+
+def test_the_layers_that_only_this_driver_needs_are_removed(
+    engine: FakeEngine, request_: BuildRequest
+) -> None:
+    steps = build(engine, request_).steps
+    removed = [call.removeprefix("remove ") for call in engine.calls if "remove" in call]
+    # Of the stage "build", the last first; those of the shared stage "toolchain" stay.
+    assert removed == [step.layer for step in steps[14:6:-1]]
+
+
+def test_the_layers_that_all_drivers_share_can_be_removed_too(
+    engine: FakeEngine, request_: BuildRequest
+) -> None:
+    steps = build(engine, request_).steps
+    engine.calls.clear()
+    remove_layers(engine, layers_of(steps, shared=True))
+    base = next(number for number, step in enumerate(steps) if "FROM" in step.instruction)
+    own = [call.removeprefix("remove ") for call in engine.calls]
+    assert own == [step.layer for step in steps[5:base:-1]]
+    assert own
+
+
+def test_an_image_that_exists_is_not_built(engine: FakeEngine, request_: BuildRequest) -> None:
+    engine.have(replace(_result(_pin()), tags=(request_.pin.image,)))
+    built = build(engine, request_)
+    assert not built.built
+    assert engine.calls == []
+
+
+def test_an_image_of_the_same_pin_gets_its_name_back(
+    engine: FakeEngine, request_: BuildRequest
+) -> None:
+    engine.have(replace(_result(_pin()), tags=("registry/other:name",)))
+    assert not build(engine, request_).built
+    assert engine.calls == [f"tag {request_.pin.image}"]
+
+
+def test_an_image_without_a_name_is_an_unfinished_build(
+    engine: FakeEngine, request_: BuildRequest
+) -> None:
+    engine.have(_result(_pin()))
+    assert build(engine, request_).built
+
+
+def test_an_image_of_that_name_with_another_pin_is_replaced(
+    engine: FakeEngine, request_: BuildRequest
+) -> None:
+    engine.have(Image("sha256:9", (request_.pin.image,), labels={DIGEST_LABEL: "sha256:other"}))
+    assert build(engine, request_).built
+    assert "remove sha256:9 with parents" in engine.calls
+
+
+def test_rebuild_builds_what_exists(engine: FakeEngine, request_: BuildRequest) -> None:
+    engine.have(replace(_result(_pin()), id="sha256:9", tags=(request_.pin.image, "other:1")))
+    assert build(engine, replace(request_, rebuild=True)).built
+    assert not any("sha256:9" in call for call in engine.calls)
+
+
+def test_a_failed_step_names_nothing_and_keeps_the_layers(
+    engine: FakeEngine, request_: BuildRequest
+) -> None:
+    engine.conversation = recorded("does-not-compile")
+    engine.result = None
+    with pytest.raises(BuildError, match="does not compile"):
+        build(engine, request_)
+    assert engine.calls == [f"build {_BASE.id}"]
+    assert "strlcpy" in request_.log.read_text()
+
+
+def test_an_engine_that_dies_is_not_a_success(engine: FakeEngine, request_: BuildRequest) -> None:
+    engine.conversation = recorded("built")[:-4]
+    engine.result = None
+    with pytest.raises(ProvisionError, match="stopped in the middle"):
+        build(engine, request_)
+    assert engine.calls == [f"build {_BASE.id}"]
+
+
+@pytest.mark.parametrize("labels", [{DIGEST_LABEL: "other"}, {PIN_LABEL: "{}"}])
+def test_a_result_without_its_pin_gets_no_name(
+    engine: FakeEngine, request_: BuildRequest, labels: dict[str, str]
+) -> None:
+    engine.result = _result(_pin(), **labels)
+    with pytest.raises(ProvisionError, match="label"):
+        build(engine, request_)
+    assert not any(call.startswith("tag") for call in engine.calls)
+
+
+def test_a_build_on_another_base_gets_no_name(engine: FakeEngine, request_: BuildRequest) -> None:
+    pin = make_pin()
+    other = replace(_BASE, id=pin.base.digest)
+    engine.have(other)
+    with pytest.raises(ProvisionError, match="not on the base image"):
+        build(engine, replace(request_, pin=pin))
+    assert not any(call.startswith("tag") for call in engine.calls)
+
+
+def test_a_missing_base_image_says_how_to_get_one(request_: BuildRequest) -> None:
+    engine = FakeEngine()
+    engine.conversation = [{"error": "no such host"}]
+    with pytest.raises(NotFoundError, match="neither here nor in a registry"):
+        build(engine, request_)
+    assert engine.calls == [f"pull debian@{_BASE.id} None"]
+
+
+def test_of_two_builds_at_once_one_waits_and_finds_the_others_result(
+    engine: FakeEngine, request_: BuildRequest
+) -> None:
+    name = request_.pin.digest.removeprefix("sha256:")
+    waiting = threading.Event()
+    notes: list[str] = []
+
+    def progress(event: object) -> None:
+        assert isinstance(event, Note)
+        notes.append(event.text)
+        waiting.set()
+
+    def second() -> None:
+        results.append(build(engine, request_, progress=progress))
+
+    results: list[object] = []
+    with lock(request_.state / "locks" / name):
+        thread = threading.Thread(target=second)
+        thread.start()
+        assert waiting.wait(10)
+        engine.have(replace(_result(_pin()), tags=(request_.pin.image,)))
+    thread.join(10)
+    assert "waiting" in notes[0]
+    assert engine.calls == []
+    assert len(results) == 1
+
+
+def test_the_same_files_make_the_same_context() -> None:
+    one = pack({"b": b"2", "a/c": b"1"}).read()
+    assert one == pack({"a/c": b"1", "b": b"2"}).read()

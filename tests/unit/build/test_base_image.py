@@ -1,0 +1,332 @@
+"""Which base image a Pin names, and where it comes from."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import tarfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from provision.build import base_image as module
+from provision.build import rpm_base_image
+from provision.build.base_image import BaseRequest, ensure_base, find_base, make_base
+from provision.build.rpm_base_image import RpmOrigin, make_rpm_base
+from provision.distros import Repository, find_distro, release_of
+from provision.engine.docker_api import Image
+from provision.engine.transfer import push
+from provision.errors import NotFoundError, ProvisionError, UsageError
+from provision.pin import BasePin
+from provision.progress import Event
+from provision.run import Completed
+from unit.engine.fake_engine import FakeEngine
+
+_ID = "sha256:" + "a" * 64
+_REGISTRY = "sha256:" + "b" * 64
+_REQUEST = BaseRequest("debian", "12", "bookworm", "x86_64")
+_LOCAL = Image(_ID, ("debian:bookworm",), architecture="amd64")
+
+
+def test_a_digest_that_somebody_chose_is_taken_as_it_is() -> None:
+    request = BaseRequest("debian", "12", "bookworm", "x86_64", f"my/base:1@{_REGISTRY}")
+    assert find_base(FakeEngine(), request) == BasePin(image="my/base:1", digest=_REGISTRY)
+
+
+@pytest.mark.parametrize("name", ["Debian:12", "debian 12", "-x", "a\nb"])
+@pytest.mark.parametrize("digest", [None, _REGISTRY])
+def test_a_name_that_is_none_is_refused(name: str, digest: str | None) -> None:
+    reference = name if digest is None else f"{name}@{digest}"
+    engine = FakeEngine()
+    engine.have(Image(_ID, (reference,), architecture="amd64"))
+    with pytest.raises(UsageError, match="no name of a base image"):
+        find_base(engine, BaseRequest("debian", "12", "bookworm", "x86_64", reference))
+
+
+def test_a_machine_that_no_image_is_for_is_named() -> None:
+    engine = FakeEngine()
+    for _ in range(2):
+        with pytest.raises(NotFoundError, match="architecture 'armv7l' is not supported"):
+            find_base(engine, dataclasses.replace(_REQUEST, architecture="armv7l"))
+        # Neither where it is there already.
+        engine.have(_LOCAL)
+
+
+@pytest.mark.parametrize("digest", ["sha256:abc", "sha256:" + "x" * 64, "md5:" + "b" * 64, ""])
+def test_a_digest_that_is_none_is_refused(digest: str) -> None:
+    request = BaseRequest("debian", "12", "bookworm", "x86_64", f"debian@{digest}")
+    with pytest.raises(UsageError, match="no digest"):
+        find_base(FakeEngine(), request)
+
+
+def test_an_image_from_a_registry_is_pinned_by_the_registrys_digest() -> None:
+    engine = FakeEngine()
+    digests = (f"other@sha256:{'c' * 64}", f"debian@{_REGISTRY}")
+    engine.have(Image(_ID, ("debian:bookworm",), digests, architecture="amd64"))
+    assert find_base(engine, _REQUEST).digest == _REGISTRY
+
+
+def test_an_image_from_no_registry_is_pinned_by_its_id() -> None:
+    engine = FakeEngine()
+    engine.have(_LOCAL)
+    assert find_base(engine, _REQUEST) == BasePin(image="debian:bookworm", digest=_ID)
+
+
+def test_an_image_that_is_missing_is_pulled_for_the_architecture() -> None:
+    engine = FakeEngine()
+    engine.result = _LOCAL
+    find_base(engine, _REQUEST)
+    assert engine.calls == ["pull debian:bookworm linux/amd64"]
+
+
+def test_an_image_that_is_nowhere_says_how_to_make_one() -> None:
+    engine = FakeEngine()
+    engine.conversation = [{"error": "no such host"}]
+    notes: list[Event] = []
+    with pytest.raises(NotFoundError) as caught:
+        find_base(engine, _REQUEST, progress=notes.append)
+    assert "provision base debian:12" in (caught.value.resolution or "")
+    assert "no such host" in str(notes)
+
+
+def test_an_image_of_another_architecture_is_refused() -> None:
+    engine = FakeEngine()
+    engine.have(Image(_ID, ("debian:bookworm",), architecture="arm64"))
+    with pytest.raises(ProvisionError, match="is for arm64, not amd64"):
+        find_base(engine, _REQUEST)
+
+
+def test_a_pins_base_is_found_by_id_or_digest_or_pulled() -> None:
+    engine = FakeEngine()
+    engine.have(_LOCAL)
+    assert ensure_base(engine, BasePin(image="moved:1", digest=_ID)) == _LOCAL
+    engine.result = Image(_ID, (), (f"debian@{_REGISTRY}",))
+    found = ensure_base(engine, BasePin(image="debian:bookworm", digest=_REGISTRY))
+    assert found == engine.result
+    assert engine.calls == [f"pull debian@{_REGISTRY} None"]
+
+
+@pytest.fixture
+def debootstrap(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Stand in for debootstrap; gives its arguments."""
+    arguments: list[str] = []
+
+    def run(argv: Sequence[str | Path], *, why: str, on_line: Callable[[str], None]) -> None:
+        assert why
+        on_line("I: Retrieving InRelease")
+        arguments.extend(str(argument) for argument in argv)
+        mirror = next(n for n, word in enumerate(argv) if str(word).startswith("http"))
+        tree = Path(argv[mirror - 1])
+        (tree / "var/cache/apt/archives").mkdir(parents=True)
+        (tree / "var/cache/apt/archives/some.deb").write_bytes(b"x")
+        (tree / "etc").mkdir()
+        (tree / "etc/os-release").write_text("ID=debian\n")
+        (tree / "etc/hostname").write_text("this-machine\n")
+
+    monkeypatch.setattr(module, "stream", run)
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    return arguments
+
+
+def test_a_base_image_is_made_from_the_archive_and_tidy(
+    debootstrap: list[str], tmp_path: Path
+) -> None:
+    engine = FakeEngine()
+    engine.result = _LOCAL
+    pin = make_base(
+        engine, _REQUEST, mirror="http://mirror/debian", state=tmp_path, keyring=Path("/keys.gpg")
+    )
+    assert pin == BasePin(image="debian:bookworm", digest=_ID)
+    assert debootstrap[0] == "debootstrap"
+    assert "--keyring=/keys.gpg" in debootstrap
+    assert debootstrap[-1] == "http://mirror/debian"
+    assert not Path(debootstrap[-2]).parent.exists()
+    with tarfile.open(fileobj=io.BytesIO(engine.imported)) as archive:
+        names = archive.getnames()
+    assert "./etc/os-release" in names
+    assert "./etc/hostname" not in names
+    assert "./var/cache/apt/archives" in names
+    assert "./var/cache/apt/archives/some.deb" not in names
+
+
+def test_a_release_that_debootstrap_does_not_know_is_made_by_another_ones_script(
+    debootstrap: list[str], tmp_path: Path
+) -> None:
+    engine = FakeEngine()
+    engine.result = _LOCAL
+    request = dataclasses.replace(_REQUEST, script="gutsy")
+    make_base(engine, request, mirror="http://mirror/ubuntu", state=tmp_path)
+    assert debootstrap[-2:] == ["http://mirror/ubuntu", "/usr/share/debootstrap/scripts/gutsy"]
+
+
+def test_https_mirrors_need_certificates_in_the_image(
+    debootstrap: list[str], tmp_path: Path
+) -> None:
+    engine = FakeEngine()
+    engine.result = _LOCAL
+    make_base(engine, _REQUEST, mirror="https://mirror/debian", state=tmp_path)
+    assert "--include=ca-certificates" in debootstrap
+
+
+def test_a_failure_leaves_no_tree_behind(
+    debootstrap: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_args: object) -> None:
+        raise ProvisionError("import failed")
+
+    engine = FakeEngine()
+    monkeypatch.setattr(engine, "import_tree", fail)
+    with pytest.raises(ProvisionError, match="import failed"):
+        make_base(engine, _REQUEST, mirror="http://mirror/debian", state=tmp_path)
+    assert not Path(debootstrap[-2]).parent.exists()
+
+
+def test_a_base_image_of_another_architecture_is_not_made(tmp_path: Path) -> None:
+    request = BaseRequest("debian", "12", "bookworm", "s390x")
+    with pytest.raises(UsageError, match="can't be made"):
+        make_base(FakeEngine(), request, mirror="http://mirror/debian", state=tmp_path)
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """Stand in for dnf, zypper and rpm; gives their arguments, and HOME as the first."""
+    calls: list[list[str]] = []
+
+    def stream(
+        argv: Sequence[str | Path],
+        *,
+        why: str,
+        on_line: Callable[[str], None],
+        env: dict[str, str],
+    ) -> None:
+        assert why
+        on_line("Installing")
+        macros = Path(env["HOME"], ".rpmmacros").read_text()
+        assert macros == "%_dbpath /provision-rpmdb\n"
+        calls.append([str(word) for word in argv])
+        tree = next(folder for folder in Path(env["HOME"]).parent.glob("root"))
+        (tree / "var/cache/dnf").mkdir(parents=True, exist_ok=True)
+        (tree / "var/cache/dnf/some.rpm").write_bytes(b"x")
+        (tree / "provision-rpmdb").mkdir(exist_ok=True)
+        # As dnf does with the folders that it is given.
+        (tree / tree.parent.relative_to("/") / "cache/metadata").mkdir(parents=True, exist_ok=True)
+        calls.extend([path.name, path.read_text()] for path in tree.parent.glob("repos/*"))
+
+    def run(argv: Sequence[str | Path], *, why: str, check: bool = True) -> Completed:
+        assert why
+        words = [str(word) for word in argv]
+        calls.append(words)
+        if "--exportdb" in words[2]:
+            Path(words[4]).rmdir()
+        status = 1 if not check and "broken" in words[-2] else 0
+        return Completed(tuple(words), status, "", "rpmdb: cannot open")
+
+    monkeypatch.setattr(rpm_base_image, "stream", stream)
+    monkeypatch.setattr(rpm_base_image, "run", run)
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    return calls
+
+
+_OWN = Repository("own", ("https://me:pw@m.example/os",), {"k.asc": b"KEY"}, is_signed=True)
+
+
+def _origin(name: str, **changes: object) -> RpmOrigin:
+    data, release = release_of(find_distro(name))
+    origin = RpmOrigin(data, release.version, (_OWN,))
+    return dataclasses.replace(origin, **changes)  # type: ignore[arg-type] # of its members
+
+
+def test_a_base_image_is_made_by_dnf_with_the_keys_that_are_named(
+    installed: list[list[str]], tmp_path: Path
+) -> None:
+    engine = FakeEngine()
+    engine.result = Image(_ID, ("rocky:9",), architecture="amd64")
+    request = BaseRequest("rocky", "9", "el9", "x86_64", "rocky:9")
+    notes: list[Event] = []
+    pin = make_rpm_base(engine, request, _origin("rocky:9"), state=tmp_path, progress=notes.append)
+    assert pin == BasePin(image="rocky:9", digest=_ID)
+    dnf, (name, repository), export, taken = installed
+    assert dnf[0] == "dnf"
+    assert dnf[-1] == "xz"
+    assert {"--releasever=9", "--assumeyes", "system-release"} <= set(dnf)
+    assert name == "own.repo"
+    folder = tmp_path / "base"
+    assert f"gpgkey=file://{folder}/keys/own-k.asc" in repository
+    assert "gpgcheck=1" in repository
+    assert f"--setopt=reposdir={folder}/repos" in dnf
+    # Its own rpm keeps the database, wherever and however it does.
+    assert "--exportdb" in export[2]
+    assert "chroot" in taken[2]
+    assert "--importdb" in taken[2]
+    assert not folder.exists()
+    with tarfile.open(fileobj=io.BytesIO(engine.imported)) as archive:
+        names = archive.getnames()
+    assert "./etc/yum.repos.d" in names
+    assert "./var/cache/dnf/some.rpm" not in names
+    assert "./provision-rpmdb" not in names
+    above = tmp_path.relative_to("/").parts
+    assert f"./{'/'.join(above[:1])}" in names
+    assert f"./{'/'.join(above[:2])}" not in names
+    assert "dnf from https://" in str(notes)
+
+
+def test_a_base_image_is_made_by_zypper_that_believes_no_key_but_those(
+    installed: list[list[str]], tmp_path: Path
+) -> None:
+    engine = FakeEngine()
+    engine.result = Image(_ID, ("leap:15.6",), architecture="amd64")
+    request = BaseRequest("opensuse-leap", "15.6", "leap15.6", "x86_64", "leap:15.6")
+    make_rpm_base(engine, request, _origin("opensuse-leap:15.6"), state=tmp_path)
+    programs = [words for words in installed if words[0] in {"rpm", "zypper"}]
+    keys, refresh, install = programs
+    assert keys[-2:] == ["--import", f"{tmp_path}/base/keys/own-k.asc"]
+    assert refresh[-1] == "refresh"
+    assert "--no-refresh" in install
+    for words in programs:
+        assert not {"--gpg-auto-import-keys", "--no-gpg-checks"} & set(words)
+    assert "distribution-release" in install
+
+
+def test_this_machines_own_repositories_make_a_base_image_of_its_distro(
+    installed: list[list[str]], tmp_path: Path
+) -> None:
+    engine = FakeEngine()
+    engine.result = Image(_ID, ("rocky:9",), architecture="amd64")
+    request = BaseRequest("rocky", "9", "el9", "x86_64", "rocky:9")
+    own = _origin("rocky:9", repositories=(), configured=Path("/etc/yum.repos.d"), version="9.6")
+    make_rpm_base(engine, request, own, state=tmp_path / "state")
+    assert "--setopt=reposdir=/etc/yum.repos.d" in installed[0]
+    assert "--releasever=9.6" in installed[0]
+
+
+def test_a_tree_whose_own_rpm_cannot_read_what_is_installed_is_no_base_image(
+    installed: list[list[str]], tmp_path: Path
+) -> None:
+    engine = FakeEngine()
+    request = BaseRequest("rocky", "8", "el8", "x86_64", "rocky:8")
+    with pytest.raises(ProvisionError, match="rpm of rocky 8 could not take over") as caught:
+        make_rpm_base(engine, request, _origin("rocky:8"), state=tmp_path / "broken")
+    assert "base_images" in str(caught.value.resolution)
+    assert caught.value.details == "rpmdb: cannot open"
+    assert engine.calls == []
+    assert installed
+    assert not (tmp_path / "broken/base").exists()
+
+
+def test_a_push_gives_the_registrys_digest() -> None:
+    engine = FakeEngine()
+    engine.have(_LOCAL)
+    engine.conversation = [{"status": "Pushed"}, {"aux": {"Digest": _REGISTRY}}]
+    pushed = push(engine, _ID, "registry.example:5000/demo:1")
+    assert pushed.digest == _REGISTRY
+    assert engine.calls == ["tag registry.example:5000/demo:1", "push registry.example:5000/demo:1"]
+
+
+def test_a_refused_push_says_where_to_log_in() -> None:
+    engine = FakeEngine()
+    engine.have(_LOCAL)
+    engine.conversation = [{"error": "unauthorized"}]
+    with pytest.raises(ProvisionError, match="could not be pushed") as caught:
+        push(engine, _ID, "registry.example:5000/demo:1")
+    assert "docker login registry.example:5000" in (caught.value.resolution or "")

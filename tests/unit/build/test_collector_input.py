@@ -1,0 +1,44 @@
+"""build.json and the placeholders of recipes."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from golden.pins import pin, recipe
+from provision.build.dockerfile import build_plan, fill, placeholders
+from provision.catalogue import PLACEHOLDERS
+from unit.recipes import variant
+
+ARCHITECTURES = {
+    "x86_64": ("x86_64", "x86_64-linux-gnu"),
+    "aarch64": ("arm64", "aarch64-linux-gnu"),
+    "ppc64le": ("powerpc", "powerpc64le-linux-gnu"),
+    "s390x": ("s390", "s390x-linux-gnu"),
+    "riscv64": ("riscv", "riscv64-linux-gnu"),
+}
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_every_placeholder_of_a_recipe_has_a_value(architecture: str) -> None:
+    pinned = pin("nvidia", "535.261.03", "open", template="0" * 64)
+    kernel = pinned.kernel.model_copy(update={"architecture": architecture})
+    values = placeholders(pinned.model_copy(update={"kernel": kernel}))
+    # {jobs} is the build call's: it never changes the result.
+    assert values.keys() | {"jobs"} == PLACEHOLDERS
+    assert (values["arch"], values["multiarch"]) == ARCHITECTURES[architecture]
+
+
+def test_fill_leaves_other_braces_alone() -> None:
+    assert fill("{a}{b}${c}{}", {"a": "1"}) == "1{b}${c}{}"
+
+
+def test_plan_has_no_placeholder_left() -> None:
+    recipe_ = recipe("nvidia")
+    pinned = pin("nvidia", "535.261.03", "open", template="0" * 64)
+    text = build_plan(pinned, recipe_, variant(recipe_, "open")).decode()
+    plan = json.loads(text)
+    assert plan["directory"] == "modules/nvidia-open-kernel"
+    assert not any("{" in file["from"] + file["to"] for file in plan["files"])
+    assert plan["pin_digest"] == pinned.digest

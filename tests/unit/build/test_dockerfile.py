@@ -1,0 +1,280 @@
+"""What a Pin and a recipe become, whatever their values."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jinja2 import UndefinedError
+
+from golden.pins import REPOSITORY, patches, pin, recipe, templates
+from provision.build.decision import chosen_flavour
+from provision.build.dockerfile import RenderedContext, render
+from provision.build.templates import Templates
+from provision.catalogue import Recipe, load_entry
+from provision.errors import NotFoundError, ProvisionError, UsageError
+from provision.pin import Pin
+from provision.sources import tools_of
+from unit.build.dockerfiles import Instruction, instructions
+from unit.recipes import variant
+
+GOLDEN = REPOSITORY / "tests/golden"
+NVIDIA = ("nvidia", "535.261.03", "open")
+HOSTILE = st.text(
+    st.characters(exclude_categories=("Cc", "Cs"), exclude_characters="\u2028\u2029{}/"),
+    min_size=1,
+).filter(lambda text: text not in {".", ".."})
+
+
+def rendered(
+    driver: str, version: str, flavour: str, changes: Mapping[str, object] = MappingProxyType({})
+) -> RenderedContext:
+    sources = templates()
+    pinned = pin(driver, version, flavour, template=sources.digest)
+    recipe_ = changed(recipe(driver), dict(changes))
+    return render(pinned, recipe_, templates=sources, patches=patches(driver))
+
+
+def changed(recipe_: Recipe, build: dict[str, object]) -> Recipe:
+    """The recipe with other values in the build of its default flavour."""
+    name = recipe_.default_flavour
+    flavour = recipe_.flavours[name]
+    flavour = flavour.model_copy(
+        update={
+            "licences": build.pop("licences", flavour.licences),
+            "build": variant(recipe_).build.model_copy(update=build),
+        }
+    )
+    sources = [source.model_copy(update={"build": {}}) for source in recipe_.sources]
+    return recipe_.model_copy(update={"flavours": {name: flavour}, "source": tuple(sources)})
+
+
+def make_step(context: RenderedContext) -> Instruction:
+    steps = instructions(context.dockerfile)
+    return steps[[step.text for step in steps].index("JOBS=1") + 1]
+
+
+def test_same_inputs_give_the_same_bytes() -> None:
+    assert dict(rendered(*NVIDIA).files) == dict(rendered(*NVIDIA).files)
+
+
+def test_summary_and_homepage_do_not_reach_the_context() -> None:
+    sources = templates()
+    pinned = pin(*NVIDIA, template=sources.digest)
+    other = recipe("nvidia").model_copy(
+        update={"summary": "other", "vendor": "other", "homepage": "other"}
+    )
+    context = render(pinned, other, templates=sources, patches=patches("nvidia"))
+    assert dict(context.files) == dict(rendered(*NVIDIA).files)
+
+
+def test_files_of_the_context() -> None:
+    assert list(rendered(*NVIDIA).files) == [
+        "Dockerfile",
+        "build.json",
+        "closure.sha256",
+        "collect.py",
+        "install.sh",
+        "patches/pci-resize-resource.patch",
+        "unpack.py",
+    ]
+
+
+def test_the_context_names_the_files_that_it_lacks() -> None:
+    pinned = pin(*NVIDIA, template=templates().digest)
+    context = rendered(*NVIDIA)
+    gcc = next(package for package in pinned.closure if package.name == "gcc-12")
+    assert context.downloads["packages/gcc-12_12.2.0-14+deb12u1_amd64.deb"] == gcc.sha256
+    line = f"{gcc.sha256}  gcc-12_12.2.0-14+deb12u1_amd64.deb"
+    assert line in context.files["closure.sha256"].decode().splitlines()
+    debs = {source.sha256 for source in pinned.sources}
+    assert {name for name in context.downloads if name.startswith("sources/")} == {
+        f"sources/{sha256}" for sha256 in debs
+    }
+
+
+def test_the_build_is_a_step_of_its_own() -> None:
+    step = make_step(rendered(*NVIDIA))
+    assert step.keyword == "RUN"
+    assert shlex.split(step.text) == [
+        *("cd", "/source/modules/nvidia-open-kernel", "&&"),
+        *("make", "-j${JOBS}", "ARCH=x86_64"),
+        "SYSSRC=/lib/modules/6.1.0-56-amd64/source",
+        *("SYSOUT=/lib/modules/6.1.0-56-amd64/build", "modules"),
+    ]
+
+
+def test_stages_begin_with_the_pinned_base_and_end_from_scratch() -> None:
+    steps = instructions(rendered(*NVIDIA).dockerfile)
+    base = pin(*NVIDIA, template=templates().digest).base
+    assert steps[0] == Instruction("ARG", f"BASE_IMAGE={base.image}@{base.digest}")
+    assert [step.text for step in steps if step.keyword == "FROM"] == [
+        "${BASE_IMAGE} AS toolchain",
+        "toolchain AS build",
+        "scratch",
+    ]
+
+
+def test_drivers_of_a_kernel_share_the_toolchain() -> None:
+    def toolchain(driver: str, version: str, flavour: str) -> str:
+        return (
+            rendered(driver, version, flavour)
+            .dockerfile.partition("AS build")[0]
+            .partition("ARG BASE_IMAGE")[2]
+        )
+
+    first = toolchain(*NVIDIA)
+    assert toolchain("v4l2loopback", "0.12.7", "dkms") == first
+    assert toolchain("onload", "9.0.2", "full") == first
+
+
+def test_labels_carry_the_pin() -> None:
+    pinned = pin(*NVIDIA, template=templates().digest)
+    label = instructions(rendered(*NVIDIA).dockerfile)[-1]
+    labels = dict(word.split("=", 1) for word in shlex.split(label.text))
+    assert json.loads(labels["provision.pin"]) == json.loads(pinned.canonical_json())
+    assert labels["provision.pin.digest"] == pinned.digest
+    assert labels["org.opencontainers.image.version"] == "535.261.03"
+
+
+def test_alternative_licences_keep_their_brackets() -> None:
+    assert (
+        '"(MIT OR GPL-2.0-only) AND LicenseRef-NVIDIA-graphics-drivers"'
+        in rendered(*NVIDIA).dockerfile
+    )
+
+
+@given(command=st.lists(HOSTILE, min_size=1), directory=HOSTILE, archive=HOSTILE, licence=HOSTILE)
+def test_values_of_a_recipe_stay_in_their_place(
+    command: list[str], directory: str, archive: str, licence: str
+) -> None:
+    usual = [step.keyword for step in instructions((GOLDEN / "nvidia-open/Dockerfile").read_text())]
+    context = rendered(
+        *NVIDIA,
+        {
+            "command": tuple(command),
+            "directory": directory,
+            "archive": archive,
+            "licences": (licence,),
+        },
+    )
+    assert [step.keyword for step in instructions(context.dockerfile)] == usual
+    words = shlex.split(make_step(context).text)
+    assert words == ["cd", f"/source/{directory}", "&&", *command]
+
+
+@pytest.mark.parametrize("key", ["command", "directory", "archive"])
+def test_a_line_end_is_refused(key: str) -> None:
+    hostile = "x\nRUN rm -rf /"
+    with pytest.raises(UsageError, match="control character"):
+        rendered(*NVIDIA, {key: (hostile,) if key == "command" else hostile})
+
+
+def test_wrong_recipe_is_refused() -> None:
+    sources = templates()
+    pinned = pin(*NVIDIA, template=sources.digest)
+    with pytest.raises(ProvisionError, match="that of 'onload'"):
+        render(pinned, recipe("onload"), templates=sources, patches={})
+
+
+def test_changed_templates_are_refused() -> None:
+    pinned = pin(*NVIDIA, template="0" * 64)
+    with pytest.raises(ProvisionError, match="templates are not what the Pin was made from"):
+        render(pinned, recipe("nvidia"), templates=templates(), patches=patches("nvidia"))
+
+
+@pytest.mark.parametrize("contents", [{}, {"pci-resize-resource.patch": b"other"}])
+def test_missing_or_changed_patch_is_refused(contents: dict[str, bytes]) -> None:
+    sources = templates()
+    pinned = pin(*NVIDIA, template=sources.digest)
+    with pytest.raises(ProvisionError, match=r"patch 'pci-resize-resource\.patch' is not what"):
+        render(pinned, recipe("nvidia"), templates=sources, patches=contents)
+
+
+def test_unknown_flavour_lists_what_there_is() -> None:
+    with pytest.raises(NotFoundError) as caught:
+        chosen_flavour(recipe("nvidia"), "closed")
+    assert "open, proprietary" in str(caught.value.resolution)
+
+
+def test_undefined_names_in_a_template_are_errors() -> None:
+    sources = dataclasses.replace(templates(), sources={"Dockerfile.apt.j2": "FROM {{ pin.bse }}"})
+    pinned = pin("v4l2loopback", "0.12.7", "dkms", template=sources.digest)
+    with pytest.raises(UndefinedError, match="bse"):
+        render(pinned, recipe("v4l2loopback"), templates=sources, patches={})
+
+
+@pytest.mark.parametrize(
+    ("driver", "wanted"),
+    [("v4l2loopback", set()), ("onload", {"git", "ca-certificates", "gawk"})],
+)
+def test_required_packages_depend_on_source_and_recipe(driver: str, wanted: set[str]) -> None:
+    recipe_ = recipe(driver)
+    assert wanted <= set(tools_of(variant(recipe_)))
+
+
+def test_a_new_driver_is_a_new_folder(tmp_path: Path) -> None:
+    """A made-up driver, from a vendor's tarball, needs nothing but its recipe."""
+    folder = tmp_path / "frobnicator"
+    folder.mkdir()
+    (folder / "driver.toml").write_text(FROBNICATOR)
+    made_up = load_entry(folder).recipe
+    sources = templates()
+    pinned = made_up_pin(made_up, sources)
+    context = render(pinned, made_up, templates=sources, patches={})
+    [step] = [
+        s.text for s in instructions(context.dockerfile) if "unpack.py /provision/s" in s.text
+    ]
+    assert f"unpack.py /provision/sources/{'ab' * 32} 1" in step
+    assert context.downloads[f"sources/{'ab' * 32}"] == "ab" * 32
+    assert shlex.split(make_step(context).text)[:2] == ["cd", "/source"]
+    assert json.loads(context.files["build.json"])["modules"] == ["src/frob.ko"]
+
+
+def made_up_pin(made_up: Recipe, sources: Templates) -> Pin:
+    other = pin("v4l2loopback", "0.12.7", "dkms", template=sources.digest)
+    driver = other.driver.model_copy(
+        update={"name": "frobnicator", "version": "2.1", "flavour": "only"}
+    )
+    (source,) = made_up.sources
+    assert source.kind == "archive"
+    pins = tuple(release.source() for release in source.releases)
+    return other.model_copy(update={"driver": driver, "sources": pins})
+
+
+FROBNICATOR = """
+schema = 1
+name = "frobnicator"
+summary = "A made-up driver"
+vendor = "Nobody"
+homepage = "https://vendor.example"
+
+[source]
+kind = "archive"
+[[source.releases]]
+version = "2.1"
+url = "https://vendor.example/frob-2.1.tar.gz"
+sha256 = "abababababababababababababababababababababababababababababababab"
+
+[[kernels]]
+kernels = ">=5.4"
+
+[flavours.only]
+licences = ["GPL-2.0-only"]
+[flavours.only.build]
+command = ["make", "-C", "src", "-j{jobs}", "KDIR={kernel_build}"]
+modules = ["src/frob.ko"]
+
+[container]
+activation_flag = "OCI_FROB"
+driver_feature = ["frob"]
+[container.features.frob]
+devices = ["frob[0-9]*"]
+"""

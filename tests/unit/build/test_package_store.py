@@ -1,0 +1,218 @@
+"""The package store: whole files under their checksums, closures beside them."""
+
+import hashlib
+import io
+import os
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provision.build import package_store
+from provision.build.package_store import Closure, PackageStore, closure_key
+from provision.errors import NotFoundError, ProvisionError
+from provision.pin import ClosurePackage, DistroPin, PackagePin
+
+KEY = "0" * 64
+
+
+def sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def closure(*contents: bytes, kernel: str = "5.14.0-1.el9.x86_64") -> Closure:
+    return Closure(
+        distro=DistroPin(id="rocky", version="9", codename="el9"),
+        kernel=kernel,
+        architecture="x86_64",
+        cc_version_text="gcc (GCC) 11.4.1",
+        compiler=PackagePin(name="gcc", version="11.4.1-3.el9"),
+        headers=(PackagePin(name="kernel-devel", version="5.14.0-1.el9"),),
+        packages=tuple(
+            ClosurePackage(
+                name=f"p{number}",
+                version="1-1",
+                arch="noarch",
+                sha256=sha256(content),
+                size=len(content),
+                repository="baseos",
+                location=f"p{number}.rpm",
+            )
+            for number, content in enumerate(contents)
+        ),
+    )
+
+
+def aged(path: Path, days: float) -> None:
+    when = time.time() - days * 24 * 3600
+    os.utime(path, (when, when))
+
+
+def test_a_file_is_kept_under_its_checksum(tmp_path: Path) -> None:
+    store = PackageStore(tmp_path)
+    path = store.add(io.BytesIO(b"rpm"), sha256=sha256(b"rpm"), name="a.rpm")
+    assert path.read_bytes() == b"rpm"
+    assert store.whole(sha256(b"rpm")) == path
+    assert [p.name for p in path.parent.iterdir()] == [sha256(b"rpm")]
+
+
+def test_other_content_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+    store = PackageStore(tmp_path)
+    with pytest.raises(ProvisionError, match=r"a\.rpm"):
+        store.add(io.BytesIO(b"other"), sha256=sha256(b"rpm"), name="a.rpm")
+    assert not list((tmp_path / "packages/sha256").iterdir())
+
+
+def test_a_closure_is_what_was_kept(tmp_path: Path) -> None:
+    store = PackageStore(tmp_path)
+    assert store.closure(KEY) is None
+    store.keep(KEY, closure(b"one"))
+    assert store.closure(KEY) == closure(b"one")
+    (tmp_path / f"packages/closures/{KEY}.json").write_text('{"schema": 1, "kern')
+    assert store.closure(KEY) is None
+
+
+def test_a_file_comes_from_the_first_address_that_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def download(url: str, *, destination: Path, **_more: object) -> bool:
+        asked.append(url)
+        if "gone" in url:
+            raise NotFoundError(f"'{url}' does not exist.")
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        destination.write_bytes(b"rpm")
+        return True
+
+    monkeypatch.setattr(package_store, "download", download)
+    store = PackageStore(tmp_path)
+    urls = ("http://gone/a.rpm", "http://there/a.rpm", "http://never/a.rpm")
+    assert store.fetch(sha256(b"rpm"), urls, name="a.rpm").read_bytes() == b"rpm"
+    assert store.fetch(sha256(b"rpm"), urls, name="a.rpm").read_bytes() == b"rpm"
+    assert asked == ["http://gone/a.rpm", "http://there/a.rpm"]
+    with pytest.raises(NotFoundError) as caught:
+        store.fetch("1" * 64, ("http://gone/b.rpm",), name="b.rpm")
+    assert "http://gone/b.rpm" in str(caught.value.details)
+    assert f"packages/sha256/{'1' * 64}" in str(caught.value.resolution)
+    with pytest.raises(NotFoundError, match="no address of it is known"):
+        store.fetch("1" * 64, (), name="b.rpm")
+
+
+def test_a_damaged_file_is_had_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def download(_url: str, *, destination: Path, **_more: object) -> bool:
+        destination.write_bytes(b"rpm")
+        return True
+
+    monkeypatch.setattr(package_store, "download", download)
+    store = PackageStore(tmp_path)
+    path = store.add(io.BytesIO(b"rpm"), sha256=sha256(b"rpm"), name="a.rpm")
+    path.write_bytes(b"other")
+    assert store.whole(sha256(b"rpm")) is None
+    with pytest.raises(NotFoundError, match="damaged there"):
+        store.fetch(sha256(b"rpm"), (), name="a.rpm")
+    assert store.fetch(sha256(b"rpm"), ("http://there/a.rpm",), name="a.rpm") == path
+    assert path.read_bytes() == b"rpm"
+
+
+def test_gc_goes_by_the_time_of_use_and_not_by_the_date_that_a_file_brought(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = PackageStore(tmp_path)
+    path = store.add(io.BytesIO(b"rpm"), sha256=sha256(b"rpm"), name="a.rpm")
+    aged(path, 90)
+    # As 'cp -p' from another machine leaves it.
+    assert store.collect([], days=30) == []
+    monkeypatch.setattr(package_store, "_last_use", lambda status: status.st_mtime)
+    assert store.collect([], days=30, dry_run=True) == [(path.name, 3)]
+    store.fetch(path.name, (), name="a.rpm")
+    assert store.collect([], days=30) == []
+
+
+def test_gc_does_not_mind_drafts_that_go_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = PackageStore(tmp_path)
+    path = store.add(io.BytesIO(b"rpm"), sha256=sha256(b"rpm"), name="a.rpm")
+    names = [path.with_name(".gone"), path]
+    monkeypatch.setattr(Path, "iterdir", lambda _folder: iter(names))
+    monkeypatch.setattr(package_store, "_last_use", lambda _status: 0.0)
+    assert store.collect([], days=30, dry_run=True) == [(path.name, 3)]
+
+
+def test_gc_keeps_what_a_kernel_of_the_host_needs_and_what_was_of_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Only the first of both times can be set.
+    monkeypatch.setattr(package_store, "_last_use", lambda status: status.st_mtime)
+    store = PackageStore(tmp_path)
+    for number, (content, kernel, days) in enumerate(
+        [(b"host", "1.el9", 90.0), (b"recent", "2.el9", 1.0), (b"old", "3.el9", 90.0)]
+    ):
+        key = str(number) * 64
+        store.keep(key, closure(content, kernel=kernel))
+        aged(tmp_path / f"packages/closures/{key}.json", days)
+        aged(store.add(io.BytesIO(content), sha256=sha256(content), name="x"), days)
+    new = store.add(io.BytesIO(b"source"), sha256=sha256(b"source"), name="source")
+    draft = new.with_name(f".{'5' * 64}.abc")
+    draft.write_bytes(b"half")
+    aged(draft, 2)
+    expected = {"2" * 64 + ".json", sha256(b"old"), draft.name}
+    assert {name for name, _ in store.collect(["1.el9"], days=30, dry_run=True)} == expected
+    assert draft.exists()
+    assert {name for name, _ in store.collect(["1.el9"], days=30)} == expected
+    assert {name for name, _ in store.collect(["1.el9"], days=30)} == set()
+    assert all(store.whole(sha256(c)) for c in (b"host", b"recent", b"source"))
+    assert not store.whole(sha256(b"old"))
+
+
+def test_gc_removes_what_killed_runs_left(tmp_path: Path) -> None:
+    """Gigabytes, which only a run of the same would remove."""
+    store = PackageStore(tmp_path)
+    old = [
+        store.runfiles / ".key",
+        tmp_path / "developer",
+        tmp_path / "developer-containers/.1.bin.bz2.draft",
+    ]
+    new, base = tmp_path / "verify", tmp_path / "base"
+    for path in (*old[:2], new, base):
+        (path / "root").mkdir(parents=True)
+        (path / "root/file").write_bytes(b"half")
+    old[2].parent.mkdir()
+    old[2].write_bytes(b"half")
+    for path in (*old, base):
+        aged(path, 2)
+    expected = {(path.name, 4) for path in old}
+    assert set(store.collect([], days=30, dry_run=True)) == expected
+    assert set(store.collect([], days=30)) == expected
+    assert not any(path.exists() for path in old)
+    assert (new / "root/file").exists()
+    assert (base / "root/file").exists()
+
+
+def test_gc_removes_what_is_known_of_run_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(package_store, "_last_use", lambda status: status.st_mtime)
+    store = PackageStore(tmp_path)
+    store.runfiles.mkdir(parents=True)
+    for name, days in (("old.json", 90.0), ("new.json", 1.0)):
+        (store.runfiles / name).write_text("{}")
+        aged(store.runfiles / name, days)
+    assert store.collect([], days=30) == [("old.json", 2)]
+
+
+def test_gc_of_no_store_is_nothing(tmp_path: Path) -> None:
+    assert PackageStore(tmp_path).collect([], days=1) == []
+
+
+@given(st.dictionaries(st.text(max_size=5), st.lists(st.text(max_size=5))), st.randoms())
+def test_a_closures_name_does_not_depend_on_the_order(
+    inputs: dict[str, list[str]], random: object
+) -> None:
+    items = list(inputs.items())
+    random.shuffle(items)  # type: ignore[attr-defined]
+    assert closure_key(dict(items)) == closure_key(inputs)
+    assert closure_key({**inputs, "more": 1}) != closure_key(inputs)

@@ -1,0 +1,77 @@
+"""The Depends field."""
+
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provision.distros.debian import Alternative, parse_depends
+from provision.errors import ProvisionError
+
+NAME = st.from_regex(r"[a-z0-9][a-z0-9+.-]{1,12}", fullmatch=True)
+VERSION = st.from_regex(r"([0-9]:)?[0-9][A-Za-z0-9.+~]{0,8}(-[0-9a-z.]{1,4})?", fullmatch=True)
+PLAIN = st.builds(Alternative, NAME)
+CONDITION = st.builds(Alternative, NAME, st.sampled_from(["<<", "<=", "=", ">=", ">>"]), VERSION)
+GROUP = st.lists(PLAIN | CONDITION, min_size=1, max_size=3).map(tuple)
+
+
+def text_of(alternative: Alternative) -> str:
+    if alternative.relation is None:
+        return alternative.name
+    return f"{alternative.name} ({alternative.relation} {alternative.version})"
+
+
+@given(st.lists(GROUP, max_size=5).map(tuple))
+def test_what_is_written_is_read(groups: tuple[tuple[Alternative, ...], ...]) -> None:
+    text = ", ".join(" | ".join(map(text_of, group)) for group in groups)
+    assert parse_depends(text) == groups
+
+
+def test_a_real_field_is_read() -> None:
+    text = "linux-base (>= 4.12~), image (= 6.12-1) | image-unsigned (= 6.12-1), perl:any, gcc-14"
+    assert parse_depends(text) == (
+        (Alternative("linux-base", ">=", "4.12~"),),
+        (Alternative("image", "=", "6.12-1"), Alternative("image-unsigned", "=", "6.12-1")),
+        (Alternative("perl"),),
+        (Alternative("gcc-14"),),
+    )
+
+
+def test_no_dependencies_are_none() -> None:
+    assert parse_depends(" ") == ()
+
+
+def test_what_is_no_relation_is_an_error() -> None:
+    with pytest.raises(ProvisionError, match="no package relation"):
+        parse_depends("gcc-12, what is this (")
+
+
+@pytest.mark.parametrize(
+    ("relation", "accepted"),
+    [
+        (None, {"1.9", "1.10~rc1", "1.10", "1:0"}),
+        ("<<", {"1.9", "1.10~rc1"}),
+        ("<=", {"1.9", "1.10~rc1", "1.10"}),
+        ("=", {"1.10"}),
+        (">=", {"1.10", "1:0"}),
+        (">>", {"1:0"}),
+    ],
+)
+def test_conditions_follow_debians_order(relation: str | None, accepted: set[str]) -> None:
+    alternative = Alternative("a", relation, "1.10" if relation else None)
+    assert {v for v in ("1.9", "1.10~rc1", "1.10", "1:0") if alternative.accepts(v)} == accepted
+
+
+@pytest.mark.parametrize("text", ["a (>= 1 0)", "a (= _)", "a (!! 1)"])
+def test_a_condition_that_is_none_is_an_error_of_ours(text: str) -> None:
+    with pytest.raises(ProvisionError, match="no package relation"):
+        [[one.accepts("1.0") for one in group] for group in parse_depends(text)]
+
+
+@given(st.text())
+def test_any_text_is_relations_or_an_error_of_ours(text: str) -> None:
+    with suppress(ProvisionError):
+        for group in parse_depends(text):
+            for alternative in group:
+                alternative.accepts("1.0")

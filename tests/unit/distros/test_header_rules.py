@@ -1,0 +1,136 @@
+"""Which packages hold a kernel's headers and its compiler, by distro and flavour."""
+
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provision.distros import Distro, HeaderQuery, distro_named, family_of
+from provision.distros.header_rules import cc_version_text
+from provision.errors import NotFoundError, ProvisionError
+
+
+def distro(name: str) -> Distro:
+    found = distro_named(name)
+    assert found is not None
+    return found
+
+
+def headers(name: str, kernel: str, architecture: str = "x86_64") -> HeaderQuery:
+    return family_of(distro(name)).headers(distro(name), kernel, architecture)
+
+
+@pytest.mark.parametrize(
+    ("name", "kernel", "spec", "build"),
+    [
+        (
+            "rocky",
+            "5.14.0-427.13.1.el9_4.x86_64",
+            "kernel-devel-uname-r = 5.14.0-427.13.1.el9_4.x86_64",
+            "/usr/src/kernels/5.14.0-427.13.1.el9_4.x86_64",
+        ),
+        (
+            "rhel",
+            "5.14.0-427.13.1.el9_4.x86_64+rt",
+            "kernel-devel-uname-r = 5.14.0-427.13.1.el9_4.x86_64+rt",
+            "/usr/src/kernels/5.14.0-427.13.1.el9_4.x86_64+rt",
+        ),
+        (
+            "ol",
+            "5.15.0-205.149.5.4.el9uek.x86_64",
+            "kernel-uek-devel-uname-r = 5.15.0-205.149.5.4.el9uek.x86_64",
+            "/usr/src/kernels/5.15.0-205.149.5.4.el9uek.x86_64",
+        ),
+        (
+            "amzn",
+            "6.1.109-118.189.amzn2023.x86_64",
+            "kernel-devel-6.1.109-118.189.amzn2023.x86_64",
+            "/usr/src/kernels/6.1.109-118.189.amzn2023.x86_64",
+        ),
+        (
+            "amzn",
+            "6.12.20-23.97.amzn2023.x86_64",
+            "kernel6.12-devel-6.12.20-23.97.amzn2023.x86_64",
+            "/usr/src/kernels/6.12.20-23.97.amzn2023.x86_64",
+        ),
+        (
+            "opensuse-leap",
+            "6.4.0-150600.23.17-default",
+            "kernel-default-devel = 6.4.0-150600.23.17",
+            "/usr/src/linux-6.4.0-150600.23.17-obj/x86_64/default",
+        ),
+        (
+            "sles",
+            "6.4.0-150600.8.5-azure",
+            "kernel-azure-devel = 6.4.0-150600.8.5",
+            "/usr/src/linux-6.4.0-150600.8.5-azure-obj/x86_64/azure",
+        ),
+    ],
+)
+def test_headers(name: str, kernel: str, spec: str, build: str) -> None:
+    query = headers(name, kernel)
+    assert [one.text for one in query.specs] == [spec]
+    assert query.build == build
+    assert query.config == f"{build}/.config"
+
+
+def test_suse_has_the_kernels_own_name_of_the_architecture() -> None:
+    query = headers("sles", "6.4.0-150600.23.17-default", "aarch64")
+    assert query.build == "/usr/src/linux-6.4.0-150600.23.17-obj/arm64/default"
+    assert query.source == "/usr/src/linux-6.4.0-150600.23.17"
+
+
+@pytest.mark.parametrize(
+    ("name", "kernel"),
+    [("rhel", "2.6.18-400.el5xen"), ("sles", "3.12.49-11-xen"), ("opensuse-leap", "4.4.21-69-xen")],
+)
+def test_xen_kernels_are_refused_with_what_to_boot(name: str, kernel: str) -> None:
+    with pytest.raises(NotFoundError) as caught:
+        headers(name, kernel)
+    assert "flavour 'xen'" in caught.value.message
+    assert "Boot" in str(caught.value.resolution)
+
+
+def test_a_kernel_of_another_distro_is_refused() -> None:
+    with pytest.raises(NotFoundError) as caught:
+        headers("opensuse-leap", "5.14.0-427.13.1.el9_4.x86_64")
+    assert "no kernel of openSUSE Leap" in caught.value.message
+    assert "--distro" in str(caught.value.resolution)
+
+
+@pytest.mark.parametrize(
+    ("text", "major"),
+    [
+        ("gcc (GCC) 11.4.1 20231218 (Red Hat 11.4.1-3)", 11),
+        ("gcc (SUSE Linux) 7.5.0", 7),
+        ("gcc-12 (Debian 12.2.0-14+deb12u1) 12.2.0", 12),
+        ("x86_64-linux-gnu-gcc-12 (Ubuntu 12.3.0-1ubuntu1~22.04) 12.3.0", 12),
+        ("gcc (GCC) 8.5.0 20210514 (Red Hat 8.5.0-20)", 8),
+    ],
+)
+def test_the_compilers_major_version(text: str, major: int) -> None:
+    rocky = distro("rocky")
+    found = family_of(rocky).compiler(rocky, text)
+    assert [spec.text for spec in found] == ["gcc", f"gcc-toolset-{major}-gcc"]
+    assert {spec.major for spec in found} == {major}
+    assert found[1].path == f"/opt/rh/gcc-toolset-{major}/root/usr/bin"
+
+
+def test_clang_is_another_package() -> None:
+    rocky = distro("rocky")
+    (spec,) = family_of(rocky).compiler(rocky, "Red Hat clang version 17.0.6 (Red Hat 17.0.6-5)")
+    assert (spec.text, spec.major) == ("clang", 17)
+
+
+@given(st.text())
+def test_a_text_that_names_no_compiler_is_refused_or_understood(text: str) -> None:
+    rocky = distro("rocky")
+    with suppress(ProvisionError):
+        assert family_of(rocky).compiler(rocky, text)
+
+
+def test_the_compilers_text_is_read_from_a_configuration() -> None:
+    text = 'CONFIG_CC_VERSION_TEXT="gcc (GCC) 11.4.1"\nCONFIG_CC_IS_GCC=y\n'
+    assert cc_version_text(f"# Linux\n{text}") == "gcc (GCC) 11.4.1"
+    assert cc_version_text("# CONFIG_CC_VERSION_TEXT is not set\n") is None

@@ -1,0 +1,107 @@
+"""An engine that lives in memory: images are folders, builds are recorded conversations."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from provision.engine.docker_api import BuildOptions, Engine, Image, Message
+from provision.errors import ProvisionError
+
+DATA = Path(__file__).parent / "data"
+
+
+def recorded(name: str) -> list[Message]:
+    """Return what a real engine said during a build."""
+    lines = (DATA / f"{name}.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+class FakeEngine(Engine):
+    """Holds images by every name that they have.
+
+    Attributes:
+        images: By id, tag or digest reference.
+        contents: The folder that an image's ``/opt`` is made from, by the image's id.
+        conversation: What a build or pull says.
+        result: What a build leaves behind; taken up when its conversation ends.
+        calls: What was asked of it.
+        imported: The last tree that was imported, as a tar file.
+    """
+
+    def __init__(self) -> None:
+        self.host = "unix:///fake.sock"
+        self.images: dict[str, Image] = {}
+        self.contents: dict[str, Path] = {}
+        self.conversation: Iterable[Message] = ()
+        self.result: Image | None = None
+        self.calls: list[str] = []
+        self.imported = b""
+
+    def close(self) -> None:
+        pass
+
+    def have(self, image: Image, content: Path | None = None) -> None:
+        for name in (image.id, *image.tags, *image.digests):
+            self.images[name] = image
+        if content is not None:
+            self.contents[image.id] = content
+
+    def image(self, reference: str) -> Image | None:
+        return self.images.get(reference)
+
+    def images_with_label(self, label: str) -> list[Image]:
+        key, given, value = label.partition("=")
+        named = [i for i in self.images.values() if key in i.labels and i.tags]
+        return [image for image in named if not given or image.labels[key] == value]
+
+    def build(self, context: IO[bytes], options: BuildOptions) -> Iterator[Message]:
+        self.calls.append(f"build {options.build_args.get('BASE_IMAGE')}")
+        with tarfile.open(fileobj=context) as archive:
+            assert "Dockerfile" in archive.getnames()
+        yield from self.conversation
+        if self.result is not None:
+            self.have(self.result)
+
+    def tag(self, image_id: str, reference: str) -> None:
+        self.calls.append(f"tag {reference}")
+        old = self.images[image_id]
+        self.have(
+            Image(old.id, (*old.tags, reference), old.digests, old.labels, old.size),
+        )
+
+    def remove(self, image_id: str, *, with_parents: bool) -> None:
+        self.calls.append(f"remove {image_id}{' with parents' if with_parents else ''}")
+
+    def pull(self, reference: str, *, platform: str | None = None) -> Iterator[Message]:
+        self.calls.append(f"pull {reference} {platform}")
+        yield from self.conversation
+        if self.result is not None:
+            self.have(self.result)
+
+    def push(self, reference: str) -> Iterator[Message]:
+        self.calls.append(f"push {reference}")
+        yield from self.conversation
+
+    def import_tree(self, tar: IO[bytes], reference: str, changes: Iterable[str]) -> None:
+        self.imported = tar.read()
+        self.calls.append(f"import {reference} {len(list(changes))}")
+        if self.result is not None:
+            self.have(self.result)
+
+    @contextmanager
+    def archive(self, image_id: str, path: str, *, owner: str) -> Iterator[Iterator[bytes]]:
+        del owner
+        source = self.contents[image_id] / path.removeprefix("/opt").lstrip("/")
+        if not source.exists():
+            raise ProvisionError(f"The engine could not read '{path}'.", details="not found")
+        buffer = io.BytesIO()
+        with tarfile.open(fileobj=buffer, mode="w") as archive:
+            archive.add(source, arcname=Path(path).name)
+        data = buffer.getvalue()
+        yield (data[at : at + 1000] for at in range(0, len(data), 1000))

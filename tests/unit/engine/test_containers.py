@@ -1,0 +1,153 @@
+"""Which containers are started and removed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+import pytest
+from docker import APIClient
+
+from provision.engine import containers
+from provision.engine.containers import Container, ContainerRequest, running
+from provision.engine.docker_api import Engine, Image
+from provision.engine.tar_streams import pack
+from provision.engine.transfer import push
+from provision.errors import ProvisionError
+from provision.progress import Event, Note
+from unit.engine.fake_engine import FakeEngine
+
+
+class FakeClient:
+    """An engine with a container of a killed run, and one of another process."""
+
+    def __init__(self) -> None:
+        self.there = {"left": "mine", "others": "theirs"}
+        self.wishes: list[dict[str, Any]] = []
+        self.starts = True
+
+    def containers(self, *, filters: dict[str, str], **which: bool) -> list[dict[str, str]]:
+        assert which == {"all": True}
+        owner = filters["label"].removeprefix("provision.solve=")
+        return [{"Id": name} for name, label in self.there.items() if label == owner]
+
+    def remove_container(self, name: str, *, force: bool) -> None:
+        assert force
+        del self.there[name]
+
+    def create_host_config(self, **wish: object) -> dict[str, object]:
+        self.wishes.append(wish)
+        return wish
+
+    def create_container(
+        self, _image: str, *, labels: dict[str, str], **_more: object
+    ) -> dict[str, str]:
+        self.there["new"] = labels["provision.solve"]
+        return {"Id": "new"}
+
+    def start(self, name: str) -> None:
+        assert name in self.there
+        if not self.starts:
+            raise RuntimeError("no such network")
+
+
+@contextmanager
+def untranslated(_what: str) -> Iterator[None]:
+    yield
+
+
+def start(client: FakeClient, request: ContainerRequest) -> None:
+    with running(cast("APIClient", client), request, untranslated):
+        assert set(client.there) == {"new", "others"}
+        # As another process does that has no lock of this one's.
+        client.there["more"] = request.owner
+
+
+def test_leftovers_go_before_and_only_ones_own_afterwards() -> None:
+    client = FakeClient()
+    start(client, ContainerRequest("sha256:1", "mine"))
+    assert set(client.there) == {"others", "more"}
+
+
+def test_one_that_cannot_be_started_is_removed() -> None:
+    client = FakeClient()
+    client.starts = False
+    with pytest.raises(RuntimeError):
+        start(client, ContainerRequest("sha256:1", "mine"))
+    assert set(client.there) == {"others"}
+
+
+def test_selinux_lets_a_container_read_what_is_bound() -> None:
+    client = FakeClient()
+    binds = {"/run/secrets/rhsm": "/etc/rhsm"}
+    start(client, ContainerRequest("sha256:1", "mine", binds=binds))
+    assert client.wishes[0]["binds"] == ["/etc/rhsm:/run/secrets/rhsm:ro"]
+    assert client.wishes[0]["security_opt"] == ["label=disable"]
+    del client.there["more"]
+    client.there["left"] = "mine"
+    start(client, ContainerRequest("sha256:1", "mine"))
+    assert client.wishes[1]["security_opt"] is None
+
+
+class TalkingClient:
+    """An engine whose container prints and writes what it is told to."""
+
+    timeout = 60
+
+    def __init__(self, *, chunks: tuple[bytes, ...] = (), content: bytes = b"") -> None:
+        self.chunks = chunks
+        self.tar = pack({"file": content}).read()
+
+    def exec_create(self, *_given: object, **_more: object) -> dict[str, str]:
+        return {"Id": "exec"}
+
+    def exec_start(self, *_given: object, **_more: object) -> Iterator[bytes]:
+        return iter(self.chunks)
+
+    def exec_inspect(self, _name: str) -> dict[str, int]:
+        return {"ExitCode": 0}
+
+    def get_archive(self, *_given: object) -> tuple[Iterator[bytes], None]:
+        return iter((self.tar,)), None
+
+    def container(self) -> Container:
+        request = ContainerRequest("sha256:1", "mine")
+        return Container(cast("APIClient", self), "c", request, untranslated)
+
+
+def test_a_line_without_an_end_comes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(containers, "_MAX_LINE", 4)
+    client = TalkingClient(chunks=(b"a\nabcdefg", b"hij", b"kl\nz"))
+    seen: list[str] = []
+    client.container().run("x", on_line=seen.append)
+    assert "".join(seen) == "aabcdefghijklz"
+    assert max(map(len, seen)) <= 8
+
+
+def test_a_file_of_a_container_is_read_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(containers, "_MAX_FILE", 4)
+    assert TalkingClient(content=b"1234").container().read("/file") == b"1234"
+    with pytest.raises(ProvisionError, match="more than"):
+        TalkingClient(content=b"12345").container().read("/file")
+
+
+@pytest.mark.parametrize(
+    ("licences", "named"),
+    [
+        ("MIT OR GPL-2.0-only", None),
+        ("(MIT OR GPL-2.0-only) AND LicenseRef-NVIDIA", "LicenseRef-NVIDIA"),
+        ("NOASSERTION", "NOASSERTION"),
+        ("CDDL-1.0 AND MIT", "CDDL-1.0"),
+    ],
+)
+def test_a_push_names_licences_that_may_forbid_it(licences: str, named: str | None) -> None:
+    engine = FakeEngine()
+    labels = {"org.opencontainers.image.licenses": licences}
+    engine.have(Image("sha256:1", ("demo:1",), labels=labels))
+    engine.conversation = [{"aux": {"Digest": "sha256:2"}}]
+    said: list[Event] = []
+    push(cast("Engine", engine), "sha256:1", "registry.example/demo:1", progress=said.append)
+    warnings = [e.text for e in said if isinstance(e, Note) and e.text.startswith("Warning")]
+    assert bool(warnings) == bool(named)
+    assert not named or f"{named} may forbid" in warnings[0]

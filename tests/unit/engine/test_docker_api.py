@@ -1,0 +1,182 @@
+"""Finding an engine, and saying so where there is none."""
+
+from __future__ import annotations
+
+import io
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import cast
+
+import pytest
+import requests
+import urllib3
+from docker import APIClient
+from docker.errors import DockerException, StreamParseError
+
+from provision.engine import connection as module
+from provision.engine import docker_api as sdk
+from provision.engine.connection import connect
+from provision.engine.docker_api import BuildOptions, Engine, EngineLostError, split_reference
+from provision.engine.stream import BuildStream, transfer
+from provision.errors import ExitCode, NotFoundError, ProvisionError
+
+
+@pytest.mark.parametrize(
+    ("reference", "parts"),
+    [
+        ("debian", ("debian", None)),
+        ("debian:12", ("debian", "12")),
+        ("host:5000/debian", ("host:5000/debian", None)),
+        ("host:5000/debian:12", ("host:5000/debian", "12")),
+        ("debian@sha256:ab", ("debian", "sha256:ab")),
+        ("host:5000/a/debian:12@sha256:ab", ("host:5000/a/debian", "sha256:ab")),
+    ],
+)
+def test_references_are_split_where_docker_splits_them(
+    reference: str, parts: tuple[str, str | None]
+) -> None:
+    assert split_reference(reference) == parts
+
+
+def test_no_engine_says_what_was_tried_and_how_to_get_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DOCKER_HOST", raising=False)
+    hosts = (f"unix://{tmp_path}/docker.sock", f"unix://{tmp_path}/podman.sock")
+    monkeypatch.setattr(module, "DEFAULT_HOSTS", hosts)
+    with pytest.raises(NotFoundError) as caught:
+        connect()
+    assert all(host in (caught.value.details or "") for host in hosts)
+    assert "apt install" in (caught.value.resolution or "")
+    assert caught.value.exit_code == ExitCode.NOT_FOUND
+
+
+def test_a_named_host_is_the_only_one_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/environment.sock")
+    with pytest.raises(NotFoundError) as caught:
+        connect(f"unix://{tmp_path}/config.sock")
+    assert "config.sock" in (caught.value.details or "")
+    assert "environment.sock" not in (caught.value.details or "")
+    with pytest.raises(NotFoundError, match="No container engine") as caught:
+        connect()
+    assert "environment.sock" in (caught.value.details or "")
+
+
+def test_a_socket_that_may_not_be_used_says_how_to_be_allowed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(_self: object, _address: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    with pytest.raises(ProvisionError, match="may not use") as caught:
+        connect("unix:///run/docker.sock")
+    assert "group" in (caught.value.resolution or "")
+    assert caught.value.exit_code == ExitCode.FAILED
+
+
+def test_an_engine_that_says_nothing_during_a_build_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sdk, "_SILENT_SECONDS", 0.1)
+    address = f"unix://{tmp_path}/engine.sock"
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(f"{tmp_path}/engine.sock")
+        listening.listen()
+        engine = Engine(APIClient(base_url=address, version="1.41"), address)
+        try:
+            with pytest.raises(EngineLostError, match="build an image"):
+                list(engine.build(io.BytesIO(), BuildOptions()))
+        finally:
+            engine.close()
+
+
+@pytest.mark.parametrize(
+    "host", ["tcp://h:port", "tcp://h:99999", "unix://a\0b", "tcp://[::1", f"tcp://{'a' * 70}.x:1"]
+)
+def test_an_address_that_makes_no_sense_is_said(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DOCKER_HOST", raising=False)
+    with pytest.raises(NotFoundError, match="No container engine") as caught:
+        connect(host)
+    assert host.replace("\0", "?") in (caught.value.details or "")
+
+
+class _Client:
+    """Stands for the SDK's client; each call gives what it was told, or raises it."""
+
+    def __init__(self, answer: object) -> None:
+        self.answer = answer
+
+    def __getattr__(self, _name: str) -> Callable[..., object]:
+        def call(*_words: object, **_options: object) -> object:
+            if isinstance(self.answer, BaseException):
+                raise self.answer
+            return self.answer
+
+        return call
+
+
+def _engine(answer: object) -> Engine:
+    return Engine(cast("APIClient", _Client(answer)), "unix:///fake.sock")
+
+
+def _archive(engine: Engine) -> None:
+    with engine.archive("i", "/opt", owner="me") as stream:
+        assert list(stream)
+
+
+_CALLS: list[Callable[[Engine], object]] = [
+    lambda engine: engine.image("x"),
+    lambda engine: engine.images_with_label("x"),
+    lambda engine: list(engine.build(io.BytesIO(), BuildOptions())),
+    lambda engine: list(engine.pull("x:1")),
+    lambda engine: list(engine.push("x:1")),
+    _archive,
+]
+
+
+@pytest.mark.parametrize("call", _CALLS)
+@pytest.mark.parametrize(
+    "error",
+    [
+        DockerException("sdk"),
+        StreamParseError("not json"),
+        requests.exceptions.ReadTimeout("slow"),
+        requests.exceptions.ChunkedEncodingError("cut"),
+        urllib3.exceptions.ProtocolError("cut"),
+        ConnectionResetError(104, "reset"),
+    ],
+)
+def test_whatever_the_sdk_raises_is_an_error_of_ours(
+    call: Callable[[Engine], object], error: Exception
+) -> None:
+    with pytest.raises(EngineLostError, match=r"unix:///fake\.sock"):
+        call(_engine(error))
+
+
+@pytest.mark.parametrize("call", _CALLS)
+@pytest.mark.parametrize("answer", [["text"], [[]], [{}], [7]])
+def test_an_answer_that_is_not_dockers_is_an_error_of_ours_or_harmless(
+    call: Callable[[Engine], object], answer: object
+) -> None:
+    with suppress(ProvisionError):
+        call(_engine(answer))
+
+
+def test_what_is_no_message_is_said_with_what_it_was() -> None:
+    with pytest.raises(ProvisionError, match="in a way that is not Docker's") as caught:
+        list(_engine(["<html>"]).pull("x:1"))
+    assert caught.value.details == "'<html>'"
+
+
+def test_messages_of_odd_shapes_break_nothing() -> None:
+    shapes: list[object] = [None, 7, "text", [], {}, {"current": "x"}, {"current": 1}]
+    for odd in shapes:
+        assert len(transfer({"progressDetail": odd})) <= 1
+        stream = BuildStream()
+        for key in ("aux", "errorDetail", "progressDetail", "stream", "error"):
+            stream.feed({key: odd, "status": odd, "error": "e"})

@@ -1,0 +1,192 @@
+"""What a build says, recorded from a real engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from provision.build.artifact_image import Built, phases
+from provision.build.diagnosis import build_error, source_errors
+from provision.engine.stream import BuildStream, transfer
+from provision.progress import Event, Output, Step, Transfer
+from unit.engine.fake_engine import recorded
+from unit.kmod.artifact import make_pin
+
+
+def _read(name: str) -> tuple[BuildStream, list[Event]]:
+    """Feed a recording, with a clock that goes a second further at each look."""
+    time = iter(range(1000))
+    stream = BuildStream(clock=lambda: float(next(time)))
+    events = [event for message in recorded(name) for event in stream.feed(message)]
+    stream.finish()
+    return stream, events
+
+
+def test_steps_layers_and_the_image_are_read() -> None:
+    stream, events = _read("built")
+    assert stream.error is None
+    assert [step.number for step in stream.steps] == list(range(1, 19))
+    assert stream.total == 18
+    assert stream.steps[1].layer == "4632e85b82c4"
+    assert stream.steps[5].cached
+    assert not stream.steps[12].cached
+    assert stream.image_id is not None
+    assert stream.image_id.startswith(f"sha256:{stream.steps[-1].layer}")
+    assert sum(isinstance(event, Step) for event in events) == 18
+    assert all(step.seconds == 1.0 for step in stream.steps)
+
+
+def test_an_unfinished_build_has_no_image() -> None:
+    stream = BuildStream()
+    for message in recorded("built")[:-4]:
+        stream.feed(message)
+    assert stream.image_id is None
+
+
+def test_output_is_that_of_programs_alone() -> None:
+    _stream, events = _read("built")
+    lines = [event.text for event in events if isinstance(event, Output)]
+    assert any("v4l2loopback.ko" in line for line in lines)
+    assert not any("--->" in line or "intermediate container" in line for line in lines)
+    assert not any("\x1b" in line for line in lines)
+
+
+def test_a_last_line_without_its_end_is_kept_apart_from_the_engines_own() -> None:
+    stream = BuildStream()
+    for text in ("Step 1/1 : RUN printf x", "\n", "x", "Removing intermediate container 1\n"):
+        stream.feed({"stream": text})
+    stream.finish()
+    assert list(stream.steps[0].lines) == ["x"]
+
+
+def test_podmans_words_are_understood() -> None:
+    stream, _events = _read("built-by-podman")
+    assert stream.image_id is not None
+    assert stream.image_id.startswith("sha256:0ab4b8aedd75")
+    instructions = [step.instruction for step in stream.steps]
+    assert instructions[0].startswith("FROM sha256:4632e85b82c4")
+    assert instructions[-1].startswith("LABEL")
+    assert stream.steps[1].cached
+    assert stream.steps[1].layer == "7ab0ad0023d"
+    assert {"modules", "collect", "export"} <= set(
+        phases(Built("i", "sha256:1", 1, built=True, seconds=99.0, steps=tuple(stream.steps)))
+    )
+
+
+def test_a_pulls_progress_is_a_transfer() -> None:
+    message = {
+        "status": "Downloading",
+        "id": "0123",
+        "progressDetail": {"current": 5, "total": 10},
+    }
+    assert transfer(message) == [Transfer("Downloading 0123", 5, 10)]
+    assert transfer({"status": "Waiting", "progressDetail": {}}) == []
+
+
+def test_a_compilers_error_names_line_kernel_driver_and_what_to_do() -> None:
+    stream, _events = _read("does-not-compile")
+    pin = make_pin(driver="v4l2loopback", version="0.12.7", kernel="6.12.117+deb12-amd64")
+    error = build_error(pin, stream, Path("/var/log/all.log"))
+    (source,) = error.source_errors
+    assert source.file.endswith("v4l2loopback.c")
+    assert source.line == 717
+    assert "strlcpy" in source.text
+    assert "v4l2loopback 0.12.7" in error.message
+    assert "6.12.117+deb12-amd64" in error.message
+    assert "line 717" in error.message
+    details = error.details or ""
+    assert '717 |         strlcpy(cap->driver, "v4l2 loopback"' in details
+    assert "Step 13/18" in details
+    assert "/var/log/all.log" in details
+    assert "--version" in (error.resolution or "")
+    assert stream.exit_status == 2
+
+
+@pytest.mark.parametrize(
+    ("line", "message", "way_out"),
+    [
+        ("cp: error writing 'x': No space left on device", "disk is full", "docker system df"),
+        ("source.archive: FAILED", "wrong sha256: source.archive", "don't use it"),
+        (
+            "E: Version '1-2' for 'gcc-12' was not found",
+            "no longer has a package",
+            "Resolve again",
+        ),
+        ("E: Failed to fetch http://x/y", "could not download", "--network"),
+        (
+            "W: Some index files failed to download.\nE: Unable to locate package gcc-12",
+            "could not download",
+            "--network",
+        ),
+        ("1 out of 2 hunks FAILED -- saving rejects", "patch does not apply", "patches/"),
+        ("collect: there is no file a (library)", "there is no file a", "driver.toml"),
+        ("dkms: reading dkms.conf changes files: /etc/x", "change files while it is", "PRE_BUILD"),
+        ("dkms: reading dkms.conf did not end within 60 s", "can't be read", "patches/"),
+        ("dkms: dkms.conf ends itself, with exit status 1", "ends itself", "patches/"),
+        ("dkms: several dkms.conf: a b", "has several dkms.conf: a b.", "'directory'"),
+        ("dkms: dkms.conf does not set PACKAGE_NAME", "incomplete", "patches/"),
+        ("dkms: the patch 'a' of dkms.conf can't be applied", "the patch 'a'", "PATCH_MATCH"),
+        (
+            "dkms: dkms.conf uses variables that nothing sets: X Y\ndkms: PRE_BUILD failed",
+            "nothing sets: X Y.",
+            "kernel_source_dir",
+        ),
+        ("dkms: the build did not make: a.ko", "did not come out: a.ko.", "BUILT_MODULE_NAME"),
+        ("dkms: the command failed", "could not be built: the command failed.", "whole output"),
+        ("something odd", "could not be built", "whole output"),
+    ],
+)
+def test_other_causes_are_told_apart(line: str, message: str, way_out: str) -> None:
+    stream = BuildStream()
+    stream.feed({"stream": f"Step 1/2 : RUN x\n{line}\n"})
+    stream.feed({"error": "returned a non-zero code: 1", "errorDetail": {"code": 1}})
+    stream.finish()
+    error = build_error(make_pin(), stream, Path("/log"))
+    assert message in error.message
+    assert way_out in (error.resolution or "")
+    assert all(part in (error.details or "") for part in line.splitlines())
+    assert "exit status 1" in (error.details or "")
+
+
+@pytest.mark.parametrize(
+    ("line", "part"),
+    [
+        (
+            "dkms: excluded: BUILD_EXCLUSIVE_KERNEL is '^5', and the kernel is 6.1",
+            "excludes this kernel: BUILD_EXCLUSIVE_KERNEL is '^5', and the kernel is 6.1.",
+        ),
+        ("dkms: BUILD_DEPENDS names other DKMS packages: spl", "does not build: spl."),
+    ],
+)
+def test_a_kernel_that_the_driver_is_not_for_is_not_supported(line: str, part: str) -> None:
+    stream = BuildStream()
+    stream.feed({"stream": f"Step 1/2 : RUN x\n{line}\n"})
+    stream.feed({"error": "returned a non-zero code: 1", "errorDetail": {"code": 1}})
+    stream.finish()
+    error = build_error(make_pin(), stream, Path("/log"))
+    assert part in error.message
+    assert error.exit_code == 3
+
+
+def test_an_unresolved_symbol_is_a_source_error() -> None:
+    line = 'ERROR: modpost: "rcu_read_unlock_strict" [/source/nvidia.ko] undefined!'
+    (error,) = source_errors([line])
+    assert error.file == "/source/nvidia.ko"
+    assert error.line is None
+    assert "rcu_read_unlock_strict" in str(error)
+
+
+def test_time_is_summed_up_by_part() -> None:
+    stream, _events = _read("built")
+    built = Built("i", "sha256:1", 1, built=True, seconds=20.0, steps=tuple(stream.steps))
+    assert phases(built) == {
+        "engine": 12.0,
+        "packages": 2.0,
+        "sources": 1.0,
+        "modules": 1.0,
+        "collect": 1.0,
+        "export": 3.0,
+        "total": 20.0,
+    }
+    assert phases(Built("i", "sha256:1", 1, built=False)) == {}

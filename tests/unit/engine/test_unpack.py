@@ -1,0 +1,228 @@
+"""A tar stream can't reach anything but its own folder."""
+
+from __future__ import annotations
+
+import errno
+import io
+import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from provision.engine.docker_api import Image
+from provision.engine.tar_streams import Unpacker
+from provision.engine.transfer import extract, find_image, read_file
+from provision.errors import NotFoundError, ProvisionError
+from provision.progress import silent
+from unit.engine.fake_engine import FakeEngine
+
+_KINDS = {
+    "file": tarfile.REGTYPE,
+    "folder": tarfile.DIRTYPE,
+    "link": tarfile.SYMTYPE,
+    "hard": tarfile.LNKTYPE,
+    "device": tarfile.CHRTYPE,
+    "block": tarfile.BLKTYPE,
+    "fifo": tarfile.FIFOTYPE,
+}
+Entry = tuple[str, str, str]
+
+
+def _tar(*entries: Entry, mode: int = 0o644) -> io.BytesIO:
+    """Make a tar file of (kind, name, target of the link)."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for kind, name, target in entries:
+            info = tarfile.TarInfo(name)
+            info.type = _KINDS[kind]
+            info.linkname = target
+            info.mode = mode
+            info.size = 4 if kind == "file" else 0
+            archive.addfile(info, io.BytesIO(b"evil"))
+    buffer.seek(0)
+    return buffer
+
+
+def _unpack(folder: Path, stream: io.BytesIO) -> None:
+    Unpacker(folder, strip="opt", progress=silent).unpack(stream)
+
+
+def test_files_folders_and_links_arrive(tmp_path: Path) -> None:
+    entries: list[Entry] = [
+        ("folder", "opt", ""),
+        ("folder", "opt/a", ""),
+        ("file", "opt/a/b", ""),
+        ("file", "opt/made/on/the/way", ""),
+        ("link", "opt/a/c", "b"),
+        ("link", "opt/a/d", "../made/on/the/way"),
+        ("hard", "opt/e", "opt/a/b"),
+    ]
+    _unpack(tmp_path, _tar(*entries, mode=0o6777))
+    assert (tmp_path / "a/c").read_bytes() == (tmp_path / "e").read_bytes() == b"evil"
+    assert (tmp_path / "a/d").read_bytes() == b"evil"
+    assert (tmp_path / "a/b").stat().st_mode & 0o7777 == 0o755
+
+
+@pytest.mark.parametrize(
+    ("entries", "why"),
+    [
+        ([("file", "/opt/x", "")], "outside"),
+        ([("file", "/etc/passwd", "")], "outside"),
+        ([("file", "opt/../../etc/passwd", "")], "outside"),
+        ([("file", "../x", "")], "outside"),
+        ([("file", "etc/passwd", "")], "does not lie in 'opt'"),
+        ([("file", "opt", "")], "twice"),
+        ([("link", "opt/x", "/etc")], "points out"),
+        ([("link", "opt/x", "../..")], "points out"),
+        ([("link", "opt/a/x", "../../y")], "points out"),
+        ([("link", "opt/x", "a/../../y")], "points out"),
+        ([("link", "opt/a/b/s", "../../t"), ("link", "opt/a/b/u", "s/../..")], "points out"),
+        ([("link", "opt/x", "a"), ("file", "opt/x/passwd", "")], "is a file or link"),
+        ([("folder", "opt/a", ""), ("link", "opt/a", "b")], "twice"),
+        ([("file", "opt/x", ""), ("file", "opt/x", "")], "twice"),
+        ([("file", "opt/x", ""), ("link", "opt/x", "y")], "twice"),
+        ([("file", "opt/x", ""), ("folder", "opt/x", "")], "is a file or link"),
+        ([("hard", "opt/x", "etc/passwd")], "does not lie in"),
+        ([("hard", "opt/x", "/etc/passwd")], "outside"),
+        ([("hard", "opt/x", "opt/missing")], "no file before it"),
+        ([("link", "opt/l", "x"), ("hard", "opt/y", "opt/l")], "no file before it"),
+        ([("device", "opt/x", "")], "neither file"),
+        ([("block", "opt/x", "")], "neither file"),
+        ([("fifo", "opt/x", "")], "neither file"),
+    ],
+)
+def test_what_an_artifact_never_has_is_refused(
+    tmp_path: Path, entries: list[Entry], why: str
+) -> None:
+    inside = tmp_path / "in"
+    inside.mkdir()
+    with pytest.raises(ProvisionError, match=why):
+        _unpack(inside, _tar(*entries))
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+_names = st.lists(st.sampled_from(["opt", "a", "b", "..", ".", "", "/"]), max_size=5).map("/".join)
+
+
+@given(st.lists(st.tuples(st.sampled_from(sorted(_KINDS)), _names, _names), max_size=6))
+def test_nothing_that_a_stream_says_leaves_the_folder(
+    tmp_path_factory: pytest.TempPathFactory, entries: list[Entry]
+) -> None:
+    outside = tmp_path_factory.mktemp("outside")
+    inside = outside / "in"
+    inside.mkdir()
+    with suppress(ProvisionError):
+        _unpack(inside, _tar(*entries))
+    assert [path.name for path in outside.iterdir()] == ["in"]
+    for path in inside.rglob("*"):
+        # A link that leads round in circles leads nowhere.
+        with suppress(RuntimeError, OSError):
+            assert path.resolve(strict=True).is_relative_to(inside.resolve())
+
+
+@pytest.mark.parametrize(
+    "headers", [{"mtime": "1e300"}, {"mtime": "nan"}, {"path": "opt/a\0b"}, {"linkpath": ""}]
+)
+def test_headers_that_make_no_sense_are_an_error_of_ours(
+    tmp_path: Path, headers: dict[str, str]
+) -> None:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        info = tarfile.TarInfo("opt/file")
+        info.type = tarfile.SYMTYPE if "linkpath" in headers else tarfile.REGTYPE
+        info.pax_headers = headers
+        archive.addfile(info)
+    buffer.seek(0)
+    inside = tmp_path / "in"
+    inside.mkdir()
+    with pytest.raises(ProvisionError):
+        _unpack(inside, buffer)
+
+
+_WHOLE = _tar(("folder", "opt", ""), ("file", "opt/a", ""), ("link", "opt/b", "a")).getvalue()
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 2047), st.integers(0, 255)), max_size=30), st.integers(0))
+def test_a_damaged_stream_is_unpacked_or_an_error_of_ours(
+    tmp_path_factory: pytest.TempPathFactory, changes: list[tuple[int, int]], cut: int
+) -> None:
+    data = bytearray(_WHOLE)
+    for at, value in changes:
+        data[at] = value
+    folder = tmp_path_factory.mktemp("damaged")
+    stream = bytes(data[: cut % len(data)] if cut else data)
+    with suppress(ProvisionError):
+        _unpack(folder, io.BytesIO(stream))
+    engine = FakeEngine()
+
+    @contextmanager
+    def archive(*_words: object, **_options: object) -> Iterator[Iterator[bytes]]:
+        yield iter([stream])
+
+    engine.archive = archive  # type: ignore[method-assign]
+    with suppress(ProvisionError):
+        read_file(engine, Image("sha256:1"), "driver/manifest.json", state=folder)
+
+
+def test_a_file_that_is_too_large_is_not_cut_off(
+    engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("provision.engine.transfer._FILE_MAX", 1)
+    with pytest.raises(ProvisionError, match="larger than 1 bytes"):
+        read_file(engine, engine.images["demo:1"], "driver/manifest.json", state=tmp_path)
+
+
+def test_a_stream_that_is_none_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ProvisionError, match="tar stream"):
+        _unpack(tmp_path, io.BytesIO(b"no tar" * 1000))
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> FakeEngine:
+    engine = FakeEngine()
+    content = tmp_path / "content"
+    (content / "driver").mkdir(parents=True)
+    (content / "driver/manifest.json").write_text("{}")
+    engine.have(Image("sha256:1", ("demo:1",)), content)
+    return engine
+
+
+def test_an_image_is_unpacked_into_a_new_folder(engine: FakeEngine, tmp_path: Path) -> None:
+    extract(engine, engine.images["demo:1"], tmp_path / "new", state=tmp_path)
+    assert (tmp_path / "new/driver/manifest.json").read_text() == "{}"
+
+
+def test_one_file_can_be_read_alone(engine: FakeEngine, tmp_path: Path) -> None:
+    image = engine.images["demo:1"]
+    assert read_file(engine, image, "driver/manifest.json", state=tmp_path) == b"{}"
+    with pytest.raises(ProvisionError, match="no regular file"):
+        read_file(engine, image, "driver", state=tmp_path)
+
+
+def test_a_full_disk_is_named_and_nothing_stays(
+    engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_args: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("shutil.copyfileobj", full)
+    with pytest.raises(ProvisionError, match="is full") as caught:
+        extract(engine, engine.images["demo:1"], tmp_path / "new", state=tmp_path)
+    assert "MB are free" in (caught.value.details or "")
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("reference", ["x:1", "provision/x:1", "registry.example/x:1"])
+def test_an_image_that_the_engine_lacks_is_not_pulled(reference: str) -> None:
+    engine = FakeEngine()
+    engine.result = Image("sha256:2", (reference,))
+    with pytest.raises(NotFoundError, match=f"has no image '{reference}'"):
+        find_image(engine, reference)
+    assert engine.calls == []
+    engine.have(engine.result)
+    assert find_image(engine, reference) == engine.result

@@ -1,0 +1,209 @@
+"""What is made of the texts of drivers and of NVML."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from provision.errors import ProvisionError
+from provision.host.devices.device_facts import Facts
+from provision.host.devices.nvidia import parse_capability, parse_information, parse_version
+from provision.host.devices.nvml import parse_answer
+from provision.host.devices.reading import parse_unique_id
+from provision.host.pci import pci_address, pci_order
+
+REFERENCE = Path(__file__).parents[3] / "docs/reference"
+_GPU = {
+    "index": 0,
+    "minor": 0,
+    "uuid": "GPU-1",
+    "pci": "00000000:01:00.0",
+    "name": "a GPU",
+    "brand": 2,
+    "arch": "8.0",
+    "mig": None,
+}
+_DEVICE = {"index": 0, "minor": 0, "pci": "0000:01:00.0"}
+
+
+def _answer(**members: object) -> str:
+    return json.dumps({"driver_version": "535.1", "cuda_version": 12020, **members})
+
+
+def test_the_schema_in_the_documentation_is_the_codes() -> None:
+    schema = json.loads((REFERENCE / "device-facts.schema.json").read_text())
+    assert schema == Facts.model_json_schema()
+    assert schema["required"] == ["devices"]
+    assert schema["$defs"]["Device"]["required"] == ["index", "minor", "pci"]
+
+
+def test_the_reference_names_every_key() -> None:
+    text = (REFERENCE / "device-facts.md").read_text()
+    schema = json.loads((REFERENCE / "device-facts.schema.json").read_text())
+    for table in (schema, *schema["$defs"].values()):
+        for name in table["properties"]:
+            assert f"`{name}`" in text, name
+
+
+def test_the_example_in_the_documentation_is_one() -> None:
+    text = (REFERENCE / "device-facts.md").read_text()
+    example = text.partition("```json\n")[2].partition("```")[0]
+    facts = Facts.model_validate_json(example)
+    assert facts.text() == json.dumps(json.loads(example), indent=2) + "\n"
+    assert [len(gpu.mig or ()) for gpu in facts.devices] == [0, 2]
+
+
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        ({"pci": "00000000:01:00.0G"}, "pci"),
+        ({"pci": "0000:0A:00.0"}, "pci"),
+        ({"index": -1}, "index"),
+        ({"minor": "0"}, "minor"),
+        ({"uuid": "GPU-1\n"}, "uuid"),
+        ({"brand": "Tesla V"}, "brand"),
+        ({"arch": "sm_80"}, "arch"),
+        ({"colour": "red"}, "colour"),
+        (
+            {"mig": [{"uuid": "M", "gpu_instance": 1, "compute_instance": 0, "nodes": ["../sda"]}]},
+            "nodes",
+        ),
+    ],
+)
+def test_what_no_file_may_say(change: dict[str, object], key: str) -> None:
+    with pytest.raises(ValidationError, match=key):
+        Facts.model_validate_json(json.dumps({"devices": [{**_DEVICE, **change}]}))
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("00000000:0A:00.0", "0000:0a:00.0"),
+        ("0000:01:00.0", "0000:01:00.0"),
+        (" 0002:C1:1F.7\n", "0002:c1:1f.7"),
+        ("00010000:01:00.0", "10000:01:00.0"),
+        ("0000:01:00", None),
+        ("0000:01:00.8", None),
+        ("0000:01:20.0", None),
+        ("", None),
+        ("\u0661:01:00.0", None),
+    ],
+)
+def test_pci_addresses(text: str, address: str | None) -> None:
+    assert pci_address(text) == address
+
+
+@given(
+    st.tuples(
+        st.integers(0, 0xFFFFFFFF), st.integers(0, 255), st.integers(0, 31), st.integers(0, 7)
+    )
+)
+def test_addresses_say_the_same_in_every_form(numbers: tuple[int, int, int, int]) -> None:
+    domain, bus, device, function = numbers
+    by_nvml = pci_address(f"{domain:08X}:{bus:02X}:{device:02X}.{function}")
+    by_kernel = pci_address(f"{domain:04x}:{bus:02x}:{device:02x}.{function}")
+    assert by_nvml is not None
+    assert by_nvml == by_kernel == pci_address(by_nvml)
+    assert pci_order(by_nvml) == numbers
+
+
+def test_versions_of_both_kinds_of_modules() -> None:
+    proprietary = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.261.03  Mon Jul 14\n"
+    opened = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.163.01  Release Build\n"
+    assert parse_version(proprietary) == "535.261.03"
+    assert parse_version(opened + "GCC version:  gcc version 12.2.0 (Debian)\n") == "550.163.01"
+    assert parse_version("GCC version:  gcc version 12.2.0 (Debian 12)\n") is None
+
+
+def test_a_gpu_that_was_never_used_has_no_uuid() -> None:
+    known = parse_information(
+        "Model: \t\t NVIDIA A100-SXM4-40GB\nGPU UUID: \t GPU-????????-????-????-????-????????????\n"
+        "Bus Location: \t 0000:07:00.0\nDevice Minor: \t 3\n"
+    )
+    assert (known.pci, known.minor, known.uuid) == ("0000:07:00.0", 3, None)
+    assert known.name == "NVIDIA A100-SXM4-40GB"
+    assert parse_information("Model: Unknown\nDevice Minor: x\n").minor is None
+
+
+@given(st.text())
+def test_no_text_of_a_driver_makes_a_reader_fail(text: str) -> None:
+    known = parse_information(text)
+    assert known.minor is None or known.minor >= 0
+    assert (parse_capability(text) or 0) >= 0
+    parse_version(text)
+    uuid = parse_unique_id(text)
+    assert uuid is None or len(uuid) == 20
+
+
+@given(st.integers(1, 2**64 - 1))
+def test_unique_ids_of_amd(number: int) -> None:
+    assert parse_unique_id(f"{number:016x}\n") == parse_unique_id(f"0x{number:x}")
+    assert parse_unique_id(f"{number:016x}\n") == f"GPU-{number:016x}"
+
+
+def test_a_gpu_without_a_unique_id() -> None:
+    assert parse_unique_id("0000000000000000\n") is None
+    assert parse_unique_id("") is None
+
+
+def test_an_answer_of_nvml() -> None:
+    facts = parse_answer(f"noise\n{_answer(devices=[_GPU, {**_GPU, 'index': 1, 'brand': 99}])}\n")
+    assert (facts.driver_version, facts.cuda_version) == ("535.1", "12.2")
+    assert [gpu.brand for gpu in facts.devices] == ["tesla", None]
+    assert facts.devices[0].pci == "0000:01:00.0"
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"minor": None}, "its node or its PCI address is not known"),
+        ({"pci": "somewhere"}, "its node or its PCI address is not known"),
+        ({"uuid": "GPU 1"}, "what can't be true"),
+        ({"minor": -1}, "what can't be true"),
+    ],
+)
+def test_a_gpu_that_can_not_be_chosen_is_left_out(change: dict[str, object], problem: str) -> None:
+    facts = parse_answer(_answer(devices=[{**_GPU, **change}, {**_GPU, "index": 1}]))
+    assert [gpu.index for gpu in facts.devices] == [1]
+    assert problem in facts.problems[0]
+    assert facts.problems[0].startswith("GPU 0 is left out")
+
+
+def test_parts_that_are_not_known_are_left_out() -> None:
+    part = {"index": 0, "uuid": None, "gpu_instance": 1, "compute_instance": 0}
+    whole = {**part, "index": 1, "uuid": "MIG-1"}
+    facts = parse_answer(_answer(devices=[{**_GPU, "mig": [part, whole]}]))
+    (gpu,) = facts.devices
+    assert [one.index for one in gpu.mig or ()] == [1]
+    assert "MIG device 0 is left out" in facts.problems[0]
+
+
+@pytest.mark.parametrize(
+    ("printed", "message"),
+    [
+        ("", "can't be read"),
+        ("Killed\n", "can't be read"),
+        ('{"devices": 3}', "can't be read"),
+        ("[]", "can't be read"),
+        ('{"error": "nvmlInit: Driver\\nNot Loaded"}', "nvmlInit: Driver Not Loaded."),
+        (_answer(driver_version="5\x00"), "can't be used"),
+        (_answer(cuda_version=-5), "can't be used"),
+    ],
+)
+def test_what_is_no_answer(printed: str, message: str) -> None:
+    with pytest.raises(ProvisionError, match=message):
+        parse_answer(printed)
+
+
+@given(st.recursive(st.none() | st.integers() | st.text(), st.lists, max_leaves=4))
+def test_whatever_is_printed_is_an_answer_or_an_error(value: object) -> None:
+    try:
+        facts = parse_answer(_answer(devices=[{**_GPU, "uuid": value}], problems=[str(value)]))
+    except ProvisionError:
+        return
+    assert Facts.model_validate_json(facts.text()) == facts

@@ -1,0 +1,63 @@
+"""What a module file says about itself."""
+
+from __future__ import annotations
+
+import gzip
+import lzma
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from provision.errors import ProvisionError
+from provision.kmod.module_file import UNREADABLE, parse_modinfo, read_modinfo
+from unit.kmod.artifact import VERMAGIC, make_module
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_the_values_of_each_key_are_read(order: str) -> None:
+    values = parse_modinfo(make_module(order=order))
+    assert values["vermagic"] == [f"{VERMAGIC} "]
+    assert values["license"] == ["GPL"]
+    assert values["depends"] == [""]
+
+
+@pytest.mark.parametrize(
+    ("suffix", "compress"), [(".ko", bytes), (".ko.gz", gzip.compress), (".ko.xz", lzma.compress)]
+)
+def test_compressed_modules_are_read(tmp_path: Path, suffix: str, compress: object) -> None:
+    assert callable(compress)
+    path = tmp_path / f"demo{suffix}"
+    path.write_bytes(compress(make_module()))
+    assert read_modinfo(path)["name"] == ["demo"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "why"),
+    [
+        ("a.ko", b"", "not an ELF file"),
+        ("a.ko", b"#!/bin/sh\n", "not an ELF file"),
+        ("a.ko", b"\x7fELF\x01\x01" + bytes(60), "not a 64-bit ELF file"),
+        ("a.ko", make_module()[:100], "is no kernel module"),
+        ("a.ko.xz", b"not xz", "is no kernel module"),
+        ("a.ko.gz", b"not gzip", "Not a gzipped file"),
+        ("a.ko.zst", b"", "compressed in a way"),
+    ],
+)
+def test_what_is_no_module_is_refused(tmp_path: Path, name: str, content: bytes, why: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(ProvisionError, match=why):
+        read_modinfo(path)
+
+
+# The example: a section table further away than a C ssize_t reaches.
+@given(st.integers(min_value=0), st.integers(min_value=0, max_value=255))
+@example(3350, 128)
+def test_damaged_bytes_give_values_or_an_error_that_is_expected(position: int, byte: int) -> None:
+    data = bytearray(make_module())
+    data[position % len(data)] = byte
+    with suppress(*UNREADABLE):
+        parse_modinfo(bytes(data))

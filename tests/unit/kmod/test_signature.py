@@ -1,0 +1,127 @@
+"""The signature at a module's end."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provision.errors import NotFoundError, ProvisionError
+from provision.kmod.module_file import (
+    MAGIC,
+    append_signature,
+    find_signature,
+    read_content,
+    read_signature,
+)
+from provision.kmod.sign import fingerprint, is_signed
+from provision.kmod.verify import verify
+from unit.kmod.artifact import MODULE, make_artifact, make_module, make_pin
+
+
+def append(content: bytes, message: bytes, *, kind: int = 2, length: int | None = None) -> bytes:
+    """A signed module, after struct module_signature of the kernel's module_signature.h."""
+    size = len(message) if length is None else length
+    return content + message + struct.pack(">5B3xI", 0, 0, kind, 0, 0, size) + MAGIC
+
+
+@given(content=st.binary(max_size=200), message=st.binary(max_size=200))
+def test_what_was_appended_is_found(content: bytes, message: bytes) -> None:
+    found = find_signature(append(content, message))
+    assert found is not None
+    assert (found.content_size, found.message) == (len(content), message)
+
+
+def test_a_signature_is_appended_as_the_kernel_reads_it(tmp_path: Path) -> None:
+    path = tmp_path / "demo.ko"
+    path.write_bytes(b"module")
+    path.chmod(0o600)
+    append_signature(path, b"message")
+    assert path.read_bytes() == append(b"module", b"message")
+    assert path.stat().st_mode & 0o777 == 0o600
+    # The kernel reads the last one, which is over the first.
+    append_signature(path, b"second")
+    found = read_signature(path)
+    assert found is not None
+    assert found.message == b"second"
+    assert read_content(path, found) == append(b"module", b"message")
+
+
+@given(st.binary(max_size=100))
+def test_no_bytes_bring_the_parser_down(data: bytes) -> None:
+    for candidate in (data, data + MAGIC):
+        try:
+            found = find_signature(candidate)
+        except ValueError:
+            continue
+        if found is not None:
+            assert 0 <= found.content_size <= len(candidate)
+            assert append(candidate[: found.content_size], found.message)[-28:] == MAGIC
+
+
+@given(content=st.binary(max_size=50), message=st.binary(max_size=50), cut=st.integers(1, 40))
+def test_a_module_that_was_cut_has_no_signature(content: bytes, message: bytes, cut: int) -> None:
+    assert find_signature(append(content, message)[:-cut]) is None
+
+
+@given(content=st.binary(max_size=50), too_long=st.integers(51, 2**32 - 1))
+def test_a_length_beyond_the_file_is_refused(content: bytes, too_long: int) -> None:
+    with pytest.raises(ValueError, match="longer than the module"):
+        find_signature(append(content, b"", length=too_long))
+
+
+@given(kind=st.integers(0, 255).filter(lambda kind: kind != 2))
+def test_another_kind_of_signature_is_refused(kind: int) -> None:
+    with pytest.raises(ValueError, match="does not take"):
+        find_signature(append(b"module", b"message", kind=kind))
+
+
+def test_files_are_read_without_their_signature(tmp_path: Path) -> None:
+    path = tmp_path / "demo.ko"
+    path.write_bytes(append(b"module", b"message"))
+    found = read_signature(path)
+    assert found is not None
+    assert read_content(path, found) == b"module"
+    assert is_signed(path)
+    path.write_bytes(b"")
+    assert read_signature(path) is None
+    assert not is_signed(path)
+
+
+def _artifact(folder: Path, content: bytes, *, signing_key: str | None) -> Path:
+    make_artifact(folder, pin=make_pin().model_copy(update={"signing_key": signing_key}))
+    (folder / MODULE).write_bytes(content)
+    return folder
+
+
+def test_a_signature_is_no_damage_where_the_pin_has_a_key(tmp_path: Path) -> None:
+    signed = append(make_module(), b"message")
+    assert verify(_artifact(tmp_path / "a", signed, signing_key="0" * 64)).findings == ()
+    assert verify(_artifact(tmp_path / "b", make_module(), signing_key="0" * 64)).findings == ()
+    (found,) = verify(_artifact(tmp_path / "c", signed, signing_key=None)).findings
+    assert found.kind == "altered"
+
+
+def test_what_is_below_a_signature_still_counts(tmp_path: Path) -> None:
+    changed = bytearray(make_module())
+    changed[-1] ^= 1
+    artifact = _artifact(tmp_path / "a", append(bytes(changed), b"m"), signing_key="0" * 64)
+    (found,) = verify(artifact).findings
+    assert (found.kind, "below its signature" in found.message) == ("altered", True)
+    broken = append(make_module(), b"m", length=10**6)
+    (found,) = verify(_artifact(tmp_path / "b", broken, signing_key="0" * 64)).findings
+    assert (found.kind, found.message) == ("signature", "its signature is longer than the module")
+    longer = append(make_module() + b"more", b"m")
+    (found,) = verify(_artifact(tmp_path / "c", longer, signing_key="0" * 64)).findings
+    assert found.kind == "altered"
+
+
+def test_a_certificate_that_is_none_is_named(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="There is no certificate"):
+        fingerprint(tmp_path / "none.der")
+    (tmp_path / "text.pem").write_text("no certificate")
+    with pytest.raises(ProvisionError, match="neither in PEM nor in DER"):
+        fingerprint(tmp_path / "text.pem")

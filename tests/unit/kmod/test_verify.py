@@ -1,0 +1,153 @@
+"""Each kind of damage to an artifact is found, named, and reported with all others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from provision.errors import NotFoundError, ProvisionError
+from provision.kmod.verify import Finding, verify
+from unit.kmod.artifact import (
+    KERNEL,
+    MODULE,
+    make_artifact,
+    make_module,
+    make_pin,
+    write,
+    write_manifest,
+)
+
+_LIBRARY = "driver/usr/lib64/demo/libdemo.so.1.2"
+_LINK = "driver/usr/lib64/demo/libdemo.so.1"
+_DEP = f"lib/modules/{KERNEL}/modules.dep"
+
+
+def test_a_whole_artifact_has_no_findings(tmp_path: Path) -> None:
+    manifest = make_artifact(tmp_path)
+    seen: list[int] = []
+    report = verify(tmp_path, pin_label=manifest.pin.digest, on_bytes=seen.append)
+    assert report.findings == ()
+    assert report.require_whole("it") == manifest
+    assert report.size == seen[-1] == len(make_module()) + len(b"library") + len(b"binary")
+
+
+def _alter(path: Path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+
+
+def _relink(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("/etc/passwd")
+
+
+def _replace_link(path: Path) -> None:
+    path.unlink()
+    path.write_bytes(b"library")
+
+
+def _replace_by_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+@pytest.mark.parametrize(
+    ("damaged", "damage", "kind"),
+    [
+        (_LIBRARY, _alter, "altered"),
+        (_LIBRARY, lambda path: path.write_bytes(b""), "altered"),
+        (_LIBRARY, lambda path: path.chmod(0o4755), "mode"),
+        (_LIBRARY, _replace_by_folder, "altered"),
+        (MODULE, _alter, "altered"),
+        (MODULE, Path.unlink, "missing"),
+        (MODULE, lambda path: path.chmod(0o666), "mode"),
+        ("driver/usr/bin/democtl", Path.unlink, "missing"),
+        ("driver/usr/bin/democtl", lambda path: path.chmod(0o644), "mode"),
+        (_LINK, Path.unlink, "missing"),
+        (_LINK, _relink, "link"),
+        (_LINK, _replace_link, "link"),
+        (_DEP, Path.unlink, "missing"),
+        ("driver/manifest.json", Path.unlink, "missing"),
+        ("driver/manifest.json", lambda path: path.write_text("{}"), "manifest"),
+    ],
+)
+def test_damage_is_named(
+    tmp_path: Path, damaged: str, damage: Callable[[Path], object], kind: str
+) -> None:
+    make_artifact(tmp_path)
+    damage(tmp_path / damaged)
+    assert (damaged, kind) in {(f.path, f.kind) for f in verify(tmp_path).findings}
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        "driver/usr/bin/other",
+        f"lib/modules/{KERNEL}/other.ko",
+        "lib/modules/5.10.0-1-amd64/modules.dep",
+        "etc/passwd",
+    ],
+)
+def test_a_file_that_no_manifest_names_is_found(tmp_path: Path, extra: str) -> None:
+    make_artifact(tmp_path)
+    write(tmp_path / extra, b"x")
+    assert verify(tmp_path).findings == (Finding(extra, "extra", "is not in the manifest"),)
+
+
+def test_a_link_to_a_folder_elsewhere_is_found(tmp_path: Path) -> None:
+    make_artifact(tmp_path)
+    (tmp_path / "driver/lib").symlink_to("/usr/lib")
+    assert [f.path for f in verify(tmp_path).findings] == ["driver/lib"]
+
+
+def test_a_module_for_another_kernel_is_found(tmp_path: Path) -> None:
+    make_artifact(tmp_path, module=make_module("6.1.0-48-amd64 SMP preempt"))
+    (finding,) = verify(tmp_path).findings
+    assert (finding.path, finding.kind) == (MODULE, "vermagic")
+    assert "'6.1.0-48-amd64', not 6.1.0-47-amd64" in finding.message
+
+
+def test_another_vermagic_of_the_same_kernel_is_found(tmp_path: Path) -> None:
+    make_artifact(tmp_path, module=make_module(f"{KERNEL} SMP preempt_rt"))
+    (finding,) = verify(tmp_path).findings
+    assert finding.kind == "vermagic"
+
+
+def test_a_module_that_is_none_is_found(tmp_path: Path) -> None:
+    make_artifact(tmp_path, module=b"not a module")
+    (finding,) = verify(tmp_path).findings
+    assert finding.kind == "vermagic"
+    assert "not an ELF file" in finding.message
+
+
+def test_a_module_that_modprobe_would_not_find_is_found(tmp_path: Path) -> None:
+    make_artifact(tmp_path)
+    (tmp_path / _DEP).write_text("other.ko:\n")
+    (finding,) = verify(tmp_path).findings
+    assert (finding.path, finding.kind) == (MODULE, "modules.dep")
+
+
+def test_another_pin_is_found_in_each_place_that_names_one(tmp_path: Path) -> None:
+    entry = tmp_path / ("0" * 12)
+    manifest = make_artifact(entry)
+    write_manifest(entry, manifest, pin_digest=make_pin(version="9").digest)
+    findings = verify(entry, pin_label="none").findings
+    assert [f.kind for f in findings] == ["pin", "pin", "pin"]
+
+
+def test_all_findings_are_reported_together(tmp_path: Path) -> None:
+    make_artifact(tmp_path)
+    _alter(tmp_path / _LIBRARY)
+    (tmp_path / MODULE).unlink()
+    write(tmp_path / "driver/extra", b"x")
+    with pytest.raises(ProvisionError, match="3 findings") as caught:
+        verify(tmp_path).require_whole("The entry")
+    details = caught.value.details or ""
+    assert all(name in details for name in (_LIBRARY, MODULE, "driver/extra"))
+
+
+def test_a_missing_artifact_is_not_found(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="no artifact"):
+        verify(tmp_path / "missing")

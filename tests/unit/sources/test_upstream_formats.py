@@ -1,0 +1,310 @@
+"""Vendors' formats, as they are published, damaged, and made up."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provision.catalogue.upstream import Redistributables
+from provision.errors import ProvisionError
+from provision.sources.upstream import formats, indexes
+
+DATA = Path(__file__).parents[2] / "data/releases"
+URL = "https://vendor.example/file"
+REDIST = Redistributables.model_validate(
+    {
+        "kind": "redistrib-json",
+        "url": "https://vendor.example/redist/",
+        "component": "nvidia_driver",
+        "arch": {"aarch64": "sbsa"},
+    },
+    strict=False,
+)
+
+
+def data(name: str) -> bytes:
+    return (DATA / name).read_bytes()
+
+
+def versions(releases: tuple[formats.Release, ...]) -> list[str]:
+    return [release.version for release in releases]
+
+
+def nvidia(content: bytes, machine: str = "x86_64") -> tuple[formats.Release, ...]:
+    return formats.nvidia_releases(content, url=URL, machine=machine)
+
+
+def test_a_latest_txt_names_one_version_and_its_file() -> None:
+    text = b"595.84 595.84/NVIDIA-Linux-x86_64-595.84.run\n"
+    (release,) = formats.latest_text(text, url="https://vendor.example/Linux-x86_64/latest.txt")
+    assert release.version == "595.84"
+    assert release.url == (
+        "https://vendor.example/Linux-x86_64/595.84/NVIDIA-Linux-x86_64-595.84.run"
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"", "expected 'VERSION PATH'"),
+        (b"595.84 a b", "expected 'VERSION PATH'"),
+        (b"latest 595.84/x.run", "expected 'VERSION PATH'"),
+        (b"595.84 580.1/NVIDIA-Linux-x86_64-580.1.run", "is not that of the version 595.84"),
+        (b"<!DOCTYPE html><html>", "it is a web page"),
+        (b"595.84 \xc3\xa4/595.84.run", "not ASCII"),
+    ],
+)
+def test_what_is_no_latest_txt_is_refused(content: bytes, why: str) -> None:
+    with pytest.raises(ProvisionError, match="not as expected") as refused:
+        formats.latest_text(content, url=URL)
+    assert why in (refused.value.details or "")
+    assert URL in (refused.value.resolution or "")
+
+
+def test_releases_json_has_branches_with_what_they_are() -> None:
+    found = {release.version: release for release in nvidia(data("releases.json"))}
+    assert list(found) == ["535.261.03", "535.54.03", "580.178.04", "595.91.07", "610.57.04"]
+    lts = found["535.261.03"]
+    assert (lts.branch, lts.maturity, lts.released) == ("535", "lts", "2025-07-17")
+    assert lts.url is not None
+    assert lts.url.endswith("/NVIDIA-Linux-x86_64-535.261.03.run")
+    assert found["535.54.03"].released is None
+    assert found["595.91.07"].maturity == "production"
+    assert found["610.57.04"].maturity == "new-feature"
+
+
+def test_versions_for_other_architectures_are_left_out() -> None:
+    assert "535.54.03" not in versions(nvidia(data("releases.json"), "aarch64"))
+    renamed = data("releases.json").replace(b'"aarch64"]', b'"sbsa"]')
+    assert "595.91.07" in versions(nvidia(renamed, "aarch64"))
+    assert nvidia(renamed, "riscv64") == ()
+
+
+def test_unknown_members_and_kinds_of_branches_are_accepted() -> None:
+    document = json.loads(data("releases.json"))
+    document["580"] |= {"type": "Some new branch", "end": {"of": "life"}}
+    document["580"]["driver_info"][0]["sha512"] = "0"
+    found = {release.version: release for release in nvidia(json.dumps(document).encode())}
+    assert found["580.178.04"].maturity is None
+
+
+def _without_version(document: dict[str, Any]) -> None:
+    del document["535"]["driver_info"][1]["release_version"]
+
+
+def _version_of_another_type(document: dict[str, Any]) -> None:
+    document["535"]["driver_info"][1]["release_version"] = 535
+
+
+def _no_version(document: dict[str, Any]) -> None:
+    document["535"]["driver_info"][1]["release_version"] = "../535"
+
+
+def _no_list(document: dict[str, Any]) -> None:
+    document["580"]["driver_info"] = {}
+
+
+def _another_date(document: dict[str, Any]) -> None:
+    document["580"]["driver_info"][0]["release_date"] = "Aug 18"
+
+
+@pytest.mark.parametrize(
+    ("change", "place"),
+    [
+        (_without_version, "535.driver_info.1.release_version: missing"),
+        (_version_of_another_type, "535.driver_info.1.release_version: "),
+        (_no_version, "535.driver_info.1.release_version: no version"),
+        (_no_list, "580.driver_info: "),
+        (_another_date, "580.driver_info.0.release_date: "),
+    ],
+)
+def test_a_changed_format_is_named_by_address_and_member(change: Any, place: str) -> None:  # noqa: ANN401 - a function of this file
+    document = json.loads(data("releases.json"))
+    change(document)
+    with pytest.raises(ProvisionError, match=URL) as refused:
+        nvidia(json.dumps(document).encode())
+    assert place in (refused.value.details or "")
+
+
+def test_all_changes_of_a_format_are_named_together() -> None:
+    document = json.loads(data("releases.json"))
+    _without_version(document)
+    _no_list(document)
+    with pytest.raises(ProvisionError) as refused:
+        nvidia(json.dumps(document).encode())
+    assert len((refused.value.details or "").splitlines()) == 2
+
+
+@pytest.mark.parametrize("content", [b"<html><body>Moved</body></html>", b"\n <!doctype html>"])
+def test_a_page_in_place_of_json_is_called_a_page(content: bytes) -> None:
+    with pytest.raises(ProvisionError) as refused:
+        nvidia(content)
+    assert "web page" in (refused.value.details or "")
+
+
+@given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
+def test_no_answer_is_more_than_refused(content: bytes) -> None:
+    for read in (
+        lambda: nvidia(content),
+        lambda: formats.latest_text(content, url=URL),
+        lambda: formats.redistributables(content, url=URL, source=REDIST, machine="x86_64"),
+        lambda: formats.redistributed_sums(content, url=URL),
+        lambda: indexes.http_index(content, url=URL, pattern=r"(.*)"),
+        lambda: indexes.deb_index(content, url=URL, package="tool"),
+        lambda: indexes.rpm_index(content, url=URL, package="tool"),
+        lambda: indexes.primary_of(content, url=URL),
+        lambda: formats.git_tags(content.decode("utf-8", "replace"), url=URL, pattern="(.*)"),
+    ):
+        try:
+            read()
+        except ProvisionError as error:
+            assert URL in error.message  # noqa: PT017 - that it may be raised is what is tested
+
+
+_NAMES = st.sampled_from(["535", "type", "driver_info", "release_version", "nvidia_driver"])
+_JSON: st.SearchStrategy[object] = st.deferred(
+    lambda: (
+        st.none()
+        | st.booleans()
+        | st.integers()
+        | st.text(max_size=10)
+        | st.lists(_JSON, max_size=3)
+        | st.dictionaries(_NAMES | st.text(max_size=5), _JSON, max_size=4)
+    )
+)
+
+
+@given(_JSON)
+def test_no_json_is_more_than_refused(document: object) -> None:
+    content = json.dumps(document).encode()
+    for read in (
+        lambda: nvidia(content),
+        lambda: formats.redistributables(content, url=URL, source=REDIST, machine="x86_64"),
+        lambda: formats.redistributed_sums(content, url=URL),
+    ):
+        try:
+            read()
+        except ProvisionError as error:
+            assert URL in error.message  # noqa: PT017 - as above
+
+
+def test_redistributables_have_a_checksum_by_architecture() -> None:
+    content, url = data("redistrib_580.65.06.json"), "https://vendor.example/redist/r.json"
+    release = formats.redistributables(content, url=url, source=REDIST, machine="aarch64")
+    assert release is not None
+    assert (release.version, release.released) == ("580.65.06", "2025-08-04")
+    assert release.sha256 == "3" * 64
+    assert release.url == (
+        "https://vendor.example/redist/nvidia_driver/linux-sbsa/"
+        "nvidia_driver-linux-sbsa-580.65.06-archive.tar.xz"
+    )
+    assert formats.redistributables(content, url=url, source=REDIST, machine="riscv64") is None
+
+
+@pytest.mark.parametrize(
+    ("keys", "value", "place"),
+    [
+        (["nvidia_driver"], None, "nvidia_driver: "),
+        (["nvidia_driver", "version"], 580, "nvidia_driver.version: "),
+        (["nvidia_driver", "linux-x86_64", "sha256"], "00", "nvidia_driver.linux-x86_64.sha256: "),
+        (["nvidia_driver", "linux-x86_64"], [], "nvidia_driver.linux-x86_64: "),
+    ],
+)
+def test_changed_redistributables_are_named_by_member(
+    keys: list[str], value: object, place: str
+) -> None:
+    document = json.loads(data("redistrib_580.65.06.json"))
+    *outer, last = keys
+    table = document
+    for key in outer:
+        table = table[key]
+    table[last] = value
+    with pytest.raises(ProvisionError) as refused:
+        formats.redistributables(
+            json.dumps(document).encode(), url=URL, source=REDIST, machine="x86_64"
+        )
+    assert place in (refused.value.details or "")
+
+
+def test_tags_are_versions_where_the_pattern_says_so() -> None:
+    text = "".join(
+        f"{digit * 40}\trefs/tags/{name}\n"
+        for digit, name in [
+            ("1", "v9.0.1"),
+            ("2", "v9.0.2"),
+            ("3", "v9.0.2^{}"),
+            ("4", "v9.0.2-rc1"),
+            ("5", "nightly"),
+        ]
+    )
+    found = formats.git_tags(text, url=URL, pattern="v([0-9.]+)")
+    # An annotated tag is about the commit of its second line.
+    assert [(r.version, r.commit) for r in found] == [("9.0.1", "1" * 40), ("9.0.2", "3" * 40)]
+
+
+def test_a_page_of_links_is_read_by_names_of_files() -> None:
+    content = data("index.html") + (
+        b"<a href='https://x.example/a/redistrib_1.2.json?C=M'>x</a><a>y</a><a href='http://['>z</a>"
+        b"<p>redistrib_9.9.json</p><a href='xredistrib_8.8.json'>no</a>"
+    )
+    found = indexes.http_index(content, url=URL, pattern=r"redistrib_([0-9.]+)\.json")
+    assert versions(found) == ["550.163.01", "580.65.06", "570.172.08", "1.2"]
+    assert versions(formats.newest_first(found))[0] == "580.65.06"
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_an_index_of_debian_packages(packed: bool) -> None:  # noqa: FBT001 - a parameter of the test
+    content = gzip.compress(data("Packages")) if packed else data("Packages")
+    found = indexes.deb_index(content, url=URL, package="nvidia-kernel-open-dkms")
+    assert versions(found) == ["580.65.06", "575.57.08"]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_an_index_of_rpms(packed: bool) -> None:  # noqa: FBT001 - as above
+    content = gzip.compress(data("primary.xml")) if packed else data("primary.xml")
+    found = indexes.rpm_index(content, url=URL, package="kmod-nvidia-open-dkms")
+    assert versions(found) == ["580.65.06", "575.57.08"]
+    assert indexes.primary_of(data("repomd.xml"), url=URL) == "repodata/abc-primary.xml.gz"
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b'<!DOCTYPE a [<!ENTITY b "c">]><metadata/>', "declares entities"),
+        (b"<metadata>", "not XML"),
+        (gzip.compress(b"<metadata/>", mtime=0)[:-9], "can't be unpacked"),
+        (b"<metadata xmlns='x'><name>tool</name><version ver='..'/></metadata>", "is no version"),
+    ],
+)
+def test_a_damaged_index_of_rpms_is_refused(content: bytes, why: str) -> None:
+    with pytest.raises(ProvisionError) as refused:
+        indexes.rpm_index(content, url=URL, package="tool")
+    assert why in (refused.value.details or "")
+
+
+def test_an_index_does_not_unpack_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(indexes, "_MAX_INDEX", 1000)
+    with pytest.raises(ProvisionError) as refused:
+        indexes.deb_index(gzip.compress(bytes(1001)), url=URL, package="tool")
+    assert "larger than 1000 bytes" in (refused.value.details or "")
+
+
+@pytest.mark.parametrize(
+    "href", ["../../etc/shadow", "https://other.example/primary.xml.gz", "repodata/../x.xml", ""]
+)
+def test_a_list_of_packages_lies_in_its_repository(href: str) -> None:
+    content = data("repomd.xml").replace(b"repodata/abc-primary.xml.gz", href.encode())
+    with pytest.raises(ProvisionError, match="not as expected"):
+        indexes.primary_of(content, url=URL)
+
+
+def test_an_answer_has_a_bounded_number_of_versions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(formats, "_MOST", 4)
+    with pytest.raises(ProvisionError, match="not as expected"):
+        nvidia(data("releases.json"))

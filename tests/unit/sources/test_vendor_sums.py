@@ -1,0 +1,105 @@
+"""Checksums that vendors publish."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kit.fileserver import served
+from provision.errors import NotFoundError, ProvisionError, UsageError
+from provision.sources.upstream import published_sum
+from provision.sources.upstream.vendor_sums import parse_sums
+
+DATA = Path(__file__).parents[2] / "data/releases"
+NAME = "NVIDIA-Linux-x86_64-580.159.03.run"
+SUM = "32c85d99b0f640c9501f61b39ddad208fd0288d015c4fbc5fd0435c07783fa77"
+
+
+@pytest.fixture
+def vendor(tmp_path: Path) -> Iterator[tuple[Path, str]]:
+    """A folder and its address."""
+    with served(tmp_path) as url:
+        yield tmp_path, url
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{SUM}  {NAME}\n",
+        f"{SUM} *{NAME}\n",
+        f"{SUM.upper()}  ./{NAME}\n",
+        f"{SUM}\n",
+        f"SHA256 ({NAME}) = {SUM}\n",
+        f"-----BEGIN PGP SIGNED MESSAGE-----\n\n{'0' * 64}  other.run\n{SUM}  {NAME}\n",
+    ],
+)
+def test_the_sum_of_a_file_is_read(vendor: tuple[Path, str], text: str) -> None:
+    folder, url = vendor
+    (folder / f"{NAME}.sha256sum").write_text(text)
+    assert published_sum(f"{url}/{NAME}", f"{url}/{NAME}.sha256sum") == SUM
+
+
+def test_a_redistrib_json_has_the_sums_of_its_files(vendor: tuple[Path, str]) -> None:
+    folder, url = vendor
+    name = "redistrib_580.65.06.json"
+    (folder / name).write_bytes((DATA / name).read_bytes())
+    path = "nvidia_driver/linux-x86_64/nvidia_driver-linux-x86_64-580.65.06-archive.tar.xz"
+    assert published_sum(f"{url}/{path}", f"{url}/{name}") == "2" * 64
+    with pytest.raises(NotFoundError):
+        published_sum(f"{url}/other.tar.xz", f"{url}/{name}")
+    document = json.loads((folder / name).read_text())
+    document["nvidia_driver"]["linux-x86_64"]["sha256"] = "short"
+    (folder / name).write_text(json.dumps(document))
+    with pytest.raises(ProvisionError) as refused:
+        published_sum(f"{url}/{path}", f"{url}/{name}")
+    assert "nvidia_driver.linux-x86_64.sha256" in (refused.value.details or "")
+
+
+def test_a_sum_alone_is_not_that_of_any_file(vendor: tuple[Path, str]) -> None:
+    folder, url = vendor
+    (folder / "sums").write_text(f"{SUM}\n")
+    with pytest.raises(NotFoundError, match="has no sha256 of"):
+        published_sum(f"{url}/{NAME}", f"{url}/sums")
+
+
+def test_a_file_without_a_published_sum_is_answered_with_what_to_write(
+    vendor: tuple[Path, str],
+) -> None:
+    _folder, url = vendor
+    with pytest.raises(NotFoundError, match="publishes no checksum of") as caught:
+        published_sum(f"{url}/{NAME}", f"{url}/{NAME}.sha256sum")
+    assert "'sha256'" in str(caught.value.resolution)
+    assert "404" in str(caught.value.details)
+
+
+def test_two_sums_of_one_file_are_refused(vendor: tuple[Path, str]) -> None:
+    folder, url = vendor
+    (folder / "sums").write_text(f"{SUM}  {NAME}\n{'0' * 64}  {NAME}\n")
+    with pytest.raises(ProvisionError, match="different sums") as refused:
+        published_sum(f"{url}/{NAME}", f"{url}/sums")
+    assert SUM in (refused.value.details or "")
+
+
+@pytest.mark.parametrize("text", ["", "<html>Not here</html>", "0123  short"])
+def test_what_holds_no_sums_is_refused(vendor: tuple[Path, str], text: str) -> None:
+    folder, url = vendor
+    (folder / "sums").write_text(text)
+    with pytest.raises(ProvisionError, match="holds no sha256"):
+        published_sum(f"{url}/{NAME}", f"{url}/sums")
+
+
+def test_plain_http_vouches_for_nothing() -> None:
+    with pytest.raises(UsageError, match="not https"):
+        published_sum("https://vendor.example/a", "http://vendor.example/a.sha256")
+
+
+@given(st.text(max_size=200))
+def test_any_text_is_read(text: str) -> None:
+    for name, sums in parse_sums(text).items():
+        assert "/" not in name
+        assert all(len(digest) == 64 for digest in sums)

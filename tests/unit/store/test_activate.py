@@ -1,0 +1,209 @@
+"""What an installation writes, and what it leaves alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from provision.errors import NotFoundError, ProvisionError
+from provision.manifest import Manifest
+from provision.store import activate
+from provision.store.activate import apply, loader_config, plan, vendor_config
+from provision.store.entries import add, current_entry, drafted, remove_leftovers
+from provision.store.layout import Layout
+from provision.store.managed_files import Change, Ledger
+from unit.kmod.artifact import make_artifact, make_pin, write
+
+GOLDEN = Path(__file__).parent / "data/vendor.json"
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    return Layout(tmp_path / "host", "demo")
+
+
+def _install(layout: Layout, version: str = "1.2", *, replace: bool = False) -> list[Change]:
+    pin = make_pin(version=version)
+    made: list[Manifest] = []
+    add(layout, pin.short_digest, lambda folder: made.append(make_artifact(folder, pin=pin)))
+    manifest = made[0] if made else make_artifact(layout.root / "scratch", pin=pin)
+    changes = plan(layout, manifest, replace=replace)
+    apply(layout, changes, on_change=lambda _change: None)
+    return changes
+
+
+def test_the_vendor_config_is_made_from_the_manifest(layout: Layout, tmp_path: Path) -> None:
+    assert vendor_config(layout, make_artifact(tmp_path / "a")) == GOLDEN.read_text()
+
+
+def test_the_vendor_config_says_what_can_be_chosen_one_by_one(
+    layout: Layout, tmp_path: Path
+) -> None:
+    manifest = make_artifact(tmp_path / "a")
+    container = manifest.container.model_copy(update={"units": "demo[0-9]*"})
+    text = vendor_config(layout, manifest.model_copy(update={"container": container}))
+    expected = {**json.loads(GOLDEN.read_text()), "units": "demo[0-9]*"}
+    assert json.loads(text) == expected
+
+
+def test_the_hosts_loader_learns_the_libraries_folders(layout: Layout, tmp_path: Path) -> None:
+    text = loader_config(layout, make_artifact(tmp_path / "a")) or ""
+    assert text.splitlines()[1:] == ["/var/lib/provision/demo/current/driver/usr/lib64/demo"]
+    assert loader_config(layout, make_artifact(tmp_path / "b", library=None)) is None
+
+
+def test_a_first_installation_switches_and_writes(layout: Layout) -> None:
+    changes = _install(layout)
+    pin = make_pin()
+    assert [change.kind for change in changes] == ["switch", "write", "write"]
+    assert str(layout.current.readlink()) == pin.short_digest
+    assert not layout.previous.is_symlink()
+    assert json.loads(layout.vendor_config.read_text())["version"] == "1.2"
+    assert current_entry(layout) == layout.entry(pin.short_digest).resolve()
+
+
+def test_the_second_time_nothing_changes(layout: Layout) -> None:
+    _install(layout)
+    assert _install(layout) == []
+
+
+def test_an_update_keeps_the_one_before(layout: Layout) -> None:
+    _install(layout)
+    changes = _install(layout, "1.3")
+    assert [change.kind for change in changes] == ["switch", "switch", "write"]
+    assert str(layout.previous.readlink()) == make_pin().short_digest
+    assert str(layout.current.readlink()) == make_pin(version="1.3").short_digest
+    assert json.loads(layout.vendor_config.read_text())["version"] == "1.3"
+
+
+def test_a_config_that_an_admin_changed_is_not_replaced(layout: Layout) -> None:
+    _install(layout)
+    layout.vendor_config.write_text("mine")
+    with pytest.raises(ProvisionError, match="somebody else") as caught:
+        _install(layout, "1.3")
+    assert str(layout.vendor_config) in (caught.value.details or "")
+    assert "--replace" in (caught.value.resolution or "")
+    assert str(layout.current.readlink()) == make_pin().short_digest
+    assert layout.vendor_config.read_text() == "mine"
+
+
+def test_a_config_that_was_there_before_is_not_replaced(layout: Layout) -> None:
+    layout.vendor_config.parent.mkdir(parents=True)
+    layout.vendor_config.write_text("the vendor's own")
+    with pytest.raises(ProvisionError, match="somebody else"):
+        _install(layout)
+
+
+def test_an_admins_config_is_replaced_on_request_and_kept(layout: Layout) -> None:
+    _install(layout)
+    layout.vendor_config.write_text("mine")
+    changes = _install(layout, "1.3", replace=True)
+    assert changes[0].kind == "save"
+    (saved,) = layout.saved.iterdir()
+    assert saved.read_text() == "mine"
+    assert json.loads(layout.vendor_config.read_text())["version"] == "1.3"
+
+
+def test_a_config_that_somebody_removed_is_written_again(layout: Layout) -> None:
+    _install(layout)
+    layout.vendor_config.unlink()
+    assert [change.kind for change in _install(layout)] == ["write"]
+
+
+def test_a_config_of_an_interrupted_run_is_known_as_ours(layout: Layout) -> None:
+    _install(layout)
+    manifest = make_artifact(layout.root / "other", pin=make_pin(version="1.3"))
+    text = vendor_config(layout, manifest)
+    # The step to be killed in.
+    Ledger(layout.root, layout.record, layout.saved).write(layout.vendor_config, text)
+    assert [change.kind for change in _install(layout)] == ["write"]
+
+
+def test_a_loader_config_that_is_needed_no_more_goes(layout: Layout) -> None:
+    _install(layout)
+    pin = make_pin(version="1.4")
+    made: list[Manifest] = []
+    add(
+        layout,
+        pin.short_digest,
+        lambda folder: made.append(make_artifact(folder, pin=pin, library=None)),
+    )
+    apply(layout, plan(layout, made[0]), on_change=lambda _change: None)
+    assert not layout.loader_config.exists()
+
+
+def test_the_hosts_library_cache_is_refreshed_once_an_artifact(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[list[str]] = []
+
+    def run(argv: list[str], *, why: str) -> None:
+        assert why
+        calls.append(argv)
+
+    monkeypatch.setattr(activate, "run", run)
+    monkeypatch.setattr(activate, "_is_running_host", lambda _layout: True)
+    assert [change.kind for change in _install(layout)][-1] == "ldconfig"
+    assert _install(layout) == []
+    _install(layout, "1.3")
+    assert calls == [["ldconfig"], ["ldconfig"]]
+
+
+def test_an_entry_is_there_whole_or_not_at_all(layout: Layout) -> None:
+    def fill(folder: Path) -> None:
+        folder.mkdir()
+        (folder / "half").write_text("half")
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        add(layout, "0" * 12, fill)
+    assert [path.name for path in layout.folder.iterdir()] == [".lock"]
+
+
+def test_a_draft_that_is_being_filled_is_no_leftover(layout: Layout) -> None:
+    with drafted(layout, "0" * 12, lambda folder: folder.mkdir()) as draft:
+        assert remove_leftovers(layout) == []
+        assert draft.is_dir()
+    assert not draft.exists()
+
+
+def test_of_two_that_add_an_entry_the_first_stays(layout: Layout) -> None:
+    def fill(folder: Path) -> None:
+        make_artifact(folder)
+        add(layout, "0" * 12, lambda other: write(other / "first", b""))
+
+    assert not add(layout, "0" * 12, fill)
+    assert (layout.entry("0" * 12) / "first").exists()
+    assert [path.name for path in layout.folder.iterdir() if path.is_dir()] == ["0" * 12]
+
+
+def test_an_entry_can_be_replaced(layout: Layout) -> None:
+    _install(layout)
+    short = make_pin().short_digest
+    library = layout.entry(short) / "driver/usr/lib64/demo/libdemo.so.1.2"
+    library.write_bytes(b"damaged")
+    assert not add(layout, short, lambda folder: folder.mkdir())
+    made: list[Manifest] = []
+    assert add(layout, short, lambda folder: made.append(make_artifact(folder)), replace=True)
+    assert library.read_bytes() == b"library"
+
+
+def test_leftovers_of_killed_runs_go_and_nothing_else(layout: Layout) -> None:
+    _install(layout)
+    before = sorted(layout.root.rglob("*"))
+    (layout.folder / ".partial-000000000000/driver").mkdir(parents=True)
+    (layout.folder / ".removed-000000000000").mkdir()
+    (layout.folder / ".current.123").symlink_to("x")
+    (layout.vendor_config.parent / ".demo.json.abc").write_text("half")
+    (layout.loader_config.parent / ".provision-demo.conf.abc").write_text("half")
+    others = layout.vendor_config.parent / ".demo2.json.abc"
+    others.write_text("another driver's")
+    assert len(remove_leftovers(layout)) == 5
+    assert sorted(layout.root.rglob("*")) == sorted([*before, others])
+
+
+def test_a_driver_that_is_not_installed_is_not_found(layout: Layout) -> None:
+    with pytest.raises(NotFoundError, match="is not installed"):
+        current_entry(layout)

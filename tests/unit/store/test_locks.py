@@ -1,0 +1,132 @@
+"""The locks of a host: their order, and that taking one again is no wait."""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from threading import Event, Thread
+
+import pytest
+
+from provision.errors import ExitCode, InUseError
+from provision.progress import Note
+from provision.store.layout import Layout
+from provision.store.locks import building, changing, switching
+
+Lock = Callable[[], AbstractContextManager[object]]
+
+
+@pytest.fixture
+def locks(tmp_path: Path) -> dict[str, Lock]:
+    """The locks of a host, by name."""
+    return {
+        "building": lambda: building(tmp_path),
+        "switching": lambda: switching(tmp_path),
+        "changing": lambda: changing(Layout(tmp_path, "demo")),
+        "another": lambda: changing(Layout(tmp_path, "other")),
+    }
+
+
+def _order(locks: dict[str, Lock], first: str, second: str) -> None:
+    with locks[first](), locks[second]():
+        pass
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("building", "switching"),
+        ("building", "changing"),
+        ("switching", "changing"),
+        # This thread has it already.
+        ("building", "building"),
+        ("switching", "switching"),
+        ("changing", "changing"),
+    ],
+)
+def test_locks_are_taken_in_their_order(first: str, second: str, locks: dict[str, Lock]) -> None:
+    for _ in range(2):
+        _order(locks, first, second)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("switching", "building"),
+        ("changing", "building"),
+        ("changing", "switching"),
+        ("changing", "another"),
+    ],
+)
+def test_what_could_make_two_wait_for_each_other_is_a_defect(
+    first: str, second: str, locks: dict[str, Lock]
+) -> None:
+    with pytest.raises(RuntimeError, match="out of order"):
+        _order(locks, first, second)
+    # Nothing stays locked behind it.
+    _order(locks, second, second)
+
+
+def test_a_lock_outlasts_being_taken_again(tmp_path: Path) -> None:
+    layout = Layout(tmp_path, "demo")
+    with changing(layout):
+        with changing(layout):
+            pass
+        with layout.lock.open("ab") as stream, pytest.raises(BlockingIOError):
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_a_wait_that_is_too_long_ends_with_what_it_was_for(tmp_path: Path) -> None:
+    notes: list[str] = []
+    path = tmp_path / "var/lib/provision/.lock"
+    path.parent.mkdir(parents=True)
+    with path.open("ab") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        with (
+            pytest.raises(InUseError, match=str(path)) as caught,
+            switching(
+                tmp_path,
+                lambda event: notes.append(event.text) if isinstance(event, Note) else None,
+                limit=0.1,
+            ),
+        ):
+            pass
+    assert caught.value.exit_code == ExitCode.IN_USE
+    assert f"fuser -v {path}" in (caught.value.resolution or "")
+    assert notes == ["Another provision is at work on this host; waiting for it"]
+
+
+def test_a_short_wait_is_worth_no_words_but_is_known(tmp_path: Path) -> None:
+    taken, notes, found = Event(), list[object](), list[bool]()
+
+    def second() -> None:
+        taken.wait(30)
+        with building(tmp_path, notes.append) as waited:
+            found.append(waited)
+
+    with building(tmp_path):
+        thread = Thread(target=second)
+        thread.start()
+        taken.set()
+        # Long enough to be met, shorter than what is said.
+        thread.join(0.3)
+    thread.join(30)
+    assert (found, notes) == ([True], [])
+
+
+def test_a_builder_knows_whether_it_waited(tmp_path: Path) -> None:
+    waiting, found = Event(), list[bool]()
+
+    def second() -> None:
+        with building(tmp_path, lambda _event: waiting.set()) as waited:
+            found.append(waited)
+
+    with building(tmp_path) as waited:
+        thread = Thread(target=second)
+        thread.start()
+        assert waiting.wait(30)
+        assert found == []
+    thread.join(30)
+    assert (waited, found) == (False, [True])
