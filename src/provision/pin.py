@@ -226,18 +226,57 @@ class ArchiveSource(SourcePin):
         return self.url
 
 
-class GitSource(SourcePin):
-    """A git commit; ``sha256`` is that of ``git archive --format=tar COMMIT``."""
+class GitCommit(Frozen):
+    """A commit of a repository; ``sha256`` is that of ``git archive --format=tar COMMIT``."""
 
-    kind: Literal["git"] = "git"
     url: Url
     commit: Commit
     sha256: Sha256
 
     @property
+    def file_name(self) -> str:
+        """Name of the file that has its objects, in a package store and in a build context."""
+        text = f"{self.commit} {self.sha256}"
+        return f"{hashlib.sha256(text.encode()).hexdigest()}.tar"
+
+
+class GitSubmodule(GitCommit):
+    """A commit of another repository, and the folder of the source that it fills."""
+
+    path: Location
+
+
+class GitSource(SourcePin):
+    """A git commit with the submodules that the build needs.
+
+    Attributes:
+        sha256: Of ``git archive --format=tar COMMIT``, without submodules.
+    """
+
+    kind: Literal["git"] = "git"
+    url: Url
+    commit: Commit
+    sha256: Sha256
+    submodules: tuple[GitSubmodule, ...] = ()
+
+    @property
     def text(self) -> str:
         """Its repository and commit."""
         return f"{self.url} {self.commit}"
+
+    @property
+    def commits(self) -> tuple[GitCommit, ...]:
+        """All that is fetched: the source's commit, then its submodules'."""
+        own = GitCommit(url=self.url, commit=self.commit, sha256=self.sha256)
+        return (own, *self.submodules)
+
+    @model_serializer(mode="wrap")
+    def _without_nothing(self, handler: SerializerFunctionWrapHandler) -> dict[str, object]:
+        # A Pin without submodules keeps the digest that it had before they were known.
+        data: dict[str, object] = handler(self)
+        if not self.submodules:
+            del data["submodules"]
+        return data
 
 
 class RunfileSource(SourcePin):

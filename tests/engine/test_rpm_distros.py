@@ -19,7 +19,14 @@ import pytest
 
 from kit.engine import Engine
 from kit.fileserver import Mirror, served
-from kit.made_up import MADE_UP, made_up_source, write_made_up
+from kit.git_server import commit_files, git_served
+from kit.made_up import (
+    MADE_UP,
+    made_up_files,
+    made_up_source,
+    write_made_up,
+    write_made_up_in_git,
+)
 from kit.probe import need_programs
 from kit.process import run, start
 from kit.product import Provision
@@ -286,6 +293,21 @@ def test_a_dkms_conf_is_evaluated_and_built_from_there(
         address = f"{url}/{tarball.name}"
         fresh.provision.json("import", "dkms", address, "--output", drivers, *target)
         built = fresh.provision.build("hello", *target, "--catalogue", drivers)
+    module = _module(stand.engine, built["image"], tmp_path / "out")
+    assert run(["modinfo", "-F", "vermagic", module]).stdout.split()[0] == kernel
+
+
+@_one
+def test_a_commit_is_fetched_by_the_toolchain_and_built_without_a_network(
+    stand: _Stand, fresh: _Host, tmp_path: Path
+) -> None:
+    repositories, drivers = tmp_path / "repositories", tmp_path / "drivers"
+    commit = commit_files(repositories, "hello", made_up_files(_VERSION))
+    kernel = stand.distro.headers.kernel
+    words = (MADE_UP, "--kernel", kernel, "--distro", stand.distro.name, "--catalogue", drivers)
+    with git_served(repositories) as url:
+        write_made_up_in_git(drivers, _VERSION, url, commit)
+        built = fresh.provision.json("build", *words, "--root", fresh.root)
     module = _module(stand.engine, built["image"], tmp_path / "out")
     assert run(["modinfo", "-F", "vermagic", module]).stdout.split()[0] == kernel
 

@@ -20,7 +20,7 @@ from provision.build.templates import load_templates
 from provision.catalogue import Recipe
 from provision.distros import find_distro
 from provision.documents import parse_json
-from provision.errors import NotFoundError, ProvisionError
+from provision.errors import NotFoundError
 from provision.pin import (
     ArchiveSource,
     BasePin,
@@ -28,6 +28,7 @@ from provision.pin import (
     DriverPin,
     FilePin,
     GitSource,
+    GitSubmodule,
     KernelPin,
     PackagePin,
     Pin,
@@ -182,12 +183,22 @@ def test_another_compiler_than_the_distros_is_refused() -> None:
         render(odd, recipe(), templates=templates, patches={"x.patch": PATCH})
 
 
-def test_a_git_source_is_refused_until_it_can_be_had_without_a_network() -> None:
+def test_commits_of_a_git_source_and_its_submodules_come_with_the_context() -> None:
     templates = load_templates(REPOSITORY / "templates", "rocky")
-    source = GitSource(url="https://example.org/x.git", commit="1" * 40, sha256="2" * 64)
+    inner = GitSubmodule(
+        url="https://example.org/y.git", commit="3" * 40, sha256="4" * 64, path="lib/y"
+    )
+    source = GitSource(
+        url="https://example.org/x.git", commit="1" * 40, sha256="2" * 64, submodules=(inner,)
+    )
     odd = pin("rocky", template=templates.digest).model_copy(update={"sources": (source,)})
-    with pytest.raises(ProvisionError, match="kind 'git'"):
-        render(odd, recipe(), templates=templates, patches={"x.patch": PATCH})
+    text = render(odd, recipe(), templates=templates, patches={"x.patch": PATCH}).dockerfile
+    assert "COPY git/ /provision/git/" in text
+    assert "git fetch" not in text
+    first, second = (commit.file_name for commit in source.commits)
+    assert text.index(first) < text.index("mkdir -p lib/y && cd lib/y") < text.index(second)
+    assert f"{'2' * 64}  /provision/source.tar" in text
+    assert f"{'4' * 64}  /provision/source.tar" in text
 
 
 def test_a_base_image_that_has_everything_takes_no_packages() -> None:

@@ -11,7 +11,17 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-__all__ = ["BROKEN_LINE", "MADE_UP", "MADE_UP_VERSION", "made_up_source", "write_made_up"]
+    from kit.git_server import Commit
+
+__all__ = [
+    "BROKEN_LINE",
+    "MADE_UP",
+    "MADE_UP_VERSION",
+    "made_up_files",
+    "made_up_source",
+    "write_made_up",
+    "write_made_up_in_git",
+]
 
 MADE_UP = "hello"
 # For tests that take only one version.
@@ -74,6 +84,29 @@ version = "{version}"
 url = "{url}/{file}"
 sha256 = "{sha256}"
 """
+_COMMIT = """\
+[[source.releases]]
+version = "{version}"
+url = "{url}/{of.repository}"
+commit = "{of.commit}"
+sha256 = "{of.sha256}"
+"""
+_SUBMODULE = """\
+[[source.releases.submodules]]
+path = "{of.folder}"
+url = "{url}/{of.repository}"
+commit = "{of.commit}"
+sha256 = "{of.sha256}"
+"""
+
+
+def made_up_files(version: str, *, extra: str = "", seconds: int = 0) -> dict[str, str]:
+    """Return the texts of a version's source, by name."""
+    return {
+        "hello.c": _SOURCE.format(extra=extra, version=version),
+        "Makefile": _MAKEFILE.format(seconds=seconds),
+        "hello-tool": f"#!/bin/sh\necho hello {version}\n",
+    }
 
 
 def made_up_source(
@@ -84,13 +117,21 @@ def made_up_source(
     `extra` is a line of C in its module; `seconds` is what its build waits before it begins; `more`
     is a number of files of a MiB, for a recipe with `has_more`.
     """
-    files = {
-        "hello.c": _SOURCE.format(extra=extra, version=version),
-        "Makefile": _MAKEFILE.format(seconds=seconds),
-        "hello-tool": f"#!/bin/sh\necho hello {version}\n",
-    }
+    files = made_up_files(version, extra=extra, seconds=seconds)
     files |= {f"more/{number:03}": "x" * _MORE_BYTES for number in range(more)}
     return write_tarball(folder, f"hello-{version}", files)
+
+
+def write_made_up_in_git(catalogue: Path, version: str, url: str, *commits: Commit) -> Path:
+    """Write the driver's folder into a catalogue: one commit served at `url`, and submodules."""
+    own, *others = commits
+    lines = [_COMMIT.format(version=version, url=url, of=own)]
+    lines += [_SUBMODULE.format(url=url, of=one) for one in others]
+    text = _RECIPE.format(releases="\n".join(lines)).replace('kind = "archive"', 'kind = "git"')
+    folder = catalogue / MADE_UP
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "driver.toml").write_text(text)
+    return folder / "driver.toml"
 
 
 def write_made_up(

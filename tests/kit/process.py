@@ -15,7 +15,16 @@ from typing import TYPE_CHECKING, Self
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["CommandFailedError", "Completed", "Daemon", "end_tree_of", "run", "start", "stream"]
+__all__ = [
+    "CommandFailedError",
+    "Completed",
+    "Daemon",
+    "end_tree_of",
+    "run",
+    "run_bytes",
+    "start",
+    "stream",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +52,29 @@ class CommandFailedError(AssertionError):
         super().__init__(
             f"exit status {completed.returncode}: {shlex.join(completed.argv)}\n{tail}"
         )
+
+
+def run_bytes(
+    argv: Sequence[str | Path],
+    *,
+    stdin: bytes,
+    env: Mapping[str, str] | None = None,
+    timeout_s: float = 60,
+) -> bytes:
+    """Run `argv` to its end with bytes on its standard input; returns its standard output.
+
+    Raises:
+        subprocess.TimeoutExpired: it ran past `timeout_s` and was killed.
+    """
+    done = subprocess.run(
+        [str(word) for word in argv],
+        input=stdin,
+        env={**os.environ, **(env or {})},
+        capture_output=True,
+        timeout=timeout_s,
+        check=False,
+    )
+    return done.stdout
 
 
 def run(

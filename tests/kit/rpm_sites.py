@@ -40,8 +40,8 @@ _BASE = (
     *("rpm", "sed", "tar", "xz-utils"),
 )
 _TO_BUILD = (
-    *("gcc", "kmod", "libc6-dev", "libelf-dev", "make", "openssl", "patch", "perl-base"),
-    "python3",
+    *("ca-certificates", "gcc", "git", "kmod", "libc6-dev", "libelf-dev", "make", "openssl"),
+    *("patch", "perl-base", "python3"),
 )
 # Debian 13's zypper is not asked for by anything.
 _SOLVERS = {"bookworm": ("dnf", "zypper"), "trixie": ("dnf",)}

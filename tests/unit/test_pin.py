@@ -17,6 +17,7 @@ from provision.pin import (
     DriverPin,
     FilePin,
     GitSource,
+    GitSubmodule,
     KernelPin,
     PackagePin,
     PackageSource,
@@ -33,6 +34,7 @@ def text(pattern: str) -> st.SearchStrategy[str]:
 
 
 SHA256 = text(r"[0-9a-f]{64}")
+COMMIT = text(r"[0-9a-f]{40}")
 NAME = text(r"[a-z0-9][a-z0-9._-]{0,9}")
 PACKAGE = text(r"[a-z0-9][a-z0-9+.-]{1,9}")
 PACKAGE_VERSION = text(r"[0-9][A-Za-z0-9.+:~-]{0,9}")
@@ -41,7 +43,18 @@ PACKAGE_PIN = st.builds(PackagePin, name=PACKAGE, version=PACKAGE_VERSION)
 SOURCE = (
     st.builds(PackageSource, name=PACKAGE, version=PACKAGE_VERSION, sha256=SHA256)
     | st.builds(ArchiveSource, url=URL, sha256=SHA256, strip=st.integers(0, 3))
-    | st.builds(GitSource, url=URL, commit=text(r"[0-9a-f]{40}"), sha256=SHA256)
+    | st.builds(
+        GitSource,
+        url=URL,
+        commit=COMMIT,
+        sha256=SHA256,
+        submodules=st.lists(
+            st.builds(
+                GitSubmodule, url=URL, commit=COMMIT, sha256=SHA256, path=text(r"[a-z]{1,5}/[a-z]")
+            ),
+            max_size=2,
+        ).map(tuple),
+    )
 )
 DRIVER_PIN = st.builds(
     DriverPin, name=NAME, version=text(r"[0-9][A-Za-z0-9.+~_-]{0,9}"), flavour=NAME
@@ -292,3 +305,8 @@ def test_values_that_could_do_harm_in_a_dockerfile_are_refused(path: Path, value
 def test_addresses_hold_nothing_that_a_shell_would_read(url: str) -> None:
     with pytest.raises(ValidationError):
         ArchiveSource(url=url, sha256="0" * 64)
+
+
+def test_a_git_source_without_submodules_is_written_as_before_they_were_known() -> None:
+    source = GitSource(url="https://h.example/f", commit="1" * 40, sha256="0" * 64)
+    assert set(source.model_dump()) == {"kind", "url", "commit", "sha256"}

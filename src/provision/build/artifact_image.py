@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -34,6 +35,8 @@ class BuildRequest:
             them.
         attach: Returns more of the context: files that may have to be downloaded. Called only if
             something is built.
+        fetch: Returns the rest of the context: what a container of the toolchain has to fetch. It
+            is given what returns the id of the toolchain's image, building it if need be.
         state: Folder for locks and logs.
         build_args: Values that can't change the result: jobs, mirrors, proxies.
         network: Network of the build containers; None: the engine's default.
@@ -44,6 +47,7 @@ class BuildRequest:
     files: Mapping[str, bytes | Path]
     state: Path
     attach: Callable[[], Mapping[str, Path]] = dict
+    fetch: Callable[[Callable[[], str]], Mapping[str, Path]] | None = None
     build_args: Mapping[str, str] = field(default_factory=dict)
     network: str | None = None
     rebuild: bool = False
@@ -128,6 +132,9 @@ def _build(engine: Engine, request: BuildRequest, progress: Progress) -> Built:
     stream = BuildStream()
     request.log.parent.mkdir(parents=True, exist_ok=True)
     with request.log.open("w", encoding="utf-8") as log:
+        if request.fetch is not None:
+            stage = partial(_toolchain, engine, request, args, log, progress)
+            request = replace(request, files={**request.files, **request.fetch(stage)})
         _run(engine, request, BuildOptions(args, request.network), stream, log, progress)
     image = _checked(engine, request, stream, base)
     before = engine.image(request.pin.image)
@@ -143,6 +150,20 @@ def _build(engine: Engine, request: BuildRequest, progress: Progress) -> Built:
         steps=tuple(stream.steps),
         log=request.log,
     )
+
+
+def _toolchain(
+    engine: Engine,
+    request: BuildRequest,
+    args: Mapping[str, str],
+    log: IO[str],
+    progress: Progress,
+) -> str:
+    """Return the id of the toolchain's image, whose layers the whole build begins with."""
+    stream = BuildStream()
+    options = BuildOptions(args, request.network, target=_SHARED_STAGE)
+    _run(engine, request, options, stream, log, progress)
+    return stream.image_id or ""
 
 
 def _run(

@@ -12,7 +12,7 @@ from provision.pin import DistroPin, Pin, RunfileSource
 from provision.sources.repack import FILES, LAYER
 
 # What only the images of apt's family have the programs for.
-_APT_ONLY = frozenset({"deb", "git"})
+_APT_ONLY = frozenset({"deb"})
 # Paths in the build context: user space as a layer, and the list of what is in it.
 _LAYER = "userspace.tar"
 _LISTED = "userspace.json"
@@ -75,13 +75,13 @@ def installed_from(pin: Pin) -> DistroPin | None:
 def closure_files(pin: Pin) -> dict[str, str]:
     """Return the large files of a build context: sha256 by relative path.
 
-    A git repository is none: its commit is fetched in the build.
+    Commits are not among them: a container of the toolchain fetches those.
 
     Raises:
         NotFoundError: The family's template has no steps for the kind of a source.
     """
     distro = installed_from(pin)
-    # A base image that has everything takes no packages, and fetches commits as apt's images do.
+    # A base image that has everything takes no packages.
     family = release_of(distro)[0].family if distro else "apt"
     files = {
         f"packages/{package.location.rpartition('/')[2]}": package.sha256 for package in pin.closure
@@ -91,7 +91,7 @@ def closure_files(pin: Pin) -> dict[str, str]:
             raise NotFoundError(
                 f"The source of '{pin.driver.name}' can't be built for {pin.distro.id} yet: it"
                 f" is of the kind '{source.kind}'.",
-                resolution="Take a driver whose source is an archive.",
+                resolution="Take a driver whose source is an archive or a git repository.",
             )
         if source.file is not None and not isinstance(source, RunfileSource):
             files[f"sources/{source.file}"] = source.file

@@ -21,7 +21,7 @@ from provision.catalogue import Recipe, RecipeSource, Variant
 from provision.distros import source_names
 from provision.errors import NotFoundError, ProvisionError
 from provision.files import write_atomic
-from provision.pin import PackagePin, Pin, RunfileSource, TreePin
+from provision.pin import GitSource, PackagePin, Pin, RunfileSource, TreePin
 from provision.sources import scripts_of, unpacking
 
 # Where the build has the driver's unpacked source.
@@ -214,6 +214,7 @@ def _dockerfile(pin: Pin, variant: Variant[RecipeSource], templates: Templates) 
         "toolchain": toolchain_of(pin),
         "parts": {
             "are_files": any(source.file for source in pin.sources),
+            "are_commits": any(isinstance(source, GitSource) for source in pin.sources),
             "have_layer": any(isinstance(source, RunfileSource) for source in pin.sources),
             "before": before,
             "after": after,

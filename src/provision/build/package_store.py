@@ -86,6 +86,7 @@ class PackageStore:
         files: Its folder of files, each under its sha256.
         trees: Its folder of what is known of kernel trees.
         runfiles: Its folder of what is known of NVIDIA's .run files.
+        commits: Its folder of commits of git repositories.
     """
 
     def __init__(self, state: Path) -> None:
@@ -93,6 +94,7 @@ class PackageStore:
         self.files = self.folder / "sha256"
         self.trees = self.folder / "trees"
         self.runfiles = self.folder / "runfiles"
+        self.commits = self.folder / "commits"
         self._closures = self.folder / "closures"
         self._state = state
 
@@ -243,7 +245,7 @@ class PackageStore:
                 gone.append((path, size))
             else:
                 needed.update(package.sha256 for package in closure.packages)
-        for folder in (self.trees, self.runfiles):
+        for folder in (self.trees, self.runfiles, self.commits):
             gone += [(path, size) for path, used, size in _entries(folder) if used < oldest]
         for path, used, size in _entries(self.files):
             # A draft of a killed run, or a source or package that nothing names any more.

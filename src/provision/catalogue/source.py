@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from fnmatch import fnmatchcase
+from itertools import pairwise
 from typing import Annotated, Literal, Self
 
 from pydantic import ConfigDict, Discriminator, Field, StringConstraints, Tag, model_validator
@@ -27,6 +28,7 @@ from provision.pin import (
     ArchiveSource,
     Commit,
     GitSource,
+    GitSubmodule,
     Name,
     PackageName,
     Sha256,
@@ -173,16 +175,31 @@ class ArchiveRelease(Frozen):
 
 
 class GitRelease(Frozen):
-    """One released version as a git commit; sha256 of ``git archive --format=tar COMMIT``."""
+    """One released version as a git commit; sha256 of ``git archive --format=tar COMMIT``.
+
+    Attributes:
+        submodules: Those that the build needs; others stay empty.
+    """
 
     version: Version
     url: Url
     commit: Commit
     sha256: Sha256
+    submodules: tuple[GitSubmodule, ...] = ()
 
     def source(self) -> GitSource:
         """Return what goes into the Pin."""
-        return GitSource(url=self.url, commit=self.commit, sha256=self.sha256)
+        return GitSource(
+            url=self.url, commit=self.commit, sha256=self.sha256, submodules=self.submodules
+        )
+
+    @model_validator(mode="after")
+    def _folders_apart(self) -> Self:
+        paths = sorted(module.path for module in self.submodules)
+        for before, after in pairwise(paths):
+            if f"{after}/".startswith(f"{before}/"):
+                raise ValueError(f"two submodules fill the folder '{after}'")
+        return self
 
 
 class ArchiveReleases(Source):

@@ -107,10 +107,17 @@ class Image:
 
 @dataclass(frozen=True, slots=True)
 class BuildOptions:
-    """What an engine's build takes besides the context; none of it may change the result."""
+    """What an engine's build takes besides the context; none of it may change the result.
+
+    Attributes:
+        build_args: Values of the Dockerfile's arguments.
+        network: Network of the build's containers; None: the engine's default.
+        target: The stage to end with; None: the last one.
+    """
 
     build_args: Mapping[str, str] = field(default_factory=dict)
     network: str | None = None
+    target: str | None = None
 
 
 class Engine:
@@ -167,6 +174,7 @@ class Engine:
                     decode=True,
                     buildargs=dict(options.build_args),
                     network_mode=options.network,
+                    target=options.target or "",
                     timeout=_SILENT_SECONDS,
                 )
             )

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from provision.build.artifact_image import BuildRequest, Built, build, find
 from provision.build.base_image import BaseRequest, find_base, make_base
 from provision.build.dockerfile import RenderedContext
+from provision.build.git_commits import CommitRequest, commits_of, have_commits
 from provision.build.package_store import PackageStore
 from provision.build.rpm_base_image import make_rpm_base
 from provision.distros.debian.distro_archive import uses_archive
@@ -120,7 +122,8 @@ def build_image(
         attach=lambda: downloaded_files(settings, resolved, context, progress=progress),
         state=settings.state,
         build_args=build_arguments(settings, jobs=how.jobs),
-        network=_network(resolved),
+        fetch=partial(_fetched, settings, engine, resolved, progress),
+        network="none",
         rebuild=how.rebuild,
     )
     replaced = find(engine, resolved.pin) if how.rebuild else None
@@ -135,11 +138,21 @@ def build_image(
     return replace(built, differing=differing)
 
 
-def _network(resolved: Resolved) -> str | None:
-    """Return the network of a build: none, but for a commit that its source is fetched from."""
-    if any(source.file is None for source in resolved.pin.sources):
-        return resolved.network
-    return "none"
+def _fetched(
+    settings: Settings,
+    engine: Engine,
+    resolved: Resolved,
+    progress: Progress,
+    toolchain: Callable[[], str],
+) -> Mapping[str, Path]:
+    """Return the files of a build context that hold commits of repositories."""
+    request = CommitRequest(
+        commits_of(resolved.pin.sources),
+        PackageStore(settings.state),
+        settings.state / "locks",
+        resolved.network,
+    )
+    return have_commits(engine, toolchain, request, progress=progress)
 
 
 def downloaded_files(

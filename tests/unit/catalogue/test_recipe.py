@@ -1,6 +1,9 @@
 """What a driver.toml may say, and what each mistake in it is called."""
 
+import json
+
 import pytest
+from pydantic import ValidationError
 
 from provision.build.compatibility import recipe_digest
 from provision.catalogue import ArchiveRelease, GitRelease, PciMatch, Recipe, version_matches
@@ -87,6 +90,31 @@ def test_releases_are_what_a_pin_takes() -> None:
     assert (archive.source().kind, archive.source().strip) == ("archive", 2)
     git = GitRelease(version="1", url="https://h.example/f", commit="1" * 40, sha256="0" * 64)
     assert (git.source().kind, git.source().commit) == ("git", "1" * 40)
+
+
+def _with_submodules(*paths: str) -> GitRelease:
+    other = {"url": "https://h.example/o", "commit": "3" * 40, "sha256": "4" * 64}
+    release = {
+        "version": "1",
+        "url": "https://h.example/f",
+        "commit": "1" * 40,
+        "sha256": "0" * 64,
+        "submodules": [{**other, "path": path} for path in paths],
+    }
+    return GitRelease.model_validate_json(json.dumps(release))
+
+
+def test_submodules_of_a_release_reach_the_pin_in_their_order() -> None:
+    source = _with_submodules("lib/b", "lib/a").source()
+    assert [module.path for module in source.submodules] == ["lib/b", "lib/a"]
+    assert [commit.commit[0] for commit in source.commits] == ["1", "3", "3"]
+    assert len({commit.file_name for commit in source.commits}) == 2
+
+
+@pytest.mark.parametrize("paths", [("../up",), ("/abs",), ("lib", "lib"), ("lib", "lib/inner")])
+def test_a_submodule_fills_a_folder_of_its_own_in_the_source(paths: tuple[str, ...]) -> None:
+    with pytest.raises(ValidationError, match=r"submodules|fill the folder"):
+        _with_submodules(*paths)
 
 
 def test_an_unknown_placeholder_is_named() -> None:

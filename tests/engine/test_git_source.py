@@ -1,0 +1,105 @@
+"""Drivers from git repositories: a commit and its submodules are fetched once, and pinned."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kit.git_server import commit_files, git_served
+from kit.hosts import DISTRO, OLD_KERNEL
+from kit.made_up import MADE_UP, made_up_files, write_made_up_in_git
+from kit.probe import need_programs
+from kit.product import BUILD_NETWORK
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from kit.git_server import Commit
+    from kit.product import Provision
+
+_VERSION = "1.2"
+# The module needs a header of the submodule, and the tool the branch that the build checked out.
+_EXTRA = """\
+#include "common/limits.h"
+static int hello_limit = HELLO_LIMIT;
+module_param(hello_limit, int, 0);
+"""
+
+
+@pytest.fixture(scope="module")
+def commits(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Commit, Commit]:
+    """The served folder, the driver's commit, and that of its submodule."""
+    need_programs("git")
+    folder = tmp_path_factory.mktemp("repositories")
+    common = commit_files(folder, "common", {"limits.h": "#define HELLO_LIMIT 7\n"})
+    files = made_up_files(_VERSION, extra=_EXTRA)
+    files["Makefile"] += (
+        '\tprintf "#!/bin/sh\\necho on %s\\n" "$$(git branch --show-current)" > hello-tool\n'
+    )
+    return folder, commit_files(folder, "hello", files, common), common
+
+
+@pytest.fixture
+def url(commits: tuple[Path, Commit, Commit]) -> Iterator[str]:
+    with git_served(commits[0]) as address:
+        yield address
+
+
+def _target(catalogue: Path) -> tuple[str | Path, ...]:
+    return (MADE_UP, "--kernel", OLD_KERNEL, "--distro", DISTRO, "--catalogue", catalogue)
+
+
+def test_a_commit_with_a_submodule_is_built_and_fetched_once(
+    provision: Provision, commits: tuple[Path, Commit, Commit], url: str, tmp_path: Path
+) -> None:
+    folder, own, common = commits
+    drivers = tmp_path / "drivers"
+    write_made_up_in_git(drivers, _VERSION, url, own, common)
+    root = tmp_path / "root"
+    built = provision.build(*_target(drivers))
+    assert built["built"]
+    provision("verify", built["image"])
+    provision("install", built["image"], "--root", root)
+    (tool,) = root.rglob("hello-tool")
+    # A build finds a checkout, on a branch called after the version.
+    assert tool.read_text() == f"#!/bin/sh\necho on {_VERSION}\n"
+    again = provision.json("build", *_target(drivers), "--rebuild", *BUILD_NETWORK)
+    assert again["digest"] == built["digest"]
+    # The server is of no use any more: everything is in the package store.
+    for repository in folder.iterdir():
+        repository.rename(repository.with_suffix(".gone"))
+    try:
+        provision.json("build", *_target(drivers), "--rebuild", *BUILD_NETWORK)
+    finally:
+        for repository in folder.iterdir():
+            repository.rename(repository.with_suffix(".git"))
+
+
+def test_another_content_than_the_recipe_names_is_refused(
+    provision: Provision, commits: tuple[Path, Commit, Commit], url: str, tmp_path: Path
+) -> None:
+    _folder, own, common = commits
+    recipe = write_made_up_in_git(tmp_path / "drivers", _VERSION, url, own, common)
+    recipe.write_text(recipe.read_text().replace(common.sha256, "0" * 64))
+    words = ("build", *_target(tmp_path / "drivers"), *BUILD_NETWORK)
+    status, error = provision.failure(*words)
+    assert status == 1
+    assert common.commit in error["message"]
+    assert f"got      {common.sha256}" in error["details"]
+    assert "git archive" in error["resolution"]
+
+
+def test_a_commit_that_is_not_there_is_said_with_the_repository(
+    provision: Provision, commits: tuple[Path, Commit, Commit], url: str, tmp_path: Path
+) -> None:
+    _folder, own, common = commits
+    recipe = write_made_up_in_git(tmp_path / "drivers", _VERSION, url, own, common)
+    recipe.write_text(recipe.read_text().replace(own.commit, "a" * 40))
+    words = ("build", *_target(tmp_path / "drivers"), *BUILD_NETWORK)
+    status, error = provision.failure(*words)
+    assert status == 1
+    assert "a" * 40 in error["message"]
+    assert own.repository in error["message"]
+    assert "not our ref" in error["details"]

@@ -1,0 +1,131 @@
+"""Git repositories over HTTP on the loopback interface, served by git's own `http-backend`.
+
+The protocol: https://git-scm.com/docs/git-http-backend; a plain file server can't be asked for
+a commit by its name.
+"""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import TYPE_CHECKING, ClassVar
+
+from kit.process import run, run_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+__all__ = ["Commit", "commit_files", "git_served"]
+
+_POLL = 0.01
+_WHO = {
+    "GIT_AUTHOR_NAME": "A", "GIT_AUTHOR_EMAIL": "a@example.org",
+    "GIT_COMMITTER_NAME": "A", "GIT_COMMITTER_EMAIL": "a@example.org",
+    "GIT_AUTHOR_DATE": "2026-01-01T00:00:00Z", "GIT_COMMITTER_DATE": "2026-01-01T00:00:00Z",
+    "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_SYSTEM": "/dev/null",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """A commit of a served repository, as a recipe names it.
+
+    Attributes:
+        repository: The repository's name below the server's address.
+        commit: The commit.
+        sha256: Of `git archive --format=tar COMMIT`.
+    """
+
+    repository: str
+    commit: str
+    sha256: str
+
+    @property
+    def folder(self) -> str:
+        """Where it lies in a repository that has it as a submodule."""
+        return self.repository.removesuffix(".git")
+
+
+def commit_files(folder: Path, name: str, files: Mapping[str, str], *more: Commit) -> Commit:
+    """Make the bare repository `folder/name.git` with one commit of some texts, all executable.
+
+    `more` are commits of other repositories, which become submodules at `NAME` for `NAME.git`.
+    """
+    tree, bare = folder / f".{name}", folder / f"{name}.git"
+    for file, text in files.items():
+        path = tree / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o755)
+    git = ["git", "-C", str(tree)]
+    run(["git", "init", "--quiet", tree], env=_WHO)
+    run([*git, "add", "."], env=_WHO)
+    for other in more:
+        link = f"160000,{other.commit},{other.folder}"
+        run([*git, "update-index", "--add", "--cacheinfo", link], env=_WHO)
+    run([*git, "commit", "--quiet", "-m", name], env=_WHO)
+    run(["git", "clone", "--quiet", "--bare", tree, bare], env=_WHO)
+    shutil.rmtree(tree)
+    found = run(["git", "-C", bare, "rev-parse", "HEAD"], env=_WHO).stdout.strip()
+    archive = run(["sh", "-c", f"git -C {bare} archive --format=tar {found} | sha256sum"]).stdout
+    return Commit(bare.name, found, archive.split()[0])
+
+
+@contextmanager
+def git_served(folder: Path) -> Iterator[str]:
+    """Serve the bare repositories of `folder`; yields its URL, without a slash at the end."""
+    handler = type("_Of", (_Handler,), {"folder": folder})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = Thread(target=server.serve_forever, args=(_POLL,), daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    folder: ClassVar[Path]
+
+    def log_message(self, *_args: object) -> None:
+        """Say nothing: a test's output is for what went wrong."""
+
+    def do_GET(self) -> None:
+        self._answer()
+
+    def do_POST(self) -> None:
+        self._answer()
+
+    def _answer(self) -> None:
+        path, _, query = self.path.partition("?")
+        sent = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        answer = run_bytes(
+            ["git", "-c", "uploadpack.allowAnySHA1InWant=true", "http-backend"],
+            stdin=sent,
+            env={
+                "GIT_PROJECT_ROOT": str(self.folder),
+                "GIT_HTTP_EXPORT_ALL": "1",
+                "PATH_INFO": path,
+                "QUERY_STRING": query,
+                "REQUEST_METHOD": self.command,
+                "CONTENT_TYPE": self.headers.get("Content-Type") or "",
+                "HTTP_CONTENT_ENCODING": self.headers.get("Content-Encoding") or "",
+                "GIT_PROTOCOL": self.headers.get("Git-Protocol") or "",
+            },
+        )
+        head, _, body = answer.partition(b"\r\n\r\n")
+        fields = [line.split(": ", 1) for line in head.decode().split("\r\n")]
+        status = next((value for name, value in fields if name == "Status"), "200 OK")
+        self.send_response(int(status.split()[0]))
+        for name, value in fields:
+            if name != "Status":
+                self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
