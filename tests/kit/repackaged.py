@@ -352,7 +352,9 @@ def _dependency(text: str) -> str:
 
 
 def _written(name: str, sign: str | None, version: str | None) -> str:
-    if sign is None or version is None:
+    # "Older than VERSION-." is Debian's way to say "any revision of VERSION or older"; rpm compares
+    # the lone dot as older than every revision.
+    if sign is None or version is None or version.endswith("-."):
         return name
     epoch, upstream, revision = edition(name, version)
     start = f"{epoch}:" if epoch != "0" else ""
