@@ -166,7 +166,7 @@ def remove_drafts(path: Path) -> None:
     """Remove what runs that were killed left beside a file that is written atomically.
 
     Args:
-        path: The file; nobody may be writing it.
+        path: The file; no one may be writing it.
     """
     for draft in path.parent.glob(f".{path.name}.*"):
         with suppress(OSError):
@@ -178,7 +178,7 @@ def switch_symlink(link: Path, target: str) -> bool:
 
     Args:
         link: The link; a link that is there is replaced.
-        target: What it shall contain, usually relative to its folder.
+        target: What it should contain, usually relative to its folder.
 
     Returns:
         Whether anything changed.

@@ -1,4 +1,4 @@
-"""How a long operation tells its caller what it is doing, without printing anything itself."""
+"""How a long operation reports to its caller what it is doing, without printing anything itself."""
 
 from __future__ import annotations
 

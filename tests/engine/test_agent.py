@@ -262,7 +262,7 @@ def test_another_version_is_switched_to_and_rolled_back_from(
     provision("rollback", MADE_UP, "--root", made_up.root)
     assert _version(made_up) == "1.2"
     assert made_up.link(MADE_UP, OLD_KERNEL) == made_up.current(MADE_UP) == first
-    # It stays so until somebody asks for something else, or for the same again.
+    # It stays so until someone asks for something else, or for the same again.
     assert _apply(provision, made_up)["actions"] == []
     assert provision.json("gc", "--root", made_up.root)["artifacts"] == []
     _apply(provision, made_up, "--retry")

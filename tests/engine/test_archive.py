@@ -14,17 +14,17 @@ from provision.config import ArchiveConfig
 from provision.distros import find_distro
 from provision.distros.debian import open_index
 from provision.distros.debian.distro_archive import layout_of, packaged_kernels, require_headers
-from provision.distros.debian.suites import Place, find_places
+from provision.distros.debian.suites import SuiteAddress, suite_addresses
 from provision.fetch import SignatureError, verify_signed
 from provision.progress import Event
 from provision.run import find_program
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
+def place(tmp_path_factory: pytest.TempPathFactory) -> SuiteAddress:
     checker = find_program("gpgv") or find_program("sqv")
     need(checker, "a program that checks signatures", "apt-get install gpgv")
-    places = find_places(
+    places = suite_addresses(
         find_distro("debian:12"),
         layout_of(find_distro("debian:12")),
         config=ArchiveConfig(),
@@ -35,19 +35,19 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
 
 
 @pytest.fixture(scope="module")
-def signed(place: Place) -> bytes:
+def signed(place: SuiteAddress) -> bytes:
     answer = requests.get(f"{place.uri}/dists/{place.suite}/InRelease", timeout=60)
     answer.raise_for_status()
     return answer.content
 
 
-def test_what_the_archive_signed_is_believed(place: Place, signed: bytes) -> None:
+def test_what_the_archive_signed_is_believed(place: SuiteAddress, signed: bytes) -> None:
     payload = verify_signed(signed, keyrings=place.keyrings, name="it")
     assert b"\nCodename: bookworm\n" in payload
     assert b"PGP" not in payload
 
 
-def test_one_changed_character_is_noticed(place: Place, signed: bytes) -> None:
+def test_one_changed_character_is_noticed(place: SuiteAddress, signed: bytes) -> None:
     altered = signed.replace(b"Codename: bookworm", b"Codename: bookwarm", 1)
     with pytest.raises(SignatureError, match="no valid signature"):
         verify_signed(altered, keyrings=place.keyrings, name="it")

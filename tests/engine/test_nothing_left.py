@@ -27,7 +27,7 @@ _LIBRARY = "/opt/gpu/lib/libgpu.so.1"
 _REPORT = f"set -- /dev/gpu0; {OPEN_NODES}; ldconfig -p | grep -o '/opt/.*'; cat /opt/gpu/version"
 
 # A host of its own, as systemd sets them up: what is mounted anywhere shows everywhere else.
-# Nobody else's mounts and files are in sight, so that all that is new is ours.
+# No one else's mounts and files are in sight, so that all that is new is ours.
 _ON_A_SHARED_HOST = """
 set -eu
 times=$1 bundle=$2 root=$3 upper=$4; shift 4
@@ -105,7 +105,7 @@ def _by_the_hook(host: Host, spec: dict[str, Any]) -> Path | str:
         (100, _by_the_runtime, None),
         pytest.param(1000, _by_the_runtime, None, marks=pytest.mark.nightly),
         (100, _by_the_hook, None),
-        # One that can't be read is made anew by ldconfig, in namespaces with mounts of their own.
+        # One that can't be read is made again by ldconfig, in namespaces with mounts of their own.
         (50, _by_the_runtime, "garbage"),
         (50, _by_the_hook, "garbage"),
     ],

@@ -76,7 +76,7 @@ def _replace_by(make: Break) -> Break:
 _FIFO = _replace_by(os.mkfifo)
 _FOLDER = _replace_by(os.mkdir)
 _BROKEN_VENDORS = [
-    pytest.param(_own(_NOBODY, 0, 0o644), "not owned by root", id="owned by nobody"),
+    pytest.param(_own(_NOBODY, 0, 0o644), "not owned by root", id="owned by no one"),
     pytest.param(_own(0, 0, 0o646), "writable by everyone", id="writable by everyone"),
     pytest.param(_own(0, _NOBODY, 0o664), "writable by a group", id="writable by a group"),
     pytest.param(_fill, "larger than 1048576 bytes", id="of 100 MB"),
@@ -135,7 +135,7 @@ def _append(text: bytes) -> Break:
 @pytest.mark.parametrize(
     ("damage", "reason"),
     [
-        pytest.param(_own(_NOBODY, 0, 0o644), "not owned by root", id="owned by nobody"),
+        pytest.param(_own(_NOBODY, 0, 0o644), "not owned by root", id="owned by no one"),
         pytest.param(_own(0, 0, 0o646), "writable by everyone", id="writable by everyone"),
         pytest.param(_fill, "larger than 1048576 bytes", id="of 100 MB"),
         pytest.param(_append(b'log-file = "\xfc"'), "not valid UTF-8", id="not UTF-8"),

@@ -26,7 +26,7 @@ from kit.registry import serving_registry
 from kit.repackaged import download
 from provision.errors import ProvisionError
 from provision.fetch import UnreachableError
-from provision.pipeline.signing import open_signer
+from provision.pipeline.image_signing import open_signer
 from provision.registry import transport
 from provision.registry.client import Client
 from provision.registry.image_signature import generate_key, load_keys

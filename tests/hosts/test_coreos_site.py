@@ -139,7 +139,7 @@ def test_the_gate_holds_an_update_whose_modules_can_not_be_built(story: Story) -
     done = story.machine(_GATE, "A", "/run/newer", check=False)
     assert done.returncode == 3, done.output
     assert "6.1.999-flatcar" in done.output
-    # And nobody misses updates for a program that is gone.
+    # And no one misses updates for a program that is gone.
     story.machine.sh(f"mv {_PROGRAM} {_PROGRAM}.gone")
     assert story.machine(_GATE, "A", "/run/newer", check=False).returncode == 0
     story.machine.sh(f"mv {_PROGRAM}.gone {_PROGRAM}")

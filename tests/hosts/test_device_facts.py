@@ -15,7 +15,7 @@ from kit.gpus import FACTS, add_gpus, make_library
 from kit.process import run
 from provision.host.devices import nvidia
 from provision.host.devices.nvidia import nvidia_facts
-from provision.host.devices.reading import collect
+from provision.host.devices.reading import record_facts
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,12 +49,12 @@ _FALLEN_BACK = ("proc", [(gpu["index"], gpu["minor"], gpu["uuid"]) for gpu in FA
 
 def test_two_gpus_of_which_one_is_divided(host: Path) -> None:
     library = make_library(host / _STORED)
-    collected = collect(host, "nvidia", libraries=[library])
+    collected = record_facts(host, "nvidia", libraries=[library])
     assert (collected.changed, collected.problems) == (True, ())
     path = host / _FILE
     assert json.loads(path.read_text()) == FACTS
     assert path.stat().st_mode & 0o777 == 0o644
-    assert collect(host, "nvidia", libraries=[library]).changed is False
+    assert record_facts(host, "nvidia", libraries=[library]).changed is False
 
 
 def test_the_library_of_the_loaded_driver_counts(host: Path, tmp_path: Path) -> None:
@@ -143,7 +143,9 @@ def test_of_several_that_write_at_once_the_last_wrote_a_whole_file(
     monkeypatch.setattr(nvidia, "_library", lambda _root, stored, _version: stored[0])
     with ThreadPoolExecutor(4) as pool:
         again = [libraries[number % 2] for number in range(8)]
-        done = list(pool.map(lambda library: collect(host, "nvidia", libraries=[library]), again))
+        done = list(
+            pool.map(lambda library: record_facts(host, "nvidia", libraries=[library]), again)
+        )
     assert all(one.facts is not None for one in done)
     devices = json.loads((host / _FILE).read_text())["devices"]
     assert devices in (FACTS["devices"], FACTS["devices"][:1])
@@ -152,9 +154,9 @@ def test_of_several_that_write_at_once_the_last_wrote_a_whole_file(
 
 def test_facts_go_with_the_driver(host: Path) -> None:
     library = make_library(host / _STORED)
-    collect(host, "nvidia", libraries=[library])
+    record_facts(host, "nvidia", libraries=[library])
     (host / "proc/driver/nvidia/version").unlink()
-    gone = collect(host, "nvidia", libraries=[library])
+    gone = record_facts(host, "nvidia", libraries=[library])
     assert (gone.facts, gone.changed) == (None, True)
     assert not (host / _FILE).exists()
-    assert collect(host, "nvidia", libraries=[library]).changed is False
+    assert record_facts(host, "nvidia", libraries=[library]).changed is False

@@ -113,7 +113,7 @@ def maker(engine: Engine, wheel: Path, tmp_path_factory: pytest.TempPathFactory)
 
 
 def _users_own(output: Path, said: dict[str, Any]) -> Path:
-    """A configuration of somebody's, which takes ours in as the page says, and has more."""
+    """A configuration of someone's, which takes ours in as the page says, and has more."""
     hashed = f"sha512-{said['config']['sha512']}"
     assert hashed in (output / "provision.bu").read_text()
     merged = {"source": said["config"]["url"], "verification": {"hash": hashed}}
@@ -169,7 +169,7 @@ def _toml(config: dict[str, Any]) -> str:
 def coreos(
     maker: Maker, engine: Engine, config: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Booted]:
-    """A machine that shall have a driver, laid out as Fedora CoreOS is."""
+    """A machine that should have a driver, laid out as Fedora CoreOS is."""
     folder = tmp_path_factory.mktemp("coreos")
     with (
         _set_up(maker, "fcos", _toml(config), folder) as (tree, said),

@@ -49,7 +49,7 @@ def pair(engine: Engine) -> Iterator[tuple[Machine, Machine]]:
 def test_a_wrong_variable_is_named_before_anything_is_done(
     tmp_path: Path, variables: dict[str, Any], said: str
 ) -> None:
-    # A host that doesn't exist: nobody gets so far as to ask it.
+    # A host that doesn't exist: no one gets so far as to ask it.
     nowhere = {"host": {"ansible_host": "127.0.0.1", "ansible_port": 1}}
     played = Ansible(tmp_path, [], variables, stand_ins=nowhere).play(SITE, check=False)
     assert played.code != 0

@@ -17,7 +17,7 @@ import pytest
 from provision.distros import find_distro
 from provision.distros.debian import ArchiveIndex, Suite
 from provision.distros.debian.packages_file import PackageTable, parse_packages, write_table
-from provision.distros.debian.suites import Place
+from provision.distros.debian.suites import SuiteAddress
 from provision.run import Completed
 
 DATA = Path(__file__).parents[1] / "data/apt"
@@ -57,7 +57,7 @@ def index_of(
                 path,
                 suite=suite,
                 component=component,
-                uri=_suite(suite, component).place.uri,
+                uri=_suite(suite, component).address.uri,
                 is_automatic=automatic,
             )
         )
@@ -71,7 +71,7 @@ def index_of(
 
 def _suite(suite: str, component: str) -> Suite:
     security = "-security" if suite.endswith("-security") else ""
-    place = Place(f"http://mirror.example/debian{security}", suite, ())
+    place = SuiteAddress(f"http://mirror.example/debian{security}", suite, ())
     return Suite(place, (component,), (component,))
 
 

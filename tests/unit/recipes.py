@@ -10,7 +10,7 @@ RECIPE = """\
 schema = 1
 name = "made-up"
 summary = "A driver for tests"
-vendor = "Nobody"
+vendor = "No one"
 homepage = "https://driver.example"
 
 [[hardware.pci]]

@@ -197,7 +197,7 @@ def test_the_example_that_is_shipped_has_the_defaults(tmp_path: Path) -> None:
 
 
 def test_the_example_names_every_key(tmp_path: Path) -> None:
-    # A line of it that begins with '#' and no blank is a setting that somebody may want.
+    # A line of it that begins with '#' and no blank is a setting that someone may want.
     write(tmp_path, re.sub(r"^#(?=\S)", "", EXAMPLE.read_text(), flags=re.MULTILINE))
     config = load(tmp_path)
     for table in (config, *(getattr(config, name) for name in ("policy", "registry", "signing"))):

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from provision.agent.desired import load_desired, read_inputs
-from provision.agent.publish import Priority, last_status, publish, tell
+from provision.agent.publish import Priority, last_status, publish, write_journal
 from provision.agent.reconcile import look_at
 from provision.catalogue import templates_dir
 from provision.config import load
@@ -26,7 +26,7 @@ from provision.kmod.firmware import configured_folder
 from provision.kmod.loaded import loaded_modules
 from provision.kmod.nodes import make_nodes
 from provision.manifest import DeviceNode
-from provision.pipeline.artifacts import activate_entry, retire
+from provision.pipeline.artifacts import activate_entry, deactivate
 from provision.pipeline.host_modules import stored_drivers
 from provision.progress import silent
 from provision.store.entries import current_entry, link_kernel, linked_kernels
@@ -136,7 +136,7 @@ def test_an_artifact_is_put_to_use_and_out_of_it_again(host: DoctorHost) -> None
     assert set(stored_drivers(host.root)) == {DRIVER, "demo"}
     # A second run finds its own files again.
     assert activate_entry(layout, layout.entry(pin.short_digest)).changes == ()
-    retire(layout)
+    deactivate(layout)
     assert linked_kernels(layout) == {}
 
 
@@ -153,7 +153,7 @@ def test_the_agent_looks_and_publishes_below_the_root(host: DoctorHost) -> None:
     assert found is not None
     assert found["state"] == status.state
     assert read_inputs(host.root, desired)
-    assert not tell(host.root, "hello", Priority.INFO, {})
+    assert not write_journal(host.root, "hello", Priority.INFO, {})
 
 
 def test_doctor_looks_below_the_root(host: DoctorHost) -> None:

@@ -62,7 +62,7 @@ def test_it_is_cgroup_v2_in_systemds_hands(guest: Guest) -> None:
 def test_a_device_outlives_daemon_reload(
     guest: Guest, kind: str, request: pytest.FixtureRequest
 ) -> None:
-    """Systemd then sets the device rules of its scopes anew: the runtime's, ours among them."""
+    """Systemd then sets the device rules of its scopes again: the runtime's, ours among them."""
     inside = request.getfixturevalue(kind)
     assert guest(f"{inside} {_OPEN}").stdout == "opened\n"
     guest("systemctl daemon-reload && systemctl daemon-reload")
@@ -74,7 +74,7 @@ def test_a_container_outlives_a_restart_of_docker(guest: Guest, docker_container
     guest("systemctl restart docker")
     assert guest("docker inspect -f '{{.State.Pid}}' kept").stdout == pid
     assert guest(f"{docker_container} {_OPEN}").stdout == "opened\n"
-    # Started anew by the new dockerd, it is decorated anew.
+    # Started again by the new dockerd, it is decorated again.
     guest("docker restart -t 0 kept")
     assert guest("docker inspect -f '{{.State.Pid}}' kept").stdout != pid
     assert guest(f"{docker_container} {_OPEN}").stdout == "opened\n"

@@ -135,7 +135,7 @@ def scenario(
     engine_address: str,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Scenario]:
-    """A host that nobody has prepared, up to where it has everything."""
+    """A host that no one has prepared, up to where it has everything."""
     need(DECORATOR.exists(), str(DECORATOR), "make build")
     distro: Distro = request.param
     folder = tmp_path_factory.mktemp(distro.name)

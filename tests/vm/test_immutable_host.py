@@ -97,7 +97,7 @@ def test_the_kernel_of_a_staged_deployment_is_prepared(keeper: Keeper) -> None:
     (deployment,) = json.loads(recorded.read_text())["deployments"]
     name = f"{deployment['checksum']}.{deployment['serial']}"
     folder = f"/ostree/deploy/{deployment['osname']}/deploy/{name}/usr/lib/modules/{NEW_KERNEL}"
-    # libostree tells whoever watches by this folder's time.
+    # libostree tells anyone who watches by this folder's time.
     guest(f"mkdir -p {folder} && touch {folder}/vmlinuz && touch /ostree/deploy")
     _await_artifact(guest)
     keeper.apply()

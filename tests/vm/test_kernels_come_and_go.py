@@ -1,4 +1,4 @@
-"""Kernels whose headers nobody has, or not yet, and kernels that are removed.
+"""Kernels whose headers no one has, or not yet, and kernels that are removed.
 
 The archive of Debian 12 is what it is for users: of 6.1.0-52 it has the kernel and no headers any
 more, those of 6.1.0-50 are in the release, those of 6.1.0-56 among the security updates alone. The
@@ -56,7 +56,7 @@ def keeper(bookworm_product: Path, engine_address: str, duo_drivers: Path) -> It
 
 
 def _add_kernel(guest: Guest, release: str) -> None:
-    """Put there what tells of a kernel; nobody boots it."""
+    """Put there what tells of a kernel; no one boots it."""
     guest(
         f"touch /boot/vmlinuz-{release} && mkdir /lib/modules/{release}"
         f" && touch /lib/modules/{release}/modules.dep"
@@ -126,7 +126,7 @@ def test_a_package_whose_headers_are_late_is_named(keeper: Keeper) -> None:
 def test_it_heals_by_itself_when_they_arrive(keeper: Keeper) -> None:
     guest = keeper.guest
     guest(f"mv /root/sources.list {_SOURCES}")
-    # What the timer starts, and nobody has to ask for.
+    # What the timer starts, and no one has to ask for.
     guest("systemctl start provision-apply.service", timeout_s=_WITHIN_S)
     assert keeper.status(DUO)["state"] == "ready"
     assert _slot(keeper, _NEWEST)["state"] == "ready"

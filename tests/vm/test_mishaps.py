@@ -60,7 +60,7 @@ def _leftovers(keeper: Keeper) -> list[str]:
 
 
 def _forget(engine: Engine, version: str) -> None:
-    """Let a version be built anew."""
+    """Let a version be built again."""
     for name in engine.images():
         if f"/{DUO}:{version}-" in name:
             engine.docker("image", "rm", name)

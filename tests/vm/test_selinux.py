@@ -89,7 +89,7 @@ def test_the_policy_is_enforced_and_containers_are_confined(guest: Guest) -> Non
 def test_the_store_alone_is_labelled(guest: Guest) -> None:
     labels = guest(f"find {_STORE} -printf '%P %Z\\n'").stdout
     types = {name: label.split(":")[2] for name, label in map(str.split, labels.splitlines()[1:])}
-    # Made before there is anything to label, and nobody else's business.
+    # Made before there is anything to label, and no one else's business.
     del types[".lock"]
     modules = {kind for name, kind in types.items() if "/lib/modules/" in name}
     programs = {name for name, kind in types.items() if kind == "container_file_t"}

@@ -75,7 +75,7 @@ def wanted(engine: str, duo: str) -> dict[str, Any]:
 def scenario(
     engine_address: str, duo_drivers: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Scenario]:
-    """A Debian that nobody has prepared, up to where it has everything."""
+    """A Debian that no one has prepared, up to where it has everything."""
     need(DECORATOR.exists(), str(DECORATOR), "make build")
     folder = tmp_path_factory.mktemp("site")
     variables = {

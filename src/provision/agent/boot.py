@@ -1,4 +1,4 @@
-"""What happens at a boot: the running kernel's artifacts are put to use, from the store alone.
+"""What happens at a boot: the running kernel's artifacts are put to use, only from the store.
 
 No network, no engine, nothing is made. What is missing is left to a later run.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 from provision.agent.conclusion import Result
 from provision.agent.contents import damages, read_contents
 from provision.agent.desired import last_desired, load_desired
-from provision.agent.model import Desired, DesiredDriver, Observed, Slot
+from provision.agent.model import Desired, DesiredDriver, KernelArtifact, Observed
 from provision.agent.observe import observe
 from provision.agent.plan import Mode
 from provision.agent.reconcile import Run, apply
@@ -61,35 +61,35 @@ def _stored(root: Path) -> Desired:
 def _replace_damaged(root: Path, observed: Observed, progress: Progress) -> None:
     """Note which artifacts are damaged, and take the one before where there is one that is whole.
 
-    A later run makes the damaged one anew.
+    A later run makes the damaged one again.
     """
     running = observed.kernels.running
     if running is None:
         return
     for driver in observed.drivers.values():
-        slot = driver.slots.get(running)
-        if slot is None or slot.digest is None or slot.is_whole:
+        artifact = driver.artifacts.get(running)
+        if artifact is None or artifact.digest is None or artifact.is_whole:
             continue
-        progress(Note(f"The artifact of {driver.name} for {running} is damaged: {slot.damage}"))
+        progress(Note(f"The artifact of {driver.name} for {running} is damaged: {artifact.damage}"))
         layout = Layout(root, driver.name)
         try:
             with changing(layout, progress):
-                _replace(layout, running, slot, progress)
+                _replace(layout, running, artifact, progress)
         except NewerStateError as error:
             progress(Note(error.message))
 
 
-def _replace(layout: Layout, running: str, slot: Slot, progress: Progress) -> None:
+def _replace(layout: Layout, running: str, artifact: KernelArtifact, progress: Progress) -> None:
     """Note that a kernel's artifact is damaged, and let it use the one before if that is whole."""
     state = load_state(layout)
-    known = replace(state.of(running), damaged=slot.digest)
-    before = slot.previous
-    if before is None or before == slot.digest or not _is_whole(layout, before, running):
+    known = replace(state.of(running), damaged=artifact.digest)
+    before = artifact.previous
+    if before is None or before == artifact.digest or not _is_whole(layout, before, running):
         store_state(layout, state.updated(running, known))
         return
     # What it is made from is not known: a later run decides again. Written first, with the one
     # before: a boot that is killed in between is repeated by the next.
-    known = replace(known, inputs=None, stamp=None)
+    known = replace(known, inputs=None, fingerprint=None)
     store_state(layout, state.updated(running, known))
     link_kernel(layout, running, before)
     store_state(layout, state.updated(running, replace(known, previous=None)))

@@ -108,7 +108,7 @@ def wait_for_kernel(
         root: Root of the host.
         limit: Seconds to wait at most.
         sleep: Waits.
-        progress: Told about the wait.
+        progress: Receives a note of the wait.
 
     Returns:
         Whether all is calm; False: the limit was reached.
@@ -135,7 +135,7 @@ def is_calm(root: Path) -> bool:
 
 
 def _busy(root: Path) -> Path | None:
-    """Return the lock that somebody holds; None if nobody holds any."""
+    """Return the lock that someone holds; None if no one holds any."""
     return next((path for name in _LOCKS if _is_locked(path := in_root(root, name))), None)
 
 
@@ -146,8 +146,8 @@ def _is_locked(path: Path) -> bool:
     except OSError:
         return False
     try:
-        wish = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-        answer = fcntl.fcntl(handle, fcntl.F_GETLK, wish)
+        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        answer = fcntl.fcntl(handle, fcntl.F_GETLK, asked)
     finally:
         os.close(handle)
     kind: int = _FLOCK.unpack(answer)[0]
@@ -158,12 +158,12 @@ def _is_locked(path: Path) -> bool:
 def shutdown_delayed(root: Path, why: str) -> Iterator[None]:
     """Let a shutdown wait until the block ends, for as long as logind's configuration allows.
 
-    That is ``InhibitDelayMaxSec`` (logind.conf(5)), 5 seconds if nobody set it: a build can delay
+    That is ``InhibitDelayMaxSec`` (logind.conf(5)), 5 seconds if no one set it: a build can delay
     a shutdown, never prevent it. Without systemd nothing is delayed.
 
     Args:
         root: Root of the running host.
-        why: Shown to whoever asks what delays the shutdown.
+        why: Shown to anyone who asks what delays the shutdown.
     """
     if not in_root(root, _LOGIND).is_dir() or find_program("systemd-inhibit") is None:
         yield

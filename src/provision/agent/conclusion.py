@@ -12,7 +12,7 @@ from pathlib import Path
 from provision.agent.desired import last_desired
 from provision.agent.model import Desired, Observed
 from provision.agent.observe import observe
-from provision.agent.outcome import Outcome, as_told
+from provision.agent.outcome import Outcome, as_error
 from provision.agent.plan import Plan, plan
 from provision.agent.publish import publish
 from provision.agent.status import Status, Trouble, failed_status, status_of
@@ -52,7 +52,7 @@ def conclude(
 ) -> Result:
     """Write down and publish how a host is after a run; the caller holds the host's lock."""
     observed = _with_failures(observed, outcomes)
-    _remember_stamps(root, observed)
+    _remember_fingerprints(root, observed)
     planned = plan(desired, observed)
     return publish_status(root, desired, observed, planned, outcomes, progress=progress)
 
@@ -76,7 +76,7 @@ def publish_status(
 
 
 @contextmanager
-def always_told(root: Path, progress: Progress = silent) -> Iterator[None]:
+def always_published(root: Path, progress: Progress = silent) -> Iterator[None]:
     """Publish that a run failed, and why, whatever it raises; only SIGKILL goes untold.
 
     The error goes on to the caller.
@@ -86,7 +86,7 @@ def always_told(root: Path, progress: Progress = silent) -> Iterator[None]:
     except BaseException as error:
         # Whatever stands in the way of telling, the error itself must come through.
         with suppress(Exception):
-            _publish_failure(root, as_told(error), progress)
+            _publish_failure(root, as_error(error), progress)
         raise
 
 
@@ -130,39 +130,40 @@ def _with_failures(observed: Observed, outcomes: Iterable[Outcome]) -> Observed:
     # What succeeded in the end is no failure.
     for outcome in {outcome.action.key: outcome for outcome in outcomes}.values():
         kind, name, release = outcome.action.key
-        slots = drivers[name].slots if name in drivers else {}
-        slot = slots.get(release)
-        if outcome.failure is None or slot is None or slot.failure or slot.load_failure:
+        artifacts = drivers[name].artifacts if name in drivers else {}
+        artifact = artifacts.get(release)
+        if outcome.failure is None or artifact is None or artifact.failure or artifact.load_failure:
             continue
         if kind != "prepare":
-            slot = replace(slot, load_failure=outcome.failure)
-        elif not slot.is_current:
-            slot = replace(slot, failure=outcome.failure)
-        drivers[name] = replace(drivers[name], slots={**slots, release: slot})
+            artifact = replace(artifact, load_failure=outcome.failure)
+        elif not artifact.is_current:
+            artifact = replace(artifact, failure=outcome.failure)
+        drivers[name] = replace(drivers[name], artifacts={**artifacts, release: artifact})
     return replace(observed, drivers=drivers)
 
 
-def _remember_stamps(root: Path, observed: Observed) -> None:
+def _remember_fingerprints(root: Path, observed: Observed) -> None:
     """Note that artifacts were compared with their manifests, so that this isn't done again."""
     for driver in observed.drivers.values():
         layout = Layout(root, driver.name)
-        stamps = {
-            release: (slot.digest, slot.stamp)
-            for release, slot in driver.slots.items()
-            if slot.stamp is not None and slot.stamp != slot.known_stamp
+        fingerprints = {
+            release: (artifact.digest, artifact.fingerprint)
+            for release, artifact in driver.artifacts.items()
+            if artifact.fingerprint is not None
+            and artifact.fingerprint != artifact.known_fingerprint
         }
-        if not stamps:
+        if not fingerprints:
             continue
         with suppress(OSError, ProvisionError):
-            update_state(layout, partial(_stamped, layout, stamps))
+            update_state(layout, partial(_with_fingerprints, layout, fingerprints))
 
 
-def _stamped(
-    layout: Layout, stamps: Mapping[str, tuple[str | None, str]], state: DriverState
+def _with_fingerprints(
+    layout: Layout, fingerprints: Mapping[str, tuple[str | None, str]], state: DriverState
 ) -> DriverState:
-    """Return a state with the stamps of those artifacts that kernels still use."""
+    """Return a state with the fingerprints of those artifacts that kernels still use."""
     links = linked_kernels(layout)
-    for release, (digest, stamp) in stamps.items():
+    for release, (digest, stamp) in fingerprints.items():
         if links.get(release) == digest:
-            state = state.updated(release, replace(state.of(release), stamp=stamp))
+            state = state.updated(release, replace(state.of(release), fingerprint=stamp))
     return state

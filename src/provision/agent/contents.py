@@ -97,7 +97,7 @@ def _text(value: object) -> str:
     """Take a string that can stand in a path and in a file.
 
     Raises:
-        ValueError: It is none.
+        ValueError: It is not one.
     """
     if not isinstance(value, str) or "\0" in value:
         raise ValueError
@@ -105,10 +105,10 @@ def _text(value: object) -> str:
     return value
 
 
-def stamp(entry: Path, contents: Contents) -> str:
+def files_fingerprint(entry: Path, contents: Contents) -> str:
     """Return a fingerprint of the files' sizes, modes and times.
 
-    As long as it stays the same, nobody has written to them, and comparing checksums again can
+    As long as it stays the same, no one has written to them, and comparing checksums again can
     only find a defective disk.
     """
     total = hashlib.sha256()

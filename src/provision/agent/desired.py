@@ -1,7 +1,7 @@
 """What provision.toml asks for, in models that load in a moment, and fingerprints of all inputs.
 
 As long as a fingerprint is the same, resolving would give the artifact that is there, or a newer
-one that nobody asked for. So a run with nothing to do asks neither the archive nor an engine.
+one that no one asked for. So a run with nothing to do asks neither the archive nor an engine.
 
 Reading and validating the file takes longer than all else that a run with nothing to do does; so
 what came out of it is kept beside the store, under a fingerprint of what went in.
@@ -47,14 +47,16 @@ class Inputs:
 
     def of(self, driver: DesiredDriver, release: str) -> str:
         """Return the fingerprint of a driver's artifact for a kernel."""
-        return _digest([self.shared, wish(driver), self._recipe(driver.name), release])
+        return _digest(
+            [self.shared, wanted_fingerprint(driver), self._recipe(driver.name), release]
+        )
 
     def _recipe(self, name: str) -> str:
         folder = next((f / name for f in reversed(self.catalogue) if (f / name).is_dir()), None)
         return "none" if folder is None else _files(folder, sorted(folder.rglob("*")))
 
 
-def wish(driver: DesiredDriver) -> str:
+def wanted_fingerprint(driver: DesiredDriver) -> str:
     """Return a fingerprint of what provision.toml asks for; options change no artifact."""
     return _digest([driver.name, driver.version, driver.flavour or ""])
 
@@ -68,7 +70,7 @@ def read_inputs(root: Path, desired: Desired) -> Inputs:
     sources = [p for f in [templates / "macros", *families] for p in sorted(f.rglob("*"))]
     shared = [
         provision.__version__,
-        desired.basis,
+        desired.settings,
         _certificate(root, desired),
         machine(root),
         json.dumps(_distro(root), sort_keys=True),
@@ -140,7 +142,7 @@ def load_desired(
     # Loads the models of provision.toml.
     desired: Desired = importlib.import_module("provision.agent.read_config").read(root, catalogues)
     if keep:
-        # A store that can't be written is the business of whoever writes more into it.
+        # A store that can't be written fails where more is written into it.
         with suppress(OSError, InUseError), switching(root):
             path = in_root(root, _KEPT, follow=False)
             remove_drafts(path)
@@ -172,6 +174,8 @@ def _key(root: Path, catalogues: Sequence[Path]) -> str:
     return hashlib.sha256("\0".join(parts).encode() + b"\0" + text).hexdigest()
 
 
-def _from_json(data: Mapping[str, Any]) -> Desired:
+def _from_json(kept: Mapping[str, Any]) -> Desired:
+    # Hosts have files from when the fingerprint of the settings had another name.
+    data = {("settings" if name == "basis" else name): value for name, value in kept.items()}
     drivers = tuple(DesiredDriver(**driver) for driver in data["drivers"])
     return Desired(**{**data, "drivers": drivers, "catalogue": tuple(data["catalogue"])})

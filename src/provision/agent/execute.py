@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from provision.agent.failures import failure_of
-from provision.agent.model import Desired, Observed, Slot
-from provision.agent.outcome import Outcome, as_told
+from provision.agent.model import Desired, KernelArtifact, Observed
+from provision.agent.outcome import Outcome, as_error
 from provision.agent.plan import Action, Mode
 from provision.agent.preparing import Preparer
 from provision.agent.rollback import choose, reject
@@ -20,8 +20,8 @@ from provision.errors import NotFoundError, ProvisionError
 from provision.kmod.load import load, unload
 from provision.kmod.verify import MANIFEST
 from provision.manifest import Manifest
-from provision.pipeline.artifacts import activate_entry, retire
-from provision.pipeline.host_modules import collect_loaded, unloading
+from provision.pipeline.artifacts import activate_entry, deactivate
+from provision.pipeline.host_modules import record_loaded, unloading
 from provision.pipeline.pulling import asks_registries
 from provision.progress import Note, Progress
 from provision.store.layout import Layout
@@ -40,7 +40,7 @@ class Executor:
         desired: What it should have.
         mode: How to go about it.
         catalogues: Further folders of drivers.
-        progress: Told what goes on.
+        progress: Receives what goes on.
         coming: Kernels that are yet to come.
         usr: A /usr that boots next, where it is mounted.
     """
@@ -73,15 +73,15 @@ class Executor:
             "unload": self._unload,
             "activate": self._activate,
             "load": self._load,
-            "retire": self._retire,
+            "retire": self._deactivate,
         }
         try:
             result = steps[action.kind](action, observed)
         # Whatever it is, other drivers' work goes on, and the status has it.
         except Exception as error:
-            told = as_told(error)
-            failure = self._remember(action, observed, told)
-            return Outcome(action, told.message, time.monotonic() - begun, told, failure)
+            known = as_error(error)
+            failure = self._remember(action, observed, known)
+            return Outcome(action, known.message, time.monotonic() - begun, known, failure)
         return Outcome(action, result, time.monotonic() - begun)
 
     def fall_back(self, action: Action, observed: Observed, error: ProvisionError) -> bool:
@@ -95,16 +95,18 @@ class Executor:
         Returns:
             Whether there is one, which the kernel uses now.
         """
-        slot = _slot(observed, action)
+        artifact = _artifact(observed, action)
         layout = Layout(self.root, action.driver)
-        if slot.previous is None or isinstance(error, NotFoundError):
+        if artifact.previous is None or isinstance(error, NotFoundError):
             return False
-        failure = failure_of(error, slot.inputs, before=slot.load_failure, time=int(time.time()))
+        failure = failure_of(
+            error, artifact.inputs, before=artifact.load_failure, time=int(time.time())
+        )
         failure = replace(failure, reason="load", final=True)
         with changing(layout, self.progress):
             try:
                 _now, digest = choose(layout, action.kernel)
-                reject(layout, action.kernel, digest, inputs=slot.inputs, failure=failure)
+                reject(layout, action.kernel, digest, inputs=artifact.inputs, failure=failure)
             except (NotFoundError, NewerStateError):
                 return False
         self.progress(Note(f"{action.driver} goes back to {digest}"))
@@ -117,8 +119,8 @@ class Executor:
         """Unload the modules of the artifact in use, and those that the next one replaces."""
         layout = Layout(self.root, action.driver)
         driver = observed.drivers[action.driver]
-        slot = driver.slots.get(action.kernel)
-        digests = [driver.current, slot.digest if slot else None]
+        artifact = driver.artifacts.get(action.kernel)
+        digests = [driver.current, artifact.digest if artifact else None]
         done: list[str] = []
         with (
             changing(layout, self.progress),
@@ -132,7 +134,7 @@ class Executor:
 
     def _activate(self, action: Action, observed: Observed) -> str:
         layout = Layout(self.root, action.driver)
-        entry = layout.entry(_slot(observed, action).digest or "")
+        entry = layout.entry(_artifact(observed, action).digest or "")
         activate_entry(layout, entry, progress=self.progress)
         try:
             update_state(layout, lambda state: replace(state, activated=entry.name))
@@ -141,23 +143,23 @@ class Executor:
             self.progress(Note(error.message))
         return f"{entry} is in use"
 
-    def _retire(self, action: Action, observed: Observed) -> str:
+    def _deactivate(self, action: Action, observed: Observed) -> str:
         del observed
-        retire(Layout(self.root, action.driver), progress=self.progress)
+        deactivate(Layout(self.root, action.driver), progress=self.progress)
         return f"{action.driver} is out of use; 'provision gc' removes its artifacts"
 
     def _load(self, action: Action, observed: Observed) -> str:
         layout = Layout(self.root, action.driver)
-        entry = layout.entry(_slot(observed, action).digest or "")
+        entry = layout.entry(_artifact(observed, action).digest or "")
         driver = next(d for d in self.desired.drivers if d.name == action.driver)
         with changing(layout, self.progress):
             manifest = load_json(entry / MANIFEST, Manifest)
             done = load(
                 entry, manifest, options=driver.options, root=self.root, progress=self.progress
             )
-            if _slot(observed, action).load_failure is not None:
+            if _artifact(observed, action).load_failure is not None:
                 self._update(action, load_failure=None)
-            problems = collect_loaded(self.root, entry, manifest, progress=self.progress)
+            problems = record_loaded(self.root, entry, manifest, progress=self.progress)
         return "; ".join([f"loaded {', '.join(done) or 'nothing'}", *problems])
 
     def _remember(
@@ -167,22 +169,22 @@ class Executor:
 
         Of a driver that is not wanted nothing is remembered.
         """
-        slot = observed.drivers[action.driver].slots.get(action.kernel)
-        if slot is None:
+        artifact = observed.drivers[action.driver].artifacts.get(action.kernel)
+        if artifact is None:
             return None
         is_preparing = action.kind == "prepare"
-        before = slot.failure if is_preparing else slot.load_failure
-        failure = failure_of(error, slot.inputs, before=before, time=int(time.time()))
+        before = artifact.failure if is_preparing else artifact.load_failure
+        failure = failure_of(error, artifact.inputs, before=before, time=int(time.time()))
         if not is_preparing:
             failure = replace(failure, reason=action.kind)
-        elif self.mode.update and slot.is_current:
+        elif self.mode.update and artifact.is_current:
             # What is there is what was asked for. Only a newer one that can't be built is worth
             # remembering, and not for ever: there may be an even newer one.
             if failure.reason not in {"build", "compile"}:
                 return failure
             failure = replace(failure, final=False)
         elif failure.reason == "compile" and asks_registries(self.preparer.settings):
-            # Somebody may push one that was built with a patch.
+            # Someone may push one that was built with a patch.
             failure = replace(failure, final=False)
         name = "failure" if is_preparing else "load_failure"
         try:
@@ -199,5 +201,5 @@ class Executor:
         update_state(Layout(self.root, action.driver), changed)
 
 
-def _slot(observed: Observed, action: Action) -> Slot:
-    return observed.drivers[action.driver].slots[action.kernel]
+def _artifact(observed: Observed, action: Action) -> KernelArtifact:
+    return observed.drivers[action.driver].artifacts[action.kernel]

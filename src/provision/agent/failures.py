@@ -11,7 +11,7 @@ from provision.store.state import Failure
 
 
 class RejectedError(ProvisionError):
-    """What would be made is what somebody rolled back from."""
+    """What would be made is what someone rolled back from."""
 
 
 def failure_of(error: ProvisionError, inputs: str, *, before: Failure | None, time: int) -> Failure:

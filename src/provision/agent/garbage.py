@@ -44,8 +44,8 @@ class Removed:
     Attributes:
         driver: Of which driver.
         digest: Short digest of the artifact.
-        kernel: The kernel that it is for; None: nobody knows.
-        reason: Why nobody needs it.
+        kernel: The kernel that it is for; None: no one knows.
+        reason: Why no one needs it.
         size: Bytes that this freed; None: it was not done.
     """
 
@@ -100,7 +100,7 @@ def _spare(stock: Stock, release: str, needed: Set[str], keep: int) -> set[str]:
     return set(spare[: keep if is_used else max(keep, 1)])
 
 
-def collect(
+def remove_unneeded(
     root: Path, desired: Desired, *, dry_run: bool = False, progress: Progress = silent
 ) -> list[Removed]:
     """Remove the artifacts that no kernel of a host needs.
@@ -109,24 +109,24 @@ def collect(
         root: Root of the host.
         desired: What it should have; its policy says how many artifacts to keep.
         dry_run: Only say what would be done.
-        progress: Told what is done.
+        progress: Receives what is done.
 
     Raises:
-        NotFoundError: The host has no kernel, so nobody can tell what is needed.
+        NotFoundError: The host has no kernel, so no one can tell what is needed.
         OSError: The store can't be written.
     """
     if dry_run:
-        return _collect_all(root, desired.keep, dry_run=True, progress=progress)
+        return _remove_all(root, desired.keep, dry_run=True, progress=progress)
     # Decided and done under the locks: what is installed or rolled back meanwhile counts.
     with switching(root, progress):
-        return _collect_all(root, desired.keep, dry_run=False, progress=progress)
+        return _remove_all(root, desired.keep, dry_run=False, progress=progress)
 
 
-def _collect_all(root: Path, keep: int, *, dry_run: bool, progress: Progress) -> list[Removed]:
+def _remove_all(root: Path, keep: int, *, dry_run: bool, progress: Progress) -> list[Removed]:
     kernels = find_kernels(root)
     if not kernels.installed and kernels.running is None:
         raise NotFoundError(
-            f"There is no kernel under '{root}', so nobody can tell which artifacts are needed.",
+            f"There is no kernel under '{root}', so no one can tell which artifacts are needed.",
             resolution="Look whether /lib/modules is there.",
         )
     for doubt in kernels.doubts:
@@ -140,7 +140,7 @@ def _collect_all(root: Path, keep: int, *, dry_run: bool, progress: Progress) ->
             removed += _planned(layout, kernels, keep, progress)
             continue
         with changing(layout, progress):
-            removed += _collect(layout, kernels, keep, progress)
+            removed += _remove_of(layout, kernels, keep, progress)
     return removed
 
 
@@ -169,7 +169,7 @@ def _planned(layout: Layout, kernels: Kernels, keep: int, progress: Progress) ->
     ]
 
 
-def _collect(layout: Layout, kernels: Kernels, keep: int, progress: Progress) -> list[Removed]:
+def _remove_of(layout: Layout, kernels: Kernels, keep: int, progress: Progress) -> list[Removed]:
     """Remove what can go of a driver; the caller holds its lock."""
     remove_leftovers(layout)
     found = _planned(layout, kernels, keep, progress)

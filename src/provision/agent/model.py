@@ -38,12 +38,12 @@ class Desired:
     Attributes:
         drivers: The drivers.
         is_configured: Whether there is a provision.toml; without one nothing is taken out of use.
-        unload: ``idle`` or ``never``: whether modules that nobody uses are unloaded for newer ones.
+        unload: ``idle`` or ``never``: whether modules that no one uses are unloaded for newer ones.
         prebuild: Whether artifacts are made for kernels that may boot next.
         keep: Artifacts to keep of each kernel beyond those that are needed.
         update: ``never`` or ``timer``: whether the timer may move versions forward.
         textfile: Where metrics go; None: to the exporter's own folder, if the host has it.
-        basis: Fingerprint of all else in provision.toml that can change an artifact.
+        settings: Fingerprint of all else in provision.toml that can change an artifact.
         certificate: File of the certificate that modules are signed with; None: they are not.
         catalogue: The catalogue's folders; a driver in a later one masks one of an earlier one.
         templates: Folder of the Dockerfiles' templates.
@@ -56,28 +56,28 @@ class Desired:
     keep: int = 1
     update: str = "never"
     textfile: str | None = None
-    basis: str = ""
+    settings: str = ""
     certificate: str | None = None
     catalogue: tuple[str, ...] = ()
     templates: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class KernelArtifact:
     """What there is of a driver for one kernel.
 
     Attributes:
         inputs: Fingerprint of what its artifact would be decided from now.
-        made_from: The same of the artifact that is there; None: nobody knows.
+        made_from: The same of the artifact that is there; None: no one knows.
         digest: Short digest of the artifact that the kernel uses; None: it has none.
         is_whole: Whether that artifact is in the store, undamaged.
         damage: What is wrong with it.
-        stamp: Fingerprint of its files' sizes and times, if it is whole.
-        known_stamp: The same when they were last compared.
+        fingerprint: Fingerprint of its files' sizes and times, if it is whole.
+        known_fingerprint: The same when they were last compared.
         version: The driver's version in it.
         unsigned: The registry's image that it came from, if that is not signed.
         previous: The artifact that the kernel used before.
-        rejected: Artifacts that somebody rolled back from.
+        rejected: Artifacts that someone rolled back from.
         failure: Why the wanted artifact is not there.
         holds_off: Whether it is too early, or makes no sense, to try that again.
         load_failure: Why its modules could not be loaded.
@@ -90,8 +90,8 @@ class Slot:
     digest: str | None = None
     is_whole: bool = False
     damage: str | None = None
-    stamp: str | None = None
-    known_stamp: str | None = None
+    fingerprint: str | None = None
+    known_fingerprint: str | None = None
     version: str | None = None
     unsigned: str | None = None
     previous: str | None = None
@@ -114,7 +114,7 @@ class ObservedDriver:
 
     Attributes:
         name: Its name.
-        slots: By release of the kernels that matter.
+        artifacts: By release of the kernels that matter.
         current: Short digest of the artifact in use; None: none.
         is_active: Whether its activation was completed, and the vendor config is in place.
         loaded: Whether the modules of the running kernel's artifact are loaded.
@@ -126,7 +126,7 @@ class ObservedDriver:
     """
 
     name: str
-    slots: Mapping[str, Slot]
+    artifacts: Mapping[str, KernelArtifact]
     current: str | None = None
     is_active: bool = False
     loaded: Loaded = "no"

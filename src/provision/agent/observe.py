@@ -8,9 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from provision.agent.contents import Contents, damages, read_contents, stamp
+from provision.agent.contents import Contents, damages, files_fingerprint, read_contents
 from provision.agent.desired import Inputs, read_inputs
-from provision.agent.model import Desired, DesiredDriver, Loaded, Observed, ObservedDriver, Slot
+from provision.agent.model import (
+    Desired,
+    DesiredDriver,
+    KernelArtifact,
+    Loaded,
+    Observed,
+    ObservedDriver,
+)
 from provision.files import glob_in_root, in_root
 from provision.host.devices.record import recorded_problems
 from provision.host.kernels import Ask, find_kernels
@@ -23,14 +30,14 @@ from provision.store.state import DriverState, Failure, KernelState, NewerStateE
 
 # How closely artifacts are looked at: by their files' sizes and times, unless those changed; or by
 # the checksums of their modules.
-Look = Literal["stamp", "modules"]
+Look = Literal["files", "modules"]
 
 
 def observe(
     root: Path,
     desired: Desired,
     *,
-    look: Look = "stamp",
+    look: Look = "files",
     ask: Ask | None = None,
     coming: Sequence[str] = (),
 ) -> Observed:
@@ -50,9 +57,9 @@ def observe(
     drivers = {}
     for driver in desired.drivers:
         layout = Layout(root, driver.name)
-        slots = _slots(layout, driver, inputs, kernels.relevant, look)
-        mine = slots[kernels.running].digest if kernels.running else None
-        drivers[driver.name] = _driver(layout, slots, mine, loaded)
+        artifacts = _artifacts(layout, driver, inputs, kernels.relevant, look)
+        mine = artifacts[kernels.running].digest if kernels.running else None
+        drivers[driver.name] = _driver(layout, artifacts, mine, loaded)
     for name in sorted(_stored(root) - drivers.keys()):
         layout = Layout(root, name)
         drivers[name] = _driver(layout, {}, _current(layout), loaded)
@@ -66,7 +73,7 @@ def is_running_host(root: Path) -> bool:
 
 def _driver(
     layout: Layout,
-    slots: Mapping[str, Slot],
+    artifacts: Mapping[str, KernelArtifact],
     mine: str | None,
     loaded: Mapping[str, LoadedModule] | None,
 ) -> ObservedDriver:
@@ -74,7 +81,7 @@ def _driver(
 
     Args:
         layout: Its places.
-        slots: What there is for each kernel.
+        artifacts: What there is for each kernel.
         mine: Short digest of the running kernel's artifact.
         loaded: What the kernel has loaded; None: no kernel runs there.
     """
@@ -87,7 +94,9 @@ def _driver(
         and in_root(layout.root, layout.vendor_config.relative_to(layout.root)).is_file()
     )
     notes = _notes(layout, state)
-    driver = ObservedDriver(layout.driver, slots, current, is_active, serves=is_active, notes=notes)
+    driver = ObservedDriver(
+        layout.driver, artifacts, current, is_active, serves=is_active, notes=notes
+    )
     if loaded is None:
         return driver
     contents = {digest: read_contents(layout.entry(digest)) for digest in (mine, current) if digest}
@@ -126,37 +135,43 @@ def _stored(root: Path) -> set[str]:
     return {link.parent.parent.name for link in glob_in_root(root, f"{STORE}/*/kernels/*")}
 
 
-def _slots(
+def _artifacts(
     layout: Layout, driver: DesiredDriver, inputs: Inputs, releases: Iterable[str], look: Look
-) -> dict[str, Slot]:
+) -> dict[str, KernelArtifact]:
     """Return what there is for each kernel."""
     state = load_state(layout)
     links = linked_kernels(layout)
-    slots: dict[str, Slot] = {}
+    artifacts: dict[str, KernelArtifact] = {}
     for release in releases:
         digest = links.get(release)
         contents = read_contents(layout.entry(digest)) if digest else None
         known = state.of(release)
         damage = _damage(layout, digest, contents, known, look) if digest else None
-        slot = _slot(inputs.of(driver, release), known, digest, contents)
+        artifact = _artifact(inputs.of(driver, release), known, digest, contents)
         if state.is_newer:
-            slot = _sealed(slot, NewerStateError(layout.state, state.schema))
+            artifact = _sealed(artifact, NewerStateError(layout.state, state.schema))
         if digest and contents and damage is None:
-            slot = replace(slot, is_whole=True, stamp=stamp(layout.entry(digest), contents))
+            artifact = replace(
+                artifact,
+                is_whole=True,
+                fingerprint=files_fingerprint(layout.entry(digest), contents),
+            )
         if digest:
-            slot = replace(slot, unsigned=unsigned_reference(layout.entry(digest)))
-        slots[release] = replace(slot, damage=damage)
-    return slots
+            artifact = replace(artifact, unsigned=unsigned_reference(layout.entry(digest)))
+        artifacts[release] = replace(artifact, damage=damage)
+    return artifacts
 
 
-def _slot(inputs: str, known: KernelState, digest: str | None, contents: Contents | None) -> Slot:
+def _artifact(
+    inputs: str, known: KernelState, digest: str | None, contents: Contents | None
+) -> KernelArtifact:
     failure = known.failure
-    return Slot(
+    return KernelArtifact(
         inputs=inputs,
         made_from=known.inputs,
         digest=digest,
         version=contents.version if contents else None,
-        known_stamp=known.stamp,
+        known_fingerprint=known.fingerprint,
         previous=known.previous,
         rejected=known.rejected,
         failure=failure,
@@ -169,11 +184,13 @@ def _slot(inputs: str, known: KernelState, digest: str | None, contents: Content
     )
 
 
-def _sealed(slot: Slot, error: NewerStateError) -> Slot:
+def _sealed(artifact: KernelArtifact, error: NewerStateError) -> KernelArtifact:
     """Return the same for a driver of which nothing may be decided."""
     now = int(time.time())
-    failure = Failure("state", error.message, error.resolution, None, slot.inputs, now, final=True)
-    return replace(slot, failure=failure, holds_off=True)
+    failure = Failure(
+        "state", error.message, error.resolution, None, artifact.inputs, now, final=True
+    )
+    return replace(artifact, failure=failure, holds_off=True)
 
 
 def _damage(
@@ -185,10 +202,10 @@ def _damage(
         return f"it is missing in the store: {entry}"
     if known.damaged == digest:
         return "it was found damaged"
-    has_changed = stamp(entry, contents) != known.stamp
-    if look == "stamp" and not has_changed:
+    has_changed = files_fingerprint(entry, contents) != known.fingerprint
+    if look == "files" and not has_changed:
         return None
-    found = damages(entry, contents, all_checksums=has_changed and look == "stamp")
+    found = damages(entry, contents, all_checksums=has_changed and look == "files")
     return next(found, None)
 
 

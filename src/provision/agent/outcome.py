@@ -20,8 +20,8 @@ class InterruptedRunError(ProvisionError):
     exit_code = ExitCode.INTERRUPTED
 
 
-def as_told(error: BaseException) -> ProvisionError:
-    """Return what to tell about anything that was raised."""
+def as_error(error: BaseException) -> ProvisionError:
+    """Return the error that stands for anything that was raised."""
     match error:
         case ProvisionError():
             return error

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from provision.agent.model import Desired, DesiredDriver, Observed, ObservedDriver, Slot
+from provision.agent.model import Desired, DesiredDriver, KernelArtifact, Observed, ObservedDriver
 
 Kind = Literal["prepare", "unload", "activate", "load", "retire"]
 Obstacle = Literal["failed", "missing", "rejected", "reboot-required"]
-# Kind, driver and kernel: what tells an action from the others of a plan.
+# Kind, driver and kernel: they identify an action within a plan.
 Key = tuple[str, str, str]
 
 _WORDS: dict[Kind, str] = {
@@ -42,7 +42,7 @@ class Action:
 
     @property
     def key(self) -> Key:
-        """What tells it from the other actions of a plan."""
+        """What identifies it within a plan."""
         return (self.kind, self.driver, self.kernel)
 
     def __str__(self) -> str:
@@ -109,7 +109,7 @@ def plan(
     """Return what has to be done.
 
     What serves now comes first, then what is missing for the running kernel, then the kernels
-    that may boot next: nothing waits for somebody else's build.
+    that may boot next: nothing waits for someone else's build.
 
     Args:
         desired: What the host should have.
@@ -125,7 +125,9 @@ def plan(
     strays = sorted(observed.drivers.keys() - {driver.name for driver in desired.drivers})
     if desired.is_configured and mode.may_prepare:
         for name in strays:
-            steps += [(_FIRST, step) for step in _retire(desired, observed, observed.drivers[name])]
+            steps += [
+                (_FIRST, step) for step in _deactivate(desired, observed, observed.drivers[name])
+            ]
     actions = [s for _, s in sorted(steps, key=lambda x: x[0]) if isinstance(s, Action)]
     return Plan(
         tuple(action for action in actions if action.key not in tried),
@@ -146,7 +148,7 @@ def _for_kernel(
     is_running = release == observed.kernels.running
     if not is_running and not (desired.prebuild and mode.may_prepare):
         return
-    step = _prepare(driver, release, there.slots[release], mode)
+    step = _prepare(driver, release, there.artifacts[release], mode)
     if isinstance(step, Action) and step.key in tried:
         step = None
     prepares = isinstance(step, Action)
@@ -157,15 +159,17 @@ def _for_kernel(
             yield (_SECOND if prepares else _FIRST), serving
 
 
-def _prepare(driver: DesiredDriver, release: str, slot: Slot, mode: Mode) -> Step | None:
+def _prepare(
+    driver: DesiredDriver, release: str, artifact: KernelArtifact, mode: Mode
+) -> Step | None:
     """Return how the artifact for a kernel comes to be; None if it is there."""
-    reason = _need(driver, slot, mode)
+    reason = _need(driver, artifact, mode)
     if reason is None:
         return None
-    failure = slot.failure
+    failure = artifact.failure
     # Trying again does not overrule what a newer provision has decided.
     may_retry = mode.retry and failure is not None and failure.reason != "state"
-    if failure is not None and slot.holds_off and not may_retry:
+    if failure is not None and artifact.holds_off and not may_retry:
         obstacle: Obstacle = "rejected" if failure.reason == "rejected" else "failed"
         return Blocked(driver.name, release, obstacle, failure.message, failure.resolution)
     if not mode.may_prepare:
@@ -179,25 +183,27 @@ def _prepare(driver: DesiredDriver, release: str, slot: Slot, mode: Mode) -> Ste
     return Action("prepare", driver.name, release, reason)
 
 
-def _need(driver: DesiredDriver, slot: Slot, mode: Mode) -> str | None:
+def _need(driver: DesiredDriver, artifact: KernelArtifact, mode: Mode) -> str | None:
     """Return why an artifact has to be made; None if it need not."""
-    if slot.digest is None:
+    if artifact.digest is None:
         return "there is none"
-    if not slot.is_whole:
-        return slot.damage or "it is missing in the store"
+    if not artifact.is_whole:
+        return artifact.damage or "it is missing in the store"
     if not mode.may_prepare:
         # What is there serves; a newer one is a later run's business.
         return None
-    if mode.retry and (slot.rejected or slot.failure is not None):
+    if mode.retry and (artifact.rejected or artifact.failure is not None):
         return "it is to be tried again"
-    if slot.made_from != slot.inputs:
-        return "what it is made from has changed" if slot.made_from else "its origin is not known"
-    return "there may be a newer version" if mode.update and _may_move(driver, slot) else None
+    if artifact.made_from != artifact.inputs:
+        return (
+            "what it is made from has changed" if artifact.made_from else "its origin is not known"
+        )
+    return "there may be a newer version" if mode.update and _may_move(driver, artifact) else None
 
 
-def _may_move(driver: DesiredDriver, slot: Slot) -> bool:
+def _may_move(driver: DesiredDriver, artifact: KernelArtifact) -> bool:
     """Whether another version may be what is asked for some day."""
-    return slot.version != driver.version
+    return artifact.version != driver.version
 
 
 def _serve(
@@ -205,10 +211,10 @@ def _serve(
 ) -> Iterator[Step]:
     """Yield how the running kernel gets to use its artifact, which may have to be made first."""
     release = observed.kernels.running or ""
-    slot = driver.slots[release]
-    if not slot.is_whole and not prepares:
+    artifact = driver.artifacts[release]
+    if not artifact.is_whole and not prepares:
         return
-    reason = "its artifact is a new one" if prepares else _difference(observed, driver, slot)
+    reason = "its artifact is a new one" if prepares else _difference(observed, driver, artifact)
     if reason is None:
         return
     is_loaded = observed.is_live and driver.loaded != "no"
@@ -224,13 +230,13 @@ def _serve(
             )
             return
         yield Action("unload", driver.name, release, "another build of them is loaded")
-    if prepares or driver.current != slot.digest or not driver.is_active:
+    if prepares or driver.current != artifact.digest or not driver.is_active:
         yield Action("activate", driver.name, release, reason)
     if observed.is_live and (has_others or driver.loaded != "yes"):
         yield Action("load", driver.name, release, reason)
 
 
-def _retire(desired: Desired, observed: Observed, driver: ObservedDriver) -> Iterator[Step]:
+def _deactivate(desired: Desired, observed: Observed, driver: ObservedDriver) -> Iterator[Step]:
     """Yield how a driver goes that provision.toml no longer names."""
     release = observed.kernels.running or ""
     reason = "provision.toml does not name it any more"
@@ -243,9 +249,9 @@ def _retire(desired: Desired, observed: Observed, driver: ObservedDriver) -> Ite
     yield Action("retire", driver.name, release, reason)
 
 
-def _difference(observed: Observed, driver: ObservedDriver, slot: Slot) -> str | None:
+def _difference(observed: Observed, driver: ObservedDriver, artifact: KernelArtifact) -> str | None:
     """Return in what an artifact that is there is not in use; None if it is."""
-    if driver.current != slot.digest:
+    if driver.current != artifact.digest:
         return "another artifact is in use" if driver.current else "no artifact is in use"
     if not driver.is_active:
         return "its vendor config is missing"

@@ -14,10 +14,10 @@ from functools import cached_property
 from pathlib import Path
 
 from provision.agent.coming_kernels import shutdown_delayed
-from provision.agent.contents import read_contents, stamp
-from provision.agent.desired import wish
+from provision.agent.contents import files_fingerprint, read_contents
+from provision.agent.desired import wanted_fingerprint
 from provision.agent.failures import rejected, removed_again
-from provision.agent.model import Desired, DesiredDriver, Observed, Slot
+from provision.agent.model import Desired, DesiredDriver, KernelArtifact, Observed
 from provision.agent.plan import Action, Mode
 from provision.build.package_store import PackageGoneError
 from provision.distros.debian import compare_versions
@@ -25,7 +25,7 @@ from provision.engine.docker_api import Engine, EngineLostError
 from provision.errors import ProvisionError
 from provision.host.kernel import kernel_release
 from provision.pin import Pin
-from provision.pipeline.building import open_engine
+from provision.pipeline.image_builds import open_engine
 from provision.pipeline.obtaining import Obtained, obtain, obtain_pulled
 from provision.pipeline.package_pins import Resolved, Wanted
 from provision.pipeline.pulling import look_for
@@ -95,35 +95,35 @@ class Preparer:
             ProvisionError: It can't be had.
         """
         refuse_newer(Layout(self.root, action.driver))
-        slot = observed.drivers[action.driver].slots[action.kernel]
+        artifact = observed.drivers[action.driver].artifacts[action.kernel]
         driver = next(d for d in self.desired.drivers if d.name == action.driver)
         is_next = action.kernel != observed.kernels.running and observed.is_live
         why = f"building {action.driver} for the kernel that boots next"
         with shutdown_delayed(self.root, why) if is_next else nullcontext():
-            done = self._pull(driver, action, slot)
+            done = self._pull(driver, action, artifact)
             if done is not None:
                 return done
             resolved = self._resolve(driver, action)
             pin = resolved.pin
-            if self.mode.update and slot.is_current and not _is_newer(pin, slot):
+            if self.mode.update and artifact.is_current and not _is_newer(pin, artifact):
                 self._forget_failure(action)
-                return _stays(pin, slot)
-            self._refuse_older(driver, action, slot, pin)
-            if pin.short_digest in slot.rejected and not self.mode.retry:
+                return _stays(pin, artifact)
+            self._refuse_older(driver, action, artifact, pin)
+            if pin.short_digest in artifact.rejected and not self.mode.retry:
                 raise rejected(pin.short_digest, driver.name, action.kernel)
-            is_damaged = not slot.is_whole and slot.digest == pin.short_digest
+            is_damaged = not artifact.is_whole and artifact.digest == pin.short_digest
             for _ in range(_ATTEMPTS):
                 try:
                     obtained = self._obtain(resolved, replace=is_damaged)
                 except PackageGoneError as error:
-                    resolved = self._solved_again(driver, action, slot, resolved, error)
+                    resolved = self._solved_again(driver, action, artifact, resolved, error)
                     obtained = self._obtain(resolved, replace=is_damaged)
-                result = self._link(action, driver, slot, obtained)
+                result = self._link(action, driver, artifact, obtained)
                 if result is not None:
                     return result
         raise removed_again(obtained.entry)
 
-    def _pull(self, driver: DesiredDriver, action: Action, slot: Slot) -> str | None:
+    def _pull(self, driver: DesiredDriver, action: Action, artifact: KernelArtifact) -> str | None:
         """Have the artifact of a registry in the store, and the kernel's link point to it.
 
         Returns:
@@ -141,38 +141,44 @@ class Preparer:
         if trusted is None:
             return None
         pin = trusted.image.pin
-        if self.mode.update and slot.is_current and not _is_newer(pin, slot):
+        if self.mode.update and artifact.is_current and not _is_newer(pin, artifact):
             self._forget_failure(action)
-            return _stays(pin, slot)
+            return _stays(pin, artifact)
         if not self.mode.allow_downgrade:
             # A serial says when something was signed: an old version may be signed again.
-            self._refuse_older(driver, action, slot, pin)
-        if pin.short_digest in slot.rejected and not self.mode.retry:
+            self._refuse_older(driver, action, artifact, pin)
+        if pin.short_digest in artifact.rejected and not self.mode.retry:
             raise rejected(pin.short_digest, driver.name, action.kernel)
-        is_damaged = not slot.is_whole and slot.digest == pin.short_digest
+        is_damaged = not artifact.is_whole and artifact.digest == pin.short_digest
         for _ in range(_ATTEMPTS):
             obtained = obtain_pulled(
                 self.settings, trusted, consent, replace=is_damaged, progress=self.progress
             )
-            result = self._link(action, driver, slot, obtained)
+            result = self._link(action, driver, artifact, obtained)
             if result is not None:
                 return result
         raise removed_again(obtained.entry)
 
-    def _refuse_older(self, driver: DesiredDriver, action: Action, slot: Slot, pin: Pin) -> None:
+    def _refuse_older(
+        self, driver: DesiredDriver, action: Action, artifact: KernelArtifact, pin: Pin
+    ) -> None:
         """Refuse to replace a version by an older one without being asked.
 
         Raises:
             ProvisionError: What is offered for the same wish is older than what serves.
         """
         known = load_state(Layout(self.root, driver.name)).of(action.kernel)
-        if known.wish != wish(driver) or not slot.is_whole or slot.version is None:
+        if (
+            known.wanted != wanted_fingerprint(driver)
+            or not artifact.is_whole
+            or artifact.version is None
+        ):
             return
-        if compare_versions(pin.driver.version, slot.version) < 0:
+        if compare_versions(pin.driver.version, artifact.version) < 0:
             raise ProvisionError(
-                f"{driver.name} {slot.version} for {action.kernel} would be replaced by"
-                f" {pin.driver.version}, which is older: {slot.version} is not offered any more, or"
-                " not known to build there.",
+                f"{driver.name} {artifact.version} for {action.kernel} would be replaced by"
+                f" {pin.driver.version}, which is older: {artifact.version} is not offered"
+                " any more, or not known to build there.",
                 resolution="To go back on purpose, name the version in"
                 f" /etc/provision/provision.toml: [drivers.{driver.name}] version ="
                 f' "{pin.driver.version}".',
@@ -182,7 +188,7 @@ class Preparer:
         self,
         driver: DesiredDriver,
         action: Action,
-        slot: Slot,
+        artifact: KernelArtifact,
         before: Resolved,
         gone: PackageGoneError,
     ) -> Resolved:
@@ -197,7 +203,7 @@ class Preparer:
             raise gone
         self.progress(Note(f"{gone.message} Solving for the packages again"))
         resolved = self._resolve(driver, action, update=True)
-        if resolved.pin.short_digest in slot.rejected and not self.mode.retry:
+        if resolved.pin.short_digest in artifact.rejected and not self.mode.retry:
             raise rejected(resolved.pin.short_digest, driver.name, action.kernel)
         return resolved
 
@@ -255,9 +261,9 @@ class Preparer:
         layout = Layout(self.root, driver.name)
         known = load_state(layout)
         candidates = [known.of(release), *known.kernels.values()]
-        mine = wish(driver)
-        found = next((k.version for k in candidates if k.wish == mine and k.version), None)
-        if found is not None or any(kernel.wish is not None for kernel in candidates):
+        mine = wanted_fingerprint(driver)
+        found = next((k.version for k in candidates if k.wanted == mine and k.version), None)
+        if found is not None or any(kernel.wanted is not None for kernel in candidates):
             return found
         links = linked_kernels(layout)
         digests = [links.pop(release, None), *links.values()]
@@ -265,7 +271,7 @@ class Preparer:
         return next((contents.version for contents in used if contents), None)
 
     def _link(
-        self, action: Action, driver: DesiredDriver, slot: Slot, obtained: Obtained
+        self, action: Action, driver: DesiredDriver, artifact: KernelArtifact, obtained: Obtained
     ) -> str | None:
         """Let the kernel use the artifact, unless it was rolled back meanwhile.
 
@@ -280,7 +286,7 @@ class Preparer:
                 return None
             state = load_state(layout)
             known = state.of(action.kernel)
-            if set(known.rejected) - set(slot.rejected):
+            if set(known.rejected) - set(artifact.rejected):
                 return (
                     f"{digest} is in the store and not in use: the driver was rolled back meanwhile"
                 )
@@ -290,8 +296,8 @@ class Preparer:
             known = replace(known, previous=previous, inputs=None)
             store_state(layout, state.updated(action.kernel, known))
             link_kernel(layout, action.kernel, digest)
-            linked = self._linked(action, driver, slot, obtained, known)
-            linked = replace(linked, stamp=stamp(obtained.entry, contents))
+            linked = self._linked(action, driver, artifact, obtained, known)
+            linked = replace(linked, fingerprint=files_fingerprint(obtained.entry, contents))
             store_state(layout, state.updated(action.kernel, linked))
         version = obtained.manifest.pin.driver.version
         return f"{version} is in the store (from: {obtained.origin})"
@@ -300,17 +306,17 @@ class Preparer:
         self,
         action: Action,
         driver: DesiredDriver,
-        slot: Slot,
+        artifact: KernelArtifact,
         obtained: Obtained,
         known: KernelState,
     ) -> KernelState:
         """Return what is known of a kernel whose link was set."""
-        is_same = slot.made_from == slot.inputs and not self.mode.retry
+        is_same = artifact.made_from == artifact.inputs and not self.mode.retry
         is_coming = action.kernel in self.coming
         announced = kernel_release(self.root) or "" if is_coming else known.announced
         return KernelState(
-            inputs=slot.inputs,
-            wish=wish(driver),
+            inputs=artifact.inputs,
+            wanted=wanted_fingerprint(driver),
             version=obtained.manifest.pin.driver.version,
             previous=known.previous,
             prepared=int(time.time()),
@@ -327,12 +333,12 @@ class Preparer:
         update_state(Layout(self.root, action.driver), changed)
 
 
-def _is_newer(pin: Pin, slot: Slot) -> bool:
-    return slot.version is None or compare_versions(pin.driver.version, slot.version) > 0
+def _is_newer(pin: Pin, artifact: KernelArtifact) -> bool:
+    return artifact.version is None or compare_versions(pin.driver.version, artifact.version) > 0
 
 
-def _stays(pin: Pin, slot: Slot) -> str:
+def _stays(pin: Pin, artifact: KernelArtifact) -> str:
     """Say why what is there stays."""
-    if pin.driver.version == slot.version:
-        return f"{slot.version} is the newest"
-    return f"{slot.version} stays: what is offered now is older ({pin.driver.version})"
+    if pin.driver.version == artifact.version:
+        return f"{artifact.version} is the newest"
+    return f"{artifact.version} stays: what is offered now is older ({pin.driver.version})"

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from provision.agent.outcome import Outcome
-from provision.agent.status import SlotStatus, Status
+from provision.agent.status import ArtifactStatus, Status
 from provision.files import in_root, remove_drafts, write_atomic
 
 STATUS = Path("run/provision/status.json")
@@ -45,7 +45,9 @@ class Priority(IntEnum):
     INFO = 6
 
 
-def tell(root: Path, message: str, priority: Priority, fields: Mapping[str, object]) -> bool:
+def write_journal(
+    root: Path, message: str, priority: Priority, fields: Mapping[str, object]
+) -> bool:
     """Write an entry to a host's journal.
 
     Args:
@@ -65,10 +67,10 @@ def tell(root: Path, message: str, priority: Priority, fields: Mapping[str, obje
         **{f"PROVISION_{name.upper()}": value for name, value in fields.items()},
     }
     data = b"".join(_field(name, str(v)) for name, v in entry.items() if v is not None)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as door:
-        door.settimeout(_LIMIT_S)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
+        channel.settimeout(_LIMIT_S)
         try:
-            door.sendto(data, str(in_root(root, _SOCKET)))
+            channel.sendto(data, str(in_root(root, _SOCKET)))
         except OSError:
             return False
     return True
@@ -103,29 +105,31 @@ def metrics_text(status: Status) -> str:
 
 
 def _metrics(status: Status) -> Iterator[_Metric]:
-    slots = [
-        ({"driver": driver.name, "kernel": slot.release, "role": slot.role}, slot)
+    artifacts = [
+        ({"driver": driver.name, "kernel": artifact.release, "role": artifact.role}, artifact)
         for driver in status.drivers
-        for slot in driver.kernels
+        for artifact in driver.kernels
     ]
-    yield from _of_slots(slots)
+    yield from _of_artifacts(artifacts)
     yield from _of_host(status)
 
 
-def _of_slots(slots: Iterable[tuple[Mapping[str, str], SlotStatus]]) -> Iterator[_Metric]:
+def _of_artifacts(
+    artifacts: Iterable[tuple[Mapping[str, str], ArtifactStatus]],
+) -> Iterator[_Metric]:
     """Yield what there is to say about each driver and kernel."""
-    found = list(slots)
+    found = list(artifacts)
     yield _Metric(
         "provision_driver_ready",
         "Whether the driver works with the kernel.",
-        tuple((where, float(slot.is_ready)) for where, slot in found),
+        tuple((where, float(artifact.is_ready)) for where, artifact in found),
     )
     yield _Metric(
         "provision_driver_info",
         "The artifact that the kernel uses.",
         tuple(
-            ({**where, "version": slot.version or "", "digest": slot.digest or ""}, 1.0)
-            for where, slot in found
+            ({**where, "version": artifact.version or "", "digest": artifact.digest or ""}, 1.0)
+            for where, artifact in found
         ),
     )
     yield _Metric(
@@ -133,29 +137,31 @@ def _of_slots(slots: Iterable[tuple[Mapping[str, str], SlotStatus]]) -> Iterator
         "How long it took to have the artifact in the store, by part.",
         tuple(
             ({**where, "part": part}, taken)
-            for where, slot in found
-            for part, taken in slot.seconds.items()
+            for where, artifact in found
+            for part, taken in artifact.seconds.items()
         ),
     )
     yield _Metric(
         "provision_last_success_timestamp_seconds",
         "When the artifact was last made or found.",
-        tuple((where, float(slot.prepared)) for where, slot in found if slot.prepared),
+        tuple((where, float(artifact.prepared)) for where, artifact in found if artifact.prepared),
     )
     yield _Metric(
         "provision_failures",
         "How often in a row the artifact could not be had, or loaded, by reason.",
         tuple(
-            ({**where, "reason": slot.failure.reason}, float(slot.failure.attempts))
-            for where, slot in found
-            if slot.failure
+            ({**where, "reason": artifact.failure.reason}, float(artifact.failure.attempts))
+            for where, artifact in found
+            if artifact.failure
         ),
     )
 
 
 def _of_host(status: Status) -> Iterator[_Metric]:
     """Yield what there is to say about the host as a whole."""
-    waits = any(slot.state == "reboot-required" for d in status.drivers for slot in d.kernels)
+    waits = any(
+        artifact.state == "reboot-required" for d in status.drivers for artifact in d.kernels
+    )
     for name, text, value in (
         ("reboot_required", "Whether a newer driver waits for a reboot.", waits),
         ("ready", "Whether all drivers work.", status.is_ready),
@@ -207,7 +213,7 @@ def publish(
 
 
 def last_status(root: Path) -> dict[str, Any] | None:
-    """Return the document that was written last; None if there is none that can be read."""
+    """Return the document that was written last; None if no readable one is there."""
     try:
         document = json.loads(in_root(root, STATUS).read_text())
     except (OSError, ValueError):
@@ -228,7 +234,7 @@ def _tell(
 ) -> None:
     for outcome in outcomes:
         action, error = outcome.action, outcome.error
-        tell(
+        write_journal(
             root,
             f"{action}: {outcome.result}",
             Priority.ERROR if error else Priority.INFO,
@@ -242,21 +248,21 @@ def _tell(
             },
         )
     for name, note in _new_notes(status, before):
-        tell(root, f"{name}: {note}", Priority.WARNING, {"driver": name})
+        write_journal(root, f"{name}: {note}", Priority.WARNING, {"driver": name})
     if status.error is not None and (before or {}).get("error") != asdict(status.error):
         trouble = status.error
         fields = {"details": trouble.details, "resolution": trouble.resolution}
-        tell(root, trouble.message, Priority.ERROR, fields)
+        write_journal(root, trouble.message, Priority.ERROR, fields)
     if before is None or before.get("state") != status.state:
         priority = _BAD.get(status.state, Priority.INFO)
-        for name, slot in _worst_slots(status):
-            tell(
+        for name, artifact in _worst_artifacts(status):
+            write_journal(
                 root,
-                f"{name} for {slot.release} is {slot.state}: {slot.reason}",
+                f"{name} for {artifact.release} is {artifact.state}: {artifact.reason}",
                 priority,
-                {"driver": name, "kernel": slot.release, "state": slot.state},
+                {"driver": name, "kernel": artifact.release, "state": artifact.state},
             )
-        tell(root, f"The host is {status.state}", priority, {"state": status.state})
+        write_journal(root, f"The host is {status.state}", priority, {"state": status.state})
 
 
 def _new_notes(status: Status, before: dict[str, Any] | None) -> Iterable[tuple[str, str]]:
@@ -267,10 +273,10 @@ def _new_notes(status: Status, before: dict[str, Any] | None) -> Iterable[tuple[
     return (one for one in found if one not in known)
 
 
-def _worst_slots(status: Status) -> Iterable[tuple[str, SlotStatus]]:
+def _worst_artifacts(status: Status) -> Iterable[tuple[str, ArtifactStatus]]:
     return (
-        (driver.name, slot)
+        (driver.name, artifact)
         for driver in status.drivers
-        for slot in driver.kernels
-        if slot.state != "ready"
+        for artifact in driver.kernels
+        if artifact.state != "ready"
     )

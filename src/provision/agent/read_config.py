@@ -33,14 +33,14 @@ def read(root: Path, catalogues: Sequence[Path] = ()) -> Desired:
         keep=config.policy.keep,
         update=config.policy.update,
         textfile=config.metrics.textfile,
-        basis=_basis(config),
+        settings=_settings_fingerprint(config),
         certificate=config.signing.certificate,
         catalogue=tuple(map(str, folders)),
         templates=str(templates_dir()),
     )
 
 
-def _basis(config: Config) -> str:
+def _settings_fingerprint(config: Config) -> str:
     """Return a fingerprint of what changes the artifacts of all drivers.
 
     Mirrors do not: they have the same packages, or their checksums differ.

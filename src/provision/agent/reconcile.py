@@ -38,8 +38,8 @@ class Run:
         desired: What it should have.
         mode: How to go about it.
         catalogues: Further folders of drivers.
-        progress: Told what goes on.
-        coming: Kernels that may boot next, besides those that the host tells of.
+        progress: Receives what goes on.
+        coming: Kernels that may boot next, besides those that the host names.
         whole: What the host should have, where the run is about a part of it.
         usr: A /usr that boots next, where it is mounted.
     """

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from provision.agent.conclusion import Result, always_told
+from provision.agent.conclusion import Result, always_published
 from provision.agent.contents import damages, read_contents
 from provision.agent.desired import read_inputs
 from provision.agent.model import Desired, DesiredDriver
@@ -25,7 +25,7 @@ def choose(layout: Layout, release: str) -> tuple[str, str]:
     """Return the artifact that a kernel uses and the one to go back to, by short digest.
 
     The one that the kernel used before, if it is there and whole; else the newest other one for
-    this kernel that nobody rolled back from.
+    this kernel that no one rolled back from.
 
     Raises:
         NotFoundError: The kernel has no artifact, or none to go back to.
@@ -85,7 +85,7 @@ def reject(
         inputs=inputs,
         version=contents.version if contents else None,
         previous=None,
-        stamp=None,
+        fingerprint=None,
         rejected=rejected,
         failure=failure,
         load_failure=None,
@@ -129,7 +129,7 @@ def rollback(
             reject(layout, release, digest, inputs=inputs)
         only = replace(desired, drivers=(wanted,), is_configured=False)
         mode = Mode(may_prepare=False)
-        with always_told(root, progress):
+        with always_published(root, progress):
             return apply(Run(root, only, mode, catalogues, progress, whole=desired))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from provision.agent.model import Desired, DesiredDriver, Observed, ObservedDriver, Slot
+from provision.agent.model import Desired, DesiredDriver, KernelArtifact, Observed, ObservedDriver
 from provision.agent.plan import Blocked, Plan
 from provision.errors import ExitCode
 from provision.host.kernels import Kernels
@@ -43,7 +43,7 @@ class Trouble:
 
 
 @dataclass(frozen=True, slots=True)
-class SlotStatus:
+class ArtifactStatus:
     """How a driver is for one kernel.
 
     Attributes:
@@ -56,7 +56,7 @@ class SlotStatus:
         digest: Short digest of that artifact.
         unsigned: The registry's image that it came from, if that is not signed.
         previous: The artifact before.
-        rejected: Artifacts that somebody rolled back from.
+        rejected: Artifacts that someone rolled back from.
         prepared: Unix time when the artifact was there.
         seconds: How long it took, by part.
         reason: Why it is not ``ready``.
@@ -108,7 +108,7 @@ class DriverStatus:
     version: str | None
     loaded: str | None
     users: tuple[str, ...]
-    kernels: tuple[SlotStatus, ...]
+    kernels: tuple[ArtifactStatus, ...]
     notes: tuple[str, ...] = ()
 
 
@@ -140,9 +140,9 @@ class Status:
         """Return what ``status.json`` holds; ``docs/reference/status.schema.json`` describes it."""
         document = asdict(self)
         for driver in document["drivers"]:
-            for slot in driver["kernels"]:
+            for artifact in driver["kernels"]:
                 # Keys that a newer provision wrote are no part of this format.
-                (slot["failure"] or {}).pop("extra", None)
+                (artifact["failure"] or {}).pop("extra", None)
         return {"schema": SCHEMA, **document}
 
 
@@ -183,9 +183,9 @@ def status_of(
     lingering: tuple[State, ...] = tuple(
         "reboot-required" for blocked in plan.blocked if blocked.driver not in names
     )
-    slots = (slot.state for driver in drivers for slot in driver.kernels)
+    artifacts = (artifact.state for driver in drivers for artifact in driver.kernels)
     state = _worst((*lingering, *(driver.state for driver in drivers)))
-    exit_code = int(_exit_code({*lingering, *slots}))
+    exit_code = int(_exit_code({*lingering, *artifacts}))
     return Status(
         time=time,
         state="failed" if trouble else state,
@@ -203,8 +203,8 @@ def _driver(
 ) -> DriverStatus:
     driver = observed.drivers[wanted.name]
     running = observed.kernels.running
-    slots = tuple(
-        _slot(driver, release, observed, plan)
+    artifacts = tuple(
+        _artifact(driver, release, observed, plan)
         for release in observed.kernels.relevant
         if release == running or desired.prebuild
     )
@@ -214,24 +214,28 @@ def _driver(
         flavour=wanted.flavour,
         state=_worst(
             "next-kernel-not-ready"
-            if slot.role == "next" and slot.state in {"failed", "missing"}
-            else slot.state
-            for slot in slots
+            if artifact.role == "next" and artifact.state in {"failed", "missing"}
+            else artifact.state
+            for artifact in artifacts
         ),
         is_ready=driver.serves,
         current=driver.current,
-        version=next((slot.version for slot in slots if slot.role == "running"), None),
+        version=next(
+            (artifact.version for artifact in artifacts if artifact.role == "running"), None
+        ),
         loaded=driver.loaded if observed.is_live else None,
         users=driver.users,
-        kernels=slots,
+        kernels=artifacts,
         notes=driver.notes,
     )
 
 
-def _slot(driver: ObservedDriver, release: str, observed: Observed, plan: Plan) -> SlotStatus:
-    slot = driver.slots[release]
+def _artifact(
+    driver: ObservedDriver, release: str, observed: Observed, plan: Plan
+) -> ArtifactStatus:
+    artifact = driver.artifacts[release]
     is_running = release == observed.kernels.running
-    failure = _failure(slot)
+    failure = _failure(artifact)
     blocked = _about(plan.blocked, driver.name, release)
     planned = [a for a in plan.actions if (a.driver, a.kernel) == (driver.name, release)]
     state: State = "ready"
@@ -244,30 +248,30 @@ def _slot(driver: ObservedDriver, release: str, observed: Observed, plan: Plan) 
         reason, resolution = blocked.reason, blocked.resolution
     elif planned:
         state, reason, resolution = "pending", planned[0].reason, "Run 'provision apply'."
-    return SlotStatus(
+    return ArtifactStatus(
         release=release,
         role="running" if is_running else "next",
         state=state,
-        is_ready=driver.serves if is_running else slot.is_whole,
-        version=slot.version,
-        digest=slot.digest,
-        unsigned=slot.unsigned,
-        previous=slot.previous,
-        rejected=slot.rejected,
-        prepared=slot.prepared,
-        seconds=slot.seconds,
+        is_ready=driver.serves if is_running else artifact.is_whole,
+        version=artifact.version,
+        digest=artifact.digest,
+        unsigned=artifact.unsigned,
+        previous=artifact.previous,
+        rejected=artifact.rejected,
+        prepared=artifact.prepared,
+        seconds=artifact.seconds,
         reason=reason,
         resolution=resolution,
         failure=failure,
     )
 
 
-def _failure(slot: Slot) -> Failure | None:
+def _failure(artifact: KernelArtifact) -> Failure | None:
     """Return what failed last, as long as it is still wanted."""
-    failure = slot.failure
-    if failure is not None and failure.inputs == slot.inputs:
+    failure = artifact.failure
+    if failure is not None and failure.inputs == artifact.inputs:
         return failure
-    return slot.load_failure
+    return artifact.load_failure
 
 
 def _about(blocked: Iterable[Blocked], driver: str, release: str) -> Blocked | None:

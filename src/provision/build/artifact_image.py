@@ -127,7 +127,7 @@ def _build(engine: Engine, request: BuildRequest, progress: Progress) -> Built:
     begun = time.monotonic()
     request = replace(request, files={**request.files, **request.attach()})
     base = ensure_base(engine, request.pin.base, progress=progress)
-    # By id, so that nobody can move the name between this check and the build.
+    # By id, so that no one can move the name between this check and the build.
     args = {**request.build_args, "BASE_IMAGE": base.id}
     stream = BuildStream()
     request.log.parent.mkdir(parents=True, exist_ok=True)

@@ -40,7 +40,7 @@ class BaseRequest:
         version: Its version, such as ``12``.
         codename: Its codename, such as ``bookworm``.
         architecture: As ``uname -m`` prints it.
-        reference: ``name:tag`` or ``name@digest`` that somebody chose; None: the distro's own.
+        reference: ``name:tag`` or ``name@digest`` that someone chose; None: the distro's own.
         can_be_made: Whether ``make_base`` knows the distro.
         script: debootstrap's script for it; None: the one that has the codename.
         is_published: Whether a registry may have it; what is only made here is not asked for there,
@@ -138,7 +138,7 @@ def make_base(
         mirror: Address of the distro's archive.
         state: Folder for work in progress.
         keyring: The keys that sign it; None: those that debootstrap knows.
-        progress: Told each of debootstrap's lines.
+        progress: Receives each of debootstrap's lines.
 
     Raises:
         NotFoundError: debootstrap is not installed.
@@ -179,7 +179,7 @@ def make_image(
         maker: What makes it, and from where, for messages.
         fill: Fills a folder, which is not there yet; beside it there is room for more.
         untidy: Folders in there whose files are of no use in a base image.
-        progress: Told what goes on.
+        progress: Receives what goes on.
 
     Raises:
         UsageError: The machine is of another architecture.

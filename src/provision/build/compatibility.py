@@ -129,7 +129,7 @@ def newest_kernel(recipe: Recipe, index: ArchiveIndex, *, flavour: str | None = 
     """Return the newest packaged kernel that a driver is known to build on, in any version.
 
     Raises:
-        NotFoundError: There is none.
+        NotFoundError: It is missing.
     """
     distro = index.distro
     market = Market(f"{distro.id} {distro.version}", source_names(distro), index)
@@ -188,4 +188,4 @@ def looked_in(recipe: Recipe, flavour: str, market: Market) -> str | None:
     variants = recipe.variants(market.names, flavour)
     if market.index is None or not any(variant.source.is_packaged for variant in variants):
         return None
-    return "\n".join(["looked in:", *(f"  {place}" for place in market.index.places)])
+    return "\n".join(["looked in:", *(f"  {place}" for place in market.index.addresses)])

@@ -112,7 +112,7 @@ def decide(
 ) -> Decision:
     """Decide everything but the base image and the packages, for which a distro's solver runs.
 
-    So whoever asks for something that does not exist is told so, with or without an engine.
+    What does not exist is refused with that reason, with or without an engine.
 
     Args:
         request: What is wanted.

@@ -100,7 +100,7 @@ def make_developer_image(
         request: What it is called.
         packed: ``flatcar_developer_container.bin.bz2``, whose signature was good.
         state: Folder for work in progress; some 6 GB.
-        progress: Told what goes on.
+        progress: Receives what goes on.
 
     Raises:
         NotFoundError: debugfs is not installed.

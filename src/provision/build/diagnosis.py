@@ -103,7 +103,7 @@ _CAUSES = (
         re.compile(r"^(?P<file>\S+): FAILED( open or read)?$"),
         lambda pin, line: f"A download of {pin.driver.name} {pin.driver.version} has the wrong "
         f"sha256: {line.split(':', 1)[0]}.",
-        "Either the source changed the file or somebody altered it on the way: don't use it. "
+        "Either the source changed the file or someone altered it on the way: don't use it. "
         "Compare with the vendor's own checksum, then correct driver.toml or the mirror.",
     ),
     Cause(

@@ -90,7 +90,7 @@ def inspect_source(
         source: What to look at.
         script: ``templates/dkms/dkms.bash``.
         state: Folder for locks.
-        progress: Told what goes on.
+        progress: Receives what goes on.
 
     Raises:
         UsageError: There is no dkms.conf, or it can't be evaluated; says why.

@@ -161,7 +161,7 @@ class PackageStore:
             urls: Its addresses.
             name: What messages call it.
             size: Its size in bytes, if that is known.
-            progress: Told how far it is.
+            progress: Receives how far it is.
 
         Raises:
             PackageGoneError: No address has it; says what was tried.

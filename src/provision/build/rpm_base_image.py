@@ -76,7 +76,7 @@ def make_rpm_base(
         request: Which one.
         origin: What it is made from.
         state: Folder for work in progress.
-        progress: Told each line of the package manager.
+        progress: Receives each line of the package manager.
 
     Raises:
         NotFoundError: The package manager is not installed.

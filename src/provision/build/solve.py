@@ -52,7 +52,7 @@ def solve(
         request: What to solve for.
         store: Takes the files and the closure.
         update: Solve again although there is a closure.
-        progress: Told what goes on.
+        progress: Receives what goes on.
 
     Raises:
         NotFoundError: The kernel's headers, a compiler or a tool is not packaged, the host is not
@@ -83,7 +83,7 @@ def list_kernels(
         engine: Connects to the engine that has the base image.
         request: Whose kernels.
         store: Has the lock of what is done in a container; nothing is put into it.
-        progress: Told what goes on.
+        progress: Receives what goes on.
 
     Raises:
         ProvisionError: A repository can't be reached.

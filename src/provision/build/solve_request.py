@@ -201,7 +201,7 @@ def find_archived(
         request: What is solved for.
         keys: Lists the last eight digits of the ids of the distro's keys.
         gone: What the repositories' lack led to, raised again where nothing else has them.
-        progress: Told what is downloaded.
+        progress: Receives what is downloaded.
 
     Returns:
         What to ask the solver for, and files for its scripts, by path below ``WORK``.

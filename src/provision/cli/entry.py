@@ -75,7 +75,7 @@ def run(args: Sequence[str]) -> int:
     try:
         result = group.main(args=list(args), prog_name="provision", standalone_mode=False)
     except BrokenPipeError:
-        # Whoever read our output has had enough; there is nobody to tell.
+        # The reader of our output has closed it: no message reaches it.
         sys.stderr.close()
         return ExitCode.FAILED
     except (Exception, KeyboardInterrupt) as error:
@@ -84,7 +84,7 @@ def run(args: Sequence[str]) -> int:
 
 
 def _explained(args: Sequence[str], error: BaseException) -> ProvisionError:
-    """Return what to tell about anything that a command raised."""
+    """Return the error that stands for anything that a command raised."""
     match error:
         case ProvisionError():
             return error

@@ -51,10 +51,8 @@ _SHARED: Mapping[str, str] = {
     "kernels": "versions",
     "key": "sign",
     "plan": "apply",
-    "pull": "push",
     "render": "resolve",
     "rollback": "status",
-    "search": "push",
     "unload": "load",
     "vendor-file": "devices",
 }

@@ -28,7 +28,7 @@ _BAR_WIDTH = 30
 
 @contextmanager
 def shown(*, verbose: bool) -> Iterator[Progress]:
-    """Yield a progress that shows what it is told, until the block ends.
+    """Yield a progress that shows what it receives, until the block ends.
 
     Args:
         verbose: Whether to show every line that a build prints.

@@ -22,7 +22,7 @@ _COLOURS = {"ready": "green", "pending": "cyan", "reboot-required": "yellow"}
 
 @contextmanager
 def lazily_shown(*, verbose: bool) -> Iterator[Progress]:
-    """Yield a progress that shows what it is told; what draws it is loaded with the first event."""
+    """Yield a progress that shows what it receives; the first event loads what draws it."""
     opened: list[Any] = []
 
     def progress(event: Event) -> None:
@@ -53,8 +53,14 @@ def _error(status: Status) -> dict[str, Any]:
     """Return what every command says that did not end well; nothing if this one did."""
     if status.error is not None:
         return {"error": asdict(status.error)}
-    slots = [(driver.name, slot) for driver in status.drivers for slot in driver.kernels]
-    bad = [(name, slot) for name, slot in slots if slot.state not in {"ready", "pending"}]
+    artifacts = [
+        (driver.name, artifact) for driver in status.drivers for artifact in driver.kernels
+    ]
+    bad = [
+        (name, artifact)
+        for name, artifact in artifacts
+        if artifact.state not in {"ready", "pending"}
+    ]
     if status.exit_code == ExitCode.DONE or not bad:
         return {}
     name, worst = bad[0]
@@ -98,11 +104,11 @@ def print_result(result: Result) -> None:
         click.echo("Nothing to do.")
         return
     for driver in status.drivers:
-        for slot in driver.kernels:
-            text = f"{driver.name} for {slot.release}: {_coloured(slot.state)}"
-            click.echo(f"{text}, {slot.version}" if slot.version else text)
-            details = slot.failure.details if slot.failure else None
-            _print_reason(slot.reason, details, slot.resolution)
+        for artifact in driver.kernels:
+            text = f"{driver.name} for {artifact.release}: {_coloured(artifact.state)}"
+            click.echo(f"{text}, {artifact.version}" if artifact.version else text)
+            details = artifact.failure.details if artifact.failure else None
+            _print_reason(artifact.reason, details, artifact.resolution)
     if status.error is not None:
         error = status.error
         click.echo(f"{_coloured('failed')}: {error.message}")

@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from provision.agent.status import DriverStatus, SlotStatus, Status
+from provision.agent.status import ArtifactStatus, DriverStatus, Status
 from provision.cli.output import for_people
 
 _STYLES = {"ready": "green", "pending": "cyan", "reboot-required": "yellow"}
@@ -50,7 +50,7 @@ def watch(look: Callable[[], Status], *, seconds: float, sleep: Callable[[float]
         sleep: Waits.
 
     Raises:
-        KeyboardInterrupt: Somebody has seen enough.
+        KeyboardInterrupt: Someone has seen enough.
     """
     with Live(rendered(look()), console=_console(), auto_refresh=False) as live:
         while True:
@@ -67,8 +67,8 @@ def rendered(status: Status) -> RenderableType:
         head.append(f", next {', '.join(status.kernels.pending)}")
     table = Table(*_COLUMNS, box=box.SIMPLE_HEAD, pad_edge=False)
     for driver in status.drivers:
-        for slot in driver.kernels:
-            table.add_row(*_row(driver, slot))
+        for artifact in driver.kernels:
+            table.add_row(*_row(driver, artifact))
     said = [*status.kernels.notes, *status.kernels.doubts]
     said += [f"{driver.name}: {note}" for driver in status.drivers for note in driver.notes]
     notes = [Text(note, style="yellow") for note in said]
@@ -77,31 +77,33 @@ def rendered(status: Status) -> RenderableType:
     return Group(head, *notes, table, *_reasons(status))
 
 
-def _row(driver: DriverStatus, slot: SlotStatus) -> list[Text]:
-    is_running = slot.role == "running"
+def _row(driver: DriverStatus, artifact: ArtifactStatus) -> list[Text]:
+    is_running = artifact.role == "running"
     modules = _LOADED.get(driver.loaded or "", "") if is_running else ""
-    cells = (driver.name, slot.release, slot.role)
-    rest = (slot.version or "-", slot.digest or "-", modules)
-    return [*map(Text, cells), Text(slot.state, style=_style(slot.state)), *map(Text, rest)]
+    cells = (driver.name, artifact.release, artifact.role)
+    rest = (artifact.version or "-", artifact.digest or "-", modules)
+    return [*map(Text, cells), Text(artifact.state, style=_style(artifact.state)), *map(Text, rest)]
 
 
 def _reasons(status: Status) -> Iterator[Text]:
     """Yield why anything is not ready, and what to do."""
     for driver in status.drivers:
-        for slot in driver.kernels:
-            if slot.unsigned is not None:
+        for artifact in driver.kernels:
+            if artifact.unsigned is not None:
                 yield Text.assemble(
-                    (f"{driver.name} for {slot.release}: ", "bold"),
-                    (f"{slot.digest} is unsigned; it came from {slot.unsigned}", "yellow"),
+                    (f"{driver.name} for {artifact.release}: ", "bold"),
+                    (f"{artifact.digest} is unsigned; it came from {artifact.unsigned}", "yellow"),
                 )
-            if slot.reason is None:
+            if artifact.reason is None:
                 continue
-            yield Text.assemble((f"{driver.name} for {slot.release}: ", "bold"), slot.reason)
-            details = slot.failure.details if slot.failure else None
+            yield Text.assemble(
+                (f"{driver.name} for {artifact.release}: ", "bold"), artifact.reason
+            )
+            details = artifact.failure.details if artifact.failure else None
             if details:
                 yield Text("\n".join(f"  {line}" for line in details.splitlines()), style="dim")
-            if slot.resolution:
-                yield Text.assemble(("What to do: ", "bold"), slot.resolution)
+            if artifact.resolution:
+                yield Text.assemble(("What to do: ", "bold"), artifact.resolution)
 
 
 def _style(state: str) -> str:

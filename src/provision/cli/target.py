@@ -14,7 +14,7 @@ import click
 from provision.cli import options
 from provision.cli.progress_display import shown
 from provision.engine.docker_api import Engine
-from provision.pipeline.building import BuildSettings, open_engine
+from provision.pipeline.image_builds import BuildSettings, open_engine
 from provision.pipeline.package_pins import Resolved, Wanted
 from provision.pipeline.registries import Consent
 from provision.pipeline.resolving import resolve_pin

@@ -14,7 +14,8 @@ from provision.config.build_settings import (
 )
 from provision.config.drivers import DriverConfig, PolicyConfig
 from provision.config.file import PATH, CdiConfig, Config, MetricsConfig, load
-from provision.config.trust import KeyConfig, RegistryConfig, SigningConfig, TrustConfig, TrustRule
+from provision.config.module_key import KeyConfig, SigningConfig
+from provision.config.trust import RegistryConfig, TrustConfig, TrustRule
 
 __all__ = [
     "PATH",

@@ -66,7 +66,7 @@ class PolicyConfig(Frozen):
         keep: How many artifacts are kept of each kernel beyond those that are needed.
         update: Whether the timer may move versions forward that are not fixed.
         hold_updates: Whether an update of the system is held that drivers don't build for, where
-            its updater can be told (Flatcar).
+            its updater can be configured (Flatcar).
         build: Whether artifacts are built here: ``fallback``: where the registry does not have
             them; ``never``; ``always``: the registry is not asked.
     """

@@ -13,7 +13,8 @@ from provision.config.drivers import (
     DriverConfig,
     PolicyConfig,
 )
-from provision.config.trust import RegistryConfig, SigningConfig, TrustConfig
+from provision.config.module_key import SigningConfig
+from provision.config.trust import RegistryConfig, TrustConfig
 from provision.documents import Frozen, load_toml
 from provision.files import in_root
 from provision.pin import Name

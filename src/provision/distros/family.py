@@ -85,7 +85,7 @@ class Script:
         files: Contents by path below ``WORK``, put there before.
         output: Path of the file below ``WORK`` that ``Family.parse`` reads.
         folder: Folder below ``WORK`` with the downloaded packages; None: there are none.
-        config: Path below ``WORK`` of a copy of the kernel's configuration; None: there is none.
+        config: Path below ``WORK`` of a copy of the kernel's configuration; None: it is missing.
     """
 
     text: str

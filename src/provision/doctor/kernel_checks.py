@@ -29,7 +29,7 @@ def loaded(scene: Scene) -> Iterator[Finding]:
             yield Finding(
                 "fail",
                 f"not loaded: {', '.join(missing)}",
-                failure.message if failure else "nobody loaded it since the host started",
+                failure.message if failure else "no one loaded it since the host started",
                 f"provision load {driver.name}; provision units, to have it done at boot",
                 driver.name,
             )
@@ -43,7 +43,7 @@ def reboot_required(scene: Scene) -> Iterator[Finding]:
         if not others:
             continue
         users = users_of(others, scene.loaded, devices=devices_of(manifest), root=scene.root)
-        who = "; ".join(map(str, users)) or "nobody uses it"
+        who = "; ".join(map(str, users)) or "no one uses it"
         yield Finding(
             "warn",
             f"{', '.join(others)} is loaded from another build than the one in the store",
@@ -80,14 +80,14 @@ def conflicts(scene: Scene) -> Iterator[Finding]:
                 f"{name} is loaded" + (f" and drives {', '.join(held)}" if held else ""),
                 "the kernel's own driver of the same hardware came first",
                 f"provision load {driver.name} unloads it when it is idle; else reboot. If it comes"
-                " back, make the initramfs anew (update-initramfs -u, dracut -f)",
+                " back, make the initramfs again (update-initramfs -u, dracut -f)",
                 driver.name,
             )
         if manifest.host.conflicts and not config.is_file():
             yield Finding(
                 "warn",
                 f"/{config.relative_to(scene.root)} is missing",
-                "somebody removed it, or the driver was installed by an older provision",
+                "someone removed it, or the driver was installed by an older provision",
                 f"provision install {driver.name} writes it again",
                 driver.name,
             )
@@ -129,7 +129,7 @@ def modules_disabled(scene: Scene) -> Iterator[Finding]:
         yield Finding(
             "fail",
             "kernel.modules_disabled is 1",
-            "somebody has forbidden to load modules until the next boot",
+            "someone has forbidden to load modules until the next boot",
             "take it out of /etc/sysctl.d, or order what sets it after provision-boot.service;"
             " reboot",
         )
@@ -172,7 +172,7 @@ def firmware(scene: Scene) -> Iterator[Finding]:
             yield Finding(
                 "fail",
                 f"the kernel looks for firmware in {folder}",
-                "somebody else has set firmware_class.path",
+                "someone else has set firmware_class.path",
                 "take it off the kernel's command line, or put the driver's firmware there",
                 driver.name,
             )

@@ -56,7 +56,7 @@ _COMPLAINTS = (
     _Complaint(
         re.compile(r"version magic '[^']*' should be '[^']*'|disagrees about version of symbol"),
         cause="a module was built for another kernel or with other headers",
-        cure="provision apply builds it anew for the running kernel",
+        cure="provision apply builds it again for the running kernel",
     ),
 )
 

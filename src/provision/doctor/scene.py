@@ -55,7 +55,7 @@ class Driver:
         kernels: Short digest of the artifact of each kernel, by release.
         state: What the agent remembers.
         entry: Folder of the artifact for the running kernel; None: there is no such file.
-        manifest: That artifact's; None: there is none that can be read.
+        manifest: That artifact's; None: no readable one is there.
         recipe: From the catalogue; None: it has none that can be read.
     """
 

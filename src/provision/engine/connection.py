@@ -56,26 +56,26 @@ def connect(host: str | None = None) -> Engine:
 
 
 def _problem_of(host: str) -> str | None:
-    """Say why a host can't be reached; None if it can (or if only the SDK can tell)."""
+    """Say why a host can't be reached; None if it can (or if only the SDK can say)."""
     try:
         parts = urlsplit(host)
         if parts.scheme == "unix":
-            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
-                door.settimeout(_CONNECT_SECONDS)
-                return _connect_problem(door, parts.path)
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as channel:
+                channel.settimeout(_CONNECT_SECONDS)
+                return _connect_problem(channel, parts.path)
         if parts.scheme == "tcp":
-            with socket.socket() as door:
-                door.settimeout(_CONNECT_SECONDS)
-                return _connect_problem(door, (parts.hostname or "", parts.port or 2375))
+            with socket.socket() as channel:
+                channel.settimeout(_CONNECT_SECONDS)
+                return _connect_problem(channel, (parts.hostname or "", parts.port or 2375))
     except ValueError as error:
         # A port that is no number, a name that is not valid, a NUL.
         return f"no address of an engine: {error}"
     return None
 
 
-def _connect_problem(door: socket.socket, address: str | tuple[str, int]) -> str | None:
+def _connect_problem(channel: socket.socket, address: str | tuple[str, int]) -> str | None:
     try:
-        door.connect(address)
+        channel.connect(address)
     except OSError as error:
         return error.strerror or str(error)
     return None

@@ -186,7 +186,7 @@ class Engine:
             self._client.tag(image_id, name, tag, force=True)
 
     def remove(self, image_id: str, *, with_parents: bool) -> None:
-        """Remove an unnamed image, and if wanted those that it alone was made from."""
+        """Remove an unnamed image, and if wanted those that only it was made from."""
         with self._translated(f"remove the image {image_id}"):
             self._client.remove_image(image_id, noprune=not with_parents)
 

@@ -23,8 +23,8 @@ def scratch(state: Path, name: str, *, progress: Progress = silent) -> Iterator[
 
     Args:
         state: Folder for provision's own state.
-        name: What the folder is for; whoever wants the same one waits.
-        progress: Told about the wait.
+        name: What the folder is for; a second user of the same name waits.
+        progress: Receives a note of the wait.
 
     Raises:
         ProvisionError: A killed run left something mounted in the folder.

@@ -19,7 +19,7 @@ from provision.errors import ProvisionError
 from provision.progress import Progress, Transfer
 
 _CHUNK = 1 << 20
-# No set-uid bits, and nobody but the owner writes.
+# No set-uid bits, and no one but the owner writes.
 _PERMISSIONS = 0o755
 _PROGRESS_BYTES = 8 << 20
 # What the library raises for a stream that is no tar file: besides its own, for numbers in its
@@ -67,7 +67,7 @@ class Unpacker:
     Args:
         destination: An existing, empty folder.
         strip: First path part that every member has; it is dropped (``opt``).
-        progress: Told the bytes written so far.
+        progress: Receives the bytes written so far.
     """
 
     def __init__(self, destination: Path, *, strip: str, progress: Progress) -> None:
@@ -83,7 +83,7 @@ class Unpacker:
         """Unpack a whole stream.
 
         Raises:
-            ProvisionError: A member would leave the folder, or is none that an artifact may have;
+            ProvisionError: A member would leave the folder, or is of a kind that no artifact has;
                 or the stream is no whole tar file.
             OSError: The disk is full or the folder can't be written.
         """

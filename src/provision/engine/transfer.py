@@ -47,7 +47,7 @@ def push(engine: Engine, image_id: str, reference: str, *, progress: Progress = 
         engine: Has the image; its own credentials count (``docker login``).
         image_id: The image.
         reference: ``registry/name:tag``.
-        progress: Told the bytes sent, and of licences that may forbid it.
+        progress: Receives the bytes sent, and licences that may forbid it.
 
     Raises:
         ProvisionError: The registry refused it or can't be reached.
@@ -94,7 +94,7 @@ def extract(
         destination: The folder; must not exist. It is there whole, or not at all, unless the
             process is killed.
         state: Folder for locks.
-        progress: Told the bytes written so far.
+        progress: Receives the bytes written so far.
 
     Raises:
         ProvisionError: The content is none of an artifact, the disk is full, or the engine failed.

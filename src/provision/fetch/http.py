@@ -67,7 +67,7 @@ class Signed:
     """A document whose signature was good.
 
     Attributes:
-        payload: The signed text alone, without the signature or anything around it.
+        payload: Only the signed text, without the signature or anything around it.
         etag: The server's name for this content, if it gave one.
         last_modified: The server's date of this content, if it gave one.
     """
@@ -98,7 +98,7 @@ def download(
         sha256: Its checksum, 64 hexadecimal digits.
         destination: Where it goes; the folder is made if it is missing.
         limit: Bytes that it may have; no more are written. Its size, where that is known.
-        progress: Told how far it is.
+        progress: Receives how far it is.
 
     Returns:
         Whether it was downloaded: a right file that is there already is left alone.
@@ -174,7 +174,7 @@ def download_signed(
         url: Its address.
         keyring: File with the keys that may sign it, in OpenPGP's binary form.
         destination: Where it goes; the folder is made if it is missing.
-        progress: Told how far it is.
+        progress: Receives how far it is.
 
     Raises:
         NotFoundError: The server lacks the file or its signature.
@@ -210,7 +210,7 @@ def download_any(url: str, *, destination: Path, limit: int, progress: Progress 
         url: Its address.
         destination: Where it goes; a file there is written over.
         limit: Bytes that it may have; no more are written.
-        progress: Told how far it is.
+        progress: Receives how far it is.
 
     Returns:
         Its sha256, 64 hexadecimal digits.

@@ -67,7 +67,7 @@ def known_sum(
         ask: Returns what is said there now, from both addresses.
         state: The folder of the record.
         again: Ask once more although it is known, and compare.
-        progress: Told what goes on.
+        progress: Receives what goes on.
 
     Raises:
         NotFoundError: The vendor has no such list, or it lacks the file.

@@ -87,7 +87,7 @@ def immutable_kind(root: Path, distro: str) -> str | None:
 
 
 def _is_read_only(root: Path) -> bool | None:
-    """Return whether /usr is mounted read-only; None if nothing tells (a root that isn't running).
+    """Return whether /usr is mounted read-only; None where no program runs below the root.
 
     Source: fstab(5), the format of /proc/mounts; a later line hides an earlier one.
     """
@@ -108,7 +108,7 @@ def secure_boot(root: Path) -> str:
     try:
         value = in_root(root, f"sys/firmware/efi/efivars/{_SECURE_BOOT}").read_bytes()[_ATTRIBUTES:]
     except FileNotFoundError:
-        # A firmware without the variable has no Secure Boot; without efivarfs nobody knows.
+        # A firmware without the variable has no Secure Boot; without efivarfs no one knows.
         mounted = any((firmware / "efivars").glob("*"))
         return "absent" if mounted else "unknown"
     except OSError:

@@ -61,8 +61,8 @@ def find_kernels(
 
     Args:
         root: Root of the host.
-        coming: Kernels that somebody knows to be among those of the next boots.
-        ask: Runs a program of the host; by default programs are run for the running host alone,
+        coming: Kernels that someone knows to be among those of the next boots.
+        ask: Runs a program of the host; by default programs are run only for the running host,
             because those of this machine know nothing about another root.
     """
     ask = ask or (_ask if root == Path("/") else _ask_nobody)

@@ -16,7 +16,7 @@ _CLASS_DIGITS = 4
 
 
 def pci_address(text: str) -> str | None:
-    """Return an address as sysfs writes it; None: it is none.
+    """Return an address as sysfs writes it; None: it is not one.
 
     Args:
         text: In any usual form, such as ``00000000:0A:00.0``.

@@ -1,7 +1,7 @@
 """Reads what ELF files ask for, and holds an unpacked Python to its promise.
 
 Source: the ELF-64 object file format, https://refspecs.linuxfoundation.org/elf/gabi4+/ (chapters 4
-and 5); 64-bit files alone, which is what all
+and 5); only 64-bit files, which is what all
 supported architectures have.
 """
 
@@ -31,7 +31,7 @@ class Elf:
         loader: The program interpreter; None: it has none.
         needed: Names of libraries.
         rpath: Folders to look in, also for what its libraries need.
-        runpath: Folders to look in for its own needs alone.
+        runpath: Folders to look in only for its own needs.
     """
 
     loader: str | None
@@ -57,7 +57,7 @@ def read_elf(data: bytes) -> Elf:
     """Read a whole file's content.
 
     Raises:
-        ValueError: It is none that this program knows, or is damaged.
+        ValueError: It is not one that this program knows, or is damaged.
     """
     try:
         order = _ORDERS[data[5]]

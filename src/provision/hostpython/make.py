@@ -25,7 +25,7 @@ from provision.hostpython.python_context import (
     templates_of,
 )
 from provision.hostpython.python_sources import ResolvedPython, read_source, resolve_python
-from provision.pipeline.building import build_arguments
+from provision.pipeline.image_builds import build_arguments
 from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress, silent
 
@@ -154,7 +154,7 @@ def make_python(
         prefix: Where it will lie on hosts.
         output: The archive, or a folder that gets it under its usual name.
         network: Network of the build containers; None: what provision.toml says.
-        progress: Told what goes on.
+        progress: Receives what goes on.
 
     Raises:
         BuildError: A step of the build failed.

@@ -178,7 +178,7 @@ def build_image(
         build_args: Values that can't change the result.
         network: Network of the build containers; None: the engine's default.
         log: Where the whole output goes.
-        progress: Told each step, and each line of the output.
+        progress: Receives each step, and each line of the output.
 
     Raises:
         BuildError: A step failed; has its last lines.

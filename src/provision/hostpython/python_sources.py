@@ -86,7 +86,7 @@ def resolve_python(
         engine: Connects to the engine; called last.
         distro: Whose Python, such as ``debian:12``; None: this machine's.
         prefix: Where it will lie.
-        progress: Told what goes on.
+        progress: Receives what goes on.
 
     Raises:
         NotFoundError: Distro, a package or the base image is not known.
@@ -148,7 +148,7 @@ def read_source(settings: Settings, pin: SourcePin) -> bytes:
     """Return a file of the source, which ``resolve_python`` has downloaded.
 
     Raises:
-        ProvisionError: Somebody changed it since.
+        ProvisionError: Someone changed it since.
     """
     content = (settings.state / "sources" / pin.name).read_bytes()
     if hashlib.sha256(content).hexdigest() != pin.sha256:
@@ -163,7 +163,7 @@ def _download(
 ) -> tuple[str, SourcePin, SourcePin]:
     """Return the newest version whose files can be had, its source and its patches.
 
-    Mirrors that lag behind, and those of packages alone, may lack what their index lists.
+    Mirrors that lag behind, and those with only packages, may lack what their index lists.
 
     Raises:
         NotFoundError: None can be had.
@@ -207,7 +207,7 @@ def python_package(index: ArchiveIndex) -> str:
     if not found:
         raise NotFoundError(
             f"{index.distro.id} {index.distro.version} has no Python of its own.",
-            details="\n".join(f"looked in {place}" for place in index.places),
+            details="\n".join(f"looked in {place}" for place in index.addresses),
         )
     return found[0]
 
@@ -218,7 +218,7 @@ def _version(index: ArchiveIndex, name: str) -> str:
         raise NotFoundError(
             f"{index.distro.id} {index.distro.version} has no package '{name}', which building a"
             " Python needs.",
-            details="\n".join(f"looked in {place}" for place in index.places),
+            details="\n".join(f"looked in {place}" for place in index.addresses),
         )
     return package.version
 

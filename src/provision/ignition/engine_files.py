@@ -2,7 +2,7 @@
 
 Where /usr is read-only, as on these machines, they are where the Ansible role puts them then.
 
-The role keeps ledgers of what it wrote, and of what was there before; a file that is in none is
+The role keeps records of what it wrote, and of what was there before; a file that is in none is
 foreign to it. Format and places are those of its modules ``provision_managed_files`` and
 ``provision_config``, and of ``oci-decorator configure`` (``hooks/src/configure/record.rs``).
 """
@@ -59,7 +59,7 @@ def hook_texts(engines: Iterable[Engine], docker: Mapping[str, Any]) -> dict[str
 
     Args:
         engines: Those that get to know the runtime.
-        docker: The daemon.json that the machine shall have, with the runtime.
+        docker: The daemon.json that the machine should have, with the runtime.
     """
     texts = {SETTINGS: "# Settings of oci-decorator; written by 'provision ignition'.\n"}
     if "podman" in engines:
@@ -103,8 +103,8 @@ def _read(path: Path) -> dict[str, Any]:
     return document
 
 
-def ledgers(texts: Mapping[str, str], *, daemon_json: str | None) -> dict[str, str]:
-    """Return the texts of the ledgers, by path.
+def managed_records(texts: Mapping[str, str], *, daemon_json: str | None) -> dict[str, str]:
+    """Return the texts of those records, by path.
 
     Args:
         texts: The files, by path.

@@ -20,7 +20,7 @@ from provision.ignition.engine_files import (
     PROVISION_TOML,
     RUNTIME,
     VENDORS,
-    ledgers,
+    managed_records,
     render,
 )
 from provision.ignition.engine_files import FOLDER as LEDGERS
@@ -157,7 +157,7 @@ def fetched(url: str, sha512: str) -> Contents:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What a machine shall get.
+    """What a machine should get.
 
     Attributes:
         provision_toml: The text of its provision.toml.
@@ -181,7 +181,7 @@ class Machine:
 def configuration(machine: Machine) -> IgnitionConfig:
     """Return what makes a machine so."""
     texts = {**(machine.texts or {}), PROVISION_TOML: machine.provision_toml}
-    kept = ledgers(texts, daemon_json=machine.daemon_json)
+    kept = managed_records(texts, daemon_json=machine.daemon_json)
     files = {
         f"{_FOLDER}/provision.tar": (0o644, machine.bundle),
         f"{_STAGED}/python.tar.gz": (0o644, machine.python),

@@ -37,7 +37,7 @@ def check_config(config: Config, *, file: Path, expected: Collection[str]) -> No
     Args:
         config: What it says.
         file: Where it is, for messages.
-        expected: Files of the machine that somebody else puts there.
+        expected: Files of the machine that someone else puts there.
 
     Raises:
         ConfigError: It holds a secret, or names a file that would be missing; all are named.
@@ -46,7 +46,7 @@ def check_config(config: Config, *, file: Path, expected: Collection[str]) -> No
         raise ConfigError(
             str(file),
             secret,
-            resolution="Take it out: config.ign can be read by whoever reaches its address, and"
+            resolution="Take it out: config.ign can be read by anyone who reaches its address, and"
             " stays on the machine.",
         )
     missing = [
@@ -88,8 +88,8 @@ def _secrets(config: Config) -> Iterator[tuple[str, str]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """What somebody wants a configuration for.
+class Options:
+    """What someone wants a configuration for.
 
     Attributes:
         config: The provision.toml.
@@ -103,7 +103,7 @@ class Wish:
         bundle: An archive of wheels; None: one is made.
         source: What it is made from: a checkout, or a wheel of provision.
         wheelhouse: Where the wheels of others come from; None: the package index.
-        expect: Files that provision.toml names and somebody else puts onto the machine.
+        expect: Files that provision.toml names and someone else puts onto the machine.
     """
 
     config: Path
@@ -122,7 +122,7 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A wish that can be fulfilled.
+    """A options that can be fulfilled.
 
     Attributes:
         url: Where the machine finds what is served, without a slash at the end.
@@ -145,48 +145,48 @@ class Prepared:
     bundle: Path | Origin
 
 
-def prepare(wish: Wish) -> Prepared:
-    """Check a wish.
+def prepare(options: Options) -> Prepared:
+    """Check a options.
 
     Raises:
         NotFoundError: A file is missing.
         UsageError: Something does not go together, or is not what it should be.
         ConfigError: provision.toml or daemon.json can't be given to a machine as it is.
     """
-    if not _URL.fullmatch(wish.url):
+    if not _URL.fullmatch(options.url):
         raise UsageError(
-            f"'{wish.url}' is no address that a machine can fetch from.",
+            f"'{options.url}' is no address that a machine can fetch from.",
             resolution="Give the address of the output folder as machines see it (--url), such as"
             " https://files.example/provision, without a user or a password in it.",
         )
-    config = load_toml(wish.config, Config)
-    check_config(config, file=wish.config, expected=wish.expect)
-    python = read_python(wish.python)
-    _check_hook(wish, python)
-    bundle: Path | Origin = wish.bundle or origin(wish.source, wish.wheelhouse, python)
+    config = load_toml(options.config, Config)
+    check_config(config, file=options.config, expected=options.expect)
+    python = read_python(options.python)
+    _check_hook(options, python)
+    bundle: Path | Origin = options.bundle or origin(options.source, options.wheelhouse, python)
     if isinstance(bundle, Path):
         # For what it checks.
         environment_name(bundle, python)
     return Prepared(
-        url=wish.url.rstrip("/"),
-        variant=wish.variant,
-        provision_toml=wish.config.read_text(),
+        url=options.url.rstrip("/"),
+        variant=options.variant,
+        provision_toml=options.config.read_text(),
         python=python,
-        hook=wish.hook,
-        texts=_texts(wish),
-        daemon_json=wish.docker_config.read_text() if wish.docker_config else None,
+        hook=options.hook,
+        texts=_texts(options),
+        daemon_json=options.docker_config.read_text() if options.docker_config else None,
         bundle=bundle,
     )
 
 
-def _texts(wish: Wish) -> dict[str, str]:
-    if wish.hook is None:
+def _texts(options: Options) -> dict[str, str]:
+    if options.hook is None:
         return {}
-    engines = wish.engines or _ENGINES[wish.variant]
+    engines = options.engines or _ENGINES[options.variant]
     docker: dict[str, Any] = {}
     if "docker" in engines:
-        docker = docker_with_runtime(wish.docker_config, is_default=wish.docker_default)
-    elif wish.docker_config is not None or wish.docker_default:
+        docker = docker_with_runtime(options.docker_config, is_default=options.docker_default)
+    elif options.docker_config is not None or options.docker_default:
         raise UsageError(
             "There is something to say to Docker, which is not among the engines.",
             resolution="Add '--engine docker', or leave the options for Docker away.",
@@ -194,28 +194,28 @@ def _texts(wish: Wish) -> dict[str, str]:
     return hook_texts(engines, docker)
 
 
-def _check_hook(wish: Wish, python: HostPython) -> None:
+def _check_hook(options: Options, python: HostPython) -> None:
     """Check that the program is one, for the machine that the Python is for."""
-    if wish.hook is None:
-        if wish.engines or wish.docker_config is not None or wish.docker_default:
+    if options.hook is None:
+        if options.engines or options.docker_config is not None or options.docker_default:
             raise UsageError(
                 "Engines can't get to know a program that the machine doesn't have.",
                 resolution="Name the program oci-decorator (--hook FILE).",
             )
         return
-    if not wish.hook.is_file():
+    if not options.hook.is_file():
         raise NotFoundError(
-            f"There is no file '{wish.hook}'.",
+            f"There is no file '{options.hook}'.",
             resolution="'make build' makes it, as build/oci-decorator.",
         )
-    with wish.hook.open("rb") as stream:
+    with options.hook.open("rb") as stream:
         machine = elf_machine(stream.read(_HEAD))
     if machine is None:
         raise UsageError(
-            f"'{wish.hook}' is no program.", resolution="Name the program oci-decorator itself."
+            f"'{options.hook}' is no program.", resolution="Name the program oci-decorator itself."
         )
     if machine != python.machine:
         raise UsageError(
-            f"'{wish.hook}' is for {machine}, and '{python.path}' for {python.machine}.",
+            f"'{options.hook}' is for {machine}, and '{python.path}' for {python.machine}.",
             resolution="Name both for the machine that is to boot.",
         )

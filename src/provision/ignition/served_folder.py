@@ -80,7 +80,7 @@ def write(prepared: Prepared, folder: Path, *, progress: Progress) -> Written:
     Args:
         prepared: What is wanted.
         folder: Where to; made if it is missing.
-        progress: Told each step.
+        progress: Receives each step.
 
     Raises:
         NotFoundError, ProvisionError: The wheels could not be gathered.

@@ -144,7 +144,7 @@ def have_bundle(origin: Origin, folder: Path, *, progress: Progress) -> Path:
     Args:
         origin: What it is made from.
         folder: Where archives are kept.
-        progress: Told what takes long.
+        progress: Receives what takes long.
 
     Raises:
         NotFoundError: The Python that runs this has no pip.
@@ -235,7 +235,7 @@ def platforms(python: HostPython) -> list[str]:
 
 
 def _make_room(folder: Path) -> None:
-    """Remove archives that nobody has used for long, as the role does."""
+    """Remove archives that no one has used for long, as the role does."""
     archives = sorted(folder.glob("provision-*.tar"), key=lambda path: path.stat().st_mtime)
     for path in archives[:-_KEPT]:
         path.unlink()

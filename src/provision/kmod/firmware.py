@@ -1,7 +1,7 @@
 """Lets the kernel find the firmware of an artifact, which lies in the store and not below /lib.
 
 The kernel looks into one folder of our choice before its own:
-https://docs.kernel.org/driver-api/firmware/fw_search_path.html. It is made anew at each load, on a
+https://docs.kernel.org/driver-api/firmware/fw_search_path.html. It is made again at each load, on a
 file system that a reboot empties, and holds links into the store.
 """
 
@@ -40,7 +40,7 @@ def offer_firmware(entry: Path, manifest: Manifest, *, root: Path = Path("/")) -
     current = configured_folder(root)
     if current not in {"", ours}:
         raise ProvisionError(
-            f"The kernel looks for firmware in '{current}', which somebody else has set.",
+            f"The kernel looks for firmware in '{current}', which someone else has set.",
             resolution=f"Remove firmware_class.path={current} from the kernel's command line (or"
             f" from whatever writes /{PARAMETER}), or copy the driver's firmware there and to"
             " /lib/firmware.",

@@ -71,7 +71,7 @@ def load(
         manifest: Its manifest.
         options: Module parameters; they win over those of /etc/modprobe.d.
         root: Root of the running host.
-        progress: Told what is done.
+        progress: Receives what is done.
 
     Returns:
         The modules that were loaded, in their order; none if all were.
@@ -125,13 +125,13 @@ def unload(
     Args:
         manifest: The artifact's.
         root: Root of the running host.
-        progress: Told what is done.
+        progress: Receives what is done.
 
     Returns:
         The modules that were unloaded, in their order; none if none were loaded.
 
     Raises:
-        InUseError: Somebody uses one of them; names who. Nothing has been unloaded then.
+        InUseError: Someone uses one of them; names who. Nothing has been unloaded then.
         ProvisionError: The kernel refused for another reason.
     """
     names = [module.name for module in manifest.modules]
@@ -208,7 +208,7 @@ def _not_loaded(entry: Path, manifest: Manifest, root: Path) -> list[Module]:
             resolution=f"Unload it first (provision unload {driver}), or reboot.",
         )
     missing = [module for module in load_order(manifest) if module.name not in loaded]
-    # Optional ones alone were refused when the others were loaded, and would be again.
+    # Only optional ones were refused when the others were loaded, and would be again.
     return missing if any(m.name not in manifest.host.optional for m in missing) else []
 
 

@@ -35,7 +35,7 @@ class LoadedModule:
         srcversion: A checksum of its source.
         build_id: The note that identifies its build.
         is_permanent: It has no way to be unloaded.
-        is_in_tree: It was built with the kernel, not on its own; None: nobody says.
+        is_in_tree: It was built with the kernel, not on its own; None: no one says.
     """
 
     name: str
@@ -50,7 +50,7 @@ class LoadedModule:
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Somebody who keeps a module from being unloaded.
+    """Someone who keeps a module from being unloaded.
 
     Attributes:
         module: The module.
@@ -126,7 +126,7 @@ def users_of(
     devices: Iterable[str] = (),
     root: Path = Path("/"),
 ) -> tuple[User, ...]:
-    """Return who keeps modules from being unloaded; nobody if they can be.
+    """Return who keeps modules from being unloaded; no one if they can be.
 
     Args:
         names: The modules, which are to go together: that they use each other doesn't count.
@@ -168,7 +168,7 @@ def _loaded(line: str, modules: Path) -> LoadedModule:
 
 
 def _is_in_tree(folder: Path) -> bool | None:
-    """Tell from a module's taints; ``O``: https://docs.kernel.org/admin-guide/tainted-kernels.html."""
+    """Read it from a module's taints; ``O``: https://docs.kernel.org/admin-guide/tainted-kernels.html."""
     taints = _text(folder / "taint")
     return None if taints is None else "O" not in taints
 
@@ -194,7 +194,7 @@ def _openers(module: str, devices: Iterable[str], root: Path) -> list[User]:
             name = _text(process / "comm") or "?"
             paths = ", ".join(sorted(opened))
             found.append(User(module, "process", f"{name} (process {process.name}), {paths}"))
-    return found or [User(module, "kernel", "a process or the kernel; nobody has a device open")]
+    return found or [User(module, "kernel", "a process or the kernel; no one has a device open")]
 
 
 def _open_files(process: Path) -> list[str]:

@@ -63,7 +63,7 @@ def make_nodes(
     Args:
         manifest: The artifact's.
         root: Root of the running host.
-        progress: Told of each node that is made.
+        progress: Receives a note of each node that is made.
         mknod: Makes a node.
 
     Returns:
@@ -143,7 +143,7 @@ def _is_there(root: Path, node: Node) -> bool:
 
 
 def _make(root: Path, node: Node, mknod: Mknod) -> None:
-    """Make a node under its name by one rename, so that nobody finds it half made."""
+    """Make a node under its name by one rename, so that no one finds it half made."""
     path = in_root(root, f"dev/{node.name}", follow=False)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:

@@ -56,7 +56,7 @@ def sign_modules(
         manifest: Its manifest; stays as it is, because it describes what was built.
         signing: Key and certificate.
         root: Root of the host that key and certificate are on.
-        progress: Told what is done.
+        progress: Receives what is done.
 
     Returns:
         The modules that were signed; none without a key.

@@ -18,7 +18,7 @@ from provision.run import run
 
 # What the kernel's own build reads a key's passphrase or a token's PIN from.
 PIN_VARIABLE = "KBUILD_SIGN_PIN"
-# How OpenSSL and tokens are told where their parts are: openssl-env(7), the README of libp11,
+# How OpenSSL and tokens learn where their parts are: openssl-env(7), the README of libp11,
 # provider-pkcs11(7), softhsm2.conf(5).
 _LIBP11_MODULE = "PKCS11_MODULE_PATH"
 _PROVIDER_MODULE = "PKCS11_PROVIDER_MODULE"

@@ -59,13 +59,13 @@ def unload_modules(
         names: The modules.
         devices: Globs below ``/dev`` of what they serve, to name who has it open.
         root: Root of the running host.
-        progress: Told what is done.
+        progress: Receives what is done.
 
     Returns:
         The modules that were unloaded, in their order.
 
     Raises:
-        ModuleInUseError: Somebody uses one of them.
+        ModuleInUseError: Someone uses one of them.
         ProvisionError: The kernel refused for another reason.
     """
     wanted = removable(names, devices=devices, root=root)
@@ -107,9 +107,9 @@ def _remove(name: str) -> None:
     if done.returncode == 0:
         return
     if "in use" in done.stderr or "temporarily unavailable" in done.stderr:
-        # Somebody came in between looking and unloading.
+        # Someone came in between looking and unloading.
         raise ModuleInUseError(
-            f"{name} can't be unloaded: in use.", [User(name, "kernel", "somebody, since just now")]
+            f"{name} can't be unloaded: in use.", [User(name, "kernel", "someone, since just now")]
         )
     raise ProvisionError(
         f"The module '{name}' could not be unloaded.",
@@ -152,6 +152,6 @@ def unload_conflicts(
             f"{names} is in the way of {driver} and in use.",
             error.users,
             resolution=f"Reboot: /etc/modprobe.d/provision-{driver}.conf then keeps it from being"
-            " loaded. Should it come back, it is in the initramfs: make that anew"
+            " loaded. Should it come back, it is in the initramfs: make that again"
             " (update-initramfs -u, dracut -f).",
         ) from error

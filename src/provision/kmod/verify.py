@@ -46,7 +46,7 @@ class Report:
     """The result of a verification.
 
     Attributes:
-        manifest: None where there is none that can be read.
+        manifest: None where no readable one is there.
         findings: Everything that is wrong; empty for a whole artifact.
         size: Bytes that were compared.
     """
@@ -78,8 +78,8 @@ class DamagedError(ProvisionError):
         count = "1 finding" if len(findings) == 1 else f"{len(findings)} findings"
         super().__init__(
             f"{what} is damaged: {count}.",
-            resolution="Install it anew (provision install --replace); if the image itself is "
-            "damaged, build it anew first (provision build --rebuild).",
+            resolution="Install it again (provision install --replace); if the image itself is "
+            "damaged, build it again first (provision build --rebuild).",
             details="\n".join(str(finding) for finding in findings),
         )
         self.findings = tuple(findings)
@@ -97,7 +97,7 @@ def verify(
     Args:
         artifact: The folder: a store entry, or the unpacked ``/opt`` of an image.
         pin_label: The Pin's digest as the image's label has it, if there is an image.
-        on_bytes: Told how many bytes have been compared.
+        on_bytes: Receives how many bytes have been compared.
 
     Raises:
         NotFoundError: There is no such folder.
@@ -125,7 +125,7 @@ def verify(
 
 
 def verify_modules(artifact: Path) -> Report:
-    """Compare an artifact's modules alone with its manifest: what has to be right before loading.
+    """Compare only an artifact's modules with its manifest: what has to be right before loading.
 
     Errors as ``verify``.
     """

@@ -23,7 +23,7 @@ from provision.matrix.cells import Cell, Column, Planned
 from provision.matrix.failures import disk_error, failed_result, refuse_trouble
 from provision.matrix.results import BusyError, Result, Results, result_of
 from provision.matrix.work import CellQueue, Crew, How, Outcome, SharedLayers
-from provision.pipeline.building import BuildSettings, build_image
+from provision.pipeline.image_builds import BuildSettings, build_image
 from provision.pipeline.package_pins import Resolved, Wanted
 from provision.pipeline.resolving import resolve_pin
 from provision.pipeline.workspace import Settings

@@ -15,7 +15,7 @@ from provision.engine.transfer import extract, find_image, read_file
 from provision.errors import ProvisionError
 from provision.kmod.verify import MANIFEST, Report, verify
 from provision.manifest import Manifest
-from provision.pipeline.signing import sign_entry
+from provision.pipeline.module_signing import sign_entry
 from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress, Transfer, silent
 from provision.store.activate import apply, plan, plan_removal
@@ -113,13 +113,13 @@ def install_image(
         settings: The host.
         engine: Has the image.
         reference: The image.
-        replace: Unpack the artifact anew, and replace files that somebody else wrote.
+        replace: Unpack the artifact again, and replace files that someone else wrote.
         dry_run: Only say what would be done.
-        progress: Told what is done.
+        progress: Receives what is done.
 
     Raises:
         NotFoundError: There is no such image.
-        ProvisionError: The artifact is damaged, the disk is full, or somebody else's file is in
+        ProvisionError: The artifact is damaged, the disk is full, or someone else's file is in
             the way; nothing has changed then that matters to anyone.
     """
     image = find_image(engine, reference)
@@ -129,7 +129,7 @@ def install_image(
     if dry_run:
         return Installed(manifest, entry, tuple(plan(layout, manifest, replace=replace)))
     with _locked(layout, progress):
-        # Before anything is unpacked: whether somebody else's file is in the way.
+        # Before anything is unpacked: whether someone else's file is in the way.
         plan(layout, manifest, replace=replace)
     source = _Source(image, reference, manifest)
     while True:
@@ -184,12 +184,12 @@ def activate_entry(
     Args:
         layout: The driver's places.
         entry: The artifact's folder.
-        replace: Replace files that somebody else wrote.
-        progress: Told what is done.
+        replace: Replace files that someone else wrote.
+        progress: Receives what is done.
 
     Raises:
         ConfigError: Its manifest is none.
-        ProvisionError: Somebody else's file is in the way.
+        ProvisionError: Someone else's file is in the way.
     """
     with switching(layout.root, progress), _locked(layout, progress):
         manifest = load_json(entry / MANIFEST, Manifest)
@@ -198,7 +198,7 @@ def activate_entry(
     return Installed(manifest, entry, tuple(changes))
 
 
-def retire(layout: Layout, *, progress: Progress = silent) -> None:
+def deactivate(layout: Layout, *, progress: Progress = silent) -> None:
     """Take a driver out of use: its files outside of the store go, and the links in it.
 
     The links of its kernels go last, so that a run that is killed is finished by the next.
@@ -283,7 +283,7 @@ def finish_draft(
         name: The image.
         layout: The driver's places.
         signs: Whether the host's key may sign it: it was built here, or its origin was verified.
-        progress: Told what is done.
+        progress: Receives what is done.
 
     Raises:
         ProvisionError: It is damaged, or of another Pin; or it can't be signed.

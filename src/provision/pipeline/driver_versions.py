@@ -74,7 +74,7 @@ class Offers:
         installed: The versions in the store.
         offered: The versions that can be built, the newest first.
         chosen: The version that the wish stands for now; None: none that is offered.
-        trouble: Why it can't be told what is offered.
+        trouble: Why it is not known what is offered.
         branches: The driver's branches.
         readings: What the vendor's sources said.
         day: The day on which branches live or have ended.
@@ -144,7 +144,7 @@ def list_offers(
         distro: ``debian:12``; None: the host's.
         flavour: One of its flavours; None: what provision.toml names, or its default.
         is_offline: Whether only what is known from before counts.
-        progress: Told what goes on.
+        progress: Receives what goes on.
 
     Raises:
         NotFoundError: The driver, flavour or distro is unknown.

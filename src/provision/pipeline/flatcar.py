@@ -8,7 +8,7 @@ from pathlib import Path
 from provision.build.base_image import BaseRequest
 from provision.build.developer_container import make_developer_image
 from provision.distros.debian.keyrings import binary_keyring
-from provision.distros.kernel_tree.tree_family import release_place
+from provision.distros.kernel_tree.tree_family import release_address
 from provision.engine.docker_api import Engine
 from provision.errors import NotFoundError, UsageError
 from provision.fetch import download_signed
@@ -86,7 +86,7 @@ def ensure_developer_image(
 
 def _made(settings: Settings, engine: Engine, request: BaseRequest, progress: Progress) -> BasePin:
     archive = settings.config.distro(FLATCAR).archive
-    place = release_place(FLATCAR, request.version, request.architecture, mirror=archive.mirror)
+    place = release_address(FLATCAR, request.version, request.architecture, mirror=archive.mirror)
     packed = settings.state / "developer-containers" / f"{request.version}.bin.bz2"
     keyring = _keyring(settings, archive.keyring or _KEYRING)
     download_signed(f"{place}/{_FILE}", keyring=keyring, destination=packed, progress=progress)

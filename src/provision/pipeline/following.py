@@ -73,7 +73,7 @@ def follow(
         version: What is asked for; None: the newest.
         distro: What is built for.
         chosen: The version that was chosen before and stays, so that nothing new is looked for.
-        progress: Told which sources do not answer.
+        progress: Receives which sources do not answer.
 
     Raises:
         NotFoundError: The driver is unknown.

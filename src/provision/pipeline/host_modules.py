@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from provision.documents import load_json
 from provision.errors import NotFoundError, ProvisionError
 from provision.files import glob_in_root, in_root
-from provision.host.devices.reading import VENDORS, Collected, collect
+from provision.host.devices.reading import VENDORS, Recorded, record_facts
 from provision.host.devices.record import recording, remove_facts
 from provision.kmod.load import devices_of, load, loadable, require_kernel, unload
 from provision.kmod.loaded import loaded_modules
@@ -31,7 +31,7 @@ _LIBRARY = "libnvidia-ml.so.1"
 _SHIPPED = "oci-"
 
 
-def collect_loaded(
+def record_loaded(
     root: Path, entry: Path, manifest: Manifest, *, progress: Progress = silent
 ) -> tuple[str, ...]:
     """Collect the facts of a driver's devices, if it is one that has any.
@@ -49,7 +49,7 @@ def collect_loaded(
         return ()
     name = manifest.pin.driver.name
     try:
-        problems = collect(
+        problems = record_facts(
             root, name, source=_NVIDIA, libraries=_libraries(entry, manifest)
         ).problems
     except (OSError, ProvisionError) as error:
@@ -77,7 +77,7 @@ def unloading(root: Path, driver: str, *, progress: Progress = silent) -> Iterat
             progress(Note(f"The facts of {driver}'s devices could not be removed: {error}"))
 
 
-def refresh(root: Path, vendor: str | None = None) -> list[Collected]:
+def refresh(root: Path, vendor: str | None = None) -> list[Recorded]:
     """Collect the facts of a host's devices: of drivers in its store, and of others' drivers.
 
     Args:
@@ -102,9 +102,9 @@ def refresh(root: Path, vendor: str | None = None) -> list[Collected]:
             resolution=f"Name one of {', '.join(known)}, or none for all.",
         )
     found = [
-        collect(root, name, source=_NVIDIA, libraries=stored[name])
+        record_facts(root, name, source=_NVIDIA, libraries=stored[name])
         if name in stored
-        else collect(root, name, source=others[name])
+        else record_facts(root, name, source=others[name])
         for name in known
         if vendor in {None, name}
     ]
@@ -186,7 +186,7 @@ def load_driver(
         settings: The host; its configuration has the module parameters.
         driver: The driver.
         dry_run: Only say what would be done.
-        progress: Told what is done.
+        progress: Receives what is done.
 
     Raises:
         NotFoundError: There is no artifact for this kernel, or no hardware.
@@ -211,7 +211,7 @@ def load_driver(
             root=settings.root,
             progress=progress,
         )
-        problems = collect_loaded(settings.root, entry, manifest, progress=progress)
+        problems = record_loaded(settings.root, entry, manifest, progress=progress)
     return Moved(manifest, entry, loaded, conflicts, problems)
 
 
@@ -224,11 +224,11 @@ def unload_driver(
         settings: The host.
         driver: The driver.
         dry_run: Only say what would be done.
-        progress: Told what is done.
+        progress: Receives what is done.
 
     Raises:
         NotFoundError: The driver is not in the store.
-        InUseError: Somebody uses a module; names who.
+        InUseError: Someone uses a module; names who.
         ProvisionError: The kernel refused.
     """
     layout = Layout(settings.root, driver)
@@ -260,7 +260,7 @@ def _entry(layout: Layout) -> Path:
     """Return the artifact for the running kernel: its own link's, else the one in use.
 
     Raises:
-        NotFoundError: There is none.
+        NotFoundError: It is missing.
         ProvisionError: A link leads nowhere.
     """
     try:
@@ -279,6 +279,6 @@ def _entry(layout: Layout) -> Path:
     if entry is None:
         raise ProvisionError(
             f"'{link}' points to an artifact that is gone.",
-            resolution=f"Install it anew: provision install {layout.driver}.",
+            resolution=f"Install it again: provision install {layout.driver}.",
         )
     return entry

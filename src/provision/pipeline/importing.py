@@ -103,7 +103,7 @@ def import_dkms(
         settings: The host.
         engine: Connects to the engine in whose container the dkms.conf is evaluated.
         request: What is asked for.
-        progress: Told what goes on.
+        progress: Receives what goes on.
 
     Raises:
         NotFoundError: There is no such package, folder or file, or no base image.
@@ -325,7 +325,7 @@ def _no_package(name: str, distro: DistroPin, index: ArchiveIndex) -> NotFoundEr
     return NotFoundError(
         f"{distro.id} {distro.version} has no package '{name}'.",
         resolution=f"'apt-cache search dkms' lists such packages.{there}",
-        details="\n".join(["looked in:", *(f"  {place}" for place in index.places)]),
+        details="\n".join(["looked in:", *(f"  {place}" for place in index.addresses)]),
     )
 
 

@@ -15,16 +15,12 @@ from provision.errors import ProvisionError
 from provision.manifest import Manifest
 from provision.pin import Pin
 from provision.pipeline.artifacts import store_image, verify_path
-from provision.pipeline.building import BuildSettings, build_image
+from provision.pipeline.image_builds import BuildSettings, build_image
+from provision.pipeline.image_signing import configured_signer, pushed_reference, sign_image
+from provision.pipeline.module_signing import is_signed_here
 from provision.pipeline.package_pins import Resolved
 from provision.pipeline.pulling import store_pulled
 from provision.pipeline.registries import Consent, host_reference
-from provision.pipeline.signing import (
-    configured_signer,
-    is_signed_here,
-    pushed_reference,
-    sign_image,
-)
 from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress, silent
 from provision.registry.artifact_images import Trusted
@@ -65,8 +61,8 @@ def obtain(
         settings: The host.
         engine: Connects to the engine; not called if the store has the artifact.
         resolved: The Pin.
-        replace: Unpack the artifact anew although the store has one of that name.
-        progress: Told what goes on.
+        replace: Unpack the artifact again although the store has one of that name.
+        progress: Receives what goes on.
 
     Raises:
         BuildError: It can't be built; says why.

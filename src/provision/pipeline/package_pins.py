@@ -1,4 +1,4 @@
-"""From what somebody wants to a Pin, and from a Pin to its build context."""
+"""From what someone wants to a Pin, and from a Pin to its build context."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from provision.sources import PublishedSum
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A driver for a kernel, as somebody asks for it.
+    """A driver for a kernel, as someone asks for it.
 
     Attributes:
         driver: Its name in the catalogue.
@@ -104,7 +104,7 @@ def resolve_packaged(
         engine: Connects to the engine; called last, and not at all where the base image is named
             by its digest and the packages are solved for.
         wanted: What is asked for.
-        progress: Told what goes on.
+        progress: Receives what goes on.
 
     Raises:
         NotFoundError: Driver, version, flavour, kernel, distro, headers, base image or the
@@ -143,7 +143,7 @@ def resolve_solved(
         wanted: What is asked for.
         target: The driver, and the distro whose packages compile.
         tree: The kernel's tree, where its headers are no packages.
-        progress: Told what goes on.
+        progress: Receives what goes on.
 
     Raises:
         NotFoundError: As ``resolve_packaged``.

@@ -25,10 +25,10 @@ from provision.manifest import Manifest
 from provision.pin import DistroPin
 from provision.pipeline.artifacts import Stored, finish_draft, verify_path
 from provision.pipeline.following import follow
+from provision.pipeline.module_signing import is_signed_here
 from provision.pipeline.package_pins import Wanted, own_kernel
 from provision.pipeline.registries import Connect, Consent, Sought, connect, seek
 from provision.pipeline.resolving import distro_of_kernel
-from provision.pipeline.signing import is_signed_here
 from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress, silent
 from provision.registry.artifact_images import Trusted, unpack_layers
@@ -75,7 +75,7 @@ def look_for(
         wanted: What is asked for.
         consent: What the caller allows.
         connected: Makes clients of registries.
-        progress: Told which registry has nothing, and why.
+        progress: Receives which registry has nothing, and why.
 
     Returns:
         The image; None: it is to be built.
@@ -174,7 +174,7 @@ def store_pulled(
         trusted: The image.
         consent: What the caller allows.
         must_replace: Whether an entry that is there is replaced although it would serve.
-        progress: Told what is done.
+        progress: Receives what is done.
 
     Raises:
         DowngradeError: It is older than one that was taken before.

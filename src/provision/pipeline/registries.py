@@ -237,7 +237,7 @@ def seek(
         accept: Raises a ``ProvisionError`` for an image that the host may not have after all, such
             as an old one of a mirror that lags behind.
         connected: Makes clients.
-        progress: Told which registry has nothing, and why.
+        progress: Receives which registry has nothing, and why.
 
     Returns:
         The image; None: no registry has it; or none answers, and it may be built here.

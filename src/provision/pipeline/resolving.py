@@ -1,21 +1,14 @@
-"""From a request to a Pin, whatever the kernel's headers are; and a Pin as a file."""
+"""From what is wanted to a Pin, whatever the kernel's headers are: packages, or a tree."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit
-
-from pydantic import Field
 
 from provision.build.base_image import find_base, named_base
-from provision.build.compatibility import KernelTree, recipe_digest
+from provision.build.compatibility import KernelTree
 from provision.build.decision import decide_in_image
-from provision.build.dockerfile import variant_of
-from provision.build.templates import Templates, load_templates, load_tree_templates
+from provision.build.templates import Templates, load_tree_templates
 from provision.catalogue import Entry, templates_dir
 from provision.distros.kernel_tree.tree_family import (
     Toolchain,
@@ -24,11 +17,9 @@ from provision.distros.kernel_tree.tree_family import (
     compiler_package,
     fedora_of_kernel,
 )
-from provision.documents import load_json, parse_json
 from provision.engine.docker_api import Engine
-from provision.errors import ConfigError, Mistake, ProvisionError
 from provision.host import read_facts
-from provision.pin import DistroPin, ImageDigest, Pin, Sha256, Url
+from provision.pin import DistroPin
 from provision.pipeline.package_pins import (
     Resolved,
     Target,
@@ -41,12 +32,9 @@ from provision.pipeline.package_pins import (
 from provision.pipeline.runfiles import vendor_sums
 from provision.pipeline.solving import base_request, choose_distro
 from provision.pipeline.tree_choice import TreeChoice, choose_tree, fetch_tree, no_image
-from provision.pipeline.tree_files import kept_files
 from provision.pipeline.trees import Tree
 from provision.pipeline.workspace import Settings
 from provision.progress import Progress, silent
-
-_BESIDE = ("digest", "image", "urls")
 
 
 def resolve_pin(
@@ -63,7 +51,7 @@ def resolve_pin(
         engine: Connects to the engine; called last, and not at all where the base image is named
             by its digest.
         wanted: What is asked for.
-        progress: Told what goes on.
+        progress: Receives what goes on.
 
     Raises:
         NotFoundError: Driver, version, flavour, kernel, distro, headers, kernel tree, base image
@@ -185,80 +173,3 @@ def _in_image(
     base = named_base(asked) or find_base(engine(), asked, progress=progress)
     network = wanted.network or settings.config.engine.network
     return Resolved(decision(base), target.entry, target.templates, network=network)
-
-
-class PinFile(Pin):
-    """A Pin, and beside it what is no input of the build.
-
-    Attributes:
-        digest_of_pin: The Pin's digest, as it was written.
-        image_of_pin: The name of the image, for people.
-        urls: Addresses of its packages, by sha256.
-    """
-
-    digest_of_pin: ImageDigest = Field(alias="digest")
-    image_of_pin: str = Field(alias="image")
-    urls: dict[Sha256, tuple[Url, ...]] = Field(default_factory=dict)
-
-
-def pin_document(pin: Pin, urls: Mapping[str, tuple[str, ...]] | None = None) -> dict[str, Any]:
-    """Return a Pin as what ``json.dumps`` takes: digest, image, every input, and addresses.
-
-    Not those with a password or a token, because the file is for other machines.
-    """
-    inputs: dict[str, Any] = json.loads(pin.canonical_json())
-    public = {
-        sha256: found
-        for sha256, known in (urls or {}).items()
-        if (found := [url for url in known if _is_public(url)])
-    }
-    beside = {"urls": public} if public else {}
-    return {"digest": pin.digest, "image": pin.image, **inputs, **beside}
-
-
-def _is_public(url: str) -> bool:
-    """Whether an address says nothing but where a file is: SUSE's has a token in its query."""
-    parts = urlsplit(url)
-    return not (parts.username or parts.password or parts.query)
-
-
-def read_pin(settings: Settings, path: Path, *, network: str | None = None) -> Resolved:
-    """Return the Pin of a file, with what it takes to build it here.
-
-    Args:
-        settings: The host that builds.
-        path: What ``resolve --output`` wrote.
-        network: Network of the containers that download; None: what provision.toml says.
-
-    Raises:
-        ConfigError: The file holds no Pin, or one that was edited.
-        NotFoundError: There is no such file, driver or distro, or the package store lacks the
-            kernel's tree.
-        ProvisionError: This version's recipe is not what the Pin was made from.
-    """
-    file = load_json(path, PinFile)
-    data = {k: v for k, v in _plain(file).items() if k not in _BESIDE}
-    pin = parse_json(json.dumps(data), Pin, name=str(path))
-    if pin.digest != file.digest_of_pin:
-        problem = f"it says {file.digest_of_pin}, and its content has {pin.digest}"
-        raise ConfigError(str(path), [Mistake("digest", f"{problem}: the file was changed")])
-    entry = settings.catalogue.entry(pin.driver.name)
-    variant = variant_of(pin, entry.recipe)
-    if variant is None or recipe_digest(entry.recipe, variant) != pin.recipe:
-        raise ProvisionError(
-            f"The recipe of '{pin.driver.name}' ({entry.folder}) is not what the Pin in '{path}'"
-            " was made from.",
-            resolution="Use the catalogue that it was made from (--catalogue), or resolve again.",
-        )
-    network = network or settings.config.engine.network
-    if pin.tree is None:
-        templates = load_templates(templates_dir(), pin.distro.id)
-        return Resolved(pin, entry, templates, urls=file.urls, network=network)
-    templates = load_tree_templates(templates_dir(), pin.tree.toolchain)
-    kept = kept_files(settings, pin, pin.tree)
-    return Resolved(pin, entry, templates, attached=kept, urls=file.urls, network=network)
-
-
-def _plain(file: PinFile) -> dict[str, Any]:
-    data: dict[str, Any] = json.loads(file.canonical_json())
-    return data

@@ -44,7 +44,7 @@ def vendor_sums(
     Args:
         settings: The host.
         again: Ask although it is known, and compare.
-        progress: Told what goes on.
+        progress: Receives what goes on.
     """
     store = in_root(settings.root, STORE)
     state = store if is_writable(store) else settings.state
@@ -64,7 +64,7 @@ def have_parts(
         settings: The host.
         source: What the Pin says of the file.
         fetch: Has the file itself, checked; not called where its parts are there.
-        progress: Told what goes on.
+        progress: Receives what goes on.
 
     Raises:
         NotFoundError: The file is nowhere, or a program that unpacks it is missing.

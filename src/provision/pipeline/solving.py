@@ -70,13 +70,13 @@ def archive_repositories(suites: Iterable[Suite]) -> tuple[distros.Repository, .
     """Return the suites of an archive as what a distro's solver takes."""
     return tuple(
         distros.Repository(
-            suite.place.suite,
-            (suite.place.uri,),
-            keys={file.name: file.read_bytes() for file in suite.place.keyrings}
-            if suite.place.has_own_keys
+            suite.address.suite,
+            (suite.address.uri,),
+            keys={file.name: file.read_bytes() for file in suite.address.keyrings}
+            if suite.address.has_own_keys
             else {},
             components=suite.enabled,
-            is_snapshot=suite.place.snapshot,
+            is_snapshot=suite.address.snapshot,
         )
         for suite in suites
     )

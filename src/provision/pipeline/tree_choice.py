@@ -109,7 +109,7 @@ def fetch_tree(
         choice: Which tree.
         kernel: The kernel's release.
         update: Whether files are had again that are in the package store.
-        progress: Told what goes on.
+        progress: Receives what goes on.
 
     Raises:
         NotFoundError: Something of it is not there.
@@ -153,7 +153,7 @@ def _pinned(text: str, name: str, version: str, codename: str) -> DistroPin:
     """Return a distro that there need be no data of.
 
     Raises:
-        NotFoundError: A Pin can't have it, and it is none that is known.
+        NotFoundError: A Pin can't have it, and it is not one that is known.
     """
     try:
         return DistroPin(id=name, version=version, codename=codename)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from provision.config import TreeConfig
-from provision.distros.kernel_tree.tree_family import read_config, release_place, require_symvers
+from provision.distros.kernel_tree.tree_family import read_config, release_address, require_symvers
 from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.files import in_root
 from provision.host.kernel import kernel_release
@@ -67,7 +67,7 @@ def have_tree(
         wanted: Where the tree is.
         kernel: The kernel's release.
         update: Whether it is packed again although nothing about it seems to have changed.
-        progress: Told what goes on.
+        progress: Receives what goes on.
 
     Raises:
         NotFoundError: The tree, its configuration or the Module.symvers that it needs are not
@@ -117,7 +117,7 @@ def have_cos_tree(
         build_id: ``BUILD_ID`` of its os-release.
         architecture: As ``uname -m`` prints it.
         update: Whether the files are downloaded again.
-        progress: Told what goes on.
+        progress: Receives what goes on.
 
     Raises:
         NotFoundError: There are no files of that build.
@@ -132,7 +132,7 @@ def have_cos_tree(
         )
     store = TreeStore(settings)
     archive = settings.config.distro("cos").archive
-    place = release_place("cos", build_id, architecture, mirror=archive.mirror)
+    place = release_address("cos", build_id, architecture, mirror=archive.mirror)
 
     def have(name: str, *, has_config: bool = False) -> SeenTree:
         url, known = f"{place}/{name}", archive.sha256.get(f"{build_id}/{name}")

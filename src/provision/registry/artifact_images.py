@@ -166,7 +166,7 @@ def unpack_layers(
         image: The image.
         folder: Where a layer lies meanwhile; it is gone afterwards.
         unpack: Unpacks a tar stream; it is called once a layer.
-        progress: Told what is received.
+        progress: Receives how far it is.
 
     Raises:
         WrongContentError: A layer is not what its digest says.

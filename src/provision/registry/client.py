@@ -58,7 +58,7 @@ class Client:
         """Return a manifest by tag or digest.
 
         Raises:
-            NotFoundError: There is none.
+            NotFoundError: It is missing.
             WrongContentError: What came has another digest than was asked for.
             UnreachableError: The registry kept failing.
             ProvisionError: It refuses, or the manifest is too large.

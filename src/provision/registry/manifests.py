@@ -114,7 +114,7 @@ class Index(_Foreign):
             name: What messages call the index.
 
         Raises:
-            NotFoundError: There is none.
+            NotFoundError: It is missing.
         """
         for one in self.manifests:
             known = _ARCHITECTURES.get(one.platform.architecture)

@@ -165,7 +165,7 @@ class HostTag:
 
 
 def read_tag(tag: str, flavours: Iterable[str] = ()) -> HostTag | None:
-    """Return what a tag seems to say; None: it is none that hosts look for.
+    """Return what a tag seems to say; None: it is not one that hosts look for.
 
     What is true of the image is what its signature says.
 

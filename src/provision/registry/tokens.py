@@ -22,7 +22,7 @@ _TOKEN = re.compile(r"[\x21-\x7e]+")
 class DeniedError(ProvisionError):
     """A registry does not let this host in.
 
-    Many say that of repositories that are not there, too, so that strangers can't tell them apart.
+    Many say the same of repositories that are not there, so that they give nothing away.
     """
 
 

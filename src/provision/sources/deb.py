@@ -105,7 +105,7 @@ def _missing(names: list[str], index: ArchiveIndex) -> NotFoundError:
         f" for {index.architecture}.",
         resolution="Check the name; if it is in another section of the archive, add that to"
         " 'components' in driver.toml.",
-        details="\n".join(["looked in:", *(f"  {place}" for place in index.places)]),
+        details="\n".join(["looked in:", *(f"  {place}" for place in index.addresses)]),
     )
 
 

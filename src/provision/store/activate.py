@@ -1,6 +1,6 @@
 """Puts a store entry to use, and writes the configuration that is made from its manifest.
 
-Every step is repeatable and the whole is decided anew by each run, so a run that was killed
+Every step is repeatable and the whole is decided again by each run, so a run that was killed
 anywhere is finished by the next.
 """
 
@@ -14,7 +14,7 @@ from provision.files import switch_symlink
 from provision.manifest import FileKind, Manifest
 from provision.run import run
 from provision.store.layout import Layout
-from provision.store.managed_files import Change, Ledger, refuse_strangers
+from provision.store.managed_files import Change, ManagedFiles, refuse_foreign
 
 # The vendor config's lists, and the kind of file that each holds.
 _LISTS: dict[str, FileKind] = {
@@ -24,7 +24,7 @@ _LISTS: dict[str, FileKind] = {
 }
 # Of all architectures that a Pin may name.
 _NATIVE_CLASS = 64
-_STRANGERS = (
+_FOREIGN = (
     "Move your file to another name, or run the command with --replace, which keeps a copy of it in"
     " the driver's part of the store (saved/)."
 )
@@ -96,13 +96,13 @@ def plan(layout: Layout, manifest: Manifest, *, replace: bool = False) -> list[C
     Args:
         layout: The driver's places.
         manifest: The entry's.
-        replace: Replace files that somebody else wrote, keeping a copy.
+        replace: Replace files that someone else wrote, keeping a copy.
 
     Raises:
-        ProvisionError: Somebody else wrote or changed a file that has to be replaced.
+        ProvisionError: Someone else wrote or changed a file that has to be replaced.
     """
-    ledger = _ledger(layout)
-    record = ledger.load()
+    managed = _managed_files(layout)
+    record = managed.load()
     short = manifest.pin.short_digest
     changes: list[Change] = []
     if not layout.entry(short).is_dir():
@@ -112,9 +112,9 @@ def plan(layout: Layout, manifest: Manifest, *, replace: bool = False) -> list[C
         layout.loader_config: loader_config(layout, manifest),
         layout.modprobe_config: modprobe_config(layout, manifest),
     }
-    files = [c for path, text in wanted.items() for c in ledger.file_changes(record, path, text)]
+    files = [c for path, text in wanted.items() for c in managed.file_changes(record, path, text)]
     if not replace:
-        refuse_strangers(files, _STRANGERS)
+        refuse_foreign(files, _FOREIGN)
     changes += [change for change in files if change.kind == "save"]
     changes += _link_changes(layout, short)
     changes += [change for change in files if change.kind != "save"]
@@ -128,13 +128,13 @@ def plan(layout: Layout, manifest: Manifest, *, replace: bool = False) -> list[C
 def plan_removal(layout: Layout) -> list[Change]:
     """Return what must change so that no entry is in use: the files that we wrote go, and links.
 
-    What somebody else changed meanwhile stays: it is theirs.
+    What someone else changed meanwhile stays: it is theirs.
     """
-    ledger = _ledger(layout)
-    record = ledger.load()
+    managed = _managed_files(layout)
+    record = managed.load()
     changes: list[Change] = []
     for path in (layout.vendor_config, layout.loader_config, layout.modprobe_config):
-        found = ledger.file_changes(record, path, None)
+        found = managed.file_changes(record, path, None)
         changes += found if all(change.kind == "remove" for change in found) else []
     links = [link for link in (layout.current, layout.previous) if link.is_symlink()]
     changes += [Change("remove", link) for link in links]
@@ -157,7 +157,7 @@ def apply(
         OSError: A file can't be written.
         ProvisionError: ldconfig failed.
     """
-    ledger = _ledger(layout)
+    managed = _managed_files(layout)
     for change in changes:
         if change.kind == "unpack":
             continue
@@ -167,10 +167,10 @@ def apply(
                 switch_symlink(change.path, change.value)
             case "ldconfig":
                 run(["ldconfig"], why="let the host's programs find the driver's libraries")
-                record = ledger.load()
-                ledger.store(record.model_copy(update={"library_cache": change.value or None}))
+                record = managed.load()
+                managed.store(record.model_copy(update={"library_cache": change.value or None}))
             case _:
-                ledger.make(change)
+                managed.make(change)
 
 
 def _is_running_host(layout: Layout) -> bool:
@@ -188,5 +188,5 @@ def _link_changes(layout: Layout, short: str) -> list[Change]:
     return changes
 
 
-def _ledger(layout: Layout) -> Ledger:
-    return Ledger(layout.root, layout.record, layout.saved)
+def _managed_files(layout: Layout) -> ManagedFiles:
+    return ManagedFiles(layout.root, layout.record, layout.saved)

@@ -157,7 +157,7 @@ def adopt(layout: Layout, short_digest: str, draft: Path, *, replace: bool) -> b
 
 
 def remove(layout: Layout, short_digest: str) -> int:
-    """Remove an entry; the caller holds the driver's lock and knows that nobody needs it.
+    """Remove an entry; the caller holds the driver's lock and knows that no one needs it.
 
     Returns:
         How many bytes that freed.
@@ -212,7 +212,7 @@ def current_entry(layout: Layout) -> Path:
     """Return the folder of the artifact in use.
 
     Raises:
-        NotFoundError: There is none.
+        NotFoundError: It is missing.
     """
     entry = layout.linked(layout.current)
     if entry is None:

@@ -174,7 +174,7 @@ def _loaded_version(recipe: Recipe, root: Path) -> str | None:
 
 
 def _bits(path: Path) -> int | None:
-    """Return the class of an ELF file; None: it is none."""
+    """Return the class of an ELF file; None: it is not one."""
     try:
         with path.open("rb") as stream:
             return _ELF_BITS.get(stream.read(5))

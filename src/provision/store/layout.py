@@ -70,7 +70,7 @@ class Layout:
 
     @property
     def lock(self) -> Path:
-        """Held by whoever changes any of this."""
+        """Held by anyone who changes any of this."""
         return self.folder / ".lock"
 
     @property

@@ -50,8 +50,8 @@ class _Waiting:
     """How a lock is waited for.
 
     Args:
-        progress: Told about a wait that is worth it.
-        text: What it is told.
+        progress: Receives a note of a wait that is worth one.
+        text: What the note says.
         limit: Seconds to wait at most.
         on_wait: Called before any wait, however short.
     """

@@ -1,6 +1,6 @@
-"""Knows the files that provision wrote outside of its store from those that somebody else did.
+"""Knows the files that provision wrote outside of its store from those that someone else did.
 
-Why a file of somebody else is not replaced: docs/decisions/22.
+Why a file of someone else is not replaced: docs/decisions/22.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Change:
     """One thing to do.
 
     Attributes:
-        kind: ``unpack`` an artifact, ``save`` a copy of somebody's file, ``write`` or ``remove`` a
+        kind: ``unpack`` an artifact, ``save`` a copy of someone's file, ``write`` or ``remove`` a
             file, ``switch`` a link, or refresh the host's library cache (``ldconfig``).
         path: To what.
         value: The file's text, or the link's target.
@@ -62,7 +62,7 @@ class Record(Frozen):
 
 
 @dataclass(frozen=True, slots=True)
-class Ledger:
+class ManagedFiles:
     """A record on disk, and what it is about.
 
     Attributes:
@@ -86,12 +86,12 @@ class Ledger:
     def file_changes(
         self, record: Record, path: Path, text: str | None, *, mode: int = 0o644
     ) -> list[Change]:
-        """Return how a file becomes what it shall be.
+        """Return how a file becomes what it should be.
 
         Args:
             record: From ``load``.
             path: The file.
-            text: What it shall hold; None: it shall not exist.
+            text: What it should hold; None: it must not exist.
             mode: Its permission bits.
         """
         there = self._content(path)
@@ -154,8 +154,8 @@ class Ledger:
         return f"/{path.relative_to(self.root)}"
 
 
-def refuse_strangers(changes: Iterable[Change], resolution: str) -> None:
-    """Do nothing if no file of somebody else would have to be replaced.
+def refuse_foreign(changes: Iterable[Change], resolution: str) -> None:
+    """Do nothing if no file of someone else would have to be replaced.
 
     Args:
         changes: What is to be done.
@@ -164,12 +164,12 @@ def refuse_strangers(changes: Iterable[Change], resolution: str) -> None:
     Raises:
         ProvisionError: One would; names all of them.
     """
-    strangers = [str(change.path) for change in changes if change.kind == "save"]
-    if strangers:
+    foreign = [str(change.path) for change in changes if change.kind == "save"]
+    if foreign:
         raise ProvisionError(
-            "A file that has to be written was written or changed by somebody else.",
+            "A file that has to be written was written or changed by someone else.",
             resolution=resolution,
-            details="\n".join(strangers),
+            details="\n".join(foreign),
         )
 
 

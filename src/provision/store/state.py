@@ -72,7 +72,7 @@ class Failure:
     def holds(self, *, now: float) -> bool:
         """Return whether it is too early to try the same again.
 
-        A clock that was set back makes nobody wait.
+        A clock that was set back makes no one wait.
         """
         # Bounded before it is a power: whatever the file says.
         pause = min(_PAUSE * 2 ** min(self.attempts, _MOST_DOUBLINGS), _LONGEST_PAUSE)
@@ -86,14 +86,14 @@ class KernelState:
 
     Attributes:
         inputs: Fingerprint of everything that the artifact was decided from.
-        wish: Fingerprint of what provision.toml asked for.
+        wanted: Fingerprint of what provision.toml asked for.
         version: The driver's version that was chosen.
         previous: The artifact that this kernel used before.
-        stamp: Fingerprint of the files' sizes and times when they were last compared.
+        fingerprint: Fingerprint of the files' sizes and times when they were last compared.
         damaged: The artifact that a later comparison found damaged.
         prepared: Unix time when the artifact was there.
         seconds: How long that took, by part.
-        rejected: Artifacts that somebody rolled back from.
+        rejected: Artifacts that someone rolled back from.
         failure: Why the wanted artifact is not there; None: it is.
         load_failure: Why its modules could not be loaded, or unloaded for it; None: they could.
         announced: The kernel that ran when this one was prepared, which was yet to come (empty:
@@ -102,10 +102,10 @@ class KernelState:
     """
 
     inputs: str | None = None
-    wish: str | None = None
+    wanted: str | None = None
     version: str | None = None
     previous: str | None = None
-    stamp: str | None = None
+    fingerprint: str | None = None
     damaged: str | None = None
     prepared: int | None = None
     seconds: Mapping[str, float] = field(default_factory=dict)
@@ -255,7 +255,7 @@ def _kernel(data: object, release: str, problems: list[str]) -> KernelState:
             problems.append(f"{where}.{name}: it lacks {', '.join(missing)}")
         else:
             found[name] = Failure(**read)
-    return KernelState(**found)
+    return KernelState(**{_FIELDS.get(key, key): value for key, value in found.items()})
 
 
 def _document(kernel: KernelState) -> dict[str, Any]:
@@ -264,9 +264,13 @@ def _document(kernel: KernelState) -> dict[str, Any]:
     for name in ("failure", "load_failure"):
         if document[name] is not None:
             document[name] = {**document[name].pop("extra"), **document[name]}
-    return {**document.pop("extra"), **document}
+    named = {_KEYS.get(name, name): value for name, value in document.items() if name != "extra"}
+    return {**document["extra"], **named}
 
 
+# Keys of the file that are called otherwise here: hosts have files with them.
+_FIELDS = {"wish": "wanted", "stamp": "fingerprint"}
+_KEYS = {name: key for key, name in _FIELDS.items()}
 _FAILURE: dict[str, Kind] = {
     "reason": text,
     "message": text,

@@ -17,7 +17,7 @@ from provision.errors import UsageError
 from provision.files import glob_in_root, in_root, switch_symlink
 from provision.run import find_program, run
 from provision.store.layout import STORE
-from provision.store.managed_files import Change, Ledger, Record, refuse_strangers
+from provision.store.managed_files import Change, ManagedFiles, Record, refuse_foreign
 
 UNITS = PurePosixPath("etc/systemd/system")
 KERNEL_HOOKS = PurePosixPath("etc/kernel")
@@ -39,7 +39,7 @@ _UNIT_SUFFIXES = (".service.j2", ".path.j2", ".timer.j2")
 # systemd.service(5), COMMAND LINES: blanks, quotes, '%' and '$' mean something there.
 _PROGRAM = re.compile(r"/[A-Za-z0-9._+/-]+")
 _WANTED_BY = re.compile(r"^WantedBy=(\S+)$", re.MULTILINE)
-_STRANGERS = (
+_FOREIGN = (
     "Put your changes into a drop-in (systemctl edit UNIT), or run the command with --replace,"
     " which keeps a copy in /var/lib/provision/.units."
 )
@@ -142,36 +142,36 @@ def plan_units(root: Path, files: Iterable[UnitFile], *, replace: bool = False) 
 
     Args:
         root: Root of the host.
-        files: What it shall have; none: everything of ours goes.
-        replace: Replace files that somebody else wrote, keeping a copy.
+        files: What it should have; none: everything of ours goes.
+        replace: Replace files that someone else wrote, keeping a copy.
 
     Raises:
-        ProvisionError: Somebody else wrote or changed a file that has to be replaced or removed.
+        ProvisionError: Someone else wrote or changed a file that has to be replaced or removed.
     """
-    ledger = _ledger(root)
-    record = ledger.load()
+    managed = _managed_files(root)
+    record = managed.load()
     wanted = {root / file.path: file for file in files}
     ours = [root / name.lstrip("/") for name in record.files]
     changes: list[Change] = []
     for path in dict.fromkeys([*wanted, *ours]):
         file = wanted.get(path)
         text, mode = (file.text, file.mode) if file else (None, 0)
-        changes += ledger.file_changes(record, path, text, mode=mode)
+        changes += managed.file_changes(record, path, text, mode=mode)
     if not replace:
-        refuse_strangers(changes, _STRANGERS)
+        refuse_foreign(changes, _FOREIGN)
     links = {root / path: target for path, target in enabling_links(wanted.values()).items()}
     gone = _own_links(root, record) - set(links)
     changes += [Change("remove", path) for path in sorted(gone)]
     changes += [
         Change("switch", path, target)
         for path, target in links.items()
-        if not (place := ledger.place(path)).is_symlink() or str(place.readlink()) != target
+        if not (place := managed.place(path)).is_symlink() or str(place.readlink()) != target
     ]
     return changes
 
 
 def apply_units(root: Path, changes: list[Change], *, on_change: Callable[[Change], None]) -> None:
-    """Make changes, and tell a running systemd.
+    """Make changes, and have a running systemd read them.
 
     Args:
         root: Root of the host.
@@ -184,7 +184,7 @@ def apply_units(root: Path, changes: list[Change], *, on_change: Callable[[Chang
     """
     if not changes:
         return
-    ledger = _ledger(root)
+    managed = _managed_files(root)
     is_running = root.resolve() == Path("/") and Path("/run/systemd/system").is_dir()
     removed = [change.path.name for change in changes if change.kind == "remove"]
     if is_running and (stopping := [name for name in _WATCHERS if name in removed]):
@@ -192,10 +192,10 @@ def apply_units(root: Path, changes: list[Change], *, on_change: Callable[[Chang
     for change in changes:
         on_change(change)
         if change.kind == "switch":
-            switch_symlink(ledger.place(change.path), change.value)
+            switch_symlink(managed.place(change.path), change.value)
         else:
-            ledger.make(change)
-    _forget_removed(ledger)
+            managed.make(change)
+    _forget_removed(managed)
     if is_running:
         _systemctl("daemon-reload")
         if starting := [name for name in _WATCHERS if (root / UNITS / name).exists()]:
@@ -237,23 +237,23 @@ def _own_links(root: Path, record: Record) -> set[Path]:
     }
 
 
-def _forget_removed(ledger: Ledger) -> None:
-    record = ledger.load()
-    left = {name: sums for name, sums in record.files.items() if _exists(ledger.root, name)}
+def _forget_removed(managed: ManagedFiles) -> None:
+    record = managed.load()
+    left = {name: sums for name, sums in record.files.items() if _exists(managed.root, name)}
     if left:
-        ledger.store(record.model_copy(update={"files": left}))
+        managed.store(record.model_copy(update={"files": left}))
     else:
-        ledger.path.unlink(missing_ok=True)
+        managed.path.unlink(missing_ok=True)
 
 
 def _exists(root: Path, name: str) -> bool:
     return in_root(root, name).exists()
 
 
-def _ledger(root: Path) -> Ledger:
+def _managed_files(root: Path) -> ManagedFiles:
     # Below a name that no driver can have.
     folder = in_root(root, STORE / ".units")
-    return Ledger(root, folder / "written.json", folder)
+    return ManagedFiles(root, folder / "written.json", folder)
 
 
 def _systemctl(*words: str) -> None:

@@ -15,7 +15,7 @@ from provision.agent.desired import load_desired
 from provision.agent.model import Desired
 from provision.agent.plan import Mode
 from provision.agent.reconcile import Run
-from provision.agent.status import SlotStatus
+from provision.agent.status import ArtifactStatus
 from provision.errors import ProvisionError
 from provision.kmod import load, unload
 from provision.manifest import Manifest
@@ -95,10 +95,10 @@ class Host:
         """Run the agent once; what it did."""
         return [f"{o.action.kind} {o.action.kernel}" for o in self.apply(**mode).outcomes]
 
-    def slot(self, release: str = KERNEL, **mode: bool) -> SlotStatus:
+    def artifact(self, release: str = KERNEL, **mode: bool) -> ArtifactStatus:
         """Run the agent once; what it says of a kernel."""
         (driver,) = self.apply(**mode).status.drivers
-        return next(slot for slot in driver.kernels if slot.release == release)
+        return next(artifact for artifact in driver.kernels if artifact.release == release)
 
     def reboot(self, release: str = KERNEL) -> None:
         """Boot a kernel: nothing is loaded."""
@@ -108,7 +108,7 @@ class Host:
         write(self.root / "proc/sys/kernel/osrelease", f"{release}\n".encode())
 
     def use(self) -> None:
-        """Let somebody have a device of the driver open."""
+        """Let someone have a device of the driver open."""
         self.kernel.references[DRIVER] = 1
         self.kernel.publish()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from provision.agent.model import Desired, Observed, ObservedDriver, Slot
+from provision.agent.model import Desired, KernelArtifact, Observed, ObservedDriver
 from provision.agent.plan import Action, Mode, Plan, plan
 from provision.store.state import Failure
 
@@ -29,7 +29,7 @@ class Simulation:
     done: list[Action] = field(default_factory=list)
 
     def apply(self, mode: Mode | None = None) -> Plan:
-        """Do what the plan says, planning anew after each action; returns the last plan."""
+        """Do what the plan says, planning again after each action; returns the last plan."""
         mode = mode or Mode()
         while True:
             tried = frozenset(action.key for action in self.done)
@@ -58,22 +58,22 @@ class Simulation:
         self.observed = replace(self.observed, drivers=drivers)
 
     def _prepare(self, action: Action, driver: ObservedDriver) -> ObservedDriver:
-        slot = driver.slots[action.kernel]
+        artifact = driver.artifacts[action.kernel]
         if (action.driver, action.kernel) in self.failing:
-            failure = Failure("compile", "it does not compile", None, None, slot.inputs, 0)
-            changed = replace(slot, failure=failure, holds_off=True, rejected=())
+            failure = Failure("compile", "it does not compile", None, None, artifact.inputs, 0)
+            changed = replace(artifact, failure=failure, holds_off=True, rejected=())
             return _with(driver, action.kernel, changed)
-        digest = f"{action.driver} {action.kernel} {slot.inputs}"
-        changed = Slot(
-            inputs=slot.inputs,
-            made_from=slot.inputs,
+        digest = f"{action.driver} {action.kernel} {artifact.inputs}"
+        changed = KernelArtifact(
+            inputs=artifact.inputs,
+            made_from=artifact.inputs,
             digest=digest,
             is_whole=True,
             version="1",
-            previous=slot.digest,
+            previous=artifact.digest,
         )
         driver = _with(driver, action.kernel, changed)
-        is_new = action.kernel == self.observed.kernels.running and digest != slot.digest
+        is_new = action.kernel == self.observed.kernels.running and digest != artifact.digest
         return replace(driver, loaded="other") if is_new and driver.loaded != "no" else driver
 
     def _unload(self, action: Action, driver: ObservedDriver) -> ObservedDriver:
@@ -84,13 +84,13 @@ class Simulation:
         return replace(driver, loaded="no")
 
     def _activate(self, action: Action, driver: ObservedDriver) -> ObservedDriver:
-        slot = driver.slots[action.kernel]
-        assert slot.is_whole, "a damaged artifact was put to use"
+        artifact = driver.artifacts[action.kernel]
+        assert artifact.is_whole, "a damaged artifact was put to use"
         assert driver.loaded != "other", "user space would not match the loaded modules"
-        return replace(driver, current=slot.digest, is_active=True)
+        return replace(driver, current=artifact.digest, is_active=True)
 
     def _load(self, action: Action, driver: ObservedDriver) -> ObservedDriver:
-        assert driver.current == driver.slots[action.kernel].digest
+        assert driver.current == driver.artifacts[action.kernel].digest
         assert driver.loaded in {"no", "partly"}
         return replace(driver, loaded="yes")
 
@@ -102,14 +102,14 @@ def unmet(desired: Desired, observed: Observed) -> set[Target]:
     for wanted in desired.drivers:
         driver = observed.drivers[wanted.name]
         for release in observed.kernels.relevant:
-            slot = driver.slots[release]
+            artifact = driver.artifacts[release]
             is_served = (
-                driver.current == slot.digest
+                driver.current == artifact.digest
                 and driver.is_active
                 and (driver.loaded == "yes" or not observed.is_live)
             )
             matters = release == running or desired.prebuild
-            if matters and not (slot.is_current and (is_served or release != running)):
+            if matters and not (artifact.is_current and (is_served or release != running)):
                 wrong.add((wanted.name, release))
     if desired.is_configured:
         strays = observed.drivers.keys() - {driver.name for driver in desired.drivers}
@@ -117,5 +117,5 @@ def unmet(desired: Desired, observed: Observed) -> set[Target]:
     return wrong
 
 
-def _with(driver: ObservedDriver, release: str, slot: Slot) -> ObservedDriver:
-    return replace(driver, slots={**driver.slots, release: slot})
+def _with(driver: ObservedDriver, release: str, artifact: KernelArtifact) -> ObservedDriver:
+    return replace(driver, artifacts={**driver.artifacts, release: artifact})

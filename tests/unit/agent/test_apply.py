@@ -48,7 +48,7 @@ def test_no_version_moves_back_unasked(ready: Host) -> None:
     assert ready.kinds(update=True) == [f"prepare {KERNEL}"]
     assert f"{NEWEST} stays: what is offered now is older ({OLDER})" in ready.notes[-1]
     assert ready.current() == NEWEST
-    assert ready.slot().state == "ready"
+    assert ready.artifact().state == "ready"
 
 
 def test_what_is_asked_for_may_be_older(ready: Host) -> None:
@@ -66,10 +66,10 @@ def test_a_version_that_is_offered_no_more_is_not_replaced_by_an_older_one(
     monkeypatch.setattr("provision.__version__", "another")
     ready.newest = OLDER
     ready.is_gone = True
-    slot = ready.slot()
+    artifact = ready.artifact()
     assert ready.current() == NEWEST
-    assert slot.state == "failed"
-    assert f"would be replaced by {OLDER}" in (slot.reason or "")
+    assert artifact.state == "failed"
+    assert f"would be replaced by {OLDER}" in (artifact.reason or "")
     # A kernel that has nothing yet gets what there is.
     ready.add_kernel(NEXT)
     assert f"prepare {NEXT}" in ready.kinds()
@@ -110,14 +110,14 @@ def test_a_corrupted_module_is_found_and_made_anew(ready: Host) -> None:
 
 
 def test_a_touched_but_whole_artifact_is_compared_once(ready: Host) -> None:
-    before = load_state(ready.layout).of(KERNEL).stamp
+    before = load_state(ready.layout).of(KERNEL).fingerprint
     path = ready.module()
     path.write_bytes(path.read_bytes())
     assert ready.kinds() == []
-    after = load_state(ready.layout).of(KERNEL).stamp
+    after = load_state(ready.layout).of(KERNEL).fingerprint
     assert before != after
     assert ready.kinds() == []
-    assert load_state(ready.layout).of(KERNEL).stamp == after
+    assert load_state(ready.layout).of(KERNEL).fingerprint == after
 
 
 def test_a_wiped_store_is_filled_again(ready: Host) -> None:

@@ -105,15 +105,15 @@ def test_a_build_that_fails_for_the_next_kernel_costs_nothing_now(ready: Host) -
     result = ready.apply()
     assert (result.status.state, result.status.exit_code) == ("next-kernel-not-ready", 1)
     assert result.status.is_ready
-    slot = ready.slot(NEXT)
-    assert (slot.state, slot.reason, slot.resolution) == (
+    artifact = ready.artifact(NEXT)
+    assert (artifact.state, artifact.reason, artifact.resolution) == (
         "failed",
         "it does not compile",
         "patch it",
     )
-    assert slot.failure is not None
-    assert (slot.failure.reason, slot.failure.details) == ("compile", "demo.c:1: error: no")
-    assert slot.failure.log == "/var/cache/provision/logs/demo.log"
+    assert artifact.failure is not None
+    assert (artifact.failure.reason, artifact.failure.details) == ("compile", "demo.c:1: error: no")
+    assert artifact.failure.log == "/var/cache/provision/logs/demo.log"
     assert ready.kinds() == []
     assert ready.kinds(retry=True) == [f"prepare {NEXT}"]
     ready.broken.clear()
@@ -139,7 +139,7 @@ def test_what_may_pass_is_asked_again_by_every_run(ready: Host) -> None:
     ready.broken[NEXT] = NotFoundError("No headers", resolution="wait")
     result = ready.apply()
     assert (result.status.state, result.status.exit_code) == ("next-kernel-not-ready", 3)
-    assert ready.slot(NEXT).state == "missing"
+    assert ready.artifact(NEXT).state == "missing"
     ready.broken.clear()
     assert ready.kinds() == [f"prepare {NEXT}"]
     assert ready.apply().status.state == "ready"
@@ -154,7 +154,7 @@ def test_a_build_that_fails_for_another_reason_is_tried_again_after_a_pause(read
     assert failure is not None
     assert not failure.final
     assert not failure.holds(now=failure.time + 3600)
-    # A clock that was set back makes nobody wait.
+    # A clock that was set back makes no one wait.
     assert not failure.holds(now=failure.time - 1)
 
 
@@ -228,8 +228,8 @@ def test_an_engine_that_does_not_come_back_is_a_failure_that_passes(
     monkeypatch.setattr(preparing, "open_engine", no_engine)
     monkeypatch.setattr(preparing, "obtain", lost)
     monkeypatch.setattr(preparing, "_RECONNECT_SECONDS", 0.0)
-    slot = host.slot()
-    assert (slot.state, slot.reason, slot.resolution) == (
+    artifact = host.artifact()
+    assert (artifact.state, artifact.reason, artifact.resolution) == (
         "failed",
         "The engine stopped.",
         "start it",

@@ -23,7 +23,7 @@ def test_a_rollback_brings_back_modules_and_user_space(ready: Host) -> None:
     assert [o.action.kind for o in result.outcomes] == ["unload", "activate", "load"]
     assert ready.current() == OLDER
     assert ready.kinds() == []
-    assert ready.slot().rejected == (second,)
+    assert ready.artifact().rejected == (second,)
     assert ready.kinds(retry=True)[0] == f"prepare {KERNEL}"
     assert ready.current() == NEWEST
 
@@ -33,10 +33,10 @@ def test_a_rejected_artifact_is_not_taken_again_when_the_other_is_lost(ready: Ho
     ready.apply()
     rollback(ready.root, ready.desired(), DRIVER)
     shutil.rmtree(ready.layout.current.resolve())
-    slot = ready.slot()
-    assert slot.failure is not None
-    assert slot.failure.reason == "rejected"
-    assert "--retry" in (slot.resolution or "")
+    artifact = ready.artifact()
+    assert artifact.failure is not None
+    assert artifact.failure.reason == "rejected"
+    assert "--retry" in (artifact.resolution or "")
 
 
 def test_there_may_be_nothing_to_roll_back_to(ready: Host) -> None:

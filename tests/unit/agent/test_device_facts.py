@@ -17,7 +17,7 @@ def test_they_are_collected_when_a_driver_was_loaded(
         assert DRIVER in host.kernel.loaded
         return ("a GPU is lost",)
 
-    monkeypatch.setattr(execute, "collect_loaded", collect)
+    monkeypatch.setattr(execute, "record_loaded", collect)
     result = host.apply()
     (loaded,) = [one for one in result.outcomes if one.action.kind == "load"]
     assert loaded.error is None

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision.agent import build_garbage
-from provision.agent.build_garbage import remove_images
-from provision.agent.garbage import Removed, Stock, collect, unneeded
+from provision.agent import image_garbage
+from provision.agent.garbage import Removed, Stock, remove_unneeded, unneeded
+from provision.agent.image_garbage import remove_images
 from provision.agent.model import Desired
 from provision.build.artifact_image import DIGEST_LABEL
 from provision.engine.docker_api import Image
@@ -107,17 +107,17 @@ def layout(tmp_path: Path) -> Layout:
 
 def test_artifacts_links_and_memories_of_gone_kernels_go(layout: Layout) -> None:
     gone = make_pin(kernel=GONE).short_digest
-    (planned,) = collect(layout.root, Desired(), dry_run=True)
+    (planned,) = remove_unneeded(layout.root, Desired(), dry_run=True)
     assert (planned.digest, planned.size) == (gone, None)
     assert layout.entry(gone).is_dir()
-    (removed,) = collect(layout.root, Desired())
+    (removed,) = remove_unneeded(layout.root, Desired())
     assert (removed.driver, removed.digest, removed.kernel) == ("demo", gone, GONE)
     assert (removed.size or 0) > 0
     assert not layout.entry(gone).exists()
     assert linked_kernels(layout) == {KERNEL: make_pin().short_digest}
     assert list(load_state(layout).kernels) == [KERNEL]
     assert not layout.previous.is_symlink()
-    assert collect(layout.root, Desired()) == []
+    assert remove_unneeded(layout.root, Desired()) == []
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_what_a_kernel_uses_that_may_boot_again_stays(there: str, layout: Layout
     write(layout.root / "run/ostree-booted", b"")
     write(layout.root / there, b"")
     write(layout.root / "ostree/deploy/x/deploy/bb.0/usr/lib/modules/1.0/vmlinuz", b"")
-    assert collect(layout.root, Desired()) == []
+    assert remove_unneeded(layout.root, Desired()) == []
     assert set(linked_kernels(layout)) == {KERNEL, GONE}
     assert set(load_state(layout).kernels) == {KERNEL, GONE}
     assert layout.previous.is_symlink()
@@ -140,7 +140,7 @@ def test_what_a_kernel_uses_that_may_boot_again_stays(there: str, layout: Layout
 def test_in_doubt_links_and_memories_stay_too(layout: Layout) -> None:
     write(layout.root / "boot/flatcar/vmlinuz-a", b"no kernel")
     notes: list[str] = []
-    assert collect(layout.root, Desired(), progress=lambda e: notes.append(str(e))) == []
+    assert remove_unneeded(layout.root, Desired(), progress=lambda e: notes.append(str(e))) == []
     assert set(linked_kernels(layout)) == {KERNEL, GONE}
     assert any("may be more kernels" in note for note in notes)
 
@@ -150,9 +150,9 @@ def test_a_kernel_that_is_being_unpacked_counts(
 ) -> None:
     (layout.root / f"lib/modules/{GONE}").mkdir()
     monkeypatch.setattr("provision.agent.garbage.is_calm", lambda _root: False)
-    assert collect(layout.root, Desired()) == []
+    assert remove_unneeded(layout.root, Desired()) == []
     monkeypatch.setattr("provision.agent.garbage.is_calm", lambda _root: True)
-    assert len(collect(layout.root, Desired())) == 1
+    assert len(remove_unneeded(layout.root, Desired())) == 1
 
 
 @pytest.mark.parametrize(
@@ -179,21 +179,21 @@ def test_a_kernel_that_was_announced_is_waited_for(
     state = load_state(layout)
     store_state(layout, state.updated(GONE, KernelState(announced=announced)))
     digest = make_pin(kernel=GONE).short_digest
-    assert (digest in [one.digest for one in collect(layout.root, Desired())]) != stays
+    assert (digest in [one.digest for one in remove_unneeded(layout.root, Desired())]) != stays
     assert (GONE in linked_kernels(layout)) == stays
     # When it is there it counts by being there, and goes when it does.
     if stays:
         write(layout.root / f"lib/modules/{GONE}/modules.dep", b"")
-        assert digest not in [one.digest for one in collect(layout.root, Desired())]
+        assert digest not in [one.digest for one in remove_unneeded(layout.root, Desired())]
         (layout.root / f"lib/modules/{GONE}/modules.dep").unlink()
-        assert digest in [one.digest for one in collect(layout.root, Desired())]
+        assert digest in [one.digest for one in remove_unneeded(layout.root, Desired())]
 
 
 def test_of_a_driver_that_a_newer_provision_knows_nothing_goes(layout: Layout) -> None:
     text = layout.state.read_text().replace('"schema": 1', '"schema": 2')
     layout.state.write_text(text)
     notes: list[str] = []
-    assert collect(layout.root, Desired(), progress=lambda e: notes.append(str(e))) == []
+    assert remove_unneeded(layout.root, Desired(), progress=lambda e: notes.append(str(e))) == []
     assert layout.state.read_text() == text
     assert set(linked_kernels(layout)) == {KERNEL, GONE}
     assert any("newer provision" in note for note in notes)
@@ -202,7 +202,7 @@ def test_of_a_driver_that_a_newer_provision_knows_nothing_goes(layout: Layout) -
 def test_a_root_without_kernels_loses_nothing(layout: Layout) -> None:
     (layout.root / f"lib/modules/{KERNEL}/modules.dep").unlink()
     with pytest.raises(NotFoundError, match="no kernel"):
-        collect(layout.root, Desired())
+        remove_unneeded(layout.root, Desired())
 
 
 class _Engine(FakeEngine):
@@ -229,7 +229,7 @@ def test_images_go_whose_artifact_is_not_in_the_store(
     have("named", "sha256:" + "1" * 64, "provision/x:1", "mine:1")
     have("theirs", "sha256:" + "2" * 64, "registry.example/x:1")
     have("used", "sha256:" + "3" * 64, "provision/used:1")
-    monkeypatch.setattr(build_garbage, "open_engine", lambda _settings: engine)
+    monkeypatch.setattr(image_garbage, "open_engine", lambda _settings: engine)
     removed = [Removed("demo", gone.short_digest, GONE, "it is gone")]
     planned = remove_images(layout.root, removed, dry_run=True)
     assert planned == [gone.image, "provision/used:1"]
@@ -247,7 +247,9 @@ def test_it_decides_when_who_switches_is_done(tmp_path: Path) -> None:
     link_kernel(layout, KERNEL, "a" * 12)
     waits = Event()
     thread = Thread(
-        target=collect, args=(tmp_path, Desired(keep=0)), kwargs={"progress": lambda _: waits.set()}
+        target=remove_unneeded,
+        args=(tmp_path, Desired(keep=0)),
+        kwargs={"progress": lambda _: waits.set()},
     )
     with switching(tmp_path):
         thread.start()

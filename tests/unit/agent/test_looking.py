@@ -1,4 +1,4 @@
-"""What is read of a host: its wishes, their fingerprints, and waiting for its package manager."""
+"""What is read of a host: its settings, their fingerprints, and waiting for its package manager."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ def _configure(root: Path, text: bytes = TEXT) -> None:
     write(root / "etc/provision/provision.toml", text)
 
 
-def test_wishes_are_kept_as_they_were_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_are_kept_as_they_were_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _configure(tmp_path)
     read = load_desired(tmp_path, keep=True)
     assert read.drivers == (DesiredDriver("demo", "535", "open", {"demo": {"devices": "2"}}),)
@@ -60,7 +62,17 @@ def test_what_was_kept_may_be_anything(text: bytes, tmp_path: Path) -> None:
     assert load_desired(tmp_path).keep == 3
 
 
-def test_the_last_wishes_outlive_a_mistake(tmp_path: Path) -> None:
+def test_settings_that_an_earlier_version_kept_are_read(tmp_path: Path) -> None:
+    _configure(tmp_path)
+    before = load_desired(tmp_path, keep=True)
+    kept = tmp_path / "var/lib/provision/.desired.json"
+    document = json.loads(kept.read_text())
+    document["desired"]["basis"] = document["desired"].pop("settings")
+    kept.write_text(json.dumps(document))
+    assert last_desired(tmp_path) == before
+
+
+def test_the_last_settings_outlive_a_mistake(tmp_path: Path) -> None:
     assert last_desired(tmp_path) is None
     assert not load_desired(tmp_path).is_configured
     _configure(tmp_path)
@@ -109,7 +121,7 @@ def test_whatever_may_change_an_artifact_changes_its_fingerprint(
     assert read_inputs(tmp_path, places).of(DEMO, KERNEL) != before
 
 
-def test_wishes_and_kernels_change_it_too(places: Desired, tmp_path: Path) -> None:
+def test_options_and_kernels_change_it_too(places: Desired, tmp_path: Path) -> None:
     write(tmp_path / "etc/mok.der", b"certificate")
     inputs = read_inputs(tmp_path, places)
     signed = replace(places, certificate="/etc/mok.der")
@@ -120,7 +132,7 @@ def test_wishes_and_kernels_change_it_too(places: Desired, tmp_path: Path) -> No
         inputs.of(DesiredDriver("demo", "535"), KERNEL),
         inputs.of(DesiredDriver("demo", flavour="open"), KERNEL),
         inputs.of(DesiredDriver("other"), KERNEL),
-        read_inputs(tmp_path, replace(places, basis="b")).of(DEMO, KERNEL),
+        read_inputs(tmp_path, replace(places, settings="b")).of(DEMO, KERNEL),
         read_inputs(tmp_path, signed).of(DEMO, KERNEL),
         read_inputs(tmp_path, replace(places, certificate="/etc/other.der")).of(DEMO, KERNEL),
     ]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from provision.agent import preparing
-from provision.agent.garbage import collect
+from provision.agent.garbage import remove_unneeded
 from provision.agent.rollback import rollback
 from provision.errors import InUseError
 from provision.pipeline.obtaining import Obtained
@@ -80,7 +80,7 @@ def test_garbage_collection_right_after_a_build_costs_a_second_try(
     gone: list[str] = []
 
     def clean() -> None:
-        gone.extend(one.digest for one in collect(ready.root, ready.desired()))
+        gone.extend(one.digest for one in remove_unneeded(ready.root, ready.desired()))
 
     _meanwhile(ready, monkeypatch, clean, after=True)
     assert ready.kinds()[0] == f"prepare {KERNEL}"
@@ -97,7 +97,7 @@ def test_an_artifact_that_goes_again_and_again_is_a_failure(
     _meanwhile(
         ready, monkeypatch, *[lambda: remove(ready.layout, digest) for _ in range(9)], after=True
     )
-    assert "again and again" in (ready.slot().reason or "")
+    assert "again and again" in (ready.artifact().reason or "")
     assert ready.current() == OLDER
 
 
@@ -138,7 +138,7 @@ def test_of_two_rollbacks_at_once_the_second_does_nothing(
 
 def test_what_was_prepared_for_a_kernel_to_come_stays(ready: Host) -> None:
     ready.prepare(NEXT)
-    assert collect(ready.root, ready.desired()) == []
+    assert remove_unneeded(ready.root, ready.desired()) == []
     assert NEXT in linked_kernels(ready.layout)
     # Also where there was nothing left to make.
     ready.add_kernel("6.1.0-99-amd64")
@@ -147,13 +147,13 @@ def test_what_was_prepared_for_a_kernel_to_come_stays(ready: Host) -> None:
     assert state.of("6.1.0-99-amd64").announced is None
     ready.prepare("6.1.0-99-amd64")
     ready.remove_kernel("6.1.0-99-amd64")
-    assert collect(ready.root, ready.desired()) == []
+    assert remove_unneeded(ready.root, ready.desired()) == []
     # It runs, and another one after it: now it is a kernel like any other.
     ready.add_kernel(NEXT)
     ready.reboot(NEXT)
     ready.apply()
     ready.reboot("6.1.0-100-amd64")
     ready.remove_kernel(NEXT)
-    gone = [one.kernel for one in collect(ready.root, ready.desired())]
+    gone = [one.kernel for one in remove_unneeded(ready.root, ready.desired())]
     assert gone == ["6.1.0-99-amd64"]
     assert NEXT not in linked_kernels(ready.layout)

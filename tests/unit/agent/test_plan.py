@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision.agent.model import Desired, DesiredDriver, Loaded, Observed, ObservedDriver, Slot
+from provision.agent.model import (
+    Desired,
+    DesiredDriver,
+    KernelArtifact,
+    Loaded,
+    Observed,
+    ObservedDriver,
+)
 from provision.agent.plan import Mode, plan
 from provision.host.kernels import Kernels
 from provision.store.state import Failure
@@ -17,14 +24,16 @@ from unit.agent.simulation import Simulation, unmet
 
 RUNNING, NEXT = "6.1.0-47-amd64", "6.1.0-56-amd64"
 WANTED = Desired((DesiredDriver("demo"),))
-WHOLE = Slot("inputs", made_from="inputs", digest="aaaaaaaaaaaa", is_whole=True, version="1.2")
-EMPTY = Slot("inputs")
+WHOLE = KernelArtifact(
+    "inputs", made_from="inputs", digest="aaaaaaaaaaaa", is_whole=True, version="1.2"
+)
+EMPTY = KernelArtifact("inputs")
 BROKEN = Failure("compile", "it does not compile", "patch it", "line 1", "inputs", 0, final=True)
 
 
 def _observed(
-    running: Slot = WHOLE,
-    following: Slot = WHOLE,
+    running: KernelArtifact = WHOLE,
+    following: KernelArtifact = WHOLE,
     *,
     is_live: bool = True,
     current: str | None = "aaaaaaaaaaaa",
@@ -32,8 +41,8 @@ def _observed(
     loaded: Loaded = "yes",
     users: tuple[str, ...] = (),
 ) -> Observed:
-    slots = {RUNNING: running, NEXT: following}
-    driver = ObservedDriver("demo", slots, current, is_active, loaded, users=users)
+    artifacts = {RUNNING: running, NEXT: following}
+    driver = ObservedDriver("demo", artifacts, current, is_active, loaded, users=users)
     kernels = Kernels(RUNNING, (NEXT,), (NEXT, RUNNING))
     return Observed(kernels, is_live, {"demo": driver})
 
@@ -59,7 +68,7 @@ def test_a_new_kernel_gets_its_artifact_and_nothing_else_is_touched() -> None:
 
 
 @pytest.mark.parametrize(
-    ("slot", "reason"),
+    ("artifact", "reason"),
     [
         (EMPTY, "none"),
         (replace(WHOLE, is_whole=False), "missing"),
@@ -68,8 +77,8 @@ def test_a_new_kernel_gets_its_artifact_and_nothing_else_is_touched() -> None:
         (replace(WHOLE, made_from=None), "not known"),
     ],
 )
-def test_an_artifact_is_made_for_a_reason(slot: Slot, reason: str) -> None:
-    (action,) = plan(WANTED, _observed(following=slot)).actions
+def test_an_artifact_is_made_for_a_reason(artifact: KernelArtifact, reason: str) -> None:
+    (action,) = plan(WANTED, _observed(following=artifact)).actions
     assert reason in action.reason
     assert NEXT in str(action)
 
@@ -185,8 +194,8 @@ _failures = st.one_of(
         reason=st.sampled_from(["compile", "rejected", "missing"]),
     ),
 )
-_slots = st.builds(
-    Slot,
+_artifacts = st.builds(
+    KernelArtifact,
     inputs=st.just("inputs"),
     made_from=st.sampled_from([None, "inputs", "others"]),
     digest=st.sampled_from([None, "a", "b"]),
@@ -195,7 +204,7 @@ _slots = st.builds(
     rejected=st.sampled_from([(), ("c",)]),
     failure=_failures,
     holds_off=st.booleans(),
-).map(lambda slot: slot if slot.digest else replace(slot, is_whole=False))
+).map(lambda artifact: artifact if artifact.digest else replace(artifact, is_whole=False))
 
 
 @st.composite
@@ -208,16 +217,16 @@ def _hosts(draw: st.DrawFn) -> Observed:
     is_live = running is not None and draw(st.booleans())
     drivers = {}
     for name in _NAMES:
-        slots = {release: draw(_slots) for release in kernels.relevant}
+        artifacts = {release: draw(_artifacts) for release in kernels.relevant}
         loaded: Loaded = draw(st.sampled_from(get_args(Loaded))) if is_live else "no"
         is_used = loaded != "no" and draw(st.booleans())
         drivers[name] = ObservedDriver(
             name,
-            slots,
+            artifacts,
             current=draw(st.sampled_from([None, "a", "b"])),
             is_active=draw(st.booleans()),
             loaded=loaded,
-            users=("it is used by somebody",) if is_used else (),
+            users=("it is used by someone",) if is_used else (),
         )
     return Observed(kernels, is_live, drivers)
 
@@ -271,7 +280,7 @@ def test_a_boot_makes_no_artifact(desired: Desired, observed: Observed) -> None:
     assert all(action.kind != "prepare" for action in host.done)
     running = observed.kernels.running
     for wanted in desired.drivers:
-        slot = host.observed.drivers[wanted.name].slots.get(running or "")
+        artifact = host.observed.drivers[wanted.name].artifacts.get(running or "")
         driver = host.observed.drivers[wanted.name]
-        if slot is not None and slot.is_whole and driver.loaded != "other":
-            assert driver.current == slot.digest
+        if artifact is not None and artifact.is_whole and driver.loaded != "other":
+            assert driver.current == artifact.digest

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from provision.agent.boot import boot
-from provision.agent.garbage import collect
+from provision.agent.garbage import remove_unneeded
 from provision.agent.rollback import rollback
 from provision.kmod.verify import verify
 from provision.manifest import Manifest
@@ -22,7 +22,7 @@ _STEP = 3
 
 @pytest.fixture(autouse=True)
 def _no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody pulls a plug here, and waiting for the disk is most of these tests' time."""
+    """No one pulls a plug here, and waiting for the disk is most of these tests' time."""
     monkeypatch.setattr("os.fsync", lambda _descriptor: None)
 
 
@@ -50,7 +50,7 @@ def _retired(host: Host) -> None:
 
 
 def _gone(host: Host) -> None:
-    collect(host.root, host.desired())
+    remove_unneeded(host.root, host.desired())
 
 
 def _prepare(host: Host, doing: Callable[[Host], None]) -> None:
@@ -87,7 +87,7 @@ def test_a_killed_run_costs_no_driver_and_leaves_nothing(
         boot(host.root)
         _check_whole(host, expected=had and doing is not _retired)
         host.apply()
-        collect(host.root, host.desired())
+        remove_unneeded(host.root, host.desired())
         _check_clean(host)
         assert host.apply().outcomes == ()
         if doing is not _retired:

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from provision.agent.model import Desired, DesiredDriver, Observed, ObservedDriver, Slot
+from provision.agent.model import Desired, DesiredDriver, KernelArtifact, Observed, ObservedDriver
 from provision.agent.outcome import Outcome
 from provision.agent.plan import Action, plan
-from provision.agent.publish import Priority, last_status, metrics_text, publish, tell
+from provision.agent.publish import Priority, last_status, metrics_text, publish, write_journal
 from provision.agent.status import Status, Trouble, failed_status, status_of
 from provision.errors import ProvisionError
 from provision.host.kernels import Kernels
@@ -23,7 +23,7 @@ from provision.store.state import Failure
 
 RUNNING, NEXT = "6.1.0-47-amd64", "6.1.0-56-amd64"
 WANTED = Desired((DesiredDriver("demo", "latest"),))
-WHOLE = Slot(
+WHOLE = KernelArtifact(
     "i",
     made_from="i",
     digest="aaaaaaaaaaaa",
@@ -36,7 +36,7 @@ BROKEN = Failure("compile", 'it "fails"', "patch", "a\nb", "i", 900, attempts=2,
 SCHEMA = Path(__file__).parents[3] / "docs/reference/status.schema.json"
 
 
-def _status(following: Slot = WHOLE, **changes: Any) -> Status:  # noqa: ANN401 - any field
+def _status(following: KernelArtifact = WHOLE, **changes: Any) -> Status:  # noqa: ANN401 - any field
     driver = ObservedDriver(
         "demo",
         {RUNNING: WHOLE, NEXT: following},
@@ -129,7 +129,7 @@ def _fields(data: bytes) -> dict[str, str]:
 
 def test_the_journal_gets_fields(journal: socket.socket, tmp_path: Path) -> None:
     fields = {"driver": "demo", "details": "line 1\nline 2 = 3", "nothing": None}
-    assert tell(tmp_path, "it failed", Priority.ERROR, fields)
+    assert write_journal(tmp_path, "it failed", Priority.ERROR, fields)
     assert _fields(journal.recv(1 << 16)) == {
         "MESSAGE": "it failed",
         "PRIORITY": "3",
@@ -145,11 +145,11 @@ def test_a_journal_that_hangs_holds_up_nothing(
     del journal
     monkeypatch.setattr("provision.agent.publish._LIMIT_S", 0.05)
     # Until the buffer is full: it is never read.
-    assert not all(tell(tmp_path, "x" * 1000, Priority.INFO, {}) for _ in range(10_000))
+    assert not all(write_journal(tmp_path, "x" * 1000, Priority.INFO, {}) for _ in range(10_000))
 
 
 def test_a_host_without_a_journal_does_without(tmp_path: Path) -> None:
-    assert not tell(tmp_path, "nobody listens", Priority.INFO, {})
+    assert not write_journal(tmp_path, "nobody listens", Priority.INFO, {})
 
 
 def test_what_was_done_and_what_changed_goes_to_the_journal_once(

@@ -79,8 +79,8 @@ def test_what_is_refused_is_said_everywhere_and_nothing_is_built(
     result = host.apply()
     assert (result.status.state, result.status.exit_code) == ("failed", 1)
     assert host.wanted == []
-    slot = host.slot(KERNEL)
-    assert (slot.state, slot.reason, slot.resolution) == (
+    artifact = host.artifact(KERNEL)
+    assert (artifact.state, artifact.reason, artifact.resolution) == (
         "failed",
         "no signature of it counts here",
         "sign it",

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from provision.agent.boot import boot
-from provision.agent.garbage import collect
+from provision.agent.garbage import remove_unneeded
 from provision.agent.reconcile import look_at
 from provision.agent.rollback import rollback
 from provision.errors import ProvisionError
@@ -43,7 +43,7 @@ def test_a_key_of_a_later_version_costs_nothing_and_stays(back: Host) -> None:
     back.layout.state.write_text(json.dumps(document))
     assert back.kinds() == []
     assert back.current() == OLDER
-    assert back.slot().rejected == rejected
+    assert back.artifact().rejected == rejected
     back.add_kernel(NEXT)
     assert back.kinds() == [f"prepare {NEXT}"]
     # 'latest' is still what it was when it was chosen.
@@ -78,7 +78,7 @@ def test_one_value_that_cannot_be_read_does_not_bring_a_rejected_artifact_back(b
     rejected = load_state(back.layout).of(KERNEL).rejected
     assert rejected
     assert back.kinds() == []
-    assert back.slot().rejected == rejected
+    assert back.artifact().rejected == rejected
     assert "seconds" in back.apply().status.drivers[0].notes[0]
 
 
@@ -90,14 +90,14 @@ def test_what_a_newer_provision_remembers_is_left_alone_and_serves(back: Host) -
         result = back.apply(**mode)
         assert result.outcomes == ()
         assert (result.status.state, result.status.exit_code) == ("failed", 1)
-        slot = result.status.drivers[0].kernels[0]
-        assert "newer provision" in (slot.reason or "")
-        assert "mv " in (slot.resolution or "")
-        assert slot.failure is not None
-        assert slot.failure.reason == "state"
+        artifact = result.status.drivers[0].kernels[0]
+        assert "newer provision" in (artifact.reason or "")
+        assert "mv " in (artifact.resolution or "")
+        assert artifact.failure is not None
+        assert artifact.failure.reason == "state"
     with pytest.raises(NewerStateError):
         rollback(back.root, back.desired(), DRIVER)
-    assert collect(back.root, back.desired()) == []
+    assert remove_unneeded(back.root, back.desired()) == []
     # A boot follows the links, which every version understands.
     back.reboot()
     assert [o.action.kind for o in boot(back.root).outcomes] == ["load"]

@@ -357,7 +357,7 @@ def test_no_kernel_to_build_on_says_what_is_known(index: ArchiveIndex) -> None:
     "changes",
     [
         {"summary": "Another text"},
-        {"vendor": "Somebody"},
+        {"vendor": "Someone"},
         {"homepage": "https://elsewhere.example"},
         {"kernels": [{"kernels": ">=1"}]},
         {"hardware": {"pci": []}},

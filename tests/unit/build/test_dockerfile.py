@@ -253,7 +253,7 @@ FROBNICATOR = """
 schema = 1
 name = "frobnicator"
 summary = "A made-up driver"
-vendor = "Nobody"
+vendor = "No one"
 homepage = "https://vendor.example"
 
 [source]

@@ -128,7 +128,7 @@ def test_a_status_is_a_table_for_people(host: Host, call: Call) -> None:
     assert "loaded" in done.out
     assert call("status", "--check", "--root", host.root).code == 0
     host.add_kernel(NEXT)
-    # Nobody should reboot into a kernel that nothing has been made for yet.
+    # No one should reboot into a kernel that nothing has been made for yet.
     assert call("status", "--check", "--root", host.root).code == 1
     host.broken[NEXT] = _broken()
     call("apply", "--root", host.root)

@@ -16,7 +16,7 @@ from provision.cli import target
 from provision.cli.commands import build, install
 from provision.cli.commands import resolve as render
 from provision.engine.stream import StepRecord
-from provision.pipeline.building import BuildSettings
+from provision.pipeline.image_builds import BuildSettings
 from provision.pipeline.package_pins import Resolved, Wanted
 from provision.progress import Note
 from unit.cli.outcome import Outcome
@@ -28,7 +28,7 @@ _RECIPE = """
 schema = 1
 name = "demo"
 summary = "A driver for tests"
-vendor = "Nobody"
+vendor = "No one"
 homepage = "https://example.org"
 
 [[hardware.pci]]

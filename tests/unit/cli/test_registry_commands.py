@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from provision.cli.commands import install, push, verify
+from provision.cli.commands import install, pull, search, verify
 from provision.engine.docker_api import Image
 from provision.pin import PIN_LABEL
-from provision.pipeline import registries, signing
+from provision.pipeline import image_signing, registries
 from provision.pipeline.registries import tag_of
 from provision.pipeline.workspace import Settings
 from provision.registry.artifact_images import facts_of
@@ -50,9 +50,9 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MemoryRegistry:
         client.transport.sleep = registry.slept.append
         return client
 
-    for module in (install, push, push, verify):
+    for module in (install, pull, search, verify):
         monkeypatch.setattr(module, "connect", connect)
-    monkeypatch.setitem(signing.sign_image.__kwdefaults__ or {}, "connected", connect)
+    monkeypatch.setitem(image_signing.sign_image.__kwdefaults__ or {}, "connected", connect)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return registry
 
@@ -312,7 +312,7 @@ def test_a_key_in_a_token_signs_by_openssl(
         Path(argv[argv.index("-out") + 1]).write_bytes(b"signature")
         return Completed(tuple(argv), 0, "", "")
 
-    monkeypatch.setattr(signing, "run", openssl)
+    monkeypatch.setattr(image_signing, "run", openssl)
     monkeypatch.setattr(
         "provision.kmod.signing_key.run", lambda *_a, **_k: Completed((), 0, "", "")
     )

@@ -115,7 +115,7 @@ def host_state(host: Host) -> dict[str, float]:
 
 def test_an_index_is_read_from_the_hosts_mirror(host: Host) -> None:
     index = host.open()
-    assert index.places == (f"{host.url} bookworm main",)
+    assert index.addresses == (f"{host.url} bookworm main",)
     assert (index.mirror, index.security_mirror) == (host.url, None)
     assert index.architecture == "amd64"
     assert [package.version for package in index.versions("tool")] == ["1.1-1", "1.0-1"]
@@ -150,7 +150,7 @@ def test_suites_are_read_together(host: Host) -> None:
     assert package is not None
     assert (package.version, package.suite) == ("1.2-1", "bookworm-security")
     assert index.security_mirror == host.url
-    assert index.places == (
+    assert index.addresses == (
         f"{host.url} bookworm main contrib",
         f"{host.url} bookworm-security main contrib",
     )
@@ -404,7 +404,7 @@ def test_an_index_that_is_listed_and_missing_is_an_error(host: Host) -> None:
 
 def test_somebody_elses_archive_is_left_out(host: Host, caplog: pytest.LogCaptureFixture) -> None:
     (host.root / "other.gpg").write_bytes(b"\x99other")
-    other = Mirror(host.mirror.folder / "other", fields={"Origin": "Somebody"})
+    other = Mirror(host.mirror.folder / "other", fields={"Origin": "Someone"})
     other.publish("bookworm", {"main": stanza("tool", "9.9-1")})
     host.sources(
         f"deb {host.url} bookworm main\n"
@@ -416,21 +416,21 @@ def test_somebody_elses_archive_is_left_out(host: Host, caplog: pytest.LogCaptur
 
 
 def test_only_other_archives_is_an_error(host: Host) -> None:
-    host.mirror.fields["Origin"] = "Somebody"
+    host.mirror.fields["Origin"] = "Someone"
     host.publish("1.0-1")
     with pytest.raises(NotFoundError, match="None of the configured archives is that of debian 12"):
         host.open()
 
 
 def test_an_own_mirror_may_call_itself_what_it_likes(host: Host) -> None:
-    host.mirror.fields["Origin"] = "Somebody"
+    host.mirror.fields["Origin"] = "Someone"
     for suite in ("trixie", "trixie-updates"):
         host.publish("1.0-1", suite=suite)
     config = Config.model_validate_json(
         f'{{"distros": {{"debian": {{"archive": {{"mirror": "{host.url}"}}}}}}}}'
     )
     index = host.open("debian:13", config=config)
-    assert index.places == (f"{host.url} trixie main", f"{host.url} trixie-updates main")
+    assert index.addresses == (f"{host.url} trixie main", f"{host.url} trixie-updates main")
     index.close()
 
 

@@ -28,8 +28,10 @@ def test_missing_headers_name_each_place_and_the_nearest_kernels(bookworm: Archi
         require_headers(bookworm, "6.1.0-48-amd64")
     details = (caught.value.details or "").splitlines()
     assert details[0] == "looked for linux-headers-6.1.0-48-amd64 (amd64) in:"
-    assert details[1 : 1 + len(bookworm.places)] == [f"  {place}" for place in bookworm.places]
-    assert details[2 + len(bookworm.places) :] == [
+    assert details[1 : 1 + len(bookworm.addresses)] == [
+        f"  {place}" for place in bookworm.addresses
+    ]
+    assert details[2 + len(bookworm.addresses) :] == [
         "  6.12.117+deb12-amd64",
         "  6.1.0-56-amd64",
         "  6.1.0-50-amd64",

@@ -7,7 +7,7 @@ import pytest
 from provision.config import ArchiveConfig
 from provision.distros import find_distro
 from provision.distros.debian.distro_archive import layout_of
-from provision.distros.debian.suites import Place, debian_architecture, find_places
+from provision.distros.debian.suites import SuiteAddress, debian_architecture, suite_addresses
 from provision.errors import NotFoundError
 
 KEYRING = "usr/share/keyrings/debian-archive-keyring.gpg"
@@ -26,11 +26,11 @@ def root(tmp_path: Path) -> Path:
 
 def places(
     root: Path, distro: str = "debian:12", *, sources: str = "", config: ArchiveConfig | None = None
-) -> list[Place]:
+) -> list[SuiteAddress]:
     apt = root / "etc/apt/sources.list"
     apt.parent.mkdir(parents=True, exist_ok=True)
     apt.write_text(sources)
-    return find_places(
+    return suite_addresses(
         find_distro(distro),
         layout_of(find_distro(distro)),
         config=config or ArchiveConfig(),
@@ -39,7 +39,7 @@ def places(
     )
 
 
-def shown(found: list[Place]) -> list[str]:
+def shown(found: list[SuiteAddress]) -> list[str]:
     return [str(place) for place in found]
 
 

@@ -8,7 +8,7 @@ from provision.distros.kernel_tree.tree_family import (
     build_packages,
     compiler_beside,
     fedora_of_kernel,
-    release_place,
+    release_address,
 )
 from provision.errors import NotFoundError
 
@@ -29,14 +29,14 @@ def test_the_release_of_fedora_is_that_of_the_kernel(kernel: str, release: str |
 
 
 def test_where_releases_and_builds_are() -> None:
-    place = release_place("flatcar", "4081.2.0", "x86_64", mirror=None)
+    place = release_address("flatcar", "4081.2.0", "x86_64", mirror=None)
     assert place == "https://stable.release.flatcar-linux.net/amd64-usr/4081.2.0"
-    place = release_place("flatcar", "4081.2.0", "aarch64", mirror=None)
+    place = release_address("flatcar", "4081.2.0", "aarch64", mirror=None)
     assert place.endswith("/arm64-usr/4081.2.0")
-    assert release_place("cos", "18613.164.68", "x86_64", mirror=None).endswith("/18613.164.68")
-    assert release_place("cos", "b1", "x86_64", mirror="http://m/") == "http://m/b1"
+    assert release_address("cos", "18613.164.68", "x86_64", mirror=None).endswith("/18613.164.68")
+    assert release_address("cos", "b1", "x86_64", mirror="http://m/") == "http://m/b1"
     with pytest.raises(NotFoundError, match="not known where 'debian'"):
-        release_place("debian", "12", "x86_64", mirror=None)
+        release_address("debian", "12", "x86_64", mirror=None)
 
 
 def test_type_information_takes_a_tool_of_its_own() -> None:

@@ -12,7 +12,7 @@ import pytest
 from provision.errors import InUseError, ProvisionError, UsageError
 from provision.host.devices import nvidia
 from provision.host.devices.device_facts import Device, Facts, minor_number
-from provision.host.devices.reading import AMD, collect, drm_facts, read_facts_file
+from provision.host.devices.reading import AMD, drm_facts, read_facts_file, record_facts
 from provision.host.devices.record import recorded, recorded_problems, recording, write_facts
 from provision.manifest import DriverFile, Manifest
 from provision.pipeline.host_modules import load_driver, refresh, unload_driver
@@ -63,7 +63,7 @@ def _store(root: Path, *, interfaces: tuple[str, ...] | None = ("nvidia",)) -> M
 
 def test_indices_are_in_the_order_of_addresses(tmp_path: Path) -> None:
     _nvidia(tmp_path)
-    collected = collect(tmp_path, "nvidia")
+    collected = record_facts(tmp_path, "nvidia")
     assert collected.facts is not None
     assert [(d.index, d.minor, d.pci, d.uuid) for d in collected.facts.devices] == [
         (0, 1, "0000:0a:00.0", _A),
@@ -76,7 +76,7 @@ def test_indices_are_in_the_order_of_addresses(tmp_path: Path) -> None:
 def test_a_gpu_without_a_minor_number_is_left_out(tmp_path: Path) -> None:
     _nvidia(tmp_path)
     write(tmp_path / "proc/driver/nvidia/gpus/0000:0a:00.0/information", b"Model: x\n")
-    collected = collect(tmp_path, "nvidia")
+    collected = record_facts(tmp_path, "nvidia")
     assert collected.facts is not None
     assert [d.pci for d in collected.facts.devices] == ["0000:c1:00.0"]
     assert "0000:0a:00.0/information is left out" in collected.problems[0]
@@ -196,7 +196,7 @@ def test_no_link_leads_out_of_a_root(tmp_path: Path) -> None:
     root = tmp_path / "host"
     _nvidia(root)
     (root / "run").symlink_to(tmp_path / "elsewhere")
-    collect(root, "nvidia")
+    record_facts(root, "nvidia")
     assert not (tmp_path / "elsewhere").exists()
     assert recorded(root) == ["nvidia"]
 

@@ -8,7 +8,7 @@ import struct
 import tarfile
 from pathlib import Path
 
-from provision.ignition.preparation import Wish
+from provision.ignition.preparation import Options
 
 _X86_64 = 62
 BUNDLE = "provision-0123456789ab.tar"
@@ -74,7 +74,7 @@ def write_toml(folder: Path, text: str = "[drivers.nvidia]\n") -> Path:
     return path
 
 
-def make_wish(folder: Path, **changes: object) -> Wish:
+def make_options(folder: Path, **changes: object) -> Options:
     """A wish with all files in a folder."""
     values: dict[str, object] = {
         "config": write_toml(folder),
@@ -90,4 +90,4 @@ def make_wish(folder: Path, **changes: object) -> Wish:
         "wheelhouse": None,
         "expect": (),
     }
-    return Wish(**{**values, **changes})  # type: ignore[arg-type]
+    return Options(**{**values, **changes})  # type: ignore[arg-type]

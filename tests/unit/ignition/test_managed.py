@@ -14,7 +14,7 @@ from provision.ignition.engine_files import (
     PROVISION_TOML,
     docker_with_runtime,
     hook_texts,
-    ledgers,
+    managed_records,
 )
 
 _TEXTS = st.dictionaries(
@@ -26,7 +26,7 @@ _TEXTS = st.dictionaries(
 def test_each_file_is_in_one_ledger_as_the_role_reads_it(
     texts: dict[str, str], original: str | None
 ) -> None:
-    found = [json.loads(text) for text in ledgers(texts, daemon_json=original).values()]
+    found = [json.loads(text) for text in managed_records(texts, daemon_json=original).values()]
     records = {path: record for part in found for path, record in part.items()}
     assert sum(map(len, found)) == len(records)
     assert set(records) == set(texts)
@@ -50,7 +50,7 @@ def test_the_role_takes_back_what_ignition_wrote(tmp_path: Path) -> None:
     for path, text in moved.items():
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_text(text)
-    (kept,) = ledgers(moved, daemon_json=None).values()
+    (kept,) = managed_records(moved, daemon_json=None).values()
     (tmp_path / "files.json").write_text(kept)
     managed = role.ManagedFiles(str(tmp_path / "files.json"))
     changes = [managed.restore(path) for path in moved]

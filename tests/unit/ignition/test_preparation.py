@@ -10,29 +10,29 @@ from provision.errors import NotFoundError, UsageError
 from provision.ignition.engine_files import DAEMON_JSON
 from provision.ignition.preparation import prepare
 from provision.ignition.wheels import Origin
-from unit.ignition.archives import make_wish, write_hook
+from unit.ignition.archives import make_options, write_hook
 
 
 def test_a_wish_is_prepared(tmp_path: Path) -> None:
-    prepared = prepare(make_wish(tmp_path, url="https://files.example/provision/"))
+    prepared = prepare(make_options(tmp_path, url="https://files.example/provision/"))
     assert prepared.url == "https://files.example/provision"
     assert prepared.provision_toml == "[drivers.nvidia]\n"
     assert DAEMON_JSON in prepared.texts
 
 
 def test_engines_are_those_of_the_distro_or_those_that_are_named(tmp_path: Path) -> None:
-    flatcar = prepare(make_wish(tmp_path, variant="flatcar")).texts
+    flatcar = prepare(make_options(tmp_path, variant="flatcar")).texts
     assert DAEMON_JSON in flatcar
     assert not [path for path in flatcar if "containers" in path]
-    podman = prepare(make_wish(tmp_path, variant="flatcar", engines=("podman",))).texts
+    podman = prepare(make_options(tmp_path, variant="flatcar", engines=("podman",))).texts
     assert DAEMON_JSON not in podman
-    assert prepare(make_wish(tmp_path, hook=None)).texts == {}
+    assert prepare(make_options(tmp_path, hook=None)).texts == {}
 
 
 def test_without_an_archive_one_is_to_be_made_from_the_source(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text("")
     (tmp_path / "constraints.txt").write_text("")
-    bundle = prepare(make_wish(tmp_path, bundle=None)).bundle
+    bundle = prepare(make_options(tmp_path, bundle=None)).bundle
     assert isinstance(bundle, Origin)
     assert bundle.python.glibc == "2.36"
 
@@ -51,12 +51,12 @@ def test_what_does_not_go_together_is_refused(
     tmp_path: Path, changes: dict[str, object], complaint: str
 ) -> None:
     with pytest.raises(UsageError, match=complaint) as caught:
-        prepare(make_wish(tmp_path, **changes))
+        prepare(make_options(tmp_path, **changes))
     assert caught.value.resolution
 
 
 def test_a_program_for_another_machine_is_refused(tmp_path: Path) -> None:
-    wish = make_wish(tmp_path)
+    wish = make_options(tmp_path)
     write_hook(tmp_path, machine=183)
     with pytest.raises(UsageError, match=r"is for aarch64, and .* for x86_64"):
         prepare(wish)

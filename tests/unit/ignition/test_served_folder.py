@@ -12,7 +12,7 @@ from provision.errors import UsageError
 from provision.ignition.preparation import prepare
 from provision.ignition.served_folder import BUTANE_FILE, CONFIG, Written, check_output, write
 from provision.progress import silent
-from unit.ignition.archives import make_wish, write_toml
+from unit.ignition.archives import make_options, write_toml
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def _write(tmp_path: Path, folder: Path, **changes: object) -> Written:
-    return write(prepare(make_wish(tmp_path, **changes)), folder, progress=silent)
+    return write(prepare(make_options(tmp_path, **changes)), folder, progress=silent)
 
 
 def test_everything_that_the_configuration_names_is_there(tmp_path: Path, folder: Path) -> None:
@@ -50,7 +50,7 @@ def test_the_same_again_changes_nothing(tmp_path: Path, folder: Path) -> None:
 
 def test_what_an_earlier_configuration_names_stays(tmp_path: Path, folder: Path) -> None:
     first = _write(tmp_path, folder)
-    wish = make_wish(tmp_path)
+    wish = make_options(tmp_path)
     (tmp_path / "oci-decorator").write_bytes((tmp_path / "oci-decorator").read_bytes() + b"newer")
     second = write(prepare(wish), folder, progress=silent)
     assert second.changed

@@ -166,7 +166,7 @@ def test_somebody_elses_firmware_folder_stays(kernel: Kernel, entry: Path) -> No
         path="/lib/firmware/a.bin", kind="firmware", sha256="0" * 64, size=8, mode="0644"
     )
     manifest = make_stack(entry).model_copy(update={"files": (file,)})
-    with pytest.raises(ProvisionError, match="'/srv/firmware', which somebody else"):
+    with pytest.raises(ProvisionError, match="'/srv/firmware', which someone else"):
         load(entry, manifest, root=kernel.root)
     assert parameter.read_text() == "/srv/firmware\n"
     assert "core" not in kernel.loaded

@@ -21,8 +21,8 @@ from provision.matrix.cells import (
     choose_kernels,
     plan_cells,
 )
+from provision.matrix.grid import report_of_cells, report_of_results
 from provision.matrix.host_report import Subject, failures_for, later_kernels
-from provision.matrix.report import report_of_cells, report_of_results
 from provision.matrix.results import BusyError, FirstError, Result, Results, result_of
 from provision.matrix.work import SharedLayers
 from unit.engine.fake_engine import FakeEngine

@@ -1,4 +1,4 @@
-"""From what somebody wants to a build, on real package indexes and a fake engine."""
+"""From what someone wants to a build, on real package indexes and a fake engine."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from provision.errors import NotFoundError
 from provision.matrix.cells import Selection, plan_cells
 from provision.matrix.offers import find_offers
 from provision.pin import PIN_LABEL, BasePin, Pin
-from provision.pipeline import building, package_pins, solving
-from provision.pipeline.building import (
+from provision.pipeline import image_builds, package_pins, solving
+from provision.pipeline.image_builds import (
     BuildSettings,
     build_image,
     downloaded_files,
@@ -43,7 +43,7 @@ _WANTED = Wanted("v4l2loopback", kernel=_KERNEL, distro="debian:12")
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     """A Debian 12 host on x86_64 with a provision.toml."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    for name in building._PROXIES:  # noqa: SLF001 - this machine's must not show
+    for name in image_builds._PROXIES:  # noqa: SLF001 - this machine's must not show
         monkeypatch.delenv(name, raising=False)
     root = tmp_path / "host"
     (root / "etc/provision").mkdir(parents=True)
@@ -180,7 +180,7 @@ def test_what_cannot_change_the_result_goes_beside_the_pin(
         asked.append(request)
         return Built("i", "sha256:1", 1, built=False)
 
-    monkeypatch.setattr(building, "build", build)
+    monkeypatch.setattr(image_builds, "build", build)
     monkeypatch.setenv("https_proxy", "http://proxy:3128")
     resolved = resolve_pin(settings, lambda: engine, _WANTED)
     build_image(settings, engine, resolved, BuildSettings())
@@ -200,7 +200,7 @@ def test_an_image_that_is_there_takes_no_download(
     settings: Settings, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     resolved = resolve_pin(settings, lambda: engine, _WANTED)
-    monkeypatch.setattr(building, "downloaded_files", no_download)
+    monkeypatch.setattr(image_builds, "downloaded_files", no_download)
     with pytest.raises(AssertionError):
         build_image(settings, engine, resolved, BuildSettings())
     labels = {DIGEST_LABEL: resolved.pin.digest}
@@ -260,7 +260,7 @@ def test_a_base_image_is_made_where_it_is_wanted(
         mirrors.append(mirror)
         return BasePin(image="debian:bookworm", digest=_BASE.id)
 
-    monkeypatch.setattr(building, "make_base", make_base)
+    monkeypatch.setattr(image_builds, "make_base", make_base)
     engine = FakeEngine()
     if replace:
         engine.have(_BASE)
@@ -297,8 +297,8 @@ def test_an_archive_of_ones_own_goes_to_the_solver_and_the_base_with_its_keys(
         index.suites = tuple(
             replace(
                 suite,
-                place=replace(
-                    suite.place,
+                address=replace(
+                    suite.address,
                     keyrings=(tmp_path / "site.gpg",),
                     has_own_keys=True,
                     snapshot=True,
@@ -314,7 +314,7 @@ def test_an_archive_of_ones_own_goes_to_the_solver_and_the_base_with_its_keys(
         keyrings.append(keyring.read_bytes())
         return BasePin(image="debian:bookworm", digest=_BASE.id)
 
-    monkeypatch.setattr(building, "make_base", make_base)
+    monkeypatch.setattr(image_builds, "make_base", make_base)
     plain = resolve_pin(settings, lambda: engine, _WANTED)
     monkeypatch.setattr(solving, "open_index", open_index)
     resolved = resolve_pin(settings, lambda: engine, _WANTED)

@@ -9,8 +9,8 @@ from provision.catalogue import Catalogue
 from provision.config import Config
 from provision.engine.docker_api import Image
 from provision.errors import ProvisionError
-from provision.pipeline import building
-from provision.pipeline.building import differences, explanation, module_sums
+from provision.pipeline import image_builds
+from provision.pipeline.image_builds import differences, explanation, module_sums
 from provision.pipeline.workspace import Settings
 from unit.engine.fake_engine import FakeEngine
 
@@ -49,6 +49,6 @@ def test_sums_are_those_of_the_manifest(
             raise ProvisionError("it has none")
         return manifest.encode()
 
-    monkeypatch.setattr(building, "read_file", read)
+    monkeypatch.setattr(image_builds, "read_file", read)
     settings = Settings(tmp_path, Config(), Catalogue([]), tmp_path)
     assert module_sums(settings, FakeEngine(), Image(id="sha256:1")) == sums

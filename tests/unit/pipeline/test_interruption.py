@@ -25,7 +25,7 @@ from unit.kmod.artifact import make_artifact, make_pin
 
 @pytest.fixture(autouse=True, scope="module")
 def _no_sync() -> Iterator[None]:
-    """Nobody pulls a plug here, and waiting for the disk is most of these tests' time."""
+    """No one pulls a plug here, and waiting for the disk is most of these tests' time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("os.fsync", lambda _descriptor: None)
         yield

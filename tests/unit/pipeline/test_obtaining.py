@@ -19,8 +19,8 @@ from provision.errors import ProvisionError
 from provision.kmod.verify import MANIFEST, Finding, verify
 from provision.manifest import Manifest
 from provision.pin import ClosurePackage
-from provision.pipeline import obtaining, signing
-from provision.pipeline.artifacts import activate_entry, retire
+from provision.pipeline import module_signing, obtaining
+from provision.pipeline.artifacts import activate_entry, deactivate
 from provision.pipeline.obtaining import obtain
 from provision.pipeline.package_pins import Resolved
 from provision.pipeline.workspace import Settings
@@ -161,7 +161,7 @@ def test_a_retired_driver_leaves_other_peoples_files(tmp_path: Path) -> None:
     make_artifact(entry, pin=PIN)
     activate_entry(layout, entry)
     layout.loader_config.write_text("mine")
-    retire(layout)
+    deactivate(layout)
     assert not layout.vendor_config.exists()
     assert not layout.current.is_symlink()
     assert layout.loader_config.read_text() == "mine"
@@ -209,9 +209,9 @@ def test_the_key_counts_where_the_pin_names_none(
     signing_config = SigningConfig(key="/key", certificate="/certificate")
     signs = replace(settings, config=settings.config.model_copy(update={"signing": signing_config}))
     wrong = (Finding("demo.ko", "signature", "is another's"),)
-    monkeypatch.setattr(signing, "verify_signatures", lambda *_given: wrong)
-    assert not signing.is_signed_here(signs, tmp_path / "closed", with_closure)
-    assert signing.is_signed_here(signs, tmp_path / "plain", plain)
-    assert signing.is_signed_here(settings, tmp_path / "closed", with_closure)
-    monkeypatch.setattr(signing, "verify_signatures", lambda *_given: ())
-    assert signing.is_signed_here(signs, tmp_path / "closed", with_closure)
+    monkeypatch.setattr(module_signing, "verify_signatures", lambda *_given: wrong)
+    assert not module_signing.is_signed_here(signs, tmp_path / "closed", with_closure)
+    assert module_signing.is_signed_here(signs, tmp_path / "plain", plain)
+    assert module_signing.is_signed_here(settings, tmp_path / "closed", with_closure)
+    monkeypatch.setattr(module_signing, "verify_signatures", lambda *_given: ())
+    assert module_signing.is_signed_here(signs, tmp_path / "closed", with_closure)

@@ -25,9 +25,9 @@ from provision.pin import (
     PackagePin,
     Pin,
 )
-from provision.pipeline.building import downloaded_files
+from provision.pipeline.image_builds import downloaded_files
 from provision.pipeline.package_pins import render_context
-from provision.pipeline.resolving import pin_document, read_pin
+from provision.pipeline.pin_file import pin_document, read_pin
 from provision.pipeline.workspace import Settings
 from unit.recipes import variant
 

@@ -11,8 +11,8 @@ from provision.distros import find_distro
 from provision.engine.docker_api import Image
 from provision.errors import ConfigError, NotFoundError, UsageError
 from provision.pin import BasePin
-from provision.pipeline import building as images
-from provision.pipeline.building import ensure_base_image
+from provision.pipeline import image_builds as images
+from provision.pipeline.image_builds import ensure_base_image
 from provision.pipeline.solving import base_request, configured_repositories, rpm_origin
 from provision.pipeline.workspace import Settings, load_settings
 from unit.engine.fake_engine import FakeEngine

@@ -17,7 +17,7 @@ from provision.config import TreeConfig
 from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.pin import DriverPin, KernelPin, Pin
 from provision.pipeline import tree_files, tree_origin
-from provision.pipeline.building import downloaded_files
+from provision.pipeline.image_builds import downloaded_files
 from provision.pipeline.package_pins import Resolved
 from provision.pipeline.tree_files import TreeStore, fingerprint
 from provision.pipeline.trees import have_cos_tree, have_tree

@@ -21,7 +21,8 @@ from provision.errors import ConfigError, NotFoundError, ProvisionError, UsageEr
 from provision.pin import BasePin, DistroPin, Pin
 from provision.pipeline import flatcar, package_pins, solving, trees
 from provision.pipeline.package_pins import Resolved, Wanted, render_context
-from provision.pipeline.resolving import pin_document, read_pin, resolve_pin
+from provision.pipeline.pin_file import pin_document, read_pin
+from provision.pipeline.resolving import resolve_pin
 from provision.pipeline.tree_choice import choose_tree
 from provision.pipeline.tree_files import TreeStore
 from provision.pipeline.workspace import Settings, load_settings

@@ -13,7 +13,7 @@ from provision.store import activate
 from provision.store.activate import apply, loader_config, plan, vendor_config
 from provision.store.entries import add, current_entry, drafted, remove_leftovers
 from provision.store.layout import Layout
-from provision.store.managed_files import Change, Ledger
+from provision.store.managed_files import Change, ManagedFiles
 from unit.kmod.artifact import make_artifact, make_pin, write
 
 GOLDEN = Path(__file__).parent / "data/vendor.json"
@@ -81,7 +81,7 @@ def test_an_update_keeps_the_one_before(layout: Layout) -> None:
 def test_a_config_that_an_admin_changed_is_not_replaced(layout: Layout) -> None:
     _install(layout)
     layout.vendor_config.write_text("mine")
-    with pytest.raises(ProvisionError, match="somebody else") as caught:
+    with pytest.raises(ProvisionError, match="someone else") as caught:
         _install(layout, "1.3")
     assert str(layout.vendor_config) in (caught.value.details or "")
     assert "--replace" in (caught.value.resolution or "")
@@ -92,7 +92,7 @@ def test_a_config_that_an_admin_changed_is_not_replaced(layout: Layout) -> None:
 def test_a_config_that_was_there_before_is_not_replaced(layout: Layout) -> None:
     layout.vendor_config.parent.mkdir(parents=True)
     layout.vendor_config.write_text("the vendor's own")
-    with pytest.raises(ProvisionError, match="somebody else"):
+    with pytest.raises(ProvisionError, match="someone else"):
         _install(layout)
 
 
@@ -117,7 +117,7 @@ def test_a_config_of_an_interrupted_run_is_known_as_ours(layout: Layout) -> None
     manifest = make_artifact(layout.root / "other", pin=make_pin(version="1.3"))
     text = vendor_config(layout, manifest)
     # The step to be killed in.
-    Ledger(layout.root, layout.record, layout.saved).write(layout.vendor_config, text)
+    ManagedFiles(layout.root, layout.record, layout.saved).write(layout.vendor_config, text)
     assert [change.kind for change in _install(layout)] == ["write"]
 
 

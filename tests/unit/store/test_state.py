@@ -58,10 +58,10 @@ _failures = st.builds(
 _kernels = st.builds(
     KernelState,
     inputs=_maybe,
-    wish=_maybe,
+    wanted=_maybe,
     version=_maybe,
     previous=_maybe,
-    stamp=_maybe,
+    fingerprint=_maybe,
     damaged=_maybe,
     prepared=st.none() | st.integers(0, 1 << 40),
     seconds=st.dictionaries(_texts, st.floats(0, 1e6), max_size=2),
@@ -84,6 +84,16 @@ _json = st.recursive(
 @given(_states)
 def test_what_is_remembered_comes_back(state: DriverState) -> None:
     assert parse_state(states.state_text(state).encode()) == state
+
+
+def test_the_keys_of_files_on_hosts_stay() -> None:
+    text = '{"schema": 1, "kernels": {"6.1": {"wish": "asked", "stamp": "files"}}}'
+    state = parse_state(text.encode())
+    kernel = state.kernels["6.1"]
+    assert (kernel.wanted, kernel.fingerprint, state.problems) == ("asked", "files", ())
+    written = json.loads(states.state_text(state))["kernels"]["6.1"]
+    assert (written["wish"], written["stamp"]) == ("asked", "files")
+    assert not {"wanted", "fingerprint"} & set(written)
 
 
 @given(_states, _extra, _extra, _extra)

@@ -149,7 +149,7 @@ def test_a_unit_that_somebody_changed_stays(tmp_path: Path) -> None:
     unit = tmp_path / "etc/systemd/system/provision-boot.service"
     unit.write_text("mine")
     for files in (_files(), []):
-        with pytest.raises(ProvisionError, match="written or changed by somebody else") as error:
+        with pytest.raises(ProvisionError, match="written or changed by someone else") as error:
             _install(tmp_path, files)
         assert str(unit) in str(error.value.details)
     assert unit.read_text() == "mine"
@@ -163,7 +163,7 @@ def test_a_masked_unit_stays_masked(tmp_path: Path) -> None:
     unit = tmp_path / "etc/systemd/system/provision-apply.timer"
     unit.parent.mkdir(parents=True)
     unit.symlink_to("/dev/null")
-    with pytest.raises(ProvisionError, match="somebody else"):
+    with pytest.raises(ProvisionError, match="someone else"):
         _install(tmp_path, _files())
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from provision.agent.coming_kernels import is_calm, wait_for_kernel
-from provision.agent.conclusion import Result, always_told
+from provision.agent.conclusion import Result, always_published
 from provision.agent.desired import load_desired
 from provision.agent.model import Desired
 from provision.agent.plan import Mode, Plan
@@ -120,10 +120,10 @@ def ways(command: Callable[..., int]) -> Callable[..., int]:
         values: dict[str, Any] = {field.name: given.pop(field.name) for field in fields(Ways)}
         return command(**given, ways=Ways(**values))
 
-    told: Callable[..., int] = gathered
+    decorated: Callable[..., int] = gathered
     for name, text in reversed(_WAYS.items()):
-        told = click.option(f"--{name}", is_flag=True, help=text)(told)
-    return told
+        decorated = click.option(f"--{name}", is_flag=True, help=text)(decorated)
+    return decorated
 
 
 @click.command("apply")
@@ -161,7 +161,7 @@ def apply_command(
 
 
 def _applied(root: Path, catalogues: tuple[Path, ...], ways: Ways, progress: Progress) -> Result:
-    with always_told(root, progress):
+    with always_published(root, progress):
         if ways.boot:
             return _boot(root, catalogues, progress)
         return _run(root, catalogues, ways, progress)
@@ -175,7 +175,7 @@ def _run(root: Path, catalogues: tuple[Path, ...], ways: Ways, progress: Progres
     mode = Mode(retry=ways.retry, update=update, allow_downgrade=ways.allow_downgrade)
     run = Run(root, desired, mode, catalogues, progress=progress)
     result = apply(run)
-    # Whoever installed another kernel meanwhile could not start a second run.
+    # A kernel that was installed meanwhile could not start a second run.
     while ways.wait_kernel and not is_calm(root):
         if not wait_for_kernel(root, progress=progress):
             break
@@ -183,9 +183,11 @@ def _run(root: Path, catalogues: tuple[Path, ...], ways: Ways, progress: Progres
         result = apply(run)
         result = replace(result, outcomes=(*before, *result.outcomes))
     if ways.timer:
-        # Kernels come and go: nobody should have to remember to make room.
-        importlib.import_module("provision.agent.garbage").collect(root, desired, progress=progress)
-        importlib.import_module("provision.agent.build_garbage").remove_packages(root)
+        # Kernels come and go: no one should have to remember to make room.
+        importlib.import_module("provision.agent.garbage").remove_unneeded(
+            root, desired, progress=progress
+        )
+        importlib.import_module("provision.agent.package_garbage").remove_packages(root)
     return result
 
 

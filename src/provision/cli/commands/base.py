@@ -11,14 +11,14 @@ from provision.cli import options
 from provision.cli.output import megabytes, print_fields, print_json
 from provision.cli.target import job
 from provision.hostpython import DEFAULT_PREFIX, PythonPin, make_python, plan_python
-from provision.pipeline.building import ensure_base_image, wanted_base
+from provision.pipeline.image_builds import ensure_base_image, wanted_base
 
 _DISTRO = "debian:12"
 
 
 @click.command("base")
 @click.argument("distro", required=False, metavar="[ID:VERSION]")
-@click.option("--replace", is_flag=True, help="Make it anew although it is there.")
+@click.option("--replace", is_flag=True, help="Make it again although it is there.")
 @options.root
 @options.dry_run
 @options.as_json

@@ -11,16 +11,17 @@ import click
 
 from provision.build.artifact_image import Built, find, phases
 from provision.cli import options
-from provision.cli.commands.sign import KeyOptions, print_signed, private_key_options
+from provision.cli.commands.sign import print_signed
+from provision.cli.key_options import KeyOptions, private_key_options
 from provision.cli.output import megabytes, print_fields, print_json
 from provision.cli.tables import print_table
 from provision.cli.target import Target, building, gathering, job, target
 from provision.engine.transfer import Pushed, push
 from provision.errors import UsageError
 from provision.pin import Pin
-from provision.pipeline.building import BuildSettings, build_image
-from provision.pipeline.resolving import read_pin
-from provision.pipeline.signing import pushed_reference, sign_image
+from provision.pipeline.image_builds import BuildSettings, build_image
+from provision.pipeline.image_signing import pushed_reference, sign_image
+from provision.pipeline.pin_file import read_pin
 from provision.registry.names import check_push_name
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from provision.agent.desired import load_desired
-from provision.agent.garbage import Removed, collect
+from provision.agent.garbage import Removed, remove_unneeded
 from provision.cli import options
 from provision.cli.output import megabytes, print_json
 from provision.cli.reconciling import lazily_shown
@@ -35,13 +35,13 @@ def command(*, images: bool, root: Path, dry_run: bool, as_json: bool) -> None:
     root = root.resolve()
     gone: list[str] = []
     with lazily_shown(verbose=click.get_current_context().find_root().params["verbose"]) as shown:
-        removed = collect(root, load_desired(root), dry_run=dry_run, progress=shown)
+        removed = remove_unneeded(root, load_desired(root), dry_run=dry_run, progress=shown)
         if images:
             # Loads the engine's SDK.
-            cleaning = importlib.import_module("provision.agent.build_garbage")
+            cleaning = importlib.import_module("provision.agent.image_garbage")
             gone = cleaning.remove_images(root, removed, dry_run=dry_run, progress=shown)
         # Loads the models of what is in there.
-        packages = importlib.import_module("provision.agent.build_garbage")
+        packages = importlib.import_module("provision.agent.package_garbage")
         files = packages.remove_packages(root, dry_run=dry_run)
         results = _remove_results(root, dry_run=dry_run)
     if as_json:

@@ -14,7 +14,7 @@ from provision.cli.output import megabytes, print_json
 from provision.cli.progress_display import shown
 from provision.ignition.engine_files import Engine
 from provision.ignition.machine import Variant
-from provision.ignition.preparation import Prepared, Wish, prepare
+from provision.ignition.preparation import Options, Prepared, prepare
 from provision.ignition.served_folder import BUTANE_FILE, CONFIG, Written, check_output, write
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
@@ -25,7 +25,7 @@ _CHECKOUT = Path(__file__).resolve().parents[4]
 
 
 def _wish(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that say what a machine shall get: the fields of ``Wish``."""
+    """Add the options that say what a machine should get: the fields of ``Options``."""
     decorators = [
         click.option("--config", type=_FILE, required=True, help="Its provision.toml."),
         click.option(
@@ -103,7 +103,7 @@ def command(*, output: Path, dry_run: bool, as_json: bool, **given: object) -> N
     """
     values: dict[str, Any] = given
     check_output(output)
-    prepared = prepare(Wish(**values))
+    prepared = prepare(Options(**values))
     written = None
     if not dry_run:
         with shown(verbose=False) as progress:

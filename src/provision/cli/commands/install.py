@@ -18,11 +18,11 @@ from provision.kmod.verify import MANIFEST
 from provision.manifest import Manifest
 from provision.pin import Pin
 from provision.pipeline.artifacts import activate_entry, install_image, verify_entry
-from provision.pipeline.building import BuildSettings, build_image
+from provision.pipeline.image_builds import BuildSettings, build_image
+from provision.pipeline.module_signing import is_signed_here
 from provision.pipeline.package_pins import Wanted
 from provision.pipeline.pulling import check_age, look_for, store_pulled
 from provision.pipeline.registries import Consent, connect, examine
-from provision.pipeline.signing import is_signed_here
 from provision.registry.artifact_images import Trusted
 from provision.registry.names import parse_reference
 from provision.store.activate import plan

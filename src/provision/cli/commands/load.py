@@ -129,7 +129,7 @@ def _document(result: Moved, *, changed: bool) -> dict[str, Any]:
 def load_command(*, drivers: tuple[str, ...], root: Path, dry_run: bool, as_json: bool) -> None:
     """Load the modules of drivers from the store into the running kernel; all drivers by default.
 
-    What is in their way is unloaded if nobody uses it, what they need of the kernel's own is loaded
+    What is in their way is unloaded if no one uses it, what they need of the kernel's own is loaded
     first, and missing device nodes are made. Nothing is built or downloaded.
     """
     move(load_driver, "loaded", drivers, root, dry_run=dry_run, as_json=as_json)
@@ -143,7 +143,7 @@ def load_command(*, drivers: tuple[str, ...], root: Path, dry_run: bool, as_json
 def unload_command(*, drivers: tuple[str, ...], root: Path, dry_run: bool, as_json: bool) -> None:
     """Unload the modules of drivers from the running kernel; all drivers by default.
 
-    Never by force: a module that somebody uses stays, with all of its driver's, and the exit code
+    Never by force: a module that someone uses stays, with all of its driver's, and the exit code
     is 4. The driver stays in the store.
     """
     move(unload_driver, "unloaded", drivers, root, dry_run=dry_run, as_json=as_json)

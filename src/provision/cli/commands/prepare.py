@@ -8,11 +8,11 @@ from pathlib import Path
 
 import click
 
-from provision.agent.conclusion import always_told
+from provision.agent.conclusion import always_published
 from provision.agent.desired import load_desired
 from provision.agent.plan import Mode
 from provision.agent.reconcile import Run, apply
-from provision.agent.status import SlotStatus, Status
+from provision.agent.status import ArtifactStatus, Status
 from provision.cli import options
 from provision.cli.output import print_json
 from provision.cli.reconciling import lazily_shown, print_result, result_document
@@ -41,7 +41,7 @@ def command(
 ) -> int:
     """Have every driver ready for kernels that are yet to come, named as 'uname -r' prints them.
 
-    Does what 'apply' does, and the same for these kernels. The exit code is about them alone: 0
+    Does what 'apply' does, and the same for these kernels. The exit code is only about them: 0
     says that each driver has its artifact.
     """
     coming = tuple(dict.fromkeys([*releases, *(kernels_of_usr(usr) if usr else ())]))
@@ -54,25 +54,25 @@ def command(
         )
     root = root.resolve()
     verbose = click.get_current_context().find_root().params["verbose"]
-    # Somebody asks for it: neither the policy nor an earlier failure counts.
-    with lazily_shown(verbose=verbose) as progress, always_told(root, progress):
+    # Someone asks for it: neither the policy nor an earlier failure counts.
+    with lazily_shown(verbose=verbose) as progress, always_published(root, progress):
         desired = replace(load_desired(root, catalogues=catalogues), prebuild=True)
         run = Run(root, desired, Mode(retry=True), catalogues, progress, coming=coming, usr=usr)
         result = apply(run)
     lacking = list(_lacking(result.status, coming))
     if as_json:
-        lacks = [{"driver": name, "kernel": slot.release} for name, slot in lacking]
+        lacks = [{"driver": name, "kernel": artifact.release} for name, artifact in lacking]
         print_json({**result_document(result), "coming": list(coming), "lacking": lacks})
     else:
         print_result(result)
     if not lacking:
         return ExitCode.DONE
-    is_unknown = all(slot.state == "missing" for _, slot in lacking)
+    is_unknown = all(artifact.state == "missing" for _, artifact in lacking)
     return ExitCode.NOT_FOUND if is_unknown else ExitCode.FAILED
 
 
-def _lacking(status: Status, coming: tuple[str, ...]) -> Iterator[tuple[str, SlotStatus]]:
+def _lacking(status: Status, coming: tuple[str, ...]) -> Iterator[tuple[str, ArtifactStatus]]:
     for driver in status.drivers:
-        for slot in driver.kernels:
-            if slot.release in coming and not slot.is_ready:
-                yield driver.name, slot
+        for artifact in driver.kernels:
+            if artifact.release in coming and not artifact.is_ready:
+                yield driver.name, artifact

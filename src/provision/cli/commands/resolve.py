@@ -13,9 +13,9 @@ from provision.cli.target import Target, job, target
 from provision.errors import UsageError
 from provision.files import write_atomic
 from provision.pin import Pin, TreePin
-from provision.pipeline.building import downloaded_files
+from provision.pipeline.image_builds import downloaded_files
 from provision.pipeline.package_pins import render_context
-from provision.pipeline.resolving import pin_document
+from provision.pipeline.pin_file import pin_document
 
 
 @click.command("resolve")

@@ -50,8 +50,8 @@ def status_command(
 
 
 def _checked(status: Status) -> int:
-    """Return how the host is for somebody who is about to reboot it."""
-    is_ready = all(slot.is_ready for driver in status.drivers for slot in driver.kernels)
+    """Return how the host is for someone who is about to reboot it."""
+    is_ready = all(artifact.is_ready for driver in status.drivers for artifact in driver.kernels)
     return status.exit_code or (ExitCode.DONE if is_ready else ExitCode.FAILED)
 
 

@@ -45,7 +45,7 @@ _INSTALLED = "/opt/provision/venv/share/provision/docs"
 @click.option(
     "--replace",
     is_flag=True,
-    help="Replace files that somebody else wrote or changed (a copy is kept).",
+    help="Replace files that someone else wrote or changed (a copy is kept).",
 )
 @options.root
 @options.dry_run

@@ -57,7 +57,7 @@ class AptSource:
 def read_sources(root: Path) -> list[AptSource]:
     """Return the enabled binary sources of the apt configuration under ``root``.
 
-    Lines that make no sense are logged and left out, as one broken file of somebody else's
+    Lines that make no sense are logged and left out, as one broken file of someone else's
     archive must not stop a build.
     """
     found: list[AptSource] = []

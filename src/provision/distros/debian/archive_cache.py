@@ -1,7 +1,7 @@
 """What is kept of an archive between two runs, and when it is asked again.
 
 One folder a suite: the signed text, when it was checked, and a table for each Packages file.
-Whoever reads or changes it holds the lock (``provision.distros.debian.archive_index``).
+Anyone who reads or changes it holds the lock (``provision.distros.debian.archive_index``).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from provision.distros.debian.release_file import (
     parse_release,
     read_packed,
 )
-from provision.distros.debian.suites import Place
+from provision.distros.debian.suites import SuiteAddress
 from provision.errors import NotFoundError, ProvisionError
 from provision.fetch import Signed, UnreachableError, download, get_signed
 from provision.files import write_atomic
@@ -56,20 +56,20 @@ class SuiteCache:
     """The cache of one suite.
 
     Args:
-        place: The suite.
+        address: The suite.
         folder: Folder of all suites' caches.
     """
 
-    def __init__(self, place: Place, folder: Path) -> None:
-        self.place = place
+    def __init__(self, address: SuiteAddress, folder: Path) -> None:
+        self.address = address
         # Another keyring is another opinion on what is signed.
-        key = "\n".join([place.uri, place.suite, *(str(ring) for ring in place.keyrings)])
+        key = "\n".join([address.uri, address.suite, *(str(ring) for ring in address.keyrings)])
         self.folder = folder / hashlib.sha256(key.encode()).hexdigest()[:16]
 
     @property
     def url(self) -> str:
         """Address of the suite's folder."""
-        return f"{self.place.uri}/dists/{self.place.suite}"
+        return f"{self.address.uri}/dists/{self.address.suite}"
 
     def release(self, *, now: float) -> ReleaseFile:
         """Return the suite's Release file, asking the archive where ours is too old.
@@ -88,7 +88,7 @@ class SuiteCache:
         try:
             signed = get_signed(
                 f"{self.url}/InRelease",
-                keyrings=self.place.keyrings,
+                keyrings=self.address.keyrings,
                 known=known.signed if known else None,
                 patient=known is None,
             )
@@ -121,9 +121,9 @@ class SuiteCache:
                     old.unlink()
         return PackageTable(
             path,
-            suite=self.place.suite,
+            suite=self.address.suite,
             component=component,
-            uri=self.place.uri,
+            uri=self.address.uri,
             is_automatic=release.is_automatic,
         )
 
@@ -153,7 +153,7 @@ class SuiteCache:
         packed = path.with_name(f".{path.name}.{name}")
         try:
             self._download(release, index, packed, progress)
-            progress(Note(f"reading the index {self.place} {folder}"))
+            progress(Note(f"reading the index {self.address} {folder}"))
             write_table(path, parse_packages(read_packed(packed, index)))
         finally:
             packed.unlink(missing_ok=True)
@@ -201,28 +201,28 @@ class SuiteCache:
         """Return what is cached, as long as it is valid."""
         if self._is_expired(known, now):
             raise self._expired(
-                known.release, f"The cached index is the newest: {self.place} {why}."
+                known.release, f"The cached index is the newest: {self.address} {why}."
             )
         log.warning(
             "%s %s; using its index as of %s UTC",
-            self.place,
+            self.address,
             why,
             f"{datetime.fromtimestamp(known.checked, UTC):%Y-%m-%d %H:%M}",
         )
         return known.release
 
     def _is_older(self, release: ReleaseFile, before: ReleaseFile) -> bool:
-        if self.place.snapshot or before.date is None:
+        if self.address.snapshot or before.date is None:
             return False
         return release.date is None or release.date < before.date
 
     def _is_expired(self, known: Known, now: float) -> bool:
         until = known.release.valid_until
-        return not self.place.snapshot and until is not None and until.timestamp() < now
+        return not self.address.snapshot and until is not None and until.timestamp() < now
 
     def _expired(self, release: ReleaseFile, details: str) -> ProvisionError:
         return ProvisionError(
-            f"The index of '{self.place}' is out of date: it was valid until"
+            f"The index of '{self.address}' is out of date: it was valid until"
             f" {release.valid_until:%Y-%m-%d %H:%M} UTC.",
             resolution="Check this machine's clock (date) and that it reaches the archive, or use"
             " another mirror: this one may have stopped following the archive. For a mirror that"
@@ -234,10 +234,10 @@ class SuiteCache:
     def _parse(self, signed: Signed) -> ReleaseFile:
         name = f"{self.url}/InRelease"
         release = parse_release(signed.payload, name=name)
-        if self.place.suite not in release.names:
+        if self.address.suite not in release.names:
             raise ProvisionError(
                 f"'{name}' is the index of '{' or '.join(release.names) or 'nothing'}', not of"
-                f" '{self.place.suite}'.",
+                f" '{self.address.suite}'.",
                 resolution="Its signature is good, so it was put in another's place: don't"
                 " use this mirror.",
             )
@@ -260,13 +260,13 @@ class SuiteCache:
             TypeError,
             ProvisionError,
         ):
-            # Never written, or damaged: read anew.
+            # Never written, or damaged: read again.
             return None
 
     def _store(self, known: Known) -> None:
         write_atomic(self.folder / "Release", known.signed.payload)
         state = {
-            "place": str(self.place),
+            "place": str(self.address),
             "etag": known.signed.etag,
             "last_modified": known.signed.last_modified,
             "checked": known.checked,

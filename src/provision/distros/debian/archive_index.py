@@ -14,7 +14,12 @@ from provision.config import Config
 from provision.distros.debian.archive_cache import SuiteCache
 from provision.distros.debian.packages_file import IndexedPackage, PackageTable, newest_first
 from provision.distros.debian.release_file import ReleaseFile
-from provision.distros.debian.suites import ArchiveLayout, Place, debian_architecture, find_places
+from provision.distros.debian.suites import (
+    ArchiveLayout,
+    SuiteAddress,
+    debian_architecture,
+    suite_addresses,
+)
 from provision.errors import NotFoundError, ProvisionError
 from provision.files import lock
 from provision.pin import DistroPin
@@ -31,17 +36,17 @@ class Suite:
     """A suite that an index was read from.
 
     Attributes:
-        place: Where it is, and whose keys sign it.
+        address: Where it is, and whose keys sign it.
         components: Those of its components that were read.
         enabled: Those of them that every build may take packages from.
     """
 
-    place: Place
+    address: SuiteAddress
     components: tuple[str, ...]
     enabled: tuple[str, ...]
 
     def __str__(self) -> str:
-        return " ".join([str(self.place), *self.components])
+        return " ".join([str(self.address), *self.components])
 
 
 class ArchiveIndex:
@@ -68,25 +73,25 @@ class ArchiveIndex:
         self._tables = tuple(tables)
 
     @property
-    def places(self) -> tuple[str, ...]:
+    def addresses(self) -> tuple[str, ...]:
         """Where its packages come from, as in sources.list: "URI suite component…"."""
         return tuple(map(str, self.suites))
 
     @property
     def mirror(self) -> str:
         """Address of the archive."""
-        return next(s.place.uri for s in self.suites if s.place.suite == self.distro.codename)
+        return next(s.address.uri for s in self.suites if s.address.suite == self.distro.codename)
 
     @property
     def security_mirror(self) -> str | None:
         """Address of its security updates; None: there are none."""
-        found = (s.place for s in self.suites)
-        return next((place.uri for place in found if place.suite.endswith("-security")), None)
+        found = (s.address for s in self.suites)
+        return next((address.uri for address in found if address.suite.endswith("-security")), None)
 
     @property
     def is_snapshot(self) -> bool:
         """Whether it counts although its time of validity is over."""
-        return any(suite.place.snapshot for suite in self.suites)
+        return any(suite.address.snapshot for suite in self.suites)
 
     @property
     def keyring(self) -> bytes | None:
@@ -95,14 +100,14 @@ class ArchiveIndex:
         Binary keyrings are sequences of keys:
         https://www.rfc-editor.org/rfc/rfc9580#section-10.1
         """
-        places = [suite.place for suite in self.suites]
-        if not any(place.has_own_keys for place in places):
+        addresses = [suite.address for suite in self.suites]
+        if not any(address.has_own_keys for address in addresses):
             return None
-        files = dict.fromkeys(key for place in places for key in place.keyrings)
+        files = dict.fromkeys(key for address in addresses for key in address.keyrings)
         return b"".join(dict.fromkeys(file.read_bytes() for file in files))
 
     def package(self, name: str) -> IndexedPackage | None:
-        """Return the newest version of a package; None if there is none."""
+        """Return the newest version of a package; None if it is missing."""
         return next(iter(self.versions(name)), None)
 
     def versions(self, name: str) -> list[IndexedPackage]:
@@ -157,7 +162,7 @@ def open_index(
         config: Settings of the host.
         root: Root of the host whose apt configuration says where packages come from.
         cache_dir: Where indexes are kept; ``default_cache()`` by default.
-        progress: Told what is read, and how far downloads are.
+        progress: Receives what is read, and how far downloads are.
 
     Raises:
         NotFoundError: No mirror, no keyring, or no such section or architecture.
@@ -169,7 +174,9 @@ def open_index(
     debian_name = debian_architecture(architecture)
     folder = (cache_dir or default_cache()) / "archive"
     settings = (config or Config()).distro(distro.id).archive
-    places = find_places(distro, layout, config=settings, root=root, key_folder=folder / "keys")
+    addresses = suite_addresses(
+        distro, layout, config=settings, root=root, key_folder=folder / "keys"
+    )
     sections = tuple(dict.fromkeys([*layout.enabled, *components]))
     with (
         lock(folder / "lock", on_wait=lambda: progress(Note(WAITING))),
@@ -177,18 +184,20 @@ def open_index(
     ):
         found = [
             (cache, release)
-            for cache, release in pool.map(suite_release, [SuiteCache(p, folder) for p in places])
+            for cache, release in pool.map(
+                suite_release, [SuiteCache(p, folder) for p in addresses]
+            )
             if release is not None
         ]
-        releases = [(cache.place, release) for cache, release in found]
-        _check(distro, places, releases, sections, debian_name)
+        releases = [(cache.address, release) for cache, release in found]
+        _check(distro, addresses, releases, sections, debian_name)
         wanted = list(_wanted(found, sections, debian_name))
         tables = list(pool.map(lambda want: _table(want, progress), wanted))
     return ArchiveIndex(
         distro=distro,
         architecture=debian_name,
         tables=[table for table in tables if table is not None],
-        suites=[_suite(place, release, sections, layout) for place, release in releases],
+        suites=[_suite(address, release, sections, layout) for address, release in releases],
     )
 
 
@@ -196,10 +205,10 @@ Want = tuple[SuiteCache, ReleaseFile, str, str]
 
 
 def _suite(
-    place: Place, release: ReleaseFile, sections: Sequence[str], layout: ArchiveLayout
+    address: SuiteAddress, release: ReleaseFile, sections: Sequence[str], layout: ArchiveLayout
 ) -> Suite:
     read = tuple(name for name in sections if name in release.components)
-    return Suite(place, read, tuple(name for name in read if name in layout.enabled))
+    return Suite(address, read, tuple(name for name in read if name in layout.enabled))
 
 
 def _wanted(
@@ -222,30 +231,30 @@ def suite_release(cache: SuiteCache) -> tuple[SuiteCache, ReleaseFile | None]:
     Raises:
         ProvisionError: It can't be had, or is not what it should be.
     """
-    place = cache.place
+    address = cache.address
     try:
         release = cache.release(now=time.time())
     except ProvisionError as error:
-        if not place.tentative:
+        if not address.tentative:
             raise
-        log.warning("leaving out %s: %s", place, error.message)
+        log.warning("leaving out %s: %s", address, error.message)
         return cache, None
-    if place.origin is not None and release.origin != place.origin:
-        log.debug("leaving out %s: it is an archive of '%s'", place, release.origin)
+    if address.origin is not None and release.origin != address.origin:
+        log.debug("leaving out %s: it is an archive of '%s'", address, release.origin)
         return cache, None
     return cache, release
 
 
 def _check(
     distro: DistroPin,
-    places: Sequence[Place],
-    found: Sequence[tuple[Place, ReleaseFile]],
+    addresses: Sequence[SuiteAddress],
+    found: Sequence[tuple[SuiteAddress, ReleaseFile]],
     sections: Sequence[str],
     architecture: str,
 ) -> None:
     """Raise NotFoundError unless the release itself is there, with all that is wanted of it."""
-    looked = "\n".join(f"looked in {place}" for place in places)
-    main = next((release for place, release in found if place.suite == distro.codename), None)
+    looked = "\n".join(f"looked in {address}" for address in addresses)
+    main = next((release for address, release in found if address.suite == distro.codename), None)
     if main is None:
         raise NotFoundError(
             f"None of the configured archives is that of {distro.id} {distro.version}"

@@ -118,7 +118,7 @@ def _no_headers(index: ArchiveIndex, kernel: str) -> NotFoundError:
         details="\n".join(
             [
                 *looked,
-                *(f"  {place}" for place in index.places),
+                *(f"  {place}" for place in index.addresses),
                 "nearest kernels that are packaged there:",
                 *(f"  {name}" for name in nearest or ["none"]),
             ]

@@ -12,7 +12,7 @@ from provision.config import Config
 from provision.distros.debian.archive_cache import SuiteCache
 from provision.distros.debian.archive_index import WAITING, default_cache, suite_release
 from provision.distros.debian.relations import version_key
-from provision.distros.debian.suites import ArchiveLayout, find_places
+from provision.distros.debian.suites import ArchiveLayout, suite_addresses
 from provision.errors import NotFoundError, ProvisionError
 from provision.files import lock
 from provision.pin import DistroPin
@@ -82,7 +82,7 @@ def find_sources(
         config: Settings of the host.
         root: Root of the host whose apt configuration says where packages come from.
         cache_dir: Where indexes are kept; ``default_cache()`` by default.
-        progress: Told how far downloads are.
+        progress: Receives how far downloads are.
 
     Raises:
         NotFoundError: No mirror or keyring is known, or the distro has no such source package.
@@ -91,19 +91,21 @@ def find_sources(
     """
     folder = (cache_dir or default_cache()) / "archive"
     settings = (config or Config()).distro(distro.id).archive
-    places = find_places(distro, layout, config=settings, root=root, key_folder=folder / "keys")
+    addresses = suite_addresses(
+        distro, layout, config=settings, root=root, key_folder=folder / "keys"
+    )
     found: list[SourcePackage] = []
     with lock(folder / "lock", on_wait=lambda: progress(Note(WAITING))):
-        for place in places:
-            cache, release = suite_release(SuiteCache(place, folder))
+        for address in addresses:
+            cache, release = suite_release(SuiteCache(address, folder))
             text = release and cache.sources(release, _COMPONENT, progress)
-            found += _packages(text, name, place.uri) if text else ()
+            found += _packages(text, name, address.uri) if text else ()
     if not found:
         raise NotFoundError(
             f"{distro.id} {distro.version} has no source package '{name}'.",
             resolution="A partial mirror may lack sources; name a complete one in"
             " /etc/provision/provision.toml.",
-            details="\n".join(f"looked in {place}" for place in places),
+            details="\n".join(f"looked in {address}" for address in addresses),
         )
     return sorted(found, key=lambda package: version_key(package.version), reverse=True)
 

@@ -79,7 +79,7 @@ def debian_architecture(machine: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SuiteAddress:
     """One suite of an archive.
 
     Attributes:
@@ -87,7 +87,7 @@ class Place:
         suite: The suite.
         keyrings: Files with the keys that may sign its index.
         origin: What the index must say about where it comes from; None: anything.
-        tentative: It may turn out to be somebody else's archive, which is then left out.
+        tentative: It may turn out to be someone else's archive, which is then left out.
         snapshot: It keeps an old state on purpose, whose time of validity is over.
         has_own_keys: Its keyring is not the distro's own.
     """
@@ -104,15 +104,15 @@ class Place:
         return f"{self.uri} {self.suite}"
 
 
-def find_places(
+def suite_addresses(
     distro: DistroPin,
     layout: ArchiveLayout,
     *,
     config: ArchiveConfig,
     root: Path,
     key_folder: Path,
-) -> list[Place]:
-    """Return the places of a distro's archive.
+) -> list[SuiteAddress]:
+    """Return the addresses of a distro's archive.
 
     ``provision.toml`` decides where it names a mirror. Otherwise it is the machine's own apt
     configuration: as it stands if it is about this release, and with the suites of this release
@@ -140,16 +140,16 @@ def find_places(
     if config.backports:
         own = _with_backports(own, layout, distro)
     default = _keyrings(distro, layout, config, root, key_folder)
-    found = [_place(source, layout, default, root, key_folder) for source in own]
+    found = [_address(source, layout, default, root, key_folder) for source in own]
     if config.snapshot:
-        found = [replace(place, snapshot=True) for place in found]
+        found = [replace(address, snapshot=True) for address in found]
     return _noted(found, layout, root)
 
 
 def _configured(
     distro: DistroPin, layout: ArchiveLayout, config: ArchiveConfig, root: Path, key_folder: Path
-) -> Iterator[Place]:
-    """Yield the places at the mirrors that provision.toml names."""
+) -> Iterator[SuiteAddress]:
+    """Yield the addresses at the mirrors that provision.toml names."""
     mirror = config.mirror or ""
     security = config.security_mirror or (mirror if layout.security_in_archive else None)
     if security is None:
@@ -165,7 +165,7 @@ def _configured(
     keys = _keyrings(distro, layout, config, root, key_folder)
     for uri, suite in wanted:
         if uri:
-            yield Place(uri.rstrip("/"), suite, keys, snapshot=config.snapshot)
+            yield SuiteAddress(uri.rstrip("/"), suite, keys, snapshot=config.snapshot)
 
 
 def _with_backports(
@@ -179,13 +179,15 @@ def _with_backports(
     return [*sources, *([replace(release, suite=suite)] if release else [])]
 
 
-def _noted(places: Iterable[Place], layout: ArchiveLayout, root: Path) -> list[Place]:
-    """Return places, each once, with a note of whether their keys are the distro's own."""
+def _noted(
+    addresses: Iterable[SuiteAddress], layout: ArchiveLayout, root: Path
+) -> list[SuiteAddress]:
+    """Return addresses, each once, with a note of whether their keys are the distro's own."""
     # One keyring may have two names (Debian 13: .gpg is a link to .pgp).
     known = {in_root(root, name).resolve() for name in layout.keyrings}
     return [
-        replace(place, has_own_keys=not {key.resolve() for key in place.keyrings} <= known)
-        for place in dict.fromkeys(places)
+        replace(address, has_own_keys=not {key.resolve() for key in address.keyrings} <= known)
+        for address in dict.fromkeys(addresses)
     ]
 
 
@@ -210,13 +212,13 @@ def _derive(
     return derived
 
 
-def _place(
+def _address(
     source: AptSource,
     layout: ArchiveLayout,
     default: Sequence[Path],
     root: Path,
     key_folder: Path,
-) -> Place:
+) -> SuiteAddress:
     if source.key:
         keys: tuple[Path, ...] = (store_key(source.key, key_folder, name=source.origin),)
     elif source.signed_by:
@@ -226,7 +228,7 @@ def _place(
         keys = tuple(default)
     # One keyring may have two names (Debian 13: .gpg is a link to .pgp).
     foreign = {key.resolve() for key in keys} != {key.resolve() for key in default}
-    return Place(
+    return SuiteAddress(
         source.uri,
         source.suite,
         keys or tuple(default),

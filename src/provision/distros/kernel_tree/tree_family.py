@@ -46,7 +46,7 @@ class Toolchain:
     llvm: str | None = None
 
 
-def release_place(distro_id: str, version: str, architecture: str, *, mirror: str | None) -> str:
+def release_address(distro_id: str, version: str, architecture: str, *, mirror: str | None) -> str:
     """Return the address of the folder with the files of a distro's release.
 
     Args:

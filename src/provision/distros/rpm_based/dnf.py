@@ -69,7 +69,7 @@ query --location | sed 's|^|url\t|' >> origins.txt \
 
 
 def archive_of_headers(distro: Distro) -> Archive | None:
-    """Return the archive of a distro that has signed packages of headers; None: there is none."""
+    """Return the archive of signed packages of headers that a distro has, or None."""
     return next((archive for archive in distro.archives if archive.headers is not None), None)
 
 

@@ -45,7 +45,7 @@ def listing() -> str:
         sha256sum "$@" | sed 's|  packages/|\t|' > sums.txt
         paste headers.txt sizes.txt sums.txt
     fi
-    # From a mirror's index, which nobody signs: a line's end in it makes no package.
+    # From a mirror's index, which no one signs: a line's end in it makes no package.
     grep -E "^(located|url|base)$(printf '\t')" origins.txt || :
 } > closure
 """

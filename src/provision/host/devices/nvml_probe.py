@@ -40,7 +40,7 @@ class Session:
             return None
 
     def part(self, gpu: object, index: int) -> object | None:
-        """Return a part of a GPU; None: there is none of that number."""
+        """Return a part of a GPU; None: no part has that number."""
         try:
             handle: object = self.nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, index)
         except self.nvml.NVMLError as error:

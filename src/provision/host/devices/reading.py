@@ -101,7 +101,7 @@ VENDORS = tuple(_SOURCES)
 
 
 @dataclass(frozen=True, slots=True)
-class Collected:
+class Recorded:
     """What was collected for a vendor.
 
     Attributes:
@@ -120,9 +120,9 @@ class Collected:
         return self.facts.problems if self.facts else ()
 
 
-def collect(
+def record_facts(
     root: Path, vendor: str, *, source: str | None = None, libraries: Sequence[Path] = ()
-) -> Collected:
+) -> Recorded:
     """Collect the facts of a vendor's devices and write them down, or remove what was.
 
     Args:
@@ -138,7 +138,7 @@ def collect(
     with recording(root):
         facts = _SOURCES[source or vendor](root, libraries)
         changed = remove_facts(root, vendor) if facts is None else write_facts(root, vendor, facts)
-    return Collected(vendor, facts, changed)
+    return Recorded(vendor, facts, changed)
 
 
 def read_facts_file(root: Path, vendor: str) -> Facts:

@@ -12,7 +12,7 @@ from provision.sources.upstream.formats import redistributed_sums
 
 # A list of sums of some thousand files.
 _MAX_SUMS = 4 << 20
-# As sha256sum(1) prints it, in text and binary mode; or the sum alone.
+# As sha256sum(1) prints it, in text and binary mode; or only the sum.
 _LINE = re.compile(r"([0-9A-Fa-f]{64})(?:\s+\*?(\S.*))?")
 # As BSD's programs and 'sha256sum --tag' print it.
 _TAGGED = re.compile(r"SHA256 \((.+)\) = ([0-9A-Fa-f]{64})")
@@ -101,6 +101,6 @@ def _sums_of(text: str, url: str, checksums: str) -> set[str]:
             details=text.strip().splitlines()[0][:200] if text.strip() else "it is empty",
         )
     name = unquote(urlsplit(url).path.rpartition("/")[2])
-    # A sum alone is that of the file that the list is named after.
+    # A sum without a name is that of the file that the list is named after.
     is_of_one_file = urlsplit(checksums).path.rpartition("/")[2].startswith(name)
     return sums.get(name) or (sums.get("", set()) if is_of_one_file else set())

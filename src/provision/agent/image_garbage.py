@@ -1,4 +1,4 @@
-"""Removes what builds have left in the engine and in the package store."""
+"""Removes images from the engine that this program made and this host has no use for."""
 
 from __future__ import annotations
 
@@ -8,19 +8,14 @@ from pathlib import Path
 
 from provision.agent.garbage import Removed, kept_digests
 from provision.build.artifact_image import DIGEST_LABEL
-from provision.build.package_store import PackageStore
-from provision.distros.debian import default_cache
 from provision.errors import ProvisionError
-from provision.host.kernels import find_kernels
-from provision.pipeline.building import open_engine
+from provision.pipeline.image_builds import open_engine
 from provision.pipeline.workspace import load_settings
 from provision.progress import Note, Progress, silent
 from provision.store.locks import building
 
 _PREFIX = "provision/"
 _DIGITS = 12
-# What was of no use for so long is had again where it is needed: from its addresses.
-UNUSED_DAYS = 30.0
 
 
 def remove_images(
@@ -34,7 +29,7 @@ def remove_images(
         root: Root of the host.
         removed: The artifacts that were removed just now, or would be.
         dry_run: Only say what would be done.
-        progress: Told what is done.
+        progress: Receives what is done.
 
     Raises:
         NotFoundError: No engine answers.
@@ -58,24 +53,3 @@ def remove_images(
                     continue
             gone.append(image.tags[0])
     return gone
-
-
-def remove_packages(
-    root: Path, *, state: Path | None = None, dry_run: bool = False
-) -> list[tuple[str, int]]:
-    """Remove what was of no use for 30 days, except for kernels that this host may boot.
-
-    Args:
-        root: Root of the host.
-        state: Folder of provision's own state; None: the usual one.
-        dry_run: Only say what would be removed.
-
-    Returns:
-        Names of the files, and their sizes in bytes.
-
-    Raises:
-        OSError: The store can't be written.
-    """
-    kernels = find_kernels(root).bootable
-    store = PackageStore(state or default_cache())
-    return store.collect(kernels, days=UNUSED_DAYS, dry_run=dry_run)

@@ -168,7 +168,7 @@ def downloaded_files(
         settings: The host.
         resolved: What is built.
         context: Its context.
-        progress: Told what is downloaded.
+        progress: Receives what is downloaded.
 
     Raises:
         NotFoundError: A package or source is neither in the store nor at any of its addresses.
@@ -239,8 +239,8 @@ def ensure_base_image(
         settings: The host.
         engine: Where the image is wanted.
         distro: ``debian:12``; None: the host's.
-        replace: Make it anew although it is there.
-        progress: Told what goes on.
+        replace: Make it again although it is there.
+        progress: Receives what goes on.
 
     Returns:
         The image, and whether it was made.

@@ -1,4 +1,4 @@
-"""Signs modules with the key of provision.toml, and images of registries with their maker's."""
+"""Signs images in a registry, with a key in a file or in a token."""
 
 from __future__ import annotations
 
@@ -14,13 +14,10 @@ from provision.engine.transfer import Pushed
 from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.files import in_root
 from provision.host.kernel import machine
-from provision.kmod.sign import fingerprint, sign_modules, verify_signatures
 from provision.kmod.signing_key import open_key
-from provision.manifest import Manifest
 from provision.pin import Pin
 from provision.pipeline.registries import Connect, connect
 from provision.pipeline.workspace import Settings
-from provision.progress import Progress, silent
 from provision.registry.artifact_images import facts_of, find
 from provision.registry.attached_signatures import sign
 from provision.registry.image_signature import Facts, Signer, open_private_key
@@ -30,57 +27,9 @@ from provision.run import run
 _SCHEME = "pkcs11:"
 _LONGEST_PASSWORD = 1023
 _WHY = "sign an image"
+
 # Returns the key's password or the token's PIN.
 Password = Callable[[], bytes]
-
-
-def is_signed_here(settings: Settings, entry: Path, manifest: Manifest) -> bool:
-    """Return whether an entry's modules carry the signatures that this host would give them.
-
-    A key is no part of a Pin with a closure: where provision.toml names another key now, the
-    entry stays the right one, and only its signatures are of before.
-
-    Raises:
-        NotFoundError: There is no certificate, or no ``openssl``.
-        OSError: A module can't be read.
-    """
-    certificate = settings.config.signing.certificate
-    if certificate is None or not manifest.pin.closure:
-        return True
-    path = in_root(settings.root, certificate)
-    return not verify_signatures(entry, manifest, path)
-
-
-def sign_entry(
-    settings: Settings, entry: Path, manifest: Manifest, *, progress: Progress = silent
-) -> None:
-    """Sign the modules of an artifact that has not become a store entry yet.
-
-    Where its Pin names a key, only if that is the one that provision.toml has: an image that was
-    made for another host stays as it is.
-
-    Raises:
-        NotFoundError: Key, certificate, PIN or OpenSSL are missing.
-        ProvisionError: A module could not be signed.
-    """
-    pin = manifest.pin
-    own = signing_key(settings)
-    # A Pin with a closure or a kernel tree names no key: each host signs with its own.
-    if own is None or (pin.signing_key != own and not pin.is_signed_by_hosts):
-        return
-    sign_modules(entry, manifest, settings.config.signing, root=settings.root, progress=progress)
-
-
-def signing_key(settings: Settings) -> str | None:
-    """Return the fingerprint of the key that modules are signed with; None: they are not.
-
-    Raises:
-        NotFoundError: provision.toml names a certificate that is not there.
-    """
-    certificate = settings.config.signing.certificate
-    if certificate is None:
-        return None
-    return fingerprint(in_root(settings.root, certificate))
 
 
 @dataclass(frozen=True, slots=True)
