@@ -26,8 +26,10 @@ from provision.pin import PIN_LABEL, Pin
 from provision.progress import Note, Output, Progress, Step, silent
 
 DIGEST_LABEL = "provision.pin.digest"
-# The stage that all drivers of a kernel share: its layers stay in the engine for the next build.
-_SHARED_STAGE = "toolchain"
+# The stages that all kernels of a distro share, and all drivers of a kernel: their layers stay in
+# the engine for the next build.
+TOOLS_STAGE = "tools"
+KERNEL_STAGE = "toolchain"
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,15 +227,16 @@ def _is_from(step: StepRecord) -> bool:
     return step.instruction.upper().startswith("FROM ")
 
 
-def layers_of(steps: Iterable[StepRecord], *, shared: bool = False) -> list[str]:
+def layers_of(steps: Iterable[StepRecord], *, stage: str | None = None) -> list[str]:
     """Return layers that a build left in the engine besides its artifact, the oldest first.
 
     Args:
         steps: The build's instructions, as they went.
-        shared: Which ones: those of the stage that all drivers of a kernel begin with; otherwise
-            those of the stages between it and the artifact, which hold the driver's source and
-            objects, often a gigabyte, and which no other build can use. After a failure they are
-            what the next try goes on with.
+        stage: Which ones: ``TOOLS_STAGE``, what all kernels of a distro begin with; or
+            ``KERNEL_STAGE``, what all drivers of a kernel go on with; None: those of the stages
+            between these and the artifact, which hold the driver's source and objects, often a
+            gigabyte, and which no other build can use. After a failure they are what the next try
+            goes on with.
     """
     layers: list[str] = []
     wanted = False
@@ -241,7 +244,8 @@ def layers_of(steps: Iterable[StepRecord], *, shared: bool = False) -> list[str]
         if _is_from(step):
             if step.instruction.lower() == "from scratch":
                 break
-            wanted = step.instruction.endswith(f" {_SHARED_STAGE}") is shared
+            name = step.instruction.rpartition(" ")[2]
+            wanted = name == stage if stage else name not in {TOOLS_STAGE, KERNEL_STAGE}
         elif wanted and step.layer:
             layers.append(step.layer)
     return layers

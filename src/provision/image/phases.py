@@ -38,7 +38,7 @@ def _parts(steps: Iterable[StepRecord]) -> Iterable[tuple[str, StepRecord]]:
         elif after_jobs:
             after_jobs = False
             yield "modules", step
-        elif "apt-get" in words:
+        elif "/provision/install.sh" in words or "apt-get" in words:
             yield "packages", step
         elif "/provision/collect.py" in words:
             yield "collect", step

@@ -15,7 +15,7 @@ from contextlib import ExitStack, suppress
 
 from provision.errors import ProvisionError
 from provision.host.kernels import find_kernels
-from provision.image.build import Built, find, layers_of, remove_layers
+from provision.image.build import KERNEL_STAGE, TOOLS_STAGE, Built, find, layers_of, remove_layers
 from provision.image.diagnose import BuildError
 from provision.image.engine import Engine
 from provision.image.phases import phases
@@ -41,6 +41,8 @@ from provision.progress import Event, Note, Output, Progress, Step, Tally, Trans
 _POLL_S = 0.1
 _GRACE_S = 10.0
 _LOOK_AGAIN_S = 0.5
+# In the place of a kernel: the layers that all kernels of a distro begin with.
+_TOOLS = "tools"
 
 
 class _StoppedError(BaseException):
@@ -74,6 +76,7 @@ class MatrixRun:
         self._progress = progress
         self._begun = int(time.time())
         self._lock = threading.Lock()
+        self._clearing = threading.Lock()
         self._stop = threading.Event()
         self._crew = Crew()
         self._is_over = False
@@ -99,7 +102,8 @@ class MatrixRun:
             self._results.read(one.cell)
         self._queue = CellQueue(planned)
         self._total = len(planned)
-        self._columns.update(one.cell.column for one in planned)
+        for one in planned:
+            self._columns.update(_shared_by(one.cell.column))
         # What a run that was killed left to be removed.
         noted = (column for column in self._columns if self._layers.noted(column))
         self._uncleared = dict.fromkeys(noted)
@@ -187,7 +191,9 @@ class MatrixRun:
             self._outcome.unchanged.append(cell)
             self._ended(cell, known.state)
             return
-        with self._layers.using(cell.column):
+        with ExitStack() as stack:
+            for column in _shared_by(cell.column):
+                stack.enter_context(self._layers.using(column))
             result = self._build(cell, resolved, connected)
         self._record(result, begun)
 
@@ -245,9 +251,11 @@ class MatrixRun:
         return self._how.keep_images or not built.built or is_own
 
     def _note_layers(self, cell: Cell, steps: Sequence[StepRecord]) -> None:
-        self._layers.note(cell.column, layers_of(steps, shared=True))
+        shared = _shared_by(cell.column)
+        for column, stage in zip(shared, (KERNEL_STAGE, TOOLS_STAGE), strict=True):
+            self._layers.note(column, layers_of(steps, stage=stage))
         with self._lock:
-            self._uncleared[cell.column] = None
+            self._uncleared.update(dict.fromkeys(shared))
 
     def _clear_columns(self) -> None:
         """Remove the layers of kernels whose cells are done, beside the next build.
@@ -256,13 +264,15 @@ class MatrixRun:
         """
         with self._lock:
             done = [column for column in self._uncleared if self._columns[column] == 0]
+            # Kernels' layers first: they grew out of those of the tools.
+            done.sort(key=lambda column: column.kernel == _TOOLS)
             for column in done:
                 del self._uncleared[column]
         if done:
             self._crew.start(lambda: self._clear(done))
 
     def _clear(self, columns: Sequence[Column]) -> None:
-        with ExitStack() as stack, suppress(ProvisionError, OSError):
+        with self._clearing, ExitStack() as stack, suppress(ProvisionError, OSError):
             engine = self._connecting(stack)
             for column in columns:
                 if not self._layers.clear(column, engine):
@@ -295,7 +305,7 @@ class MatrixRun:
         with self._lock:
             self._running.pop(cell, None)
             self._counts[state] += 1
-            self._columns[cell.column] -= 1
+            self._columns.subtract(_shared_by(cell.column))
             if error is not None:
                 self._outcome.troubles.append((cell, error))
                 self._progress(Note(f"trouble {cell}: {error.message}"))
@@ -325,6 +335,11 @@ class MatrixRun:
                         pass
 
         return telling
+
+
+def _shared_by(column: Column) -> tuple[Column, Column]:
+    """Return what shares layers with a cell: its kernel's cells, and its distro's."""
+    return column, Column(column.distro, _TOOLS)
 
 
 def _own_images(settings: Settings) -> frozenset[tuple[str, str]]:
