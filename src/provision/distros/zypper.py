@@ -133,6 +133,8 @@ fi
 """
 _URLS = r"""
 run --xmlout repos --uri | tr '\n' ' ' | sed 's|<repo |\n<repo |g' \
-    | sed -n 's|^<repo alias="\([^"]*\)".*<url>\([^<]*\)</url>.*$|base\t\1\t\2|p' >> origins.txt \
+    | sed -n 's|^<repo alias="\([^"]*\)".*<url>\([^<]*\)</url>.*$|base\t\1\t\2|p' \
+    | sed -e 's|&lt;|<|g' -e 's|&gt;|>|g' -e 's|&quot;|"|g' -e 's|&apos;|\x27|g' -e 's|&amp;|\&|g' \
+    >> origins.txt \
     || echo 'the addresses of the packages are not known'
 """

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from provision.documents import mistakes_of
 from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.image.engine import Engine, Image, Message
+from provision.image.mirror_login import logged_in
 from provision.image.references import engine_architecture, split_reference
 from provision.image.scratch import scratch
 from provision.image.stream import transfer
@@ -287,22 +288,24 @@ def _check_architecture(image: Image, request: BaseRequest) -> None:
 def _debootstrap(
     tree: Path, request: BaseRequest, *, mirror: str, keyring: Path | None, progress: Progress
 ) -> None:
-    stream(
-        [
-            "debootstrap",
-            "--variant=minbase",
-            "--force-check-gpg",
-            *([f"--keyring={keyring}"] if keyring else []),
-            # apt in the image can't read an https mirror without.
-            *(["--include=ca-certificates"] if mirror.startswith("https:") else []),
-            request.codename,
-            tree,
-            mirror,
-            *([_SCRIPTS / request.script] if request.script else []),
-        ],
-        why="make a base image",
-        on_line=lambda line: progress(Output(line)),
-    )
+    with logged_in(mirror, tree.parent) as (address, environment):
+        stream(
+            [
+                "debootstrap",
+                "--variant=minbase",
+                "--force-check-gpg",
+                *([f"--keyring={keyring}"] if keyring else []),
+                # apt in the image can't read an https mirror without.
+                *(["--include=ca-certificates"] if mirror.startswith("https:") else []),
+                request.codename,
+                tree,
+                address,
+                *([_SCRIPTS / request.script] if request.script else []),
+            ],
+            why="make a base image",
+            env=environment,
+            on_line=lambda line: progress(Output(line)),
+        )
 
 
 def _empty(folder: Path) -> None:

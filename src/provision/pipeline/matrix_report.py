@@ -7,14 +7,16 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from provision.archive import version_key
 from provision.distros import find_distro
-from provision.errors import NotFoundError, ProvisionError
+from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.pipeline.matrix import Cell, Column, Row, Selection, choose_kernels, choose_rows
 from provision.pipeline.matrix_results import (
     Result,
     Results,
     offers_of_results,
 )
+from provision.upstream import CHANNELS
 
 NOT_BUILT = "not-built"
 # A symbol and words beside the colour, which not everybody sees and not every printer prints.
@@ -122,6 +124,15 @@ def report_of_results(results: Iterable[Result], selection: Selection) -> Report
             f"The matrix knows nothing of {_named(selection.drivers)}"
             + (f" on {', '.join(selection.distros)}." if selection.distros else "."),
             resolution="Have it build: provision matrix --drivers all (without --only-report).",
+        )
+    kinds = [name for name in selection.versions if name in CHANNELS]
+    if kinds:
+        have = ", ".join(sorted({result.version for result in known}, key=version_key))
+        raise UsageError(
+            f"Which versions {', '.join(kinds)} stands for, a vendor says; a report of what is"
+            " known asks none.",
+            resolution=f"Name versions or branches that the matrix knows ({have}), or leave out"
+            " --only-report.",
         )
     offers = offers_of_results(known)
     rows = tuple(choose_rows(selection, offers.offers))

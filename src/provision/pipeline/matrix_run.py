@@ -166,6 +166,11 @@ class MatrixRun:
         cell = planned.cell
         known = self._results.read(cell)
         if planned.refusal is not None:
+            if known is not None and known.forced and known.state != "not-supported":
+                # What was tried says more than what is known to be supported.
+                self._outcome.unchanged.append(cell)
+                self._ended(cell, known.state)
+                return
             if known is None or (known.state, known.message) != ("not-supported", planned.refusal):
                 said = result_of(
                     cell, "not-supported", message=planned.refusal, resolution=planned.resolution
@@ -293,7 +298,7 @@ class MatrixRun:
 
     def _record(self, result: Result, begun: float) -> None:
         seconds = {**result.seconds, "total": round(time.monotonic() - begun, 3)}
-        result = result.model_copy(update={"seconds": seconds})
+        result = result.model_copy(update={"seconds": seconds, "forced": self._how.force})
         self._results.write(result)
         self._outcome.built.append(result.cell)
         self._ended(result.cell, result.state)
