@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from provision.archive.packages import PackageTable, parse_packages, write_table
-from provision.archive.packed import MAX_PACKED, read_packed
+from provision.archive.packed import MAX_PACKED, read_chunks, read_packed
 from provision.archive.places import Place
 from provision.archive.release_file import IndexFile, ReleaseFile, parse_release
 from provision.errors import NotFoundError, ProvisionError
@@ -149,7 +149,7 @@ class SuiteCache:
         try:
             self._download(release, index, packed, progress)
             progress(Note(f"reading the index {self.place} {folder}"))
-            write_table(path, parse_packages(read_packed(packed, index)))
+            write_table(path, parse_packages(read_chunks(packed, index)))
         finally:
             packed.unlink(missing_ok=True)
 

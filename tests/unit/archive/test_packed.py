@@ -94,3 +94,22 @@ def test_any_bytes_are_read_or_refused(
         read_packed(tmp_path / "f", index(suffix))
     except ProvisionError:
         return
+
+
+@pytest.mark.parametrize("suffix", [".xz", ".gz"])
+def test_one_that_is_made_of_several_is_read_as_a_whole(suffix: str, tmp_path: Path) -> None:
+    half = len(TEXT) // 2
+    pack = PACKERS[suffix]
+    (tmp_path / "f").write_bytes(pack(TEXT[:half]) + bytes(8) + pack(TEXT[half:]) + bytes(4))
+    assert read_packed(tmp_path / "f", index(suffix)) == TEXT
+
+
+@pytest.mark.parametrize("suffix", PACKERS)
+def test_a_large_one_comes_in_pieces(
+    suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packed, "_CHUNK", 100)
+    (tmp_path / "f").write_bytes(PACKERS[suffix](TEXT))
+    chunks = list(packed.read_chunks(tmp_path / "f", index(suffix)))
+    assert max(map(len, chunks)) == 100
+    assert b"".join(chunks) == TEXT
