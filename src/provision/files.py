@@ -234,8 +234,7 @@ def lock(
     """Hold a lock on a file; the kernel releases it however the process ends.
 
     Args:
-        path: The lock file; made if missing and never removed (removing it would let a third
-            process lock another file of the same name).
+        path: The lock file; made if missing, and removed by ``remove_lock`` only.
         on_wait: Called once if another process holds the lock, before waiting for it.
         limit: Seconds to wait at most; 0: not at all.
         shared: Whether others may hold it at the same time, as long as all of them share it.
@@ -246,14 +245,41 @@ def lock(
     """
     kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab") as stream:
-        try:
-            fcntl.flock(stream, kind | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if on_wait is not None:
-                on_wait()
-            _wait_for(stream, path, kind, limit)
-        yield
+    while True:
+        with path.open("ab") as stream:
+            try:
+                fcntl.flock(stream, kind | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if on_wait is not None:
+                    on_wait()
+                _wait_for(stream, path, kind, limit)
+            if not _is_there(stream, path):
+                # Removed meanwhile: others lock another file of that name.
+                continue
+            yield
+            return
+
+
+def _is_there(stream: IO[bytes], path: Path) -> bool:
+    with suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(stream.fileno()), path.stat())
+    return False
+
+
+def remove_lock(path: Path) -> bool:
+    """Remove a lock file that no process holds; returns whether that was done.
+
+    Raises:
+        OSError: The folder can't be written.
+    """
+    if not path.is_file():
+        return False
+    try:
+        with lock(path, limit=0):
+            path.unlink(missing_ok=True)
+    except InUseError:
+        return False
+    return True
 
 
 def _wait_for(stream: IO[bytes], path: Path, kind: int, limit: float) -> None:

@@ -1,24 +1,26 @@
 #!/bin/sh
 # Installs exactly the packages that lie in /provision/packages, without a network.
 #
-# usage: install.sh [COMPILER MAJOR [KERNEL BUILD SOURCE]]
+# usage: install.sh SUMS [COMPILER MAJOR [KERNEL BUILD SOURCE]]
 #
-# Without a KERNEL, its tree brings the headers later. Without a COMPILER, that is no package.
+# SUMS is the list of their checksums, beside this file. Without a KERNEL, its headers come later.
+# Without a COMPILER, that is no package.
 #
 # Their checksums are those of the Pin; the archive's signature was checked when it was made. apt sets
 # them up in the right order, and is given no sources: a package that is missing is an error.
 set -eu
 
-compiler=${1:-}
-major=${2:-}
-kernel=${3:-}
-build=${4:-}
-source=${5:-}
+sums=$1
+compiler=${2:-}
+major=${3:-}
+kernel=${4:-}
+build=${5:-}
+source=${6:-}
 
 # The base image may have everything.
 if [ -d /provision/packages ]; then
     cd /provision/packages
-    sha256sum --check --strict --quiet /provision/closure.sha256
+    sha256sum --check --strict --quiet "/provision/$sums"
     # Nobody needs a container's files after a power cut: without this, dpkg waits for the disk.
     DEBIAN_FRONTEND=noninteractive apt-get --quiet install --yes --no-install-recommends \
         --allow-downgrades \

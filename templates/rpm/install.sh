@@ -1,36 +1,42 @@
 #!/bin/sh
 # Installs exactly the packages that lie in /provision/packages, without a network.
 #
-# usage: install.sh COMPILER MAJOR KERNEL BUILD SOURCE
+# usage: install.sh SUMS COMPILER MAJOR [KERNEL BUILD SOURCE]
+#
+# SUMS is the list of their checksums, beside this file. Without a KERNEL, its headers come later.
 #
 # Their checksums are those of the Pin; their signatures were checked when it was made. Modules are
 # built against /lib/modules/KERNEL/build, which belongs to the kernel's own package, so that the
 # link is made here.
 set -eu
 
-compiler=$1
-major=$2
-kernel=$3
-build=$4
-source=$5
+sums=$1
+compiler=$2
+major=$3
+kernel=${4:-}
+build=${5:-}
+source=${6:-}
 
 # The base image may have everything.
 if [ -d /provision/packages ]; then
     cd /provision/packages
-    sha256sum --check --strict --quiet /provision/closure.sha256
+    sha256sum --check --strict --quiet "/provision/$sums"
     # A pinned package may be older than the base image's.
     rpm --upgrade --oldpackage --excludedocs ./*.rpm
     cd /
     rm -rf /provision/packages
 fi
 
-if [ ! -d "$build" ]; then
-    echo >&2 "The packages brought no folder $build: they are of another kernel than $kernel."
-    exit 1
+mkdir -p /usr/local/bin
+if [ -n "$kernel" ]; then
+    if [ ! -d "$build" ]; then
+        echo >&2 "The packages brought no folder $build: they are of another kernel than $kernel."
+        exit 1
+    fi
+    mkdir -p "/lib/modules/$kernel"
+    ln -sfn "$build" "/lib/modules/$kernel/build"
+    ln -sfn "$source" "/lib/modules/$kernel/source"
 fi
-mkdir -p "/lib/modules/$kernel" /usr/local/bin
-ln -sfn "$build" "/lib/modules/$kernel/build"
-ln -sfn "$source" "/lib/modules/$kernel/source"
 
 # The kernel's own Makefile calls gcc, whatever other versions are there.
 if [ "$compiler" = gcc ] && [ "$(gcc -dumpversion 2> /dev/null | cut -d . -f 1)" != "$major" ]; then

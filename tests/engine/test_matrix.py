@@ -145,18 +145,11 @@ def test_ctrl_c_ends_a_long_build_and_keeps_what_is_done(
         # As Ctrl-C, which shells let what runs in the background ignore.
         process.send_signal(signal.SIGTERM)
         assert process.wait(_LONG_BUILD_S / 2) == 130, log.read_text()
-    _wait_until_empty(engine)
+    # The engine ends a build whose client went away.
+    engine.wait_until_empty(_LONG_BUILD_S / 2)
     assert "it goes on" in log.read_text()
     report = provision.json("matrix", "--only-report", "--state", state)
     assert [(cell["version"], cell["state"]) for cell in report["cells"]] == [("1.0", "built")]
-
-
-def _wait_until_empty(engine: Engine) -> None:
-    """The engine ends a build whose client went away."""
-    deadline = time.monotonic() + _LONG_BUILD_S / 2
-    while engine.containers() and time.monotonic() < deadline:
-        time.sleep(0.5)
-    assert engine.containers() == []
 
 
 @pytest.mark.nightly

@@ -390,7 +390,7 @@ def test_a_mirror_with_a_fault_is_told_from_others(
     # The solver's own words.
     assert stand.distro.headers.package in error["details"]
     # And the next one starts from nothing that this one left.
-    assert stand.engine.containers() == []
+    stand.engine.wait_until_empty()
 
 
 @_one
@@ -569,7 +569,7 @@ def test_a_download_that_is_killed_is_done_again(stand: _Stand, fresh: _Host) ->
     fresh.provision.json(*words)
     for sha256, path in fresh.packages.items():
         assert hashlib.sha256(path.read_bytes()).hexdigest() == sha256
-    assert stand.engine.containers() == []
+    stand.engine.wait_until_empty()
 
 
 def _background(host: _Host, log: Path, *words: str | Path) -> subprocess.Popen[bytes]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+import time
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -102,6 +103,18 @@ class Engine:
     def containers(self) -> list[str]:
         """The ids of all containers, running or not."""
         return self.docker("ps", "--all", "--quiet").stdout.split()
+
+    def wait_until_empty(self, seconds: float = 30) -> None:
+        """Wait until no container is left: the engine removes those that ended by itself.
+
+        Raises:
+            AssertionError: some are left.
+        """
+        deadline = time.monotonic() + seconds
+        while (left := self.containers()) and time.monotonic() < deadline:
+            time.sleep(0.2)
+        if left:
+            raise AssertionError(f"the engine has containers: {', '.join(left)}")
 
     def remove_containers(self) -> None:
         """Kill and remove every container of this engine."""

@@ -50,7 +50,7 @@ def index_of(
     for (suite, component), text in texts.items():
         path = folder / f"{suite}_{component}.sqlite"
         folder.mkdir(parents=True, exist_ok=True)
-        write_table(path, parse_packages(text.encode()))
+        write_table(path, parse_packages([text.encode()]))
         automatic = not suite.endswith("-backports")
         tables.append(
             PackageTable(

@@ -1,5 +1,6 @@
 """Files that are written whole or not at all."""
 
+import fcntl
 import os
 from inspect import signature
 from pathlib import Path
@@ -8,7 +9,14 @@ from threading import Event, Thread
 import pytest
 
 from provision.errors import InUseError
-from provision.files import is_writable, lock, sha256_file, switch_symlink, write_atomic
+from provision.files import (
+    is_writable,
+    lock,
+    remove_lock,
+    sha256_file,
+    switch_symlink,
+    write_atomic,
+)
 
 
 def names(folder: Path) -> list[str]:
@@ -139,3 +147,36 @@ def test_a_folder_that_can_be_made_is_writable(
     # Root may write everywhere.
     monkeypatch.setattr("os.access", lambda path, _mode: path != tmp_path)
     assert not is_writable(tmp_path / "a/b/c")
+
+
+def test_a_lock_that_is_held_is_not_removed(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with lock(path):
+        assert not remove_lock(path)
+        assert path.exists()
+    assert remove_lock(path)
+    assert not path.exists()
+    assert not remove_lock(path)
+
+
+def test_a_lock_that_was_removed_meanwhile_is_taken_again(tmp_path: Path) -> None:
+    """Two processes that lock two files of one name would both go on."""
+    path = tmp_path / "lock"
+    inside = Event()
+    leave = Event()
+
+    def second() -> None:
+        with lock(path):
+            inside.set()
+            leave.wait(10)
+
+    with path.open("ab") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        thread = Thread(target=second)
+        thread.start()
+        path.unlink()
+    assert inside.wait(10)
+    with pytest.raises(InUseError), lock(path, limit=0):
+        pass
+    leave.set()
+    thread.join()

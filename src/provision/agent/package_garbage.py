@@ -1,21 +1,29 @@
-"""Removes packages and closures from the package store that no build of this host needs."""
+"""Removes what no build of this host needs from the state folder: packages, logs and locks."""
 
 from __future__ import annotations
 
+import time
+from contextlib import suppress
 from pathlib import Path
 
 from provision.build.package_store import PackageStore
 from provision.distros.debian import default_cache
+from provision.files import remove_lock
 from provision.host.kernels import find_kernels
+from provision.matrix.results import Results, matrix_folder
 
 # What was of no use for so long is had again where it is needed: from its addresses.
 UNUSED_DAYS = 30.0
+_DAY_S = 24 * 3600.0
 
 
 def remove_packages(
     root: Path, *, state: Path | None = None, dry_run: bool = False
 ) -> list[tuple[str, int]]:
     """Remove what was of no use for 30 days, except for kernels that this host may boot.
+
+    Logs that a result of the compatibility matrix names stay as long as it does. A lock goes
+    only if no process holds it.
 
     Args:
         root: Root of the host.
@@ -29,5 +37,44 @@ def remove_packages(
         OSError: The store can't be written.
     """
     kernels = find_kernels(root).bootable
-    store = PackageStore(state or default_cache())
-    return store.collect(kernels, days=UNUSED_DAYS, dry_run=dry_run)
+    folder = state or default_cache()
+    removed = PackageStore(folder).collect(kernels, days=UNUSED_DAYS, dry_run=dry_run)
+    removed += _remove_logs(folder / "logs", _named_logs(root), dry_run=dry_run)
+    return removed + _remove_locks(folder / "locks", dry_run=dry_run)
+
+
+def _named_logs(root: Path) -> frozenset[str]:
+    """Return the logs that results of the matrix name."""
+    known, _problems = Results(matrix_folder(root)).load()
+    return frozenset(result.log for result in known if result.log)
+
+
+def _remove_logs(folder: Path, needed: frozenset[str], *, dry_run: bool) -> list[tuple[str, int]]:
+    removed = []
+    for path, size in _unused(folder, "*.log"):
+        if str(path) in needed:
+            continue
+        if not dry_run:
+            path.unlink(missing_ok=True)
+        removed.append((path.name, size))
+    return removed
+
+
+def _remove_locks(folder: Path, *, dry_run: bool) -> list[tuple[str, int]]:
+    """Remove lock files, each of which is of one build or closure only."""
+    return [
+        (path.name, size) for path, size in _unused(folder, "*") if dry_run or remove_lock(path)
+    ]
+
+
+def _unused(folder: Path, pattern: str) -> list[tuple[Path, int]]:
+    """Return the files of a folder that are older than the limit, and their sizes in bytes."""
+    oldest = time.time() - UNUSED_DAYS * _DAY_S
+    found = []
+    for path in sorted(folder.glob(pattern)):
+        # Others work here too.
+        with suppress(FileNotFoundError):
+            status = path.lstat()
+            if path.is_file() and not path.is_symlink() and status.st_mtime < oldest:
+                found.append((path, status.st_size))
+    return found

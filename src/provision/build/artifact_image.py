@@ -21,8 +21,10 @@ from provision.pin import PIN_LABEL, Pin
 from provision.progress import Note, Output, Progress, Step, silent
 
 DIGEST_LABEL = "provision.pin.digest"
-# The stage that all drivers of a kernel share: its layers stay in the engine for the next build.
-_SHARED_STAGE = "toolchain"
+# The stages that all kernels of a distro share, and all drivers of a kernel: their layers stay in
+# the engine for the next build.
+TOOLS_STAGE = "tools"
+KERNEL_STAGE = "toolchain"
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,9 +161,9 @@ def _toolchain(
     log: IO[str],
     progress: Progress,
 ) -> str:
-    """Return the id of the toolchain's image, whose layers the whole build begins with."""
+    """Return the id of the image with compiler and tools, with which the whole build begins."""
     stream = BuildStream()
-    options = BuildOptions(args, request.network, target=_SHARED_STAGE)
+    options = BuildOptions(args, request.network, target=TOOLS_STAGE)
     _run(engine, request, options, stream, log, progress)
     return stream.image_id or ""
 
@@ -240,15 +242,16 @@ def _is_from(step: StepRecord) -> bool:
     return step.instruction.upper().startswith("FROM ")
 
 
-def layers_of(steps: Iterable[StepRecord], *, shared: bool = False) -> list[str]:
+def layers_of(steps: Iterable[StepRecord], *, stage: str | None = None) -> list[str]:
     """Return layers that a build left in the engine besides its artifact, the oldest first.
 
     Args:
         steps: The build's instructions, as they went.
-        shared: Which ones: those of the stage that all drivers of a kernel begin with; otherwise
-            those of the stages between it and the artifact, which hold the driver's source and
-            objects, often a gigabyte, and which no other build can use. After a failure they are
-            what the next try goes on with.
+        stage: Which ones: ``TOOLS_STAGE``, what all kernels of a distro begin with; or
+            ``KERNEL_STAGE``, what all drivers of a kernel go on with; None: those of the stages
+            between these and the artifact, which hold the driver's source and objects, often a
+            gigabyte, and which no other build can use. After a failure they are what the next try
+            goes on with.
     """
     layers: list[str] = []
     wanted = False
@@ -256,7 +259,8 @@ def layers_of(steps: Iterable[StepRecord], *, shared: bool = False) -> list[str]
         if _is_from(step):
             if step.instruction.lower() == "from scratch":
                 break
-            wanted = step.instruction.endswith(f" {_SHARED_STAGE}") is shared
+            name = step.instruction.rpartition(" ")[2]
+            wanted = name == stage if stage else name not in {TOOLS_STAGE, KERNEL_STAGE}
         elif wanted and step.layer:
             layers.append(step.layer)
     return layers
@@ -302,7 +306,7 @@ def _parts(steps: Iterable[StepRecord]) -> Iterable[tuple[str, StepRecord]]:
         elif after_jobs:
             after_jobs = False
             yield "modules", step
-        elif "apt-get" in words:
+        elif "/provision/install.sh" in words or "apt-get" in words:
             yield "packages", step
         elif "/provision/collect.py" in words:
             yield "collect", step

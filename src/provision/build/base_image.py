@@ -13,6 +13,7 @@ from typing import IO
 
 from pydantic import ValidationError
 
+from provision.build.mirror_login import logged_in
 from provision.documents import mistakes_of
 from provision.engine.docker_api import Engine, Image, Message, engine_architecture, split_reference
 from provision.engine.scratch import scratch
@@ -286,22 +287,24 @@ def _check_architecture(image: Image, request: BaseRequest) -> None:
 def _debootstrap(
     tree: Path, request: BaseRequest, *, mirror: str, keyring: Path | None, progress: Progress
 ) -> None:
-    stream(
-        [
-            "debootstrap",
-            "--variant=minbase",
-            "--force-check-gpg",
-            *([f"--keyring={keyring}"] if keyring else []),
-            # apt in the image can't read an https mirror without.
-            *(["--include=ca-certificates"] if mirror.startswith("https:") else []),
-            request.codename,
-            tree,
-            mirror,
-            *([_SCRIPTS / request.script] if request.script else []),
-        ],
-        why="make a base image",
-        on_line=lambda line: progress(Output(line)),
-    )
+    with logged_in(mirror, tree.parent) as (address, environment):
+        stream(
+            [
+                "debootstrap",
+                "--variant=minbase",
+                "--force-check-gpg",
+                *([f"--keyring={keyring}"] if keyring else []),
+                # apt in the image can't read an https mirror without.
+                *(["--include=ca-certificates"] if mirror.startswith("https:") else []),
+                request.codename,
+                tree,
+                address,
+                *([_SCRIPTS / request.script] if request.script else []),
+            ],
+            why="make a base image",
+            env=environment,
+            on_line=lambda line: progress(Output(line)),
+        )
 
 
 def _empty(folder: Path) -> None:

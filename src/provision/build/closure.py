@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from provision.distros import family_of, release_of
 from provision.distros.header_rules import fill
 from provision.errors import NotFoundError, ProvisionError
-from provision.pin import DistroPin, Pin, RunfileSource
+from provision.pin import ClosurePackage, DistroPin, Pin, RunfileSource
 from provision.sources.repack import FILES, LAYER
 
 # What only the images of apt's family have the programs for.
@@ -84,7 +84,9 @@ def closure_files(pin: Pin) -> dict[str, str]:
     # A base image that has everything takes no packages.
     family = release_of(distro)[0].family if distro else "apt"
     files = {
-        f"packages/{package.location.rpartition('/')[2]}": package.sha256 for package in pin.closure
+        f"{folder}/{package.location.rpartition('/')[2]}": package.sha256
+        for folder, packages in closure_parts(pin).items()
+        for package in packages
     }
     for source in pin.sources:
         if family != "apt" and source.kind in _APT_ONLY:
@@ -114,9 +116,24 @@ def runfile_parts(pin: Pin, directory: str) -> dict[str, str]:
     return files
 
 
+def closure_parts(pin: Pin) -> dict[str, tuple[ClosurePackage, ...]]:
+    """Return the packages of a Pin by their folder in the build context.
+
+    ``headers`` are those of the kernel, on which no other depends: what is in ``packages`` is
+    installed before, so that the next kernel's build finds it done.
+    """
+    names = {header.name for header in pin.headers} if pin.tree is None else set()
+    headers = tuple(package for package in pin.closure if package.name in names)
+    packages = tuple(package for package in pin.closure if package.name not in names)
+    return {"packages": packages, "headers": headers}
+
+
 def closure_sums(pin: Pin) -> dict[str, bytes]:
-    """Return the list of checksums that the build container checks the packages with."""
-    lines = [
-        f"{package.sha256}  {package.location.rpartition('/')[2]}\n" for package in pin.closure
-    ]
-    return {"closure.sha256": "".join(sorted(lines)).encode()}
+    """Return the lists of checksums that the build container checks the packages with."""
+    return {
+        f"{folder}.sha256": "".join(
+            sorted(f"{one.sha256}  {one.location.rpartition('/')[2]}\n" for one in packages)
+        ).encode()
+        for folder, packages in closure_parts(pin).items()
+        if folder != "headers" or pin.tree is None
+    }

@@ -11,6 +11,7 @@ from typing import Any
 
 from provision.build.closure import (
     closure_files,
+    closure_parts,
     closure_sums,
     installed_from,
     runfile_parts,
@@ -209,8 +210,10 @@ def _variant(pin: Pin, recipe: Recipe) -> Variant[RecipeSource]:
 
 def _dockerfile(pin: Pin, variant: Variant[RecipeSource], templates: Templates) -> str:
     before, after = unpacking(variant, pin.sources)
+    closure = closure_parts(pin)
     values: dict[str, object] = {
         "pin": pin,
+        "closure": {"tools": closure["packages"], "headers": closure["headers"]},
         "toolchain": toolchain_of(pin),
         "parts": {
             "are_files": any(source.file for source in pin.sources),

@@ -1,18 +1,20 @@
 """Has the distro's own solver decide what a build installs, in a container of the base image.
 
-Two rounds: the headers of the kernel, whose configuration names the compiler; then these, the
-compiler and the tools together. A kernel tree has no packages of headers and takes only the second
-round. All files come out of the container into the package store, checked
-by the distro's keys in there and by their sha256 here.
+One round for the headers of the kernel, whose configuration names the compiler, and the tools.
+Distros' headers and tools mostly bring that compiler along; where they don't, a second round solves
+for all three together. A kernel tree has no packages of headers, and takes only that. All files
+come out of the container into the package store, checked by the distro's keys in there and by their
+sha256 here.
 """
 
 from __future__ import annotations
 
 import os
 import re
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from provision.build.base_image import ensure_base
 from provision.build.package_store import Closure, PackageStore, closure_key
@@ -92,6 +94,26 @@ def list_kernels(
         return _Solver(engine(), request, store, progress).kernels()
 
 
+@dataclass(frozen=True, slots=True)
+class _Solved:
+    """What a solver found.
+
+    Attributes:
+        packages: What is installed besides the base image's packages.
+        versions: Of these and of the base image's own, by name.
+    """
+
+    packages: tuple[Package, ...]
+    versions: Mapping[str, str]
+
+    def compiler(self, spec: Spec) -> PackagePin | None:
+        """Return a compiler, if it is there in the right version."""
+        version = self.versions.get(spec.text)
+        if version is None or not _is_major(version, spec.major):
+            return None
+        return PackagePin(name=spec.text, version=version)
+
+
 class _Solver:
     """Solves one request; the caller holds its lock."""
 
@@ -113,38 +135,59 @@ class _Solver:
         self.archived: Mapping[str, bytes] = {}
 
     def closure(self) -> Closure:
-        """Solve in two rounds, and take over the files."""
+        """Solve, mostly in one round, and take over the files."""
         with self._container() as container:
-            text = self._built_with(container)
-            if text is None:
-                found = self._with_compiler(container, None, "")
-                compilers: tuple[Spec, ...] = ()
-            else:
-                compilers = self.family.compiler(self.request.distro, text)
-                found = self._with_compiler(container, compilers[0], text)
-            if found is not None:
-                return found
-        for compiler in compilers[1:]:
+            text, found = self._first(container)
+            compilers = self.family.compiler(self.request.distro, text) if text else ()
+            left: deque[Spec | None] = deque(compilers or (None,))
+            found = found or self._with_one_of(container, left, text)
+        while found is None and left:
             # A container of its own: what another compiler needs is not in its cache.
             with self._container() as container:
-                found = self._with_compiler(container, compiler, text or "")
-            if found is not None:
-                return found
-        raise self.request.no_compiler(text or "", compilers)
+                found = self._with_one_of(container, left, text)
+        if found is None:
+            raise self.request.no_compiler(text, compilers)
+        return found
 
-    def _built_with(self, container: Container) -> str | None:
-        """Return what compiled the kernel, as its configuration has it; None: no package did."""
+    def _first(self, container: Container) -> tuple[str, Closure | None]:
+        """Solve for the headers and the tools, among which the right compiler mostly is.
+
+        Returns:
+            What compiled the kernel, as its configuration has it, empty where no package did; and
+            the closure, if it has that compiler. For a kernel tree, nothing is solved here.
+        """
         if self.request.toolchain is not None:
-            return self.request.toolchain.cc_version_text
-        self.progress(Note(f"Solving for the headers of {self.request.kernel}"))
-        text = cc_version_text(self._headers(container))
+            return self.request.toolchain.cc_version_text or "", None
+        self.progress(Note(f"Solving for the headers of {self.request.kernel} and the tools"))
+        script = self._headers(container)
+        text = cc_version_text(container.read(f"{WORK}/{script.config}").decode(errors="replace"))
         if text is None:
             raise ProvisionError(
                 f"The configuration of the kernel {self.request.kernel} does not say which"
                 " compiler built it (CONFIG_CC_VERSION_TEXT).",
                 resolution="Take a kernel of version 4.18 or newer (--kernel).",
             )
-        return text
+        solved = self._solved(container, script)
+        for compiler in self.family.compiler(self.request.distro, text):
+            if found := solved.compiler(compiler):
+                return text, self._closed(container, script, solved, found, text)
+        return text, None
+
+    def _with_one_of(
+        self, container: Container, left: deque[Spec | None], text: str
+    ) -> Closure | None:
+        """Return the closure with the first compiler that the distro has, taking out those tried.
+
+        None: there is none left, or one was downloaded that is of another version.
+        """
+        while left:
+            compiler = left.popleft()
+            try:
+                return self._with_compiler(container, compiler, text)
+            except NotFoundError as error:
+                if not (compiler and f"'{compiler.text}'" in error.message):
+                    raise
+        return None
 
     def kernels(self) -> tuple[str, ...]:
         """List the packaged kernels."""
@@ -152,10 +195,13 @@ class _Solver:
         self.progress(Note(f"Reading the repositories of {request.distro.name}"))
         script = self.family.kernels(request.distro, request.release, request.repositories)
         with self._container() as container:
-            return self.family.parse_kernels(self._run(container, script))
+            self._run(container, script)
+            return self.family.parse_kernels(container.read(f"{WORK}/{script.output}"))
 
-    def _headers(self, container: Container) -> str:
-        script = self._script(self.headers, config=self.query.config)
+    def _headers(self, container: Container) -> Script:
+        """Solve for headers and tools; where no repository has the headers, ask the archive."""
+        tools = tuple(map(Spec, sorted({*self.request.tools})))
+        script = self._script((*self.headers, *tools), config=self.query.config)
         try:
             self._run(container, script)
         except HeadersGoneError as gone:
@@ -163,19 +209,28 @@ class _Solver:
                 self.request, self._keys(container), gone, self.progress
             )
             self.headers = (spec,)
-            script = self._script(self.headers, config=self.query.config)
+            script = self._script((spec, *tools), config=self.query.config)
             self._run(container, script)
-        return container.read(f"{WORK}/{script.config}").decode(errors="replace")
+        return script
 
     def _keys(self, container: Container) -> Callable[[], tuple[str, ...]]:
         """Return what lists the ids of the distro's keys in the base image."""
         script = keys_script(self.request.distro, self.request.release)
-        return lambda: parse_keys(self._run(container, script))
+
+        def listed() -> tuple[str, ...]:
+            self._run(container, script)
+            return parse_keys(container.read(f"{WORK}/{script.output}"))
+
+        return listed
 
     def _with_compiler(
         self, container: Container, compiler: Spec | None, text: str
     ) -> Closure | None:
-        """Return the closure with a compiler; None where that is of another major version."""
+        """Return the closure with a compiler; None where that is of another major version.
+
+        Raises:
+            NotFoundError: A package is in no repository; its message names it.
+        """
         names = {*self.request.tools}
         specs = self.headers
         if compiler is not None:
@@ -184,35 +239,35 @@ class _Solver:
         what = f"{compiler.text} and the tools" if compiler else "the tools"
         self.progress(Note(f"Solving for {what} of the build"))
         script = self._script((*specs, *(Spec(name) for name in sorted(names))))
-        try:
-            output = self._run(container, script)
-        except NotFoundError as error:
-            if compiler and f"'{compiler.text}'" in error.message:
-                return None
-            raise
+        self._run(container, script)
+        solved = self._solved(container, script)
+        found = solved.compiler(compiler) if compiler else None
+        if compiler is not None and found is None:
+            return None
+        return self._closed(container, script, solved, found, text)
+
+    def _solved(self, container: Container, script: Script) -> _Solved:
+        """Return what a script that ran found."""
+        output = container.read(f"{WORK}/{script.output}")
         packages = self.family.parse(output)
         versions = {**self.family.installed(output)}
         versions |= {package.pinned.name: package.pinned.version for package in packages}
-        found = None
-        if compiler is not None:
-            version = versions.get(compiler.text)
-            if version is None or not _is_major(version, compiler.major):
-                return None
-            found = PackagePin(name=compiler.text, version=version)
-        self._take(container, script, packages)
-        return self._closed(packages, versions, found, text)
+        return _Solved(packages, versions)
 
     def _closed(
         self,
-        packages: tuple[Package, ...],
-        versions: Mapping[str, str],
+        container: Container,
+        script: Script,
+        solved: _Solved,
         compiler: PackagePin | None,
         text: str,
     ) -> Closure:
+        """Take over the files, and return the closure."""
+        self._take(container, script, solved.packages)
         request = self.request
         headers: list[str] = []
         if request.toolchain is None:
-            headers = [name for name in versions if self.family.holds_headers(name)]
+            headers = [name for name in solved.versions if self.family.holds_headers(name)]
         names = {*request.tools} - {compiler.name if compiler else ""}
         with refusing("The packages of the build can't be pinned."):
             return Closure(
@@ -221,12 +276,12 @@ class _Solver:
                 architecture=request.architecture,
                 cc_version_text=text,
                 compiler=compiler,
-                headers=_pins(headers, versions),
-                tools=_pins(names, versions),
-                packages=tuple(package.pinned for package in packages),
+                headers=_pins(headers, solved.versions),
+                tools=_pins(names, solved.versions),
+                packages=tuple(package.pinned for package in solved.packages),
                 urls={
                     package.pinned.sha256: urls
-                    for package in packages
+                    for package in solved.packages
                     if (urls := tuple(filter(is_address, package.urls)))
                 },
             )
@@ -256,8 +311,8 @@ class _Solver:
         more = {**self.archived, **request.authorities()}
         return replace(script, files={**script.files, **more})
 
-    def _run(self, container: Container, script: Script) -> bytes:
-        """Run a script and return what it wrote.
+    def _run(self, container: Container, script: Script) -> None:
+        """Run a script.
 
         Raises:
             ProvisionError: It failed; says why.
@@ -270,7 +325,6 @@ class _Solver:
         if ran.status != 0:
             version = container.run(_VERSION, on_line=lambda _line: None).said.strip()
             raise self.family.explain(self.request.failure(ran.status, ran.said, version))
-        return container.read(f"{WORK}/{script.output}")
 
     @contextmanager
     def _container(self) -> Iterator[Container]:

@@ -229,7 +229,16 @@ def running(
         yield Container(client, str(made["Id"]), request, translated)
     finally:
         with translated("remove a container"):
-            _remove(client, [str(made["Id"])])
+            _end(client, str(made["Id"]))
+
+
+def _end(client: APIClient, container: str) -> None:
+    """End a container, which the engine then removes: its files are nothing to wait for."""
+    try:
+        client.kill(container)
+    except APIError:
+        # It did not start, or has ended by itself.
+        _remove(client, [container])
 
 
 def _left_over(client: APIClient, label: str) -> list[str]:

@@ -7,8 +7,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from provision.catalogue.upstream import CHANNELS
 from provision.distros import find_distro
-from provision.errors import NotFoundError, ProvisionError
+from provision.distros.debian import version_key
+from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.matrix.cells import Cell, Column, Row, Selection, choose_kernels, choose_rows
 from provision.matrix.results import Result, Results, offers_of_results
 
@@ -118,6 +120,15 @@ def report_of_results(results: Iterable[Result], selection: Selection) -> Report
             f"The matrix knows nothing of {_named(selection.drivers)}"
             + (f" on {', '.join(selection.distros)}." if selection.distros else "."),
             resolution="Have it build: provision matrix --drivers all (without --only-report).",
+        )
+    kinds = [name for name in selection.versions if name in CHANNELS]
+    if kinds:
+        have = ", ".join(sorted({result.version for result in known}, key=version_key))
+        raise UsageError(
+            f"Which versions {', '.join(kinds)} stands for, a vendor says; a report of what is"
+            " known asks none.",
+            resolution=f"Name versions or branches that the matrix knows ({have}), or leave out"
+            " --only-report.",
         )
     offers = offers_of_results(known)
     rows = tuple(choose_rows(selection, offers.offers))

@@ -84,6 +84,7 @@ class Result(Frozen):
         seconds: How long it took, by part.
         finished: Unix time.
         made_by: Version of provision.
+        forced: Whether it was built although that was not known to be supported (``--force``).
     """
 
     schema_version: Literal[1] = Field(default=1, alias="schema")
@@ -109,6 +110,7 @@ class Result(Frozen):
     seconds: dict[str, float] = Field(default_factory=dict)
     finished: int = Field(ge=0)
     made_by: str
+    forced: bool = False
 
     model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
 

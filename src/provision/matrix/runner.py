@@ -13,7 +13,15 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 
-from provision.build.artifact_image import Built, find, layers_of, phases, remove_layers
+from provision.build.artifact_image import (
+    KERNEL_STAGE,
+    TOOLS_STAGE,
+    Built,
+    find,
+    layers_of,
+    phases,
+    remove_layers,
+)
 from provision.build.diagnosis import BuildError
 from provision.engine.docker_api import Engine
 from provision.engine.stream import StepRecord
@@ -34,6 +42,8 @@ from provision.progress import Event, Note, Output, Progress, Step, Tally, Trans
 _POLL_S = 0.1
 _GRACE_S = 10.0
 _LOOK_AGAIN_S = 0.5
+# In the place of a kernel: the layers that all kernels of a distro begin with.
+_TOOLS = "tools"
 
 
 class _StoppedError(BaseException):
@@ -67,6 +77,7 @@ class MatrixRun:
         self._progress = progress
         self._begun = int(time.time())
         self._lock = threading.Lock()
+        self._clearing = threading.Lock()
         self._stop = threading.Event()
         self._crew = Crew()
         self._is_over = False
@@ -92,7 +103,8 @@ class MatrixRun:
             self._results.read(one.cell)
         self._queue = CellQueue(planned)
         self._total = len(planned)
-        self._columns.update(one.cell.column for one in planned)
+        for one in planned:
+            self._columns.update(_shared_by(one.cell.column))
         # What a run that was killed left to be removed.
         noted = (column for column in self._columns if self._layers.noted(column))
         self._uncleared = dict.fromkeys(noted)
@@ -155,6 +167,11 @@ class MatrixRun:
         cell = planned.cell
         known = self._results.read(cell)
         if planned.refusal is not None:
+            if known is not None and known.forced and known.state != "not-supported":
+                # What was tried says more than what is known to be supported.
+                self._outcome.unchanged.append(cell)
+                self._ended(cell, known.state)
+                return
             if known is None or (known.state, known.message) != ("not-supported", planned.refusal):
                 said = result_of(
                     cell, "not-supported", message=planned.refusal, resolution=planned.resolution
@@ -180,7 +197,9 @@ class MatrixRun:
             self._outcome.unchanged.append(cell)
             self._ended(cell, known.state)
             return
-        with self._layers.using(cell.column):
+        with ExitStack() as stack:
+            for column in _shared_by(cell.column):
+                stack.enter_context(self._layers.using(column))
             result = self._build(cell, resolved, connected)
         self._record(result, begun)
 
@@ -238,9 +257,11 @@ class MatrixRun:
         return self._how.keep_images or not built.built or is_own
 
     def _note_layers(self, cell: Cell, steps: Sequence[StepRecord]) -> None:
-        self._layers.note(cell.column, layers_of(steps, shared=True))
+        shared = _shared_by(cell.column)
+        for column, stage in zip(shared, (KERNEL_STAGE, TOOLS_STAGE), strict=True):
+            self._layers.note(column, layers_of(steps, stage=stage))
         with self._lock:
-            self._uncleared[cell.column] = None
+            self._uncleared.update(dict.fromkeys(shared))
 
     def _clear_columns(self) -> None:
         """Remove the layers of kernels whose cells are done, beside the next build.
@@ -249,13 +270,15 @@ class MatrixRun:
         """
         with self._lock:
             done = [column for column in self._uncleared if self._columns[column] == 0]
+            # Kernels' layers first: they grew out of those of the tools.
+            done.sort(key=lambda column: column.kernel == _TOOLS)
             for column in done:
                 del self._uncleared[column]
         if done:
             self._crew.start(lambda: self._clear(done))
 
     def _clear(self, columns: Sequence[Column]) -> None:
-        with ExitStack() as stack, suppress(ProvisionError, OSError):
+        with self._clearing, ExitStack() as stack, suppress(ProvisionError, OSError):
             engine = self._connecting(stack)
             for column in columns:
                 if not self._layers.clear(column, engine):
@@ -276,7 +299,7 @@ class MatrixRun:
 
     def _record(self, result: Result, begun: float) -> None:
         seconds = {**result.seconds, "total": round(time.monotonic() - begun, 3)}
-        result = result.model_copy(update={"seconds": seconds})
+        result = result.model_copy(update={"seconds": seconds, "forced": self._how.force})
         self._results.write(result)
         self._outcome.built.append(result.cell)
         self._ended(result.cell, result.state)
@@ -288,7 +311,7 @@ class MatrixRun:
         with self._lock:
             self._running.pop(cell, None)
             self._counts[state] += 1
-            self._columns[cell.column] -= 1
+            self._columns.subtract(_shared_by(cell.column))
             if error is not None:
                 self._outcome.troubles.append((cell, error))
                 self._progress(Note(f"trouble {cell}: {error.message}"))
@@ -318,6 +341,11 @@ class MatrixRun:
                         pass
 
         return telling
+
+
+def _shared_by(column: Column) -> tuple[Column, Column]:
+    """Return what shares layers with a cell: its kernel's cells, and its distro's."""
+    return column, Column(column.distro, _TOOLS)
 
 
 def _own_images(settings: Settings) -> frozenset[tuple[str, str]]:

@@ -91,7 +91,8 @@ def have_parts(
         draft.mkdir(parents=True)
         try:
             parts = repack(run, source, draft)
-            kept = {name: TreeStore(settings).take(path) for name, path in parts.items()}
+            trees = TreeStore(settings)
+            kept = {name: trees.take(path, sync=False) for name, path in parts.items()}
         finally:
             shutil.rmtree(draft, ignore_errors=True)
         text = _Index(parts=kept).model_dump_json(by_alias=True, indent=1)

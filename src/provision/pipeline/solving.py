@@ -209,6 +209,26 @@ def rpm_origin(settings: Settings, distro: DistroPin) -> RpmOrigin:
     return RpmOrigin(data, version, configured=configured)
 
 
+def refuse_repositories(settings: Settings, distro: DistroPin) -> None:
+    """Refuse a setting that the archives of Debian's kind do not have.
+
+    Raises:
+        UsageError: provision.toml names repositories of the distro.
+    """
+    named = settings.config.distro(distro.id).repositories
+    if not named:
+        return
+    path = in_root(settings.root, "etc/provision/provision.toml")
+    first = named[0].urls[0]
+    raise UsageError(
+        f"{path}: distros.{distro.id}.repositories: packages of {distro.id} come from an archive"
+        " with suites, and such repositories are of dnf and zypper.",
+        resolution=f"Remove 'repositories' of [distros.{distro.id}], and name the archive instead:"
+        f' [distros.{distro.id}.archive] mirror = "{first}", keyring = "/path/of/its/key".',
+        details="\n".join(f"repository '{one.id}'" for one in named),
+    )
+
+
 def open_driver_index(
     settings: Settings, entry: Entry | None, distro: DistroPin, *, progress: Progress = silent
 ) -> ArchiveIndex:
@@ -216,8 +236,10 @@ def open_driver_index(
 
     Raises:
         NotFoundError: No mirror or keyring is known, or the distro has no such components.
+        UsageError: provision.toml has settings for the distro that it can't have.
         ProvisionError: The archive can't be reached or is not what it should be.
     """
+    refuse_repositories(settings, distro)
     layout = layout_of(distro)
     components = components_of(entry.recipe, distros.source_names(distro)) if entry else ()
     foreign = [name for name in components if name not in layout.components]

@@ -116,8 +116,13 @@ class TreeStore:
             stream.write(content)
         return self.take(Path(stream.name))
 
-    def take(self, draft: Path) -> str:
+    def take(self, draft: Path, *, sync: bool = True) -> str:
         """Keep a file of the store's disk under its sha256.
+
+        Args:
+            draft: The file.
+            sync: Whether it survives a power cut; not needed where it is compared with its sha256
+                before each use.
 
         Raises:
             OSError: The folder can't be written.
@@ -125,10 +130,12 @@ class TreeStore:
         digest = sha256_file(draft)
         self._folder.mkdir(parents=True, exist_ok=True)
         draft.chmod(0o644)
-        with draft.open("rb") as stream:
-            os.fsync(stream.fileno())
+        if sync:
+            with draft.open("rb") as stream:
+                os.fsync(stream.fileno())
         draft.replace(self.path(digest))
-        sync_directory(self._folder)
+        if sync:
+            sync_directory(self._folder)
         return digest
 
     def fetch(self, url: str, sha256: str, progress: Progress) -> str:

@@ -24,6 +24,7 @@ _MAX_HEAD = 4 << 20
 # Of the tar file inside; those of today have 1.3 GB.
 MAX_PAYLOAD = 8 << 30
 _CHUNK = 1 << 20
+_LIMITED = 'ulimit -f "$1" && shift && exec "$@"'
 _ZSTD_SECONDS = 900.0
 _SKIP = re.compile(rb"^skip=\"?([0-9]{1,6})\"?\s*$")
 _FIELD = re.compile(rb"^(targetdir|pkg_version|label)=\"?([^\"\n]{0,200})\"?\s*$")
@@ -165,9 +166,10 @@ def _unzstd(stream: IO[bytes], target: Path, name: str, limit: int) -> None:
     try:
         _copy(stream, cut, name, limit)
         argv: list[str | Path] = ["zstd", "--decompress", "--quiet", "--force", "-o", target, cut]
-        if find_program("zstd") and find_program("prlimit"):
-            # It has no limit of its own, and some kB may become more than a disk holds.
-            argv = ["prlimit", f"--fsize={limit}", *argv]
+        if find_program("zstd"):
+            # It has no limit of its own, and some kB may become more than a disk holds. Blocks of
+            # 512 bytes, as every sh counts them.
+            argv = ["sh", "-c", _LIMITED, "sh", str(-(-limit // 512)), *argv]
         done = run(
             argv,
             why=f"unpack {name}",

@@ -10,6 +10,8 @@ import pytest
 
 from provision.build.artifact_image import (
     DIGEST_LABEL,
+    KERNEL_STAGE,
+    TOOLS_STAGE,
     BuildRequest,
     build,
     layers_of,
@@ -17,6 +19,7 @@ from provision.build.artifact_image import (
 )
 from provision.build.diagnosis import BuildError
 from provision.engine.docker_api import Image
+from provision.engine.stream import StepRecord
 from provision.engine.tar_streams import pack
 from provision.errors import NotFoundError, ProvisionError
 from provision.files import lock
@@ -78,11 +81,28 @@ def test_the_layers_that_all_drivers_share_can_be_removed_too(
 ) -> None:
     steps = build(engine, request_).steps
     engine.calls.clear()
-    remove_layers(engine, layers_of(steps, shared=True))
+    remove_layers(engine, layers_of(steps, stage=KERNEL_STAGE))
     base = next(number for number, step in enumerate(steps) if "FROM" in step.instruction)
     own = [call.removeprefix("remove ") for call in engine.calls]
     assert own == [step.layer for step in steps[5:base:-1]]
     assert own
+
+
+def test_layers_are_told_apart_by_what_shares_them() -> None:
+    words = (
+        ("FROM ${BASE_IMAGE} AS tools", "base"),
+        ("RUN tools", "1"),
+        ("FROM tools AS toolchain", "1"),
+        ("RUN headers", "2"),
+        ("FROM toolchain AS build", "2"),
+        ("RUN make", "3"),
+        ("FROM scratch", None),
+        ("COPY --from=build /out/ /", "4"),
+    )
+    steps = [StepRecord(n, text, layer=layer) for n, (text, layer) in enumerate(words)]
+    assert layers_of(steps, stage=TOOLS_STAGE) == ["1"]
+    assert layers_of(steps, stage=KERNEL_STAGE) == ["2"]
+    assert layers_of(steps) == ["3"]
 
 
 def test_an_image_that_exists_is_not_built(engine: FakeEngine, request_: BuildRequest) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import tarfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -112,8 +112,18 @@ def debootstrap(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Stand in for debootstrap; gives its arguments."""
     arguments: list[str] = []
 
-    def run(argv: Sequence[str | Path], *, why: str, on_line: Callable[[str], None]) -> None:
+    def run(
+        argv: Sequence[str | Path],
+        *,
+        why: str,
+        on_line: Callable[[str], None],
+        env: Mapping[str, str],
+    ) -> None:
         assert why
+        if "HOME" in env:
+            netrc = Path(env["HOME"], ".netrc")
+            assert netrc.stat().st_mode & 0o777 == 0o600
+            arguments.append(f"netrc: {netrc.read_text().strip()}")
         on_line("I: Retrieving InRelease")
         arguments.extend(str(argument) for argument in argv)
         mirror = next(n for n, word in enumerate(argv) if str(word).startswith("http"))
@@ -127,6 +137,22 @@ def debootstrap(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(module, "stream", run)
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     return arguments
+
+
+def test_a_mirrors_password_is_in_no_argument(debootstrap: list[str], tmp_path: Path) -> None:
+    """Every user can read the arguments of programs, and the image would keep the address."""
+    engine = FakeEngine()
+    engine.result = _LOCAL
+    mirror = "https://me:p%40ss@m.example:8443/debian"
+    make_base(engine, _REQUEST, mirror=mirror, state=tmp_path)
+    said, *argv = debootstrap
+    assert said == "netrc: machine m.example login me password p@ss"
+    assert argv[-1] == "https://m.example:8443/debian"
+    assert not [word for word in argv if "p%40ss" in word or "p@ss" in word]
+    assert not list(tmp_path.rglob(".netrc"))
+    with pytest.raises(UsageError, match="can't log in") as caught:
+        make_base(engine, _REQUEST, mirror="http://me:a%20b@m.example/debian", state=tmp_path)
+    assert "a%20b" not in caught.value.message
 
 
 def test_a_base_image_is_made_from_the_archive_and_tidy(

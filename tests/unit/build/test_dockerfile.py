@@ -79,9 +79,10 @@ def test_files_of_the_context() -> None:
     assert list(rendered(*NVIDIA).files) == [
         "Dockerfile",
         "build.json",
-        "closure.sha256",
         "collect.py",
+        "headers.sha256",
         "install.sh",
+        "packages.sha256",
         "patches/pci-resize-resource.patch",
         "unpack.py",
     ]
@@ -93,7 +94,7 @@ def test_the_context_names_the_files_that_it_lacks() -> None:
     gcc = next(package for package in pinned.closure if package.name == "gcc-12")
     assert context.downloads["packages/gcc-12_12.2.0-14+deb12u1_amd64.deb"] == gcc.sha256
     line = f"{gcc.sha256}  gcc-12_12.2.0-14+deb12u1_amd64.deb"
-    assert line in context.files["closure.sha256"].decode().splitlines()
+    assert line in context.files["packages.sha256"].decode().splitlines()
     debs = {source.sha256 for source in pinned.sources}
     assert {name for name in context.downloads if name.startswith("sources/")} == {
         f"sources/{sha256}" for sha256 in debs
@@ -116,10 +117,25 @@ def test_stages_begin_with_the_pinned_base_and_end_from_scratch() -> None:
     base = pin(*NVIDIA, template=templates().digest).base
     assert steps[0] == Instruction("ARG", f"BASE_IMAGE={base.image}@{base.digest}")
     assert [step.text for step in steps if step.keyword == "FROM"] == [
-        "${BASE_IMAGE} AS toolchain",
+        "${BASE_IMAGE} AS tools",
+        "tools AS toolchain",
         "toolchain AS build",
         "scratch",
     ]
+
+
+def test_kernels_share_compiler_and_tools() -> None:
+    """Nothing of a kernel is in the stage that the engine is to know from the last kernel."""
+    context = rendered(*NVIDIA)
+    tools, _, rest = context.dockerfile.partition("\nFROM tools AS toolchain\n")
+    release = pin(*NVIDIA, template=templates().digest).kernel.release
+    _, _, tools = tools.partition("AS tools\n")
+    assert "packages.sha256" in tools
+    assert release not in tools
+    assert f"headers.sha256 gcc 12 {release} " in rest
+    folders = {name.partition("/")[0] for name in context.downloads if release in name}
+    assert folders == {"headers"}
+    assert release not in context.files["packages.sha256"].decode()
 
 
 def test_drivers_of_a_kernel_share_the_toolchain() -> None:

@@ -110,7 +110,32 @@ BOTH = "\n".join([line("kernel-devel", "5.14.0"), line("gcc", "11.4.1"), line("m
 GOOD = [(0, "", line("kernel-devel", "5.14.0")), (0, "", BOTH)]
 
 
-def test_headers_first_then_the_compiler_that_built_the_kernel(tmp_path: Path) -> None:
+def test_one_round_where_headers_and_tools_bring_the_compiler(tmp_path: Path) -> None:
+    container = FakeContainer([(0, "", BOTH)])
+    engine = SolvingEngine(container)
+    store = PackageStore(tmp_path)
+    found = solve(lambda: engine, request(tmp_path), store)
+    assert found.compiler == PackagePin(name="gcc", version="11.4.1-1.el9")
+    assert [tool.name for tool in found.tools] == ["make"]
+    assert all(store.whole(package.sha256) for package in found.packages)
+    (only,) = container.scripts
+    assert f"'kernel-devel-uname-r = {KERNEL}' gcc make" in only
+    assert len(engine.requests) == 1
+
+
+def test_a_compiler_that_no_repository_has_costs_no_further_container(tmp_path: Path) -> None:
+    wish = request(tmp_path, "opensuse-leap:15.6", kernel="6.4.0-150600.23.17-default", tools=())
+    packages = BOTH.replace("package\tkernel-devel\t", "package\tkernel-default-devel\t")
+    absent = (104, "No provider of 'gcc11' found.", "")
+    container = FakeContainer([(0, "", line("make", "4.3")), absent, (0, "", packages)])
+    engine = SolvingEngine(container)
+    found = solve(lambda: engine, wish, PackageStore(tmp_path))
+    assert found.compiler == PackagePin(name="gcc", version="11.4.1-1.el9")
+    assert len(engine.requests) == 1
+    assert " gcc11\n" in container.scripts[1]
+
+
+def test_where_they_bring_none_the_compiler_is_solved_for_with_them(tmp_path: Path) -> None:
     container = FakeContainer(list(GOOD))
     engine = SolvingEngine(container)
     store = PackageStore(tmp_path)
@@ -120,8 +145,7 @@ def test_headers_first_then_the_compiler_that_built_the_kernel(tmp_path: Path) -
     assert [tool.name for tool in found.tools] == ["make"]
     assert len(found.packages) == 3
     assert all(store.whole(package.sha256) for package in found.packages)
-    first, second = container.scripts
-    assert " gcc" not in first
+    _first, second = container.scripts
     assert f"'kernel-devel-uname-r = {KERNEL}' gcc make" in second
 
 
@@ -415,7 +439,7 @@ def test_a_kernel_that_the_repositories_have_dropped_comes_from_koji(
     assert [header.name for header in found.headers] == ["kernel-devel"]
     *_, first, second = container.scripts
     path = "/provision/solve/archived/kernel-devel-6.17.1-300.fc43.x86_64.rpm"
-    assert f"install --downloadonly {path}\n" in first
+    assert f"install --downloadonly {path} gcc make\n" in first
     assert f"{path} gcc make" in second
     assert container.files_given[path.removeprefix("/provision/solve/")] == b"headers"
 

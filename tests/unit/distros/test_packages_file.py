@@ -40,13 +40,15 @@ def text_of(row: Row) -> str:
     )
 
 
-@given(st.lists(ROW))
-def test_what_is_written_is_read(rows: list[Row]) -> None:
-    assert list(parse_packages("\n".join(map(text_of, rows)).encode())) == rows
+@given(st.lists(ROW), st.integers(1, 500))
+def test_what_is_written_is_read_wherever_it_is_cut(rows: list[Row], size: int) -> None:
+    text = "\n".join(map(text_of, rows)).encode()
+    pieces = [text[at : at + size] for at in range(0, len(text), size)]
+    assert list(parse_packages(pieces)) == rows
 
 
 def test_a_real_file_is_read() -> None:
-    rows = {row[0]: row for row in parse_packages(sample("bookworm", "main").encode())}
+    rows = {row[0]: row for row in parse_packages([sample("bookworm", "main").encode()])}
     assert rows["linux-headers-6.1.0-47-amd64"] == (
         "linux-headers-6.1.0-47-amd64",
         "6.1.170-3",
@@ -71,13 +73,13 @@ def test_a_real_file_is_read() -> None:
 )
 def test_a_broken_entry_is_an_error(text: str) -> None:
     with pytest.raises(ProvisionError, match="broken entry"):
-        list(parse_packages(text.encode()))
+        list(parse_packages([text.encode()]))
 
 
 @given(st.binary())
 def test_any_bytes_are_packages_or_an_error_of_ours(text: bytes) -> None:
     with suppress(ProvisionError):
-        list(parse_packages(b"Package: a\nVersion: 1\nSize: " + text))
+        list(parse_packages([b"Package: a\nVersion: 1\nSize: " + text]))
 
 
 def test_a_version_that_is_none_is_named(tmp_path: Path) -> None:
@@ -94,7 +96,7 @@ def test_a_table_that_is_gone_is_an_error_of_ours(tmp_path: Path) -> None:
 
 def table(folder: Path, *entries: str) -> PackageTable:
     path = folder / "t.sqlite"
-    write_table(path, parse_packages("\n".join(entries).encode()))
+    write_table(path, parse_packages(["\n".join(entries).encode()]))
     return PackageTable(path, suite="s", component="main")
 
 

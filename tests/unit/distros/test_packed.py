@@ -12,8 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from provision.distros.debian import release_file
-from provision.distros.debian.release_file import IndexFile, read_packed
+from provision.distros.debian import packed_files as packed
+from provision.distros.debian.packed_files import read_packed
+from provision.distros.debian.release_file import IndexFile
 from provision.errors import ProvisionError
 
 TEXT = b"Package: tool\n" * 1000
@@ -58,7 +59,7 @@ def test_no_more_is_unpacked_than_it_says(suffix: str, tmp_path: Path) -> None:
 def test_one_that_does_not_say_has_a_limit_all_the_same(
     suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(release_file, "MAX_TEXT", 100)
+    monkeypatch.setattr(packed, "MAX_TEXT", 100)
     (tmp_path / "f").write_bytes(PACKERS[suffix](TEXT))
     for said in (None, len(TEXT)):
         with pytest.raises(ProvisionError, match="larger than 100 bytes"):
@@ -93,3 +94,22 @@ def test_any_bytes_are_read_or_refused(
         read_packed(tmp_path / "f", index(suffix))
     except ProvisionError:
         return
+
+
+@pytest.mark.parametrize("suffix", [".xz", ".gz"])
+def test_one_that_is_made_of_several_is_read_as_a_whole(suffix: str, tmp_path: Path) -> None:
+    half = len(TEXT) // 2
+    pack = PACKERS[suffix]
+    (tmp_path / "f").write_bytes(pack(TEXT[:half]) + bytes(8) + pack(TEXT[half:]) + bytes(4))
+    assert read_packed(tmp_path / "f", index(suffix)) == TEXT
+
+
+@pytest.mark.parametrize("suffix", PACKERS)
+def test_a_large_one_comes_in_pieces(
+    suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packed, "_CHUNK", 100)
+    (tmp_path / "f").write_bytes(PACKERS[suffix](TEXT))
+    chunks = list(packed.read_chunks(tmp_path / "f", index(suffix)))
+    assert max(map(len, chunks)) == 100
+    assert b"".join(chunks) == TEXT

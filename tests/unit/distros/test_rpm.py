@@ -300,3 +300,36 @@ def test_a_package_of_the_archive_is_asked_for_by_its_path_and_has_its_address()
     own = (Repository("own", ("http://m",), {"k.asc": b"KEY"}),)
     assert distro.keys[0] in Dnf().solve(distro, release, (spec,), own).text
     assert distro.keys[0] not in Dnf().solve(distro, release, (Spec("gcc"),), own).text
+
+
+def test_addresses_in_zyppers_xml_are_taken_out_of_it() -> None:
+    distro, release = release_of(find_distro("opensuse-leap:15.6"))
+    text = Zypper().solve(distro, release, (Spec("gcc"),), ()).text
+    # The ampersand last: an address may have the characters of another entity behind it.
+    entities = re.findall(r"s\|(&[a-z]+;)\|", text)
+    assert entities == ["&lt;", "&gt;", "&quot;", "&apos;", "&amp;"]
+    assert r"-e 's|&amp;|\&|g'" in text
+
+
+def test_both_rounds_of_zypper_see_one_state_of_the_repositories() -> None:
+    distro, release = release_of(find_distro("opensuse-leap:15.6"))
+    for config in ("/usr/src/K/.config", None):
+        text = Zypper().solve(distro, release, (Spec("gcc"),), (), config=config).text
+        assert text.index("if [ ! -e refreshed ]") < text.index("run refresh")
+        assert text.index("run refresh") < text.index(": > refreshed\nfi")
+
+
+def test_keys_are_imported_once_for_both_rounds() -> None:
+    text = rpm_keys.key_import(["/keys/*", "/it's.asc"])
+    begins, ends = text.index("keydb.of 2>"), text.index("> /provision/solve/keydb.of\n")
+    assert begins < text.index("rm -rf /provision/solve/keydb") < text.index("no key of the") < ends
+
+
+def test_signatures_are_checked_before_anything_is_believed() -> None:
+    """What runs beside it is waited for after it."""
+    distro, release = release_of(find_distro("rocky:9"))
+    text = Dnf().solve(distro, release, (Spec("gcc"),), (), config="/usr/src/K/.config").text
+    checked = text.index("--checksig")
+    assert text.index("hashing=$!") < checked < text.index('wait "$hashing"')
+    assert text.index("locating=$!") < checked < text.index('wait "$locating"')
+    assert checked < text.index("rpm2archive")

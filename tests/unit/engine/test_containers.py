@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 from docker import APIClient
+from docker.errors import APIError
 
 from provision.engine import containers
 from provision.engine.containers import Container, ContainerRequest, running
@@ -26,6 +27,7 @@ class FakeClient:
         self.there = {"left": "mine", "others": "theirs"}
         self.wishes: list[dict[str, Any]] = []
         self.starts = True
+        self.running: set[str] = set()
 
     def containers(self, *, filters: dict[str, str], **which: bool) -> list[dict[str, str]]:
         assert which == {"all": True}
@@ -34,6 +36,13 @@ class FakeClient:
 
     def remove_container(self, name: str, *, force: bool) -> None:
         assert force
+        del self.there[name]
+
+    def kill(self, name: str) -> None:
+        if name not in self.running:
+            raise APIError("is not running")
+        self.running.remove(name)
+        # As asked for by auto_remove.
         del self.there[name]
 
     def create_host_config(self, **wish: object) -> dict[str, object]:
@@ -50,6 +59,7 @@ class FakeClient:
         assert name in self.there
         if not self.starts:
             raise RuntimeError("no such network")
+        self.running.add(name)
 
 
 @contextmanager
@@ -75,6 +85,13 @@ def test_one_that_cannot_be_started_is_removed() -> None:
     client.starts = False
     with pytest.raises(RuntimeError):
         start(client, ContainerRequest("sha256:1", "mine"))
+    assert set(client.there) == {"others"}
+
+
+def test_one_that_ended_by_itself_is_removed() -> None:
+    client = FakeClient()
+    with running(cast("APIClient", client), ContainerRequest("sha256:1", "mine"), untranslated):
+        client.running.clear()
     assert set(client.there) == {"others"}
 
 

@@ -334,3 +334,14 @@ def test_later_kernels_are_those_of_the_hosts_kind() -> None:
 
 def test_the_schema_in_the_documentation_is_the_codes() -> None:
     assert json.loads(SCHEMA.read_text()) == Result.model_json_schema()
+
+
+def test_a_report_says_why_it_knows_no_kinds_of_branches() -> None:
+    known = [
+        result_of(cell("1.9", KERNELS[0]), "built"),
+        result_of(cell("1.8", KERNELS[0]), "built"),
+    ]
+    wish = Selection(("all",), (), ("all",), versions=("lts",), flavours=("all",))
+    with pytest.raises(UsageError, match="Which versions lts stands for, a vendor says") as caught:
+        report_of_results(known, wish)
+    assert "(1.8, 1.9)" in str(caught.value.resolution)

@@ -41,7 +41,8 @@ LINES[60] = "/source/a.c:7:5: error: no member named 'x'"
 
 def steps(*, whole: bool = True) -> tuple[StepRecord, ...]:
     """What a build did: a shared stage, one of its own, the artifact."""
-    names = ["FROM base AS toolchain", "RUN tools", "FROM toolchain AS build", "RUN make"]
+    names = ["FROM base AS tools", "RUN shared", "FROM tools AS toolchain", "RUN tools"]
+    names += ["FROM toolchain AS build", "RUN make"]
     names += ["FROM scratch", "COPY x"] if whole else []
     records = [
         StepRecord(number, name, layer=name.replace(" ", "-"))
@@ -50,7 +51,7 @@ def steps(*, whole: bool = True) -> tuple[StepRecord, ...]:
     if not whole:
         records[-1].layer = None
         records[-1].lines = deque(LINES)
-        records.insert(3, StepRecord(9, "RUN unpack", layer="RUN-unpack"))
+        records.insert(5, StepRecord(9, "RUN unpack", layer="RUN-unpack"))
     return tuple(records)
 
 
@@ -329,10 +330,31 @@ def test_layers_that_another_matrix_builds_on_stay_until_it_is_done(lab: Lab) ->
     assert lab.removed.count("RUN-tools") == 1
 
 
+def test_what_was_forced_is_not_taken_back_by_a_plain_run(lab: Lab) -> None:
+    lab.broken["2.0"] = compile_error()
+    lab.run(cells(["2.0"])[:1], force=True)
+    assert lab.result().forced
+    refused = [replace(one, refusal="too new") for one in cells(["2.0"])[:1]]
+    lab.run(refused)
+    assert (lab.result().state, lab.result().forced) == ("failed", True)
+    # A plain result says nothing against what the recipe says by now.
+    lab.broken.clear()
+    lab.run(cells(["2.0"])[:1], retry="all")
+    assert not lab.result().forced
+    lab.run(refused)
+    assert lab.result().state == "not-supported"
+
+
+def test_tools_that_all_kernels_share_go_after_the_last_of_them(lab: Lab) -> None:
+    lab.run(cells(["2.0"]))
+    assert lab.removed.count("RUN-shared") == 1
+    assert lab.removed[-1] == "RUN-shared"
+
+
 def test_the_layers_of_a_failed_build_go_too(lab: Lab) -> None:
     lab.broken["2.0"] = compile_error()
     lab.run(cells(["2.0"])[:1])
-    assert lab.removed == ["RUN-unpack", "RUN-tools"]
+    assert lab.removed == ["RUN-unpack", "RUN-tools", "RUN-shared"]
     lab.engine.calls.clear()
     lab.run(cells(["2.0"])[:1], retry="failed", keep_images=True)
     assert lab.removed == []

@@ -13,7 +13,12 @@ from provision.errors import ConfigError, NotFoundError, UsageError
 from provision.pin import BasePin
 from provision.pipeline import image_builds as images
 from provision.pipeline.image_builds import ensure_base_image
-from provision.pipeline.solving import base_request, configured_repositories, rpm_origin
+from provision.pipeline.solving import (
+    base_request,
+    configured_repositories,
+    open_driver_index,
+    rpm_origin,
+)
 from provision.pipeline.workspace import Settings, load_settings
 from unit.engine.fake_engine import FakeEngine
 
@@ -147,3 +152,16 @@ def test_a_base_image_that_cannot_be_pulled_is_made(
     engine.have(Image(f"sha256:{'b' * 64}", (name,), architecture="amd64"))
     assert not ensure_base_image(settings, engine, "rocky:9")[1]
     assert len(made) == 1
+
+
+def test_repositories_of_an_archive_are_refused_with_file_and_key(tmp_path: Path) -> None:
+    """They were passed over in silence: packages came from elsewhere than was said."""
+    settings = _host(tmp_path, _REPOSITORY.format(id="debian"))
+    with pytest.raises(UsageError) as caught:
+        open_driver_index(settings, None, find_distro("debian:12"))
+    path = tmp_path / "etc/provision/provision.toml"
+    assert caught.value.message.startswith(f"{path}: distros.debian.repositories: ")
+    assert '[distros.debian.archive] mirror = "https://m.example/os"' in str(
+        caught.value.resolution
+    )
+    assert "own" in str(caught.value.details)

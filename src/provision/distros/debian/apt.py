@@ -140,12 +140,15 @@ mkdir -p lists/partial cache archives/partial none/partial sources
 if [ ! -e updated ]; then apt_get --quiet update; : > updated; fi"""
 
 
-# The listing comes from the same answer that is downloaded then: nothing changes in between. It is
-# asked for with another, empty folder of downloads, because it leaves out what lies there already.
+# The listing is asked for while the packages are downloaded: of the same indexes, it is the same
+# answer. It has another, empty folder of downloads, because it leaves out what lies there already.
+# apt compares each file with its sha256, and so does the package store.
 _SOLVE = """\
 apt_get -o Dir::Cache::Archives=/provision/solve/none --quiet=2 --print-uris --yes \\
-    install @wanted@ > uris.txt
+    install @wanted@ > uris.txt 2> uris.log &
+listing=$!
 apt_get --quiet --download-only --yes install @wanted@
+wait "$listing" || { cat uris.log; exit 1; }
 rm -rf packages && mkdir packages
 {
     dpkg-query --show --showformat 'installed\\t${Package}\\t${Architecture}\\t${Version}\\n'
@@ -155,9 +158,7 @@ rm -rf packages && mkdir packages
         ln "archives/$file" "packages/$file"
         printf 'package\\t%s\\t%s\\t%s\\t%s\\n' "${url%\\'}" "$file" "$size" "$sum"
     done < uris.txt
-} > closure
-sed -n "s|^'[^']*' \\([^ ]*\\) [0-9]* SHA256:\\(.*\\)$|\\2  packages/\\1|p" uris.txt > sums.txt
-if [ -s sums.txt ]; then sha256sum --check --strict --quiet sums.txt; fi"""
+} > closure"""
 _CONFIG = f"""\
 rm -f config
 for file in packages/linux-headers-*.deb; do

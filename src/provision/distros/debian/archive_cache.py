@@ -15,12 +15,11 @@ from functools import partial
 from pathlib import Path
 
 from provision.distros.debian.packages_file import PackageTable, parse_packages, write_table
+from provision.distros.debian.packed_files import MAX_PACKED, read_chunks, read_packed
 from provision.distros.debian.release_file import (
-    MAX_PACKED,
     IndexFile,
     ReleaseFile,
     parse_release,
-    read_packed,
 )
 from provision.distros.debian.suites import SuiteAddress
 from provision.errors import NotFoundError, ProvisionError
@@ -154,7 +153,7 @@ class SuiteCache:
         try:
             self._download(release, index, packed, progress)
             progress(Note(f"reading the index {self.address} {folder}"))
-            write_table(path, parse_packages(read_packed(packed, index)))
+            write_table(path, parse_packages(read_chunks(packed, index)))
         finally:
             packed.unlink(missing_ok=True)
 

@@ -308,7 +308,8 @@ def main(argv: Sequence[str]) -> int:
     (folder,) = argv
     try:
         prepare(Path(folder), Path("/"))
-    except TreeError as error:
+    except (TreeError, OSError) as error:
+        # A file that can't be read, a full disk, a program that is missing.
         sys.stderr.write(f"kernel tree: {error}\n")
         return 1
     return 0

@@ -34,7 +34,13 @@ rm -rf kept && mkdir kept
 if [ -s of-headers ] && [ -e "$(cat of-headers)" ]; then mv "$(cat of-headers)" kept/; fi
 rm -rf packages origins.txt && mkdir packages && : > origins.txt
 for file in kept/*.rpm; do [ ! -e "$file" ] || mv "$file" packages/; done
-case $(dnf --version 2> /dev/null | head -n 1) in
+# Asking it costs a start.
+case $(readlink -f "$(command -v dnf)") in
+    */dnf-3) edition=4. ;;
+    */dnf5) edition=5. ;;
+    *) edition=$(dnf --version 2> /dev/null | head -n 1) ;;
+esac
+case $edition in
     [234].*) run --assumeyes install --downloadonly --destdir=packages @specs@ ;;
     *) run --assumeyes install --downloadonly @specs@
        find cache -name '*.rpm' -exec cp {} packages/ ';' ;;
@@ -48,18 +54,23 @@ fi
 # The index, still in the cache, says which repository has a package and where in there.
 _ORIGINS = r"""
 ls packages > files.txt
+tab=$(printf '\t')
 query() {
     [ -s files.txt ] || return 0
     sed 's/[.]rpm$//' files.txt | xargs dnf --quiet --cacheonly @options@ repoquery "$@"
 }
-query --qf 'located\t%{repoid}\t%{location}\n' > located.txt \
-    || echo 'where the packages are from is not known'
-# Newer ones of dnf 4 (seen with 4.23) print the tag itself: they know the name and the address.
-if grep -qF '%{location}' located.txt; then
-    query --qf 'located\t%{repoid}\t%{name}-%{version}-%{release}.%{arch}.rpm\n' > located.txt
-    query --location | sed 's|^|url\t|' >> origins.txt
-fi
-cat located.txt >> origins.txt
+locate() {
+    # Each query costs a start of dnf, so this one asks for the package's name as well.
+    query --qf 'located\t%{repoid}\t%{location}\t%{name}-%{version}-%{release}.%{arch}.rpm\n' \
+        > located.txt || echo 'where the packages are from is not known'
+    # Newer ones of dnf 4 (seen with 4.23) print the tag itself: they know name and address.
+    if grep -qF '%{location}' located.txt; then
+        query --location | sed 's|^|url\t|' >> origins.txt
+    fi
+    sed -e "s|$tab%{location}$tab|$tab|" -e t -e "s|$tab[^$tab]*$||" located.txt >> origins.txt
+}
+locate &
+locating=$!
 """
 # Where mirrors change from run to run, dnf says which one it would take.
 _URLS = r"""
@@ -149,9 +160,14 @@ class Dnf:
             [
                 _prelude(distro, repositories),
                 _DOWNLOAD.replace("@specs@", wanted).replace("@archived@", rpm.ARCHIVED),
+                # While the signatures are checked: both take a processor each.
+                rpm.sums(),
+                _ORIGINS.replace("@options@", _words(distro, repositories)),
                 rpm_keys.key_check(_keys(distro, release, specs, repositories)),
-                # Of the round for the configuration, nothing else is asked.
-                rpm.config_copy(config) if config else _described(distro, repositories),
+                *([rpm.config_copy(config)] if config else []),
+                'wait "$locating"',
+                rpm.bases(repositories) if repositories else _URLS,
+                rpm.listing(),
             ]
         )
         return Script(
@@ -218,12 +234,6 @@ def _keys(
     is_archived = any(spec.text.startswith(f"{WORK}/{rpm.ARCHIVED}/") for spec in specs)
     own = (release.keys or distro.keys) if is_archived else ()
     return tuple(dict.fromkeys((*named, *own)))
-
-
-def _described(distro: Distro, repositories: tuple[Repository, ...]) -> str:
-    """Return the part of a script that lists what was downloaded, and where it is from."""
-    origins = _ORIGINS.replace("@options@", _words(distro, repositories))
-    return "\n".join([origins, rpm.bases(repositories) if repositories else _URLS, rpm.listing()])
 
 
 def _words(distro: Distro, repositories: tuple[Repository, ...]) -> str:

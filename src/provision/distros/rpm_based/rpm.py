@@ -32,9 +32,21 @@ _HEADERS = re.compile(r"kernel[a-z0-9._-]*-devel(?:-matched)?|kernel-devel")
 _NUMBER = re.compile(r"[0-9]+")
 
 
+def sums() -> str:
+    """Return the part of a script that begins to hash the downloaded packages, for ``listing``."""
+    return """
+(
+    set -- packages/*.rpm
+    if [ -e "$1" ]; then sha256sum "$@"; fi
+) > sums.txt &
+hashing=$!
+"""
+
+
 def listing() -> str:
-    """Return the part of a script that describes the downloaded packages."""
+    """Return the part of a script that describes the downloaded packages; after ``sums``."""
     return r"""
+wait "$hashing"
 {
     rpm -qa --qf 'installed\t%{NAME}\t%{ARCH}\t%{EPOCH}\t%{VERSION}\t%{RELEASE}\n'
     set -- packages/*.rpm
@@ -42,8 +54,7 @@ def listing() -> str:
         rpm -qp --nosignature "$@" > headers.txt \
             --qf 'package\t%{NAME}\t%{EPOCH}\t%{VERSION}\t%{RELEASE}\t%{ARCH}\n'
         stat --format %s "$@" > sizes.txt
-        sha256sum "$@" | sed 's|  packages/|\t|' > sums.txt
-        paste headers.txt sizes.txt sums.txt
+        sed 's|  packages/|\t|' sums.txt | paste headers.txt sizes.txt -
     fi
     # From a mirror's index, which no one signs: a line's end in it makes no package.
     grep -E "^(located|url|base)$(printf '\t')" origins.txt || :
@@ -54,8 +65,8 @@ def listing() -> str:
 def config_copy(config: str) -> str:
     """Return the part of a script that copies a file out of the downloaded packages.
 
-    Whichever of the three ways the base image has: only the last one is everywhere, and it is the
-    slowest.
+    Whichever of the three ways the base image has, the fastest first: only the last one is
+    everywhere.
 
     Args:
         config: Absolute path of the file where it is installed.
@@ -63,20 +74,23 @@ def config_copy(config: str) -> str:
     path = shlex.quote(config)
     return f"""\
 rm -rf config unpacked
-: > closure
-for file in packages/*.rpm; do
-    rpm -qpl --nosignature "$file" | grep -qxF {path} || continue
+# Each look into a package costs a start of rpm: those that are called like a kernel come first.
+for file in packages/kernel*.rpm packages/*.rpm; do
+    [ -e "$file" ] && rpm -qpl --nosignature "$file" | grep -qxF {path} || continue
     echo "$file" > of-headers
-    if command -v rpm2cpio > /dev/null && command -v cpio > /dev/null; then
+    if command -v rpm2archive > /dev/null && command -v tar > /dev/null; then
+        # tar stops at the file, which is among the first; cpio would read all of the headers.
+        rpm2archive - < "$file" 2> archive.log | tar -xzO --occurrence=1 -f - .{path} > config \\
+            || cat archive.log
+    elif command -v rpm2cpio > /dev/null && command -v cpio > /dev/null; then
         rpm2cpio "$file" | cpio --quiet -i --to-stdout .{path} > config
-    elif command -v rpm2archive > /dev/null; then
-        rpm2archive - < "$file" | tar -xzOf - .{path} > config
     else
         mkdir unpacked
         rpm --install --root {WORK}/unpacked --nodeps --noscripts --notriggers --nosignature "$file"
         cp unpacked{path} config
         rm -rf unpacked
     fi
+    break
 done
 # A base image may bring the headers along.
 if [ ! -s config ] && [ -s {path} ]; then cp {path} config; fi

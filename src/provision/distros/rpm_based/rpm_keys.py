@@ -7,6 +7,7 @@ or a repository brought along.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable
 
 from provision.distros.distro import Distro, Release
@@ -45,8 +46,11 @@ def key_import(patterns: Iterable[str]) -> str:
     """
     words = " ".join(patterns)
     return f"""\
-rm -rf {_DB} && mkdir {_DB}
+# Once for both rounds, as long as the same keys count.
 imported='' seen=''
+if [ "$(cat {_DB}.of 2> /dev/null)" = {shlex.quote(words)} ]; then imported=yes
+else
+rm -rf {_DB} && mkdir {_DB}
 for key in {words}; do
     [ -f "$key" ] || continue
     # Distros have the same key under many names.
@@ -59,7 +63,9 @@ for key in {words}; do
         echo "a key that rpm can't read, and that does not count: $key"
     fi
 done
+fi
 if [ -z "$imported" ]; then echo "no key of the distro: {words}"; exit {NO_KEYS}; fi
+printf %s {shlex.quote(words)} > {_DB}.of
 """
 
 

@@ -50,11 +50,14 @@ class Zypper:
         text = "\n".join(
             [
                 _prelude(repositories),
-                rpm_keys.trusted_keys(keys),
+                _once(f"{rpm_keys.trusted_keys(keys)}run refresh"),
                 _DOWNLOAD.replace("@specs@", wanted),
+                # While the signatures are checked: both take a processor each.
+                rpm.sums(),
                 rpm_keys.key_check(keys),
-                # Of the round for the configuration, nothing else is asked.
-                *([rpm.config_copy(config)] if config else [origins, rpm.listing()]),
+                *([rpm.config_copy(config)] if config else []),
+                origins,
+                rpm.listing(),
             ]
         )
         return Script(
@@ -111,11 +114,15 @@ cd {WORK}
 run() {{ zypper {words} "$@"; }}"""
 
 
+def _once(text: str) -> str:
+    """Return a part of a script that only the first round runs: both have to see one state."""
+    return f"if [ ! -e refreshed ]; then\n{text}\n: > refreshed\nfi"
+
+
 # zypper's folder of packages has the layout of the repositories, below their aliases. It checks the
 # signatures of indexes, and asks nothing of packages: theirs are checked afterwards, one by one.
 _DOWNLOAD = r"""
 rm -rf packages origins.txt && mkdir packages && : > origins.txt
-run refresh
 run --no-gpg-checks --no-refresh install --download-only --no-recommends \
     --auto-agree-with-licenses --capability @specs@
 if [ -d cache ]; then
@@ -126,6 +133,8 @@ fi
 """
 _URLS = r"""
 run --xmlout repos --uri | tr '\n' ' ' | sed 's|<repo |\n<repo |g' \
-    | sed -n 's|^<repo alias="\([^"]*\)".*<url>\([^<]*\)</url>.*$|base\t\1\t\2|p' >> origins.txt \
+    | sed -n 's|^<repo alias="\([^"]*\)".*<url>\([^<]*\)</url>.*$|base\t\1\t\2|p' \
+    | sed -e 's|&lt;|<|g' -e 's|&gt;|>|g' -e 's|&quot;|"|g' -e 's|&apos;|\x27|g' -e 's|&amp;|\&|g' \
+    >> origins.txt \
     || echo 'the addresses of the packages are not known'
 """
