@@ -51,7 +51,7 @@ KERNELS = tuple(f"6.1.0-{number}-amd64" for number in range(50, 55))
 # Bytes that no compression makes smaller: a module of tens of KB, and user space that all share.
 _MODULE, _SHARED = 40_000, 160_000
 _HOUR = 3600.0
-# As provision-apply.timer has it: an hour after the last run, and up to this much later.
+# As provision-repeat.timer has it: an hour after the last run, and up to this much later.
 _JITTER = 600.0
 # What a build of NVIDIA's modules takes.
 BUILD_S = 180.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -11,48 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provision.agent.metrics import metrics_text
-from provision.agent.status import DriverStatus, SlotStatus, State, Status
+from provision.agent.status import Status
 from provision.errors import NotFoundError, ProvisionError
 from provision.fleet import metrics
 from provision.fleet.metrics import hosts_of_files, hosts_of_prometheus, parse_text
-from provision.host.kernels import Kernels
-from provision.install.state import Failure
 from unit.fleet.documents import KERNEL, NEXT, NOW
-
-
-def slot(release: str = KERNEL, state: State = "ready", reason: str | None = None) -> SlotStatus:
-    failure = Failure(reason, "m", None, None, "i", NOW, attempts=3) if reason else None
-    is_running = release == KERNEL
-    return SlotStatus(
-        release=release,
-        role="running" if is_running else "next",
-        state=state,
-        is_ready=state in {"ready", "reboot-required"},
-        version="535.1",
-        digest="0123456789ab",
-        unsigned=None,
-        previous=None,
-        rejected=(),
-        prepared=NOW,
-        seconds={"total": 12.5},
-        failure=failure,
-    )
-
-
-def status(*slots: SlotStatus, exit_code: int = 0) -> Status:
-    driver = DriverStatus(
-        name="nvidia",
-        wanted="latest",
-        flavour=None,
-        state="ready",
-        is_ready=True,
-        current="0123456789ab",
-        version="535.1",
-        loaded="yes",
-        users=(),
-        kernels=slots or (slot(),),
-    )
-    return Status(NOW, "ready", True, exit_code, Kernels(KERNEL), (driver,), ())  # noqa: FBT003
+from unit.fleet.written import slot, status
 
 
 @pytest.mark.parametrize(
@@ -149,32 +114,12 @@ _LABEL = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\
 
 @given(_LABEL, _LABEL)
 def test_any_label_that_the_agent_writes_is_read_again(name: str, version: str) -> None:
-    driver = status().drivers[0]
-    written = Status(
-        NOW,
-        "ready",
-        True,  # noqa: FBT003
-        0,
-        Kernels(KERNEL),
-        (
-            DriverStatus(
-                name=name,
-                wanted="",
-                flavour=None,
-                state="ready",
-                is_ready=True,
-                current=None,
-                version=version,
-                loaded=None,
-                users=(),
-                kernels=driver.kernels,
-            ),
-        ),
-        (),
-    )
+    (row,) = status().drivers[0].kernels
+    written = status(replace(row, version=version), name=name)
     samples, problems = parse_text(metrics_text(written))
     assert problems == []
     assert {one.labels["driver"] for one in samples if "driver" in one.labels} == {name}
+    assert {one.labels["version"] for one in samples if "version" in one.labels} == {version}
 
 
 @given(st.text(max_size=80))
