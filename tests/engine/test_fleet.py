@@ -40,7 +40,16 @@ def _host(folder: Path, name: str, status: str | None) -> dict[str, str]:
 
 def _fleet(folder: Path, *words: object, code: int) -> Any:  # noqa: ANN401 - of JSON
     inventory = folder / "hosts.yml"
-    argv = [_PROGRAM, "fleet", "status", "--inventory", inventory, "--json", "--timeout", "5"]
+    argv: list[str | Path] = [
+        _PROGRAM,
+        "fleet",
+        "status",
+        "--inventory",
+        inventory,
+        "--json",
+        "--timeout",
+        "5",
+    ]
     done = run([*argv, *map(str, words)], check=False, timeout_s=120)
     assert done.returncode == code, done.output
     return json.loads(done.stdout)

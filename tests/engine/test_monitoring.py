@@ -99,7 +99,7 @@ def _prometheus(programs: Path, folder: Path, target: str) -> Iterator[str]:
     config = folder / "prometheus.yml"
     config.write_text(_CONFIG.format(rules=_EXAMPLES / "provision-alerts.yml", target=target))
     address = f"127.0.0.1:{free_port()}"
-    argv = [
+    argv: list[str | Path] = [
         programs / "prometheus",
         f"--config.file={config}",
         f"--storage.tsdb.path={folder / 'data'}",

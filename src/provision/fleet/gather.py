@@ -101,9 +101,11 @@ def hosts_of_folder(folder: Path) -> list[Host]:
     Raises:
         NotFoundError: There is no such file.
     """
-    files = {path.stem: path for path in sorted(folder.glob("*.json"))}
+    # A named pipe would keep its reader waiting.
+    files = {path.stem: path for path in sorted(folder.glob("*.json")) if path.is_file()}
     for path in sorted(folder.glob("*/**/status.json")):
-        files.setdefault(path.relative_to(folder).parts[0], path)
+        if path.is_file():
+            files.setdefault(path.relative_to(folder).parts[0], path)
     if not files:
         raise NotFoundError(
             f"The folder '{folder}' holds no status of a host.",

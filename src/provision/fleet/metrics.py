@@ -121,11 +121,11 @@ def hosts_of_files(paths: Sequence[Path]) -> list[Host]:
 
 
 def _hosts_of_file(path: Path) -> list[Host]:
-    try:
-        with path.open("rb") as stream:
-            data = stream.read(_LARGEST_FILE + 1)
-    except FileNotFoundError as error:
-        raise NotFoundError(f"There is no file '{path}'.") from error
+    # A named pipe would keep its reader waiting.
+    if not path.is_file():
+        raise NotFoundError(f"There is no file '{path}'.")
+    with path.open("rb") as stream:
+        data = stream.read(_LARGEST_FILE + 1)
     if len(data) > _LARGEST_FILE:
         why = f"'{path}' is larger than {_LARGEST_FILE} bytes"
         return [broken_host(path.stem, "unreadable", why, None)]

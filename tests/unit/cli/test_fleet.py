@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from provision.cli.commands import fleet
+from provision.fleet.status import Host
 from unit.cli.outcome import Outcome
 from unit.fleet.documents import document, driver, failed_document, kernel
 
@@ -88,7 +89,12 @@ def test_addresses_and_files_of_metrics_are_told_apart(
     call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
-    monkeypatch.setattr(fleet, "hosts_of_prometheus", lambda url: asked.append(url) or [])
+
+    def ask(url: str) -> list[Host]:
+        asked.append(url)
+        return []
+
+    monkeypatch.setattr(fleet, "hosts_of_prometheus", ask)
     file = tmp_path / "web1.prom"
     file.write_text("provision_ready 1\n")
     result = call("fleet", "status", "--metrics", file, "--metrics", "http://p:9090", "--json")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import pytest
 from provision.errors import NotFoundError, ProvisionError
 from provision.fleet import gather
 from provision.fleet.gather import How, hosts_of_folder, hosts_of_inventory
+from provision.fleet.status import LARGEST_STATUS
 from provision.run import Completed
 from unit.fleet.documents import document
 
@@ -119,7 +122,7 @@ def test_without_ansible_there_are_other_ways(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(gather, "find_program", lambda _name: None)
-    monkeypatch.setattr(gather.sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     with pytest.raises(NotFoundError, match="'ansible' was not found") as caught:
         hosts_of_inventory(Path("hosts.yml"))
     assert "--metrics" in (caught.value.resolution or "")
@@ -129,8 +132,10 @@ def test_ansible_gets_its_settings_and_nothing_else(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("ANSIBLE_REMOTE_USER", "admin")
     monkeypatch.setenv("ANSIBLE_STDOUT_CALLBACK", "yaml")
     monkeypatch.setenv("SECRET_OF_OTHERS", "x")
+    monkeypatch.setenv("SSH_AUTH_SOCK", "/run/agent")
     found = gather._environment()  # noqa: SLF001 - what is passed on is a promise
     assert found["ANSIBLE_REMOTE_USER"] == "admin"
+    assert found["SSH_AUTH_SOCK"] == "/run/agent"
     assert found["ANSIBLE_STDOUT_CALLBACK"] == "provision_rows"
     assert "SECRET_OF_OTHERS" not in found
 
@@ -140,8 +145,12 @@ def test_a_folder_has_a_file_a_host(tmp_path: Path) -> None:
     fetched = tmp_path / "web2/run/provision/status.json"
     fetched.parent.mkdir(parents=True)
     fetched.write_text("{")
+    (tmp_path / "web3.json").write_bytes(b" " * (LARGEST_STATUS + 9))
+    os.mkfifo(tmp_path / "web4.json")
+    assert "larger than" in (hosts_of_folder(tmp_path)[1].reason or "")
     assert [(host.name, host.state) for host in hosts_of_folder(tmp_path)] == [
         ("web1", "ready"),
+        ("web3", "unreadable"),
         ("web2", "unreadable"),
     ]
 

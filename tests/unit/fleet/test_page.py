@@ -63,6 +63,7 @@ def test_every_link_leads_to_a_host_and_every_identity_is_there_once() -> None:
 
 def test_states_are_words_and_age_is_said() -> None:
     page = render_page(_report(), templates_dir())
+    assert page.count("host needs-care") == 3
     for words in ("5 hosts", "1 unreachable", "1 stale", "never", "1970-01-01 00:00 UTC (stale)"):
         assert words in page, words
 
