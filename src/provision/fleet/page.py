@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from provision.fleet.report import Report
-from provision.fleet.status import STATES, DriverRow, Host, KernelRow
+from provision.fleet.status import STATES, WELL, DriverRow, Host, KernelRow, is_out
 from provision.pipeline.html_page import render_html, shown_time
 
 TEMPLATE = "fleet/page.html.j2"
@@ -80,6 +80,10 @@ def _row(
         "words": words,
         "seen": _seen(host),
         "is_stale": report.is_stale(host),
+        "is_out": kernel is not None and is_out(kernel),
+        "is_well": state in WELL
+        and not report.is_stale(host)
+        and not (kernel is not None and is_out(kernel)),
     }
 
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from provision.errors import ExitCode
-from provision.fleet.status import WELL, DriverRow, Host, KernelRow, rank, worst
+from provision.fleet.status import WELL, DriverRow, Host, KernelRow, is_out, rank, worst
 
 SCHEMA = 1
 _DIGITS = re.compile(r"(\d{1,18})")
@@ -60,11 +60,11 @@ class Report:
 
     @property
     def exit_code(self) -> ExitCode:
-        """0: all is well; 1: a host failed, is not known or stale; 4: one waits for a reboot."""
-        states = {host.state for host in self.hosts}
-        if states - WELL - {"reboot-required"} or self.stale:
+        """0: all is well; 4: hosts wait for a reboot, and nothing else is wrong; else 1."""
+        states = {host.state for host in self.hosts if self.needs_care(host)}
+        if states - {"reboot-required"} or self.stale:
             return ExitCode.FAILED
-        return ExitCode.IN_USE if "reboot-required" in states else ExitCode.DONE
+        return ExitCode.IN_USE if states else ExitCode.DONE
 
     def is_stale(self, host: Host) -> bool:
         """Return whether a host was observed too long ago."""
@@ -72,7 +72,11 @@ class Report:
 
     def needs_care(self, host: Host) -> bool:
         """Return whether a host is one that its admin wants to see."""
-        return host.state not in WELL or self.is_stale(host)
+        # An agent that is yet to load a driver is well; a host that lacks it meanwhile is not.
+        is_well = host.state in WELL and not any(
+            is_out(kernel) for driver in host.drivers for kernel in driver.kernels
+        )
+        return not is_well or self.is_stale(host)
 
     def groups(self) -> list[Group]:
         """Return drivers and kernels with how many hosts have them, by name."""

@@ -118,6 +118,11 @@ class Host:
     is_whole: bool = False
 
 
+def is_out(kernel: KernelRow) -> bool:
+    """Return whether a driver does not work now: with the kernel that runs."""
+    return kernel.role == "running" and kernel.is_ready is False
+
+
 def rank(state: str) -> float:
     """Return the place of a state, from the worst on."""
     return _ORDER.index(state) if state in STATES else _UNKNOWN

@@ -9,10 +9,12 @@ import pytest
 from provision.errors import ExitCode
 from provision.fleet.report import make_report
 from provision.fleet.status import Host, broken_host
-from unit.fleet.documents import KERNEL, NOW, document, driver, failed_document, host, kernel
+from unit.fleet.documents import KERNEL, NEXT, NOW, document, driver, failed_document, host, kernel
 
 GONE = broken_host("gone", "unreachable", "no route to host", "Try it by hand.")
 REBOOT = failed_document("reboot-required")
+PENDING = kernel(state="pending", is_ready=False)
+COMING = kernel(NEXT, role="next", state="pending", is_ready=False)
 
 
 def test_the_worst_come_first_and_names_in_their_natural_order() -> None:
@@ -31,6 +33,8 @@ def test_the_worst_come_first_and_names_in_their_natural_order() -> None:
         ([host("a", failed_document()), host("b", REBOOT)], ExitCode.FAILED),
         ([host("a"), GONE], ExitCode.FAILED),
         ([host("a", document(state="quarantined", schema=2))], ExitCode.FAILED),
+        ([host("a", document(driver(PENDING), state="pending"))], ExitCode.FAILED),
+        ([host("a", document(driver(COMING), state="pending"))], ExitCode.DONE),
         ([host("a", document(time=NOW - 7201))], ExitCode.FAILED),
         ([host("a", document(time=NOW - 7200))], ExitCode.DONE),
     ],

@@ -22,7 +22,7 @@ from provision.fleet.gather import How, hosts_of_folder, hosts_of_inventory
 from provision.fleet.metrics import hosts_of_files, hosts_of_prometheus
 from provision.fleet.page import render_page
 from provision.fleet.report import Report, make_report
-from provision.fleet.status import STATES, Host
+from provision.fleet.status import STATES, Host, KernelRow, is_out
 from provision.pipeline.html_page import shown_time
 
 _AGE = re.compile(r"(\d{1,6})([smhd]?)")
@@ -196,8 +196,8 @@ def status(
 ) -> int:
     """Show how many hosts are: each driver, for each kernel.
 
-    Exit code: 0 if all hosts are well; 1 if one has failed, can't be reached or has an old status;
-    4 if one waits for a reboot and nothing else is wrong.
+    Exit code: 0 if all hosts are well; 1 if one has failed, lacks a driver now, can't be reached or
+    has an old status; 4 if one waits for a reboot and nothing else is wrong.
     """
     choice.oldest()
     if html is not None and not html.absolute().parent.is_dir():
@@ -235,7 +235,7 @@ def _print(report: Report, html: Path | None, *, lists_all: bool) -> None:
                     driver and driver.name,
                     kernel and kernel.release,
                     kernel and kernel.role,
-                    (kernel or driver or host).state,
+                    f"{(kernel or driver or host).state}{_out(kernel)}",
                     kernel and kernel.version,
                     _seen(report, host),
                     _short((kernel and kernel.reason) or host.reason),
@@ -257,6 +257,10 @@ def _counted(counts: dict[str, int]) -> str:
     return ", ".join(
         f"{count} {STATES.get(state, ('', state))[1]}" for state, count in counts.items()
     )
+
+
+def _out(kernel: KernelRow | None) -> str:
+    return " (does not work now)" if kernel and is_out(kernel) else ""
 
 
 def _seen(report: Report, host: Host) -> str:
