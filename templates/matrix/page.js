@@ -1,13 +1,10 @@
-"use strict";
 (() => {
-  const byId = (id) => document.getElementById(id);
-  const table = byId("matrix"), dialog = byId("dialog"), filters = byId("filters");
+  const { byId, open } = page;
+  const table = byId("matrix"), filters = byId("filters");
   const rows = [...table.tBodies[0].rows];
   const kernels = [...table.tHead.rows[1].cells];
   const groups = [...table.tHead.rows[0].cells].slice(1);
   const cellsOf = (row) => [...row.cells].slice(1);
-  const root = document.documentElement;
-  root.classList.add("scripted");
   filters.hidden = byId("help").hidden = false;
 
   // A grid in the sense of ARIA: one stop of the Tab key, arrow keys inside.
@@ -56,26 +53,12 @@
     if (cell && cell !== current) select(cell, false);
   });
 
-  const open = (id) => {
-    const article = byId(id);
-    if (!article) return;
-    const copy = article.cloneNode(true);
-    copy.removeAttribute("id");
-    copy.removeAttribute("aria-labelledby");
-    for (const part of copy.querySelectorAll("[id]")) part.removeAttribute("id");
-    copy.querySelector("h3").id = "dialog-title";
-    copy.querySelector(".back").remove();
-    byId("content").replaceChildren(copy);
-    dialog.showModal();
-    dialog.scrollTop = 0;
-  };
   table.addEventListener("click", (event) => {
     const link = event.target.closest("a");
     if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
     event.preventDefault();
     open(link.hash.slice(1));
   });
-  dialog.addEventListener("click", (event) => { if (event.target === dialog) dialog.close(); });
 
   const filter = () => {
     const words = byId("text").value.toLowerCase().split(/\s+/).filter(Boolean);
@@ -111,17 +94,6 @@
   filters.addEventListener("submit", (event) => event.preventDefault());
   filters.addEventListener("reset", () => setTimeout(filter));
 
-  const theme = byId("theme");
-  const system = matchMedia("(prefers-color-scheme: dark)");
-  const isDark = () => (root.dataset.theme ? root.dataset.theme === "dark" : system.matches);
-  const showTheme = () => theme.setAttribute("aria-pressed", String(isDark()));
-  theme.addEventListener("click", () => {
-    root.dataset.theme = isDark() ? "light" : "dark";
-    showTheme();
-  });
-  system.addEventListener("change", showTheme);
-
-  showTheme();
   filter();
   if (location.hash.startsWith("#cell-")) open(location.hash.slice(1));
 })();

@@ -10,7 +10,18 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from bench import agent, distros, hook, matrix, nvidia, playbook, product, runfile, starts
+from bench import (
+    agent,
+    distros,
+    fleet,
+    hook,
+    matrix,
+    nvidia,
+    playbook,
+    product,
+    runfile,
+    starts,
+)
 from bench.rows import as_document, as_text
 from bench.scene import Scene
 from kit.kernels import replaced
@@ -24,6 +35,7 @@ if TYPE_CHECKING:
 _GROUPS: tuple[Group, ...] = (
     *hook.FIRST,
     *product.FIRST,
+    *fleet.GROUPS,
     *hook.GROUPS,
     *starts.GROUPS,
     *nvidia.GROUPS,

@@ -36,7 +36,7 @@ def root(tmp_path: Path) -> Path:
 def test_systemd_finds_nothing_to_complain_about(root: Path) -> None:
     need_programs("systemd-analyze")
     units = sorted((root / "etc/systemd/system").glob("provision-*"))
-    assert len(units) == 8
+    assert len(units) == 9
     done = run(["systemd-analyze", "verify", *map(str, units)])
     assert done.stdout + done.stderr == ""
 

@@ -62,6 +62,7 @@ _UNITS = {
     "provision-devices.service": "multi-user.target.wants",
     "provision-kernel.path": "paths.target.wants",
     "provision-apply.timer": "timers.target.wants",
+    "provision-repeat.timer": "timers.target.wants",
 }
 # With containerd, which is left as it is where it is Docker's, unless it is named.
 _NAMED = ["docker", "containerd", "podman"]

@@ -33,7 +33,12 @@ _PROGRAM = "/opt/provision/bin/provision"
 _RUNTIME = "/opt/provision/bin/oci-decorator-runtime"
 _STAGED = "/opt/provision/first-boot"
 _FIRST_BOOT = "provision-first-boot.service"
-_UNITS = ("provision-boot.service", "provision-kernel.path", "provision-apply.timer")
+_UNITS = (
+    "provision-boot.service",
+    "provision-kernel.path",
+    "provision-apply.timer",
+    "provision-repeat.timer",
+)
 # As the role's facts describe a Python.
 _DESCRIBE = """
 import json, platform, sys

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import socket
+import time
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import requests
@@ -14,13 +17,27 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-__all__ = ["free_port", "serving_registry"]
+__all__ = ["RegistryServer", "free_port", "serving_registry"]
 
 _CONFIG = """\
 version: 0.1
 storage: {{filesystem: {{rootdirectory: {folder}}}}}
 http: {{addr: "{address}"}}
 """
+# A line of its access log, in the combined format.
+_ACCESS = re.compile(
+    r'"(?P<method>[A-Z]+) \S+ HTTP/1\.1" (?P<status>[0-9]{3}) (?P<size>[0-9]+) '
+    r'"[^"]*" "(?P<agent>[^"]*)"'
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What a registry sent: answers to GET, those of them that said 404, and bytes of bodies."""
+
+    requests: int
+    missing: int
+    size: int
 
 
 @contextmanager
@@ -32,6 +49,51 @@ def serving_registry(folder: Path) -> Iterator[str]:
     argv = ("docker-registry", "serve", str(config))
     with Daemon(argv, log=folder / "log", ready=lambda: _answers(address)):
         yield address
+
+
+class RegistryServer:
+    """A `docker-registry` that can be killed and started again, and counts what it sends."""
+
+    def __init__(self, folder: Path) -> None:
+        """Start it, with what the folder has."""
+        self._folder = folder
+        self.address = f"127.0.0.1:{free_port()}"
+        self._config = folder / "config.yml"
+        self._config.write_text(_CONFIG.format(folder=folder / "data", address=self.address))
+        self.starts = 0
+        self._daemon = self._started()
+
+    def _started(self) -> Daemon:
+        self.starts += 1
+        return Daemon(
+            ("docker-registry", "serve", str(self._config)),
+            log=self._log(self.starts),
+            ready=lambda: _answers(self.address),
+        )
+
+    def _log(self, number: int) -> Path:
+        return self._folder / f"log-{number}"
+
+    def restart(self, *, after_s: float) -> None:
+        """End it, whatever it is doing, and start it again after some seconds."""
+        self.close()
+        time.sleep(after_s)
+        self._daemon = self._started()
+
+    def close(self) -> None:
+        """End it."""
+        self._daemon.stop()
+
+    def sent(self, agent: str) -> Sent:
+        """What it sent to programs whose User-Agent begins so, by its own access log."""
+        requests = missing = size = 0
+        for number in range(1, self.starts + 1):
+            for found in _ACCESS.finditer(self._log(number).read_text(errors="replace")):
+                if found["agent"].startswith(agent) and found["method"] == "GET":
+                    requests += 1
+                    missing += found["status"] == "404"
+                    size += int(found["size"])
+        return Sent(requests, missing, size)
 
 
 def free_port() -> int:

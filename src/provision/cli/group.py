@@ -32,6 +32,7 @@ COMMANDS: Mapping[str, str] = {
     "apply": "Bring this host to what provision.toml says.",
     "prepare": "Have drivers ready for kernels that are yet to come.",
     "status": "Show how each driver is, for this kernel and the next.",
+    "fleet": "Show how many hosts are, from one place.",
     "rollback": "Go back to the artifact of a driver that was in use before.",
     "gc": "Remove artifacts that no kernel needs.",
     "load": "Load drivers' modules from the store into the running kernel.",

@@ -17,7 +17,8 @@ from provision.store.units import UNITS, kernel_hooks
 _ENABLED = {
     "provision-boot.service": "nothing loads the drivers at boot",
     "provision-kernel.path": "nothing prepares drivers for a kernel that is installed",
-    "provision-apply.timer": "nothing heals what is missing",
+    "provision-apply.timer": "nothing heals what is missing after a boot",
+    "provision-repeat.timer": "nothing heals what is missing",
 }
 # Installed only where `provision units` was asked for it.
 _CDI = "provision-cdi.path"

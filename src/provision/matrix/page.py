@@ -1,28 +1,19 @@
-"""A compatibility matrix as one HTML page that needs nothing else.
-
-Whatever is in it comes from builds: everything is escaped, and the page's own policy lets nothing
-be loaded and no script run but the page's own.
-"""
+"""A compatibility matrix as one HTML page."""
 
 from __future__ import annotations
 
-import base64
 import hashlib
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, TemplateError
-from markupsafe import Markup
-
-import provision
-from provision.errors import NotFoundError
 from provision.matrix.cells import Cell, Column, Row
 from provision.matrix.grid import LOOKS, Report
 from provision.matrix.results import Result
+from provision.pipeline.html_page import render_html, shown_time
 
 TEMPLATE = "matrix/page.html.j2"
-_STYLE, _SCRIPT = "matrix/page.css", "matrix/page.js"
+_STYLES = ("matrix/page.css",)
+_SCRIPTS = ("page/shared.js", "matrix/page.js")
 _REASONS = {
     "compile": "does not compile",
     "build": "a step of the build failed",
@@ -42,59 +33,22 @@ def render_page(report: Report, templates: Path, *, time: float) -> str:
     Raises:
         NotFoundError: The folder lacks its templates.
     """
-    environment = Environment(
-        loader=FileSystemLoader(templates),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    try:
-        style = (templates / _STYLE).read_text()
-        script = (templates / _SCRIPT).read_text()
-        template = environment.get_template(TEMPLATE)
-    except (OSError, TemplateError) as error:
-        raise NotFoundError(
-            f"The page's template can't be read: {error}.",
-            resolution=f"It belongs to '{templates}': install this version of provision again.",
-        ) from error
-    return template.render(
-        style=Markup(style),  # noqa: S704 - our own file, not a build's output
-        script=Markup(script),  # noqa: S704 - the same
-        policy=_policy(style, script),
-        made=datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        version=provision.__version__,
-        counts=[(state, *LOOKS[state], count) for state, count in report.counts.items()],
-        distros=_distros(report),
-        columns=report.columns,
-        drivers=list(dict.fromkeys(row.driver for row in report.rows)),
-        rows=[_row(report, row) for row in report.rows],
-        details=[
+    values = {
+        "counts": [(state, *LOOKS[state], count) for state, count in report.counts.items()],
+        "distros": _distros(report),
+        "columns": report.columns,
+        "drivers": list(dict.fromkeys(row.driver for row in report.rows)),
+        "rows": [_row(report, row) for row in report.rows],
+        "details": [
             _detail(result)
             for column in report.columns
             for row in report.rows
             if (result := report.result(row, column))
         ],
+    }
+    return render_html(
+        templates, TEMPLATE, styles=_STYLES, scripts=_SCRIPTS, time=time, values=values
     )
-
-
-def _policy(style: str, script: str) -> str:
-    """Return the policy that names the page's own style and script by their digests.
-
-    Source: https://www.w3.org/TR/CSP3/#grammardef-hash-source
-    """
-    digests = [
-        base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-        for text in (style, script)
-    ]
-    parts = [
-        "default-src 'none'",
-        f"style-src 'sha256-{digests[0]}'",
-        f"script-src 'sha256-{digests[1]}'",
-        "base-uri 'none'",
-        "form-action 'none'",
-    ]
-    return "; ".join(parts)
 
 
 def _distros(report: Report) -> list[tuple[str, int]]:
@@ -125,13 +79,12 @@ def _cell(report: Report, row: Row, column: Column) -> dict[str, Any]:
 
 def _detail(result: Result) -> dict[str, Any]:
     symbol, words = LOOKS[result.state]
-    made = datetime.fromtimestamp(result.finished, UTC).strftime("%Y-%m-%d %H:%M UTC")
     return {
         "id": _identity(result.cell),
         "symbol": symbol,
         "words": words,
         "why": _REASONS.get(result.reason or "", ""),
-        "made": made,
+        "made": shown_time(result.finished),
         "result": result,
     }
 

@@ -33,7 +33,12 @@ _RPM_DATABASES = ("var/lib/rpm", "usr/lib/sysimage/rpm")
 # Source: https://www.flatcar.org/docs/latest/setup/releases/update-strategies/
 _OEM_PROGRAMS = PurePosixPath("oem/bin")
 # What runs at once, without waiting for a boot.
-_WATCHERS = ("provision-kernel.path", "provision-apply.timer", "provision-cdi.path")
+_WATCHERS = (
+    "provision-kernel.path",
+    "provision-apply.timer",
+    "provision-repeat.timer",
+    "provision-cdi.path",
+)
 _CDI = "provision-cdi."
 _UNIT_SUFFIXES = (".service.j2", ".path.j2", ".timer.j2")
 # systemd.service(5), COMMAND LINES: blanks, quotes, '%' and '$' mean something there.

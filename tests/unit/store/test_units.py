@@ -69,6 +69,7 @@ def test_units_are_enabled_by_the_links_that_systemctl_makes(tmp_path: Path) -> 
             ("paths.target.wants", "provision-cdi.path"),
             ("paths.target.wants", "provision-kernel.path"),
             ("timers.target.wants", "provision-apply.timer"),
+            ("timers.target.wants", "provision-repeat.timer"),
         ]
     }
 
@@ -192,6 +193,7 @@ def test_links_come_from_the_install_sections() -> None:
         "provision-boot.service",
         "provision-kernel.path",
         "provision-apply.timer",
+        "provision-repeat.timer",
         "provision-cdi.service",
         "provision-cdi.path",
         "provision-devices.service",
@@ -282,3 +284,16 @@ def test_the_gate_of_somebody_else_is_not_replaced(tmp_path: Path) -> None:
     with pytest.raises(ProvisionError):
         _install(tmp_path, files)
     assert "of the vendor" in gate.read_text()
+
+
+def test_the_first_run_after_a_boot_is_prompt_and_later_ones_are_spread() -> None:
+    texts = {file.path.name: file.text for file in _files()}
+    assert "OnBootSec=20s\n" in texts["provision-apply.timer"]
+    assert "Randomized" not in texts["provision-apply.timer"]
+    repeat = texts["provision-repeat.timer"]
+    for line in (
+        "Unit=provision-apply.service",
+        "OnUnitInactiveSec=1h",
+        "RandomizedDelaySec=10min",
+    ):
+        assert f"\n{line}\n" in repeat

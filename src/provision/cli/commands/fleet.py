@@ -1,0 +1,275 @@
+"""``provision fleet``: one module for the group."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import click
+
+from provision.catalogue import templates_dir
+from provision.cli import options
+from provision.cli.output import print_json
+from provision.cli.tables import print_table
+from provision.cli.target import gathering
+from provision.errors import UsageError
+from provision.files import write_atomic
+from provision.fleet.gather import How, hosts_of_folder, hosts_of_inventory
+from provision.fleet.metrics import hosts_of_files, hosts_of_prometheus
+from provision.fleet.page import render_page
+from provision.fleet.report import Report, make_report
+from provision.fleet.status import STATES, Host, KernelRow, is_out
+from provision.pipeline.html_page import shown_time
+
+_AGE = re.compile(r"(\d{1,6})([smhd]?)")
+_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_LONGEST_REASON = 160
+
+
+@click.group("fleet")
+def command() -> None:
+    """See and serve many hosts from one place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where the hosts' status comes from, as the options say."""
+
+    inventory: Path | None
+    metrics: tuple[str, ...]
+    status: Path | None
+    forks: int
+    timeout: int
+    limit: str | None
+
+    def hosts(self) -> list[Host]:
+        """Ask for the status of every host.
+
+        Raises:
+            UsageError: No source is named, or two; or an option is of another source.
+        """
+        given = {"--inventory": self.inventory, "--metrics": self.metrics, "--status": self.status}
+        named = [name for name, value in given.items() if value]
+        if len(named) != 1:
+            raise UsageError(
+                f"{' and '.join(named)} can't be given together."
+                if named
+                else "Where the hosts' status comes from is not said.",
+                resolution="Give one of: --inventory FILE (asks the hosts by Ansible), --metrics"
+                " URL (asks a Prometheus), --status DIR (reads files).",
+            )
+        if self.limit and not self.inventory:
+            raise UsageError("--limit is for --inventory only.")
+        if self.inventory:
+            how = How(forks=self.forks, timeout=self.timeout, limit=self.limit)
+            return hosts_of_inventory(self.inventory, how)
+        return hosts_of_folder(self.status) if self.status else _of_metrics(self.metrics)
+
+
+def _of_metrics(sources: tuple[str, ...]) -> list[Host]:
+    files = [Path(one) for one in sources if not _is_address(one)]
+    hosts = hosts_of_files(files) if files else []
+    for address in filter(_is_address, sources):
+        hosts += hosts_of_prometheus(address)
+    return hosts
+
+
+def _is_address(text: str) -> bool:
+    return urlsplit(text).scheme in {"http", "https"}
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which hosts are shown, as the options say."""
+
+    driver: tuple[str, ...]
+    state: tuple[str, ...]
+    max_age: str
+
+    def report(self, hosts: Iterable[Host], *, now: int) -> Report:
+        """Return the report of the hosts that are meant."""
+        return make_report(
+            hosts, time=now, oldest=self.oldest(), drivers=self.driver, states=self.state
+        )
+
+    def oldest(self) -> float:
+        """Return the seconds that ``max_age`` says.
+
+        Raises:
+            UsageError: It is no time.
+        """
+        found = _AGE.fullmatch(self.max_age)
+        if found is None:
+            raise UsageError(
+                f"--max-age '{self.max_age}' is no time.",
+                resolution="Give a number with s, m, h or d: 90m, 3h; 0 switches it off.",
+            )
+        return float(found[1]) * _SECONDS[found[2]]
+
+
+def _asking(command: Callable[..., int]) -> Callable[..., int]:
+    """Add the options that say where the status comes from; they arrive as ``source``."""
+    gathered = gathering(command, "source", Source)
+    decorators = [
+        click.option(
+            "--inventory",
+            type=click.Path(exists=True, path_type=Path),
+            metavar="FILE|DIR",
+            help="Ask the hosts of this inventory, by the installed Ansible.",
+        ),
+        click.option(
+            "--metrics",
+            multiple=True,
+            metavar="URL|FILE",
+            help="Ask a Prometheus, or read metrics' files; may be given more than once.",
+        ),
+        click.option(
+            "--status",
+            type=click.Path(exists=True, file_okay=False, path_type=Path),
+            metavar="DIR",
+            help="Read files: NAME.json or NAME/…/status.json.",
+        ),
+        click.option(
+            "--forks",
+            type=click.IntRange(1, 500),
+            default=50,
+            show_default=True,
+            metavar="N",
+            help="Hosts that Ansible asks at once.",
+        ),
+        click.option(
+            "--timeout",
+            type=click.IntRange(1, 600),
+            default=10,
+            show_default=True,
+            metavar="SECONDS",
+            help="Within which a host has to be connected.",
+        ),
+        click.option("--limit", metavar="PATTERN", help="Hosts of the inventory.  [all]"),
+    ]
+    for decorator in reversed(decorators):
+        gathered = decorator(gathered)
+    return gathered
+
+
+def _choosing(command: Callable[..., int]) -> Callable[..., int]:
+    """Add the options that say which hosts are shown; they arrive as ``choice``."""
+    gathered = gathering(command, "choice", Choice)
+    decorators = [
+        click.option("--driver", multiple=True, metavar="NAME", help="Only hosts with it."),
+        click.option(
+            "--state",
+            multiple=True,
+            type=click.Choice([*STATES, "stale"]),
+            help="Only hosts in this state; may be given more than once.",
+        ),
+        click.option(
+            "--max-age",
+            default="3h",
+            show_default=True,
+            metavar="TIME",
+            help="A status that is older is stale; 0: none is.",
+        ),
+    ]
+    for decorator in reversed(decorators):
+        gathered = decorator(gathered)
+    return gathered
+
+
+@command.command("status")
+@_asking
+@_choosing
+@click.option(
+    "--html",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write a page that needs nothing else.",
+)
+@click.option("--all", "lists_all", is_flag=True, help="List the hosts too that are well.")
+@options.as_json
+def status(
+    *, source: Source, choice: Choice, html: Path | None, lists_all: bool, as_json: bool
+) -> int:
+    """Show how many hosts are: each driver, for each kernel.
+
+    Exit code: 0 if all hosts are well; 1 if one has failed, lacks a driver now, can't be reached or
+    has an old status; 4 if one waits for a reboot and nothing else is wrong.
+    """
+    choice.oldest()
+    if html is not None and not html.absolute().parent.is_dir():
+        raise UsageError(
+            f"There is no folder '{html.absolute().parent}' for the page.",
+            resolution=f"Make it: mkdir -p {html.absolute().parent}",
+        )
+    report = choice.report(source.hosts(), now=int(time.time()))
+    if html is not None:
+        write_atomic(html, render_page(report, templates_dir()))
+    if as_json:
+        print_json(report.document())
+    else:
+        _print(report, html, lists_all=lists_all)
+    return report.exit_code
+
+
+def _print(report: Report, html: Path | None, *, lists_all: bool) -> None:
+    groups = report.groups()
+    if groups:
+        print_table(
+            ("driver", "kernel", "role", "versions", "hosts"),
+            (
+                (g.driver, g.kernel, g.role, ", ".join(g.versions) or "-", _counted(g.counts))
+                for g in groups
+            ),
+        )
+    rows = [row for row in report.rows() if lists_all or report.needs_care(row[0])]
+    if rows:
+        print_table(
+            ("host", "driver", "kernel", "role", "state", "version", "seen", "why"),
+            (
+                (
+                    host.name,
+                    driver and driver.name,
+                    kernel and kernel.release,
+                    kernel and kernel.role,
+                    f"{(kernel or driver or host).state}{_out(kernel)}",
+                    kernel and kernel.version,
+                    _seen(report, host),
+                    _short((kernel and kernel.reason) or host.reason),
+                )
+                for host, driver, kernel in rows
+            ),
+        )
+    click.echo(f"{len(report.hosts)} hosts: {_counted(report.counts) or 'none'}")
+    if report.stale:
+        click.echo(
+            f"{click.style(str(len(report.stale)), fg='red')} of them have a status that is older"
+            " than --max-age: their agent does not run, or its status does not arrive."
+        )
+    if html is not None:
+        click.echo(f"page: {html}")
+
+
+def _counted(counts: dict[str, int]) -> str:
+    return ", ".join(
+        f"{count} {STATES.get(state, ('', state))[1]}" for state, count in counts.items()
+    )
+
+
+def _out(kernel: KernelRow | None) -> str:
+    return " (does not work now)" if kernel and is_out(kernel) else ""
+
+
+def _seen(report: Report, host: Host) -> str:
+    if host.time is None:
+        return "never"
+    return f"{shown_time(host.time)}{' (stale)' if report.is_stale(host) else ''}"
+
+
+def _short(reason: str | None) -> str | None:
+    if reason is None or len(reason) <= _LONGEST_REASON:
+        return reason
+    return f"{reason[:_LONGEST_REASON]}…"

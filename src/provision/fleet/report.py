@@ -1,0 +1,172 @@
+"""A fleet at one moment: counted, filtered, as a document. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from provision.errors import ExitCode
+from provision.fleet.status import WELL, DriverRow, Host, KernelRow, is_out, rank, worst
+
+SCHEMA = 1
+_DIGITS = re.compile(r"(\d{1,18})")
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Hosts that have the same driver for the same kernel.
+
+    Attributes:
+        driver: The driver.
+        kernel: The kernel's release.
+        role: ``running`` or ``next``.
+        counts: How many hosts are in which state, the worst first.
+        versions: The versions of the driver there.
+    """
+
+    driver: str
+    kernel: str
+    role: str
+    counts: dict[str, int]
+    versions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """How the hosts of a fleet are.
+
+    Attributes:
+        hosts: The hosts, the worst first, then by name.
+        time: Unix time at which they were asked.
+        oldest: Seconds after which what a host said last is too old; 0: never.
+    """
+
+    hosts: tuple[Host, ...]
+    time: int
+    oldest: float = 0.0
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many hosts are in which state, the worst first."""
+        return _counted(host.state for host in self.hosts)
+
+    @property
+    def stale(self) -> tuple[Host, ...]:
+        """Hosts whose status is too old to say how they are now."""
+        return tuple(host for host in self.hosts if self.is_stale(host))
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """0: all is well; 4: hosts wait for a reboot, and nothing else is wrong; else 1."""
+        states = {host.state for host in self.hosts if self.needs_care(host)}
+        if states - {"reboot-required"} or self.stale:
+            return ExitCode.FAILED
+        return ExitCode.IN_USE if states else ExitCode.DONE
+
+    def is_stale(self, host: Host) -> bool:
+        """Return whether a host was observed too long ago."""
+        return bool(self.oldest) and host.time is not None and self.time - host.time > self.oldest
+
+    def needs_care(self, host: Host) -> bool:
+        """Return whether a host is one that its admin wants to see."""
+        # An agent that is yet to load a driver is well; a host that lacks it meanwhile is not.
+        is_well = host.state in WELL and not any(
+            is_out(kernel) for driver in host.drivers for kernel in driver.kernels
+        )
+        return not is_well or self.is_stale(host)
+
+    def groups(self) -> list[Group]:
+        """Return drivers and kernels with how many hosts have them, by name."""
+        found: dict[tuple[str, str, str], list[KernelRow]] = {}
+        for _, driver, kernel in self.rows():
+            if driver is not None and kernel is not None:
+                found.setdefault((driver.name, kernel.release, kernel.role), []).append(kernel)
+        return [
+            Group(
+                *key,
+                counts=_counted(kernel.state for kernel in kernels),
+                versions=tuple(sorted({kernel.version for kernel in kernels if kernel.version})),
+            )
+            for key, kernels in sorted(found.items(), key=lambda item: _natural(" ".join(item[0])))
+        ]
+
+    def rows(self) -> Iterator[tuple[Host, DriverRow | None, KernelRow | None]]:
+        """Yield a row a host, driver and kernel; hosts without any have one too."""
+        for host in self.hosts:
+            if not host.drivers:
+                yield host, None, None
+            for driver in host.drivers:
+                if not driver.kernels:
+                    yield host, driver, None
+                for kernel in driver.kernels:
+                    yield host, driver, kernel
+
+    def document(self) -> dict[str, Any]:
+        """Return it as what ``json.dumps`` takes."""
+        hosts = [{**asdict(host), "is_stale": self.is_stale(host)} for host in self.hosts]
+        for host in hosts:
+            del host["is_whole"]
+        return {
+            "schema": SCHEMA,
+            "time": self.time,
+            "exit_code": int(self.exit_code),
+            "counts": self.counts,
+            "stale": len(self.stale),
+            "groups": [asdict(group) for group in self.groups()],
+            "hosts": hosts,
+        }
+
+
+def make_report(
+    hosts: Iterable[Host],
+    *,
+    time: int,
+    oldest: float = 0.0,
+    drivers: Collection[str] = (),
+    states: Collection[str] = (),
+) -> Report:
+    """Return the report of hosts, or of those that a filter leaves.
+
+    Args:
+        hosts: The hosts, in any order.
+        time: Unix time at which they were asked.
+        oldest: Seconds after which what a host said last is too old; 0: never.
+        drivers: Only these, and hosts of which nothing is known; none: all.
+        states: Only hosts in these; ``stale`` is one of them; none: all.
+    """
+    found = [kept for host in hosts if (kept := _with(host, drivers)) is not None]
+    found.sort(key=lambda host: (rank(host.state), _natural(host.name)))
+    report = Report(tuple(found), time, oldest)
+    if not states:
+        return report
+    left = (
+        host
+        for host in found
+        if host.state in states or ("stale" in states and report.is_stale(host))
+    )
+    return replace(report, hosts=tuple(left))
+
+
+def _with(host: Host, drivers: Collection[str]) -> Host | None:
+    """Return a host with the wanted drivers only; None: it is known to have none of them."""
+    if not drivers or (not host.drivers and host.is_whole):
+        return host
+    left = tuple(driver for driver in host.drivers if driver.name in drivers)
+    if not left:
+        return None
+    state = host.state if host.is_whole else worst(driver.state for driver in left)
+    return replace(host, drivers=left, state=state)
+
+
+def _counted(states: Iterable[str]) -> dict[str, int]:
+    counts = Counter(states)
+    return {state: counts[state] for state in sorted(counts, key=lambda one: (rank(one), one))}
+
+
+def _natural(name: str) -> list[tuple[int, int, str]]:
+    """Return a key by which ``web2`` comes before ``web10``."""
+    parts = _DIGITS.split(name)
+    return [(1, int(part), "") if place % 2 else (0, 0, part) for place, part in enumerate(parts)]

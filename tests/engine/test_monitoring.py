@@ -1,0 +1,168 @@
+"""Alerts and dashboard in Debian's Prometheus, which scrapes what the agent writes."""
+
+from __future__ import annotations
+
+import functools
+import json
+import threading
+import time
+from contextlib import contextmanager
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import requests
+
+from kit.cache import REPOSITORY, cached
+from kit.process import Daemon, run
+from kit.registry import free_port
+from kit.repackaged import download
+from provision.agent.publish import metrics_text
+from provision.fleet.metrics import hosts_of_prometheus
+from unit.fleet.documents import KERNEL, NEXT
+from unit.fleet.written import everything
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+# Its package has 100 MB unpacked.
+pytestmark = pytest.mark.nightly
+_EXAMPLES = REPOSITORY / "docs/examples/monitoring"
+_PROGRAMS = ("prometheus", "promtool")
+_WITHIN_S = 60
+_CONFIG = """\
+global: {{scrape_interval: 1s, evaluation_interval: 1s}}
+rule_files: [{rules}]
+scrape_configs:
+  - job_name: node
+    metrics_path: /provision.prom
+    static_configs: [{{targets: ["{target}"]}}]
+"""
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `prometheus` and `promtool`, of Debian's package."""
+
+    def make(draft: Path) -> None:
+        folder = tmp_path_factory.mktemp("prometheus")
+        found = download("bookworm", ["prometheus"], folder)
+        (deb,) = (one for one in found if one.name.startswith("prometheus_"))
+        run(["dpkg-deb", "--extract", deb, folder / "root"])
+        draft.mkdir()
+        for name in _PROGRAMS:
+            (folder / "root/usr/bin" / name).rename(draft / name)
+
+    return cached("prometheus-bookworm", make)
+
+
+def _expressions() -> list[str]:
+    """The dashboard's expressions, as Grafana sends them with all drivers and hosts chosen."""
+    document = json.loads((_EXAMPLES / "grafana-dashboard.json").read_text())
+    found = [target["expr"] for panel in document["panels"] for target in panel["targets"]]
+    return [one.replace("$driver", ".*").replace("$instance", ".*") for one in found]
+
+
+def test_prometheus_own_tool_reads_and_plays_the_rules(programs: Path, tmp_path: Path) -> None:
+    promtool = programs / "promtool"
+    said = run([promtool, "check", "rules", "--lint-fatal", _EXAMPLES / "provision-alerts.yml"])
+    assert "9 rules found" in said.output
+    run([promtool, "test", "rules", _EXAMPLES / "provision-alerts.test.yml"])
+    # The dashboard's expressions, as rules, so that its parser reads them.
+    rules = [{"record": f"x:{n}", "expr": one} for n, one in enumerate(_expressions())]
+    file = tmp_path / "dashboard.yml"
+    file.write_text(json.dumps({"groups": [{"name": "dashboard", "rules": rules}]}))
+    assert f"{len(rules)} rules found" in run([promtool, "check", "rules", file]).output
+
+
+@contextmanager
+def _serving(folder: Path) -> Iterator[str]:
+    """Serve a folder, as a node exporter serves what its textfile collector read."""
+    handler = functools.partial(_Quiet, directory=str(folder))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextmanager
+def _prometheus(programs: Path, folder: Path, target: str) -> Iterator[str]:
+    config = folder / "prometheus.yml"
+    config.write_text(_CONFIG.format(rules=_EXAMPLES / "provision-alerts.yml", target=target))
+    address = f"127.0.0.1:{free_port()}"
+    argv: list[str | Path] = [
+        programs / "prometheus",
+        f"--config.file={config}",
+        f"--storage.tsdb.path={folder / 'data'}",
+        f"--web.listen-address={address}",
+    ]
+    url = f"http://{address}"
+    daemon = Daemon(argv, log=folder / "log", ready=lambda: _answers(f"{url}/-/ready"))
+    try:
+        yield url
+    finally:
+        daemon.stop()
+
+
+def _answers(url: str) -> bool:
+    try:
+        return requests.get(url, timeout=5).ok
+    except requests.ConnectionError:
+        return False
+
+
+def _get(url: str, path: str, **params: str) -> Any:  # noqa: ANN401 - of JSON
+    answer = requests.get(f"{url}/api/v1/{path}", params=params, timeout=10)
+    assert answer.ok, answer.text
+    return answer.json()["data"]
+
+
+def _until(found: Callable[[], Any]) -> Any:  # noqa: ANN401 - whatever is waited for
+    end = time.monotonic() + _WITHIN_S
+    while not (value := found()):
+        assert time.monotonic() < end, "it did not come"
+        time.sleep(0.5)
+    return value
+
+
+def test_a_real_prometheus_scrapes_fires_and_is_asked_for_the_fleet(
+    programs: Path, tmp_path: Path
+) -> None:
+    written = tmp_path / "exporter"
+    written.mkdir()
+    file = written / "provision.prom"
+    file.write_text(metrics_text(everything(time=int(time.time()))))
+    with _serving(written) as target, _prometheus(programs, tmp_path, target) as url:
+        alerts = _until(
+            lambda: [a for a in _get(url, "alerts")["alerts"] if a["state"] == "firing"]
+        )
+        (alert,) = alerts
+        assert alert["labels"]["alertname"] == "ProvisionUntrusted"
+        assert alert["labels"]["kernel"] == NEXT
+        assert f"{target} refused an image of nvidia" in alert["annotations"]["summary"]
+        pending = {a["labels"]["alertname"] for a in _get(url, "alerts")["alerts"]}
+        assert {"ProvisionNextKernelNotReady", "ProvisionRunFailed"} <= pending
+        for expression in _expressions():
+            assert _get(url, "query", query=expression)["result"], expression
+
+        (host,) = hosts_of_prometheus(url)
+        assert (host.name, host.running) == ("127.0.0.1", KERNEL)
+        assert host.state == "next-kernel-not-ready"
+        assert [one.state for one in host.drivers[0].kernels] == ["ready", "failed"]
+
+        # A host that stops answering is not a host that is well.
+        file.unlink()
+        gone = _until(
+            lambda: [one for one in hosts_of_prometheus(url) if one.state == "unreachable"]
+        )
+        assert [one.name for one in gone] == ["127.0.0.1"]
+        assert gone[0].time

@@ -1,0 +1,376 @@
+"""A fleet that moves to new kernels, in simulated time: real hosts' code, and a real registry.
+
+What is real: docker-registry and its restarts; each host's `provision apply` (the agent's run with
+its look-ups, retries, signatures, unpacking, store and status), on a root of its own; the builder's
+uploads and signatures by our client. What is simulated: the clock, which only orders the runs;
+builds, which push an artifact that was made beforehand; kernels, which are names, so that nothing
+is loaded. The builder learns of a missing artifact by the host's status, as a notice would say it.
+"""
+
+from __future__ import annotations
+
+import gzip
+import heapq
+import io
+import json
+import os
+import random
+import tarfile
+import time
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from provision.agent.desired import load_desired
+from provision.agent.reconcile import Run, apply
+from provision.pin import PIN_LABEL, Pin
+from provision.pipeline.registries import tag_of
+from provision.registry.artifact_images import facts_of
+from provision.registry.attached_signatures import sign, signature_tag
+from provision.registry.client import Client
+from provision.registry.image_signature import generate_key, open_private_key
+from provision.registry.manifests import OCI_CONFIG, OCI_MANIFEST
+from provision.registry.names import parse_reference
+from provision.registry.tokens import Access
+from provision.registry.transport import Transport, content_digest
+from unit.kmod.artifact import KERNEL, VERMAGIC, make_artifact, make_module, make_pin
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kit.registry import RegistryServer, Sent
+
+__all__ = ["AGENT", "Figures", "Rollout"]
+
+# What hosts call themselves; the builder is another one.
+AGENT = "provision/"
+DRIVER, FLAVOUR, VERSION = "v4l2loopback", "dkms", "0.12.7"
+KERNELS = tuple(f"6.1.0-{number}-amd64" for number in range(50, 55))
+# Bytes that no compression makes smaller: a module of tens of KB, and user space that all share.
+_MODULE, _SHARED = 40_000, 160_000
+_HOUR = 3600.0
+# As provision-repeat.timer has it: an hour after the last run, and up to this much later.
+_JITTER = 600.0
+# What a build of NVIDIA's modules takes.
+BUILD_S = 180.0
+# How long the registry is away; a host's client tries again for 3.5 s.
+_AWAY_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Artifact:
+    pin: Pin
+    layers: tuple[bytes, ...]
+
+
+@dataclass(slots=True)
+class Figures:
+    """What came of a rollout.
+
+    Attributes:
+        hosts: How many there were.
+        builds: Artifacts that the builder made.
+        runs: Runs of the agent.
+        pulled: Hosts that took their artifact from the registry.
+        compiled: Hosts that built anything.
+        waited: Hosts that found none at first, and came again an hour later.
+        failed: Hosts that ended otherwise, with what they said.
+        idle: Runs with nothing to do, and what they had the registry send.
+        needed: Bytes of what the hosts have to read: manifests, configurations, signatures, layers.
+        sent: What the registry sent.
+        peak: The most hosts that pulled within one simulated minute.
+        restarts: How often the registry was started again while hosts ran.
+        seconds: Of real time, of all runs of hosts.
+        each: Seconds of real time of each pull, sorted.
+    """
+
+    hosts: int
+    builds: int = 0
+    runs: int = 0
+    pulled: int = 0
+    compiled: int = 0
+    waited: int = 0
+    failed: list[str] = field(default_factory=list)
+    idle: Sent | None = None
+    needed: int = 0
+    sent: Sent | None = None
+    peak: int = 0
+    restarts: int = 0
+    seconds: float = 0.0
+    each: list[float] = field(default_factory=list)
+
+    @property
+    def ratio(self) -> float:
+        """Bytes that left the registry over those that the hosts need."""
+        return (self.sent.size if self.sent else 0) / self.needed
+
+    def table(self) -> list[tuple[str, str]]:
+        """The figures for people."""
+        sent = self.sent
+        median = self.each[len(self.each) // 2] if self.each else 0.0
+        return [
+            ("hosts, kernels", f"{self.hosts}, {len(KERNELS)}"),
+            ("builds", str(self.builds)),
+            ("hosts that pulled", str(self.pulled)),
+            ("hosts that compiled", str(self.compiled)),
+            ("hosts that failed", str(len(self.failed))),
+            ("hosts that came before the build", f"{self.waited}; pulled an hour later"),
+            ("restarts of the registry", str(self.restarts)),
+            ("bytes that hosts need", f"{self.needed:,}"),
+            ("bytes out of the registry", f"{sent.size if sent else 0:,} ({self.ratio:.4f} x)"),
+            ("requests, of them 404", f"{sent.requests}, {sent.missing}" if sent else "-"),
+            ("requests of runs with nothing to do", str(self.idle.requests if self.idle else "-")),
+            ("most pulls in a simulated minute", str(self.peak)),
+            ("real time", f"{self.seconds:.0f} s; a pull {median * 1000:.0f} ms (median)"),
+        ]
+
+
+class Rollout:
+    """Hosts below a folder, a builder, and the registry between them."""
+
+    def __init__(self, folder: Path, registry: RegistryServer, *, hosts: int) -> None:
+        """Make the hosts; none has anything yet."""
+        self._folder = folder
+        self._registry = registry
+        self._random = random.Random(1)  # noqa: S311 - jitter, and the same in each run
+        (folder / "key").mkdir()
+        private, self._public = generate_key(folder / "key/fleet", None)
+        self._signer = open_private_key(private, lambda: b"")
+        self._artifacts = {kernel: self._made(kernel) for kernel in KERNELS}
+        self._needed: dict[str, int] = {}
+        self.roots = [self._host(number) for number in range(hosts)]
+        self.figures = Figures(hosts)
+
+    def run(self, *, workers: int = 2) -> Figures:
+        """Have every host move to its kernel within an hour, and look again when it has."""
+        figures = self.figures
+        begun = time.monotonic()
+        # A fork would take this process's connections with it.
+        with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+            _Play(self, pool, workers).play()
+            figures.seconds = time.monotonic() - begun
+            before = self._registry.sent(AGENT)
+            for said in pool.map(_apply, self.roots, chunksize=20):
+                figures.runs += 1
+                if said["state"] != "ready" or said["changed"]:
+                    figures.failed.append(f"{said['root']}: {said}")
+        after = figures.sent = self._registry.sent(AGENT)
+        figures.idle = type(after)(
+            after.requests - before.requests,
+            after.missing - before.missing,
+            after.size - before.size,
+        )
+        figures.each.sort()
+        return figures
+
+    def build(self, kernel: str) -> None:
+        """Push and sign the artifact of a kernel, as a builder does."""
+        artifact = self._artifacts[kernel]
+        name = f"{self._registry.address}/drivers/{DRIVER}:{tag_of(artifact.pin).text}"
+        reference = parse_reference(name)
+        client = Client(_BuilderTransport(reference.api_host, Access(), lambda: None), reference)
+        config = _config(artifact)
+        packed = [gzip.compress(layer, mtime=0) for layer in artifact.layers]
+        manifest = _manifest(config, packed)
+        for blob in (config, *packed):
+            client.put_blob(blob)
+        digest = client.put_manifest(reference.tag or "", manifest, OCI_MANIFEST)
+        facts = facts_of(artifact.pin, int(time.time()))
+        sign(client, digest, facts, self._signer)
+        signature = client.manifest(signature_tag(digest)).data
+        payloads = [layer["size"] for layer in json.loads(signature)["layers"]]
+        parts = (manifest, config, signature, *packed)
+        self._needed[kernel] = sum(map(len, parts)) + sum(payloads)
+        self.figures.builds += 1
+
+    def needed(self, kernel: str) -> int:
+        """Bytes that a host has to read to have, and to trust, the artifact of a kernel."""
+        return self._needed[kernel]
+
+    def begins(self) -> float:
+        """When a host gets its new kernel, in simulated seconds."""
+        return self._random.uniform(0, _HOUR)
+
+    def later(self) -> float:
+        """After how many simulated seconds the timer starts the agent again."""
+        return _HOUR + self._random.uniform(0, _JITTER)
+
+    def restart(self) -> None:
+        """Let the registry fail under those who are using it."""
+        self._registry.restart(after_s=_AWAY_S)
+        self.figures.restarts += 1
+
+    def _host(self, number: int) -> Path:
+        root = self._folder / f"host-{number:04}"
+        kernel = KERNELS[number % len(KERNELS)]
+        for name, text in {
+            "etc/os-release": 'ID=debian\nVERSION_ID="12"\nVERSION_CODENAME=bookworm\n',
+            f"lib/modules/{kernel}/modules.dep": "",
+            f"boot/vmlinuz-{kernel}": "",
+            "proc/sys/kernel/osrelease": f"{kernel}\n",
+            "etc/provision/trust.d/fleet.pub": self._public.read_text(),
+            "etc/provision/provision.toml": (
+                f'[drivers.{DRIVER}]\n[engine]\nhost = "unix:///nonexistent/docker.sock"\n'
+                f'[registry]\naddress = "{self._registry.address}/drivers"\n'
+                '[trust]\nkeys = "/etc/provision/trust.d"\n[policy]\nbuild = "never"\n'
+            ),
+        }.items():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_text(text)
+        return root
+
+    def _made(self, kernel: str) -> _Artifact:
+        pin = make_pin(driver=DRIVER, version=VERSION, kernel=kernel)
+        pin = pin.model_copy(update={"driver": pin.driver.model_copy(update={"flavour": FLAVOUR})})
+        folder = self._folder / f"artifact-{kernel}"
+        module = make_module(VERMAGIC.replace(KERNEL, kernel)) + self._random.randbytes(_MODULE)
+        shared = random.Random(0).randbytes(_SHARED)  # noqa: S311 - the same of all kernels
+        make_artifact(folder, pin=pin, module=module, library=shared)
+        manifest = "driver/manifest.json"
+        return _Artifact(
+            pin,
+            (
+                _layer(folder, "driver", without=(manifest,)),
+                _layer(folder, "lib", manifest),
+            ),
+        )
+
+
+class _BuilderTransport(Transport):
+    """Calls itself otherwise than hosts do, so that the registry's log tells them apart."""
+
+    def _send(self, method: str, url: str, headers: Any, body: Any) -> Any:  # noqa: ANN401 - as there
+        return super()._send(method, url, {**headers, "User-Agent": "builder"}, body)
+
+
+def _layer(folder: Path, *names: str, without: Sequence[str] = ()) -> bytes:
+    """A tar file of parts of a folder, the same bytes for the same files."""
+
+    def plain(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+        member.mtime = member.uid = member.gid = 0
+        member.uname = member.gname = ""
+        return None if member.name.removeprefix("opt/") in without else member
+
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for name in names:
+            archive.add(folder / name, arcname=f"opt/{name}", filter=plain)
+    return buffer.getvalue()
+
+
+def _config(artifact: _Artifact) -> bytes:
+    document = {
+        "architecture": "amd64",
+        "os": "linux",
+        "config": {"Labels": {PIN_LABEL: artifact.pin.canonical_json()}},
+        "rootfs": {"type": "layers", "diff_ids": [content_digest(one) for one in artifact.layers]},
+    }
+    return json.dumps(document).encode()
+
+
+def _manifest(config: bytes, packed: Sequence[bytes]) -> bytes:
+    layer = "application/vnd.oci.image.layer.v1.tar+gzip"
+    document = {
+        "schemaVersion": 2,
+        "mediaType": OCI_MANIFEST,
+        "config": {"mediaType": OCI_CONFIG, "digest": content_digest(config), "size": len(config)},
+        "layers": [
+            {"mediaType": layer, "digest": content_digest(one), "size": len(one)} for one in packed
+        ],
+    }
+    return json.dumps(document).encode()
+
+
+@dataclass
+class _Play:
+    """The runs of a rollout, in their simulated order, some at once.
+
+    Attributes:
+        rollout: Whose.
+        pool: Where hosts run.
+        workers: How many at once.
+    """
+
+    rollout: Rollout
+    pool: ProcessPoolExecutor
+    workers: int
+
+    def play(self) -> None:
+        """Run until every host has what it should have."""
+        rollout = self.rollout
+        self._events = [(rollout.begins(), 1, number) for number in range(len(rollout.roots))]
+        self._asked: set[str] = set()
+        self._minutes: dict[int, int] = {}
+        self._running: dict[Future[dict[str, Any]], tuple[float, int]] = {}
+        # Twice while most hosts are at it.
+        restarts = [_HOUR / 3, 2 * _HOUR / 3]
+        heapq.heapify(self._events)
+        while self._events or self._running:
+            now = self._events[0][0] if self._events else float("inf")
+            if restarts and now >= restarts[0] and self._running:
+                restarts.pop(0)
+                rollout.restart()
+            if not self._events or len(self._running) >= self.workers or self._waits():
+                self._finish()
+                continue
+            time_, kind, number = heapq.heappop(self._events)
+            if kind == 0:
+                rollout.build(KERNELS[number])
+                continue
+            rollout.figures.runs += 1
+            future = self.pool.submit(_apply, rollout.roots[number])
+            self._running[future] = (time_, number)
+        rollout.figures.peak = max(self._minutes.values(), default=0)
+
+    def _waits(self) -> bool:
+        """Whether the next event is a build, for which earlier runs have to be over."""
+        return self._events[0][1] == 0 and bool(self._running)
+
+    def _finish(self) -> None:
+        done, _ = wait(self._running, return_when=FIRST_COMPLETED, timeout=300)
+        if not done:
+            raise RuntimeError("no host has ended within 300 s")
+        for future in done:
+            time_, number = self._running.pop(future)
+            self._ended(time_, number, future.result())
+
+    def _ended(self, time_: float, number: int, said: dict[str, Any]) -> None:
+        figures, kernel = self.rollout.figures, KERNELS[number % len(KERNELS)]
+        figures.compiled += "(from: build)" in said["result"]
+        if said["state"] == "ready" and "(from: registry)" in said["result"]:
+            figures.pulled += 1
+            figures.each.append(said["seconds"])
+            figures.needed += self.rollout.needed(kernel)
+            minute = int(time_ // 60)
+            self._minutes[minute] = self._minutes.get(minute, 0) + 1
+        elif said["state"] == "missing" and kernel not in self._built():
+            figures.waited += 1
+            heapq.heappush(self._events, (time_ + self.rollout.later(), 1, number))
+            if kernel not in self._asked:
+                self._asked.add(kernel)
+                build = (time_ + BUILD_S, 0, KERNELS.index(kernel))
+                heapq.heappush(self._events, build)
+        else:
+            figures.failed.append(f"{said['root']}: {said}")
+
+    def _built(self) -> set[str]:
+        """The kernels whose artifact is in the registry."""
+        waiting = {KERNELS[number] for _, kind, number in self._events if kind == 0}
+        return self._asked - waiting
+
+
+def _apply(root: Path) -> dict[str, Any]:
+    """Run the agent of a host, in a worker."""
+    os.environ.pop("DOCKER_HOST", None)
+    begun = time.monotonic()
+    result = apply(Run(root, load_desired(root, keep=True)))
+    outcomes = result.outcomes
+    return {
+        "root": root.name,
+        "state": result.status.state,
+        "changed": bool(outcomes),
+        "result": "; ".join(outcome.result for outcome in outcomes),
+        "seconds": time.monotonic() - begun,
+    }
