@@ -61,7 +61,7 @@ def read_inputs(root: Path, desired: Desired) -> Inputs:
         machine(root),
         json.dumps(_distro(root), sort_keys=True),
         _files(templates, [*mains, *sources]),
-        _files(_PACKAGE, [_PACKAGE / "render/collect.py", _PACKAGE / "render/unpack.py"]),
+        _files(_PACKAGE, [_PACKAGE / f"render/{n}.py" for n in ("collect", "kmm", "unpack")]),
         _files(_PACKAGE, sorted((_PACKAGE / "distros").glob("*.toml"))),
     ]
     return Inputs(_digest(shared), tuple(map(Path, desired.catalogue)))

@@ -20,6 +20,7 @@ from provision.modules.loaded import loaded_modules, other_builds, users_of
 from provision.modules.nodes import make_nodes, remove_nodes
 from provision.modules.refusals import Refusal, explain
 from provision.modules.unloading import ModuleInUseError, unload_modules
+from provision.modules.verify import HOSTS
 from provision.progress import Note, Progress, silent
 from provision.rootfs import in_root
 from provision.run import run
@@ -218,7 +219,9 @@ def _load_needed(manifest: Manifest, modules: list[Module], root: Path, progress
 
 def _insert(entry: Path, manifest: Manifest, name: str, parameters: list[str], root: Path) -> None:
     # Without -i a command that modprobe.d has for the module would run instead.
-    where: list[str | Path] = ["-i", "-d", entry.resolve(), "-S", manifest.pin.kernel.release]
+    # What KMM needs in modules.dep is loaded already, from the kernel's own.
+    folder = entry.resolve() if manifest.kmm is None else entry.resolve() / HOSTS
+    where: list[str | Path] = ["-i", "-d", folder, "-S", manifest.pin.kernel.release]
     with KernelLog(root) as log:
         done = run(
             in_own_domain(["modprobe", *where, name, *parameters], root),

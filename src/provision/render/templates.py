@@ -16,6 +16,7 @@ from provision.pin import DistroPin
 from provision.render.quoting import label_value, shell_word
 
 COLLECTOR = "collect.py"
+_KMM = "kmm.py"
 PREPARE_TREE = "prepare_tree.py"
 # The family of kernels whose headers are no packages, whatever the distro.
 TREE = "tree"
@@ -164,7 +165,7 @@ def load_family(directory: Path, family: str) -> Templates:
     folder = directory / _SCRIPTS.get(family, family)
     scripts = sorted(path for path in folder.glob("*") if path.is_file())
     programs = resources.files(__package__)
-    own = {name: programs.joinpath(name).read_bytes() for name in (COLLECTOR, _UNPACKER)}
+    own = {name: programs.joinpath(name).read_bytes() for name in (COLLECTOR, _KMM, _UNPACKER)}
     special = {path.name: path.read_bytes() for path in sorted((directory / _DKMS).glob("*"))}
     if family == TREE:
         script = resources.files("provision.distros").joinpath(PREPARE_TREE)

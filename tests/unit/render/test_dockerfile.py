@@ -82,6 +82,7 @@ def test_files_of_the_context() -> None:
         "closure.sha256",
         "collect.py",
         "install.sh",
+        "kmm.py",
         "patches/pci-resize-resource.patch",
         "unpack.py",
     ]
