@@ -190,8 +190,8 @@ class HostNeeds(Frozen):
 class Manifest(Frozen):
     """Everything that an artifact holds.
 
-    ``kmm`` is a module that Kubernetes' KMM loads before the driver's, to have the kernel load those
-    of its own that they need; hosts of ours never load it. None: they need none.
+    ``kmm`` is a module that Kubernetes' KMM loads before the driver's, to have the kernel load
+    those of its own that they need; hosts of ours never load it. None: they need none.
     """
 
     schema_version: Literal[1] = Field(default=1, alias="schema")

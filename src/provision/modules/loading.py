@@ -64,7 +64,7 @@ def load(
         ProvisionError: The kernel refused a module; says why.
     """
     wanted = loadable(entry, manifest, root=root)
-    parameters = _parameters(manifest, options or {})
+    parameters = parameters_of(manifest, options or {})
     if wanted:
         unload_conflicts(manifest, root=root, progress=progress)
         offer_firmware(entry, manifest, root=root)
@@ -155,8 +155,12 @@ def require_kernel(manifest: Manifest, root: Path = Path("/")) -> None:
         )
 
 
-def _parameters(manifest: Manifest, options: Options) -> dict[str, list[str]]:
-    """Return each module's parameters as modprobe takes them."""
+def parameters_of(manifest: Manifest, options: Options) -> dict[str, list[str]]:
+    """Return each module's parameters as modprobe takes them.
+
+    Raises:
+        UsageError: The artifact has no such module.
+    """
     known = {module.name for module in manifest.modules}
     given = {module.replace("-", "_"): values for module, values in options.items()}
     if unknown := sorted(set(given) - known):

@@ -3,10 +3,10 @@
 Runs in the build container after the collector, on Python's standard library alone:
 ``python3 kmm.py OUT SHELL``.
 
-KMM runs the image itself: ``sh -c 'mkdir -p …; cp -R …'`` copies ``/opt/lib/modules/<kernel>`` to a
-pod that has the host's kernel and none of its files, where ``modprobe -d`` loads one module
-(https://kmm.sigs.k8s.io/documentation/kmod_image/). So ``SHELL`` gets the base image's sh, mkdir and
-cp with their libraries. And because no ``modules.dep`` of a build can know where a host keeps
+KMM runs the image itself: ``sh -c 'mkdir -p …; cp -R …'`` copies ``/opt/lib/modules/<kernel>`` to
+a pod, where ``modprobe -d`` loads one module by the ``modules.dep`` that was copied
+(https://kmm.sigs.k8s.io/documentation/kmod_image/). So ``SHELL`` gets the base image's sh, mkdir
+and cp with their libraries. And because no ``modules.dep`` of a build can know where a host keeps
 modules of its own, those that need some get a module beside them which asks the kernel for them:
 ``<driver>_needs``. KMM's ``modules.dep`` has it before them. ``OUT/host`` keeps the one without it,
 for hosts that load what is needed by themselves.
@@ -96,8 +96,8 @@ def add_shell(folder: Path, tool: Tool, root: Path = Path("/")) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(root / path.lstrip("/"), target)
         target.chmod(_EXECUTABLE)
-    for path in sorted(folder.rglob("*"), reverse=True):
-        os.utime(path, (0, 0))
+    for made in sorted(folder.rglob("*"), reverse=True):
+        os.utime(made, (0, 0))
 
 
 def _with_libraries(programs: Sequence[str], tool: Tool, root: Path) -> set[str]:

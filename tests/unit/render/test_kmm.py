@@ -16,7 +16,9 @@ KERNEL = "6.1.0-56-amd64"
 LOADER = "/lib64/ld-linux-x86-64.so.2"
 LIBC = "/lib/x86_64-linux-gnu/libc.so.6"
 HEADERS = "  INTERP 0x0\n      [Requesting program interpreter: {}]\n"
-FOUND = f"\tlinux-vdso.so.1 (0x00007ffd)\n\tlibc.so.6 => {LIBC} (0x00007f01)\n\t{LOADER} (0x00007f02)\n"
+FOUND = (
+    f"\tlinux-vdso.so.1 (0x00007ffd)\n\tlibc.so.6 => {LIBC} (0x00007f01)\n\t{LOADER} (0x00007f02)\n"
+)
 
 
 class Tools:
@@ -141,7 +143,11 @@ def test_modules_that_need_others_get_one_that_asks(tmp_path: Path) -> None:
     assert (kept / "toy.ko").read_bytes() == b"module"
     assert not (kept / "toy_driver_needs.ko").exists()
     found = json.loads((out / "driver/manifest.json").read_text())["kmm"]
-    assert (found["name"], found["size"], found["vermagic"]) == ("toy_driver_needs", 5, f"{KERNEL} SMP")
+    assert (found["name"], found["size"], found["vermagic"]) == (
+        "toy_driver_needs",
+        5,
+        f"{KERNEL} SMP",
+    )
     assert not list(folder.glob("modules.builtin*"))
 
 
