@@ -216,3 +216,17 @@ def _of_version(tags: list[HostTag], version: str | None) -> list[HostTag]:
         versions = {version}
     newest = next(iter(newest_first(versions)), None)
     return [tag for tag in tags if tag.version == newest]
+
+
+def check_driver(manifest: Manifest, driver: str, image: str) -> None:
+    """See that an image holds the driver that is exported.
+
+    Raises:
+        UsageError: It holds another.
+    """
+    found = manifest.pin.driver.name
+    if found != driver:
+        raise UsageError(
+            f"'{image}' holds {found}, not {driver}.",
+            resolution=f"Name an image of {driver}, or export {found}.",
+        )

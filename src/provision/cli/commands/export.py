@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from provision.cli import options
+from provision.cli.export_sysext import kernels, sysext, version
 from provision.cli.output import print_json
 from provision.cli.target import Job, believing, gathering, job
 from provision.errors import UsageError
@@ -21,7 +22,7 @@ from provision.export.kmm import (
     secret_document,
 )
 from provision.export.output import Value, check_output, to_yaml, write_files
-from provision.export.source import Choice, Source, choose
+from provision.export.source import Choice, Source, check_driver, choose
 from provision.manifest import Manifest
 from provision.modules.loading import parameters_of
 from provision.pipeline.registry import Consent, registry_credentials
@@ -38,10 +39,6 @@ def command() -> None:
 _output = click.option(
     "--output", type=_FOLDER, metavar="DIR", help="New folder to write into.  [standard output]"
 )
-_kernels = click.option(
-    "--kernel", "kernels", multiple=True, metavar="RELEASE", help="May be given more than once."
-)
-_version = click.option("--version", metavar="VERSION", help="Of the driver.  [the newest]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,10 +137,10 @@ def _images(decorated: Callable[..., None]) -> Callable[..., None]:
             metavar="HOST[:PORT][/PREFIX]",
             help="Where the cluster pulls from.  [[registry] address of provision.toml]",
         ),
-        _version,
+        version,
         options.flavour,
         options.distro,
-        _kernels,
+        kernels,
         click.option(
             "--regexp", metavar="EXPRESSION", help="What other releases look like, for Go."
         ),
@@ -189,7 +186,7 @@ def kmm(
             chosen = choose(source, driver, repository, images.choice())
             image, wanted = chosen.image, chosen.kernels
         manifest = source.manifest(image)
-        _check_driver(manifest, driver, image)
+        check_driver(manifest, driver, image)
         if wanted == Kernels():
             wanted = Kernels((manifest.pin.kernel.release,))
         asked = cluster.options(_parameters(work, manifest))
@@ -202,15 +199,6 @@ def kmm(
                 registry_credentials(work.settings, repository),
             )
     _write_documents(driver, documents, output, as_json=as_json)
-
-
-def _check_driver(manifest: Manifest, driver: str, image: str) -> None:
-    found = manifest.pin.driver.name
-    if found != driver:
-        raise UsageError(
-            f"'{image}' holds {found}, not {driver}.",
-            resolution=f"provision export kmm {found} --image {image}",
-        )
 
 
 def _parameters(work: Job, manifest: Manifest) -> Mapping[str, Sequence[str]]:
@@ -252,3 +240,6 @@ def _write_documents(
     else:
         for name in documents:
             click.echo(output / name)
+
+
+command.add_command(sysext)
