@@ -14,6 +14,7 @@ from provision.cli.export_sysext import kernels, sysext, version
 from provision.cli.output import print_json
 from provision.cli.target import Job, believing, gathering, job
 from provision.errors import UsageError
+from provision.export.daemonset import Agent, documents, read_config, read_keys
 from provision.export.kmm import (
     Kernels,
     KmmOptions,
@@ -28,7 +29,7 @@ from provision.modules.loading import parameters_of
 from provision.pipeline.registry import Consent, registry_credentials
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)
-_MODULE, _SECRET = "module.yaml", "secret.yaml"
+_AGENT, _MODULE, _SECRET = "agent.yaml", "module.yaml", "secret.yaml"
 
 
 @click.group("export")
@@ -190,15 +191,15 @@ def kmm(
         if wanted == Kernels():
             wanted = Kernels((manifest.pin.kernel.release,))
         asked = cluster.options(_parameters(work, manifest))
-        documents = {_MODULE: module_document(manifest, repository, wanted, asked)}
+        found = {_MODULE: module_document(manifest, repository, wanted, asked)}
         if cluster.with_credentials and cluster.pull_secret is not None:
-            documents[_SECRET] = secret_document(
+            found[_SECRET] = secret_document(
                 cluster.pull_secret,
                 cluster.namespace,
                 repository.registry,
                 registry_credentials(work.settings, repository),
             )
-    _write_documents(driver, documents, output, as_json=as_json)
+    _write_documents(driver, found, output, as_json=as_json)
 
 
 def _parameters(work: Job, manifest: Manifest) -> Mapping[str, Sequence[str]]:
@@ -240,6 +241,92 @@ def _write_documents(
     else:
         for name in documents:
             click.echo(output / name)
+
+
+@dataclass(frozen=True, slots=True)
+class _Agent:
+    """The options of ``daemonset``."""
+
+    image: str
+    config: Path
+    keys: tuple[Path, ...]
+    namespace: str
+    selectors: tuple[str, ...]
+    pull_secret: str | None
+    interval: int
+
+    def agent(self) -> Agent:
+        """Return how the agent runs; errors as ``read_config`` and ``read_keys``."""
+        keys = read_keys(self.keys)
+        return Agent(
+            image=self.image,
+            config=read_config(self.config, has_keys=bool(keys)),
+            keys=keys,
+            namespace=self.namespace,
+            selector=_pairs(self.selectors),
+            pull_secret=self.pull_secret,
+            interval=self.interval,
+        )
+
+
+def _agent(decorated: Callable[..., None]) -> Callable[..., None]:
+    gathered = gathering(decorated, "wanted", _Agent)
+    file = click.Path(dir_okay=False, path_type=Path)
+    decorators = [
+        click.option("--image", required=True, metavar="IMAGE", help="The agent's image."),
+        click.option(
+            "--config", type=file, required=True, metavar="FILE", help="The nodes' provision.toml."
+        ),
+        click.option(
+            "--key",
+            "keys",
+            type=file,
+            multiple=True,
+            metavar="FILE",
+            help="Public key that counts on the nodes; may be given more than once.",
+        ),
+        click.option("--namespace", default="provision", show_default=True, metavar="NAME"),
+        click.option(
+            "--selector",
+            "selectors",
+            multiple=True,
+            metavar="LABEL=VALUE",
+            help="Label of the nodes that get it; may be given more than once.",
+        ),
+        click.option("--pull-secret", metavar="NAME", help="Secret for the agent's image."),
+        click.option(
+            "--interval",
+            type=click.IntRange(min=30),
+            default=3600,
+            show_default=True,
+            metavar="SECONDS",
+            help="Time between two looks at a node.",
+        ),
+    ]
+    for decorator in reversed(decorators):
+        gathered = decorator(gathered)
+    return gathered
+
+
+@command.command("daemonset")
+@_agent
+@_output
+@options.as_json
+def daemonset(*, wanted: _Agent, output: Path | None, as_json: bool) -> None:
+    """Write what runs the agent on a cluster's nodes, where there is no Kernel Module Management.
+
+    Namespace, account, role, configuration, DaemonSet and RuntimeClass.
+    """
+    if output is not None:
+        check_output(output)
+    made = documents(wanted.agent())
+    if output is not None:
+        write_files(output, {_AGENT: to_yaml(*made)})
+    if as_json:
+        files = [str(output / _AGENT)] if output else []
+        print_json({"image": wanted.image, "documents": made, "files": files})
+    else:
+        click.echo(output / _AGENT if output else to_yaml(*made), nl=bool(output))
 
 
 command.add_command(sysext)
