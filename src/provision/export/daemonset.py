@@ -202,6 +202,7 @@ def _container(agent: Agent) -> dict[str, Value]:
             node,
             {"name": "INTERVAL", "value": str(agent.interval)},
             {"name": "XDG_CACHE_HOME", "value": "/cache"},
+            {"name": "TMPDIR", "value": "/cache"},
         ],
         "readinessProbe": {
             "exec": {"command": ["provision", "status", "--check", "--root", "/host"]},
