@@ -188,7 +188,11 @@ class HostNeeds(Frozen):
 
 
 class Manifest(Frozen):
-    """Everything that an artifact holds."""
+    """Everything that an artifact holds.
+
+    ``kmm`` is a module that Kubernetes' KMM loads before the driver's, to have the kernel load
+    those of its own that they need; hosts of ours never load it. None: they need none.
+    """
 
     schema_version: Literal[1] = Field(default=1, alias="schema")
     pin: Pin
@@ -198,5 +202,6 @@ class Manifest(Frozen):
     files: tuple[DriverFile, ...] = ()
     container: Container
     host: HostNeeds = HostNeeds()
+    kmm: Module | None = None
 
     model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)

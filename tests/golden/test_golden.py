@@ -35,7 +35,7 @@ TREE_CASES = {
     "tree-image": ("onload", "9.0.2", "full", "image"),
 }
 # What is copied into every context as it is.
-COPIED = {"collect.py", "dkms.bash", "install.sh", "prepare_tree.py", "unpack.py"}
+COPIED = {"collect.py", "dkms.bash", "install.sh", "kmm.py", "prepare_tree.py", "unpack.py"}
 
 
 def rendered(case: str) -> dict[str, str]:

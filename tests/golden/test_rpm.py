@@ -47,7 +47,7 @@ CASES = {
 # NVIDIA's driver from its .run.
 NVIDIA = "nvidia-runfile"
 _VERSIONS = {"gcc": "11.4.1-3.el9", "gcc7": "7.5.0+r278197-150000.4.41.1"}
-_COPIED = {"collect.py", "unpack.py", "install.sh"}
+_COPIED = {"collect.py", "kmm.py", "unpack.py", "install.sh"}
 _RECIPE = """{
  "schema": 1, "name": "hello", "summary": "A driver for tests", "vendor": "Example",
  "homepage": "https://example.org",

@@ -29,6 +29,8 @@ from provision.store.locks import switching
 
 _OS_RELEASES = ("etc/os-release", "usr/lib/os-release")
 _PACKAGE = Path(provision.__file__).parent
+# Programs of ours that run in build containers.
+_IN_BUILDS = ("collector", "kmm", "unpack_source")
 CONFIG = Path("etc/provision/provision.toml")
 _KEPT = STORE / ".desired.json"
 
@@ -75,7 +77,7 @@ def read_inputs(root: Path, desired: Desired) -> Inputs:
         machine(root),
         json.dumps(_distro(root), sort_keys=True),
         _files(templates, [*mains, *sources]),
-        _files(_PACKAGE, [_PACKAGE / "build/collector.py", _PACKAGE / "build/unpack_source.py"]),
+        _files(_PACKAGE, [_PACKAGE / f"build/{name}.py" for name in _IN_BUILDS]),
         _files(_PACKAGE, sorted((_PACKAGE / "distros").glob("*.toml"))),
     ]
     return Inputs(_digest(shared), tuple(map(Path, desired.catalogue)))

@@ -28,7 +28,11 @@ PREPARE_TREE = "prepare_tree.py"
 # The family of kernels whose headers are no packages, whatever the distro.
 TREE = "tree"
 # Programs of ours that run in the build container: their names there, and the files that they are.
-_PROGRAMS = {COLLECTOR: "build/collector.py", "unpack.py": "build/unpack_source.py"}
+_PROGRAMS = {
+    COLLECTOR: "build/collector.py",
+    "kmm.py": "build/kmm.py",
+    "unpack.py": "build/unpack_source.py",
+}
 _TREE_PROGRAM = "distros/kernel_tree/prepare_tree.py"
 # What only builds from a dkms.conf run.
 _DKMS = "dkms"

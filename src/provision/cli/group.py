@@ -42,6 +42,7 @@ COMMANDS: Mapping[str, str] = {
     "doctor": "Explain what is wrong with drivers on this host, and what to do.",
     "host-python": "Make a Python for hosts that have none.",
     "units": "Install or remove the systemd units and kernel hooks.",
+    "export": "Write a driver for KMM, for a DaemonSet, or as a system extension.",
     "ignition": "Make what Fedora CoreOS or Flatcar needs at its first boot.",
 }
 

@@ -22,6 +22,7 @@ from provision.kmod.loaded import loaded_modules, other_builds, users_of
 from provision.kmod.nodes import make_nodes, remove_nodes
 from provision.kmod.refusals import KernelLog, Refusal, explain
 from provision.kmod.unload import ModuleInUseError, unload_conflicts, unload_modules
+from provision.kmod.verify import HOSTS
 from provision.manifest import Manifest, Module
 from provision.progress import Note, Progress, silent
 from provision.run import run
@@ -84,7 +85,7 @@ def load(
         ProvisionError: The kernel refused a module; says why.
     """
     wanted = loadable(entry, manifest, root=root)
-    parameters = _parameters(manifest, options or {})
+    parameters = parameters_of(manifest, options or {})
     if wanted:
         unload_conflicts(manifest, root=root, progress=progress)
         offer_firmware(entry, manifest, root=root)
@@ -175,8 +176,12 @@ def require_kernel(manifest: Manifest, root: Path = Path("/")) -> None:
         )
 
 
-def _parameters(manifest: Manifest, options: Options) -> dict[str, list[str]]:
-    """Return each module's parameters as modprobe takes them."""
+def parameters_of(manifest: Manifest, options: Options) -> dict[str, list[str]]:
+    """Return each module's parameters as modprobe takes them.
+
+    Raises:
+        UsageError: The artifact has no such module.
+    """
     known = {module.name for module in manifest.modules}
     given = {module.replace("-", "_"): values for module, values in options.items()}
     if unknown := sorted(set(given) - known):
@@ -239,7 +244,9 @@ def _load_needed(manifest: Manifest, modules: list[Module], root: Path, progress
 
 def _insert(entry: Path, manifest: Manifest, name: str, parameters: list[str], root: Path) -> None:
     # Without -i a command that modprobe.d has for the module would run instead.
-    where: list[str | Path] = ["-i", "-d", entry.resolve(), "-S", manifest.pin.kernel.release]
+    # What KMM needs in modules.dep is loaded already, from the kernel's own.
+    folder = entry.resolve() if manifest.kmm is None else entry.resolve() / HOSTS
+    where: list[str | Path] = ["-i", "-d", folder, "-S", manifest.pin.kernel.release]
     with KernelLog(root) as log:
         done = run(
             in_own_domain(["modprobe", *where, name, *parameters], root),

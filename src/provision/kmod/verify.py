@@ -16,6 +16,8 @@ from provision.kmod.module_file import content_digest, read_modinfo, read_signat
 from provision.manifest import UNSIGNED, DriverFile, Manifest, Module
 
 MANIFEST = PurePosixPath("driver/manifest.json")
+# Where hosts find the modules of an artifact that has a module for KMM beside them.
+HOSTS = PurePosixPath("host")
 _MODULE_MODE = "0644"
 # What depmod writes; made by the build, and rightly not in the manifest.
 _DEPMOD_FILE = re.compile(r"modules\.[a-z.]+")
@@ -165,7 +167,7 @@ class _Check:
     def modules(self) -> None:
         """Check each kernel module and that modprobe will find it."""
         listed = self._listed_modules()
-        for module in self._manifest.modules:
+        for module in filter(None, (*self._manifest.modules, self._manifest.kmm)):
             path = PurePosixPath(module.path)
             self._known.add(path)
             if not self._module(path, module):
@@ -173,6 +175,11 @@ class _Check:
             self._vermagic(path, module)
             if listed is not None and path not in listed:
                 self._found(path, "modules.dep", f"is not in {self._kernel_folder}/modules.dep")
+        if self._manifest.kmm is not None:
+            for module in self._manifest.modules:
+                link = HOSTS / module.path
+                self._known.add(link)
+                self._link(link, f"{'../' * len(link.parent.parts)}{module.path}")
 
     def driver_files(self) -> None:
         """Check each file and link of the user space."""
@@ -186,8 +193,9 @@ class _Check:
 
     def extra_files(self) -> None:
         """Report every file that the manifest does not name."""
+        hosts = HOSTS / self._kernel_folder
         for path in _files_below(self._artifact):
-            made_by_depmod = path.parent == self._kernel_folder and _DEPMOD_FILE.fullmatch(
+            made_by_depmod = path.parent in {self._kernel_folder, hosts} and _DEPMOD_FILE.fullmatch(
                 path.name
             )
             if path not in self._known and not made_by_depmod:

@@ -228,6 +228,17 @@ def verify_pulled(settings: Settings, trusted: Trusted, *, progress: Progress = 
         return verify(draft, pin_label=trusted.image.pin.digest)
 
 
+def unpack_pulled(trusted: Trusted, folder: Path, *, progress: Progress = silent) -> Manifest:
+    """Download an image's artifact into a new folder; it is gone again if that fails.
+
+    Raises:
+        As ``store_pulled``.
+    """
+    _unpack(trusted, folder, progress)
+    report = verify(folder, pin_label=trusted.image.pin.digest)
+    return report.require_whole(f"The image '{trusted.image.reference}'")
+
+
 def check_age(settings: Settings, trusted: Trusted, consent: Consent) -> None:
     """See that a signed artifact is no older than the newest that was taken for the same kernel.
 

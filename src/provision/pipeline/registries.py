@@ -24,7 +24,7 @@ from provision.progress import Note, Progress, silent
 from provision.registry.artifact_images import Trusted, facts_of, find
 from provision.registry.attached_signatures import verify
 from provision.registry.client import Client
-from provision.registry.credentials import default_files, find_credentials
+from provision.registry.credentials import Credentials, default_files, find_credentials
 from provision.registry.image_signature import UntrustedError, Verified, load_keys
 from provision.registry.names import HostTag, Reference, parse_reference, read_tag
 from provision.registry.tokens import Access, DeniedError
@@ -97,17 +97,22 @@ def connect(settings: Settings, reference: Reference) -> Client:
     # What is set for the host's own registry is no other one's business.
     access = Access(ca, registry.plain_http, registry.token_hosts) if own else Access()
     access = replace(access, token_hosts=(*access.token_hosts, *reference.token_hosts))
-    files = default_files(os.environ)
-    if registry.auth_file:
-        files = (in_root(settings.root, registry.auth_file),)
     return Client(
-        Transport(
-            reference.api_host,
-            access,
-            lambda: find_credentials(reference.registry, reference.repository, files),
-        ),
+        Transport(reference.api_host, access, lambda: registry_credentials(settings, reference)),
         reference,
     )
+
+
+def registry_credentials(settings: Settings, reference: Reference) -> Credentials | None:
+    """Return who this host is for a repository; None: there is nothing for it.
+
+    Raises:
+        As ``find_credentials``.
+    """
+    files = default_files(os.environ)
+    if settings.config.registry.auth_file:
+        files = (in_root(settings.root, settings.config.registry.auth_file),)
+    return find_credentials(reference.registry, reference.repository, files)
 
 
 def host_reference(settings: Settings, pin: Pin) -> str | None:

@@ -50,13 +50,13 @@ def label_entry(entry: Path, manifest: Manifest, layout: Layout) -> None:
     if selinux(layout.root) not in {"enforcing", "permissive"}:
         return
     programs = {entry / "driver" / f.path.lstrip("/") for f in manifest.files if f.kind == "binary"}
-    modules = entry / "lib/modules"
+    modules = (entry / "lib/modules", entry / "host/lib/modules")
     unknown: set[str] = set()
     for path in (layout.folder, *_tree(entry)):
         if path in programs:
             kind = _PROGRAM
         else:
-            kind = _MODULES if path.is_relative_to(modules) else _READABLE
+            kind = _MODULES if any(map(path.is_relative_to, modules)) else _READABLE
         if kind in unknown:
             continue
         try:

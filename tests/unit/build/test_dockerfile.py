@@ -82,6 +82,7 @@ def test_files_of_the_context() -> None:
         "collect.py",
         "headers.sha256",
         "install.sh",
+        "kmm.py",
         "packages.sha256",
         "patches/pci-resize-resource.patch",
         "unpack.py",

@@ -151,3 +151,42 @@ def test_all_findings_are_reported_together(tmp_path: Path) -> None:
 def test_a_missing_artifact_is_not_found(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="no artifact"):
         verify(tmp_path / "missing")
+
+
+_NEEDS = f"lib/modules/{KERNEL}/demo_needs.ko"
+_FOR_HOSTS = f"host/lib/modules/{KERNEL}"
+
+
+def _with_kmm(folder: Path) -> None:
+    """Add a module for KMM, as a build does, and what keeps it from hosts."""
+    manifest = make_artifact(folder)
+    (demo,) = manifest.modules
+    write(folder / _NEEDS, make_module())
+    write(folder / _DEP, b"demo.ko: demo_needs.ko\ndemo_needs.ko:\n")
+    write(folder / _FOR_HOSTS / "modules.dep", b"demo.ko:\n")
+    (folder / _FOR_HOSTS / "demo.ko").symlink_to(f"../../../../{MODULE}")
+    kmm = demo.model_copy(update={"name": "demo_needs", "path": _NEEDS})
+    write_manifest(folder, manifest, kmm=kmm)
+
+
+def test_a_module_for_kmm_belongs_to_the_artifact(tmp_path: Path) -> None:
+    _with_kmm(tmp_path)
+    assert verify(tmp_path).findings == ()
+
+
+@pytest.mark.parametrize(
+    ("damaged", "damage", "kind"),
+    [
+        (_NEEDS, _alter, "altered"),
+        (_NEEDS, Path.unlink, "missing"),
+        (f"{_FOR_HOSTS}/demo.ko", _relink, "link"),
+        (f"{_FOR_HOSTS}/demo.ko", Path.unlink, "missing"),
+        (f"{_FOR_HOSTS}/other.ko", lambda path: path.symlink_to("demo.ko"), "extra"),
+    ],
+)
+def test_damage_to_what_kmm_needs_is_found(
+    tmp_path: Path, damaged: str, damage: Callable[[Path], None], kind: str
+) -> None:
+    _with_kmm(tmp_path)
+    damage(tmp_path / damaged)
+    assert [(f.path, f.kind) for f in verify(tmp_path).findings] == [(damaged, kind)]

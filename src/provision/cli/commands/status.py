@@ -15,7 +15,7 @@ from provision.agent.status import Status
 from provision.cli import options
 from provision.cli.output import print_json
 from provision.cli.reconciling import lazily_shown, print_result, result_document
-from provision.errors import ExitCode
+from provision.errors import ExitCode, UsageError
 
 _SECONDS = 2.0
 
@@ -27,16 +27,28 @@ _SECONDS = 2.0
     is_flag=True,
     help="End with 0 only if every driver works with this kernel and those that may boot next.",
 )
+@click.option(
+    "--kubernetes", "node", metavar="NODE", help="Write it to a node's labels and events too."
+)
 @options.catalogue
 @options.root
 @options.as_json
 def status_command(
-    *, watch: bool, check: bool, catalogues: tuple[Path, ...], root: Path, as_json: bool
+    *,
+    watch: bool,
+    check: bool,
+    node: str | None,
+    catalogues: tuple[Path, ...],
+    root: Path,
+    as_json: bool,
 ) -> int:
     """Show how this host is: each driver, for the running kernel and those that may boot next."""
     root = root.resolve()
+    if watch and node is not None:
+        raise UsageError("--watch and --kubernetes can't be given together.")
     if as_json:
         status = _look(root, catalogues)
+        _publish(status, node)
         print_json(status.document())
         return _checked(status) if check else ExitCode.DONE
     # Tables take a while to load.
@@ -45,8 +57,16 @@ def status_command(
         tables.watch(lambda: _look(root, catalogues), seconds=_SECONDS, sleep=time.sleep)
         return ExitCode.DONE
     status = _look(root, catalogues)
+    _publish(status, node)
     tables.show(status)
     return _checked(status) if check else ExitCode.DONE
+
+
+def _publish(status: Status, node: str | None) -> None:
+    if node is not None:
+        # Few hosts are nodes, and the client takes a while to load.
+        publisher = importlib.import_module("provision.export.publisher")
+        publisher.publish(status.document(), node)
 
 
 def _checked(status: Status) -> int:

@@ -1,0 +1,246 @@
+"""Adds to an artifact what Kubernetes' KMM needs to load it, and no host of ours does.
+
+Runs in the build container after the collector, on Python's standard library alone:
+``python3 kmm.py OUT SHELL``.
+
+KMM runs the image itself: ``sh -c 'mkdir -p …; cp -R …'`` copies ``/opt/lib/modules/<kernel>`` to
+a pod, where ``modprobe -d`` loads one module by the ``modules.dep`` that was copied
+(https://kmm.sigs.k8s.io/documentation/kmod_image/). So ``SHELL`` gets the base image's sh, mkdir
+and cp with their libraries. And because no ``modules.dep`` of a build can know where a host keeps
+modules of its own, those that need some get a module beside them which asks the kernel for them:
+``<driver>_needs``. KMM's ``modules.dep`` has it before them. ``OUT/host`` keeps the one without it,
+for hosts that load what is needed by themselves.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+# Runs a program and returns its standard output.
+Tool = Callable[[Sequence[str]], str]
+
+# What KMM starts in an image, and in what: internal/pod/workerpodmanager.go of its source.
+_PROGRAMS = ("/bin/sh", "/bin/mkdir", "/bin/cp")
+_INTERPRETER = re.compile(r"\[Requesting program interpreter: ([^\]]+)\]")
+# A line of the dynamic loader: where a library was found, or the loader itself.
+_LIBRARY = re.compile(r"^\s*(?:\S+ => )?(/\S+) \(0x[0-9a-f]+\)$")
+_NOT_FOUND = re.compile(r"^\s*(\S+) => not found$", re.MULTILINE)
+# Index files that depmod would miss; the kernel's own build writes them.
+_KERNEL_LISTS = ("modules.builtin", "modules.builtin.modinfo", "modules.order")
+_DEPENDENCIES = ("modules.dep", "modules.dep.bin")
+_EXECUTABLE = 0o755
+_PLAIN = 0o644
+_SOURCE = """\
+#include <linux/kernel.h>
+#include <linux/kmod.h>
+#include <linux/module.h>
+
+static const char *const needed[] = {{ {names} }};
+
+int {name}(void);
+int {name}(void)
+{{
+	return ARRAY_SIZE(needed);
+}}
+EXPORT_SYMBOL_GPL({name});
+
+static int __init ask(void)
+{{
+	size_t at;
+
+	for (at = 0; at < ARRAY_SIZE(needed); at++)
+		if (request_module("%s", needed[at]))
+			pr_warn("{name}: the kernel has no module %s\\n", needed[at]);
+	return 0;
+}}
+
+static void __exit leave(void)
+{{
+}}
+
+module_init(ask);
+module_exit(leave);
+MODULE_LICENSE("GPL");
+MODULE_DESCRIPTION("Loads modules of the kernel's own that a driver needs");
+"""
+
+
+class KmmError(Exception):
+    """What the base image lacks."""
+
+
+def add_shell(folder: Path, tool: Tool, root: Path = Path("/")) -> None:
+    """Copy the programs that KMM starts, and all that they need, from the base image.
+
+    Modification times are set to the epoch, so that the same base image gives the same layer.
+
+    Args:
+        folder: Where to; it becomes the image's root.
+        tool: Runs readelf and the dynamic loader.
+        root: Of the base image.
+
+    Raises:
+        KmmError: A program or library is missing.
+    """
+    for path in sorted(_with_libraries(_PROGRAMS, tool, root)):
+        target = folder / path.lstrip("/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(root / path.lstrip("/"), target)
+        target.chmod(_EXECUTABLE)
+    for made in sorted(folder.rglob("*"), reverse=True):
+        os.utime(made, (0, 0))
+
+
+def _with_libraries(programs: Sequence[str], tool: Tool, root: Path) -> set[str]:
+    found: set[str] = set()
+    wanted = list(programs)
+    while wanted:
+        path = wanted.pop()
+        file = root / path.lstrip("/")
+        if not file.is_file():
+            raise KmmError(f"the base image has no {path}")
+        found.add(path)
+        with file.open("rb") as stream:
+            first = stream.readline(256)
+        if first.startswith(b"#!"):
+            # EL's coreutils may be one program, and cp a line that names it.
+            script = first[2:].split()[0].decode()
+            wanted += [script] if script not in found else []
+        elif loader := _INTERPRETER.search(tool(["readelf", "--program-headers", "--wide", path])):
+            found |= _libraries(path, loader[1], tool)
+    return found
+
+
+def _libraries(program: str, loader: str, tool: Tool) -> set[str]:
+    """Return a program's loader and libraries, where they are found without the image's cache."""
+    said = tool([loader, "--inhibit-cache", "--list", program])
+    if missing := _NOT_FOUND.search(said):
+        raise KmmError(f"{program} needs {missing[1]}, which is in no folder of {loader}")
+    lines = (_LIBRARY.match(line) for line in said.splitlines())
+    return {loader, *(line[1] for line in lines if line)}
+
+
+def add_needs(out: Path, work: Path, tool: Tool) -> bool:
+    """Add the module that asks for what the driver needs of the kernel's own, if it needs any.
+
+    Args:
+        out: The artifact, as the collector left it; its manifest gets ``kmm``.
+        work: A new folder to build in.
+        tool: Runs make, strip, modinfo, ld and depmod.
+
+    Returns:
+        Whether one was added.
+    """
+    path = out / "driver/manifest.json"
+    manifest = json.loads(path.read_text())
+    needed = _needed(manifest)
+    if not needed:
+        return False
+    kernel = manifest["pin"]["kernel"]["release"]
+    name = manifest["pin"]["driver"]["name"].replace("-", "_") + "_needs"
+    folder = out / "lib/modules" / kernel
+    _keep_for_hosts(out, folder, kernel)
+    module = _built(name, needed, work, kernel, tool)
+    target = folder / module.name
+    tool(["strip", "--strip-debug", "-o", str(target), str(module)])
+    target.chmod(_PLAIN)
+    _index(out, manifest, target, work, tool)
+    manifest["kmm"] = {
+        "name": name,
+        "path": str(target.relative_to(out)),
+        "sha256": hashlib.sha256(target.read_bytes()).hexdigest(),
+        "size": target.stat().st_size,
+        "vermagic": tool(["modinfo", "-F", "vermagic", str(target)]).strip(),
+    }
+    path.write_text(json.dumps(manifest, sort_keys=True, indent=1) + "\n")
+    return True
+
+
+def _needed(manifest: dict[str, Any]) -> list[str]:
+    """Return the kernel's own modules that those need which every host loads."""
+    own = {module["name"] for module in manifest["modules"]}
+    optional = set(manifest["host"].get("optional", ()))
+    wanted = [m for m in manifest["modules"] if m["name"] not in optional]
+    return sorted({name for m in wanted for name in m["depends"] if name not in own})
+
+
+def _keep_for_hosts(out: Path, folder: Path, kernel: str) -> None:
+    """Keep modules.dep as it is, beside links to the modules."""
+    kept = out / "host/lib/modules" / kernel
+    kept.mkdir(parents=True)
+    for path in sorted(folder.iterdir()):
+        if path.suffix == ".ko":
+            (kept / path.name).symlink_to(f"../../../../lib/modules/{kernel}/{path.name}")
+        else:
+            shutil.copyfile(path, kept / path.name)
+
+
+def _built(name: str, needed: Sequence[str], work: Path, kernel: str, tool: Tool) -> Path:
+    names = ", ".join(f'"{module}"' for module in needed)
+    work.mkdir(parents=True)
+    (work / f"{name}.c").write_text(_SOURCE.format(name=name, names=names))
+    (work / "Makefile").write_text(f"obj-m := {name}.o\n")
+    tool(["make", "-C", f"/lib/modules/{kernel}/build", f"M={work}", "modules"])
+    return work / f"{name}.ko"
+
+
+def _index(out: Path, manifest: dict[str, Any], needs: Path, work: Path, tool: Tool) -> None:
+    """Make modules.dep and its kin, with the new module before those that need something.
+
+    depmod goes by the symbols that modules lack. So it is shown copies that lack the new module's.
+    """
+    kernel = needs.parent.name
+    _depmod(out, kernel, tool)
+    own = {module["name"] for module in manifest["modules"]}
+    shown = work / "tree/lib/modules" / kernel
+    shown.mkdir(parents=True)
+    shutil.copyfile(needs, shown / needs.name)
+    for module in manifest["modules"]:
+        copy = shown / Path(module["path"]).name
+        if set(module["depends"]) - own:
+            tool(["ld", "-r", "-u", needs.stem, str(out / module["path"]), "-o", str(copy)])
+        else:
+            shutil.copyfile(out / module["path"], copy)
+    _depmod(work / "tree", kernel, tool)
+    for name in _DEPENDENCIES:
+        shutil.copyfile(shown / name, needs.parent / name)
+
+
+def _depmod(out: Path, kernel: str, tool: Tool) -> None:
+    stand_ins = [out / "lib/modules" / kernel / name for name in _KERNEL_LISTS]
+    for path in stand_ins:
+        path.touch()
+    tool(["depmod", "-b", str(out), kernel])
+    for path in stand_ins:
+        path.unlink()
+
+
+def _run(arguments: Sequence[str]) -> str:
+    done = subprocess.run(arguments, check=True, stdout=subprocess.PIPE, text=True)
+    return done.stdout
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the program: the artifact's folder, and that of the shell."""
+    out, shell = (Path(argument) for argument in arguments)
+    try:
+        add_shell(shell, _run)
+        added = add_needs(out, Path("/provision/needs"), _run)
+    except KmmError as error:
+        sys.stderr.write(f"kmm: {error}\n")
+        return 1
+    sys.stdout.write(f"kmm: a shell{', and a module that asks for others' if added else ''}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

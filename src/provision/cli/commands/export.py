@@ -1,0 +1,332 @@
+"""``provision export``: kmm, daemonset, sysext."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from provision.cli import options
+from provision.cli.export_sysext import kernels, sysext, version
+from provision.cli.output import print_json
+from provision.cli.target import Job, believing, gathering, job
+from provision.errors import UsageError
+from provision.export.daemonset import Agent, documents, read_config, read_keys
+from provision.export.kmm import (
+    Kernels,
+    KmmOptions,
+    Signing,
+    module_document,
+    secret_document,
+)
+from provision.export.output import Value, check_output, to_yaml, write_files
+from provision.export.source import Choice, Source, check_driver, choose
+from provision.kmod.load import parameters_of
+from provision.manifest import Manifest
+from provision.pipeline.registries import Consent, registry_credentials
+
+_FOLDER = click.Path(file_okay=False, path_type=Path)
+_AGENT, _MODULE, _SECRET = "agent.yaml", "module.yaml", "secret.yaml"
+
+
+@click.group("export")
+def command() -> None:
+    """Write a driver in a form that another system loads."""
+
+
+_output = click.option(
+    "--output", type=_FOLDER, metavar="DIR", help="New folder to write into.  [standard output]"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Cluster:
+    """The options of ``kmm`` about the cluster."""
+
+    namespace: str
+    selectors: tuple[str, ...]
+    pull_secret: str | None
+    with_credentials: bool
+    sign_key: str | None
+    sign_certificate: str | None
+    ordered_upgrade: bool
+
+    def options(self, parameters: Mapping[str, Sequence[str]]) -> KmmOptions:
+        """Return them as the export takes them.
+
+        Raises:
+            UsageError: They contradict each other.
+        """
+        if self.with_credentials and self.pull_secret is None:
+            raise UsageError(
+                "--with-credentials has no secret to put them into.",
+                resolution="Name it: --pull-secret NAME",
+            )
+        if (self.sign_key is None) != (self.sign_certificate is None):
+            raise UsageError("--sign-key and --sign-certificate go together: give both.")
+        signing = None
+        if self.sign_key is not None and self.sign_certificate is not None:
+            signing = Signing(self.sign_key, self.sign_certificate)
+        return KmmOptions(
+            namespace=self.namespace,
+            selector=_pairs(self.selectors),
+            pull_secret=self.pull_secret,
+            signing=signing,
+            ordered_upgrade=self.ordered_upgrade,
+            parameters=parameters,
+        )
+
+
+def _cluster(decorated: Callable[..., None]) -> Callable[..., None]:
+    gathered = gathering(decorated, "cluster", _Cluster)
+    decorators = [
+        click.option("--namespace", default="default", show_default=True, metavar="NAME"),
+        click.option(
+            "--selector",
+            "selectors",
+            multiple=True,
+            metavar="LABEL=VALUE",
+            help="Label of the nodes that get it; may be given more than once.",
+        ),
+        click.option("--pull-secret", metavar="NAME", help="Secret that images are pulled with."),
+        click.option(
+            "--with-credentials",
+            is_flag=True,
+            help="Write that secret too, from this machine's credentials for the registry.",
+        ),
+        click.option("--sign-key", metavar="NAME", help="Secret with the key; KMM signs modules."),
+        click.option("--sign-certificate", metavar="NAME", help="Secret with its certificate."),
+        click.option(
+            "--ordered-upgrade",
+            is_flag=True,
+            help="Load it only on nodes whose label names the version.",
+        ),
+    ]
+    for decorator in reversed(decorators):
+        gathered = decorator(gathered)
+    return gathered
+
+
+@dataclass(frozen=True, slots=True)
+class _Images:
+    """The options of ``kmm`` about images and kernels."""
+
+    image: str | None
+    address: str | None
+    version: str | None
+    flavour: str | None
+    distro: str | None
+    kernels: tuple[str, ...]
+    regexp: str | None
+
+    def choice(self) -> Choice:
+        """Return which images of a registry are meant."""
+        kernels = Kernels(tuple(dict.fromkeys(self.kernels)), self.regexp)
+        return Choice(self.version, self.flavour, self.distro, kernels)
+
+
+def _images(decorated: Callable[..., None]) -> Callable[..., None]:
+    gathered = gathering(decorated, "images", _Images)
+    decorators = [
+        click.option("--image", metavar="IMAGE", help="Image to look into.  [the registry's]"),
+        click.option(
+            "--registry",
+            "address",
+            metavar="HOST[:PORT][/PREFIX]",
+            help="Where the cluster pulls from.  [[registry] address of provision.toml]",
+        ),
+        version,
+        options.flavour,
+        options.distro,
+        kernels,
+        click.option(
+            "--regexp", metavar="EXPRESSION", help="What other releases look like, for Go."
+        ),
+    ]
+    for decorator in reversed(decorators):
+        gathered = decorator(gathered)
+    return gathered
+
+
+@command.command("kmm")
+@click.argument("driver")
+@_images
+@_cluster
+@believing
+@options.catalogue
+@options.root
+@_output
+@options.as_json
+def kmm(
+    *,
+    driver: str,
+    images: _Images,
+    cluster: _Cluster,
+    consent: Consent,
+    catalogues: tuple[Path, ...],
+    root: Path,
+    output: Path | None,
+    as_json: bool,
+) -> None:
+    """Write the Module by which Kubernetes' Kernel Module Management loads DRIVER.
+
+    The kernels are those that the registry has images for, unless some are named. What is loaded,
+    and in which order, is read from the manifest of one of the images.
+    """
+    if output is not None:
+        check_output(output)
+    cluster.options({})
+    with job(root, catalogues) as work:
+        source = Source(work.settings, lambda: work.engine, consent, work.progress)
+        repository = source.repository(driver, images.address)
+        image, wanted = images.image, images.choice().kernels
+        if image is None:
+            chosen = choose(source, driver, repository, images.choice())
+            image, wanted = chosen.image, chosen.kernels
+        manifest = source.manifest(image)
+        check_driver(manifest, driver, image)
+        if wanted == Kernels():
+            wanted = Kernels((manifest.pin.kernel.release,))
+        asked = cluster.options(_parameters(work, manifest))
+        found = {_MODULE: module_document(manifest, repository, wanted, asked)}
+        if cluster.with_credentials and cluster.pull_secret is not None:
+            found[_SECRET] = secret_document(
+                cluster.pull_secret,
+                cluster.namespace,
+                repository.registry,
+                registry_credentials(work.settings, repository),
+            )
+    _write_documents(driver, found, output, as_json=as_json)
+
+
+def _parameters(work: Job, manifest: Manifest) -> Mapping[str, Sequence[str]]:
+    """Return the parameters that provision.toml has for the driver's modules."""
+    configured = work.settings.config.drivers.get(manifest.pin.driver.name)
+    return parameters_of(manifest, configured.options if configured else {})
+
+
+def _pairs(texts: tuple[str, ...]) -> Mapping[str, str]:
+    pairs = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not key or not equals:
+            raise UsageError(
+                f"'{text}' is no label with a value.",
+                resolution="Write it as LABEL=VALUE:"
+                " --selector feature.node.kubernetes.io/pci-10de.present=true",
+            )
+        pairs[key] = value
+    return pairs
+
+
+def _write_documents(
+    driver: str,
+    documents: Mapping[str, Mapping[str, Value]],
+    output: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Write YAML to a folder or to standard output, or all of it as one JSON document."""
+    if output is not None:
+        texts = {name: to_yaml(document) for name, document in documents.items()}
+        write_files(output, texts, secret=_SECRET)
+    if as_json:
+        said: dict[str, Any] = {"driver": driver, "documents": list(documents.values())}
+        print_json({**said, "files": [str(output / name) for name in documents] if output else []})
+    elif output is None:
+        click.echo(to_yaml(*documents.values()), nl=False)
+    else:
+        for name in documents:
+            click.echo(output / name)
+
+
+@dataclass(frozen=True, slots=True)
+class _Agent:
+    """The options of ``daemonset``."""
+
+    image: str
+    config: Path
+    keys: tuple[Path, ...]
+    namespace: str
+    selectors: tuple[str, ...]
+    pull_secret: str | None
+    interval: int
+
+    def agent(self) -> Agent:
+        """Return how the agent runs; errors as ``read_config`` and ``read_keys``."""
+        keys = read_keys(self.keys)
+        return Agent(
+            image=self.image,
+            config=read_config(self.config, has_keys=bool(keys)),
+            keys=keys,
+            namespace=self.namespace,
+            selector=_pairs(self.selectors),
+            pull_secret=self.pull_secret,
+            interval=self.interval,
+        )
+
+
+def _agent(decorated: Callable[..., None]) -> Callable[..., None]:
+    gathered = gathering(decorated, "wanted", _Agent)
+    file = click.Path(dir_okay=False, path_type=Path)
+    decorators = [
+        click.option("--image", required=True, metavar="IMAGE", help="The agent's image."),
+        click.option(
+            "--config", type=file, required=True, metavar="FILE", help="The nodes' provision.toml."
+        ),
+        click.option(
+            "--key",
+            "keys",
+            type=file,
+            multiple=True,
+            metavar="FILE",
+            help="Public key that counts on the nodes; may be given more than once.",
+        ),
+        click.option("--namespace", default="provision", show_default=True, metavar="NAME"),
+        click.option(
+            "--selector",
+            "selectors",
+            multiple=True,
+            metavar="LABEL=VALUE",
+            help="Label of the nodes that get it; may be given more than once.",
+        ),
+        click.option("--pull-secret", metavar="NAME", help="Secret for the agent's image."),
+        click.option(
+            "--interval",
+            type=click.IntRange(min=30),
+            default=3600,
+            show_default=True,
+            metavar="SECONDS",
+            help="Time between two looks at a node.",
+        ),
+    ]
+    for decorator in reversed(decorators):
+        gathered = decorator(gathered)
+    return gathered
+
+
+@command.command("daemonset")
+@_agent
+@_output
+@options.as_json
+def daemonset(*, wanted: _Agent, output: Path | None, as_json: bool) -> None:
+    """Write what runs the agent on a cluster's nodes, where there is no Kernel Module Management.
+
+    Namespace, account, role, configuration, DaemonSet and RuntimeClass.
+    """
+    if output is not None:
+        check_output(output)
+    made = documents(wanted.agent())
+    if output is not None:
+        write_files(output, {_AGENT: to_yaml(*made)})
+    if as_json:
+        files = [str(output / _AGENT)] if output else []
+        print_json({"image": wanted.image, "documents": made, "files": files})
+    else:
+        click.echo(output / _AGENT if output else to_yaml(*made), nl=bool(output))
+
+
+command.add_command(sysext)

@@ -1,0 +1,196 @@
+"""The options and the command of ``provision export sysext``."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from provision.cli import options
+from provision.cli.output import megabytes, print_fields, print_json
+from provision.cli.target import believing, gathering, job
+from provision.engine.scratch import scratch
+from provision.errors import UsageError
+from provision.export.output import check_output
+from provision.export.source import Source, check_driver
+from provision.export.sysext import (
+    Artifact,
+    Hosts,
+    Made,
+    extension_name,
+    make_extension,
+    need_programs,
+)
+from provision.export.verity import Signer, load_signer
+from provision.files import sha256_file
+from provision.pipeline.image_signing import read_password
+from provision.pipeline.package_pins import Wanted
+from provision.pipeline.registries import Consent
+
+_FOLDER = click.Path(file_okay=False, path_type=Path)
+
+kernels = click.option(
+    "--kernel", "kernels", multiple=True, metavar="RELEASE", help="May be given more than once."
+)
+version = click.option("--version", metavar="VERSION", help="Of the driver.  [the newest]")
+
+
+@dataclass(frozen=True, slots=True)
+class _Extension:
+    """The options of ``sysext`` about the image."""
+
+    images: tuple[str, ...]
+    id: str
+    version_id: str | None
+    sign_key: Path | None
+    sign_certificate: Path | None
+    password_file: Path | None
+
+    def signer(self) -> Signer | None:
+        """Return who signs; None: the image is not signed.
+
+        Raises:
+            UsageError: A key has no certificate, or they can't be used.
+            NotFoundError: A file is missing.
+        """
+        if self.sign_key is None or self.sign_certificate is None:
+            if (self.sign_key, self.sign_certificate) != (None, None):
+                raise UsageError("--sign-key and --sign-certificate go together: give both.")
+            return None
+        password = read_password(self.password_file) if self.password_file else None
+        return load_signer(self.sign_key, self.sign_certificate, password)
+
+
+def _extension(decorated: Callable[..., None]) -> Callable[..., None]:
+    gathered = gathering(decorated, "extension", _Extension)
+    file = click.Path(dir_okay=False, path_type=Path)
+    decorators = [
+        click.option(
+            "--image",
+            "images",
+            multiple=True,
+            metavar="IMAGE",
+            help="Image of an artifact, in place of --kernel; may be given more than once.",
+        ),
+        click.option(
+            "--id",
+            default="_any",
+            show_default=True,
+            metavar="ID",
+            help="ID of os-release that it merges with.",
+        ),
+        click.option("--version-id", metavar="ID", help="VERSION_ID of os-release.  [any]"),
+        click.option("--sign-key", type=file, metavar="FILE", help="Key that signs the image."),
+        click.option("--sign-certificate", type=file, metavar="FILE", help="Its certificate."),
+        click.option("--password-file", type=file, metavar="FILE", help="The key's password."),
+    ]
+    for decorator in reversed(decorators):
+        gathered = decorator(gathered)
+    return gathered
+
+
+@dataclass(frozen=True, slots=True)
+class _Builds:
+    """The options of ``sysext`` about artifacts."""
+
+    kernels: tuple[str, ...]
+    version: str | None
+    flavour: str | None
+    distro: str | None
+
+    def of(self, driver: str) -> list[Wanted]:
+        """Return what is wanted for each kernel."""
+        kernels = tuple(dict.fromkeys(self.kernels))
+        return [
+            Wanted(driver, kernel, distro=self.distro, version=self.version, flavour=self.flavour)
+            for kernel in kernels
+        ]
+
+
+@click.command("sysext")
+@click.argument("driver")
+@kernels
+@version
+@options.flavour
+@options.distro
+@_extension
+@believing
+@options.catalogue
+@options.root
+@click.option("--output", type=_FOLDER, required=True, metavar="DIR", help="New folder.")
+@options.as_json
+def sysext(
+    *,
+    driver: str,
+    extension: _Extension,
+    consent: Consent,
+    catalogues: tuple[Path, ...],
+    root: Path,
+    output: Path,
+    as_json: bool,
+    **builds: Any,  # noqa: ANN401 - the fields of _Builds
+) -> None:
+    """Make a system extension of DRIVER for hosts without an agent: provision-DRIVER.raw.
+
+    It holds the artifacts for one or more kernels, from the registry, the store or images that are
+    named, and a unit that loads the one for the kernel that runs. Nothing is built.
+    """
+    check_output(output)
+    wanted = _Builds(**builds).of(driver)
+    if bool(wanted) == bool(extension.images):
+        raise UsageError(
+            "Say which artifacts go into the extension: kernels, or images.",
+            resolution=f"provision export sysext {driver} --kernel RELEASE --output DIR",
+        )
+    signer = extension.signer()
+    need_programs("mksquashfs", *(("veritysetup", "sfdisk") if signer else ()))
+    with job(root, catalogues) as work:
+        source = Source(work.settings, lambda: work.engine, consent, work.progress)
+        with scratch(work.settings.state, "export", progress=work.progress) as folder:
+            parts: list[Artifact] = []
+            for one in wanted:
+                place = folder / f"artifact-{len(parts)}"
+                parts.append(Artifact(place, source.artifact(one, place)))
+            for image in extension.images:
+                place = folder / f"artifact-{len(parts)}"
+                parts.append(Artifact(place, source.unpack(image, place)))
+                check_driver(parts[-1].manifest, driver, image)
+            hosts = Hosts(extension.id, extension.version_id)
+            made = make_extension(folder, parts, hosts, signer, progress=work.progress)
+            output.mkdir(parents=True, exist_ok=True)
+            target = output / f"{extension_name(driver)}.raw"
+            shutil.move(made.image, target)
+    _print_extension(target, parts, made, as_json=as_json)
+
+
+def _print_extension(target: Path, parts: Sequence[Artifact], made: Made, *, as_json: bool) -> None:
+    pin = parts[0].manifest.pin
+    kernels = [part.manifest.pin.kernel.release for part in parts]
+    size, sha256 = target.stat().st_size, sha256_file(target)
+    if as_json:
+        print_json(
+            {
+                "driver": pin.driver.name,
+                "version": pin.driver.version,
+                "kernels": kernels,
+                "file": str(target),
+                "size": size,
+                "sha256": sha256,
+                "root_hash": made.root_hash,
+            }
+        )
+        return
+    print_fields(
+        [
+            ("extension", target),
+            ("driver", f"{pin.driver.name} {pin.driver.version}"),
+            ("kernels", ", ".join(kernels)),
+            ("size", megabytes(size)),
+            ("sha256", sha256),
+            ("root hash", made.root_hash or "- (not signed)"),
+        ]
+    )

@@ -1,0 +1,231 @@
+"""The agent as a DaemonSet, for clusters without Kernel Module Management.
+
+Sources: https://kubernetes.io/docs/reference/kubernetes-api/ for the fields of each kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from provision.config import Config
+from provision.documents import load_toml
+from provision.errors import NotFoundError, UsageError
+from provision.export.output import Value
+
+NAME = "provision-agent"
+HANDLER = "oci-decorator"
+_TRUST = "/etc/provision/trust.d"
+# What a run takes, and what each is for; all others are dropped.
+_CAPABILITIES = (
+    "SYS_MODULE",  # modules are loaded and unloaded
+    "MKNOD",  # device nodes that a driver does not make itself
+    "SYS_PTRACE",  # who uses a module: /proc/PID/fd of others
+    "SYSLOG",  # why the kernel refused a module: /dev/kmsg
+    "DAC_OVERRIDE",  # files of the host that are not root's to write
+    "CHOWN",  # owners of files that are replaced stay
+    "FOWNER",  # and their modes
+    "SYS_CHROOT",  # the host's own paths, when specifications for containers are written
+)
+_LARGEST = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """How the agent runs in a cluster.
+
+    Attributes:
+        image: The agent's image.
+        config: Text of the provision.toml that nodes get.
+        keys: Public keys that artifacts have to be signed with, by file name.
+        namespace: The namespace of what is exported.
+        selector: Labels of the nodes that get it, besides the system.
+        pull_secret: The secret that the agent's image is pulled with; None: none is needed.
+        interval: Seconds between two looks at a node.
+    """
+
+    image: str
+    config: str
+    keys: Mapping[str, str] = field(default_factory=dict)
+    namespace: str = "provision"
+    selector: Mapping[str, str] = field(default_factory=dict)
+    pull_secret: str | None = None
+    interval: int = 3600
+
+
+def read_config(path: Path, *, has_keys: bool) -> str:
+    """Return the text of a provision.toml that an agent in a pod can work by.
+
+    Raises:
+        ConfigError: It has mistakes; all are named.
+        NotFoundError: It is missing.
+        UsageError: It asks for what a pod can't do.
+    """
+    config = load_toml(path, Config)
+    if config.policy.build != "never":
+        raise UsageError(
+            f"'{path}' lets nodes build ([policy] build = \"{config.policy.build}\"), and the agent"
+            " in a pod has no container engine.",
+            resolution='Write [policy] build = "never" into it, and build and push elsewhere:'
+            " provision build --push … --sign",
+        )
+    if config.registry.address is None:
+        raise UsageError(
+            f"'{path}' names no registry, so nodes have nothing to install.",
+            resolution='Write [registry] address = "registry.example/drivers" into it.',
+        )
+    if has_keys and config.trust.keys != _TRUST:
+        raise UsageError(
+            f"'{path}' does not say that the keys count that are given.",
+            resolution=f'Write [trust] keys = "{_TRUST}" into it, where the agent puts them.',
+        )
+    return path.read_text()
+
+
+def read_keys(paths: tuple[Path, ...]) -> dict[str, str]:
+    """Return public keys by file name.
+
+    Raises:
+        NotFoundError: A file is missing.
+        UsageError: A file is no public key, or two have one name.
+    """
+    found: dict[str, str] = {}
+    for path in paths:
+        if not path.is_file():
+            raise NotFoundError(f"There is no file '{path}'.", resolution="Name a public key.")
+        with path.open("rb") as stream:
+            text = stream.read(_LARGEST).decode(errors="replace")
+        name = f"{path.stem}.pub"
+        if "-----BEGIN PUBLIC KEY-----" not in text or name in found:
+            raise UsageError(
+                f"'{path}' is no public key, or a second one of that name.",
+                resolution="Name the .pub files that 'provision key generate' made.",
+            )
+        found[name] = text
+    return found
+
+
+def documents(agent: Agent) -> list[dict[str, Value]]:
+    """Return everything that a cluster needs, in the order in which it is applied."""
+    labels: dict[str, Value] = {"app.kubernetes.io/name": NAME}
+    here: dict[str, Value] = {"name": NAME, "namespace": agent.namespace, "labels": labels}
+    everywhere: dict[str, Value] = {"name": NAME, "labels": labels}
+    return [
+        {
+            "apiVersion": "v1",
+            "kind": "Namespace",
+            # Loading modules is what the other levels keep pods from.
+            "metadata": {
+                "name": agent.namespace,
+                "labels": {"pod-security.kubernetes.io/enforce": "privileged"},
+            },
+        },
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": here},
+        {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "ClusterRole",
+            "metadata": everywhere,
+            "rules": [
+                {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "patch"]},
+                {"apiGroups": [""], "resources": ["events"], "verbs": ["create"]},
+            ],
+        },
+        {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "ClusterRoleBinding",
+            "metadata": everywhere,
+            "roleRef": {
+                "apiGroup": "rbac.authorization.k8s.io",
+                "kind": "ClusterRole",
+                "name": NAME,
+            },
+            "subjects": [{"kind": "ServiceAccount", "name": NAME, "namespace": agent.namespace}],
+        },
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": here,
+            "data": {"provision.toml": agent.config, **agent.keys},
+        },
+        {
+            "apiVersion": "apps/v1",
+            "kind": "DaemonSet",
+            "metadata": here,
+            "spec": {
+                "selector": {"matchLabels": labels},
+                # Two nodes at once are enough to see that a new agent works.
+                "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 2}},
+                "template": {"metadata": {"labels": labels}, "spec": _pod(agent)},
+            },
+        },
+        {
+            "apiVersion": "node.k8s.io/v1",
+            "kind": "RuntimeClass",
+            "metadata": {"name": HANDLER},
+            "handler": HANDLER,
+            "scheduling": {"nodeSelector": {"provision/ready": "true"}},
+        },
+    ]
+
+
+def _pod(agent: Agent) -> dict[str, Value]:
+    spec: dict[str, Value] = {
+        "serviceAccountName": NAME,
+        "priorityClassName": "system-node-critical",
+        "nodeSelector": {"kubernetes.io/os": "linux", **agent.selector},
+        # A node without its driver often is tainted for that very reason.
+        "tolerations": [{"operator": "Exists"}],
+        "terminationGracePeriodSeconds": 60,
+        "containers": [_container(agent)],
+        "volumes": [
+            {"name": "host", "hostPath": {"path": "/", "type": "Directory"}},
+            {"name": "config", "configMap": {"name": NAME}},
+            {"name": "cache", "emptyDir": {}},
+        ],
+    }
+    if agent.pull_secret is not None:
+        spec["imagePullSecrets"] = [{"name": agent.pull_secret}]
+    return spec
+
+
+def _container(agent: Agent) -> dict[str, Value]:
+    node: dict[str, Value] = {
+        "name": "NODE_NAME",
+        "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}},
+    }
+    return {
+        "name": "agent",
+        "image": agent.image,
+        "imagePullPolicy": "IfNotPresent",
+        "env": [
+            node,
+            {"name": "INTERVAL", "value": str(agent.interval)},
+            {"name": "XDG_CACHE_HOME", "value": "/cache"},
+            {"name": "TMPDIR", "value": "/cache"},
+        ],
+        "readinessProbe": {
+            "exec": {"command": ["provision", "status", "--check", "--root", "/host"]},
+            "periodSeconds": 60,
+            "timeoutSeconds": 30,
+        },
+        "resources": {
+            "requests": {"cpu": "50m", "memory": "128Mi"},
+            "limits": {"memory": "1Gi"},
+        },
+        "securityContext": {
+            "runAsUser": 0,
+            "privileged": False,
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"], "add": list(_CAPABILITIES)},
+            # Where SELinux confines containers, none but this type may load modules.
+            "seLinuxOptions": {"type": "spc_t"},
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "volumeMounts": [
+            {"name": "host", "mountPath": "/host", "mountPropagation": "HostToContainer"},
+            {"name": "config", "mountPath": "/config", "readOnly": True},
+            {"name": "cache", "mountPath": "/cache"},
+        ],
+    }

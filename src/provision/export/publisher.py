@@ -1,0 +1,165 @@
+"""A node's labels and events: how its drivers are, for schedulers and people.
+
+The official client is imported only here and only when something is published: it is the optional
+extra ``kubernetes``. Sources: https://kubernetes.io/docs/reference/kubernetes-api/.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from provision.errors import NotFoundError, ProvisionError
+
+PREFIX = "provision/"
+_READY = f"{PREFIX}ready"
+_LONGEST = 63
+# Seconds for a connection, and for an answer.
+_TIMEOUT = (5.0, 20.0)
+_NORMAL = frozenset({"ready", "pending"})
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What was changed.
+
+    Attributes:
+        labels: Labels that have another value now; None: they are gone.
+        events: Drivers whose state has changed, with the state.
+    """
+
+    labels: Mapping[str, str | None]
+    events: Mapping[str, str]
+
+
+def wanted_labels(status: Mapping[str, Any]) -> dict[str, str]:
+    """Return the labels of a node whose status.json this is."""
+    labels = {_READY: "true" if status["is_ready"] else "false"}
+    for driver in status["drivers"]:
+        name = driver["name"]
+        labels[f"{PREFIX}{name}.state"] = driver["state"]
+        if driver["version"]:
+            labels[f"{PREFIX}{name}.version"] = _value(driver["version"])
+    return labels
+
+
+def publish(status: Mapping[str, Any], node: str, api: Any = None) -> Published:  # noqa: ANN401 - the client has no types
+    """Bring a node's labels to what its status says, and say each change of state by an event.
+
+    Args:
+        status: The content of status.json.
+        node: The node's name.
+        api: A ``CoreV1Api``; None: that of the cluster that this runs in, or of the kubeconfig.
+
+    Raises:
+        NotFoundError: The client is not installed, or there is no such cluster or node.
+        ProvisionError: The API server refused or did not answer.
+    """
+    api = api or _connected()
+    wanted = wanted_labels(status)
+    try:
+        found = api.read_node(node, _request_timeout=_TIMEOUT)
+        labels = {k: v for k, v in (found.metadata.labels or {}).items() if k.startswith(PREFIX)}
+        changes: dict[str, str | None] = dict.fromkeys(labels.keys() - wanted.keys())
+        changes |= {k: v for k, v in wanted.items() if labels.get(k) != v}
+        if changes:
+            body = {"metadata": {"labels": changes}}
+            api.patch_node(node, body, _request_timeout=_TIMEOUT)
+        events = _events(status, labels)
+        for driver, state in events.items():
+            body = _event(status, found, driver, state)
+            api.create_namespaced_event("default", body, _request_timeout=_TIMEOUT)
+    except Exception as error:
+        raise _explained(error, node) from error
+    return Published(changes, events)
+
+
+def _events(status: Mapping[str, Any], labels: Mapping[str, str]) -> dict[str, str]:
+    states = {driver["name"]: driver["state"] for driver in status["drivers"]}
+    return {n: s for n, s in states.items() if labels.get(f"{PREFIX}{n}.state") != s}
+
+
+def _event(status: Mapping[str, Any], node: Any, driver: str, state: str) -> dict[str, Any]:  # noqa: ANN401 - the client has no types
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    name = node.metadata.name
+    return {
+        "metadata": {"name": f"{name}.{driver}.{time.time_ns():x}", "namespace": "default"},
+        "involvedObject": {
+            "kind": "Node",
+            "apiVersion": "v1",
+            "name": name,
+            "uid": node.metadata.uid,
+        },
+        "reason": "Driver" + "".join(part.title() for part in state.split("-")),
+        "message": _message(status, driver, state),
+        "type": "Normal" if state in _NORMAL else "Warning",
+        "source": {"component": "provision", "host": name},
+        "firstTimestamp": now,
+        "lastTimestamp": now,
+        "count": 1,
+    }
+
+
+def _message(status: Mapping[str, Any], driver: str, state: str) -> str:
+    (found,) = (one for one in status["drivers"] if one["name"] == driver)
+    parts = [f"{driver} {found['version'] or found['wanted']} is {state}."]
+    parts += [
+        f"{slot['release']}: {slot['reason']} {slot['resolution'] or ''}".strip()
+        for slot in found["kernels"]
+        if slot["reason"]
+    ]
+    # https://github.com/kubernetes/api/blob/v0.35.0/core/v1/types.go: 1024 at most.
+    return " ".join(parts)[:1024]
+
+
+def _value(text: str) -> str:
+    """Return text as a label's value: letters, digits and ``-_.``, none of these at its ends."""
+    return re.sub(r"[^A-Za-z0-9._-]", "_", text)[:_LONGEST].strip("._-")
+
+
+def _connected() -> Any:  # noqa: ANN401 - the client has no types
+    try:
+        client = importlib.import_module("kubernetes.client")
+        config = importlib.import_module("kubernetes.config")
+    except ModuleNotFoundError as error:
+        raise NotFoundError(
+            "Labels and events need the client of Kubernetes, which is not installed.",
+            resolution="pip install 'provision[kubernetes]'",
+        ) from error
+    try:
+        try:
+            config.load_incluster_config()
+        except config.ConfigException:
+            config.load_kube_config()
+    except (config.ConfigException, OSError) as error:
+        raise NotFoundError(
+            "There is no cluster to tell: neither a pod's service account nor a kubeconfig.",
+            resolution="Run it in a pod with a service account, or set KUBECONFIG.",
+            details=str(error),
+        ) from error
+    return client.CoreV1Api()
+
+
+def _explained(error: Exception, node: str) -> ProvisionError:
+    status = getattr(error, "status", None)
+    reason = str(getattr(error, "reason", None) or error)
+    if status == 404:  # noqa: PLR2004 - HTTP
+        return NotFoundError(
+            f"The cluster has no node '{node}'.", resolution="Name one of: kubectl get nodes"
+        )
+    if status in {401, 403}:
+        return ProvisionError(
+            f"The cluster does not let this account change the node '{node}'.",
+            resolution="Give it the ClusterRole that 'provision export daemonset' writes.",
+            details=reason,
+        )
+    return ProvisionError(
+        f"The labels of the node '{node}' could not be brought up to date.",
+        resolution="Run the command again once the API server answers.",
+        details=reason,
+    )

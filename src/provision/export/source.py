@@ -1,0 +1,231 @@
+"""Where exported artifacts come from: a registry, an engine, or the host's own store."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from provision.build.artifact_image import DIGEST_LABEL
+from provision.documents import load_json
+from provision.engine.docker_api import Engine, names_registry
+from provision.engine.scratch import scratch
+from provision.engine.transfer import extract, find_image
+from provision.errors import NotFoundError, UsageError
+from provision.export.kmm import Kernels
+from provision.kmod.verify import MANIFEST, verify
+from provision.manifest import Manifest
+from provision.pipeline.artifacts import verify_path
+from provision.pipeline.package_pins import Wanted
+from provision.pipeline.pulling import asks_registries, look_for, unpack_pulled
+from provision.pipeline.registries import Connect, Consent, connect, examine
+from provision.pipeline.workspace import Settings
+from provision.progress import Progress, silent
+from provision.registry.client import Client
+from provision.registry.names import HostTag, Reference, parse_reference, read_tag
+from provision.sources import newest_first
+from provision.store.layout import Layout
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What artifacts are taken from.
+
+    Attributes:
+        settings: The host whose configuration counts.
+        engine: Returns the container engine, where an image is one of its own.
+        consent: What is believed of a registry.
+        progress: Told what is done.
+        connected: Makes clients of registries.
+    """
+
+    settings: Settings
+    engine: Callable[[], Engine]
+    consent: Consent
+    progress: Progress = silent
+    connected: Connect = connect
+
+    def repository(self, driver: str, address: str | None) -> Reference:
+        """Return where a registry has a driver's images.
+
+        Raises:
+            UsageError: There is no registry, or its name is none.
+        """
+        where = address or self.settings.config.registry.address
+        if where is None:
+            raise UsageError(
+                "There is no registry that a cluster could pull images from.",
+                resolution="Give --registry HOST[:PORT][/PREFIX], or set [registry] address in"
+                " /etc/provision/provision.toml.",
+            )
+        return parse_reference(f"{where}/{driver}")
+
+    def unpack(self, image: str, folder: Path) -> Manifest:
+        """Unpack an image's artifact into a new folder and verify it.
+
+        Args:
+            image: A name that begins with a registry's host, or one of the engine's.
+            folder: The folder.
+
+        Raises:
+            NotFoundError: There is no such image.
+            ProvisionError: It is not signed as it has to be, or damaged.
+        """
+        if names_registry(image):
+            client = self.connected(self.settings, parse_reference(image))
+            trusted = examine(self.settings, client, {}, self.consent)
+            return unpack_pulled(trusted, folder, progress=self.progress)
+        engine = self.engine()
+        found = find_image(engine, image)
+        extract(engine, found, folder, state=self.settings.state, progress=self.progress)
+        label = found.labels.get(DIGEST_LABEL, "none")
+        return verify(folder, pin_label=label).require_whole(f"The image '{image}'")
+
+    def manifest(self, image: str) -> Manifest:
+        """Return what an image's artifact holds; errors as ``unpack``."""
+        with scratch(self.settings.state, "export", progress=self.progress) as folder:
+            return self.unpack(image, folder / "artifact")
+
+    def artifact(self, wanted: Wanted, folder: Path) -> Manifest:
+        """Put the artifact of a driver for one kernel into a new folder.
+
+        It comes from the registry, else from the store: nothing is built.
+
+        Args:
+            wanted: The driver, and its kernel.
+            folder: The folder.
+
+        Raises:
+            NotFoundError: Neither has it.
+            ProvisionError: What there is is not signed as it has to be, or damaged.
+        """
+        kernel = wanted.kernel or ""
+        trusted = None
+        if asks_registries(self.settings):
+            trusted = look_for(
+                self.settings,
+                wanted,
+                self.consent,
+                connected=self.connected,
+                progress=self.progress,
+            )
+        if trusted is not None:
+            return unpack_pulled(trusted, folder, progress=self.progress)
+        entry = self._stored(wanted.driver, kernel)
+        if entry is None:
+            raise NotFoundError(
+                f"There is no artifact of {wanted.driver} for {kernel}: neither in a registry nor"
+                " in the store.",
+                resolution="Build it, and name the image: provision build"
+                f" {wanted.driver} --kernel {kernel}; provision export … --image IMAGE",
+            )
+        shutil.copytree(entry, folder, symlinks=True)
+        return verify_path(folder).require_whole(f"The store entry '{entry}'")
+
+    def _stored(self, driver: str, kernel: str) -> Path | None:
+        layout = Layout(self.settings.root, driver)
+        for link in (layout.kernel_link(kernel), layout.current):
+            entry = layout.linked(link) if link.is_symlink() else None
+            if entry is not None:
+                manifest = load_json(entry / MANIFEST, Manifest)
+                if manifest.pin.kernel.release == kernel:
+                    return entry
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which of a repository's images are meant.
+
+    Attributes:
+        version: A version, or the beginning of one; None: the newest.
+        flavour: The driver's flavour; None: its default one.
+        distro: The kernels' distro, as ``debian:12``; None: the only one that is there.
+        kernels: The kernels; without any, all that the registry has images for.
+    """
+
+    version: str | None
+    flavour: str | None
+    distro: str | None
+    kernels: Kernels
+
+
+def choose(source: Source, driver: str, repository: Reference, choice: Choice) -> _Chosen:
+    """Return which images of a registry serve a cluster, and one of them to look into.
+
+    Raises:
+        NotFoundError: The driver is unknown, or the registry lacks an image.
+        UsageError: It has images for several distros, and none was named.
+    """
+    recipe = source.settings.catalogue.entry(driver).recipe
+    flavour = choice.flavour or recipe.default_flavour
+    client = source.connected(source.settings, repository)
+    tags = [tag for tag in _tags(client, recipe.flavours) if tag.flavour == flavour]
+    tags = _of_distro(tags, choice.distro, driver)
+    tags = _of_version(tags, choice.version)
+    there = [tag.kernel for tag in tags]
+    missing = [kernel for kernel in choice.kernels.literals if kernel not in there]
+    if missing or not tags:
+        wanted = " ".join(filter(None, (driver, choice.version, f"({flavour})")))
+        kernel = missing[0] if missing else "RELEASE"
+        raise NotFoundError(
+            f"'{repository.with_tag('')}' has no image of {wanted} for"
+            f" {', '.join(missing) or 'any kernel'}.",
+            resolution=f"Build and push it: provision build {driver} --kernel {kernel} --push …"
+            f" --sign. What is there: provision search {driver}",
+            details=f"It has images for {', '.join(there) or 'no kernel'}.",
+        )
+    kernels = choice.kernels
+    if kernels == Kernels():
+        kernels = replace(kernels, literals=tuple(there))
+    return _Chosen(kernels, str(repository.with_tag(tags[-1].text)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """The kernels of a cluster, and the image of one of them."""
+
+    kernels: Kernels
+    image: str
+
+
+def _tags(client: Client, flavours: Iterable[str]) -> list[HostTag]:
+    found = (read_tag(tag, flavours) for tag in client.tags())
+    return sorted((tag for tag in found if tag), key=lambda tag: (tag.kernel, tag.text))
+
+
+def _of_distro(tags: list[HostTag], distro: str | None, driver: str) -> list[HostTag]:
+    names = sorted({tag.distro for tag in tags})
+    if distro is None and len(names) > 1:
+        raise UsageError(
+            f"There are images of {driver} for several distros, and one Module serves one.",
+            resolution=f"Name one, as ID:VERSION: --distro … ({', '.join(names)})",
+        )
+    wanted = distro.replace(":", "") if distro else None
+    return [tag for tag in tags if wanted in {None, tag.distro}]
+
+
+def _of_version(tags: list[HostTag], version: str | None) -> list[HostTag]:
+    """Return those of the newest version that is meant."""
+    versions = {tag.version for tag in tags}
+    if version is not None and version not in versions:
+        versions = {one for one in versions if one.startswith(f"{version}.")}
+    elif version is not None:
+        versions = {version}
+    newest = next(iter(newest_first(versions)), None)
+    return [tag for tag in tags if tag.version == newest]
+
+
+def check_driver(manifest: Manifest, driver: str, image: str) -> None:
+    """See that an image holds the driver that is exported.
+
+    Raises:
+        UsageError: It holds another.
+    """
+    found = manifest.pin.driver.name
+    if found != driver:
+        raise UsageError(
+            f"'{image}' holds {found}, not {driver}.",
+            resolution=f"Name an image of {driver}, or export {found}.",
+        )

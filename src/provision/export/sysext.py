@@ -1,0 +1,258 @@
+"""System extension images: several kernels' artifacts of a driver, and the unit that loads one.
+
+Sources: systemd-sysext(8), os-release(5) for extension-release files, and
+https://uapi-group.org/specifications/specs/extension_image/.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from provision.build.templates import shell_word
+from provision.catalogue import templates_dir
+from provision.errors import NotFoundError, UsageError
+from provision.export.verity import Signer, make_signed
+from provision.kmod.firmware import firmware_names
+from provision.kmod.load import load_order
+from provision.kmod.verify import HOSTS
+from provision.manifest import Manifest
+from provision.progress import Note, Progress, silent
+from provision.run import LONG_LIMIT_S, find_program, run
+from provision.store.activate import modprobe_config, vendor_config
+from provision.store.layout import Layout
+
+# As systemd calls architectures in extension-release: os-release(5), systemd.unit(5).
+ARCHITECTURES = {
+    "x86_64": "x86-64",
+    "aarch64": "arm64",
+    "ppc64le": "ppc64-le",
+    "s390x": "s390x",
+    "riscv64": "riscv64",
+}
+_TOP = PurePosixPath("/usr/lib/provision")
+_UNITS = "usr/lib/systemd/system"
+# The same files give the same bytes: no time, owner, or random table of the machine's.
+_SQUASHFS = (
+    *("-noappend", "-all-root", "-all-time", "0", "-mkfs-time", "0", "-no-xattrs", "-no-exports"),
+    *("-comp", "zstd", "-no-progress", "-quiet"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Hosts:
+    """Which systems an extension merges with.
+
+    Attributes:
+        id: ``ID`` of os-release; ``_any``: every one, since the unit asks for the kernel.
+        version_id: ``VERSION_ID`` of os-release; None: any.
+    """
+
+    id: str = "_any"
+    version_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """An unpacked artifact and its manifest."""
+
+    folder: Path
+    manifest: Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """An image, and the root hash of its file system if it is signed."""
+
+    image: Path
+    root_hash: str | None = None
+
+
+def need_programs(*names: str) -> None:
+    """See that what makes the image is installed.
+
+    Raises:
+        NotFoundError: Something is missing; names the package.
+    """
+    packages = {"mksquashfs": "squashfs-tools", "veritysetup": "cryptsetup-bin", "sfdisk": "fdisk"}
+    missing = [name for name in names if find_program(name) is None]
+    if missing:
+        wanted = " ".join(packages[name] for name in missing)
+        raise NotFoundError(
+            f"There is no program {' and no '.join(missing)}, which system extensions are made"
+            " with.",
+            resolution=f"apt-get install {wanted} (Fedora, EL: dnf install"
+            f" {wanted.replace('cryptsetup-bin', 'veritysetup').replace('fdisk', 'util-linux')})",
+        )
+
+
+def extension_name(driver: str) -> str:
+    """Return the name of a driver's extension: its file's, without ``.raw``."""
+    return f"provision-{driver}"
+
+
+def lay_out(tree: Path, artifacts: Sequence[Artifact], hosts: Hosts) -> None:
+    """Fill a new folder with what the extension puts below /usr.
+
+    Args:
+        tree: The folder.
+        artifacts: The same driver for several kernels.
+        hosts: Which systems it is for.
+
+    Raises:
+        UsageError: They are of several drivers or architectures, or two are for one kernel.
+        OSError: The disk is full.
+    """
+    first = artifacts[0].manifest.pin
+    driver = first.driver.name
+    _check_alike(artifacts)
+    top = tree / _TOP.relative_to("/") / driver
+    for artifact in artifacts:
+        manifest = artifact.manifest
+        entry = _TOP / driver / manifest.pin.short_digest
+        shutil.copytree(artifact.folder, top / entry.name, symlinks=True)
+        place = top / "kernels" / manifest.pin.kernel.release
+        place.mkdir(parents=True)
+        (place / "load.sh").write_text(_script(manifest, entry))
+        (place / "vendor.json").write_text(_vendor_file(manifest, entry))
+        for name, path in firmware_names(manifest).items():
+            target = tree / "usr/lib/firmware" / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(artifact.folder / path, target)
+    _units(tree, first.driver.name, first.driver.version)
+    blacklist = modprobe_config(Layout(Path("/"), driver), artifacts[0].manifest)
+    if blacklist is not None:
+        _write(tree / f"usr/lib/modprobe.d/provision-{driver}.conf", blacklist)
+    _release(tree, driver, ARCHITECTURES[first.kernel.architecture], hosts)
+    for parent, _folders, names in os.walk(tree):
+        Path(parent).chmod(0o755)
+        for file in (Path(parent, name) for name in names):
+            if not file.is_symlink():
+                file.chmod(0o755 if file.stat().st_mode & 0o100 else 0o644)
+
+
+def make_squashfs(tree: Path, image: Path, *, progress: Progress = silent) -> None:
+    """Pack a folder: the same files give the same bytes, and equal files are there once.
+
+    Raises:
+        ProvisionError: mksquashfs failed.
+    """
+    progress(Note(f"Packing {image.name}"))
+    words: list[str | Path] = ["mksquashfs", tree, image, *_SQUASHFS]
+    run(words, why="make the system extension", timeout=LONG_LIMIT_S)
+
+
+def make_extension(
+    folder: Path,
+    artifacts: Sequence[Artifact],
+    hosts: Hosts,
+    signer: Signer | None,
+    *,
+    progress: Progress = silent,
+) -> Made:
+    """Make the image of an extension.
+
+    Args:
+        folder: An existing folder, which the caller removes.
+        artifacts: The same driver for several kernels.
+        hosts: Which systems it is for.
+        signer: Who signs it; None: it is a plain file system.
+        progress: Told what is done.
+
+    Raises:
+        As ``lay_out``, ``make_squashfs`` and ``make_signed``.
+    """
+    tree, plain = folder / "tree", folder / "plain.squashfs"
+    lay_out(tree, artifacts, hosts)
+    make_squashfs(tree, plain, progress=progress)
+    if signer is None:
+        return Made(plain)
+    image = folder / "signed.raw"
+    architecture = artifacts[0].manifest.pin.kernel.architecture
+    return Made(image, make_signed(plain, image, architecture, signer))
+
+
+def _check_alike(artifacts: Sequence[Artifact]) -> None:
+    pins = [artifact.manifest.pin for artifact in artifacts]
+    for what, names in (
+        ("drivers", {pin.driver.name for pin in pins}),
+        ("versions", {pin.driver.version for pin in pins}),
+        ("architectures", {pin.kernel.architecture for pin in pins}),
+    ):
+        if len(names) > 1:
+            raise UsageError(
+                f"The artifacts are of several {what}: {', '.join(sorted(names))}.",
+                resolution="Make an extension of each: its user space is that of one version.",
+            )
+    kernels = [pin.kernel.release for pin in pins]
+    if twice := sorted({kernel for kernel in kernels if kernels.count(kernel) > 1}):
+        raise UsageError(
+            f"Two artifacts are for the kernel {twice[0]}.", resolution="Leave one of them out."
+        )
+
+
+def _script(manifest: Manifest, entry: PurePosixPath) -> str:
+    own = {module.name for module in manifest.modules}
+    optional = manifest.host.optional
+    order = load_order(manifest)
+    needed = {n for m in order if m.name not in optional for n in m.depends if n not in own}
+    return _render(
+        "load.sh.j2",
+        driver=manifest.pin.driver.name,
+        version=manifest.pin.driver.version,
+        kernel=manifest.pin.kernel.release,
+        modules=str(entry if manifest.kmm is None else entry / HOSTS),
+        conflicts=manifest.host.conflicts,
+        needed=sorted(needed),
+        wanted=[{"name": m.name, "optional": m.name in optional} for m in order],
+        nodes=manifest.host.nodes,
+    )
+
+
+def _vendor_file(manifest: Manifest, entry: PurePosixPath) -> str:
+    text = vendor_config(Layout(Path("/"), manifest.pin.driver.name), manifest)
+    document = json.loads(text) | {"root": str(entry / "driver")}
+    return json.dumps(document, indent=2) + "\n"
+
+
+def _units(tree: Path, driver: str, version: str) -> None:
+    name = f"{extension_name(driver)}.service"
+    _write(tree / _UNITS / name, _render("provision.service.j2", driver=driver, version=version))
+    # Nothing enables units of a merged extension, so it brings what enabling would make.
+    wanted = tree / _UNITS / "multi-user.target.wants" / name
+    wanted.parent.mkdir()
+    wanted.symlink_to(f"../{name}")
+
+
+def _release(tree: Path, driver: str, architecture: str, hosts: Hosts) -> None:
+    name = f"extension-release.{extension_name(driver)}"
+    lines = [f"ID={shell_word(hosts.id)}"]
+    lines += [f"VERSION_ID={shell_word(hosts.version_id)}"] if hosts.version_id else []
+    # systemd 255 and newer then look at the new units by themselves.
+    lines += [f"ARCHITECTURE={architecture}", "EXTENSION_RELOAD_MANAGER=1", ""]
+    _write(tree / "usr/lib/extension-release.d" / name, "\n".join(lines))
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def _render(name: str, **values: object) -> str:
+    environment = Environment(
+        loader=FileSystemLoader(templates_dir() / "sysext"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        # Scripts and units, not web pages.
+        autoescape=False,  # noqa: S701
+    )
+    environment.filters["shell"] = shell_word
+    return environment.get_template(name).render(values)

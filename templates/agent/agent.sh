@@ -1,0 +1,67 @@
+#!/bin/sh
+# The agent in a pod: keeps the host below ROOT as its provision.toml says, until it is told to end.
+#
+# ROOT       the host's root, mounted            [/host]
+# CONFIG     folder with provision.toml and *.pub  [/config]
+# INTERVAL   seconds between two looks           [3600]
+# NODE_NAME  the node, which gets labels and events; without it, nothing is published
+# ONCE       not empty: look once, and end with what 'provision apply' ended with
+set -u
+
+root=${ROOT:-/host}
+config=${CONFIG:-/config}
+own=${0%/*}
+child=
+
+# The shell hears a signal only between commands, so every wait is for a child.
+end() {
+    [ -z "$child" ] || kill "$child" 2> /dev/null
+    exit 0
+}
+trap end TERM INT
+
+run() {
+    "$@" &
+    child=$!
+    wait "$child"
+    status=$?
+    child=
+    return "$status"
+}
+
+# FILE MODE TARGET: a whole file at once, by the host's own shell: links of the host are the host's.
+give() {
+    # shellcheck disable=SC2016 # the host's shell expands it
+    chroot "$root" /bin/sh -c \
+        'mkdir -p "${2%/*}" && cat > "$2.new" && chmod "$1" "$2.new" && mv -f "$2.new" "$2"' \
+        sh "$2" "$3" < "$1"
+}
+
+prepare() {
+    give "$config/provision.toml" 0644 /etc/provision/provision.toml || return 1
+    for key in "$config"/*.pub; do
+        [ ! -e "$key" ] || give "$key" 0644 "/etc/provision/trust.d/${key##*/}" || return 1
+    done
+    [ ! -e "$own/oci-decorator" ] \
+        || cmp -s "$own/oci-decorator" "$root/opt/provision/bin/oci-decorator" \
+        || give "$own/oci-decorator" 0755 /opt/provision/bin/oci-decorator
+}
+
+while :; do
+    if prepare; then
+        run provision apply --timer --root "$root"
+        result=$?
+        # In the host's root, because specifications name paths of the host.
+        run chroot "$root" /opt/provision/bin/oci-decorator cdi generate --output-dir /run/cdi \
+            || echo >&2 "agent: no CDI specification was written; pods can use the RuntimeClass."
+        if [ -n "${NODE_NAME:-}" ]; then
+            run provision status --root "$root" --kubernetes "$NODE_NAME" > /dev/null \
+                || echo >&2 "agent: the node's labels are those of before."
+        fi
+    else
+        echo >&2 "agent: the host's /etc/provision could not be written."
+        result=1
+    fi
+    [ -z "${ONCE:-}" ] || exit "$result"
+    run sleep "${INTERVAL:-3600}"
+done

@@ -1,0 +1,162 @@
+"""What KMM needs of an image, on trees, with the programs that are called stood in for."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provision.build.kmm import KmmError, add_needs, add_shell
+
+KERNEL = "6.1.0-56-amd64"
+LOADER = "/lib64/ld-linux-x86-64.so.2"
+LIBC = "/lib/x86_64-linux-gnu/libc.so.6"
+HEADERS = "  INTERP 0x0\n      [Requesting program interpreter: {}]\n"
+FOUND = (
+    f"\tlinux-vdso.so.1 (0x00007ffd)\n\tlibc.so.6 => {LIBC} (0x00007f01)\n\t{LOADER} (0x00007f02)\n"
+)
+
+
+class Tools:
+    """Stands in for the programs, and keeps what it was asked for."""
+
+    def __init__(self, found: str = FOUND) -> None:
+        self.calls: list[list[str]] = []
+        self.found = found
+
+    def __call__(self, arguments: Sequence[str]) -> str:
+        self.calls.append(list(arguments))
+        words = list(arguments)
+        match words[0]:
+            case "readelf":
+                return "" if words[-1] == "/bin/static" else HEADERS.format(LOADER)
+            case "make":
+                folder = Path(words[3].removeprefix("M="))
+                for source in folder.glob("*.c"):
+                    source.with_suffix(".ko").write_bytes(b"needs")
+            case "strip":
+                shutil.copyfile(words[-1], words[-2])
+            case "ld":
+                Path(words[-1]).write_bytes(b"linked")
+            case "modinfo":
+                return f"{KERNEL} SMP \n"
+            case "depmod":
+                self.depmod(Path(words[2]) / "lib/modules" / KERNEL)
+            case _:
+                return self.found
+        return ""
+
+    @staticmethod
+    def depmod(folder: Path) -> None:
+        """Let modules that were linked depend on the one that asks."""
+        needs = next((path.name for path in folder.glob("*_needs.ko")), "")
+        lines = [
+            f"{path.name}:{f' {needs}' if path.read_bytes() == b'linked' else ''}\n"
+            for path in sorted(folder.glob("*.ko"))
+        ]
+        (folder / "modules.dep").write_text("".join(lines))
+        (folder / "modules.dep.bin").write_text("".join(lines))
+        (folder / "modules.alias").write_text("alias\n")
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    root = tmp_path / "base"
+    for path in ("/bin/sh", "/bin/mkdir", "/bin/cp", LOADER, LIBC):
+        file = root / path.lstrip("/")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"\x7fELF")
+    return root
+
+
+def files(folder: Path) -> set[str]:
+    return {f"/{p.relative_to(folder)}" for p in folder.rglob("*") if p.is_file()}
+
+
+def test_programs_come_with_their_libraries_and_without_a_time(base: Path, tmp_path: Path) -> None:
+    tools = Tools()
+    add_shell(tmp_path / "shell", tools, base)
+    assert files(tmp_path / "shell") == {"/bin/sh", "/bin/mkdir", "/bin/cp", LOADER, LIBC}
+    assert {path.stat().st_mtime for path in (tmp_path / "shell").rglob("*")} == {0}
+    assert (tmp_path / "shell/bin/sh").stat().st_mode & 0o777 == 0o755
+    # The image has no cache of libraries: what is only there would not be found.
+    assert [LOADER, "--inhibit-cache", "--list", "/bin/cp"] in tools.calls
+
+
+def test_a_program_that_is_a_script_brings_its_own(base: Path, tmp_path: Path) -> None:
+    (base / "bin/cp").write_text("#!/usr/bin/coreutils --coreutils-prog-shebang=cp\n")
+    (base / "usr/bin").mkdir(parents=True)
+    (base / "usr/bin/coreutils").write_bytes(b"\x7fELF")
+    add_shell(tmp_path / "shell", Tools(), base)
+    assert {"/bin/cp", "/usr/bin/coreutils", LIBC} <= files(tmp_path / "shell")
+
+
+def test_what_the_base_image_lacks_is_named(base: Path, tmp_path: Path) -> None:
+    with pytest.raises(KmmError, match=r"needs libz\.so\.1, which is in no folder"):
+        add_shell(tmp_path / "a", Tools("\tlibz.so.1 => not found\n"), base)
+    (base / "bin/mkdir").unlink()
+    with pytest.raises(KmmError, match="has no /bin/mkdir"):
+        add_shell(tmp_path / "b", Tools(), base)
+
+
+def artifact(folder: Path, *modules: tuple[str, list[str]], optional: Sequence[str] = ()) -> Path:
+    """An artifact as the collector leaves it."""
+    kept = folder / "lib/modules" / KERNEL
+    kept.mkdir(parents=True)
+    entries: list[dict[str, Any]] = []
+    for name, depends in modules:
+        (kept / f"{name}.ko").write_bytes(b"module")
+        path = f"lib/modules/{KERNEL}/{name}.ko"
+        entries.append({"name": name, "path": path, "depends": depends})
+    Tools.depmod(kept)
+    manifest = {
+        "pin": {"kernel": {"release": KERNEL}, "driver": {"name": "toy-driver"}},
+        "modules": entries,
+        "host": {"optional": list(optional)},
+    }
+    (folder / "driver").mkdir()
+    (folder / "driver/manifest.json").write_text(json.dumps(manifest))
+    return folder
+
+
+def test_modules_that_need_others_get_one_that_asks(tmp_path: Path) -> None:
+    out = artifact(tmp_path / "out", ("toy", ["videodev", "i2c_core"]), ("toy_extra", ["toy"]))
+    before = (out / f"lib/modules/{KERNEL}/modules.dep").read_text()
+    tools = Tools()
+    assert add_needs(out, tmp_path / "work", tools)
+    source = (tmp_path / "work/toy_driver_needs.c").read_text()
+    assert 'needed[] = { "i2c_core", "videodev" }' in source
+    assert "{{" not in source
+    folder = out / "lib/modules" / KERNEL
+    assert (folder / "modules.dep").read_text() == (
+        "toy.ko: toy_driver_needs.ko\ntoy_driver_needs.ko:\ntoy_extra.ko:\n"
+    )
+    # What was built stays as it is.
+    assert (folder / "toy.ko").read_bytes() == b"module"
+    kept = out / "host/lib/modules" / KERNEL
+    assert (kept / "modules.dep").read_text() == before
+    assert (kept / "toy.ko").readlink() == Path(f"../../../../lib/modules/{KERNEL}/toy.ko")
+    assert (kept / "toy.ko").read_bytes() == b"module"
+    assert not (kept / "toy_driver_needs.ko").exists()
+    found = json.loads((out / "driver/manifest.json").read_text())["kmm"]
+    assert (found["name"], found["size"], found["vermagic"]) == (
+        "toy_driver_needs",
+        5,
+        f"{KERNEL} SMP",
+    )
+    assert not list(folder.glob("modules.builtin*"))
+
+
+@pytest.mark.parametrize("optional", [(), ("extra",)])
+def test_who_needs_nothing_gets_nothing(tmp_path: Path, optional: tuple[str, ...]) -> None:
+    modules = [("toy", []), ("extra", ["toy"] if not optional else ["rdma"])]
+    out = artifact(tmp_path / "out", *modules, optional=optional)
+    tools = Tools()
+    assert not add_needs(out, tmp_path / "work", tools)
+    assert tools.calls == []
+    assert not (out / "host").exists()
+    assert "kmm" not in json.loads((out / "driver/manifest.json").read_text())

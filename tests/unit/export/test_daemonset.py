@@ -1,0 +1,117 @@
+"""The agent's manifests, against the schemas of Kubernetes, and what it needs of its settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from provision.errors import ConfigError, NotFoundError, UsageError
+from provision.export.daemonset import Agent, documents, read_config, read_keys
+from provision.export.output import to_yaml
+
+_CONFIG = """\
+[registry]
+address = "registry.example/drivers"
+[trust]
+keys = "/etc/provision/trust.d"
+[policy]
+build = "never"
+[drivers.nvidia]
+version = "535"
+"""
+_PEM = "-----BEGIN PUBLIC KEY-----\nMFkw\n-----END PUBLIC KEY-----\n"
+# The oldest that is supported by anyone, and a new one.
+_VERSIONS = ("1.30", "1.34")
+
+
+def made(**changes: Any) -> dict[str, Any]:  # noqa: ANN401 - fields of Agent
+    agent = Agent(**{"image": "registry.example/agent:1", "config": _CONFIG, **changes})
+    read = list(yaml.safe_load_all(to_yaml(*documents(agent))))
+    assert read == documents(agent)
+    return {one["kind"]: one for one in read}
+
+
+@pytest.mark.parametrize("version", _VERSIONS)
+@pytest.mark.parametrize("changes", [{}, {"pull_secret": "pull", "selector": {"gpu": "yes"}}])
+def test_every_manifest_is_one_that_kubernetes_takes(version: str, changes: dict[str, Any]) -> None:
+    for document in made(**changes).values():
+        kubernetes_validate.validate(document, version, strict=True)
+
+
+def test_a_mistake_would_be_found() -> None:
+    document = made()["DaemonSet"]
+    document["spec"]["template"]["spec"]["containers"][0]["securityContext"]["privilged"] = True
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(document, _VERSIONS[0], strict=True)
+
+
+def test_the_agent_may_do_no_more_than_it_has_to() -> None:
+    pod = made()["DaemonSet"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    security = container["securityContext"]
+    assert security["capabilities"]["drop"] == ["ALL"]
+    assert "SYS_ADMIN" not in security["capabilities"]["add"]
+    assert not security["privileged"]
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & pod.keys()
+    rules = made()["ClusterRole"]["rules"]
+    assert {verb for rule in rules for verb in rule["verbs"]} == {"get", "patch", "create"}
+
+
+def test_names_belong_together() -> None:
+    found = made(namespace="drivers", keys={"a.pub": _PEM})
+    account = found["ServiceAccount"]["metadata"]["name"]
+    pod = found["DaemonSet"]["spec"]["template"]
+    assert pod["spec"]["serviceAccountName"] == account
+    assert found["ClusterRoleBinding"]["subjects"][0] == {
+        "kind": "ServiceAccount",
+        "name": account,
+        "namespace": "drivers",
+    }
+    assert (
+        found["ClusterRoleBinding"]["roleRef"]["name"] == found["ClusterRole"]["metadata"]["name"]
+    )
+    labels = found["DaemonSet"]["spec"]["selector"]["matchLabels"]
+    assert labels.items() <= pod["metadata"]["labels"].items()
+    (config,) = (v for v in pod["spec"]["volumes"] if v["name"] == "config")
+    assert config["configMap"]["name"] == found["ConfigMap"]["metadata"]["name"]
+    assert found["ConfigMap"]["data"] == {"provision.toml": _CONFIG, "a.pub": _PEM}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "match"),
+    [
+        ('build = "never"', 'build = "fallback"', "has no container engine"),
+        ('address = "registry.example/drivers"\n', "", "names no registry"),
+        ('keys = "/etc/provision/trust.d"', "insecure = true", "does not say that the keys count"),
+    ],
+)
+def test_settings_that_a_pod_cannot_work_by(tmp_path: Path, old: str, new: str, match: str) -> None:
+    path = tmp_path / "provision.toml"
+    path.write_text(_CONFIG)
+    assert read_config(path, has_keys=True) == _CONFIG
+    path.write_text(_CONFIG.replace(old, new))
+    with pytest.raises(UsageError, match=match):
+        read_config(path, has_keys=True)
+
+
+def test_mistakes_in_settings_are_named(tmp_path: Path) -> None:
+    (tmp_path / "provision.toml").write_text(_CONFIG.replace("never", "nevr"))
+    with pytest.raises(ConfigError) as raised:
+        read_config(tmp_path / "provision.toml", has_keys=False)
+    assert [mistake.path for mistake in raised.value.mistakes] == ["policy.build"]
+
+
+def test_keys_are_public_ones(tmp_path: Path) -> None:
+    good, bad = tmp_path / "site.pub", tmp_path / "site.key"
+    good.write_text(_PEM)
+    bad.write_text(_PEM.replace("PUBLIC", "PRIVATE"))
+    assert read_keys((good,)) == {"site.pub": _PEM}
+    for paths in ((bad,), (good, good)):
+        with pytest.raises(UsageError, match="is no public key"):
+            read_keys(paths)
+    with pytest.raises(NotFoundError):
+        read_keys((tmp_path / "none",))

@@ -1,0 +1,198 @@
+"""Modules and Secrets for KMM, against what its resource definition and its webhook take."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from kit.kmm import kmm_node
+from provision.errors import NotFoundError, ProvisionError, UsageError
+from provision.export.kmm import (
+    Kernels,
+    KmmOptions,
+    Signing,
+    module_document,
+    secret_document,
+)
+from provision.export.output import to_yaml
+from provision.manifest import DriverFile, HostNeeds, Manifest, Module
+from provision.registry.credentials import Credentials
+from provision.registry.names import parse_reference
+from unit.kmod.artifact import KERNEL, make_artifact
+
+_RECORDED = Path(__file__).parents[2] / "data/kubernetes/kmm-module.json"
+_REPOSITORY = parse_reference("registry.example:5000/drivers/demo")
+_OTHER = "6.1.0-56-amd64"
+
+
+def strict(schema: Any) -> Any:  # noqa: ANN401 - JSON
+    """The schema as an API server applies it with strict validation: unknown fields are errors."""
+    if isinstance(schema, list):
+        return [strict(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {key: strict(value) for key, value in schema.items()}
+    if "properties" in found and found.get("type") == "object":
+        found.setdefault("additionalProperties", False)
+    return found
+
+
+def check(document: dict[str, Any]) -> None:
+    """Validate a Module by its definition, as its YAML is read."""
+    read = yaml.safe_load(to_yaml(document))
+    assert read == document
+    schema = strict(json.loads(_RECORDED.read_text())["schema"])
+    schema["properties"]["metadata"] = {"type": "object"}
+    jsonschema.validate(read, schema)
+    container = read["spec"]["moduleLoader"]["container"]
+    modprobe = container["modprobe"]
+    # The rules of KMM's webhook that its definition does not have.
+    order = modprobe.get("modulesLoadingOrder")
+    assert order is None or (len(order) > 1 and order[0] == modprobe["moduleName"])
+    for mapping in container["kernelMappings"]:
+        assert ("literal" in mapping) != ("regexp" in mapping)
+        assert ":" in mapping["containerImage"].rpartition("/")[2]
+        for file in mapping.get("sign", {}).get("filesToSign", []):
+            assert file.startswith(f"{modprobe['dirName']}/")
+    assert len(read["metadata"]["name"] + read["metadata"]["namespace"]) <= 41
+
+
+def exported(
+    manifest: Manifest, kernels: Kernels, options: KmmOptions | None = None
+) -> dict[str, Any]:
+    """A Module that was checked."""
+    found: dict[str, Any] = module_document(manifest, _REPOSITORY, kernels, options or KmmOptions())
+    check(found)
+    return found
+
+
+@pytest.fixture
+def manifest(tmp_path: Path) -> Manifest:
+    return make_artifact(tmp_path)
+
+
+def several(manifest: Manifest, *conflicts: str) -> Manifest:
+    """The same with modules that need each other, of which one may refuse to load."""
+    demo = manifest.modules[0]
+    names = {"demo_peer": ("demo",), "demo_drm": ("demo_modeset",), "demo_modeset": ("demo",)}
+    others = [
+        Module(**{**demo.model_dump(), "name": name, "depends": depends})
+        for name, depends in names.items()
+    ]
+    needs = HostNeeds(optional=("demo_peer",), conflicts=conflicts)
+    return manifest.model_copy(update={"modules": (*others, demo), "host": needs})
+
+
+def container_of(document: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = document["spec"]["moduleLoader"]["container"]
+    return found
+
+
+def test_kernels_by_name(manifest: Manifest) -> None:
+    kernels = Kernels((KERNEL, _OTHER))
+    document = exported(manifest, kernels)
+    assert container_of(document)["kernelMappings"] == [
+        {
+            "literal": kernel,
+            "containerImage": f"{_REPOSITORY.registry}/drivers/demo:1.2-open-{kernel}.debian12",
+        }
+        for kernel in (KERNEL, _OTHER)
+    ]
+    assert container_of(document)["modprobe"] == {"moduleName": "demo", "dirName": "/opt"}
+    assert document["spec"]["selector"] == {
+        "kubernetes.io/os": "linux",
+        "kubernetes.io/arch": "amd64",
+    }
+
+
+def test_kernels_by_an_expression(manifest: Manifest) -> None:
+    kernels = Kernels(regexp=r"^6\.1\.0-[0-9]+-amd64$")
+    document = exported(manifest, kernels)
+    assert (
+        kmm_node(document, _OTHER).image
+        == f"{_REPOSITORY.registry}/drivers/demo:1.2-open-{_OTHER}.debian12"
+    )
+
+
+@pytest.mark.parametrize("text", ["(", "(?=a)", "(a)\\1", "a++", "(?P=x)"])
+def test_an_expression_that_go_does_not_take_is_refused(manifest: Manifest, text: str) -> None:
+    with pytest.raises(UsageError, match="is no expression that KMM takes"):
+        module_document(manifest, _REPOSITORY, Kernels(regexp=text), KmmOptions())
+
+
+def test_modules_are_loaded_in_their_order(manifest: Manifest) -> None:
+    changed = several(manifest, "nouveau")
+    document = exported(changed, Kernels((KERNEL,)))
+    assert container_of(document)["inTreeModulesToRemove"] == ["nouveau"]
+    modprobe = container_of(document)["modprobe"]
+    # The first is loaded last, and unloaded first.
+    assert modprobe["modulesLoadingOrder"] == ["demo_drm", "demo_modeset", "demo"]
+    node = kmm_node(document, KERNEL)
+    assert node.softdep == "softdep demo_drm pre: demo_modeset\nsoftdep demo_modeset pre: demo\n"
+
+
+def test_firmware_goes_where_the_host_looks(manifest: Manifest) -> None:
+    file = DriverFile(path="/lib/firmware/demo/a.bin", kind="firmware", sha256="0" * 64, size=1)
+    changed = manifest.model_copy(update={"files": (*manifest.files, file)})
+    document = exported(changed, Kernels((KERNEL,)))
+    assert container_of(document)["modprobe"]["firmwarePath"] == "/opt/driver/lib/firmware"
+    assert (
+        "cp -R /opt/driver/lib/firmware/* /tmp/opt/driver/lib/firmware;"
+        in kmm_node(document, KERNEL).init
+    )
+
+
+def test_everything_that_can_be_asked_for(manifest: Manifest) -> None:
+    options = KmmOptions(
+        namespace="drivers",
+        selector={"feature.node.kubernetes.io/pci-10de.present": "true"},
+        pull_secret="pull",  # noqa: S106 - the name of a secret
+        signing=Signing("key", "certificate"),
+        ordered_upgrade=True,
+        parameters={"demo": ("depth=2",)},
+    )
+    document = exported(manifest, Kernels((KERNEL,), "^7"), options)
+    container = container_of(document)
+    assert (container["version"], container["modprobe"]["parameters"]) == ("1.2", ["depth=2"])
+    for mapping in container["kernelMappings"]:
+        assert mapping["containerImage"] == f"{mapping['sign']['unsignedImage']}.signed"
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        (KmmOptions(namespace="Drivers"), "can't be a name in Kubernetes"),
+        (KmmOptions(namespace="n" * 40), "more than 41 characters together"),
+        (KmmOptions(parameters={"other": ("a=1",)}), "passes parameters to demo only"),
+    ],
+)
+def test_what_kmm_would_refuse_is_said_before(
+    manifest: Manifest, options: KmmOptions, match: str
+) -> None:
+    with pytest.raises(UsageError, match=match):
+        module_document(manifest, _REPOSITORY, Kernels((KERNEL,)), options)
+
+
+def test_without_a_kernel_or_a_module_there_is_nothing_to_export(manifest: Manifest) -> None:
+    with pytest.raises(UsageError, match="no kernel"):
+        module_document(manifest, _REPOSITORY, Kernels(), KmmOptions())
+    none = manifest.model_copy(update={"host": HostNeeds(optional=("demo",))})
+    with pytest.raises(ProvisionError, match="all are optional"):
+        module_document(none, _REPOSITORY, Kernels((KERNEL,)), KmmOptions())
+
+
+def test_the_secret_has_what_the_registry_asks_for() -> None:
+    found = secret_document("pull", "drivers", "registry.example", Credentials("me", "pass"))
+    data: Any = found["data"]
+    auths = json.loads(base64.b64decode(data[".dockerconfigjson"]))["auths"]
+    assert base64.b64decode(auths["registry.example"]["auth"]) == b"me:pass"
+    assert found["type"] == "kubernetes.io/dockerconfigjson"
+    for nothing in (None, Credentials(refresh_token="t")):  # noqa: S106 - made up
+        with pytest.raises(NotFoundError, match="no name and password for"):
+            secret_document("pull", "drivers", "registry.example", nothing)

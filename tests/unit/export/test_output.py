@@ -1,0 +1,69 @@
+"""YAML that every reader takes as it is meant, and folders that hold nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provision.errors import UsageError
+from provision.export.output import check_output, to_yaml, write_files
+
+_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20) | st.sampled_from(
+    [
+        "on",
+        "No",
+        "null",
+        "~",
+        "1.2",
+        "0x1f",
+        "1e3",
+        "2026-01-01",
+        "- a",
+        "a: b",
+        "",
+        "#",
+        "${A}",
+        "é",
+    ]
+)
+_LEAF = st.none() | st.booleans() | st.integers() | _TEXT
+_VALUE = st.recursive(
+    _LEAF, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(_TEXT, inner, max_size=4)
+)
+
+
+@given(st.dictionaries(_TEXT, _VALUE, min_size=1, max_size=4))
+def test_what_is_written_is_what_is_read(document: dict[str, Any]) -> None:
+    assert yaml.safe_load(to_yaml(document)) == document
+
+
+def test_it_reads_as_people_write_it() -> None:
+    document: dict[str, Any] = {
+        "kind": "Module",
+        "list": [{"name": "a", "on": True}, "b"],
+        "empty": {},
+        "none": [],
+    }
+    text = 'kind: Module\nlist:\n  - name: a\n    "on": true\n  - b\nempty: {}\nnone: []\n'
+    assert to_yaml(document) == text
+    assert list(yaml.safe_load_all(to_yaml(document, document))) == [document, document]
+
+
+def test_a_folder_with_something_in_it_is_refused(tmp_path: Path) -> None:
+    check_output(tmp_path)
+    check_output(tmp_path / "new")
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path, tmp_path / "file"):
+        with pytest.raises(UsageError, match="is not empty"):
+            check_output(path)
+
+
+def test_only_its_owner_reads_a_secret(tmp_path: Path) -> None:
+    write_files(tmp_path / "out", {"open.yaml": "a", "secret.yaml": "b"}, secret="secret.yaml")  # noqa: S106 - a file
+    modes = {p.name: p.stat().st_mode & 0o777 for p in (tmp_path / "out").iterdir()}
+    assert modes == {"open.yaml": 0o644, "secret.yaml": 0o600}

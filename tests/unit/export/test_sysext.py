@@ -1,0 +1,187 @@
+"""What a system extension holds, and the signature of its file system's root hash."""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
+from cryptography.hazmat.primitives.serialization import pkcs7
+from cryptography.x509.oid import NameOID
+
+from provision.errors import NotFoundError, UsageError
+from provision.export import sysext
+from provision.export.sysext import Artifact, Hosts, lay_out, need_programs
+from provision.export.verity import PrivateKey, load_signer, signature_json
+from provision.manifest import DeviceNode, DriverFile, HostNeeds, MinorsFrom, Module
+from unit.kmod.artifact import KERNEL, make_artifact, make_pin, write, write_manifest
+
+_OTHER = "6.1.0-56-amd64"
+_TOP = "usr/lib/provision/demo"
+
+
+def artifact(
+    folder: Path, *, kernel: str = KERNEL, version: str = "1.2", **changes: object
+) -> Artifact:
+    manifest = make_artifact(folder, pin=make_pin(kernel=kernel, version=version))
+    changed = manifest.model_copy(update=changes)
+    write_manifest(folder, changed)
+    return Artifact(folder, changed)
+
+
+def files(tree: Path) -> set[str]:
+    return {str(p.relative_to(tree)) for p in tree.rglob("*") if p.is_file() or p.is_symlink()}
+
+
+def test_several_kernels_lie_side_by_side(tmp_path: Path) -> None:
+    both = [artifact(tmp_path / k, kernel=k) for k in (KERNEL, _OTHER)]
+    tree = tmp_path / "tree"
+    lay_out(tree, both, Hosts("flatcar", "4230.2.1"))
+    found = files(tree)
+    for one in both:
+        pin = one.manifest.pin
+        assert f"{_TOP}/{pin.short_digest}/lib/modules/{pin.kernel.release}/demo.ko" in found
+        place = tree / _TOP / "kernels" / pin.kernel.release
+        vendor = json.loads((place / "vendor.json").read_text())
+        assert vendor["root"] == f"/{_TOP}/{pin.short_digest}/driver"
+        script = (place / "load.sh").read_text()
+        assert f"modules=/{_TOP}/{pin.short_digest}\n" in script
+        assert f"kernel={pin.kernel.release}\n" in script
+    # Never where the kernel's own modules are: an extension may not change those.
+    assert not any(name.startswith(("usr/lib/modules/", "lib/", "etc/")) for name in found)
+    release = tree / "usr/lib/extension-release.d/extension-release.provision-demo"
+    assert release.read_text() == (
+        "ID=flatcar\nVERSION_ID=4230.2.1\nARCHITECTURE=x86-64\nEXTENSION_RELOAD_MANAGER=1\n"
+    )
+    wanted = tree / "usr/lib/systemd/system/multi-user.target.wants/provision-demo.service"
+    assert "kernels/%v/load.sh load" in wanted.read_text()
+
+
+def test_what_the_driver_needs_of_its_host_is_in_the_script(tmp_path: Path) -> None:
+    demo = make_artifact(tmp_path / "x").modules[0]
+    extra = Module(**{**demo.model_dump(), "name": "demo_extra", "depends": ("demo", "rdma")})
+    needy = Module(**{**demo.model_dump(), "depends": ("drm", "video")})
+    nodes = (
+        DeviceNode(name="democtl", major="demo", minor=255, mode="0666"),
+        DeviceNode(
+            name="demo{minor}",
+            major=195,
+            each=MinorsFrom(files="proc/driver/demo/*/information", field="Device Minor"),
+        ),
+    )
+    firmware = DriverFile(path="/lib/firmware/demo/a.bin", kind="firmware", sha256="0" * 64, size=1)
+    write(tmp_path / "one/driver/lib/firmware/demo/a.bin", b"a")
+    one = artifact(
+        tmp_path / "one",
+        modules=(extra, needy),
+        files=(firmware,),
+        host=HostNeeds(conflicts=("nouveau",), optional=("demo_extra",), nodes=nodes),
+        kmm=needy,
+    )
+    tree = tmp_path / "tree"
+    lay_out(tree, [one], Hosts())
+    script = (tree / _TOP / "kernels" / KERNEL / "load.sh").read_text()
+    assert f"modules=/{_TOP}/{one.manifest.pin.short_digest}/host\n" in script
+    in_order = [
+        "is_loaded nouveau && ! modprobe -r nouveau",
+        "modprobe -a drm video\n",
+        '"$kernel" demo\n',
+        '"$kernel" demo_extra \\\n        || echo "demo: left out demo_extra, which is optional"\n',
+        "make_node democtl demo 255 0666\n",
+        "for file in /proc/driver/demo/*/information; do",
+        'make_node demo$minor 195 "$minor" 0660',
+        "rmmod demo_extra",
+        "rmmod demo;",
+    ]
+    at = [script.index(text) for text in in_order]
+    assert at == sorted(at)
+    assert "blacklist nouveau" in (tree / "usr/lib/modprobe.d/provision-demo.conf").read_text()
+    assert (tree / "usr/lib/firmware/demo/a.bin").read_bytes() == b"a"
+
+
+@pytest.mark.parametrize(
+    ("kernel", "version", "match"),
+    [
+        (KERNEL, "1.2", "Two artifacts are for the kernel"),
+        (_OTHER, "1.3", "several versions: 1.2, 1.3"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(
+    tmp_path: Path, kernel: str, version: str, match: str
+) -> None:
+    both = [artifact(tmp_path / "a"), artifact(tmp_path / "b", kernel=kernel, version=version)]
+    with pytest.raises(UsageError, match=match):
+        lay_out(tmp_path / "tree", both, Hosts())
+    assert not (tmp_path / "tree").exists()
+
+
+def test_missing_programs_are_named_with_their_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sysext, "find_program", lambda name: None if name != "sfdisk" else name)
+    with pytest.raises(NotFoundError, match="no program mksquashfs and no veritysetup") as raised:
+        need_programs("mksquashfs", "veritysetup", "sfdisk")
+    assert "apt-get install squashfs-tools cryptsetup-bin" in str(raised.value.resolution)
+
+
+def _rsa() -> PrivateKey:
+    return rsa.generate_private_key(public_exponent=65537, key_size=2048)
+
+
+def _ec() -> PrivateKey:
+    return ec.generate_private_key(ec.SECP256R1())
+
+
+def _pair(folder: Path, key: PrivateKey, name: str = "key") -> tuple[Path, Path]:
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "extensions")])
+    day = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+    builder = x509.CertificateBuilder().subject_name(subject).issuer_name(subject)
+    builder = builder.public_key(key.public_key()).serial_number(1)
+    builder = builder.not_valid_before(day).not_valid_after(day + dt.timedelta(days=9))
+    certificate = builder.sign(key, hashes.SHA256())
+    files = folder / f"{name}.pem", folder / f"{name}.crt"
+    files[0].write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
+    files[1].write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    return files
+
+
+@pytest.mark.parametrize("make", [_rsa, _ec])
+def test_the_root_hash_is_signed_as_text(tmp_path: Path, make: Callable[[], PrivateKey]) -> None:
+    key = make()
+    signer = load_signer(*_pair(tmp_path, key))
+    root_hash = "ab" * 32
+    document = json.loads(signature_json(signer, root_hash))
+    assert document["rootHash"] == root_hash
+    assert (
+        document["certificateFingerprint"] == signer.certificate.fingerprint(hashes.SHA256()).hex()
+    )
+    message = base64.b64decode(document["signature"])
+    assert pkcs7.load_der_pkcs7_certificates(message) == [signer.certificate]
+    if isinstance(key, rsa.RSAPrivateKey):
+        # Without attributes the last field is the signature of the text itself.
+        signed = message[-256:]
+        key.public_key().verify(signed, root_hash.encode(), padding.PKCS1v15(), hashes.SHA256())
+        assert signature_json(signer, root_hash) == signature_json(signer, root_hash)
+
+
+def test_keys_that_cannot_be_used_are_named(tmp_path: Path) -> None:
+    key, certificate = _pair(tmp_path, _ec())
+    _other_key, other = _pair(tmp_path, _ec(), "other")
+    with pytest.raises(UsageError, match="is not of the key"):
+        load_signer(key, other)
+    with pytest.raises(NotFoundError, match="There is no file"):
+        load_signer(tmp_path / "none", certificate)
+    with pytest.raises(UsageError, match="can't be read as a private key"):
+        load_signer(certificate, certificate)
+    with pytest.raises(UsageError, match="is no certificate"):
+        load_signer(key, key)
