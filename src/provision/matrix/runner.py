@@ -27,8 +27,8 @@ from provision.engine.docker_api import Engine
 from provision.engine.stream import StepRecord
 from provision.errors import ProvisionError
 from provision.host.kernels import find_kernels
+from provision.matrix.cell_failures import disk_error, failed_result, refuse_trouble
 from provision.matrix.cells import Cell, Column, Planned
-from provision.matrix.failures import disk_error, failed_result, refuse_trouble
 from provision.matrix.results import BusyError, Result, Results, result_of
 from provision.matrix.work import CellQueue, Crew, How, Outcome, SharedLayers
 from provision.pipeline.image_builds import BuildSettings, build_image
