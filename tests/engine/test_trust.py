@@ -31,7 +31,8 @@ from provision.registry import transport
 from provision.registry.client import Client
 from provision.registry.documents import OCI_MANIFEST, Descriptor
 from provision.registry.names import parse_reference
-from provision.registry.signature import generate_key, load_keys
+from provision.registry.private_key import generate_key
+from provision.registry.signature import load_keys
 from provision.registry.tokens import Access
 
 if TYPE_CHECKING:

@@ -12,13 +12,12 @@ from provision.errors import ProvisionError
 from provision.image.build import Built, find
 from provision.image.engine import Engine
 from provision.image.phases import phases
-from provision.image.push import push
 from provision.install.layout import Layout
 from provision.install.locks import changing
 from provision.manifest import Manifest
 from provision.pin import Pin
 from provision.pipeline.artifacts import store_image, verify_path
-from provision.pipeline.image_signing import configured_signer, pushed_reference, sign_image
+from provision.pipeline.image_signing import configured_signer, publish
 from provision.pipeline.images import BuildSettings, build_image
 from provision.pipeline.pulling import store_pulled
 from provision.pipeline.registry import Consent, host_reference
@@ -131,10 +130,10 @@ def _push(
     """Push what was built, and sign it if provision.toml has a key for that."""
     registry = settings.config.registry
     try:
-        pushed = push(engine, built.image_id, reference, progress=progress)
-        if registry.sign_key is not None:
-            signer = configured_signer(settings)
-            signed = sign_image(settings, pushed_reference(pushed), signer, expected=pin)
+        signer = configured_signer(settings) if registry.sign_key is not None else None
+        what = (built.image_id, reference, pin, signer)
+        _pushed, signed = publish(settings, engine, *what, progress=progress)
+        if signed is not None:
             progress(Note(f"Signed {signed.reference}"))
     except ProvisionError as error:
         # The host has what it needs; others build it themselves.

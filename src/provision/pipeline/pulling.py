@@ -27,9 +27,10 @@ from provision.modules.verify import MANIFEST, Report, verify
 from provision.pin import DistroPin
 from provision.pipeline.artifacts import Stored, finish_draft, verify_path
 from provision.pipeline.following import follow
-from provision.pipeline.registry import Connect, Consent, Sought, connect, seek
+from provision.pipeline.registry import Connect, Consent, connect
 from provision.pipeline.resolution import Wanted, own_kernel
 from provision.pipeline.resolving import distro_of_kernel
+from provision.pipeline.seeking import Sought, seek
 from provision.pipeline.settings import Settings
 from provision.pipeline.signing import is_signed_here
 from provision.progress import Note, Progress, silent
@@ -283,6 +284,8 @@ def _entry_that_serves(
 def _write_age(layout: Layout, trusted: Trusted) -> None:
     if trusted.facts is not None:
         note_serial(layout, _target(trusted), trusted.facts.serial)
+    if trusted.listed is not None:
+        note_serial(layout, *trusted.listed)
 
 
 def _target(trusted: Trusted) -> str:

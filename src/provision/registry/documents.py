@@ -39,7 +39,7 @@ LARGEST_LAYER = 4 << 30
 _MOST_LAYERS = 128
 _MOST_MANIFESTS = 1024
 # Names of `uname -m` by Go's, which images have.
-_ARCHITECTURES = {
+ARCHITECTURES = {
     "amd64": "x86_64",
     "arm64": "aarch64",
     "ppc64le": "ppc64le",
@@ -49,20 +49,20 @@ _ARCHITECTURES = {
 _NOT_OURS = "This is no artifact image that provision built: don't use it."
 
 
-class _Foreign(BaseModel):
+class Foreign(BaseModel):
     """What others write: unknown members are left alone, known ones must be right."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="ignore", hide_input_in_errors=True)
 
 
-class Platform(_Foreign):
+class Platform(Foreign):
     """What an image of an index is for."""
 
     architecture: str = ""
     os: str = ""
 
 
-class Descriptor(_Foreign):
+class Descriptor(Foreign):
     """A content by its digest.
 
     Attributes:
@@ -87,7 +87,7 @@ class Descriptor(_Foreign):
         return self.media_type in _GZIP
 
 
-class Manifest(_Foreign):
+class Manifest(Foreign):
     """An image, or the signatures of one."""
 
     schema_version: Literal[2] = Field(alias="schemaVersion")
@@ -100,7 +100,7 @@ class Manifest(_Foreign):
         return sum(layer.size for layer in self.layers)
 
 
-class Index(_Foreign):
+class Index(Foreign):
     """Images of one name for several architectures."""
 
     schema_version: Literal[2] = Field(alias="schemaVersion")
@@ -117,7 +117,7 @@ class Index(_Foreign):
             NotFoundError: There is none.
         """
         for one in self.manifests:
-            known = _ARCHITECTURES.get(one.platform.architecture)
+            known = ARCHITECTURES.get(one.platform.architecture)
             if known == architecture and one.platform.os in {"linux", ""}:
                 return one
         raise NotFoundError(f"'{name}' has no image for {architecture}.")
@@ -136,15 +136,15 @@ class ImageConfig:
     diff_ids: tuple[str, ...] = ()
 
 
-class _RootFs(_Foreign):
+class _RootFs(Foreign):
     diff_ids: tuple[ImageDigest, ...] = Field(max_length=_MOST_LAYERS)
 
 
-class _ConfigBody(_Foreign):
+class _ConfigBody(Foreign):
     labels: Mapping[str, str] | None = Field(default=None, alias="Labels")
 
 
-class _Config(_Foreign):
+class _Config(Foreign):
     rootfs: _RootFs
     config: _ConfigBody | None = None
 

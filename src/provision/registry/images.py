@@ -63,10 +63,13 @@ class Trusted:
     Attributes:
         image: The image.
         verified: Who signed it, and what is signed; None: nothing was asked for.
+        listed: What the serial of the catalogue that led to it is remembered by, and that serial;
+            None: none did.
     """
 
     image: Found
     verified: Verified | None
+    listed: tuple[str, int] | None = None
 
     @property
     def facts(self) -> Facts | None:

@@ -26,14 +26,13 @@ from provision.pipeline.obtaining import obtain_pulled
 from provision.pipeline.pulling import DowngradeError, look_for, store_pulled, verify_pulled
 from provision.pipeline.registry import (
     Consent,
-    Sought,
     connect,
     examine,
     host_reference,
-    seek,
     tag_of,
 )
 from provision.pipeline.resolution import Wanted
+from provision.pipeline.seeking import Sought, seek
 from provision.pipeline.settings import Settings
 from provision.progress import Note
 from provision.registry.attached import signature_tag
@@ -445,7 +444,8 @@ def test_a_name_that_is_known_needs_no_list(
     registry.asked.clear()
     found(settings, registry, replace(SOUGHT, version="1.2"))
     assert not any("tags/list" in asked.url for asked in registry.asked)
-    assert len(registry.asked) == 4
+    # One that finds no catalogue, and those for manifest, signatures, payload and configuration.
+    assert len(registry.asked) == 5
 
 
 @pytest.mark.parametrize(

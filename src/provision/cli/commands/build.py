@@ -18,9 +18,9 @@ from provision.cli.target import Target, building, gathering, job, target
 from provision.errors import UsageError
 from provision.image.build import Built, find
 from provision.image.phases import phases
-from provision.image.push import Pushed, push
+from provision.image.push import Pushed
 from provision.pin import Pin
-from provision.pipeline.image_signing import pushed_reference, sign_image
+from provision.pipeline.image_signing import publish
 from provision.pipeline.images import BuildSettings, build_image
 from provision.pipeline.pin_file import read_pin
 from provision.registry.names import check_push_name
@@ -108,11 +108,8 @@ def command(
         signer = publishing.signer(work.settings) if publishing.signs else None
         built = build_image(work.settings, work.engine, resolved, how, progress=work.progress)
         if publishing.push_to is not None:
-            name = publishing.push_to
-            pushed = push(work.engine, built.image_id, name, progress=work.progress)
-        if pushed and signer:
-            by_digest = pushed_reference(pushed)
-            signed = sign_image(work.settings, by_digest, signer, expected=resolved.pin)
+            what = (built.image_id, publishing.push_to, resolved.pin, signer)
+            pushed, signed = publish(work.settings, work.engine, *what, progress=work.progress)
     if as_json:
         document = _document(resolved.pin, built, pushed)
         print_json({**document, "signed": signed.document() if signed else None})

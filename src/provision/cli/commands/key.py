@@ -10,7 +10,7 @@ from provision.cli import options
 from provision.cli.keys import PasswordSource, password_source
 from provision.cli.output import print_fields, print_json
 from provision.errors import UsageError
-from provision.registry.signature import generate_key
+from provision.registry.private_key import generate_key
 
 
 @click.command("key")

@@ -25,11 +25,13 @@ def command(*, image: str, private: KeyOptions, root: Path, as_json: bool) -> No
 
     Give it by its digest (NAME@sha256:…), as 'provision push' prints it: by a tag, the registry
     decides what is signed. Signed are the digest, and what the image's Pin says: driver, version,
-    flavour, distro, kernel and architecture.
+    flavour, distro, kernel and architecture. The tag of its Pin leads to it then, and the
+    repository's catalogue lists it.
     """
     reference = parse_reference(image)
     with job(root) as work:
-        signed = sign_image(work.settings, reference, private.signer(work.settings))
+        signer = private.signer(work.settings)
+        signed = sign_image(work.settings, reference, signer, progress=work.progress)
     if as_json:
         print_json(signed.document())
     else:
@@ -39,4 +41,5 @@ def command(*, image: str, private: KeyOptions, root: Path, as_json: bool) -> No
 def print_signed(signed: SignedImage) -> None:
     """Print what was signed, for people."""
     facts = [(name, value) for name, value in asdict(signed.facts).items()]
-    print_fields([("signed", signed.reference), ("signature", signed.signature), *facts])
+    listed = [("catalogue", signed.catalogue)] if signed.catalogue is not None else []
+    print_fields([("signed", signed.reference), ("signature", signed.signature), *facts, *listed])
