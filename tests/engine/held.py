@@ -26,7 +26,7 @@ from provision.image.engine import Image
 from provision.install.layout import Layout
 from provision.install.store import add
 from provision.manifest import Manifest
-from provision.pipeline.obtaining import Obtained
+from provision.pipeline.pulling import Obtained
 from unit.image.fake_engine import FakeEngine
 from unit.modules.artifact import KERNEL, VERMAGIC, make_artifact, make_module, make_pin
 
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable
 
-    from provision.pipeline.resolution import Wanted
     from provision.pipeline.settings import Settings
+    from provision.pipeline.wanted import Wanted
 
 DRIVER = "demo"
 VERSIONS = ("1.2", "2.0", "3.0")

@@ -26,7 +26,7 @@ from provision.modules.loading import load, unload
 from provision.modules.verify import MANIFEST
 from provision.pipeline.artifacts import activate_entry, retire
 from provision.pipeline.devices import collect_loaded, unloading
-from provision.pipeline.pulling import asks_registries
+from provision.pipeline.looking import asks_registries
 from provision.progress import Note, Progress
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from provision.errors import ProvisionError
 from provision.image.diagnose import BuildError, kind_of
 from provision.install.state import Failure
+from provision.pipeline.looking import MissingArtifactError
 from provision.registry.signature import UntrustedError
 
 
@@ -47,5 +48,7 @@ def reason_of(error: ProvisionError) -> str:
             return "rejected"
         case UntrustedError():
             return "untrusted"
+        case MissingArtifactError():
+            return "no-artifact"
         case _:
             return kind_of(error)

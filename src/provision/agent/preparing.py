@@ -12,6 +12,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from provision.agent.contents import read_contents, stamp
 from provision.agent.failures import RejectedError
@@ -36,14 +37,16 @@ from provision.install.state import (
     update_state,
 )
 from provision.pin import Pin
-from provision.pipeline.images import open_engine
-from provision.pipeline.obtaining import Obtained, obtain, obtain_pulled
-from provision.pipeline.pulling import look_for
+from provision.pipeline.building import obtain, open_engine, resolve_pin
+from provision.pipeline.notifying import look_for_or_tell
+from provision.pipeline.pulling import Obtained, obtain_pulled
 from provision.pipeline.registry import Consent
-from provision.pipeline.resolution import Resolved, Wanted
-from provision.pipeline.resolving import resolve_pin
 from provision.pipeline.settings import Settings, load_settings
+from provision.pipeline.wanted import Wanted
 from provision.progress import Note, Progress
+
+if TYPE_CHECKING:
+    from provision.pipeline.resolution import Resolved
 
 # For how long a lost engine is waited for: an upgrade restarts it in some seconds.
 _RECONNECTIONS = 30
@@ -137,7 +140,7 @@ class Preparer:
         """
         consent = Consent(allow_downgrade=self.mode.allow_downgrade)
         wanted = self._wanted(driver, action)
-        trusted = look_for(self.settings, wanted, consent, progress=self.progress)
+        trusted = look_for_or_tell(self.settings, wanted, consent, progress=self.progress)
         if trusted is None:
             return None
         pin = trusted.image.pin

@@ -7,19 +7,21 @@ from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property, wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from provision.cli import options
 from provision.cli.progress import shown
 from provision.image.engine import Engine
-from provision.pipeline.images import BuildSettings, open_engine
+from provision.pipeline.building import open_engine, resolve_pin
 from provision.pipeline.registry import Consent
-from provision.pipeline.resolution import Resolved, Wanted
-from provision.pipeline.resolving import resolve_pin
 from provision.pipeline.settings import Settings, load_settings
+from provision.pipeline.wanted import BuildSettings, Wanted
 from provision.progress import Progress
+
+if TYPE_CHECKING:
+    from provision.pipeline.resolution import Resolved
 
 
 @dataclass

@@ -30,7 +30,8 @@ from provision.image.base import find_base
 from provision.image.engine import Engine
 from provision.pin import PackagePin, keyring_digest
 from provision.pipeline.settings import Settings
-from provision.pipeline.solving import base_request, choose_distro
+from provision.pipeline.solving import base_request
+from provision.pipeline.wanted import choose_distro
 from provision.progress import Note, Progress, silent
 
 _PACKAGES = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from provision.distros.apt_archive import uses_archive
@@ -22,31 +22,14 @@ from provision.pipeline.developer import developer_request, ensure_developer_ima
 from provision.pipeline.resolution import Resolved, render_context
 from provision.pipeline.runfiles import have_parts
 from provision.pipeline.settings import Settings
-from provision.pipeline.solving import (
-    base_request,
-    choose_distro,
-    open_driver_index,
-    rpm_origin,
-)
+from provision.pipeline.solving import base_request, open_driver_index, rpm_origin
+from provision.pipeline.wanted import BuildSettings, choose_distro
 from provision.progress import Note, Progress, silent
 from provision.render import RenderedContext
 
 # Build arguments that every Dockerfile has; Docker leaves them out of the layers' history.
 # Source: https://docs.docker.com/reference/dockerfile/#predefined-args
 _PROXIES = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
-
-
-@dataclass(frozen=True, slots=True)
-class BuildSettings:
-    """How to build; none of it changes the result.
-
-    Attributes:
-        jobs: Compilers at once; None: what provision.toml says, or one a processor.
-        rebuild: Build although the image exists.
-    """
-
-    jobs: int | None = None
-    rebuild: bool = False
 
 
 def open_engine(settings: Settings) -> Engine:

@@ -33,9 +33,9 @@ from provision.image.inspect_source import (
 from provision.image.packages import PackageStore
 from provision.image.scratch import scratch
 from provision.pin import ArchiveSource, DistroPin, GitSource, KernelPin
-from provision.pipeline.resolution import own_kernel
 from provision.pipeline.settings import Settings
-from provision.pipeline.solving import base_request, choose_distro
+from provision.pipeline.solving import base_request
+from provision.pipeline.wanted import choose_distro, own_kernel
 from provision.progress import Note, Progress, silent
 from provision.redaction import redact
 from provision.render.unpack import UnpackError, unpack

@@ -17,11 +17,11 @@ from provision.pin import DistroPin
 from provision.pipeline.settings import Settings
 from provision.pipeline.solving import (
     base_request,
-    choose_distro,
     configured_repositories,
     open_driver_index,
     solve_request,
 )
+from provision.pipeline.wanted import choose_distro
 from provision.progress import Progress, silent
 from provision.recipe import Recipe
 from provision.resolve import chosen_flavour

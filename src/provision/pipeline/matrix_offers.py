@@ -17,7 +17,8 @@ from provision.pipeline.following import Followed, follow
 from provision.pipeline.kernels import distro_kernels
 from provision.pipeline.matrix import Offer, Offers, Selection, has_pattern, latest_count
 from provision.pipeline.settings import Settings
-from provision.pipeline.solving import choose_distro, open_driver_index
+from provision.pipeline.solving import open_driver_index
+from provision.pipeline.wanted import choose_distro
 from provision.progress import Note, Progress, silent
 from provision.recipe import Recipe, version_matches
 from provision.sources import Market, offers, unlisted

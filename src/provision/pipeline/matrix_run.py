@@ -20,7 +20,7 @@ from provision.image.diagnose import BuildError
 from provision.image.engine import Engine
 from provision.image.phases import phases
 from provision.image.stream import StepRecord
-from provision.pipeline.images import BuildSettings, build_image
+from provision.pipeline.images import build_image
 from provision.pipeline.matrix import Cell, Column, Planned
 from provision.pipeline.matrix_failure import disk_error, failed_result, refuse_trouble
 from provision.pipeline.matrix_layers import SharedLayers
@@ -31,9 +31,10 @@ from provision.pipeline.matrix_results import (
     result_of,
 )
 from provision.pipeline.matrix_work import CellQueue, Crew, How, Outcome
-from provision.pipeline.resolution import Resolved, Wanted
+from provision.pipeline.resolution import Resolved
 from provision.pipeline.resolving import resolve_pin
 from provision.pipeline.settings import Settings
+from provision.pipeline.wanted import BuildSettings, Wanted
 from provision.progress import Event, Note, Output, Progress, Step, Tally, Transfer, silent
 
 # How often the run looks whether all is done or Ctrl-C was pressed; and how long builds may take

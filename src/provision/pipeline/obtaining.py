@@ -4,47 +4,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Literal
 
-from provision.errors import ProvisionError
+from provision.errors import NotFoundError, ProvisionError
 from provision.image.build import Built, find
 from provision.image.engine import Engine
 from provision.image.phases import phases
 from provision.install.layout import Layout
 from provision.install.locks import changing
-from provision.manifest import Manifest
 from provision.pin import Pin
 from provision.pipeline.artifacts import store_image, verify_path
 from provision.pipeline.image_signing import configured_signer, publish
-from provision.pipeline.images import BuildSettings, build_image
-from provision.pipeline.pulling import store_pulled
+from provision.pipeline.images import build_image
+from provision.pipeline.looking import asks_registries, look_for_pin
+from provision.pipeline.pulling import Obtained, Origin, obtain_pulled
 from provision.pipeline.registry import Consent, host_reference
 from provision.pipeline.resolution import Resolved
 from provision.pipeline.settings import Settings
 from provision.pipeline.signing import is_signed_here
+from provision.pipeline.wanted import BuildSettings
 from provision.progress import Note, Progress, silent
 from provision.registry.images import Trusted
-
-Origin = Literal["store", "engine", "registry", "build"]
-
-
-@dataclass(frozen=True, slots=True)
-class Obtained:
-    """An artifact that is in the store, whole.
-
-    Attributes:
-        manifest: What it holds.
-        entry: Its folder.
-        origin: Where it was found.
-        seconds: How long it took, by part; ``total`` among them, and ``build`` if it was built.
-    """
-
-    manifest: Manifest
-    entry: Path
-    origin: Origin
-    seconds: Mapping[str, float] = field(default_factory=dict)
 
 
 def obtain(
@@ -84,29 +63,27 @@ def obtain(
         elif report is not None:
             progress(Note(f"{entry} is damaged; making it again"))
             replace = True
+    trusted = None if replace else _of_pin(settings, engine, resolved.pin, progress)
+    if trusted is not None:
+        return obtain_pulled(settings, trusted, Consent(), progress=progress)
     origin, seconds = _have_image(settings, engine(), resolved, progress)
     image = resolved.pin.image
     stored = store_image(settings, engine(), image, replace=replace, progress=progress)
     return Obtained(stored.manifest, entry, origin, {**seconds, **_total(begun)})
 
 
-def obtain_pulled(
-    settings: Settings,
-    trusted: Trusted,
-    consent: Consent,
-    *,
-    replace: bool = False,
-    progress: Progress = silent,
-) -> Obtained:
-    """Have the artifact of a registry's image in the store; arguments as ``store_pulled``.
-
-    Raises:
-        As ``store_pulled``.
-    """
-    pulled = store_pulled(settings, trusted, consent, must_replace=replace, progress=progress)
-    stored = pulled.stored
-    origin: Origin = "registry" if stored.added else "store"
-    return Obtained(stored.manifest, stored.entry, origin, {"total": pulled.seconds})
+def _of_pin(
+    settings: Settings, engine: Callable[[], Engine], pin: Pin, progress: Progress
+) -> Trusted | None:
+    """Return a registry's image of a Pin, where the engine has none: one that others have built."""
+    if not asks_registries(settings):
+        return None
+    try:
+        if find(engine(), pin) is not None:
+            return None
+    except NotFoundError:
+        progress(Note("No engine answers; a registry may have what would be built"))
+    return look_for_pin(settings, pin, Consent(), progress=progress)
 
 
 def _have_image(

@@ -21,7 +21,8 @@ from provision.modules.verify import MANIFEST
 from provision.pin import DistroPin
 from provision.pipeline.following import files_of, read_upstream
 from provision.pipeline.settings import Settings
-from provision.pipeline.solving import choose_distro, open_driver_index
+from provision.pipeline.solving import open_driver_index
+from provision.pipeline.wanted import choose_distro
 from provision.progress import Progress, silent
 from provision.releases import Branch, Branches, Reading, how_to_switch, known_branches, today
 from provision.resolve import Request, chosen_flavour, suitable_versions

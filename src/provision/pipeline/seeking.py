@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from provision.errors import NotFoundError, ProvisionError
 from provision.fetch import UnreachableError
+from provision.pin import Pin
 from provision.pipeline.listing import suiting, target_of
 from provision.pipeline.registry import (
     Connect,
@@ -22,8 +23,8 @@ from provision.pipeline.settings import Settings
 from provision.progress import Note, Progress, silent
 from provision.registry.client import Client
 from provision.registry.image_catalogue import Listed
-from provision.registry.images import Trusted
-from provision.registry.names import HostTag, parse_reference, version_of_tag
+from provision.registry.images import Trusted, facts_of
+from provision.registry.names import HostTag, parse_reference, pin_tag, version_of_tag
 from provision.registry.tokens import DeniedError
 from provision.sources.model import newest_first
 
@@ -97,20 +98,66 @@ def seek(
         DeniedError: A registry does not let this host in, and nothing is built here.
         ProvisionError: provision.toml does not say whom to trust; a key or image is none.
     """
+
+    def look(client: Client) -> Trusted:
+        return _in_repository(settings, client, sought, consent, progress)
+
+    way = _Way(settings, sought.driver, consent, accept, connected, progress)
+    return _first(way, look)
+
+
+def seek_pin(
+    settings: Settings,
+    pin: Pin,
+    consent: Consent,
+    *,
+    accept: Callable[[Trusted], None] = lambda _: None,
+    connected: Connect = connect,
+    progress: Progress = silent,
+) -> Trusted | None:
+    """Return the image of a Pin, by the tag that leads to it whatever else it is called.
+
+    Arguments and errors as ``seek``.
+    """
+    wanted = asdict(facts_of(pin, 0))
+    del wanted["serial"]
+
+    def look(client: Client) -> Trusted:
+        named = Client(client.transport, client.reference.with_tag(pin_tag(pin.digest)))
+        return examine(settings, named, wanted, consent, driver=pin.driver.name)
+
+    way = _Way(settings, pin.driver.name, consent, accept, connected, progress)
+    return _first(way, look)
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """How registries are asked; the fields are the arguments of ``seek``."""
+
+    settings: Settings
+    driver: str
+    consent: Consent
+    accept: Callable[[Trusted], None]
+    connected: Connect
+    progress: Progress
+
+
+def _first(way: _Way, look: Callable[[Client], Trusted]) -> Trusted | None:
+    """Return what the first registry has that has it as it has to be; errors as ``seek``."""
+    settings, driver, progress = way.settings, way.driver, way.progress
     refused: ProvisionError | None = None
     absent: ProvisionError | None = None
     for address in settings.config.registry.addresses:
         # What is wrong here is said before anybody is asked.
-        reference = parse_reference(f"{address}/{sought.driver}")
-        check_of(settings, connected(settings, reference), {}, consent, sought.driver)
+        reference = parse_reference(f"{address}/{driver}")
+        check_of(settings, way.connected(settings, reference), {}, way.consent, driver)
     for address in settings.config.registry.addresses:
-        reference = parse_reference(f"{address}/{sought.driver}")
+        reference = parse_reference(f"{address}/{driver}")
         try:
-            client = connected(settings, reference)
-            found = _in_repository(settings, client, sought, consent, progress)
-            accept(found)
+            found = look(way.connected(settings, reference))
+            way.accept(found)
         except NotFoundError as error:
-            progress(Note(f"{address} has no {sought.driver}: {error.details or error.message}"))
+            progress(Note(f"{address} has no {driver}: {error.details or error.message}"))
             absent = None
         except (UnreachableError, DeniedError) as error:
             progress(Note(f"{error.message} {error.details or ''}".rstrip()))

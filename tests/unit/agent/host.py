@@ -22,8 +22,8 @@ from provision.install.store import add
 from provision.manifest import Manifest
 from provision.modules import loading, unloading
 from provision.pin import Pin
-from provision.pipeline.obtaining import Obtained
-from provision.pipeline.resolution import Wanted
+from provision.pipeline.pulling import Obtained
+from provision.pipeline.wanted import Wanted
 from provision.progress import Event, Note
 from provision.run import LIMIT_S, Completed
 from unit.modules import kernel as kernels

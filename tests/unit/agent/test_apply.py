@@ -11,7 +11,7 @@ import pytest
 from provision.agent import preparing
 from provision.agent.boot import boot
 from provision.install.state import load_state
-from provision.pipeline.obtaining import Obtained
+from provision.pipeline.pulling import Obtained
 from unit.agent.host import DRIVER, NEWEST, NEXT, OLDER, Host
 from unit.modules.artifact import KERNEL, write
 

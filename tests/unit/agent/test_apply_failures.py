@@ -15,8 +15,8 @@ from provision.image.engine import EngineLostError
 from provision.image.packages import PackageGoneError
 from provision.install.state import load_state
 from provision.pin import ClosurePackage
-from provision.pipeline.obtaining import Obtained
-from provision.pipeline.resolution import Wanted
+from provision.pipeline.pulling import Obtained
+from provision.pipeline.wanted import Wanted
 from unit.agent.host import DRIVER, NEWEST, NEXT, OLDER, Host
 from unit.image.fake_engine import FakeEngine
 from unit.modules.artifact import KERNEL, write

@@ -18,7 +18,7 @@ from provision.install.kernels import link_kernel, linked_kernels
 from provision.install.locks import switching
 from provision.install.state import load_state
 from provision.install.store import remove
-from provision.pipeline.obtaining import Obtained
+from provision.pipeline.pulling import Obtained
 from unit.agent.host import DRIVER, NEWEST, NEXT, OLDER, Host
 from unit.modules.artifact import KERNEL, make_pin
 

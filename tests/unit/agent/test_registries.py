@@ -14,10 +14,9 @@ from provision.errors import NotFoundError
 from provision.image.diagnose import BuildError, SourceError
 from provision.install.state import load_state, update_state
 from provision.pin import Pin
-from provision.pipeline.obtaining import Obtained
-from provision.pipeline.pulling import DowngradeError
+from provision.pipeline.pulling import DowngradeError, Obtained
 from provision.pipeline.registry import Consent
-from provision.pipeline.resolution import Wanted
+from provision.pipeline.wanted import Wanted
 from provision.registry.signature import UntrustedError
 from unit.agent.host import NEWEST, OLDER, Host
 from unit.modules.artifact import KERNEL, make_pin
@@ -37,7 +36,7 @@ class Registry:
         self.error: Exception | None = None
         self.wanted: list[tuple[Wanted, Consent]] = []
         self.host = host
-        monkeypatch.setattr(preparing, "look_for", self.look_for)
+        monkeypatch.setattr(preparing, "look_for_or_tell", self.look_for)
         monkeypatch.setattr(preparing, "obtain_pulled", self.obtain)
 
     def look_for(self, _settings: object, wanted: Wanted, consent: Consent, **_: object) -> Any:  # noqa: ANN401

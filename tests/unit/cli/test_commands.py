@@ -13,8 +13,8 @@ from provision.cli import target
 from provision.cli.commands import build, install, render
 from provision.image.build import Built
 from provision.image.stream import StepRecord
-from provision.pipeline.images import BuildSettings
-from provision.pipeline.resolution import Resolved, Wanted
+from provision.pipeline.resolution import Resolved
+from provision.pipeline.wanted import BuildSettings, Wanted
 from provision.progress import Note
 from provision.render import RenderedContext, Templates
 from unit.cli.outcome import Outcome

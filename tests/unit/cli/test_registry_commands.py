@@ -352,8 +352,8 @@ def test_catalogue_is_made_of_what_is_signed(
 ) -> None:
     """Also of what another program or key has signed, and again where others have replaced it."""
     made = make_keys(call, tmp_path)
-    words = ("catalogue", "demo", "--key", made["private"], "--root", host)
-    words = (*words, "--password-file", tmp_path / "password")
+    password = ("--password-file", tmp_path / "password")
+    words = ("catalogue", "demo", "--key", made["private"], "--root", host, *password)
     tag = tag_of(PIN).text
     signed.manifests[pin_tag(PIN.digest)] = signed.manifests[tag]
     document = call(*words, "--json").document

@@ -18,8 +18,9 @@ from provision.install.kernels import link_kernel
 from provision.install.layout import Layout
 from provision.pipeline import following, offers, solving
 from provision.pipeline.following import follow
-from provision.pipeline.resolution import Wanted, request_of
+from provision.pipeline.resolution import request_of
 from provision.pipeline.settings import Settings, load_settings
+from provision.pipeline.wanted import Wanted
 from provision.progress import Event, Note
 from provision.recipe.source import Source
 from provision.resolve import suitable_versions

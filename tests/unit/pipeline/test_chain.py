@@ -16,19 +16,14 @@ from provision.image.packages import Closure, PackageStore
 from provision.image.solve_request import SolveRequest
 from provision.pin import PIN_LABEL, BasePin, Pin
 from provision.pipeline import images, resolution, solving
-from provision.pipeline.images import (
-    BuildSettings,
-    build_image,
-    downloaded_files,
-    ensure_base_image,
-    wanted_base,
-)
+from provision.pipeline.images import build_image, downloaded_files, ensure_base_image, wanted_base
 from provision.pipeline.kernels import list_kernels
 from provision.pipeline.matrix import Selection, plan_cells
 from provision.pipeline.matrix_offers import find_offers
-from provision.pipeline.resolution import Wanted, render_context
+from provision.pipeline.resolution import render_context
 from provision.pipeline.resolving import resolve_pin
 from provision.pipeline.settings import Settings, load_settings
+from provision.pipeline.wanted import BuildSettings, Wanted, choose_distro
 from provision.progress import Progress
 from unit.fake_archive import sample_index
 from unit.fake_solver import closure
@@ -337,12 +332,12 @@ def test_provision_toml_says_whose_kernels_a_host_runs(settings: Settings) -> No
     """As on stand-ins of hosts that are not supported; what the caller names goes before."""
     (settings.root / "etc/os-release").write_text("ID=plan9\nVERSION_ID=4\n")
     config = settings.config.model_copy(update={"kernel_distro": "debian:12"})
-    chosen = solving.choose_distro(replace(settings, config=config), None)
+    chosen = choose_distro(replace(settings, config=config), None)
     assert (chosen.id, chosen.codename) == ("debian", "bookworm")
-    named = solving.choose_distro(replace(settings, config=config), "debian:13")
+    named = choose_distro(replace(settings, config=config), "debian:13")
     assert named.codename == "trixie"
     with pytest.raises(NotFoundError, match="plan9:4"):
-        solving.choose_distro(settings, None)
+        choose_distro(settings, None)
 
 
 @pytest.fixture

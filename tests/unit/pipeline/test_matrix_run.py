@@ -22,14 +22,14 @@ from provision.image.diagnose import BuildError, SourceError
 from provision.image.engine import Engine, EngineLostError, Image
 from provision.image.stream import StepRecord
 from provision.pipeline import matrix_run
-from provision.pipeline.images import BuildSettings
 from provision.pipeline.matrix import Cell, Column, Planned, Row
 from provision.pipeline.matrix_layers import SharedLayers
 from provision.pipeline.matrix_results import Result, Results
 from provision.pipeline.matrix_run import MatrixRun
 from provision.pipeline.matrix_work import Crew, How, Outcome
-from provision.pipeline.resolution import Resolved, Wanted
+from provision.pipeline.resolution import Resolved
 from provision.pipeline.settings import Settings
+from provision.pipeline.wanted import BuildSettings, Wanted
 from provision.progress import Event, Note, Output, Progress, Tally
 from unit.image.fake_engine import FakeEngine
 from unit.killing import KILLER, KilledError

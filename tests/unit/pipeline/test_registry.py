@@ -22,8 +22,8 @@ from provision.install.origin import newest_serial, note_serial, unsigned_refere
 from provision.modules.verify import verify as verify_artifact
 from provision.pin import Pin
 from provision.pipeline import artifacts, pulling
-from provision.pipeline.obtaining import obtain_pulled
-from provision.pipeline.pulling import DowngradeError, look_for, store_pulled, verify_pulled
+from provision.pipeline.looking import look_for
+from provision.pipeline.pulling import DowngradeError, obtain_pulled, store_pulled, verify_pulled
 from provision.pipeline.registry import (
     Consent,
     connect,
@@ -31,9 +31,9 @@ from provision.pipeline.registry import (
     host_reference,
     tag_of,
 )
-from provision.pipeline.resolution import Wanted
 from provision.pipeline.seeking import Sought, seek
 from provision.pipeline.settings import Settings
+from provision.pipeline.wanted import Wanted
 from provision.progress import Note
 from provision.registry.attached import signature_tag
 from provision.registry.client import Client

@@ -21,11 +21,12 @@ from provision.image.solve_request import SolveRequest
 from provision.pin import BasePin, DistroPin, Pin
 from provision.pipeline import developer, resolution, solving, trees
 from provision.pipeline.pin_file import pin_document, read_pin
-from provision.pipeline.resolution import Resolved, Wanted, render_context
+from provision.pipeline.resolution import Resolved, render_context
 from provision.pipeline.resolving import resolve_pin
 from provision.pipeline.settings import Settings, load_settings
 from provision.pipeline.tree_choice import choose_tree
 from provision.pipeline.tree_files import TreeStore
+from provision.pipeline.wanted import Wanted
 from unit.fake_archive import index_of, sample
 from unit.fake_solver import closure
 from unit.image.fake_engine import FakeEngine

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from provision.errors import ProvisionError
 from provision.pin import Pin
 from provision.registry import image_catalogue
+from provision.registry.attached import sign
 from provision.registry.documents import OCI_MANIFEST
 from provision.registry.image_catalogue import (
     ImageCatalogue,
@@ -258,7 +259,7 @@ def test_what_is_signed_and_no_catalogue_is_refused(
     document = {**json.loads(document_of(ImageCatalogue("demo", SERIAL, ()))), **change}
     digest = registry.have_manifest(document, CATALOGUE)
     client = registry.client(NAME)
-    image_catalogue.sign(client, digest, {"catalogue": "demo"}, signs)
+    sign(client, digest, {"catalogue": "demo"}, signs)
     with pytest.raises(ProvisionError, match="is refused: it is no catalogue"):
         read(registry)
 

@@ -21,8 +21,9 @@ from provision.image.phases import phases
 from provision.image.push import Pushed
 from provision.pin import Pin
 from provision.pipeline.image_signing import publish
-from provision.pipeline.images import BuildSettings, build_image
+from provision.pipeline.images import build_image
 from provision.pipeline.pin_file import read_pin
+from provision.pipeline.wanted import BuildSettings
 from provision.registry.names import check_push_name
 
 

@@ -13,6 +13,7 @@ from provision.cli import options
 from provision.cli.output import print_json
 from provision.cli.target import Job, Target, believing, building, gathering, job, target
 from provision.documents import load_json
+from provision.errors import ProvisionError
 from provision.image.references import names_registry
 from provision.install.activate import plan
 from provision.install.layout import Layout
@@ -21,11 +22,13 @@ from provision.manifest import Manifest
 from provision.modules.verify import MANIFEST
 from provision.pin import Pin
 from provision.pipeline.artifacts import activate_entry, install_image, verify_entry
-from provision.pipeline.images import BuildSettings, build_image
-from provision.pipeline.pulling import check_age, look_for, store_pulled
+from provision.pipeline.building import build_image
+from provision.pipeline.looking import look_for, may_be_in_store, stored_for
+from provision.pipeline.pulling import check_age, store_pulled
 from provision.pipeline.registry import Consent, connect, examine
-from provision.pipeline.resolution import Wanted
 from provision.pipeline.signing import is_signed_here
+from provision.pipeline.wanted import BuildSettings, Wanted
+from provision.progress import Note
 from provision.registry.images import Trusted
 from provision.registry.names import parse_reference
 
@@ -102,7 +105,13 @@ def _driver(work: Job, wanted: Wanted, how: BuildSettings, consent: Consent, way
     # Who asks for a certain build does not ask for what a registry has.
     is_build = how.rebuild or wanted.base or wanted.update or wanted.force
     if not is_build:
-        trusted = look_for(work.settings, wanted, consent, progress=work.progress)
+        try:
+            trusted = look_for(work.settings, wanted, consent, progress=work.progress)
+        except ProvisionError as error:
+            in_store = _in_store(work, wanted, way, error)
+            if in_store is None:
+                raise
+            return in_store
         if trusted is not None:
             return _pulled(work, trusted, consent, way)
     resolved = work.resolve(wanted)
@@ -116,6 +125,17 @@ def _driver(work: Job, wanted: Wanted, how: BuildSettings, consent: Consent, way
         return _installed(work, resolved.pin.image, way)
     built = build_image(work.settings, work.engine, resolved, how, progress=work.progress)
     return _installed(work, built.image, way)
+
+
+def _in_store(work: Job, wanted: Wanted, way: _Way, error: ProvisionError) -> _Result | None:
+    """Put an entry of the store to use where no registry answers and nothing is built here."""
+    if way.replace or not may_be_in_store(work.settings, error):
+        return None
+    entry = stored_for(work.settings, wanted)
+    if entry is None:
+        return None
+    work.progress(Note(f"{error.message} The store has what is asked for: {entry}"))
+    return _stored(work, Layout(work.settings.root, wanted.driver), entry, way)
 
 
 def _stored(work: Job, layout: Layout, entry: Path, way: _Way) -> _Result | None:
