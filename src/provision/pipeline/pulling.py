@@ -32,7 +32,7 @@ from provision.registry.images import Trusted, unpack_layers
 from provision.registry.signature import UntrustedError
 
 Origin = Literal["store", "engine", "registry", "build"]
-# What all members of an artifact image's layers lie in.
+# What all members of an artifact lie in; besides, its image may hold a shell for those who run it.
 _FOLDER = "opt"
 
 
@@ -185,7 +185,7 @@ def _unpack(trusted: Trusted, draft: Path, progress: Progress) -> None:
     """Unpack an image's layers into a new folder; it is gone again if that fails."""
     draft.mkdir()
     try:
-        unpacker = Unpacker(draft, strip=_FOLDER, progress=progress)
+        unpacker = Unpacker(draft, strip=_FOLDER, progress=progress, ignores_others=True)
         unpack_layers(trusted.image, draft.parent, unpacker.unpack, progress=progress)
     except BaseException as error:
         shutil.rmtree(draft, ignore_errors=True)

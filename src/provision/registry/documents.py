@@ -33,6 +33,11 @@ _PLAIN = (
     "application/vnd.oci.image.layer.v1.tar",
     "application/vnd.docker.image.rootfs.diff.tar",
 )
+# Other tools write these: skopeo with --dest-compress-format zstd, BuildKit with compression=zstd.
+_ZSTD = (
+    "application/vnd.oci.image.layer.v1.tar+zstd",
+    "application/vnd.docker.image.rootfs.diff.tar.zstd",
+)
 # Registries refuse larger manifests: distribution-spec 1.1, "Pushing manifests".
 LONGEST_MANIFEST = 4 << 20
 LARGEST_LAYER = 4 << 30
@@ -83,8 +88,13 @@ class Descriptor(Foreign):
 
     @property
     def is_gzip(self) -> bool:
-        """Whether it is a layer that is compressed."""
+        """Whether it is a layer that is compressed with gzip."""
         return self.media_type in _GZIP
+
+    @property
+    def is_zstd(self) -> bool:
+        """Whether it is a layer that is compressed with zstd."""
+        return self.media_type in _ZSTD
 
 
 class Manifest(Foreign):
@@ -182,7 +192,7 @@ def check_image(manifest: Manifest, name: str) -> None:
     if not manifest.layers:
         raise _refused(name, "has no layers")
     for layer in manifest.layers:
-        if layer.media_type not in (*_GZIP, *_PLAIN):
+        if layer.media_type not in (*_GZIP, *_ZSTD, *_PLAIN):
             raise _refused(name, f"has a layer of the kind {layer.media_type}")
         if layer.urls:
             raise _refused(name, "has a layer that lies elsewhere")
