@@ -212,6 +212,11 @@ def test_a_listed_image_that_is_another_is_refused(
     write_catalogue(registry.client(NAME), replace(known, entries=swapped), signs)
     with pytest.raises(UntrustedError):
         found(settings, registry)
+    # The same version, but of another Pin than is listed.
+    other = tuple(replace(e, facts=replace(e.facts, pin="sha256:" + "0" * 64)) for e in (one, two))
+    write_catalogue(registry.client(NAME), replace(known, entries=other), signs)
+    with pytest.raises(UntrustedError):
+        found(settings, registry)
 
 
 def test_a_listed_image_that_is_gone_leaves_the_next(
