@@ -14,6 +14,7 @@ from provision.errors import NotFoundError
 from provision.image.diagnose import BuildError, SourceError
 from provision.install.state import load_state, update_state
 from provision.pin import Pin
+from provision.pipeline.looking import MissingArtifactError
 from provision.pipeline.pulling import DowngradeError, Obtained
 from provision.pipeline.registry import Consent
 from provision.pipeline.wanted import Wanted
@@ -95,9 +96,15 @@ def test_what_is_refused_is_said_everywhere_and_nothing_is_built(
 
 
 def test_a_host_that_never_builds_says_what_is_missing(host: Host, registry: Registry) -> None:
-    registry.error = NotFoundError("No registry has demo", resolution="push it")
+    registry.error = MissingArtifactError("No registry has demo", resolution="push it")
     result = host.apply()
     assert (result.status.state, result.status.exit_code) == ("missing", 3)
+    # Told from headers that are missing: whoever builds can do something about this.
+    assert 'reason="no-artifact"} 1' in metrics_text(result.status)
+    registry.error = NotFoundError("no such kernel")
+    result = host.apply()
+    assert (result.status.state, result.status.exit_code) == ("missing", 3)
+    assert 'reason="missing"}' in metrics_text(result.status)
     assert host.wanted == []
 
 
