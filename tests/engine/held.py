@@ -24,7 +24,7 @@ from provision.cli import entry, target
 from provision.documents import load_json
 from provision.engine.docker_api import Image
 from provision.manifest import Manifest
-from provision.pipeline.obtaining import Obtained
+from provision.pipeline.pulling import Obtained
 from provision.store.entries import add
 from provision.store.layout import Layout
 from unit.engine.fake_engine import FakeEngine
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable
 
-    from provision.pipeline.package_pins import Wanted
+    from provision.pipeline.wanted import Wanted
     from provision.pipeline.workspace import Settings
 
 DRIVER = "demo"

@@ -5,10 +5,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import socket
+import sys
 import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,27 +19,29 @@ import pytest
 import requests
 
 from kit.agent_host import AgentHost
-from kit.cache import cached
+from kit.cache import REPOSITORY, cached
 from kit.hosts import DISTRO, OLD_KERNEL, SMALL_DRIVER
 from kit.probe import need, need_programs
-from kit.process import run
+from kit.process import Daemon, run
 from kit.product import Provision
-from kit.registry import serving_registry
+from kit.registry import free_port, serving_registry
 from kit.repackaged import download
 from provision.errors import ProvisionError
 from provision.fetch import UnreachableError
 from provision.pipeline.image_signing import open_signer
 from provision.registry import transport
 from provision.registry.client import Client
-from provision.registry.image_signature import generate_key, load_keys
+from provision.registry.image_signature import load_keys
 from provision.registry.manifests import OCI_MANIFEST, Descriptor
 from provision.registry.names import parse_reference
+from provision.registry.private_key import generate_key
 from provision.registry.tokens import Access
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from kit.engine import Engine
+    from kit.process import Completed
 
 _TARGET = (SMALL_DRIVER, "--kernel", OLD_KERNEL, "--distro", DISTRO)
 _PASSWORD = "of a test"  # noqa: S105 - of no one
@@ -280,3 +284,181 @@ def test_openssl_reads_ours(fleet: Fleet, tmp_path: Path) -> None:
     signature.write_bytes(base64.b64decode(encoded))
     key = ("-verify", fleet.folder / "fleet.pub", "-signature", signature)
     assert "Verified OK" in run(["openssl", "dgst", "-sha256", *key, payload]).stdout
+
+
+# What other programs make of our signatures, and we of their images
+
+
+@dataclass(frozen=True, slots=True)
+class Skopeo:
+    """The program skopeo of Debian 13, with the libraries that it wants; Debian 12's can't verify.
+
+    Attributes:
+        root: Where its packages are unpacked.
+    """
+
+    root: Path
+
+    def __call__(self, *words: str | Path, home: Path, check: bool = True) -> Completed:
+        """Run it, with nothing that this machine's own configuration says."""
+        libraries = self.root / "usr/lib/x86_64-linux-gnu"
+        loader = (libraries / "ld-linux-x86-64.so.2", "--library-path", libraries)
+        program = (*loader, self.root / "usr/bin/skopeo", *words)
+        return run(program, env={"HOME": str(home), "TMPDIR": str(home)}, check=check)
+
+    def copy(self, *words: str | Path, policy: dict[str, Any], home: Path) -> Completed:
+        """`skopeo copy` under a policy of containers-policy.json(5)."""
+        home.mkdir(exist_ok=True)
+        (home / "policy.json").write_text(json.dumps(policy))
+        (home / "registries.d").mkdir(exist_ok=True)
+        # As containers-registries.d(5) has it.
+        attached = "default-docker:\n  use-sigstore-attachments: true\n"
+        (home / "registries.d/default.yaml").write_text(attached)
+        settings = ("--policy", home / "policy.json", "--registries.d", home / "registries.d")
+        return self(*settings, "copy", *words, home=home, check=False)
+
+
+_ANYTHING = {"default": [{"type": "insecureAcceptAnything"}]}
+
+
+@pytest.fixture(scope="module")
+def skopeo(tmp_path_factory: pytest.TempPathFactory) -> Skopeo:
+    """Unpacked, and not installed: its C library is newer than Debian 12's."""
+
+    def make(draft: Path) -> None:
+        folder = tmp_path_factory.mktemp("skopeo")
+        draft.mkdir()
+        for deb in download("trixie", ["skopeo"], folder):
+            run(["dpkg-deb", "--extract", deb, draft])
+
+    return Skopeo(cached("skopeo-trixie", make))
+
+
+def _signed_by(key: Path, identity: dict[str, str] | None = None) -> dict[str, Any]:
+    """A policy that takes what a key has signed, and nothing else."""
+    asked: dict[str, Any] = {"type": "sigstoreSigned", "keyPath": str(key)}
+    if identity is not None:
+        asked["signedIdentity"] = identity
+    return {"default": [{"type": "reject"}], "transports": {"docker": {"": [asked]}}}
+
+
+def test_skopeos_policy_takes_what_we_signed(fleet: Fleet, skopeo: Skopeo, tmp_path: Path) -> None:
+    source = ("--src-tls-verify=false", f"docker://{fleet.by_digest}")
+    copied = skopeo.copy(
+        *source,
+        f"dir:{tmp_path}/copied",
+        policy=_signed_by(fleet.folder / "fleet.pub"),
+        home=tmp_path / "home",
+    )
+    assert copied.returncode == 0, copied.output
+    assert (tmp_path / "copied/manifest.json").exists()
+    foreign = skopeo.copy(
+        *source,
+        f"dir:{tmp_path}/foreign",
+        policy=_signed_by(fleet.folder / "other.pub"),
+        home=tmp_path / "home",
+    )
+    assert foreign.returncode != 0
+    assert "Source image rejected" in foreign.output
+    # By a tag, the policy has to say that the repository is what is signed, and no tag of it.
+    name = str(fleet.built["pushed"]["reference"])
+    by_tag = skopeo.copy(
+        "--src-tls-verify=false",
+        f"docker://{name}",
+        f"dir:{tmp_path}/by-tag",
+        policy=_signed_by(fleet.folder / "fleet.pub", {"type": "matchRepository"}),
+        home=tmp_path / "home",
+    )
+    assert by_tag.returncode == 0, by_tag.output
+
+
+def test_layers_that_skopeo_compressed_with_zstd_are_pulled(
+    fleet: Fleet, skopeo: Skopeo, tmp_path: Path
+) -> None:
+    need_programs("zstd", "prlimit")
+    name = f"{fleet.address}/zstd/{SMALL_DRIVER}:1"
+    packed = ("--dest-compress-format", "zstd", "--dest-force-compress-format")
+    plain = ("--src-tls-verify=false", "--dest-tls-verify=false")
+    done = skopeo.copy(
+        *(*plain, *packed, "--remove-signatures"),
+        *(f"docker://{fleet.by_digest}", f"docker://{name}"),
+        policy=_ANYTHING,
+        home=tmp_path / "home",
+    )
+    assert done.returncode == 0, done.output
+    registry, _, prefix = name.removesuffix(":1").partition("/")
+    url = f"http://{registry}/v2/{prefix}/manifests/1"
+    manifest = requests.get(url, headers={"Accept": OCI_MANIFEST}, timeout=10).json()
+    assert all(layer["mediaType"].endswith("zstd") for layer in manifest["layers"])
+    password = ("--password-file", fleet.folder / "password")
+    _NO_ENGINE("sign", name, "--key", fleet.folder / "fleet.key", *password)
+    host = fleet.host(tmp_path / "host", "fleet.pub")
+    pulled = _NO_ENGINE.json("pull", name, "--root", host.root)
+    assert pulled["changed"] is True
+    _NO_ENGINE("verify", pulled["entry"])
+
+
+def test_the_catalogue_says_what_there_is_and_cosign_verifies_it(
+    fleet: Fleet, cosign: Path, tmp_path: Path
+) -> None:
+    host = fleet.host(tmp_path / "host", "fleet.pub")
+    found = _NO_ENGINE.json("search", SMALL_DRIVER, "--verify", "--root", host.root)
+    assert found["catalogue"]["serial"] == fleet.built["signed"]["catalogue"]
+    assert found["catalogue"]["signed_by"] == "fleet.pub"
+    (image,) = found["images"]
+    assert (image["pin"], image["signed_by"]) == (fleet.built["digest"], "fleet.pub")
+    name = f"{fleet.address}/{SMALL_DRIVER}:catalogue"
+    asked = ("-a", f"catalogue={SMALL_DRIVER}")
+    run([cosign, "verify", "--key", fleet.folder / "fleet.pub", *_INSECURE, *asked, name])
+    # A second push of the same image sends nothing; the tag of its Pin leads to it.
+    digest = fleet.by_digest.rsplit("@", 1)[1]
+    by_pin = f"{fleet.address}/{SMALL_DRIVER}:{fleet.built['signed']['pin_tag']}"
+    pulled = _NO_ENGINE.json("pull", by_pin, "--root", host.root)
+    assert pulled["reference"] == f"{by_pin}@{digest}"
+
+
+def test_the_receiver_of_the_page_hears_what_no_registry_has(fleet: Fleet, tmp_path: Path) -> None:
+    """The example of docs/how-to/many-hosts.md, on real sockets."""
+    page = (REPOSITORY / "docs/how-to/many-hosts.md").read_text()
+    example = page.split("```python\n", 1)[1].split("```", 1)[0]
+    (tmp_path / "receiver.py").write_text(example)
+    (tmp_path / "token").write_text("secret\n")
+    heard, port = tmp_path / "heard", free_port()
+    url = f"http://127.0.0.1:{port}/missing"
+
+    def listens() -> bool:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+            return True
+        return False
+
+    argv = (sys.executable, tmp_path / "receiver.py", port, tmp_path / "token", heard)
+    log = tmp_path / "log"
+    with Daemon([str(word) for word in argv], log=log, ready=listens):
+        other = "6.1.0-1-amd64"
+        host = fleet.host(tmp_path / "host", "fleet.pub")
+        host.add_kernel(other)
+        text = (host.root / "etc/provision/provision.toml").read_text()
+        told = f'notify = "{url}"\nnotify_token_file = "/etc/provision/notify.token"\n'
+        host.write("etc/provision/provision.toml", text.replace("[trust]", f"{told}[trust]"))
+        host.write("etc/provision/notify.token", "secret\n")
+        provision = replace(_NO_ENGINE, environment={"XDG_CACHE_HOME": str(tmp_path / "cache")})
+        for _ in range(2):
+            done = provision("apply", "--root", host.root, "--json", check=False)
+            slot = host.slot(json.loads(done.stdout)["status"], SMALL_DRIVER, other)
+            assert (slot["state"], slot["failure"]["reason"]) == ("missing", "no-artifact")
+        # Once, however often the host looks.
+        assert heard.read_text() == f"{SMALL_DRIVER} {other} debian:12 latest\n"
+        good = {"Authorization": "Bearer secret"}
+        said = {"driver": "nvidia", "kernel": "6.1", "distro": "debian:12", "version": None}
+        answers = [
+            requests.post(url, timeout=5, headers=headers, data=data).status_code
+            for headers, data in (
+                ({}, json.dumps(said)),
+                (good, "x" * 5000),
+                (good, "{"),
+                (good, json.dumps({**said, "kernel": "6.1; rm -rf /"})),
+                (good, json.dumps({**said, "driver": "rootkit"})),
+                (good, json.dumps(said)),
+            )
+        ]
+        assert answers == [401, 413, 400, 400, 422, 204]

@@ -87,6 +87,53 @@ def test_from_a_registry_nothing_is_built(
         assert engine.layers() <= before
 
 
+def test_a_host_that_never_builds_gets_the_keys_and_needs_no_engine(
+    engine: Engine,
+    small_build: dict[str, Any],
+    config: dict[str, Any],
+    settings: dict[str, Any],
+    tmp_path: Path,
+) -> None:
+    need_programs("docker-registry")
+    data, keys = tmp_path / "registry", tmp_path / "keys"
+    data.mkdir()
+    keys.mkdir()
+    provision = Provision(engine.host)
+    for name in ("fleet", "former"):
+        provision("key", "generate", "--output", keys / name, "--no-password")
+    with serving_registry(data) as registry, Machine(DEBIAN_12) as machine:
+        pin = provision.json("resolve", *_TARGET)
+        driver, kernel = pin["driver"], pin["kernel"]["release"]
+        tag = f"{driver['version']}-{driver['flavour']}-{kernel}.debian12"
+        name = f"{registry}/drivers/{SMALL_DRIVER}:{tag}"
+        signing = ("--sign", "--key", keys / "fleet.key")
+        provision("push", small_build["image"], name, *signing)
+        variables = {
+            **settings,
+            "provision_driver_trust_keys": [str(keys / "fleet.pub"), str(keys / "former.pub")],
+            "provision_driver_config": {
+                **{k: v for k, v in config.items() if k != "engine"},
+                "drivers": {SMALL_DRIVER: {}},
+                "registry": {"address": f"{registry}/drivers"},
+                "policy": {"build": "never"},
+            },
+            "provision_driver_require": "prepared",
+        }
+        played = Ansible(tmp_path, [machine], variables).play(SITE, "-v")
+        assert "(from: registry)" in played.output
+        assert _digest(machine) == _short(small_build)
+        folder = "/etc/provision/trust.d"
+        assert machine.sh(f"ls {folder}").split() == ["fleet.pub", "former.pub"]
+        assert f'keys = "{folder}"' in machine.read("/etc/provision/provision.toml")
+        # One that is not in the list any more counts nowhere, anyone who put it there.
+        machine.sh(f"cp {folder}/former.pub {folder}/another.pem")
+        variables["provision_driver_trust_keys"] = [str(keys / "fleet.pub")]
+        played = Ansible(tmp_path, [machine], variables).play(SITE)
+        assert machine.sh(f"ls {folder}").split() == ["fleet.pub"]
+        Ansible(tmp_path, [machine], variables).play(REMOVE)
+        assert "trust.d" not in machine.sh("ls /etc/provision || true")
+
+
 def test_from_the_controllers_files_alone(
     engine: Engine, small_build: dict[str, Any], settings: dict[str, Any], tmp_path: Path
 ) -> None:

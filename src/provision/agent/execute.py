@@ -22,7 +22,7 @@ from provision.kmod.verify import MANIFEST
 from provision.manifest import Manifest
 from provision.pipeline.artifacts import activate_entry, deactivate
 from provision.pipeline.host_modules import record_loaded, unloading
-from provision.pipeline.pulling import asks_registries
+from provision.pipeline.looking import asks_registries
 from provision.progress import Note, Progress
 from provision.store.layout import Layout
 from provision.store.locks import changing

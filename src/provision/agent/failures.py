@@ -6,6 +6,7 @@ from pathlib import Path
 
 from provision.build.diagnosis import BuildError, kind_of
 from provision.errors import ProvisionError
+from provision.pipeline.looking import MissingArtifactError
 from provision.registry.image_signature import UntrustedError
 from provision.store.state import Failure
 
@@ -49,6 +50,8 @@ def reason_of(error: ProvisionError) -> str:
             return "rejected"
         case UntrustedError():
             return "untrusted"
+        case MissingArtifactError():
+            return "no-artifact"
         case _:
             return kind_of(error)
 

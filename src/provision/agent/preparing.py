@@ -12,6 +12,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from provision.agent.coming_kernels import shutdown_delayed
 from provision.agent.contents import files_fingerprint, read_contents
@@ -25,12 +26,11 @@ from provision.engine.docker_api import Engine, EngineLostError
 from provision.errors import ProvisionError
 from provision.host.kernel import kernel_release
 from provision.pin import Pin
-from provision.pipeline.image_builds import open_engine
-from provision.pipeline.obtaining import Obtained, obtain, obtain_pulled
-from provision.pipeline.package_pins import Resolved, Wanted
-from provision.pipeline.pulling import look_for
+from provision.pipeline.building import obtain, open_engine, resolve_pin
+from provision.pipeline.notifying import look_for_or_tell
+from provision.pipeline.pulling import Obtained, obtain_pulled
 from provision.pipeline.registries import Consent
-from provision.pipeline.resolving import resolve_pin
+from provision.pipeline.wanted import Wanted
 from provision.pipeline.workspace import Settings, load_settings
 from provision.progress import Note, Progress
 from provision.store.entries import link_kernel, linked_kernels
@@ -44,6 +44,9 @@ from provision.store.state import (
     store_state,
     update_state,
 )
+
+if TYPE_CHECKING:
+    from provision.pipeline.package_pins import Resolved
 
 # For how long a lost engine is waited for: an upgrade restarts it in some seconds.
 _RECONNECTIONS = 30
@@ -137,7 +140,7 @@ class Preparer:
         """
         consent = Consent(allow_downgrade=self.mode.allow_downgrade)
         wanted = self._wanted(driver, action)
-        trusted = look_for(self.settings, wanted, consent, progress=self.progress)
+        trusted = look_for_or_tell(self.settings, wanted, consent, progress=self.progress)
         if trusted is None:
             return None
         pin = trusted.image.pin

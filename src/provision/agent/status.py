@@ -241,7 +241,9 @@ def _artifact(
     state: State = "ready"
     reason = resolution = None
     if failure is not None:
-        state = "missing" if failure.reason == "missing" else "failed"
+        # "no-artifact": the registry lacks it, and nothing is built here.
+        is_missing = failure.reason in {"missing", "no-artifact"}
+        state = "missing" if is_missing else "failed"
         reason, resolution = failure.message, failure.resolution
     elif blocked is not None:
         state = "reboot-required" if blocked.obstacle == "reboot-required" else "pending"

@@ -28,8 +28,8 @@ from provision.export.sysext import (
 from provision.export.verity import Signer, load_signer
 from provision.files import sha256_file
 from provision.pipeline.image_signing import read_password
-from provision.pipeline.package_pins import Wanted
 from provision.pipeline.registries import Consent
+from provision.pipeline.wanted import Wanted
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 

@@ -24,6 +24,7 @@ COMMANDS: Mapping[str, str] = {
     "key": "Make the keys that images are signed with.",
     "push": "Push an artifact image to a registry, from where hosts pull it.",
     "sign": "Sign an artifact image of a registry.",
+    "catalogue": "Bring a registry's catalogue of a driver up to date, and sign it.",
     "search": "List the artifact images of a driver in a registry.",
     "pull": "Put the artifact of a registry's image into the store, if it is signed.",
     "verify": "Compare an image or a store entry with its manifest.",

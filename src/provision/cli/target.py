@@ -7,19 +7,21 @@ from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property, wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from provision.cli import options
 from provision.cli.progress_display import shown
 from provision.engine.docker_api import Engine
-from provision.pipeline.image_builds import BuildSettings, open_engine
-from provision.pipeline.package_pins import Resolved, Wanted
+from provision.pipeline.building import open_engine, resolve_pin
 from provision.pipeline.registries import Consent
-from provision.pipeline.resolving import resolve_pin
+from provision.pipeline.wanted import BuildSettings, Wanted
 from provision.pipeline.workspace import Settings, load_settings
 from provision.progress import Progress
+
+if TYPE_CHECKING:
+    from provision.pipeline.package_pins import Resolved
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, date, datetime, time
 from typing import Annotated, Self
 
@@ -16,6 +17,15 @@ from provision.pin import Name
 RegistryAddress = Annotated[
     str, StringConstraints(pattern=r"^[A-Za-z0-9.-]+(:[0-9]+)?(/[a-z0-9]+([._-]+[a-z0-9]+)*)*$")
 ]
+# Without user information, which belongs into a file, and without a fragment.
+NotifyAddress = Annotated[
+    str,
+    StringConstraints(
+        pattern=r"^https?://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:]+\])(:[0-9]{1,5})?(/[!-\"$-~]*)?$",
+        max_length=2048,
+    ),
+]
+_LOOPBACK_URL = re.compile(r"http://(localhost|127(\.[0-9]{1,3}){3}|\[::1\])(:[0-9]+)?(/|$)")
 HostName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9.-]+(:[0-9]+)?$")]
 
 
@@ -33,6 +43,9 @@ class RegistryConfig(Frozen):
         plain_http: Whether the registry is spoken to without TLS.
         token_hosts: Further hosts that the registry's credentials may be sent to, for tokens.
         auth_file: File of credentials, as Docker or podman write it; None: where they keep theirs.
+        notify: Address that is told of an artifact that no registry has, by one POST; None: no one
+            is.
+        notify_token_file: File with the token in its first line that is sent along.
     """
 
     address: RegistryAddress | None = None
@@ -44,11 +57,23 @@ class RegistryConfig(Frozen):
     plain_http: bool = False
     token_hosts: tuple[HostName, ...] = ()
     auth_file: AbsolutePath | None = None
+    notify: NotifyAddress | None = None
+    notify_token_file: AbsolutePath | None = None
 
     @model_validator(mode="after")
     def _need_each_other(self) -> Self:
         if self.address is None and (self.push or self.mirrors):
             raise ValueError("'push' and 'mirrors' need an 'address'")
+        if self.address is None and self.notify is not None:
+            raise ValueError("'notify' needs an 'address'")
+        if self.notify_token_file is not None:
+            if self.notify is None:
+                raise ValueError("'notify_token_file' needs a 'notify'")
+            if self.notify.startswith("http://") and not _LOOPBACK_URL.match(self.notify):
+                raise ValueError(
+                    "'notify_token_file' needs a 'notify' with https://: else anyone on the way"
+                    " could read the token"
+                )
         return self
 
     @property

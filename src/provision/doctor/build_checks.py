@@ -81,10 +81,12 @@ def build_failures(scene: Scene) -> Iterator[Finding]:
             continue
         again = f" ({failure.attempts} times)" if failure.attempts >= _MANY_ATTEMPTS else ""
         log = f"; the whole output is in {failure.log}" if failure.log else ""
+        is_lacking = failure.reason == "no-artifact"
+        cause = "nobody has pushed one yet" if is_lacking else "the build failed"
         yield Finding(
             "fail",
             f"{release}: {failure.message}{again}",
-            (failure.details or "the build failed").splitlines()[0],
+            (failure.details or cause).splitlines()[0],
             (failure.resolution or "provision apply") + log,
             driver.name,
         )

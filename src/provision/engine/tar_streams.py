@@ -22,6 +22,10 @@ _CHUNK = 1 << 20
 # No set-uid bits, and no one but the owner writes.
 _PERMISSIONS = 0o755
 _PROGRESS_BYTES = 8 << 20
+# Each takes memory and an inode; a driver has some hundreds.
+_MOST_MEMBERS = 200_000
+# https://github.com/opencontainers/image-spec/blob/v1.1.0/layer.md#whiteouts
+_WHITEOUT = ".wh."
 # What the library raises for a stream that is no tar file: besides its own, for numbers in its
 # headers that are none or too large.
 BAD_TAR = (tarfile.TarError, ValueError, ArithmeticError, EOFError)
@@ -68,11 +72,17 @@ class Unpacker:
         destination: An existing, empty folder.
         strip: First path part that every member has; it is dropped (``opt``).
         progress: Receives the bytes written so far.
+        ignores_others: Whether members that lie elsewhere are passed over: an image may bring a
+            shell for those who run it. Otherwise they are refused.
     """
 
-    def __init__(self, destination: Path, *, strip: str, progress: Progress) -> None:
+    def __init__(
+        self, destination: Path, *, strip: str, progress: Progress, ignores_others: bool = False
+    ) -> None:
         self._root = destination
         self._strip = strip
+        self._ignores_others = ignores_others
+        self._count = 0
         self._progress = progress
         self._folders = {PurePosixPath()}
         self._files: set[PurePosixPath] = set()
@@ -98,6 +108,13 @@ class Unpacker:
         self._progress(Transfer("Unpacking", self._written, self._written))
 
     def _member(self, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
+        self._count += 1
+        if self._count > _MOST_MEMBERS:
+            raise _refused(member.name, f"is one of more than {_MOST_MEMBERS} members")
+        if PurePosixPath(member.name).name.startswith(_WHITEOUT) and self._hides(member.name):
+            raise _refused(member.name, "hides what another layer has")
+        if self._is_elsewhere(member):
+            return
         path = self._path(member.name)
         if member.isdir():
             self._make_folders(path)
@@ -118,10 +135,26 @@ class Unpacker:
             raise _refused(member.name, "is neither file, folder nor link")
         self._files.add(path)
 
+    def _hides(self, name: str) -> bool:
+        """Return whether a whiteout is about what is unpacked here."""
+        parts = PurePosixPath(name).parts
+        return self._strip in parts[:1] or parts in {
+            (f"{_WHITEOUT}{self._strip}",),
+            (f"{_WHITEOUT}{_WHITEOUT}.opq",),
+        }
+
+    def _is_elsewhere(self, member: tarfile.TarInfo) -> bool:
+        """Return whether a member is none of the artifact's, and may be there all the same.
+
+        Nothing is made of it, whatever it is; its bytes are read and counted as all others are.
+        """
+        if not self._ignores_others:
+            return False
+        parts = _checked(member.name).parts
+        return parts[0] != self._strip if parts else member.isdir()
+
     def _path(self, name: str) -> PurePosixPath:
-        path = PurePosixPath(name)
-        if path.is_absolute() or ".." in path.parts or "\0" in name:
-            raise _refused(name, "lies outside of the artifact")
+        path = _checked(name)
         parts = path.parts
         if not parts or parts[0] != self._strip:
             raise _refused(name, f"does not lie in '{self._strip}'")
@@ -164,6 +197,13 @@ class Unpacker:
         if target not in self._files or (self._root / target).is_symlink():
             raise _refused(member.name, f"is a hard link to '{target}', which is no file before it")
         (self._root / path).hardlink_to(self._root / target)
+
+
+def _checked(name: str) -> PurePosixPath:
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts or "\0" in name:
+        raise _refused(name, "lies outside of the artifact")
+    return path
 
 
 def _stays_inside(folder: PurePosixPath, target: PurePosixPath) -> bool:

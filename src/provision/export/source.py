@@ -17,9 +17,10 @@ from provision.export.kmm import Kernels
 from provision.kmod.verify import MANIFEST, verify
 from provision.manifest import Manifest
 from provision.pipeline.artifacts import verify_path
-from provision.pipeline.package_pins import Wanted
-from provision.pipeline.pulling import asks_registries, look_for, unpack_pulled
+from provision.pipeline.looking import asks_registries, look_for
+from provision.pipeline.pulling import unpack_pulled
 from provision.pipeline.registries import Connect, Consent, connect, examine
+from provision.pipeline.wanted import Wanted
 from provision.pipeline.workspace import Settings
 from provision.progress import Progress, silent
 from provision.registry.client import Client

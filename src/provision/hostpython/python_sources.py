@@ -28,7 +28,8 @@ from provision.fetch import download
 from provision.host import read_facts
 from provision.hostpython.python_context import PythonPin, SourcePin, templates_of
 from provision.pin import PackagePin, keyring_digest
-from provision.pipeline.solving import base_request, choose_distro
+from provision.pipeline.solving import base_request
+from provision.pipeline.wanted import choose_distro
 from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress, silent
 

@@ -16,7 +16,8 @@ from provision.matrix.cells import Offer, Offers, Selection, has_pattern, latest
 from provision.pin import DistroPin
 from provision.pipeline.following import Followed, follow
 from provision.pipeline.packaged_kernels import distro_kernels
-from provision.pipeline.solving import choose_distro, open_driver_index
+from provision.pipeline.solving import open_driver_index
+from provision.pipeline.wanted import choose_distro
 from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress, silent
 from provision.sources import Market, offers, unlisted

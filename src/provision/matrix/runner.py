@@ -31,9 +31,10 @@ from provision.matrix.cell_failures import disk_error, failed_result, refuse_tro
 from provision.matrix.cells import Cell, Column, Planned
 from provision.matrix.results import BusyError, Result, Results, result_of
 from provision.matrix.work import CellQueue, Crew, How, Outcome, SharedLayers
-from provision.pipeline.image_builds import BuildSettings, build_image
-from provision.pipeline.package_pins import Resolved, Wanted
+from provision.pipeline.image_builds import build_image
+from provision.pipeline.package_pins import Resolved
 from provision.pipeline.resolving import resolve_pin
+from provision.pipeline.wanted import BuildSettings, Wanted
 from provision.pipeline.workspace import Settings
 from provision.progress import Event, Note, Output, Progress, Step, Tally, Transfer, silent
 

@@ -20,7 +20,8 @@ from provision.kmod.verify import MANIFEST
 from provision.manifest import Manifest
 from provision.pin import DistroPin
 from provision.pipeline.following import files_of, read_upstream
-from provision.pipeline.solving import choose_distro, open_driver_index
+from provision.pipeline.solving import open_driver_index
+from provision.pipeline.wanted import choose_distro
 from provision.pipeline.workspace import Settings
 from provision.progress import Progress, silent
 from provision.sources import Market, offers

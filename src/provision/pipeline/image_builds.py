@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -26,12 +26,8 @@ from provision.pin import BasePin, RunfileSource, keyring_digest
 from provision.pipeline.flatcar import developer_request, ensure_developer_image
 from provision.pipeline.package_pins import Resolved, render_context
 from provision.pipeline.runfiles import have_parts
-from provision.pipeline.solving import (
-    base_request,
-    choose_distro,
-    open_driver_index,
-    rpm_origin,
-)
+from provision.pipeline.solving import base_request, open_driver_index, rpm_origin
+from provision.pipeline.wanted import BuildSettings, choose_distro
 from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress, silent
 
@@ -76,19 +72,6 @@ def explanation(found: tuple[str, ...]) -> str:
 
 def _shown(sha256: str | None) -> str:
     return "not there" if sha256 is None else f"{sha256[:_SHOWN]}…"
-
-
-@dataclass(frozen=True, slots=True)
-class BuildSettings:
-    """How to build; none of it changes the result.
-
-    Attributes:
-        jobs: Compilers at once; None: what provision.toml says, or one a processor.
-        rebuild: Build although the image exists.
-    """
-
-    jobs: int | None = None
-    rebuild: bool = False
 
 
 def open_engine(settings: Settings) -> Engine:

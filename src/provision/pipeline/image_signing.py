@@ -10,18 +10,25 @@ from pathlib import Path
 
 from provision.config import KeyConfig
 from provision.documents import refusing
-from provision.engine.transfer import Pushed
+from provision.engine.docker_api import Engine
+from provision.engine.transfer import Pushed, push
 from provision.errors import NotFoundError, ProvisionError, UsageError
+from provision.fetch import UnreachableError
 from provision.files import in_root
 from provision.host.kernel import machine
 from provision.kmod.signing_key import open_key
 from provision.pin import Pin
+from provision.pipeline.publishing import keep_list, pushed_before, set_pin_tag, tag_again
 from provision.pipeline.registries import Connect, connect
 from provision.pipeline.workspace import Settings
+from provision.progress import Note, Progress, silent
 from provision.registry.artifact_images import facts_of, find
 from provision.registry.attached_signatures import sign
-from provision.registry.image_signature import Facts, Signer, open_private_key
+from provision.registry.client import Client
+from provision.registry.image_signature import Facts, Signer
 from provision.registry.names import Reference, parse_reference
+from provision.registry.private_key import open_private_key
+from provision.registry.tokens import DeniedError
 from provision.run import run
 
 _SCHEME = "pkcs11:"
@@ -40,11 +47,15 @@ class SignedImage:
         reference: Its name with the digest that was signed.
         signature: The name of its signatures.
         facts: What was signed besides the digest.
+        pin_tag: The tag that always leads to it.
+        catalogue: Serial of the catalogue that lists it; None: it could not be kept.
     """
 
     reference: str
     signature: str
     facts: Facts
+    pin_tag: str = ""
+    catalogue: int | None = None
 
     def document(self) -> dict[str, object]:
         """Return it as what ``json.dumps`` takes."""
@@ -52,6 +63,8 @@ class SignedImage:
             "reference": self.reference,
             "signature": self.signature,
             "facts": asdict(self.facts),
+            "pin_tag": self.pin_tag,
+            "catalogue": self.catalogue,
         }
 
 
@@ -62,8 +75,11 @@ def sign_image(
     *,
     expected: Pin | None = None,
     connected: Connect = connect,
+    progress: Progress = silent,
 ) -> SignedImage:
     """Sign an image of a registry; what is said of it is what its Pin says.
+
+    The tag of its Pin leads to it then, and the repository's catalogue lists it.
 
     Args:
         settings: The host.
@@ -71,9 +87,12 @@ def sign_image(
         signer: Signs.
         expected: The Pin that it has to have; None: whatever it has.
         connected: Makes clients of registries.
+        progress: Receives if the catalogue can't be kept.
 
     Raises:
         NotFoundError: The registry does not have it.
+        TakenError: The registry has another image of its Pin.
+        UntrustedError: The registry has a catalogue that no key which counts here has signed.
         ProvisionError: It is no artifact image, or of another Pin; or the registry refuses.
     """
     client = connected(settings, reference)
@@ -85,7 +104,67 @@ def sign_image(
         )
     facts = facts_of(image.pin, int(time.time()))
     digest = str(image.reference.digest)
-    return SignedImage(str(image.reference), sign(client, digest, facts, signer), facts)
+    # The tag first: that of another image is found out before anything is said of this one.
+    tag = set_pin_tag(client, image.pin, client.manifest(digest))
+    signature = sign(client, digest, facts, signer)
+    driver = image.pin.driver.name
+    known = keep_list(settings, client, driver, signer, pins=(facts.pin,), progress=progress)
+    serial = known.serial if known else None
+    return SignedImage(str(image.reference), signature, facts, tag, serial)
+
+
+def publish(
+    settings: Settings,
+    engine: Engine,
+    image_id: str,
+    name: str,
+    pin: Pin,
+    signer: Signer | None = None,
+    *,
+    connected: Connect = connect,
+    progress: Progress = silent,
+) -> tuple[Pushed, SignedImage | None]:
+    """Push an image under a name and the tag of its Pin, and sign it.
+
+    Args:
+        settings: The host.
+        engine: Has the image.
+        image_id: The image.
+        name: ``registry/name:tag``.
+        pin: Its Pin.
+        signer: Signs; None: it stays unsigned, and in no catalogue.
+        connected: Makes clients of registries.
+        progress: Receives the bytes sent, and what could not be done besides.
+
+    Raises:
+        TakenError: The registry has another image of this Pin; nothing was pushed.
+        ProvisionError: It refuses, or can't be reached.
+    """
+    client = connected(settings, parse_reference(name))
+    before = pushed_before(client, pin, image_id, progress=progress)
+    if before is not None:
+        progress(Note(f"{name}: the registry has the image already, as {before.digest}"))
+        tag_again(client, before)
+        pushed = Pushed(name, before.digest)
+    else:
+        pushed = push(engine, image_id, name, progress=progress)
+    if signer is None:
+        if before is None:
+            _tag_unsigned(client, pin, pushed, progress)
+        return pushed, None
+    by_digest = pushed_reference(pushed)
+    signed = sign_image(
+        settings, by_digest, signer, expected=pin, connected=connected, progress=progress
+    )
+    return pushed, signed
+
+
+def _tag_unsigned(client: Client, pin: Pin, pushed: Pushed, progress: Progress) -> None:
+    """Set the tag of a Pin where that is not worth a failure: only the engine may get through."""
+    try:
+        set_pin_tag(client, pin, client.manifest(pushed.digest))
+    except (UnreachableError, DeniedError) as error:
+        progress(Note(f"{error.message} So the image has no tag of its Pin."))
 
 
 def pushed_reference(pushed: Pushed) -> Reference:

@@ -4,47 +4,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Literal
 
 from provision.build.artifact_image import Built, find, phases
 from provision.engine.docker_api import Engine
-from provision.engine.transfer import push
-from provision.errors import ProvisionError
-from provision.manifest import Manifest
+from provision.errors import NotFoundError, ProvisionError
 from provision.pin import Pin
 from provision.pipeline.artifacts import store_image, verify_path
-from provision.pipeline.image_builds import BuildSettings, build_image
-from provision.pipeline.image_signing import configured_signer, pushed_reference, sign_image
+from provision.pipeline.image_builds import build_image
+from provision.pipeline.image_signing import configured_signer, publish
+from provision.pipeline.looking import asks_registries, look_for_pin
 from provision.pipeline.module_signing import is_signed_here
 from provision.pipeline.package_pins import Resolved
-from provision.pipeline.pulling import store_pulled
+from provision.pipeline.pulling import Obtained, Origin, obtain_pulled
 from provision.pipeline.registries import Consent, host_reference
+from provision.pipeline.wanted import BuildSettings
 from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress, silent
 from provision.registry.artifact_images import Trusted
 from provision.store.layout import Layout
 from provision.store.locks import changing
-
-Origin = Literal["store", "engine", "registry", "build"]
-
-
-@dataclass(frozen=True, slots=True)
-class Obtained:
-    """An artifact that is in the store, whole.
-
-    Attributes:
-        manifest: What it holds.
-        entry: Its folder.
-        origin: Where it was found.
-        seconds: How long it took, by part; ``total`` among them, and ``build`` if it was built.
-    """
-
-    manifest: Manifest
-    entry: Path
-    origin: Origin
-    seconds: Mapping[str, float] = field(default_factory=dict)
 
 
 def obtain(
@@ -84,29 +62,27 @@ def obtain(
         elif report is not None:
             progress(Note(f"{entry} is damaged; making it again"))
             replace = True
+    trusted = None if replace else _of_pin(settings, engine, resolved.pin, progress)
+    if trusted is not None:
+        return obtain_pulled(settings, trusted, Consent(), progress=progress)
     origin, seconds = _have_image(settings, engine(), resolved, progress)
     image = resolved.pin.image
     stored = store_image(settings, engine(), image, replace=replace, progress=progress)
     return Obtained(stored.manifest, entry, origin, {**seconds, **_total(begun)})
 
 
-def obtain_pulled(
-    settings: Settings,
-    trusted: Trusted,
-    consent: Consent,
-    *,
-    replace: bool = False,
-    progress: Progress = silent,
-) -> Obtained:
-    """Have the artifact of a registry's image in the store; arguments as ``store_pulled``.
-
-    Raises:
-        As ``store_pulled``.
-    """
-    pulled = store_pulled(settings, trusted, consent, must_replace=replace, progress=progress)
-    stored = pulled.stored
-    origin: Origin = "registry" if stored.added else "store"
-    return Obtained(stored.manifest, stored.entry, origin, {"total": pulled.seconds})
+def _of_pin(
+    settings: Settings, engine: Callable[[], Engine], pin: Pin, progress: Progress
+) -> Trusted | None:
+    """Return a registry's image of a Pin, where the engine has none: one that others have built."""
+    if not asks_registries(settings):
+        return None
+    try:
+        if find(engine(), pin) is not None:
+            return None
+    except NotFoundError:
+        progress(Note("No engine answers; a registry may have what would be built"))
+    return look_for_pin(settings, pin, Consent(), progress=progress)
 
 
 def _have_image(
@@ -130,10 +106,10 @@ def _push(
     """Push what was built, and sign it if provision.toml has a key for that."""
     registry = settings.config.registry
     try:
-        pushed = push(engine, built.image_id, reference, progress=progress)
-        if registry.sign_key is not None:
-            signer = configured_signer(settings)
-            signed = sign_image(settings, pushed_reference(pushed), signer, expected=pin)
+        signer = configured_signer(settings) if registry.sign_key is not None else None
+        what = (built.image_id, reference, pin, signer)
+        _pushed, signed = publish(settings, engine, *what, progress=progress)
+        if signed is not None:
             progress(Note(f"Signed {signed.reference}"))
     except ProvisionError as error:
         # The host has what it needs; others build it themselves.

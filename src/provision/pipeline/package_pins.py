@@ -20,52 +20,22 @@ from provision.catalogue import Entry, templates_dir
 from provision.distros.debian.distro_archive import uses_archive
 from provision.engine.docker_api import Engine, names_registry
 from provision.errors import NotFoundError
-from provision.host import Facts, read_facts
+from provision.host import read_facts
 from provision.pin import PIN_LABEL, BasePin, ClosurePackage, DistroPin, PackagePin, Pin
 from provision.pipeline.following import follow
 from provision.pipeline.runfiles import vendor_sums
 from provision.pipeline.solving import (
     archive_repositories,
     base_request,
-    choose_distro,
     configured_repositories,
     is_entitled,
     open_driver_index,
     solve_request,
 )
+from provision.pipeline.wanted import Wanted, choose_distro, own_kernel
 from provision.pipeline.workspace import Settings
 from provision.progress import Progress, silent
 from provision.sources import PublishedSum
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """A driver for a kernel, as someone asks for it.
-
-    Attributes:
-        driver: Its name in the catalogue.
-        kernel: The kernel's release; None: the one that runs.
-        distro: ``debian:12``; None: the host's.
-        version: The driver's version, a branch of it, or a kind of branch (``lts``); None or
-            ``latest``: the newest that suits the kernel.
-        flavour: One of the driver's flavours; None: its default.
-        base: Base image; None: what provision.toml names, or the distro's own.
-        prefer: A version to stay with as long as that is possible; None: the newest is wanted.
-        force: Whether to try a kernel that the driver is not known to build on.
-        network: Network of the containers that download; None: what provision.toml says.
-        update: Whether packages are solved for again although there is a closure.
-    """
-
-    driver: str
-    kernel: str | None = None
-    distro: str | None = None
-    version: str | None = None
-    flavour: str | None = None
-    base: str | None = None
-    network: str | None = None
-    prefer: str | None = None
-    force: bool = False
-    update: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,20 +252,6 @@ def _decided(
     finally:
         index.close()
     return decision, archive_repositories(index.suites)
-
-
-def own_kernel(settings: Settings, facts: Facts) -> str:
-    """Return the kernel of the host.
-
-    Raises:
-        NotFoundError: It has none.
-    """
-    if facts.kernel is None:
-        raise NotFoundError(
-            f"There is no kernel under '{settings.root}'.",
-            resolution="Name the one to build for with --kernel.",
-        )
-    return facts.kernel
 
 
 def render_context(resolved: Resolved) -> RenderedContext:

@@ -17,11 +17,11 @@ from provision.errors import NotFoundError
 from provision.pin import DistroPin
 from provision.pipeline.solving import (
     base_request,
-    choose_distro,
     configured_repositories,
     open_driver_index,
     solve_request,
 )
+from provision.pipeline.wanted import choose_distro
 from provision.pipeline.workspace import Settings
 from provision.progress import Progress, silent
 from provision.sources import Market, offers

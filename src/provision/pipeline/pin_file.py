@@ -74,11 +74,7 @@ def read_pin(settings: Settings, path: Path, *, network: str | None = None) -> R
         ProvisionError: This version's recipe is not what the Pin was made from.
     """
     file = load_json(path, PinFile)
-    data = {k: v for k, v in _plain(file).items() if k not in _BESIDE}
-    pin = parse_json(json.dumps(data), Pin, name=str(path))
-    if pin.digest != file.digest_of_pin:
-        problem = f"it says {file.digest_of_pin}, and its content has {pin.digest}"
-        raise ConfigError(str(path), [Mistake("digest", f"{problem}: the file was changed")])
+    pin = _pin_of(file, path)
     entry = settings.catalogue.entry(pin.driver.name)
     variant = variant_of(pin, entry.recipe)
     if variant is None or recipe_digest(entry.recipe, variant) != pin.recipe:
@@ -94,6 +90,25 @@ def read_pin(settings: Settings, path: Path, *, network: str | None = None) -> R
     templates = load_tree_templates(templates_dir(), pin.tree.toolchain)
     kept = kept_files(settings, pin, pin.tree)
     return Resolved(pin, entry, templates, attached=kept, urls=file.urls, network=network)
+
+
+def load_pin(path: Path) -> Pin:
+    """Return the Pin of a file, with nothing that it takes to build it.
+
+    Raises:
+        ConfigError: The file holds no Pin, or one that was edited.
+        NotFoundError: There is no such file.
+    """
+    return _pin_of(load_json(path, PinFile), path)
+
+
+def _pin_of(file: PinFile, path: Path) -> Pin:
+    data = {k: v for k, v in _plain(file).items() if k not in _BESIDE}
+    pin = parse_json(json.dumps(data), Pin, name=str(path))
+    if pin.digest != file.digest_of_pin:
+        problem = f"it says {file.digest_of_pin}, and its content has {pin.digest}"
+        raise ConfigError(str(path), [Mistake("digest", f"{problem}: the file was changed")])
+    return pin
 
 
 def _plain(file: PinFile) -> dict[str, Any]:

@@ -8,38 +8,31 @@ from __future__ import annotations
 
 import shutil
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
-from provision.catalogue import Recipe
-from provision.catalogue.upstream import CHANNELS
 from provision.documents import load_json
 from provision.engine.scratch import scratch
 from provision.engine.tar_streams import Unpacker
 from provision.engine.transfer import disk_error
-from provision.errors import NotFoundError
-from provision.host import read_facts
-from provision.host.kernel import machine
 from provision.kmod.verify import MANIFEST, Report, verify
 from provision.manifest import Manifest
-from provision.pin import DistroPin
 from provision.pipeline.artifacts import Stored, finish_draft, verify_path
-from provision.pipeline.following import follow
 from provision.pipeline.module_signing import is_signed_here
-from provision.pipeline.package_pins import Wanted, own_kernel
-from provision.pipeline.registries import Connect, Consent, Sought, connect, seek
-from provision.pipeline.resolving import distro_of_kernel
+from provision.pipeline.registries import Consent
 from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress, silent
 from provision.registry.artifact_images import Trusted, unpack_layers
 from provision.registry.image_signature import UntrustedError
-from provision.sources.upstream import known_branches, today
 from provision.store.entries import adopt, drafted
 from provision.store.layout import Layout
 from provision.store.locks import changing
 from provision.store.origin import mark_unsigned, newest_serial, note_serial, unsigned_reference
 
-# What all members of an artifact image's layers lie in.
+Origin = Literal["store", "engine", "registry", "build"]
+# What all members of an artifact lie in; besides, its image may hold a shell for those who run it.
 _FOLDER = "opt"
 
 
@@ -60,101 +53,21 @@ class Pulled:
     seconds: float
 
 
-def look_for(
-    settings: Settings,
-    wanted: Wanted,
-    consent: Consent,
-    *,
-    connected: Connect = connect,
-    progress: Progress = silent,
-) -> Trusted | None:
-    """Return the image of a registry that a host may install in place of building it.
+@dataclass(frozen=True, slots=True)
+class Obtained:
+    """An artifact that is in the store, whole.
 
-    Args:
-        settings: The host.
-        wanted: What is asked for.
-        consent: What the caller allows.
-        connected: Makes clients of registries.
-        progress: Receives which registry has nothing, and why.
-
-    Returns:
-        The image; None: it is to be built.
-
-    Raises:
-        NotFoundError: No registry has it, and provision.toml says that nothing is built here; or
-            the driver or kernel is unknown.
-        UntrustedError: What a registry has is not signed as it has to be.
-        ProvisionError: provision.toml does not say whom to trust, or a key is none.
+    Attributes:
+        manifest: What it holds.
+        entry: Its folder.
+        origin: Where it was found.
+        seconds: How long it took, by part; ``total`` among them, and ``build`` if it was built.
     """
-    addresses = settings.config.registry.addresses
-    found = None
-    if asks_registries(settings):
-        sought = _sought(settings, wanted, progress)
-        found = seek(
-            settings,
-            sought,
-            consent,
-            accept=lambda trusted: check_age(settings, trusted, consent),
-            connected=connected,
-            progress=progress,
-        )
-    if found is None and settings.config.policy.build == "never":
-        raise NotFoundError(
-            f"No registry has {wanted.driver} for {wanted.kernel or 'the kernel that runs'}"
-            f' ({", ".join(addresses) or "none is set"}), and [policy] build = "never".',
-            resolution="Build and push it elsewhere: provision build --push … --sign; or allow it"
-            ' here: [policy] build = "fallback" in /etc/provision/provision.toml.',
-        )
-    return found
 
-
-def asks_registries(settings: Settings) -> bool:
-    """Return whether an artifact may come from a registry."""
-    return bool(settings.config.registry.addresses) and settings.config.policy.build != "always"
-
-
-def _sought(settings: Settings, wanted: Wanted, progress: Progress) -> Sought:
-    facts = read_facts(settings.root)
-    kernel = wanted.kernel or own_kernel(settings, facts)
-    recipe = settings.catalogue.entry(wanted.driver).recipe
-    distro = None
-    try:
-        distro = distro_of_kernel(settings, kernel, wanted.distro)
-        name = f"{distro.id}:{distro.version}"
-    except NotFoundError:
-        # One that nothing can be built for here; others may have.
-        name = wanted.distro or f"{facts.distro.id}:{facts.distro.version}"
-    return Sought(
-        driver=wanted.driver,
-        version=None if wanted.version == "latest" else wanted.version,
-        flavour=wanted.flavour or recipe.default_flavour,
-        kernel=kernel,
-        distro=name,
-        architecture=machine(settings.root),
-        prefer=wanted.prefer,
-        branches=_branches(settings, recipe, wanted, distro, progress),
-    )
-
-
-def _branches(
-    settings: Settings,
-    recipe: Recipe,
-    wanted: Wanted,
-    distro: DistroPin | None,
-    progress: Progress,
-) -> tuple[str, ...] | None:
-    """Return the branches of the kind that is asked for (``lts``); None: no kind is.
-
-    A host that builds nothing asks no vendor: it has what the recipe says.
-    """
-    if wanted.version is None or wanted.version not in CHANNELS:
-        return None
-    if distro is None or settings.config.policy.build == "never":
-        return known_branches(recipe.upstream, ()).followed(wanted.version, today())
-    chosen, driver = wanted.prefer, wanted.driver
-    return follow(
-        settings, driver, wanted.version, distro, chosen=chosen, progress=progress
-    ).branches
+    manifest: Manifest
+    entry: Path
+    origin: Origin
+    seconds: Mapping[str, float] = field(default_factory=dict)
 
 
 def store_pulled(
@@ -216,6 +129,25 @@ def store_pulled(
     return Pulled(Stored(manifest, entry, added), time.monotonic() - begun)
 
 
+def obtain_pulled(
+    settings: Settings,
+    trusted: Trusted,
+    consent: Consent,
+    *,
+    replace: bool = False,
+    progress: Progress = silent,
+) -> Obtained:
+    """Have the artifact of a registry's image in the store; arguments as ``store_pulled``.
+
+    Raises:
+        As ``store_pulled``.
+    """
+    pulled = store_pulled(settings, trusted, consent, must_replace=replace, progress=progress)
+    stored = pulled.stored
+    origin: Origin = "registry" if stored.added else "store"
+    return Obtained(stored.manifest, stored.entry, origin, {"total": pulled.seconds})
+
+
 def verify_pulled(settings: Settings, trusted: Trusted, *, progress: Progress = silent) -> Report:
     """Download an image's artifact and compare it with its manifest; nothing is kept.
 
@@ -264,7 +196,7 @@ def _unpack(trusted: Trusted, draft: Path, progress: Progress) -> None:
     """Unpack an image's layers into a new folder; it is gone again if that fails."""
     draft.mkdir()
     try:
-        unpacker = Unpacker(draft, strip=_FOLDER, progress=progress)
+        unpacker = Unpacker(draft, strip=_FOLDER, progress=progress, ignores_others=True)
         unpack_layers(trusted.image, draft.parent, unpacker.unpack, progress=progress)
     except BaseException as error:
         shutil.rmtree(draft, ignore_errors=True)
@@ -294,6 +226,8 @@ def _entry_that_serves(
 def _write_age(layout: Layout, trusted: Trusted) -> None:
     if trusted.facts is not None:
         note_serial(layout, _target(trusted), trusted.facts.serial)
+    if trusted.listed is not None:
+        note_serial(layout, *trusted.listed)
 
 
 def _target(trusted: Trusted) -> str:

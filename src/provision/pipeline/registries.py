@@ -7,29 +7,32 @@ believed by its signature only: docs/decisions/21.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from provision.config import TrustRule
-from provision.errors import NotFoundError, ProvisionError
-from provision.fetch import UnreachableError
+from provision.errors import ProvisionError
 from provision.files import in_root
 from provision.host.kernel import machine
 from provision.pin import Pin
+from provision.pipeline.listing import Believing, believed
 from provision.pipeline.workspace import Settings
-from provision.progress import Note, Progress, silent
+from provision.progress import Progress, silent
 from provision.registry.artifact_images import Trusted, facts_of, find
 from provision.registry.attached_signatures import verify
 from provision.registry.client import Client
 from provision.registry.credentials import Credentials, default_files, find_credentials
+from provision.registry.image_catalogue import ImageCatalogue
 from provision.registry.image_signature import UntrustedError, Verified, load_keys
-from provision.registry.names import HostTag, Reference, parse_reference, read_tag
-from provision.registry.tokens import Access, DeniedError
+from provision.registry.names import (
+    HostTag,
+    Reference,
+    pin_tag,
+    read_tag,
+)
+from provision.registry.tokens import Access
 from provision.registry.transport import Transport
-from provision.sources import newest_first
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,44 +50,6 @@ class Consent:
     allow_downgrade: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Sought:
-    """The artifact that a host looks for.
-
-    Attributes:
-        driver: The driver.
-        version: Its version, a branch of it, a kind of branch (``lts``), or None: the newest that
-            is there.
-        flavour: Its flavour.
-        kernel: The kernel's release.
-        distro: Id and version of the kernel's distro.
-        architecture: As ``uname -m`` prints it.
-        prefer: A version to stay with, if it is there.
-        branches: The branches that are of the kind that ``version`` names, in the order of
-            preference; None: it names none.
-    """
-
-    driver: str
-    version: str | None
-    flavour: str
-    kernel: str
-    distro: str
-    architecture: str
-    prefer: str | None = None
-    branches: tuple[str, ...] | None = None
-
-    def tag(self, version: str) -> HostTag:
-        """Return the tag of one version."""
-        return HostTag(version, self.flavour, self.kernel, self.distro)
-
-    def facts(self) -> dict[str, str]:
-        """Return what a signature has to say, but for the version."""
-        names = ("driver", "flavour", "kernel", "distro", "architecture")
-        return {name: getattr(self, name) for name in names}
-
-
-# What Debian's order of versions takes.
-_VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+-]*")
 # Makes the client of a repository.
 Connect = Callable[[Settings, Reference], Client]
 
@@ -156,13 +121,14 @@ def examine(
     reference = client.reference
     name = driver or reference.repository.rpartition("/")[2]
     wanted = {"architecture": machine(settings.root), **wanted}
-    check = _check(settings, client, wanted, consent, name)
+    check = check_of(settings, client, wanted, consent, name)
     trusted = find(client, wanted["architecture"], examine=check)
     facts = facts_of(trusted.image.pin, 0)
     _same_rules(settings, trusted, consent, name)
     wrong = {k: v for k, v in wanted.items() if getattr(facts, k) != v}
     says = read_tag(reference.tag or "", [facts.flavour])
-    if (driver or says) and tag_of(trusted.image.pin).text != reference.tag:
+    own_tags = {tag_of(trusted.image.pin).text, pin_tag(facts.pin)}
+    if (driver or says) and reference.tag not in own_tags:
         wrong["tag"] = str(reference.tag)
     if wrong:
         text = ", ".join(f"{k} {v}" for k, v in wrong.items())
@@ -175,17 +141,54 @@ def examine(
     return trusted
 
 
-def _check(
+def check_of(
     settings: Settings, client: Client, wanted: Mapping[str, str], consent: Consent, driver: str
 ) -> Callable[[str], Verified | None] | None:
-    """Return what verifies the signature of a digest; None: nothing is asked for."""
-    reference = client.reference
-    repository = f"{reference.registry}/{reference.repository}"
-    rule = settings.config.trust.rule(repository, driver)
+    """Return what verifies the signature of a digest; None: nothing is asked for.
+
+    Raises:
+        ConfigError: There are no keys, or one of them is none.
+        ProvisionError: provision.toml does not say whom to trust.
+    """
+    judged = _judged(settings, client.reference, consent, driver)
+    if judged is None:
+        return None
+    keys, oldest = judged.keys, judged.oldest
+    return lambda digest: verify(client, digest, keys, wanted, oldest=oldest)
+
+
+def _judged(
+    settings: Settings, reference: Reference, consent: Consent, driver: str
+) -> Believing | None:
+    """Return by what an image is judged; None: nothing is asked for."""
+    rule = trust_rule(settings, reference, driver)
     if consent.insecure or (rule.insecure and consent.public_key is None):
         return None
+    repository = f"{reference.registry}/{reference.repository}"
     keys = load_keys(consent.public_key or _keys(settings, rule, repository))
-    return lambda digest: verify(client, digest, keys, wanted, oldest=rule.oldest)
+    return Believing(keys, rule.oldest, consent.allow_downgrade)
+
+
+def trust_rule(settings: Settings, reference: Reference, driver: str) -> TrustRule:
+    """Return whose signatures count for the images of a driver in a repository."""
+    return settings.config.trust.rule(f"{reference.registry}/{reference.repository}", driver)
+
+
+def catalogue_of(
+    settings: Settings,
+    client: Client,
+    driver: str,
+    consent: Consent,
+    *,
+    progress: Progress = silent,
+) -> ImageCatalogue | None:
+    """Return what a repository lists, if that is believed here; None: its tags say what there is.
+
+    Raises:
+        As ``believed``; ProvisionError: provision.toml does not say whom to trust.
+    """
+    judged = _judged(settings, client.reference, consent, driver)
+    return believed(settings, client, driver, judged, progress=progress) if judged else None
 
 
 def _same_rules(settings: Settings, trusted: Trusted, consent: Consent, driver: str) -> None:
@@ -222,104 +225,3 @@ def _keys(settings: Settings, rule: TrustRule, repository: str) -> Path:
             ' [policy] build = "always". To install unsigned images: [trust] insecure = true.',
         )
     return in_root(settings.root, rule.keys)
-
-
-def seek(
-    settings: Settings,
-    sought: Sought,
-    consent: Consent,
-    *,
-    accept: Callable[[Trusted], None] = lambda _: None,
-    connected: Connect = connect,
-    progress: Progress = silent,
-) -> Trusted | None:
-    """Return the image that a host looks for, from the first of its registries that has it.
-
-    Args:
-        settings: The host.
-        sought: What it looks for.
-        consent: What the caller allows.
-        accept: Raises a ``ProvisionError`` for an image that the host may not have after all, such
-            as an old one of a mirror that lags behind.
-        connected: Makes clients.
-        progress: Receives which registry has nothing, and why.
-
-    Returns:
-        The image; None: no registry has it; or none answers, and it may be built here.
-
-    Raises:
-        UntrustedError: A registry has it, and none has it with a signature that counts.
-        UnreachableError: A registry does not answer, and nothing is built here.
-        DeniedError: A registry does not let this host in, and nothing is built here.
-        ProvisionError: provision.toml does not say whom to trust; a key or image is none.
-    """
-    refused: ProvisionError | None = None
-    absent: ProvisionError | None = None
-    for address in settings.config.registry.addresses:
-        # What is wrong here is said before anybody is asked.
-        reference = parse_reference(f"{address}/{sought.driver}")
-        _check(settings, connected(settings, reference), {}, consent, sought.driver)
-    for address in settings.config.registry.addresses:
-        reference = parse_reference(f"{address}/{sought.driver}")
-        try:
-            found = _in_repository(settings, connected(settings, reference), sought, consent)
-            accept(found)
-        except NotFoundError as error:
-            progress(Note(f"{address} has no {sought.driver}: {error.details or error.message}"))
-            absent = None
-        except (UnreachableError, DeniedError) as error:
-            progress(Note(f"{error.message} {error.details or ''}".rstrip()))
-            absent = error
-        except ProvisionError as error:
-            if len(settings.config.registry.addresses) > 1:
-                # Another one may have it as it has to be, and then nothing else says this.
-                progress(Note(f"{error.message} {error.details or ''}".rstrip()))
-            refused = refused or error
-        else:
-            return found
-    if refused is None and settings.config.policy.build == "never":
-        # What is not there and what could not be looked for take different cures. The last one
-        # that was asked is no mirror.
-        refused = absent
-    if refused is not None:
-        raise refused
-    return None
-
-
-def _in_repository(settings: Settings, client: Client, sought: Sought, consent: Consent) -> Trusted:
-    """Return the image of a repository, with as few questions as possible."""
-    named = sought.version if sought.branches is None else None
-    for version in dict.fromkeys((sought.prefer, named)):
-        if version is None:
-            continue
-        with suppress(NotFoundError):
-            return _version(settings, client, sought, version, consent)
-    for version in _versions(client.tags(), sought):
-        return _version(settings, client, sought, version, consent)
-    raise NotFoundError(
-        f"'{client.reference.registry}/{client.reference.repository}' has no"
-        f" {sought.tag(sought.version or '…').text}.",
-        resolution="Build and push it on a machine that builds: provision build"
-        f" {sought.driver} --kernel {sought.kernel} --distro {sought.distro} --push … --sign",
-    )
-
-
-def _version(
-    settings: Settings, client: Client, sought: Sought, version: str, consent: Consent
-) -> Trusted:
-    named = client.reference.with_tag(sought.tag(version).text)
-    wanted = sought.facts()
-    return examine(settings, Client(client.transport, named), wanted, consent, driver=sought.driver)
-
-
-def _versions(tags: tuple[str, ...], sought: Sought) -> list[str]:
-    """Return the versions that a repository has for a host, as tags write them, newest first."""
-    suffix = sought.tag("").suffix
-    found = [tag.removesuffix(suffix) for tag in tags if tag.endswith(suffix)]
-    # In a tag '_' stands for '+' and '~', and what is no version at all can't be compared.
-    labels = {one.replace("_", "+"): one for one in found}
-    newest = [labels[one] for one in newest_first(filter(_VERSION.fullmatch, labels))]
-    wanted = (sought.version,) if sought.branches is None else sought.branches
-    if wanted == (None,):
-        return newest
-    return [one for w in wanted for one in newest if one == w or one.startswith(f"{w}.")]

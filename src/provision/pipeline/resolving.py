@@ -15,24 +15,21 @@ from provision.distros.kernel_tree.tree_family import (
     build_packages,
     compiler_beside,
     compiler_package,
-    fedora_of_kernel,
 )
 from provision.engine.docker_api import Engine
 from provision.host import read_facts
-from provision.pin import DistroPin
 from provision.pipeline.package_pins import (
     Resolved,
     Target,
-    Wanted,
-    own_kernel,
     request_of,
     resolve_packaged,
     resolve_solved,
 )
 from provision.pipeline.runfiles import vendor_sums
-from provision.pipeline.solving import base_request, choose_distro
+from provision.pipeline.solving import base_request
 from provision.pipeline.tree_choice import TreeChoice, choose_tree, fetch_tree, no_image
 from provision.pipeline.trees import Tree
+from provision.pipeline.wanted import Wanted, own_kernel, packaged_distro
 from provision.pipeline.workspace import Settings
 from provision.progress import Progress, silent
 
@@ -61,7 +58,9 @@ def resolve_pin(
     kernel = wanted.kernel or own_kernel(settings, read_facts(settings.root))
     choice = choose_tree(settings, kernel, wanted.distro)
     if choice is None:
-        packaged = replace(wanted, kernel=kernel, distro=_distro_of(settings, wanted, kernel))
+        packaged = replace(
+            wanted, kernel=kernel, distro=packaged_distro(settings, wanted.distro, kernel)
+        )
         return resolve_packaged(settings, engine, packaged, progress=progress)
     wanted = replace(wanted, kernel=kernel)
     entry = settings.catalogue.entry(wanted.driver)
@@ -79,34 +78,6 @@ def resolve_pin(
     return replace(
         resolved, attached={f"kernel/{name}": path for name, path in files.files.items()}
     )
-
-
-def _distro_of(settings: Settings, wanted: Wanted, kernel: str) -> str | None:
-    """Return the distro that a kernel's headers come from; None: the host's own release.
-
-    On Fedora, CoreOS included, that is the release that the kernel's name says.
-    """
-    named = wanted.distro or settings.config.kernel_distro
-    if named is None and read_facts(settings.root).distro.id == "fedora":
-        return fedora_of_kernel(kernel)
-    return named
-
-
-def distro_of_kernel(settings: Settings, kernel: str, name: str | None) -> DistroPin:
-    """Return the distro that a Pin for a kernel names.
-
-    Args:
-        settings: The host.
-        kernel: The kernel's release.
-        name: The distro, if it was named.
-
-    Raises:
-        NotFoundError: It is not supported.
-    """
-    choice = choose_tree(settings, kernel, name)
-    if choice is not None:
-        return choice.distro
-    return choose_distro(settings, _distro_of(settings, Wanted("", distro=name), kernel))
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,19 +126,6 @@ def is_entitled(settings: Settings, distro: DistroPin) -> bool:
     return any(holds_something(in_root(settings.root, one.host)) for one in data.entitlement)
 
 
-def choose_distro(settings: Settings, name: str | None) -> DistroPin:
-    """Return the distro that is named: here, or in provision.toml; or else the host's.
-
-    Raises:
-        NotFoundError: It is not supported.
-    """
-    named = name or settings.config.kernel_distro
-    if named is None:
-        distro = read_facts(settings.root).distro
-        named = f"{distro.id}:{distro.version}"
-    return distros.find_distro(named)
-
-
 def base_request(
     settings: Settings, distro: DistroPin, *, reference: str | None = None
 ) -> BaseRequest:

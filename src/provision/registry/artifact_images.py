@@ -6,8 +6,12 @@ says, the image's configuration, and then its layers, all by their digests.
 
 from __future__ import annotations
 
+import errno
 import gzip
 import hashlib
+import os
+import shutil
+import signal
 import tempfile
 import zlib
 from collections.abc import Callable
@@ -31,10 +35,13 @@ from provision.registry.manifests import (
     parse_manifest,
 )
 from provision.registry.names import Reference
+from provision.run import find_program, run
 
 # What a layer may unpack to; a driver has some 1.5 GB.
 _LARGEST_CONTENT = 16 << 30
 _CHUNK = 1 << 20
+# As long as a slow machine takes for a large layer.
+_ZSTD_SECONDS = 900.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +70,13 @@ class Trusted:
     Attributes:
         image: The image.
         verified: Who signed it, and what is signed; None: nothing was asked for.
+        listed: What the serial of the catalogue that led to it is remembered by, and that serial;
+            None: none did.
     """
 
     image: Found
     verified: Verified | None
+    listed: tuple[str, int] | None = None
 
     @property
     def facts(self) -> Facts | None:
@@ -171,6 +181,7 @@ def unpack_layers(
     Raises:
         WrongContentError: A layer is not what its digest says.
         UnreachableError: The registry kept failing.
+        NotFoundError: A layer is compressed with zstd, and the host has no such program.
         ProvisionError: A layer can't be decompressed, or unpacks to too much.
         OSError: The disk is full.
     """
@@ -179,6 +190,8 @@ def unpack_layers(
         with tempfile.TemporaryDirectory(prefix=".layer-", dir=folder) as name:
             file = Path(name, "layer")
             image.client.download(layer, file, progress=progress)
+            if layer.is_zstd:
+                file = _unzstd(file, str(image.reference))
             with file.open("rb") as stored:
                 plain = gzip.GzipFile(fileobj=stored) if layer.is_gzip else stored
                 stream = _Bounded(cast("IO[bytes]", plain), _LARGEST_CONTENT)
@@ -190,6 +203,35 @@ def unpack_layers(
                 " configuration says.",
                 resolution="Push the image again.",
             )
+
+
+def _unzstd(file: Path, name: str) -> Path:
+    """Let the distro's own program decompress a layer: Python reads zstd from 3.14 on.
+
+    It has neither memory (beyond a window of 128 MiB) nor bytes to write without a limit.
+    """
+    target = file.with_name("plain")
+    argv = ["zstd", "--decompress", "--quiet", "--memory=128MB", "-o", str(target), str(file)]
+    if find_program("zstd") and find_program("prlimit"):
+        argv = ["prlimit", f"--fsize={_LARGEST_CONTENT}", *argv]
+    done = run(argv, why=f"unpack a layer of {name}", check=False, timeout=_ZSTD_SECONDS)
+    if done.returncode == -signal.SIGXFSZ or "File too large" in done.stderr:
+        raise _too_much()
+    if done.returncode:
+        if not shutil.disk_usage(file.parent).free:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        raise ProvisionError(
+            "A layer of the image can't be decompressed.", details=done.stderr.strip() or None
+        )
+    file.unlink()
+    return target
+
+
+def _too_much() -> ProvisionError:
+    return ProvisionError(
+        f"A layer of the image unpacks to more than {_LARGEST_CONTENT} bytes.",
+        resolution="This is no artifact image that provision built: don't use it.",
+    )
 
 
 class _Bounded:
@@ -218,10 +260,7 @@ class _Bounded:
             ) from error
         self._left -= len(data)
         if self._left < 0:
-            raise ProvisionError(
-                f"A layer of the image unpacks to more than {_LARGEST_CONTENT} bytes.",
-                resolution="This is no artifact image that provision built: don't use it.",
-            )
+            raise _too_much()
         self._hash.update(data)
         return data
 

@@ -116,13 +116,47 @@ def signature_tag(digest: str) -> str:
     return f"{digest.replace(':', '-')}.sig"
 
 
-def sign(client: Client, digest: str, facts: Facts, signer: Signer) -> str:
+def verify_catalogue(
+    client: Client, digest: str, keys: Sequence[PublicKey], driver: str
+) -> Verified:
+    """Return a good signature of a driver's catalogue of images.
+
+    Args:
+        client: The repository of catalogue and signatures.
+        digest: Of the catalogue.
+        keys: Those that are trusted.
+        driver: The driver.
+
+    Raises:
+        UntrustedError: There is none; says of each signature what is wrong with it.
+    """
+    name = f"{client.reference.registry}/{client.reference.repository}@{digest}"
+    complaints: list[str] = []
+    for payload, signature in _signatures(client, digest, name, complaints):
+        try:
+            verified = verify_payload(payload, signature, digest=digest, keys=keys)
+        except UntrustedError as error:
+            complaints.append(error.message)
+            continue
+        if verified.catalogue == driver:
+            return verified
+        complaints.append(f"a signature by {verified.key} is not of the catalogue of {driver}")
+    raise UntrustedError(
+        f"'{name}' is refused: it is under the name of the catalogue of {driver}, and no signature"
+        " of it counts here.",
+        resolution="Have it written again by those who sign your artifacts: provision catalogue"
+        f" {driver}",
+        details="\n".join(dict.fromkeys(complaints)) or "it has no signature",
+    )
+
+
+def sign(client: Client, digest: str, facts: Facts | Mapping[str, str], signer: Signer) -> str:
     """Sign an image, beside the signatures that it has.
 
     Args:
         client: The image's repository.
         digest: Of its manifest.
-        facts: What is said of it.
+        facts: What is said of it; for a catalogue, another mapping.
         signer: Signs.
 
     Returns:

@@ -14,22 +14,20 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from provision.errors import ConfigError, Mistake, NotFoundError, ProvisionError, UsageError
-from provision.files import write_atomic
+from provision.errors import ConfigError, Mistake, ProvisionError
 
 if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ec import (
-        EllipticCurvePrivateKey,
-        EllipticCurvePublicKey,
-    )
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 
 PAYLOAD = "application/vnd.dev.cosign.simplesigning.v1+json"
 ANNOTATION = "dev.cosignproject.cosign/signature"
 LONGEST_PAYLOAD = 64 << 10
+# Says that a signature is of a catalogue, and of which driver's; no artifact's has it.
+CATALOGUE_FACT = "catalogue"
 _TYPE = "cosign container image signature"
 _KEY_SUFFIXES = (".pub", ".pem")
 _LONGEST_KEY = 64 << 10
-_CURVE = "secp256r1"
+CURVE = "secp256r1"
 
 # Signs bytes: ECDSA over P-256 with SHA-256, in DER.
 Signer = Callable[[bytes], bytes]
@@ -91,10 +89,17 @@ class PublicKey:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """A signature that is good: who made it, and what it says."""
+    """A signature that is good.
+
+    Attributes:
+        key: The name of the key that made it.
+        facts: What it says of an artifact; None: it lacks some of them.
+        catalogue: The driver whose catalogue of images is signed; None: it is of no catalogue.
+    """
 
     key: str
     facts: Facts | None
+    catalogue: str | None = None
 
 
 def load_keys(place: Path) -> tuple[PublicKey, ...]:
@@ -142,19 +147,25 @@ def _public_key(path: Path) -> EllipticCurvePublicKey:
         load_pem_public_key,
     )
 
-    data = _key_bytes(path)
+    data = key_bytes(path)
     if b"PRIVATE KEY" in data:
         raise ValueError("is a private key, which must not lie on hosts that only verify")
     try:
         key = load_pem_public_key(data)
     except (ValueError, UnsupportedAlgorithm) as error:
         raise ValueError("is no public key in PEM") from error
-    if not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name != _CURVE:
+    if not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name != CURVE:
         raise ValueError("is no key of ECDSA over P-256")
     return key
 
 
-def _key_bytes(path: Path) -> bytes:
+def key_bytes(path: Path) -> bytes:
+    """Return the bytes of a key's file.
+
+    Raises:
+        ValueError: It is too large for one.
+        OSError: It can't be read.
+    """
     with path.open("rb") as stream:
         data = stream.read(_LONGEST_KEY + 1)
     if len(data) > _LONGEST_KEY:
@@ -162,109 +173,12 @@ def _key_bytes(path: Path) -> bytes:
     return data
 
 
-def generate_key(prefix: Path, password: bytes | None) -> tuple[Path, Path]:
-    """Make a pair of keys, ``PREFIX.key`` (mode 0600) and ``PREFIX.pub``; return their files.
-
-    Args:
-        prefix: Where; files that are there are never replaced.
-        password: What the private one is encrypted with; None: it is not.
-
-    Raises:
-        UsageError: It is no name of a file.
-        ProvisionError: One of them is there already.
-        OSError: The folder can't be written.
-    """
-    from cryptography.hazmat.primitives import serialization as pem  # noqa: PLC0415 - as above
-    from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415 - as above
-
-    if prefix.name in {"", ".."}:
-        raise UsageError(
-            f"'{prefix}' is a folder, and names no key.",
-            resolution=f"Give a name in it: provision key generate --output {prefix / 'fleet'}",
-        )
-    private, public = (prefix.with_name(f"{prefix.name}.{end}") for end in ("key", "pub"))
-    for path in (private, public):
-        if path.exists() or path.is_symlink():
-            raise ProvisionError(
-                f"'{path}' is there already, and is not replaced.",
-                resolution="Give another name: provision key generate --output NAME",
-            )
-    key = ec.generate_private_key(ec.SECP256R1())
-    how = pem.BestAvailableEncryption(password) if password else pem.NoEncryption()
-    secret = key.private_bytes(pem.Encoding.PEM, pem.PrivateFormat.PKCS8, how)
-    write_atomic(private, secret, mode=0o600)
-    write_atomic(
-        public,
-        key.public_key().public_bytes(pem.Encoding.PEM, pem.PublicFormat.SubjectPublicKeyInfo),
-    )
-    return private, public
-
-
-def open_private_key(path: Path, password: Callable[[], bytes]) -> Signer:
-    """Return what signs with the private key of a file.
-
-    Args:
-        path: PEM, encrypted or not.
-        password: Asked for if it is encrypted.
-
-    Raises:
-        NotFoundError: There is no such file.
-        ProvisionError: It holds no such key, or the password is wrong.
-    """
-    from cryptography.hazmat.primitives.asymmetric.ec import ECDSA  # noqa: PLC0415 - as above
-    from cryptography.hazmat.primitives.hashes import SHA256  # noqa: PLC0415 - as above
-
-    key = _private_key(path, password)
-    return lambda data: key.sign(data, ECDSA(SHA256()))
-
-
-def _private_key(path: Path, password: Callable[[], bytes]) -> EllipticCurvePrivateKey:
-    from cryptography.exceptions import UnsupportedAlgorithm  # noqa: PLC0415 - as above
-    from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415 - as above
-    from cryptography.hazmat.primitives.serialization import (  # noqa: PLC0415 - as above
-        load_pem_private_key,
-    )
-
-    try:
-        data = _key_bytes(path)
-    except FileNotFoundError as error:
-        raise NotFoundError(
-            f"There is no key '{path}'.",
-            resolution=f"Make one: provision key generate --output {path.with_suffix('')}",
-        ) from error
-    except ValueError as error:
-        raise ProvisionError(f"'{path}' {error}.") from error
-    if b"ENCRYPTED SIGSTORE PRIVATE KEY" in data or b"ENCRYPTED COSIGN PRIVATE KEY" in data:
-        raise ProvisionError(
-            f"'{path}' is in cosign's own format, which only cosign reads.",
-            resolution="Sign with 'cosign sign --key' instead (docs/how-to/many-hosts.md), or make"
-            " a key of provision's own: provision key generate.",
-        )
-    try:
-        try:
-            key = load_pem_private_key(data, None)
-        except TypeError:
-            # That is how the library says that it takes a password.
-            key = load_pem_private_key(data, password())
-    except (ValueError, UnsupportedAlgorithm) as error:
-        raise ProvisionError(
-            f"'{path}' can't be read: the password is wrong, or it is no private key in PEM.",
-            resolution="Try again with the key's password.",
-        ) from error
-    if not isinstance(key, ec.EllipticCurvePrivateKey) or key.curve.name != _CURVE:
-        raise ProvisionError(
-            f"'{path}' is no key of ECDSA over P-256.",
-            resolution="Make one: provision key generate",
-        )
-    return key
-
-
-def payload_of(digest: str, facts: Facts, name: str) -> bytes:
+def payload_of(digest: str, facts: Facts | Mapping[str, str], name: str) -> bytes:
     """Return what is signed for an image.
 
     Args:
         digest: Of the image's manifest.
-        facts: What is said of it.
+        facts: What is said of it; for what is no artifact, other names than those of ``Facts``.
         name: What it is called in the registry; verifiers do not rely on it, so that mirrors work.
     """
     document = {
@@ -273,7 +187,7 @@ def payload_of(digest: str, facts: Facts, name: str) -> bytes:
             "image": {"docker-manifest-digest": digest},
             "type": _TYPE,
         },
-        "optional": asdict(facts),
+        "optional": asdict(facts) if isinstance(facts, Facts) else dict(facts),
     }
     return json.dumps(document, separators=(",", ":"), sort_keys=True).encode()
 
@@ -309,7 +223,7 @@ def verify_payload(
         raise UntrustedError("what is signed says nothing of an image") from error
     if kind != _TYPE or signed != digest:
         raise UntrustedError(f"a signature by {signer.name} is of another image")
-    return Verified(signer.name, _facts(optional))
+    return Verified(signer.name, _facts(optional), _catalogue(optional))
 
 
 def _facts(optional: object) -> Facts | None:
@@ -328,6 +242,11 @@ def _facts(optional: object) -> Facts | None:
     if not all(isinstance(text, str) and text for text in texts.values()):
         return None
     return Facts(**{name: str(text) for name, text in texts.items()}, serial=serial)
+
+
+def _catalogue(optional: object) -> str | None:
+    found = optional.get(CATALOGUE_FACT) if isinstance(optional, Mapping) else None
+    return found if isinstance(found, str) else None
 
 
 def differences(facts: Facts, wanted: Mapping[str, str]) -> Iterable[str]:

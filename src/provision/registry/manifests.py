@@ -33,13 +33,18 @@ _PLAIN = (
     "application/vnd.oci.image.layer.v1.tar",
     "application/vnd.docker.image.rootfs.diff.tar",
 )
+# Other tools write these: skopeo with --dest-compress-format zstd, BuildKit with compression=zstd.
+_ZSTD = (
+    "application/vnd.oci.image.layer.v1.tar+zstd",
+    "application/vnd.docker.image.rootfs.diff.tar.zstd",
+)
 # Registries refuse larger manifests: distribution-spec 1.1, "Pushing manifests".
 LONGEST_MANIFEST = 4 << 20
 LARGEST_LAYER = 4 << 30
 _MOST_LAYERS = 128
 _MOST_MANIFESTS = 1024
 # Names of `uname -m` by Go's, which images have.
-_ARCHITECTURES = {
+ARCHITECTURES = {
     "amd64": "x86_64",
     "arm64": "aarch64",
     "ppc64le": "ppc64le",
@@ -49,20 +54,20 @@ _ARCHITECTURES = {
 _NOT_OURS = "This is no artifact image that provision built: don't use it."
 
 
-class _Foreign(BaseModel):
+class Foreign(BaseModel):
     """What others write: unknown members are left alone, known ones must be right."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="ignore", hide_input_in_errors=True)
 
 
-class Platform(_Foreign):
+class Platform(Foreign):
     """What an image of an index is for."""
 
     architecture: str = ""
     os: str = ""
 
 
-class Descriptor(_Foreign):
+class Descriptor(Foreign):
     """A content by its digest.
 
     Attributes:
@@ -83,11 +88,16 @@ class Descriptor(_Foreign):
 
     @property
     def is_gzip(self) -> bool:
-        """Whether it is a layer that is compressed."""
+        """Whether it is a layer that is compressed with gzip."""
         return self.media_type in _GZIP
 
+    @property
+    def is_zstd(self) -> bool:
+        """Whether it is a layer that is compressed with zstd."""
+        return self.media_type in _ZSTD
 
-class Manifest(_Foreign):
+
+class Manifest(Foreign):
     """An image, or the signatures of one."""
 
     schema_version: Literal[2] = Field(alias="schemaVersion")
@@ -100,7 +110,7 @@ class Manifest(_Foreign):
         return sum(layer.size for layer in self.layers)
 
 
-class Index(_Foreign):
+class Index(Foreign):
     """Images of one name for several architectures."""
 
     schema_version: Literal[2] = Field(alias="schemaVersion")
@@ -117,7 +127,7 @@ class Index(_Foreign):
             NotFoundError: It is missing.
         """
         for one in self.manifests:
-            known = _ARCHITECTURES.get(one.platform.architecture)
+            known = ARCHITECTURES.get(one.platform.architecture)
             if known == architecture and one.platform.os in {"linux", ""}:
                 return one
         raise NotFoundError(f"'{name}' has no image for {architecture}.")
@@ -136,15 +146,15 @@ class ImageConfig:
     diff_ids: tuple[str, ...] = ()
 
 
-class _RootFs(_Foreign):
+class _RootFs(Foreign):
     diff_ids: tuple[ImageDigest, ...] = Field(max_length=_MOST_LAYERS)
 
 
-class _ConfigBody(_Foreign):
+class _ConfigBody(Foreign):
     labels: Mapping[str, str] | None = Field(default=None, alias="Labels")
 
 
-class _Config(_Foreign):
+class _Config(Foreign):
     rootfs: _RootFs
     config: _ConfigBody | None = None
 
@@ -182,7 +192,7 @@ def check_image(manifest: Manifest, name: str) -> None:
     if not manifest.layers:
         raise _refused(name, "has no layers")
     for layer in manifest.layers:
-        if layer.media_type not in (*_GZIP, *_PLAIN):
+        if layer.media_type not in (*_GZIP, *_ZSTD, *_PLAIN):
             raise _refused(name, f"has a layer of the kind {layer.media_type}")
         if layer.urls:
             raise _refused(name, "has a layer that lies elsewhere")

@@ -18,6 +18,11 @@ _LONGEST_NAME = 255
 _LONGEST_TAG = 128
 _KEPT_OF_LONG_TAG = 115
 _DIGITS = 12
+# The tag of the index that lists what a repository has.
+CATALOGUE = "catalogue"
+_PIN_TAG = re.compile(r"pin-([0-9a-f]{64})")
+# What stands before a version's own name for its last steps: they come before it, as after "~".
+_BEFORE_RELEASE = re.compile(r"_(?=(?:alpha|beta|dev|git|pre|preview|rc)(?![a-z]))")
 # Docker's own hub is called one thing and answers at another:
 # https://docs.docker.com/reference/cli/docker/image/tag/#description
 _HUB = "docker.io"
@@ -181,6 +186,26 @@ def read_tag(tag: str, flavours: Iterable[str] = ()) -> HostTag | None:
             return HostTag(found["version"], flavour, found["kernel"], found["distro"])
     found = _TAG_OF_HOSTS.fullmatch(tag)
     return HostTag(**found.groupdict()) if found else None
+
+
+def pin_tag(pin: str) -> str:
+    """Return the tag that always leads to the image of a Pin, given by its digest."""
+    return f"pin-{pin.removeprefix('sha256:')}"
+
+
+def pin_of_tag(tag: str) -> str | None:
+    """Return the digest of the Pin that a tag is of; None: it is of none."""
+    found = _PIN_TAG.fullmatch(tag)
+    return f"sha256:{found[1]}" if found else None
+
+
+def version_of_tag(text: str) -> str:
+    """Return a version as it can be compared, from the form that tags have it in.
+
+    There ``_`` stands for ``+`` and ``~``, among others. It is taken for the second one where a
+    word follows that names no release yet: ``2.0_rc1`` is older than ``2.0``, ``2.0_dfsg`` newer.
+    """
+    return _BEFORE_RELEASE.sub("~", text).replace("_", "+")
 
 
 def _escaped(text: str) -> str:

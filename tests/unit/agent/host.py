@@ -20,8 +20,8 @@ from provision.errors import ProvisionError
 from provision.kmod import load, unload
 from provision.manifest import Manifest
 from provision.pin import Pin
-from provision.pipeline.obtaining import Obtained
-from provision.pipeline.package_pins import Wanted
+from provision.pipeline.pulling import Obtained
+from provision.pipeline.wanted import Wanted
 from provision.progress import Event, Note
 from provision.run import LIMIT_S, Completed
 from provision.store.entries import add

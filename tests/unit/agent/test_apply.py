@@ -10,7 +10,7 @@ import pytest
 
 from provision.agent import preparing
 from provision.agent.boot import boot
-from provision.pipeline.obtaining import Obtained
+from provision.pipeline.pulling import Obtained
 from provision.store.state import load_state
 from unit.agent.host import DRIVER, NEWEST, NEXT, OLDER, Host
 from unit.kmod.artifact import KERNEL, write

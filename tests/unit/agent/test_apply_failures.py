@@ -14,8 +14,8 @@ from provision.build.package_store import PackageGoneError
 from provision.engine.docker_api import EngineLostError
 from provision.errors import NotFoundError, ProvisionError
 from provision.pin import ClosurePackage
-from provision.pipeline.obtaining import Obtained
-from provision.pipeline.package_pins import Wanted
+from provision.pipeline.pulling import Obtained
+from provision.pipeline.wanted import Wanted
 from provision.store.state import load_state
 from unit.agent.host import DRIVER, NEWEST, NEXT, OLDER, Host
 from unit.engine.fake_engine import FakeEngine

@@ -14,7 +14,7 @@ from provision.agent import preparing
 from provision.agent.garbage import remove_unneeded
 from provision.agent.rollback import rollback
 from provision.errors import InUseError
-from provision.pipeline.obtaining import Obtained
+from provision.pipeline.pulling import Obtained
 from provision.store.entries import link_kernel, linked_kernels, remove
 from provision.store.locks import switching
 from provision.store.state import load_state

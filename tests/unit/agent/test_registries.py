@@ -13,10 +13,10 @@ from provision.agent.publish import metrics_text
 from provision.build.diagnosis import BuildError, SourceError
 from provision.errors import NotFoundError
 from provision.pin import Pin
-from provision.pipeline.obtaining import Obtained
-from provision.pipeline.package_pins import Wanted
-from provision.pipeline.pulling import DowngradeError
+from provision.pipeline.looking import MissingArtifactError
+from provision.pipeline.pulling import DowngradeError, Obtained
 from provision.pipeline.registries import Consent
+from provision.pipeline.wanted import Wanted
 from provision.registry.image_signature import UntrustedError
 from provision.store.state import load_state, update_state
 from unit.agent.host import NEWEST, OLDER, Host
@@ -37,7 +37,7 @@ class Registry:
         self.error: Exception | None = None
         self.wanted: list[tuple[Wanted, Consent]] = []
         self.host = host
-        monkeypatch.setattr(preparing, "look_for", self.look_for)
+        monkeypatch.setattr(preparing, "look_for_or_tell", self.look_for)
         monkeypatch.setattr(preparing, "obtain_pulled", self.obtain)
 
     def look_for(self, _settings: object, wanted: Wanted, consent: Consent, **_: object) -> Any:  # noqa: ANN401
@@ -96,9 +96,15 @@ def test_what_is_refused_is_said_everywhere_and_nothing_is_built(
 
 
 def test_a_host_that_never_builds_says_what_is_missing(host: Host, registry: Registry) -> None:
-    registry.error = NotFoundError("No registry has demo", resolution="push it")
+    registry.error = MissingArtifactError("No registry has demo", resolution="push it")
     result = host.apply()
     assert (result.status.state, result.status.exit_code) == ("missing", 3)
+    # Told from headers that are missing: anyone who builds can do something about this.
+    assert 'reason="no-artifact"} 1' in metrics_text(result.status)
+    registry.error = NotFoundError("no such kernel")
+    result = host.apply()
+    assert (result.status.state, result.status.exit_code) == ("missing", 3)
+    assert 'reason="missing"}' in metrics_text(result.status)
     assert host.wanted == []
 
 

@@ -146,3 +146,27 @@ def test_archives_that_are_missing_or_others_are_named(tmp_path: Path) -> None:
     (line,) = preflight.images_mistakes([str(archive), "/nowhere/nvidia.tar"])
     assert "/nowhere/nvidia.tar" in line
     assert preflight.python_mistakes("", "") == []
+
+
+def test_keys_for_hosts_are_public_and_have_names_of_their_own(tmp_path: Path) -> None:
+    public = "-----BEGIN PUBLIC KEY-----\n"
+    for name, text in {
+        "fleet.pub": public,
+        "more/fleet.pub": public,
+        "fleet.key": "-----BEGIN ENCRYPTED PRIVATE KEY-----\n",
+        "text.pub": "hello",
+        "fleet.txt": public,
+    }.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+
+    def said(*names: str) -> list[str]:
+        return preflight.keys_mistakes([str(tmp_path / name) for name in names])
+
+    assert said() == said("fleet.pub") == []
+    words = ["There is no key", "is a private key", "no public key in PEM", "would not be read"]
+    lines = said("none.pub", "fleet.key", "text.pub", "fleet.txt")
+    assert len(lines) == len(words)
+    assert all(word in line for word, line in zip(words, lines, strict=True))
+    (line,) = said("fleet.pub", "more/fleet.pub")
+    assert "called 'fleet.pub'" in line

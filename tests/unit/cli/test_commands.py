@@ -16,8 +16,8 @@ from provision.cli import target
 from provision.cli.commands import build, install
 from provision.cli.commands import resolve as render
 from provision.engine.stream import StepRecord
-from provision.pipeline.image_builds import BuildSettings
-from provision.pipeline.package_pins import Resolved, Wanted
+from provision.pipeline.package_pins import Resolved
+from provision.pipeline.wanted import BuildSettings, Wanted
 from provision.progress import Note
 from unit.cli.outcome import Outcome
 from unit.engine.fake_engine import FakeEngine

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from provision.cli.commands import install, pull, search, verify
+from provision.cli.commands import catalogue, install, pull, search, verify
 from provision.engine.docker_api import Image
 from provision.pin import PIN_LABEL
 from provision.pipeline import image_signing, registries
@@ -21,7 +21,7 @@ from provision.pipeline.workspace import Settings
 from provision.registry.artifact_images import facts_of
 from provision.registry.client import Client
 from provision.registry.image_signature import load_keys
-from provision.registry.names import Reference
+from provision.registry.names import Reference, pin_tag
 from provision.run import Completed
 from unit.cli.outcome import Outcome
 from unit.engine.fake_engine import FakeEngine
@@ -50,9 +50,10 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MemoryRegistry:
         client.transport.sleep = registry.slept.append
         return client
 
-    for module in (install, pull, search, verify):
+    for module in (catalogue, install, pull, search, verify):
         monkeypatch.setattr(module, "connect", connect)
-    monkeypatch.setitem(image_signing.sign_image.__kwdefaults__ or {}, "connected", connect)
+    for done in (image_signing.sign_image, image_signing.publish):
+        monkeypatch.setitem(done.__kwdefaults__ or {}, "connected", connect)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return registry
 
@@ -123,9 +124,9 @@ def test_search_lists_what_hosts_look_for(
     signed.have_manifest({}, "latest")
     words = ("search", "demo", "--root", host)
     images = call(*words, "--json").document["images"]
-    assert [image["version"] for image in images] == ["1.2", "9.9"]
+    assert [image["version"] for image in images] == ["9.9", "1.2"]
     assert {image["distro"] for image in images} == {"debian12"}
-    first, second = call(*words, "--verify", "--json").document["images"]
+    second, first = call(*words, "--verify", "--json").document["images"]
     assert (first["signed_by"], first["refused"]) == ("fleet.pub", None)
     assert second["refused"] == "it has no signature"
     assert "it has no signature" in call(*words, "--verify").out
@@ -257,7 +258,20 @@ def test_push_signs_what_it_pushed_and_nothing_else(
     document = call(*words, *password).document
     assert (document["reference"], document["digest"]) == (NAME, digest)
     assert document["signed"]["reference"].endswith(f"@{digest}")
+    assert document["signed"]["pin_tag"] == pin_tag(PIN.digest)
+    found = call(
+        "search", "demo", "--root", host, "--json", "--public-key", made["public"]
+    ).document
+    assert found["catalogue"] == {"serial": document["signed"]["catalogue"], "signed_by": "new.pub"}
+    (image,) = found["images"]
+    assert (image["digest"], image["pin"]) == (digest, PIN.digest)
+    assert image["serial"] == document["signed"]["facts"]["serial"]
+    # Another build of the same Pin is not put in its place.
+    refused = call(*words, *password)
+    assert refused.code == 1
+    assert "is never moved" in refused.document["error"]["message"]
     # The registry shows another image by now.
+    del registry.manifests[pin_tag(PIN.digest)]
     other = make_pin(version="6")
     engine.conversation = [
         {"aux": {"Digest": registry.have_image(other, [layer_of(tmp_path / "artifact")])}}
@@ -330,3 +344,24 @@ def test_a_key_in_a_token_signs_by_openssl(
     assert base64.b64decode(signature) == b"signature"
     with_pin = call("sign", NAME, "--root", host, "--key", "pkcs11:token=x?pin-value=1", "--json")
     assert with_pin.code == 2
+
+
+def test_catalogue_is_made_of_what_is_signed(
+    call: Call, host: Path, signed: MemoryRegistry, tmp_path: Path
+) -> None:
+    """Also of what another program or key has signed, and again where others have replaced it."""
+    made = make_keys(call, tmp_path)
+    password = ("--password-file", tmp_path / "password")
+    words = ("catalogue", "demo", "--key", made["private"], "--root", host, *password)
+    tag = tag_of(PIN).text
+    signed.manifests[pin_tag(PIN.digest)] = signed.manifests[tag]
+    document = call(*words, "--json").document
+    assert (document["catalogue"], document["images"]) == (f"{ADDRESS}/demo:catalogue", 1)
+    assert "images" in call(*words).out
+    signed.have_manifest({"schemaVersion": 2, "manifests": []}, "catalogue")
+    refused = call(*words, "--json")
+    assert refused.code == 1
+    assert "--replace" in refused.document["error"]["resolution"]
+    assert call(*words, "--replace", "--json").document["images"] == 1
+    alone = ("catalogue", "demo", "--root", tmp_path / "other", "--key", made["private"], "--json")
+    assert call(*alone).code == 2

@@ -18,7 +18,8 @@ from provision.distros.debian import ArchiveIndex
 from provision.errors import NotFoundError, ProvisionError
 from provision.pipeline import driver_versions, following, solving
 from provision.pipeline.following import follow
-from provision.pipeline.package_pins import Wanted, request_of
+from provision.pipeline.package_pins import request_of
+from provision.pipeline.wanted import Wanted
 from provision.pipeline.workspace import Settings, load_settings
 from provision.progress import Event, Note
 from provision.sources import Market

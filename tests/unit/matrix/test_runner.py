@@ -26,8 +26,8 @@ from provision.matrix.cells import Cell, Column, Planned, Row
 from provision.matrix.results import Result, Results
 from provision.matrix.runner import MatrixRun
 from provision.matrix.work import Crew, How, Outcome, SharedLayers
-from provision.pipeline.image_builds import BuildSettings
-from provision.pipeline.package_pins import Resolved, Wanted
+from provision.pipeline.package_pins import Resolved
+from provision.pipeline.wanted import BuildSettings, Wanted
 from provision.pipeline.workspace import Settings
 from provision.progress import Event, Note, Output, Progress, Tally
 from unit.engine.fake_engine import FakeEngine

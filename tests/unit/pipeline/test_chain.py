@@ -19,15 +19,15 @@ from provision.matrix.offers import find_offers
 from provision.pin import PIN_LABEL, BasePin, Pin
 from provision.pipeline import image_builds, package_pins, solving
 from provision.pipeline.image_builds import (
-    BuildSettings,
     build_image,
     downloaded_files,
     ensure_base_image,
     wanted_base,
 )
-from provision.pipeline.package_pins import Wanted, render_context
+from provision.pipeline.package_pins import render_context
 from provision.pipeline.packaged_kernels import list_kernels
 from provision.pipeline.resolving import resolve_pin
+from provision.pipeline.wanted import BuildSettings, Wanted, choose_distro
 from provision.pipeline.workspace import Settings, load_settings
 from provision.progress import Progress
 from unit.engine.fake_engine import FakeEngine
@@ -337,12 +337,12 @@ def test_provision_toml_says_whose_kernels_a_host_runs(settings: Settings) -> No
     """As on stand-ins of hosts that are not supported; what the caller names goes before."""
     (settings.root / "etc/os-release").write_text("ID=plan9\nVERSION_ID=4\n")
     config = settings.config.model_copy(update={"kernel_distro": "debian:12"})
-    chosen = solving.choose_distro(replace(settings, config=config), None)
+    chosen = choose_distro(replace(settings, config=config), None)
     assert (chosen.id, chosen.codename) == ("debian", "bookworm")
-    named = solving.choose_distro(replace(settings, config=config), "debian:13")
+    named = choose_distro(replace(settings, config=config), "debian:13")
     assert named.codename == "trixie"
     with pytest.raises(NotFoundError, match="plan9:4"):
-        solving.choose_distro(settings, None)
+        choose_distro(settings, None)
 
 
 @pytest.fixture

@@ -18,14 +18,14 @@ from provision.engine.transfer import Pushed
 from provision.errors import ProvisionError
 from provision.kmod.verify import MANIFEST, Finding, verify
 from provision.manifest import Manifest
-from provision.pin import ClosurePackage
+from provision.pin import ClosurePackage, Pin
 from provision.pipeline import module_signing, obtaining
 from provision.pipeline.artifacts import activate_entry, deactivate
 from provision.pipeline.obtaining import obtain
 from provision.pipeline.package_pins import Resolved
 from provision.pipeline.workspace import Settings
 from provision.progress import Event, Note
-from provision.registry.names import Reference
+from provision.registry.image_signature import Signer
 from provision.store.layout import Layout
 from unit.engine.fake_engine import FakeEngine
 from unit.kmod.artifact import KERNEL, make_artifact, make_pin
@@ -55,12 +55,23 @@ def _engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
         engine.have(image, tmp_path / "content")
         return Built(PIN.image, "sha256:1", 1, built=is_new, seconds=3.0)
 
-    def push(_engine: object, image_id: str, reference: str, **_more: object) -> Pushed:
-        engine.calls.append(f"push {image_id} {reference}")
-        return Pushed(reference, "sha256:2")
+    def publish(
+        _settings: object,
+        _engine: object,
+        image_id: str,
+        name: str,
+        pin: Pin,
+        signer: Signer | None,
+        **_more: object,
+    ) -> tuple[Pushed, SimpleNamespace | None]:
+        assert pin == PIN
+        signs = "" if signer is None else f" {signer(b'x').decode()}"
+        engine.calls.append(f"push {image_id} {name}{signs}")
+        return Pushed(name, "sha256:2"), SimpleNamespace(reference=name) if signer else None
 
     monkeypatch.setattr(obtaining, "build_image", build_image)
-    monkeypatch.setattr(obtaining, "push", push)
+    monkeypatch.setattr(obtaining, "publish", publish)
+    monkeypatch.setattr(obtaining, "look_for_pin", lambda *_given, **_more: None)
     return engine
 
 
@@ -101,10 +112,10 @@ def test_a_registry_that_fails_stops_nobody(
 ) -> None:
     engine = _engine(tmp_path, monkeypatch)
 
-    def push(*_given: object, **_more: object) -> Pushed:
+    def publish(*_given: object, **_more: object) -> None:
         raise ProvisionError("could not be pushed", details="denied")
 
-    monkeypatch.setattr(obtaining, "push", push)
+    monkeypatch.setattr(obtaining, "publish", publish)
     notes: list[Event] = []
     assert obtain(settings, lambda: engine, RESOLVED, progress=notes.append).origin == "build"
     said = " ".join(note.text for note in notes if isinstance(note, Note))
@@ -115,23 +126,11 @@ def test_what_is_pushed_is_signed_where_there_is_a_key(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = _engine(tmp_path, monkeypatch)
-    digest = "sha256:" + "2" * 64
-    monkeypatch.setattr(obtaining, "push", lambda *_given, **_more: Pushed(_reference(), digest))
-    monkeypatch.setattr(obtaining, "configured_signer", lambda _settings: b"signer".__add__)
-
-    def sign_image(
-        _settings: object, reference: Reference, _signer: object, *, expected: object
-    ) -> SimpleNamespace:
-        # By its digest: no other image can take its place.
-        assert (reference.digest, expected) == (digest, PIN)
-        engine.calls.append(f"sign {reference}")
-        return SimpleNamespace(reference=str(reference))
-
-    monkeypatch.setattr(obtaining, "sign_image", sign_image)
+    monkeypatch.setattr(obtaining, "configured_signer", lambda _settings: b"signed ".__add__)
     registry = settings.config.registry.model_copy(update={"sign_key": "/etc/provision/fleet.key"})
     config = settings.config.model_copy(update={"registry": registry})
     obtain(replace(settings, config=config), lambda: engine, RESOLVED)
-    assert engine.calls == ["build", f"sign {_reference()}@{digest}"]
+    assert engine.calls == ["build", f"push sha256:1 {_reference()} signed x"]
 
 
 def test_an_image_that_is_there_is_taken(

@@ -21,18 +21,11 @@ from provision.fetch import UnreachableError
 from provision.kmod.verify import verify as verify_artifact
 from provision.pin import Pin
 from provision.pipeline import artifacts, pulling
-from provision.pipeline.obtaining import obtain_pulled
-from provision.pipeline.package_pins import Wanted
-from provision.pipeline.pulling import DowngradeError, look_for, store_pulled, verify_pulled
-from provision.pipeline.registries import (
-    Consent,
-    Sought,
-    connect,
-    examine,
-    host_reference,
-    seek,
-    tag_of,
-)
+from provision.pipeline.looking import look_for
+from provision.pipeline.pulling import DowngradeError, obtain_pulled, store_pulled, verify_pulled
+from provision.pipeline.registries import Consent, connect, examine, host_reference, tag_of
+from provision.pipeline.seeking import Sought, seek
+from provision.pipeline.wanted import Wanted
 from provision.pipeline.workspace import Settings
 from provision.progress import Note
 from provision.registry.artifact_images import Trusted, facts_of
@@ -445,7 +438,8 @@ def test_a_name_that_is_known_needs_no_list(
     registry.asked.clear()
     found(settings, registry, replace(SOUGHT, version="1.2"))
     assert not any("tags/list" in asked.url for asked in registry.asked)
-    assert len(registry.asked) == 4
+    # One that finds no catalogue, and those for manifest, signatures, payload and configuration.
+    assert len(registry.asked) == 5
 
 
 @pytest.mark.parametrize(

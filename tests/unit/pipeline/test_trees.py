@@ -20,11 +20,12 @@ from provision.engine.docker_api import Image
 from provision.errors import ConfigError, NotFoundError, ProvisionError, UsageError
 from provision.pin import BasePin, DistroPin, Pin
 from provision.pipeline import flatcar, package_pins, solving, trees
-from provision.pipeline.package_pins import Resolved, Wanted, render_context
+from provision.pipeline.package_pins import Resolved, render_context
 from provision.pipeline.pin_file import pin_document, read_pin
 from provision.pipeline.resolving import resolve_pin
 from provision.pipeline.tree_choice import choose_tree
 from provision.pipeline.tree_files import TreeStore
+from provision.pipeline.wanted import Wanted
 from provision.pipeline.workspace import Settings, load_settings
 from unit.engine.fake_engine import FakeEngine
 from unit.fake_archive import index_of, sample

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import signal
 import tarfile
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -14,14 +15,17 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from provision.engine import tar_streams as unpack
 from provision.engine.tar_streams import Unpacker
 from provision.errors import NotFoundError, ProvisionError
 from provision.pin import PIN_LABEL
 from provision.progress import silent
+from provision.registry import artifact_images
 from provision.registry.artifact_images import Trusted, facts_of, find, unpack_layers
 from provision.registry.attached_signatures import sign, signature_tag, verify
 from provision.registry.image_signature import ANNOTATION, PAYLOAD, UntrustedError, payload_of
 from provision.registry.manifests import OCI_INDEX, OCI_MANIFEST
+from provision.run import Completed
 from unit.kmod.artifact import make_artifact, make_pin
 from unit.registry.memory import (
     ECDSA,
@@ -75,7 +79,7 @@ def pull(
     )
     entry = folder / "entry"
     entry.mkdir(parents=True)
-    unpacker = Unpacker(entry, strip="opt", progress=silent)
+    unpacker = Unpacker(entry, strip="opt", progress=silent, ignores_others=True)
     unpack_layers(trusted.image, folder, unpacker.unpack)
     return trusted
 
@@ -359,6 +363,16 @@ def tar_of(*members: tuple[str, bytes, str]) -> bytes:
     return buffer.getvalue()
 
 
+def zeros(name: str, size: int) -> bytes:
+    """Return a layer of one file of zeros."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        info = tarfile.TarInfo(name)
+        info.size = size
+        archive.addfile(info, io.BytesIO(bytes(size)))
+    return buffer.getvalue()
+
+
 def images_manifest(registry: MemoryRegistry, **changes: object) -> None:
     document = json.loads(registry.manifests["1"])
     registry.sign(registry.have_manifest({**document, **changes}), FACTS, KEY)
@@ -440,7 +454,7 @@ HOSTILE: list[tuple[str, Callable[[MemoryRegistry], None], str]] = [
     ("negative size", lambda r: changed_layer(r, size=-1), "no manifest of an image"),
     ("huge size", lambda r: changed_layer(r, size=1 << 40), "no manifest of an image"),
     ("digest of another kind", lambda r: changed_layer(r, digest="md5:00"), "no manifest"),
-    ("zstd", lambda r: changed_layer(r, mediaType="…tar+zstd"), "a layer of the kind"),
+    ("xz", lambda r: changed_layer(r, mediaType="…tar+xz"), "a layer of the kind"),
     (
         "foreign layer",
         lambda r: changed_layer(r, urls=["http://169.254.169.254/"]),
@@ -496,9 +510,44 @@ HOSTILE: list[tuple[str, Callable[[MemoryRegistry], None], str]] = [
         "is there twice",
     ),
     (
-        "elsewhere in the image",
-        lambda r: signed_image(r, tar_of(("bin/sh", tarfile.REGTYPE, ""))),
+        "a hard link to elsewhere in the image",
+        lambda r: signed_image(
+            r, tar_of(("bin/sh", tarfile.REGTYPE, ""), ("opt/sh", tarfile.LNKTYPE, "bin/sh"))
+        ),
         "does not lie in 'opt'",
+    ),
+    (
+        "a link in place of the folder",
+        lambda r: signed_image(
+            r, tar_of(("opt", tarfile.SYMTYPE, "usr"), ("usr/x", tarfile.REGTYPE, ""))
+        ),
+        "is there twice",
+    ),
+    (
+        "a layer that hides a file of another",
+        lambda r: signed_image(r, tar_of(("opt/.wh.driver", tarfile.REGTYPE, ""))),
+        "hides what another layer has",
+    ),
+    (
+        "a layer that hides all of another",
+        lambda r: signed_image(r, tar_of((".wh.opt", tarfile.REGTYPE, ""))),
+        "hides what another layer has",
+    ),
+    (
+        "a layer that hides everything",
+        lambda r: signed_image(r, tar_of((".wh..wh..opq", tarfile.REGTYPE, ""))),
+        "hides what another layer has",
+    ),
+    (
+        "absolute name elsewhere",
+        lambda r: signed_image(r, tar_of(("/bin/sh", tarfile.REGTYPE, ""))),
+        "outside of the artifact",
+    ),
+    ("bytes elsewhere", lambda r: signed_image(r, zeros("usr/x", 1 << 20)), "unpacks to more"),
+    (
+        "names without end",
+        lambda r: signed_image(r, tar_of(*[("bin/x", tarfile.REGTYPE, "")] * 60)),
+        "more than 50 members",
     ),
     (
         "a file with holes",
@@ -513,11 +562,14 @@ HOSTILE: list[tuple[str, Callable[[MemoryRegistry], None], str]] = [
 def test_even_what_is_signed_is_not_unpacked_blindly(
     registry: MemoryRegistry,
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     _name: str,
     attack: Callable[[MemoryRegistry], None],
     said: str,
 ) -> None:
     """A key of ours signed it: the machine that builds may belong to others by now."""
+    monkeypatch.setattr(artifact_images, "_LARGEST_CONTENT", 1 << 19)
+    monkeypatch.setattr(unpack, "_MOST_MEMBERS", 50)
     attack(registry)
     with pytest.raises(ProvisionError, match=said):
         pull(registry, tmp_path / "a")
@@ -525,6 +577,72 @@ def test_even_what_is_signed_is_not_unpacked_blindly(
     assert {path.name for path in tmp_path.iterdir()} <= {"a"}
     assert {path.name for path in tmp_path.glob("a/*")} <= {"entry"}
     assert not (tmp_path / "a/entry/etc").exists()
+
+
+def test_what_an_image_has_for_others_is_passed_over(
+    registry: MemoryRegistry, layer: bytes, tmp_path: Path
+) -> None:
+    """Kubernetes' KMM needs a shell in the image; none of it gets onto a host, whatever it is."""
+    shell = tar_of(
+        ("./", tarfile.DIRTYPE, ""),
+        ("./bin", tarfile.SYMTYPE, "usr/bin"),
+        ("lib", tarfile.SYMTYPE, "/usr/lib"),
+        ("usr/bin/sh", tarfile.REGTYPE, ""),
+        ("usr/bin/cp", tarfile.LNKTYPE, "usr/bin/sh"),
+        ("etc/passwd", tarfile.SYMTYPE, "../../../etc/passwd"),
+        ("dev/sda", tarfile.BLKTYPE, ""),
+        ("usr/.wh.share", tarfile.REGTYPE, ""),
+        ("usr/bin/sh", tarfile.REGTYPE, ""),
+    )
+    signed_image(registry, shell, layer, shell)
+    pull(registry, tmp_path)
+    assert {path.name for path in (tmp_path / "entry").iterdir()} == {"driver", "lib"}
+    assert not (tmp_path / "entry/lib").is_symlink()
+    assert [path.name for path in tmp_path.iterdir()] == ["entry"]
+
+
+@pytest.mark.parametrize(
+    ("status", "stderr", "said"),
+    [
+        (0, "", None),
+        (1, "zstd: corrupt", "can't be decompressed"),
+        (-signal.SIGXFSZ, "", "unpacks to more"),
+        (1, "zstd: File too large", "unpacks to more"),
+    ],
+)
+def test_a_layer_of_zstd_is_left_to_the_distros_program(
+    registry: MemoryRegistry,
+    layer: bytes,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    status: int,
+    stderr: str,
+    said: str | None,
+) -> None:
+    packed = b"\x28\xb5\x2f\xfd" + layer
+    stored = {"digest": registry.have_blob(packed), "size": len(packed)}
+    changed_layer(registry, mediaType="application/vnd.oci.image.layer.v1.tar+zstd", **stored)
+    asked: list[str] = []
+
+    def run(argv: list[str], **_more: object) -> Completed:
+        asked.extend(argv)
+        target, source = Path(argv[-2]), Path(argv[-1])
+        assert source.read_bytes() == packed
+        target.write_bytes(layer)
+        return Completed(tuple(argv), status, "", stderr)
+
+    monkeypatch.setattr(artifact_images, "run", run)
+    monkeypatch.setattr(artifact_images, "find_program", lambda name: f"/usr/bin/{name}")
+    if said is None:
+        pull(registry, tmp_path)
+        assert (tmp_path / "entry/driver/manifest.json").is_file()
+    else:
+        with pytest.raises(ProvisionError, match=said):
+            pull(registry, tmp_path)
+    # Neither bytes nor memory without a limit.
+    assert asked[:2] == ["prlimit", f"--fsize={16 << 30}"]
+    assert "--memory=128MB" in asked
+    assert [path.name for path in tmp_path.iterdir()] == ["entry"]
 
 
 def test_a_tag_that_moves_serves_nothing_unsigned(registry: MemoryRegistry, tmp_path: Path) -> None:

@@ -20,8 +20,9 @@ from provision.registry.credentials import (
     default_files,
     find_credentials,
 )
-from provision.registry.image_signature import generate_key, load_keys, open_private_key
+from provision.registry.image_signature import load_keys
 from provision.registry.names import HostTag, is_loopback, parse_reference, read_tag
+from provision.registry.private_key import generate_key, open_private_key
 from provision.run import Completed
 from unit.registry.memory import new_key, public_pem
 

@@ -16,12 +16,13 @@ from provision.cli.key_options import KeyOptions, private_key_options
 from provision.cli.output import megabytes, print_fields, print_json
 from provision.cli.tables import print_table
 from provision.cli.target import Target, building, gathering, job, target
-from provision.engine.transfer import Pushed, push
+from provision.engine.transfer import Pushed
 from provision.errors import UsageError
 from provision.pin import Pin
-from provision.pipeline.image_builds import BuildSettings, build_image
-from provision.pipeline.image_signing import pushed_reference, sign_image
+from provision.pipeline.image_builds import build_image
+from provision.pipeline.image_signing import publish
 from provision.pipeline.pin_file import read_pin
+from provision.pipeline.wanted import BuildSettings
 from provision.registry.names import check_push_name
 
 
@@ -107,11 +108,8 @@ def command(
         signer = publishing.signer(work.settings) if publishing.signs else None
         built = build_image(work.settings, work.engine, resolved, how, progress=work.progress)
         if publishing.push_to is not None:
-            name = publishing.push_to
-            pushed = push(work.engine, built.image_id, name, progress=work.progress)
-        if pushed and signer:
-            by_digest = pushed_reference(pushed)
-            signed = sign_image(work.settings, by_digest, signer, expected=resolved.pin)
+            what = (built.image_id, publishing.push_to, resolved.pin, signer)
+            pushed, signed = publish(work.settings, work.engine, *what, progress=work.progress)
     if as_json:
         document = _document(resolved.pin, built, pushed)
         print_json({**document, "signed": signed.document() if signed else None})

@@ -14,15 +14,18 @@ from provision.cli.output import print_json
 from provision.cli.target import Job, Target, believing, building, gathering, job, target
 from provision.documents import load_json
 from provision.engine.docker_api import names_registry
+from provision.errors import ProvisionError
 from provision.kmod.verify import MANIFEST
 from provision.manifest import Manifest
 from provision.pin import Pin
 from provision.pipeline.artifacts import activate_entry, install_image, verify_entry
-from provision.pipeline.image_builds import BuildSettings, build_image
+from provision.pipeline.building import build_image
+from provision.pipeline.looking import look_for, may_be_in_store, stored_for
 from provision.pipeline.module_signing import is_signed_here
-from provision.pipeline.package_pins import Wanted
-from provision.pipeline.pulling import check_age, look_for, store_pulled
+from provision.pipeline.pulling import check_age, store_pulled
 from provision.pipeline.registries import Consent, connect, examine
+from provision.pipeline.wanted import BuildSettings, Wanted
+from provision.progress import Note
 from provision.registry.artifact_images import Trusted
 from provision.registry.names import parse_reference
 from provision.store.activate import plan
@@ -102,7 +105,13 @@ def _driver(work: Job, wanted: Wanted, how: BuildSettings, consent: Consent, way
     # Who asks for a certain build does not ask for what a registry has.
     is_build = how.rebuild or wanted.base or wanted.update or wanted.force
     if not is_build:
-        trusted = look_for(work.settings, wanted, consent, progress=work.progress)
+        try:
+            trusted = look_for(work.settings, wanted, consent, progress=work.progress)
+        except ProvisionError as error:
+            in_store = _in_store(work, wanted, way, error)
+            if in_store is None:
+                raise
+            return in_store
         if trusted is not None:
             return _pulled(work, trusted, consent, way)
     resolved = work.resolve(wanted)
@@ -116,6 +125,17 @@ def _driver(work: Job, wanted: Wanted, how: BuildSettings, consent: Consent, way
         return _installed(work, resolved.pin.image, way)
     built = build_image(work.settings, work.engine, resolved, how, progress=work.progress)
     return _installed(work, built.image, way)
+
+
+def _in_store(work: Job, wanted: Wanted, way: _Way, error: ProvisionError) -> _Result | None:
+    """Put an entry of the store to use where no registry answers and nothing is built here."""
+    if way.replace or not may_be_in_store(work.settings, error):
+        return None
+    entry = stored_for(work.settings, wanted)
+    if entry is None:
+        return None
+    work.progress(Note(f"{error.message} The store has what is asked for: {entry}"))
+    return _stored(work, Layout(work.settings.root, wanted.driver), entry, way)
 
 
 def _stored(work: Job, layout: Layout, entry: Path, way: _Way) -> _Result | None:

@@ -9,32 +9,59 @@ import click
 
 from provision.cli import options
 from provision.cli.output import print_fields, print_json
-from provision.cli.target import believing, job
+from provision.cli.target import Job, believing, job
+from provision.errors import NotFoundError, UsageError
+from provision.pin import Pin
+from provision.pipeline.pin_file import load_pin
 from provision.pipeline.pulling import Pulled, store_pulled
 from provision.pipeline.registries import Consent, connect, examine
+from provision.pipeline.seeking import seek_pin
 from provision.registry.artifact_images import Trusted
 from provision.registry.names import parse_reference
 
 
 @click.command("pull")
-@click.argument("image", metavar="IMAGE")
+@click.argument("image", metavar="[IMAGE]", required=False)
+@click.option(
+    "--pin",
+    "pin_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="In place of IMAGE: what the registry of provision.toml has of this Pin, which 'provision"
+    " resolve --output' wrote.",
+)
 @click.option("--replace", is_flag=True, help="Pull it although the store has it.")
 @believing
 @options.root
 @options.dry_run
 @options.as_json
 def command(
-    *, image: str, replace: bool, consent: Consent, root: Path, dry_run: bool, as_json: bool
+    *,
+    image: str | None,
+    pin_file: Path | None,
+    replace: bool,
+    consent: Consent,
+    root: Path,
+    dry_run: bool,
+    as_json: bool,
 ) -> None:
     """Put the artifact of IMAGE, an image of a registry, into the host's store.
 
     It is believed by its signature, and not put to use: 'provision install IMAGE' does that too. No
     engine is needed.
     """
-    reference = parse_reference(image)
+    if (image is None) == (pin_file is None):
+        raise UsageError(
+            "Give either IMAGE or --pin FILE.",
+            resolution="'provision pull --help' shows what can be given.",
+        )
+    reference = parse_reference(image) if image is not None else None
     with job(root) as work:
-        client = connect(work.settings, reference)
-        trusted = examine(work.settings, client, {}, consent)
+        if reference is not None:
+            client = connect(work.settings, reference)
+            trusted = examine(work.settings, client, {}, consent)
+        else:
+            trusted = _of_pin(work, load_pin(Path(str(pin_file))), consent)
         pulled = None
         if not dry_run:
             pulled = store_pulled(
@@ -44,6 +71,18 @@ def command(
         print_json(_document(trusted, pulled))
     else:
         _print(trusted, pulled)
+
+
+def _of_pin(work: Job, pin: Pin, consent: Consent) -> Trusted:
+    found = seek_pin(work.settings, pin, consent, connected=connect, progress=work.progress)
+    if found is None:
+        addresses = ", ".join(work.settings.config.registry.addresses) or "none is set"
+        raise NotFoundError(
+            f"No registry has {pin.driver.name} of the Pin {pin.digest} ({addresses}).",
+            resolution="Build and push it: provision build --pin FILE --push … --sign; or set"
+            " [registry] address in /etc/provision/provision.toml.",
+        )
+    return found
 
 
 def _document(trusted: Trusted, pulled: Pulled | None) -> dict[str, object]:

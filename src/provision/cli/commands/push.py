@@ -13,10 +13,10 @@ from provision.cli.commands.sign import print_signed
 from provision.cli.key_options import KeyOptions, signing_key
 from provision.cli.output import print_json
 from provision.cli.target import Job, job
-from provision.engine.transfer import Pushed, find_image, push
+from provision.engine.transfer import Pushed, find_image
 from provision.errors import ProvisionError, UsageError
 from provision.pin import PIN_LABEL, Pin
-from provision.pipeline.image_signing import SignedImage, pushed_reference, sign_image
+from provision.pipeline.image_signing import SignedImage, publish
 from provision.pipeline.registries import host_reference
 from provision.registry.names import check_push_name
 
@@ -40,7 +40,8 @@ def command(
     """Push IMAGE, an artifact image of the engine, to a registry.
 
     Without REF it goes where hosts look for it: below [registry] address of provision.toml, under
-    a tag of version, flavour, kernel and distro.
+    a tag of version, flavour, kernel and distro. It gets the tag of its Pin too, which never leads
+    to another image. With --sign, the registry's catalogue lists it.
     """
     private.check(signs=signs)
     if reference is not None:
@@ -72,10 +73,8 @@ def push_and_sign(
             which then can't be signed.
     """
     signer = private.signer(work.settings) if private else None
-    pushed = push(work.engine, find_image(work.engine, image).id, name, progress=work.progress)
-    if signer is None:
-        return pushed, None
-    return pushed, sign_image(work.settings, pushed_reference(pushed), signer, expected=pin)
+    found = find_image(work.engine, image).id
+    return publish(work.settings, work.engine, found, name, pin, signer, progress=work.progress)
 
 
 def _pin_of(work: Job, image: str) -> Pin:

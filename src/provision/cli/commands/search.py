@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import click
@@ -10,21 +11,33 @@ import click
 from provision.cli import options
 from provision.cli.output import print_json
 from provision.cli.tables import print_table
-from provision.cli.target import Job, job
+from provision.cli.target import Job, believing, job
 from provision.errors import NotFoundError, ProvisionError, UsageError
-from provision.pipeline.registries import Consent, connect, examine
+from provision.pipeline.registries import Consent, catalogue_of, connect, examine, trust_rule
 from provision.registry.client import Client
-from provision.registry.names import HostTag, parse_reference, read_tag
+from provision.registry.image_catalogue import ImageCatalogue
+from provision.registry.names import HostTag, Reference, parse_reference, read_tag, version_of_tag
+from provision.sources.kind import newest_first
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """An image of a registry, as its tag calls it, and what its signature is worth here."""
+    """An image of a registry, as its catalogue or else its tag says, and what it is worth here."""
 
-    tag: HostTag
-    reference: str
+    version: str
+    flavour: str
+    kernel: str
+    distro: str
+    reference: Reference
+    architecture: str | None = None
+    digest: str | None = None
+    pin: str | None = None
+    serial: int | None = None
     signed_by: str | None = None
     refused: str | None = None
+
+    def document(self) -> dict[str, object]:
+        return {**asdict(self), "reference": str(self.reference)}
 
 
 @click.command("search")
@@ -37,6 +50,7 @@ class _Row:
 )
 @click.option("--kernel", metavar="RELEASE", help="List only what is for this kernel.")
 @click.option("--verify", "verifies", is_flag=True, help="Look at each image's signature.")
+@believing
 @options.catalogue
 @options.root
 @options.as_json
@@ -46,13 +60,15 @@ def command(
     address: str | None,
     kernel: str | None,
     verifies: bool,
+    consent: Consent,
     catalogues: tuple[Path, ...],
     root: Path,
     as_json: bool,
 ) -> None:
     """List the artifact images of DRIVER in a registry: versions, flavours, kernels and distros.
 
-    They are read from the tags. What is true of an image is what its signature says: --verify.
+    They are read from the registry's catalogue, if a key that is trusted here has signed it, and
+    else from the tags. What is true of an image is what its own signature says: --verify.
     """
     with job(root, catalogues) as work:
         where = address or work.settings.config.registry.address
@@ -63,43 +79,79 @@ def command(
                 " /etc/provision/provision.toml.",
             )
         client = connect(work.settings, parse_reference(f"{where}/{driver}"))
-        rows = [_row(client, tag) for tag in _tags(work, client, driver)]
-        rows = [row for row in rows if kernel is None or row.tag.kernel == kernel]
+        known = _catalogue(work, client, driver, consent)
+        rows = _listed(client, known) if known else _tagged(work, client, driver)
+        rows = _in_order([row for row in rows if kernel is None or row.kernel == kernel])
         if verifies:
-            rows = [_verified(work, client, row) for row in rows]
+            rows = [_verified(work, client, row, consent) for row in rows]
     if as_json:
-        images = [{**asdict(row.tag), "reference": row.reference, **_trust(row)} for row in rows]
-        print_json({"registry": where, "driver": driver, "images": images})
+        about = {"serial": known.serial, "signed_by": known.signed_by} if known else None
+        images = [row.document() for row in rows]
+        print_json({"registry": where, "driver": driver, "catalogue": about, "images": images})
     else:
         _print(rows, verifies=verifies)
 
 
-def _tags(work: Job, client: Client, driver: str) -> list[HostTag]:
+def _catalogue(work: Job, client: Client, driver: str, consent: Consent) -> ImageCatalogue | None:
+    """Return what the repository lists; None: no key is trusted here, or it lists nothing."""
+    rule = trust_rule(work.settings, client.reference, driver)
+    if rule.keys is None and consent.public_key is None:
+        return None
+    return catalogue_of(work.settings, client, driver, consent, progress=work.progress)
+
+
+def _listed(client: Client, known: ImageCatalogue) -> list[_Row]:
+    rows = []
+    for one in known.entries:
+        facts = one.facts
+        tag = HostTag(facts.version, facts.flavour, facts.kernel, facts.distro)
+        rows.append(
+            _Row(
+                version=facts.version,
+                flavour=facts.flavour,
+                kernel=facts.kernel,
+                distro=facts.distro.replace(":", ""),
+                reference=client.reference.with_tag(tag.text).with_digest(one.digest),
+                architecture=facts.architecture,
+                digest=one.digest,
+                pin=facts.pin,
+                serial=facts.serial,
+            )
+        )
+    return rows
+
+
+def _tagged(work: Job, client: Client, driver: str) -> list[_Row]:
     try:
         flavours = tuple(work.settings.catalogue.entry(driver).recipe.flavours)
     except NotFoundError:
         # A driver that is known elsewhere.
         flavours = ()
-    found = (read_tag(tag, flavours) for tag in client.tags())
-    return sorted((tag for tag in found if tag), key=lambda tag: (tag.kernel, tag.text))
+    found = ((tag, read_tag(tag, flavours)) for tag in client.tags())
+    return [
+        _Row(**asdict(read), reference=client.reference.with_tag(tag))
+        for tag, read in found
+        if read
+    ]
 
 
-def _row(client: Client, tag: HostTag) -> _Row:
-    return _Row(tag, str(client.reference.with_tag(tag.text)))
+def _in_order(rows: Sequence[_Row]) -> list[_Row]:
+    """Return the images by kernel, of each the newest version first."""
+    labels = {row.version: version_of_tag(row.version) for row in rows}
+    ranks = {version: rank for rank, version in enumerate(newest_first(labels.values()))}
+    return sorted(
+        rows,
+        key=lambda row: (row.kernel, ranks[labels[row.version]], row.flavour, -(row.serial or 0)),
+    )
 
 
-def _verified(work: Job, client: Client, row: _Row) -> _Row:
-    one = Client(client.transport, client.reference.with_tag(row.tag.text))
+def _verified(work: Job, client: Client, row: _Row, consent: Consent) -> _Row:
+    wanted = {"architecture": row.architecture} if row.architecture else {}
     try:
-        trusted = examine(work.settings, one, {}, Consent())
+        trusted = examine(work.settings, Client(client.transport, row.reference), wanted, consent)
     except ProvisionError as error:
-        return _Row(row.tag, row.reference, refused=error.details or error.message)
-    key = trusted.verified.key if trusted.verified else None
-    return _Row(row.tag, row.reference, signed_by=key)
-
-
-def _trust(row: _Row) -> dict[str, str | None]:
-    return {"signed_by": row.signed_by, "refused": row.refused}
+        return replace(row, refused=error.details or error.message)
+    return replace(row, signed_by=trusted.verified.key if trusted.verified else None)
 
 
 def _print(rows: list[_Row], *, verifies: bool) -> None:
@@ -107,7 +159,7 @@ def _print(rows: list[_Row], *, verifies: bool) -> None:
         click.echo("The registry has no image that hosts would look for.")
         return
     columns: tuple[str, ...] = ("version", "flavour", "kernel", "distro")
-    cells = [(row.tag.version, row.tag.flavour, row.tag.kernel, row.tag.distro) for row in rows]
+    cells = [(row.version, row.flavour, row.kernel, row.distro) for row in rows]
     if not verifies:
         print_table(columns, cells)
         return

@@ -13,8 +13,8 @@ from provision.cli.output import print_fields, print_json
 from provision.cli.target import job
 from provision.errors import UsageError
 from provision.pipeline.image_signing import SignedImage, sign_image
-from provision.registry.image_signature import generate_key
 from provision.registry.names import parse_reference
+from provision.registry.private_key import generate_key
 
 
 @click.command("key")
@@ -60,11 +60,13 @@ def sign_command(*, image: str, private: KeyOptions, root: Path, as_json: bool) 
 
     Give it by its digest (NAME@sha256:…), as 'provision push' prints it: by a tag, the registry
     decides what is signed. Signed are the digest, and what the image's Pin says: driver, version,
-    flavour, distro, kernel and architecture.
+    flavour, distro, kernel and architecture. The tag of its Pin leads to it then, and the
+    repository's catalogue lists it.
     """
     reference = parse_reference(image)
     with job(root) as work:
-        signed = sign_image(work.settings, reference, private.signer(work.settings))
+        signer = private.signer(work.settings)
+        signed = sign_image(work.settings, reference, signer, progress=work.progress)
     if as_json:
         print_json(signed.document())
     else:
@@ -74,4 +76,5 @@ def sign_command(*, image: str, private: KeyOptions, root: Path, as_json: bool) 
 def print_signed(signed: SignedImage) -> None:
     """Print what was signed, for people."""
     facts = [(name, value) for name, value in asdict(signed.facts).items()]
-    print_fields([("signed", signed.reference), ("signature", signed.signature), *facts])
+    listed = [("catalogue", signed.catalogue)] if signed.catalogue is not None else []
+    print_fields([("signed", signed.reference), ("signature", signed.signature), *facts, *listed])

@@ -37,6 +37,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible has no type hin
                         "constraints": _TEXT,
                         "wheelhouse": _TEXT,
                         "images": {"type": "list", "elements": "str", "default": []},
+                        "trust_keys": {"type": "list", "elements": "str", "default": []},
                     }
                 ),
                 "hook": _part({"program": _TEXT}),
@@ -74,6 +75,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible has no type hin
             *wrong,
             *packages,
             *preflight.images_mistakes(images),
+            *preflight.keys_mistakes([self._path(key) for key in given["trust_keys"]]),
         ]
         for secret in secrets_in(given["config"]):
             found = [mistake.replace(secret, "********") for mistake in found]

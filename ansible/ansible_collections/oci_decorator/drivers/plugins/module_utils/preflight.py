@@ -28,6 +28,8 @@ _MACHINES = {62: "x86_64", 183: "aarch64", 243: "riscv64", 22: "s390x"}
 _ELF = struct.Struct("<4s14xH")
 _PIN = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)", re.MULTILINE)
 _RECIPE = re.compile(r"(?:.*/share/provision/)?driver_images/([^/]+)/driver\.toml")
+_KEY_SUFFIXES = (".pub", ".pem")
+_LONGEST_KEY = 64 << 10
 _BUILD = "python ansible/build_collection.py"
 
 
@@ -183,6 +185,40 @@ def images_mistakes(archives: list[str]) -> list[str]:
         " 'docker save --output FILE IMAGE' makes one."
         for path in archives
         if not Path(path).is_file()
+    ]
+
+
+def keys_mistakes(paths: list[str]) -> list[str]:
+    """Return which public keys are missing, or none that may be on hosts."""
+    wrong = []
+    for path in paths:
+        try:
+            with Path(path).open("rb") as stream:
+                text = stream.read(_LONGEST_KEY)
+        except OSError:
+            wrong.append(
+                f"There is no key '{path}' (provision_driver_trust_keys)."
+                " 'provision key generate' makes a pair; hosts get the file that ends with .pub."
+            )
+            continue
+        if b"PRIVATE KEY" in text:
+            wrong.append(
+                f"'{path}' (provision_driver_trust_keys) is a private key, which no host that only"
+                " verifies may have. Name the file that ends with .pub."
+            )
+        elif b"BEGIN PUBLIC KEY" not in text:
+            wrong.append(f"'{path}' (provision_driver_trust_keys) is no public key in PEM.")
+        elif Path(path).suffix not in _KEY_SUFFIXES:
+            wrong.append(
+                f"'{path}' (provision_driver_trust_keys) would not be read on a host: its name has"
+                " to end with .pub or .pem."
+            )
+    names = [Path(path).name for path in paths]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    return wrong + [
+        f"Several keys of provision_driver_trust_keys are called '{name}', and one would replace"
+        " the other. Give them different names."
+        for name in twice
     ]
 
 

@@ -82,6 +82,13 @@ options:
           auth_file:
             description: File of credentials on the host, as Docker or podman write it.
             type: str
+          notify:
+            description: Address that is asked once, by C(POST), when no registry has what the host
+              needs.
+            type: str
+          notify_token_file:
+            description: File on the host with the token that is sent along.
+            type: str
       trust:
         description: Whose signatures count for what registries serve.
         type: dict

@@ -51,6 +51,11 @@ options:
         type: list
         elements: str
         default: []
+      trust_keys:
+        description: Public keys whose signatures count on hosts.
+        type: list
+        elements: str
+        default: []
   hook:
     description: What the role P(oci_decorator.drivers.provision_hook#role) needs.
     type: dict

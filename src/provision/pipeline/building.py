@@ -1,0 +1,68 @@
+"""What decides about builds and makes them, loaded when something is built.
+
+A host that never builds calls none of this, and so loads neither the resolver nor the templates:
+tests/golden/test_never.py holds that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from provision.engine.docker_api import Engine
+from provision.pipeline.wanted import BuildSettings, Wanted
+from provision.pipeline.workspace import Settings
+from provision.progress import Progress, silent
+
+if TYPE_CHECKING:
+    from provision.build.artifact_image import Built
+    from provision.pipeline.package_pins import Resolved
+    from provision.pipeline.pulling import Obtained
+
+
+def open_engine(settings: Settings) -> Engine:
+    """As ``provision.pipeline.image_builds.open_engine``."""
+    from provision.pipeline import image_builds  # noqa: PLC0415 - only hosts that build load it
+
+    return image_builds.open_engine(settings)
+
+
+def resolve_pin(
+    settings: Settings,
+    engine: Callable[[], Engine],
+    wanted: Wanted,
+    *,
+    progress: Progress = silent,
+) -> Resolved:
+    """As ``provision.pipeline.resolving.resolve_pin``."""
+    from provision.pipeline import resolving  # noqa: PLC0415 - as above
+
+    return resolving.resolve_pin(settings, engine, wanted, progress=progress)
+
+
+def obtain(
+    settings: Settings,
+    engine: Callable[[], Engine],
+    resolved: Resolved,
+    *,
+    replace: bool = False,
+    progress: Progress = silent,
+) -> Obtained:
+    """As ``provision.pipeline.obtaining.obtain``."""
+    from provision.pipeline import obtaining  # noqa: PLC0415 - as above
+
+    return obtaining.obtain(settings, engine, resolved, replace=replace, progress=progress)
+
+
+def build_image(
+    settings: Settings,
+    engine: Engine,
+    resolved: Resolved,
+    how: BuildSettings,
+    *,
+    progress: Progress = silent,
+) -> Built:
+    """As ``provision.pipeline.image_builds.build_image``."""
+    from provision.pipeline import image_builds  # noqa: PLC0415 - as above
+
+    return image_builds.build_image(settings, engine, resolved, how, progress=progress)

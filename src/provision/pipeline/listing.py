@@ -1,0 +1,142 @@
+"""A registry's catalogue of images, as far as a host believes it.
+
+What it lists is only where to look: each image is examined by itself. But who could serve an old
+catalogue could keep a host from what is new, so its serial is remembered as that of images is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from provision.errors import NotFoundError
+from provision.pipeline.workspace import Settings
+from provision.progress import Note, Progress, silent
+from provision.registry.client import Client
+from provision.registry.image_catalogue import ImageCatalogue, Listed, read_catalogue
+from provision.registry.image_signature import PublicKey, UntrustedError
+from provision.registry.names import CATALOGUE, HostTag
+from provision.sources.kind import newest_first
+from provision.store.layout import Layout
+from provision.store.origin import newest_serial
+
+
+@dataclass(frozen=True, slots=True)
+class Believing:
+    """By what a catalogue is judged.
+
+    Attributes:
+        keys: Those that are trusted.
+        oldest: The least serial that counts.
+        allow_downgrade: Whether it may be older than one that was used before.
+    """
+
+    keys: Sequence[PublicKey]
+    oldest: int = 0
+    allow_downgrade: bool = False
+
+
+def target_of(settings: Settings, client: Client) -> str:
+    """Return what the serial of a catalogue is remembered by.
+
+    Mirrors have the catalogue of the registry that they mirror, so they share one.
+    """
+    registry = settings.config.registry
+    address = f"{client.reference.registry}/{client.reference.repository}".rpartition("/")[0]
+    known = registry.address if address in registry.addresses else address
+    return f"catalogue of {known}"
+
+
+def believed(
+    settings: Settings,
+    client: Client,
+    driver: str,
+    judged: Believing,
+    *,
+    progress: Progress = silent,
+) -> ImageCatalogue | None:
+    """Return a repository's catalogue; None: it is missing that says anything here, so tags do.
+
+    Args:
+        settings: The host.
+        client: The repository.
+        driver: The driver.
+        judged: By what it is judged.
+        progress: Receives of a catalogue that is passed over.
+
+    Raises:
+        UntrustedError: It is older than one that this host has used, or gone; or it is not signed
+            as it has to be, and one that was has been used here.
+        NotFoundError: A mirror has none, and the host knows that there is one.
+        UnreachableError: The registry kept failing.
+        ProvisionError: It is not one.
+    """
+    target = target_of(settings, client)
+    seen = 0
+    if not judged.allow_downgrade:
+        seen = newest_serial(Layout(settings.root, driver), target)
+    name = f"{client.reference.registry}/{client.reference.repository}:{CATALOGUE}"
+    try:
+        found = read_catalogue(client, driver, judged.keys)
+    except UntrustedError as error:
+        if seen:
+            raise
+        progress(Note(f"{error.message} {error.details or ''} Its tags are read instead."))
+        return None
+    if found is None:
+        if seen:
+            raise _gone(settings, client, name)
+        return None
+    if found.serial < judged.oldest:
+        progress(Note(f"'{name}' is older than not_before allows. The tags are read instead."))
+        return None
+    if found.serial < seen:
+        raise UntrustedError(
+            f"'{name}' is refused: it is older than the catalogue that this host has used"
+            f" ({found.serial}, and {seen}, in Unix seconds).",
+            resolution="If nothing was restored from a backup on purpose, the registry serves what"
+            " is out of date: look into it. To believe it: the same command with"
+            " --allow-downgrade.",
+        )
+    return found
+
+
+def _gone(settings: Settings, client: Client, name: str) -> UntrustedError | NotFoundError:
+    message = f"'{name}' is gone: this host has used it before."
+    registry = settings.config.registry
+    if any(name.startswith(f"{mirror}/") for mirror in registry.mirrors):
+        return NotFoundError(message)
+    return UntrustedError(
+        message,
+        resolution="Look into the registry. To have it written again, by those who sign your"
+        f" artifacts: provision catalogue {client.reference.repository.rpartition('/')[2]}. To go"
+        " on without it: the same command with --allow-downgrade.",
+    )
+
+
+def suiting(
+    catalogue: ImageCatalogue,
+    wanted: Mapping[str, str],
+    first: Sequence[str | None],
+    branches: Sequence[str | None],
+) -> list[Listed]:
+    """Return the images that a host may take, in the order in which it asks for them.
+
+    Args:
+        catalogue: What there is.
+        wanted: What their signatures have to say.
+        first: Versions that come first, if they are there.
+        branches: Versions or branches of them, in the order of preference; None among them: any.
+    """
+    fitting = catalogue.of(wanted)
+    newest = newest_first(one.facts.version for one in fitting)
+    # A version may have been read from a tag, where '+' and '~' can't stand.
+    there = {_in_tag(version): version for version in newest}
+    order = [there[_in_tag(v)] for v in first if v is not None and _in_tag(v) in there]
+    for branch in branches:
+        order += [v for v in newest if branch is None or v == branch or v.startswith(f"{branch}.")]
+    return [one for v in dict.fromkeys(order) for one in fitting if one.facts.version == v]
+
+
+def _in_tag(version: str) -> str:
+    return HostTag(version, "f", "1.0", "d").text

@@ -1,0 +1,208 @@
+"""Looks for the artifact that a host needs: in its registries, and in its store where none answers.
+
+Nothing that builds is loaded.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from provision.catalogue import Recipe
+from provision.catalogue.upstream import CHANNELS
+from provision.documents import load_json
+from provision.errors import ConfigError, NotFoundError, ProvisionError
+from provision.fetch import UnreachableError
+from provision.host import read_facts
+from provision.host.kernel import machine
+from provision.kmod.verify import MANIFEST
+from provision.manifest import Manifest
+from provision.pin import DistroPin, Pin
+from provision.pipeline.following import follow
+from provision.pipeline.pulling import check_age
+from provision.pipeline.registries import Connect, Consent, connect
+from provision.pipeline.seeking import Sought, seek, seek_pin
+from provision.pipeline.wanted import Wanted, distro_of_kernel, own_kernel
+from provision.pipeline.workspace import Settings
+from provision.progress import Progress, silent
+from provision.registry.artifact_images import Trusted
+from provision.registry.tokens import DeniedError
+from provision.sources.kind import newest_first
+from provision.sources.upstream import known_branches, today
+from provision.store.entries import entries
+from provision.store.layout import Layout
+
+
+class MissingArtifactError(NotFoundError):
+    """No registry has an artifact, and nothing is built here.
+
+    Attributes:
+        sought: What was looked for; None: no registry was asked.
+    """
+
+    sought: Sought | None = None
+
+
+def look_for(
+    settings: Settings,
+    wanted: Wanted,
+    consent: Consent,
+    *,
+    connected: Connect = connect,
+    progress: Progress = silent,
+) -> Trusted | None:
+    """Return the image of a registry that a host may install in place of building it.
+
+    Args:
+        settings: The host.
+        wanted: What is asked for.
+        consent: What the caller allows.
+        connected: Makes clients of registries.
+        progress: Receives which registry has nothing, and why.
+
+    Returns:
+        The image; None: it is to be built.
+
+    Raises:
+        MissingArtifactError: No registry has it, and nothing is built here.
+        NotFoundError: The driver or kernel is unknown.
+        UntrustedError: What a registry has is not signed as it has to be.
+        ProvisionError: provision.toml does not say whom to trust, or a key is none.
+    """
+    addresses = settings.config.registry.addresses
+    found, sought = None, None
+    if asks_registries(settings):
+        sought = sought_by(settings, wanted, progress=progress)
+        found = seek(
+            settings,
+            sought,
+            consent,
+            accept=lambda trusted: check_age(settings, trusted, consent),
+            connected=connected,
+            progress=progress,
+        )
+    if found is None and settings.config.policy.build == "never":
+        error = MissingArtifactError(
+            f"No registry has {wanted.driver} for {wanted.kernel or 'the kernel that runs'}"
+            f' ({", ".join(addresses) or "none is set"}), and [policy] build = "never".',
+            resolution="Build and push it elsewhere: provision build --push … --sign; or allow it"
+            ' here: [policy] build = "fallback" in /etc/provision/provision.toml.',
+        )
+        error.sought = sought
+        raise error
+    return found
+
+
+def look_for_pin(
+    settings: Settings,
+    pin: Pin,
+    consent: Consent,
+    *,
+    connected: Connect = connect,
+    progress: Progress = silent,
+) -> Trusted | None:
+    """Return the image of a Pin from a registry; None: none has it, or none is to be asked.
+
+    Arguments and errors as ``look_for``.
+    """
+    if not asks_registries(settings):
+        return None
+    return seek_pin(
+        settings,
+        pin,
+        consent,
+        accept=lambda trusted: check_age(settings, trusted, consent),
+        connected=connected,
+        progress=progress,
+    )
+
+
+def asks_registries(settings: Settings) -> bool:
+    """Return whether an artifact may come from a registry."""
+    return bool(settings.config.registry.addresses) and settings.config.policy.build != "always"
+
+
+def sought_by(settings: Settings, wanted: Wanted, *, progress: Progress = silent) -> Sought:
+    """Return what a host looks for, which wants a driver for a kernel.
+
+    Raises:
+        NotFoundError: The driver or kernel is unknown.
+    """
+    facts = read_facts(settings.root)
+    kernel = wanted.kernel or own_kernel(settings, facts)
+    recipe = settings.catalogue.entry(wanted.driver).recipe
+    distro = None
+    try:
+        distro = distro_of_kernel(settings, kernel, wanted.distro)
+        name = f"{distro.id}:{distro.version}"
+    except NotFoundError:
+        # One that nothing can be built for here; others may have.
+        name = wanted.distro or f"{facts.distro.id}:{facts.distro.version}"
+    return Sought(
+        driver=wanted.driver,
+        version=None if wanted.version == "latest" else wanted.version,
+        flavour=wanted.flavour or recipe.default_flavour,
+        kernel=kernel,
+        distro=name,
+        architecture=machine(settings.root),
+        prefer=wanted.prefer,
+        branches=_branches(settings, recipe, wanted, distro, progress),
+    )
+
+
+def _branches(
+    settings: Settings,
+    recipe: Recipe,
+    wanted: Wanted,
+    distro: DistroPin | None,
+    progress: Progress,
+) -> tuple[str, ...] | None:
+    """Return the branches of the kind that is asked for (``lts``); None: no kind is.
+
+    A host that builds nothing asks no vendor: it has what the recipe says.
+    """
+    if wanted.version is None or wanted.version not in CHANNELS:
+        return None
+    if distro is None or settings.config.policy.build == "never":
+        return known_branches(recipe.upstream, ()).followed(wanted.version, today())
+    chosen, driver = wanted.prefer, wanted.driver
+    return follow(
+        settings, driver, wanted.version, distro, chosen=chosen, progress=progress
+    ).branches
+
+
+def stored_for(settings: Settings, wanted: Wanted) -> Path | None:
+    """Return the entry of the store that is what is asked for; None: there is no such one.
+
+    Of several versions the newest counts, or the one to stay with.
+
+    Raises:
+        NotFoundError: The driver or kernel is unknown.
+    """
+    sought = sought_by(settings, wanted)
+    layout = Layout(settings.root, wanted.driver)
+    found: dict[str, Path] = {}
+    for digest in entries(layout):
+        try:
+            pin = load_json(layout.entry(digest) / MANIFEST, Manifest).pin
+        except (ConfigError, NotFoundError, OSError):
+            continue
+        if _is_of(pin, sought):
+            found[pin.driver.version] = layout.entry(digest)
+    order = [v for v in (sought.prefer, *newest_first(found)) if v in found]
+    return found[order[0]] if order else None
+
+
+def _is_of(pin: Pin, sought: Sought) -> bool:
+    if (pin.driver.flavour, pin.kernel.release) != (sought.flavour, sought.kernel):
+        return False
+    if pin.kernel.architecture != sought.architecture:
+        return False
+    branches = (sought.version,) if sought.branches is None else sought.branches
+    version = pin.driver.version
+    return any(b is None or version == b or version.startswith(f"{b}.") for b in branches)
+
+
+def may_be_in_store(settings: Settings, error: ProvisionError) -> bool:
+    """Whether a host that never builds makes do with its store: no registry lets it ask."""
+    is_silent = isinstance(error, UnreachableError | DeniedError)
+    return is_silent and settings.config.policy.build == "never"

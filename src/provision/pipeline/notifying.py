@@ -1,0 +1,225 @@
+"""One HTTP request to anyone who builds, when a registry lacks what this host needs.
+
+It may be lost: the host's status says the same. So it is small, short, and never a failure.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from provision import __version__
+from provision.errors import ProvisionError
+from provision.files import in_root, lock, write_atomic
+from provision.pipeline.looking import (
+    MissingArtifactError,
+    asks_registries,
+    look_for,
+    sought_by,
+)
+from provision.pipeline.registries import Consent
+from provision.pipeline.seeking import Sought
+from provision.pipeline.wanted import Wanted
+from provision.pipeline.workspace import Settings
+from provision.progress import Note, Progress, silent
+from provision.registry.artifact_images import Trusted
+from provision.registry.names import is_loopback
+
+if TYPE_CHECKING:
+    import requests
+
+SCHEMA = 1
+_FILE = "notified.json"
+_DAY = 86_400
+# The first request about something, and one more if that failed.
+_A_DAY = 2
+_MOST_KEYS = 512
+_LONGEST_FILE = 1 << 20
+_LONGEST_TOKEN = 4096
+_CONNECT_SECONDS = 3.0
+_ANSWER_SECONDS = 5.0
+_REDIRECT = 300
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """When something was last told in a day, how often, and whether that got through."""
+
+    since: int
+    attempts: int
+    is_done: bool
+
+
+def look_for_or_tell(
+    settings: Settings, wanted: Wanted, consent: Consent, *, progress: Progress = silent
+) -> Trusted | None:
+    """As ``look_for``; the address of provision.toml is told if no registry has it."""
+    try:
+        trusted = look_for(settings, wanted, consent, progress=progress)
+    except MissingArtifactError as error:
+        if error.sought is not None:
+            notify(settings, error.sought, progress=progress)
+        raise
+    has_asked = trusted is None and asks_registries(settings)
+    if has_asked and settings.config.registry.notify is not None:
+        notify(settings, sought_by(settings, wanted), progress=progress)
+    return trusted
+
+
+def notify(
+    settings: Settings,
+    sought: Sought,
+    *,
+    session: Callable[[], requests.Session] | None = None,
+    now: Callable[[], float] = time.time,
+    progress: Progress = silent,
+) -> bool:
+    """Tell the address of provision.toml, if there is one, that an artifact is missing.
+
+    Once a day for a driver and kernel; a second time if the first failed. No redirect is followed,
+    and of the answer only the status counts.
+
+    Args:
+        settings: The host.
+        sought: What is missing.
+        session: Makes what sends requests; None: the library's own.
+        now: Unix seconds.
+        progress: Receives what could not be done; nothing is raised.
+
+    Returns:
+        Whether it got through now.
+    """
+    registry = settings.config.registry
+    if registry.notify is None:
+        return False
+    path = settings.state / _FILE
+    document = message_of(settings, sought)
+    key = json.dumps(document, sort_keys=True)
+    try:
+        with lock(path.with_name(f".{_FILE}.lock")):
+            told = _read(path, now())
+            before = told.get(key, _Told(int(now()), 0, is_done=False))
+            if before.is_done or before.attempts >= _A_DAY:
+                return False
+            # Noted first: a run that is killed meanwhile does not begin again and again.
+            _write(path, {**told, key: _Told(before.since, before.attempts + 1, is_done=False)})
+        trouble = _send(settings, registry.notify, document, session)
+        if trouble is not None:
+            progress(Note(f"{registry.notify} was not told that an artifact is missing: {trouble}"))
+            return False
+        with lock(path.with_name(f".{_FILE}.lock")):
+            told = _read(path, now())
+            _write(path, {**told, key: _Told(before.since, before.attempts + 1, is_done=True)})
+    except (OSError, ProvisionError) as error:
+        progress(Note(f"{registry.notify} was not told that an artifact is missing: {error}"))
+        return False
+    progress(
+        Note(f"{registry.notify} was told that {sought.driver} for {sought.kernel} is missing")
+    )
+    return True
+
+
+def message_of(settings: Settings, sought: Sought) -> dict[str, object]:
+    """Return what is told; nothing in it says which host asks."""
+    return {
+        "schema": SCHEMA,
+        "event": "missing",
+        "registry": settings.config.registry.address,
+        "driver": sought.driver,
+        "version": sought.version,
+        "flavour": sought.flavour,
+        "kernel": sought.kernel,
+        "distro": sought.distro,
+        "architecture": sought.architecture,
+    }
+
+
+def _send(
+    settings: Settings,
+    url: str,
+    document: dict[str, object],
+    session: Callable[[], requests.Session] | None,
+) -> str | None:
+    """Send a request; returns what went wrong."""
+    import requests  # noqa: PLC0415 - 0.15 s that only this case pays
+
+    headers = {"Content-Type": "application/json", "User-Agent": f"provision/{__version__}"}
+    token_file = settings.config.registry.notify_token_file
+    if token_file is not None:
+        headers["Authorization"] = f"Bearer {_token(in_root(settings.root, token_file))}"
+    registry = settings.config.registry
+    ca = str(in_root(settings.root, registry.ca)) if registry.ca else None
+    try:
+        with (session or requests.Session)() as sender:
+            if is_loopback(urlsplit(url).netloc):
+                # A proxy has another loopback, and would see the token.
+                sender.trust_env = False
+            response = sender.post(
+                url,
+                data=json.dumps(document).encode(),
+                headers=headers,
+                # Else the library would add what ~/.netrc has.
+                auth=_unchanged,
+                allow_redirects=False,
+                # Nothing of the body is read, however long it is.
+                stream=True,
+                timeout=(_CONNECT_SECONDS, _ANSWER_SECONDS),
+                verify=ca or True,
+            )
+            response.close()
+    except (requests.RequestException, OSError, ValueError) as error:
+        return f"{type(error).__name__}: {error}"
+    if not response.ok or response.status_code >= _REDIRECT:
+        return f"it answered {response.status_code}"
+    return None
+
+
+def _token(path: Path) -> str:
+    """Return the token of a file.
+
+    Raises:
+        ProvisionError: It has none.
+        OSError: It can't be read.
+    """
+    with path.open("rb") as stream:
+        line = stream.readline(_LONGEST_TOKEN + 1).strip()
+    if (
+        not line
+        or len(line) > _LONGEST_TOKEN
+        or not line.isascii()
+        or not line.decode().isprintable()
+    ):
+        raise ProvisionError(f"the first line of '{path}' is no token")
+    return line.decode()
+
+
+def _unchanged(request: requests.PreparedRequest) -> requests.PreparedRequest:
+    return request
+
+
+def _read(path: Path, now: float) -> dict[str, _Told]:
+    """Return what was told in the last day; what can't be read is forgotten."""
+    try:
+        with path.open("rb") as stream:
+            found = json.loads(stream.read(_LONGEST_FILE))
+        told = {
+            str(key): _Told(int(one["since"]), int(one["attempts"]), is_done=bool(one["done"]))
+            for key, one in found.items()
+        }
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return {}
+    return {key: one for key, one in told.items() if 0 <= now - one.since < _DAY}
+
+
+def _write(path: Path, told: dict[str, _Told]) -> None:
+    newest = sorted(told.items(), key=lambda item: item[1].since, reverse=True)[:_MOST_KEYS]
+    document = {
+        key: {"since": one.since, "attempts": one.attempts, "done": one.is_done}
+        for key, one in newest
+    }
+    write_atomic(path, json.dumps(document) + "\n")

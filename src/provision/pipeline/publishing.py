@@ -1,0 +1,168 @@
+"""What a push leaves in a registry besides the image: the tag of its Pin, and its catalogue.
+
+The tag of a Pin always leads to the same manifest; the catalogue lists what is signed. Both are
+there for hosts to find images by, and nothing that they say is believed without a signature.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+
+from provision.errors import NotFoundError, ProvisionError
+from provision.fetch import UnreachableError
+from provision.files import in_root
+from provision.pin import Pin
+from provision.pipeline.registries import trust_rule
+from provision.pipeline.workspace import Settings
+from provision.progress import Note, Progress, silent
+from provision.registry.client import Client, Content
+from provision.registry.image_catalogue import ImageCatalogue, keep_catalogue
+from provision.registry.image_signature import PublicKey, Signer, load_keys
+from provision.registry.manifests import OCI_MANIFEST, Index, parse_manifest
+from provision.registry.names import CATALOGUE, pin_tag
+from provision.registry.private_key import FileSigner
+from provision.registry.tokens import DeniedError
+
+Clock = Callable[[], float]
+
+
+class TakenError(ProvisionError):
+    """A registry has another image of the same Pin, and the tag of a Pin is never moved."""
+
+
+def pushed_before(
+    client: Client, pin: Pin, image_id: str, *, progress: Progress = silent
+) -> Content | None:
+    """Return the manifest of an image that a registry has already; None: it has none of the Pin.
+
+    Args:
+        client: The repository.
+        pin: The Pin.
+        image_id: The image as the engine that has it names it.
+        progress: Receives if the registry can only be reached by the engine.
+
+    Raises:
+        TakenError: It has another image of this Pin.
+    """
+    try:
+        content = client.manifest(pin_tag(pin.digest))
+    except NotFoundError:
+        return None
+    except (UnreachableError, DeniedError) as error:
+        # The engine has settings and credentials of its own.
+        progress(Note(f"{error.message} So it is not known whether the image is there already."))
+        return None
+    if image_id not in _identities(content, client):
+        raise _taken(client, pin, content.digest)
+    return content
+
+
+def _identities(content: Content, client: Client) -> set[str]:
+    """Return what engines may call the image of a manifest: one names it, the other its config."""
+    manifest = parse_manifest(content.data, str(client.reference))
+    if isinstance(manifest, Index):
+        return {content.digest, *(one.digest for one in manifest.manifests)}
+    return {content.digest, manifest.config.digest}
+
+
+def tag_again(client: Client, content: Content) -> None:
+    """Let the tag of a client's reference lead to a manifest that the repository has.
+
+    Raises:
+        ProvisionError: The registry refuses or can't be reached.
+    """
+    tag = client.reference.tag
+    if tag is not None:
+        client.put_manifest(tag, content.data, media_type_of(content))
+
+
+def set_pin_tag(client: Client, pin: Pin, content: Content) -> str:
+    """Have the tag of a Pin lead to a manifest; returns the tag.
+
+    Raises:
+        TakenError: It leads to another one, and stays.
+        ProvisionError: The registry refuses or can't be reached.
+    """
+    tag = pin_tag(pin.digest)
+    found = _digest_of(client, tag)
+    if found is None:
+        client.put_manifest(tag, content.data, media_type_of(content))
+        # Another one may have been there first, or last: then both say so.
+        found = _digest_of(client, tag)
+    if found != content.digest:
+        raise _taken(client, pin, found or "another")
+    return tag
+
+
+def _digest_of(client: Client, tag: str) -> str | None:
+    try:
+        return client.manifest(tag).digest
+    except NotFoundError:
+        return None
+
+
+def media_type_of(content: Content) -> str:
+    """Return the kind of a manifest, which its registry wants to know."""
+    return str(json.loads(content.data).get("mediaType") or OCI_MANIFEST)
+
+
+def _taken(client: Client, pin: Pin, digest: str) -> TakenError:
+    repository = f"{client.reference.registry}/{client.reference.repository}"
+    return TakenError(
+        f"'{repository}' has another image of the Pin {pin.digest}: its tag leads to {digest}, and"
+        " is never moved.",
+        resolution="Two builds of a Pin need not have the same bytes; use the one that is there:"
+        f" provision pull {repository}@{digest}. To put yours in its place, remove the tag"
+        f" '{pin_tag(pin.digest)}' from the registry first.",
+    )
+
+
+def keep_list(
+    settings: Settings,
+    client: Client,
+    driver: str,
+    signer: Signer,
+    *,
+    pins: tuple[str, ...] = (),
+    again: bool = False,
+    now: Clock = time.time,
+    progress: Progress = silent,
+) -> ImageCatalogue | None:
+    """Have the signed images of a repository in its catalogue.
+
+    Args:
+        settings: The host, whose [trust] counts besides the public half of the key that signs.
+        client: The repository.
+        driver: The driver.
+        signer: Signs.
+        pins: Digests of Pins whose images were signed just now.
+        again: Look at every image, whatever the catalogue says.
+        now: Unix seconds.
+        progress: Receives why there is none.
+
+    Returns:
+        The catalogue; None: it can't be kept with this key.
+
+    Raises:
+        UntrustedError: There is a catalogue that none of the keys signed.
+        ProvisionError: The registry refuses or can't be reached; a key is none.
+    """
+    keys = _keys(settings, client, driver, signer)
+    if not keys and _digest_of(client, CATALOGUE) is None:
+        progress(
+            Note(
+                f"The registry's catalogue of {driver} was not written: the public half of a key in"
+                " a token is not known here. Name its folder: [trust] keys in"
+                " /etc/provision/provision.toml"
+            )
+        )
+        return None
+    return keep_catalogue(client, driver, signer, keys, pins=pins, again=again, now=now)
+
+
+def _keys(settings: Settings, client: Client, driver: str, signer: Signer) -> tuple[PublicKey, ...]:
+    rule = trust_rule(settings, client.reference, driver)
+    configured = load_keys(in_root(settings.root, rule.keys)) if rule.keys else ()
+    return (*configured, signer.public) if isinstance(signer, FileSigner) else configured

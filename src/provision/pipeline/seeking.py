@@ -1,0 +1,236 @@
+"""Finds the image that a host needs, in the first of its registries that has it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+
+from provision.errors import NotFoundError, ProvisionError
+from provision.fetch import UnreachableError
+from provision.pin import Pin
+from provision.pipeline.listing import suiting, target_of
+from provision.pipeline.registries import Connect, Consent, catalogue_of, check_of, connect, examine
+from provision.pipeline.workspace import Settings
+from provision.progress import Note, Progress, silent
+from provision.registry.artifact_images import Trusted, facts_of
+from provision.registry.client import Client
+from provision.registry.image_catalogue import Listed
+from provision.registry.names import HostTag, parse_reference, pin_tag, version_of_tag
+from provision.registry.tokens import DeniedError
+from provision.sources.kind import newest_first
+
+
+@dataclass(frozen=True, slots=True)
+class Sought:
+    """The artifact that a host looks for.
+
+    Attributes:
+        driver: The driver.
+        version: Its version, a branch of it, a kind of branch (``lts``), or None: the newest that
+            is there.
+        flavour: Its flavour.
+        kernel: The kernel's release.
+        distro: Id and version of the kernel's distro.
+        architecture: As ``uname -m`` prints it.
+        prefer: A version to stay with, if it is there.
+        branches: The branches that are of the kind that ``version`` names, in the order of
+            preference; None: it names none.
+    """
+
+    driver: str
+    version: str | None
+    flavour: str
+    kernel: str
+    distro: str
+    architecture: str
+    prefer: str | None = None
+    branches: tuple[str, ...] | None = None
+
+    def tag(self, version: str) -> HostTag:
+        """Return the tag of one version."""
+        return HostTag(version, self.flavour, self.kernel, self.distro)
+
+    def facts(self) -> dict[str, str]:
+        """Return what a signature has to say, but for the version."""
+        names = ("driver", "flavour", "kernel", "distro", "architecture")
+        return {name: getattr(self, name) for name in names}
+
+
+# What Debian's order of versions takes.
+_VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+~-]*")
+
+
+def seek(
+    settings: Settings,
+    sought: Sought,
+    consent: Consent,
+    *,
+    accept: Callable[[Trusted], None] = lambda _: None,
+    connected: Connect = connect,
+    progress: Progress = silent,
+) -> Trusted | None:
+    """Return the image that a host looks for, from the first of its registries that has it.
+
+    Args:
+        settings: The host.
+        sought: What it looks for.
+        consent: What the caller allows.
+        accept: Raises a ``ProvisionError`` for an image that the host may not have after all, such
+            as an old one of a mirror that lags behind.
+        connected: Makes clients.
+        progress: Receives which registry has nothing, and why.
+
+    Returns:
+        The image; None: no registry has it; or none answers, and it may be built here.
+
+    Raises:
+        UntrustedError: A registry has it, and none has it with a signature that counts.
+        UnreachableError: A registry does not answer, and nothing is built here.
+        DeniedError: A registry does not let this host in, and nothing is built here.
+        ProvisionError: provision.toml does not say whom to trust; a key or image is none.
+    """
+
+    def look(client: Client) -> Trusted:
+        return _in_repository(settings, client, sought, consent, progress)
+
+    way = _Way(settings, sought.driver, consent, accept, connected, progress)
+    return _first(way, look)
+
+
+def seek_pin(
+    settings: Settings,
+    pin: Pin,
+    consent: Consent,
+    *,
+    accept: Callable[[Trusted], None] = lambda _: None,
+    connected: Connect = connect,
+    progress: Progress = silent,
+) -> Trusted | None:
+    """Return the image of a Pin, by the tag that leads to it whatever else it is called.
+
+    Arguments and errors as ``seek``.
+    """
+    wanted = asdict(facts_of(pin, 0))
+    del wanted["serial"]
+
+    def look(client: Client) -> Trusted:
+        named = Client(client.transport, client.reference.with_tag(pin_tag(pin.digest)))
+        return examine(settings, named, wanted, consent, driver=pin.driver.name)
+
+    way = _Way(settings, pin.driver.name, consent, accept, connected, progress)
+    return _first(way, look)
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """How registries are asked; the fields are the arguments of ``seek``."""
+
+    settings: Settings
+    driver: str
+    consent: Consent
+    accept: Callable[[Trusted], None]
+    connected: Connect
+    progress: Progress
+
+
+def _first(way: _Way, look: Callable[[Client], Trusted]) -> Trusted | None:
+    """Return what the first registry has that has it as it has to be; errors as ``seek``."""
+    settings, driver, progress = way.settings, way.driver, way.progress
+    refused: ProvisionError | None = None
+    absent: ProvisionError | None = None
+    for address in settings.config.registry.addresses:
+        # What is wrong here is said before anybody is asked.
+        reference = parse_reference(f"{address}/{driver}")
+        check_of(settings, way.connected(settings, reference), {}, way.consent, driver)
+    for address in settings.config.registry.addresses:
+        reference = parse_reference(f"{address}/{driver}")
+        try:
+            found = look(way.connected(settings, reference))
+            way.accept(found)
+        except NotFoundError as error:
+            progress(Note(f"{address} has no {driver}: {error.details or error.message}"))
+            absent = None
+        except (UnreachableError, DeniedError) as error:
+            progress(Note(f"{error.message} {error.details or ''}".rstrip()))
+            absent = error
+        except ProvisionError as error:
+            if len(settings.config.registry.addresses) > 1:
+                # Another one may have it as it has to be, and then nothing else says this.
+                progress(Note(f"{error.message} {error.details or ''}".rstrip()))
+            refused = refused or error
+        else:
+            return found
+    if refused is None and settings.config.policy.build == "never":
+        # What is not there and what could not be looked for take different cures. The last one
+        # that was asked is no mirror.
+        refused = absent
+    if refused is not None:
+        raise refused
+    return None
+
+
+def _in_repository(
+    settings: Settings, client: Client, sought: Sought, consent: Consent, progress: Progress
+) -> Trusted:
+    """Return the image of a repository, with as few questions as possible.
+
+    Its catalogue says which one; its tags where it has none, or that does not list any.
+    """
+    named = sought.version if sought.branches is None else None
+    known = catalogue_of(settings, client, sought.driver, consent, progress=progress)
+    if known is not None:
+        wanted = _branches(sought)
+        for listed in suiting(known, sought.facts(), (sought.prefer, named), wanted):
+            with suppress(NotFoundError):
+                found = _listed(settings, client, sought, listed, consent)
+                return replace(found, listed=(target_of(settings, client), known.serial))
+    for version in dict.fromkeys((sought.prefer, named)):
+        if version is None:
+            continue
+        with suppress(NotFoundError):
+            return _version(settings, client, sought, version, consent)
+    for version in _versions(client.tags(), sought):
+        return _version(settings, client, sought, version, consent)
+    raise NotFoundError(
+        f"'{client.reference.registry}/{client.reference.repository}' has no"
+        f" {sought.tag(sought.version or '…').text}.",
+        resolution="Build and push it on a machine that builds: provision build"
+        f" {sought.driver} --kernel {sought.kernel} --distro {sought.distro} --push … --sign",
+    )
+
+
+def _version(
+    settings: Settings, client: Client, sought: Sought, version: str, consent: Consent
+) -> Trusted:
+    named = client.reference.with_tag(sought.tag(version).text)
+    wanted = sought.facts()
+    return examine(settings, Client(client.transport, named), wanted, consent, driver=sought.driver)
+
+
+def _listed(
+    settings: Settings, client: Client, sought: Sought, listed: Listed, consent: Consent
+) -> Trusted:
+    """Return an image of the catalogue, which has to be the one that is listed."""
+    tag = sought.tag(listed.facts.version).text
+    named = client.reference.with_tag(tag).with_digest(listed.digest)
+    wanted = {**sought.facts(), "pin": listed.facts.pin, "version": listed.facts.version}
+    return examine(settings, Client(client.transport, named), wanted, consent, driver=sought.driver)
+
+
+def _branches(sought: Sought) -> tuple[str | None, ...]:
+    return (sought.version,) if sought.branches is None else sought.branches
+
+
+def _versions(tags: tuple[str, ...], sought: Sought) -> list[str]:
+    """Return the versions that a repository has for a host, as tags write them, newest first."""
+    suffix = sought.tag("").suffix
+    found = [tag.removesuffix(suffix) for tag in tags if tag.endswith(suffix)]
+    # What is no version at all can't be compared.
+    labels = {version_of_tag(one): one for one in found}
+    newest = [labels[one] for one in newest_first(filter(_VERSION.fullmatch, labels))]
+    wanted = _branches(sought)
+    if wanted == (None,):
+        return newest
+    return [one for w in wanted for one in newest if one == w or one.startswith(f"{w}.")]

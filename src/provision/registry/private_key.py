@@ -1,0 +1,132 @@
+"""Private keys that sign images: made, opened, and used.
+
+ECDSA over P-256, as PEM in a file. Keys in tokens are used by ``provision.pipeline.image_signing``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from provision.errors import NotFoundError, ProvisionError, UsageError
+from provision.files import write_atomic
+from provision.registry.image_signature import CURVE, PublicKey, key_bytes
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+
+
+@dataclass(frozen=True, slots=True)
+class FileSigner:
+    """Signs with the private key of a file.
+
+    Attributes:
+        private: The key.
+        public: What verifies its signatures.
+    """
+
+    private: EllipticCurvePrivateKey
+    public: PublicKey
+
+    def __call__(self, data: bytes) -> bytes:
+        """Return the signature of bytes, as ``Signer``."""
+        from cryptography.hazmat.primitives.asymmetric.ec import ECDSA  # noqa: PLC0415 - loads a library
+        from cryptography.hazmat.primitives.hashes import SHA256  # noqa: PLC0415 - as above
+
+        return self.private.sign(data, ECDSA(SHA256()))
+
+
+def generate_key(prefix: Path, password: bytes | None) -> tuple[Path, Path]:
+    """Make a pair of keys, ``PREFIX.key`` (mode 0600) and ``PREFIX.pub``; return their files.
+
+    Args:
+        prefix: Where; files that are there are never replaced.
+        password: What the private one is encrypted with; None: it is not.
+
+    Raises:
+        UsageError: It is no name of a file.
+        ProvisionError: One of them is there already.
+        OSError: The folder can't be written.
+    """
+    from cryptography.hazmat.primitives import serialization as pem  # noqa: PLC0415 - loads a library
+    from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415 - as above
+
+    if prefix.name in {"", ".."}:
+        raise UsageError(
+            f"'{prefix}' is a folder, and names no key.",
+            resolution=f"Give a name in it: provision key generate --output {prefix / 'fleet'}",
+        )
+    private, public = (prefix.with_name(f"{prefix.name}.{end}") for end in ("key", "pub"))
+    for path in (private, public):
+        if path.exists() or path.is_symlink():
+            raise ProvisionError(
+                f"'{path}' is there already, and is not replaced.",
+                resolution="Give another name: provision key generate --output NAME",
+            )
+    key = ec.generate_private_key(ec.SECP256R1())
+    how = pem.BestAvailableEncryption(password) if password else pem.NoEncryption()
+    secret = key.private_bytes(pem.Encoding.PEM, pem.PrivateFormat.PKCS8, how)
+    write_atomic(private, secret, mode=0o600)
+    write_atomic(
+        public,
+        key.public_key().public_bytes(pem.Encoding.PEM, pem.PublicFormat.SubjectPublicKeyInfo),
+    )
+    return private, public
+
+
+def open_private_key(path: Path, password: Callable[[], bytes]) -> FileSigner:
+    """Return what signs with the private key of a file.
+
+    Args:
+        path: PEM, encrypted or not.
+        password: Asked for if it is encrypted.
+
+    Raises:
+        NotFoundError: There is no such file.
+        ProvisionError: It holds no such key, or the password is wrong.
+    """
+    key = _private_key(path, password)
+    return FileSigner(key, PublicKey(path.name, key.public_key()))
+
+
+def _private_key(path: Path, password: Callable[[], bytes]) -> EllipticCurvePrivateKey:
+    from cryptography.exceptions import UnsupportedAlgorithm  # noqa: PLC0415 - as above
+    from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415 - as above
+    from cryptography.hazmat.primitives.serialization import (  # noqa: PLC0415 - as above
+        load_pem_private_key,
+    )
+
+    try:
+        data = key_bytes(path)
+    except FileNotFoundError as error:
+        raise NotFoundError(
+            f"There is no key '{path}'.",
+            resolution=f"Make one: provision key generate --output {path.with_suffix('')}",
+        ) from error
+    except ValueError as error:
+        raise ProvisionError(f"'{path}' {error}.") from error
+    if b"ENCRYPTED SIGSTORE PRIVATE KEY" in data or b"ENCRYPTED COSIGN PRIVATE KEY" in data:
+        raise ProvisionError(
+            f"'{path}' is in cosign's own format, which only cosign reads.",
+            resolution="Sign with 'cosign sign --key' instead (docs/how-to/many-hosts.md), or make"
+            " a key of provision's own: provision key generate.",
+        )
+    try:
+        try:
+            key = load_pem_private_key(data, None)
+        except TypeError:
+            # That is how the library says that it takes a password.
+            key = load_pem_private_key(data, password())
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise ProvisionError(
+            f"'{path}' can't be read: the password is wrong, or it is no private key in PEM.",
+            resolution="Try again with the key's password.",
+        ) from error
+    if not isinstance(key, ec.EllipticCurvePrivateKey) or key.curve.name != CURVE:
+        raise ProvisionError(
+            f"'{path}' is no key of ECDSA over P-256.",
+            resolution="Make one: provision key generate",
+        )
+    return key
