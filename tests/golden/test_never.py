@@ -91,7 +91,7 @@ def test_a_host_that_builds_does_load_it(tmp_path: Path) -> None:
     """Else the names above would be of modules that are gone."""
     _status, modules, _said = _run(tmp_path, "always", "install", "v4l2loopback")
     assert {r for r in _RESOLVER if r in modules} >= {
-        "provision.resolve",
-        "provision.render",
+        "provision.build.decision",
+        "provision.build.dockerfile",
         "jinja2",
     }

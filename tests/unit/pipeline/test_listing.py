@@ -43,6 +43,7 @@ from unit.pipeline.test_registries import (
     found,
     have,
 )
+from unit.pipeline.test_registries import registry as registry  # noqa: PLC0414 - a fixture
 from unit.pipeline.test_registries import settings as settings  # noqa: PLC0414 - a fixture
 from unit.registry.memory import ECDSA, Answer, Asked, MemoryRegistry, public
 
