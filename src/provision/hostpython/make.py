@@ -16,7 +16,7 @@ from provision.engine.docker_api import Engine, Image
 from provision.engine.scratch import scratch
 from provision.engine.transfer import extract
 from provision.files import lock, sha256_file, sync_directory
-from provision.hostpython.elf import check_tree
+from provision.hostpython.check import check_tree
 from provision.hostpython.python_context import (
     PythonPin,
     build_image,

@@ -17,9 +17,9 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
+from provision.elf import Elf, read_elf
 from provision.errors import ProvisionError
 from provision.pin import RunfileSource
-from provision.sources.elf import Library, read_library
 from provision.sources.makeself import MAX_PAYLOAD, read_head, require, unpack_payload
 from provision.sources.nvidia_lists import (
     FILE_LIST,
@@ -270,9 +270,9 @@ def _folders(placed: list[Placed]) -> list[str]:
 
 def _file_row(out: tarfile.TarFile, one: Placed, stream: IO[bytes]) -> dict[str, Any]:
     """Copy a file, and return what a manifest says of it."""
-    library: Library | None = None
+    library: Elf | None = None
     if one.kind == "library":
-        library = read_library(stream)
+        library = read_elf(stream)
     stream.seek(0, io.SEEK_END)
     entry = tarfile.TarInfo(_DRIVER + one.path)
     entry.size = stream.tell()

@@ -16,12 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.runfile import manifest, write_runfile
+from provision.elf import read_elf
 from provision.errors import ProvisionError
 from provision.manifest import DriverFile
 from provision.pin import RunfileSource
 from provision.run import Completed
 from provision.sources import makeself
-from provision.sources.elf import read_library
 from provision.sources.makeself import read_head
 from provision.sources.nvidia_lists import Listed, parse_file_list, parse_manifest
 from provision.sources.placement import place
@@ -417,7 +417,7 @@ def test_a_library_is_read_or_refused(noise: bytes, at: int, bits: int) -> None:
     data = bytearray(library("libx.so.1", bits=bits))
     data[at : at + len(noise)] = noise
     try:
-        found = read_library(io.BytesIO(bytes(data)))
+        found = read_elf(io.BytesIO(bytes(data)))
     except ValueError:
         return
     assert found is None or found.bits in {32, 64}

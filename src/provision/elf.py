@@ -1,0 +1,160 @@
+"""Reads what programs and libraries say of themselves, without reading them whole.
+
+Source: System V ABI, chapters 4 and 5, https://refspecs.linuxfoundation.org/elf/gabi4+/. Sections,
+which kernel modules have in place of segments, are read by ``provision.kmod.module_file``.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import IO
+
+MAGIC = b"\x7fELF"
+_PT_LOAD, _PT_DYNAMIC, _PT_INTERP = 1, 2, 3
+_DT_NEEDED, _DT_STRTAB, _DT_SONAME, _DT_RPATH, _DT_RUNPATH = 1, 5, 14, 15, 29
+_MAX_SEGMENTS = 256
+_MAX_ENTRIES = 4096
+_MAX_TEXT = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Elf:
+    """What a program or library is called and asks for.
+
+    Attributes:
+        bits: 32 or 64.
+        soname: The name that programs ask for it by, if it has one.
+        loader: The program interpreter; None: it has none.
+        needed: Names of libraries.
+        rpath: Folders to look in, also for what its libraries need.
+        runpath: Folders to look in only for its own needs.
+    """
+
+    bits: int
+    soname: str | None = None
+    loader: str | None = None
+    needed: tuple[str, ...] = ()
+    rpath: str | None = None
+    runpath: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """Where an ELF class keeps what is read here; formats as in ``struct``."""
+
+    table: tuple[int, str]
+    sizes: int
+    segment: str
+    dynamic: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Segment:
+    kind: int
+    offset: int
+    address: int
+    size: int
+
+
+# Offsets of e_phoff and e_phentsize; p_type, p_offset, p_vaddr, p_filesz by class.
+_LAYOUTS = {
+    1: _Layout((28, "I"), 42, "IIIII", "iI"),
+    2: _Layout((32, "Q"), 54, "IIQQQQ", "qQ"),
+}
+
+
+def read_elf(stream: IO[bytes]) -> Elf | None:
+    """Read a file from a stream that can seek; None: it is no ELF file.
+
+    Raises:
+        ValueError: It is a damaged one.
+    """
+    stream.seek(0)
+    head = stream.read(64)
+    if not head.startswith(MAGIC):
+        return None
+    try:
+        layout, order = _LAYOUTS[head[4]], {1: "<", 2: ">"}[head[5]]
+        segments = list(_segments(stream, head, layout, order))
+        entries = [
+            entry
+            for segment in segments
+            if segment.kind == _PT_DYNAMIC
+            for entry in _dynamic(stream, segment, layout, order)
+        ]
+        return _described(stream, 32 if head[4] == 1 else 64, segments, entries)
+    except (struct.error, IndexError, KeyError, OverflowError, OSError) as error:
+        raise ValueError("a damaged ELF file") from error
+
+
+def _described(
+    stream: IO[bytes], bits: int, segments: Sequence[_Segment], entries: list[tuple[int, int]]
+) -> Elf:
+    strings = next((value for key, value in entries if key == _DT_STRTAB), None)
+
+    def texts(wanted: int) -> tuple[str, ...]:
+        if strings is None:
+            return ()
+        start = _offset(segments, strings)
+        return tuple(_text(stream, start + value) for key, value in entries if key == wanted)
+
+    loaders = (_text(stream, s.offset) for s in segments if s.kind == _PT_INTERP)
+    return Elf(
+        bits,
+        soname=next(iter(texts(_DT_SONAME)), None),
+        loader=next(loaders, None),
+        needed=texts(_DT_NEEDED),
+        rpath=next(iter(texts(_DT_RPATH)), None),
+        runpath=next(iter(texts(_DT_RUNPATH)), None),
+    )
+
+
+def _segments(stream: IO[bytes], head: bytes, layout: _Layout, order: str) -> Iterator[_Segment]:
+    (table,) = struct.unpack_from(order + layout.table[1], head, layout.table[0])
+    size, count = struct.unpack_from(f"{order}HH", head, layout.sizes)
+    for number in range(min(count, _MAX_SEGMENTS)):
+        stream.seek(table + number * size)
+        fields = struct.unpack(
+            order + layout.segment, stream.read(struct.calcsize(order + layout.segment))
+        )
+        # Of 64 bits: type, flags, offset, vaddr, paddr, filesz; of 32: without the flags there.
+        if len(fields) == len("IIQQQQ"):
+            yield _Segment(fields[0], fields[2], fields[3], fields[5])
+        else:
+            yield _Segment(fields[0], fields[1], fields[2], fields[4])
+
+
+def _dynamic(
+    stream: IO[bytes], segment: _Segment, layout: _Layout, order: str
+) -> Iterator[tuple[int, int]]:
+    length = struct.calcsize(order + layout.dynamic)
+    stream.seek(segment.offset)
+    for _ in range(min(segment.size // length, _MAX_ENTRIES)):
+        key, value = struct.unpack(order + layout.dynamic, stream.read(length))
+        if key == 0:
+            return
+        yield key, value
+
+
+def _offset(segments: Sequence[_Segment], address: int) -> int:
+    """Return where in the file an address of the running program comes from."""
+    for one in segments:
+        if one.kind == _PT_LOAD and one.address <= address < one.address + one.size:
+            return address - one.address + one.offset
+    return address
+
+
+def _text(stream: IO[bytes], at: int) -> str:
+    try:
+        stream.seek(at)
+    except (OverflowError, OSError, ValueError) as error:
+        raise ValueError("a damaged ELF file") from error
+    text, end, _ = stream.read(_MAX_TEXT).partition(b"\0")
+    if not end:
+        raise ValueError("a damaged ELF file: its name has no end")
+    try:
+        return text.decode("ascii")
+    except UnicodeDecodeError as error:
+        raise ValueError("a damaged ELF file: its name is no text") from error
