@@ -33,12 +33,17 @@ _NUMBER = re.compile(r"[0-9]+")
 
 
 def sums() -> str:
-    """Return the part of a script that begins to hash the downloaded packages, for ``listing``."""
-    return """
+    """Return the part of a script that begins to hash and describe packages, for ``listing``."""
+    return r"""
 (
+    : > headers.txt
     set -- packages/*.rpm
-    if [ -e "$1" ]; then sha256sum "$@"; fi
-) > sums.txt &
+    [ -e "$1" ] || exit 0
+    rpm -qp --nosignature "$@" > headers.txt \
+        --qf 'package\t%{NAME}\t%{EPOCH}\t%{VERSION}\t%{RELEASE}\t%{ARCH}\n'
+    stat --format %s "$@" > sizes.txt
+    sha256sum "$@" | sed 's|  packages/|\t|' > sums.txt
+) &
 hashing=$!
 """
 
@@ -49,13 +54,7 @@ def listing() -> str:
 wait "$hashing"
 {
     rpm -qa --qf 'installed\t%{NAME}\t%{ARCH}\t%{EPOCH}\t%{VERSION}\t%{RELEASE}\n'
-    set -- packages/*.rpm
-    if [ -e "$1" ]; then
-        rpm -qp --nosignature "$@" > headers.txt \
-            --qf 'package\t%{NAME}\t%{EPOCH}\t%{VERSION}\t%{RELEASE}\t%{ARCH}\n'
-        stat --format %s "$@" > sizes.txt
-        sed 's|  packages/|\t|' sums.txt | paste headers.txt sizes.txt -
-    fi
+    if [ -s headers.txt ]; then paste headers.txt sizes.txt sums.txt; fi
     # From a mirror's index, which no one signs: a line's end in it makes no package.
     grep -E "^(located|url|base)$(printf '\t')" origins.txt || :
 } > closure
