@@ -313,5 +313,5 @@ def _by_host(samples: Iterable[Sample], default: str) -> dict[str, list[Sample]]
 
 
 def _time(value: float | None) -> int | None:
-    """Return a Unix time; None for what is none, such as infinity."""
+    """Return a Unix time; None for a value that no clock shows, such as infinity."""
     return int(value) if value is not None and abs(value) < _LARGEST_TIME else None

@@ -172,7 +172,7 @@ def _choosing(command: Callable[..., int]) -> Callable[..., int]:
             default="3h",
             show_default=True,
             metavar="TIME",
-            help="A status that is older is stale; 0: none is.",
+            help="A status that is older is stale; 0: no limit.",
         ),
     ]
     for decorator in reversed(decorators):
