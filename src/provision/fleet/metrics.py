@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from provision.errors import NotFoundError, ProvisionError
-from provision.fetch import get_small
+from provision.fetch import UnreachableError, get_small
 from provision.fleet.status import DriverRow, Host, KernelRow, broken_host, rank, shown, worst
 
 _NAMES = (
@@ -43,6 +43,7 @@ _LABEL = re.compile(r'\s*([a-zA-Z_][a-zA-Z0-9_]*)\s*=\s*"((?:[^"\\]|\\.)*)"\s*(?
 _ESCAPED = re.compile(r"\\(.)")
 _PORT = re.compile(r"(.+):\d{1,5}")
 _LARGEST_TIME = 2**53
+_LONGEST_DETAILS = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,18 +179,31 @@ def _asked(url: str, query: str) -> list[Sample]:
     Source: https://prometheus.io/docs/prometheus/latest/querying/api/#instant-vectors
     """
     address = f"{url.rstrip('/')}/api/v1/query?{urlencode({'query': query})}"
-    data = get_small(address, limit=_LARGEST_ANSWER)
+    try:
+        data = get_small(address, limit=_LARGEST_ANSWER)
+    except UnreachableError as error:
+        raise UnreachableError(
+            f"The Prometheus at '{url}' does not answer.",
+            resolution=f"Look whether it runs: curl {url.rstrip('/')}/-/ready.",
+            details=shown(error.details or error.message, _LONGEST_DETAILS),
+        ) from error
+    except ProvisionError as error:
+        raise _no_prometheus(url, error) from error
     try:
         document = json.loads(data)
         # One that refuses says so with another status than 200, and never gets here.
         return [_sample(one) for one in document["data"]["result"]]
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
-        raise ProvisionError(
-            f"What answers at '{url}' is no Prometheus.",
-            resolution="Name the address that its web page has, such as"
-            " http://prometheus.example:9090.",
-            details=shown(f"{type(error).__name__}: {error}"),
-        ) from error
+        raise _no_prometheus(url, error) from error
+
+
+def _no_prometheus(url: str, error: Exception) -> ProvisionError:
+    return ProvisionError(
+        f"What answers at '{url}' is no Prometheus, or one that refuses.",
+        resolution="Name the address that its web page has, such as"
+        " http://prometheus.example:9090.",
+        details=shown(f"{type(error).__name__}: {error}", _LONGEST_DETAILS),
+    )
 
 
 def _sample(one: Any) -> Sample:  # noqa: ANN401 - whatever JSON has
@@ -313,5 +327,5 @@ def _by_host(samples: Iterable[Sample], default: str) -> dict[str, list[Sample]]
 
 
 def _time(value: float | None) -> int | None:
-    """Return a Unix time; None for what is none, such as infinity."""
+    """Return a Unix time; None for a value that no clock shows, such as infinity."""
     return int(value) if value is not None and abs(value) < _LARGEST_TIME else None

@@ -144,8 +144,8 @@ def shown(value: str, limit: int = _LONGEST_NAME) -> str:
 def broken_host(name: str, state: str, reason: str, resolution: str | None) -> Host:
     """Return the row of a host of which nothing is known but why."""
     long = _LONGEST_TEXT
-    told = shown(resolution, long) if resolution else None
-    return Host(shown(name), state, reason=shown(reason, long), resolution=told, is_whole=True)
+    advice = shown(resolution, long) if resolution else None
+    return Host(shown(name), state, reason=shown(reason, long), resolution=advice, is_whole=True)
 
 
 def host_of_status(name: str, data: bytes) -> Host:

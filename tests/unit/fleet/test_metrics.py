@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from provision.agent.publish import metrics_text
 from provision.agent.status import Status
 from provision.errors import NotFoundError, ProvisionError
+from provision.fetch import UnreachableError
 from provision.fleet import metrics
 from provision.fleet.metrics import hosts_of_files, hosts_of_prometheus, parse_text
 from unit.fleet.documents import KERNEL, NEXT, NOW
@@ -101,6 +102,26 @@ def test_what_is_no_prometheus_is_named(monkeypatch: pytest.MonkeyPatch, answer:
     monkeypatch.setattr(metrics, "get_small", lambda *_given, **_more: answer)
     with pytest.raises(ProvisionError, match="no Prometheus"):
         hosts_of_prometheus("http://x")
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (UnreachableError("x" * 900, details="y" * 900), "does not answer"),
+        (NotFoundError("404 of a long address"), "is no Prometheus"),
+    ],
+)
+def test_an_address_that_is_wrong_is_named_in_short(
+    monkeypatch: pytest.MonkeyPatch, error: ProvisionError, message: str
+) -> None:
+    def get(*_given: object, **_more: object) -> bytes:
+        raise error
+
+    monkeypatch.setattr(metrics, "get_small", get)
+    with pytest.raises(ProvisionError, match=f"'http://x' {message}") as caught:
+        hosts_of_prometheus("http://x")
+    assert len(caught.value.details or "") <= 400
+    assert caught.value.resolution
 
 
 def test_a_prometheus_without_our_metrics_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,7 @@ _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _LONGEST_REASON = 160
 
 
-@click.group("fleet")
+@click.group("fleet", no_args_is_help=False)
 def command() -> None:
     """See and serve many hosts from one place."""
 
@@ -165,14 +165,15 @@ def _choosing(command: Callable[..., int]) -> Callable[..., int]:
             "--state",
             multiple=True,
             type=click.Choice([*STATES, "stale"]),
-            help="Only hosts in this state; may be given more than once.",
+            metavar="STATE",
+            help="Only hosts in this state, or stale; may be given more than once.",
         ),
         click.option(
             "--max-age",
             default="3h",
             show_default=True,
             metavar="TIME",
-            help="A status that is older is stale; 0: none is.",
+            help="A status that is older is stale; 0: no limit.",
         ),
     ]
     for decorator in reversed(decorators):

@@ -1,7 +1,7 @@
 """An output of Ansible for programs: one JSON document a line and host, in a file.
 
-Ansible runs it (a stdout callback by ``ANSIBLE_STDOUT_CALLBACK``), in its own Python; Ansible's own
-outputs can't be told from what a host prints, and its JSON output comes with no ansible-core.
+Ansible runs it (a stdout callback by ``ANSIBLE_STDOUT_CALLBACK``), in its own Python. In Ansible's
+own outputs, its words look like those of a host, and ansible-core has no output in JSON.
 Source: https://docs.ansible.com/ansible/latest/dev_guide/developing_plugins.html#callback-plugins
 """
 
