@@ -119,6 +119,8 @@ class Source:
             return self._pulled(trusted, folder)
         entry = self._stored(wanted.driver, kernel)
         if entry is None:
+            # Of a driver that is known nowhere, the catalogue says more.
+            self.settings.catalogue.entry(wanted.driver)
             raise NotFoundError(
                 f"There is no artifact of {wanted.driver} for {kernel}: neither in a registry nor"
                 " in the store.",
