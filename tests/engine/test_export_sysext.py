@@ -74,7 +74,14 @@ def test_a_signed_one_holds_what_systemd_looks_for(root: Path, tmp_path: Path) -
     assert signature["rootHash"] == root_hash
     (tmp_path / "signature").write_bytes(base64.b64decode(signature["signature"]))
     (tmp_path / "hash").write_text(root_hash)
-    given = ["-in", tmp_path / "signature", "-content", tmp_path / "hash", "-CAfile", certificate]
+    given: list[str | Path] = [
+        "-in",
+        tmp_path / "signature",
+        "-content",
+        tmp_path / "hash",
+        "-CAfile",
+        certificate,
+    ]
     run(["openssl", "smime", "-verify", "-binary", "-inform", "der", "-purpose", "any", *given])
 
 
