@@ -27,6 +27,7 @@ _PLACE = f"/var/lib/extensions/{_NAME}.raw"
 def host() -> Iterator[Guest]:
     need_programs("mksquashfs", "veritysetup", "sfdisk")
     with guest_of(DEBIAN_12) as guest:
+        guest("mkdir -p /var/lib/extensions /etc/verity.d")
         yield guest
 
 

@@ -18,11 +18,13 @@ from provision.kmod.verify import MANIFEST, verify
 from provision.manifest import Manifest
 from provision.pipeline.artifacts import verify_path
 from provision.pipeline.looking import asks_registries, look_for
+from provision.pipeline.module_signing import sign_entry
 from provision.pipeline.pulling import unpack_pulled
 from provision.pipeline.registries import Connect, Consent, connect, examine
 from provision.pipeline.wanted import Wanted
 from provision.pipeline.workspace import Settings
 from provision.progress import Progress, silent
+from provision.registry.artifact_images import Trusted
 from provision.registry.client import Client
 from provision.registry.names import HostTag, Reference, parse_reference, read_tag
 from provision.sources import newest_first
@@ -63,7 +65,7 @@ class Source:
         return parse_reference(f"{where}/{driver}")
 
     def unpack(self, image: str, folder: Path) -> Manifest:
-        """Unpack an image's artifact into a new folder and verify it.
+        """Unpack an image's artifact into a new folder, verify it, and sign it as hosts do.
 
         Args:
             image: A name that begins with a registry's host, or one of the engine's.
@@ -76,12 +78,14 @@ class Source:
         if names_registry(image):
             client = self.connected(self.settings, parse_reference(image))
             trusted = examine(self.settings, client, {}, self.consent)
-            return unpack_pulled(trusted, folder, progress=self.progress)
+            return self._pulled(trusted, folder)
         engine = self.engine()
         found = find_image(engine, image)
         extract(engine, found, folder, state=self.settings.state, progress=self.progress)
         label = found.labels.get(DIGEST_LABEL, "none")
-        return verify(folder, pin_label=label).require_whole(f"The image '{image}'")
+        manifest = verify(folder, pin_label=label).require_whole(f"The image '{image}'")
+        sign_entry(self.settings, folder, manifest, progress=self.progress)
+        return manifest
 
     def manifest(self, image: str) -> Manifest:
         """Return what an image's artifact holds; errors as ``unpack``."""
@@ -112,9 +116,11 @@ class Source:
                 progress=self.progress,
             )
         if trusted is not None:
-            return unpack_pulled(trusted, folder, progress=self.progress)
+            return self._pulled(trusted, folder)
         entry = self._stored(wanted.driver, kernel)
         if entry is None:
+            # Of a driver that is known nowhere, the catalogue says more.
+            self.settings.catalogue.entry(wanted.driver)
             raise NotFoundError(
                 f"There is no artifact of {wanted.driver} for {kernel}: neither in a registry nor"
                 " in the store.",
@@ -123,6 +129,13 @@ class Source:
             )
         shutil.copytree(entry, folder, symlinks=True)
         return verify_path(folder).require_whole(f"The store entry '{entry}'")
+
+    def _pulled(self, trusted: Trusted, folder: Path) -> Manifest:
+        manifest = unpack_pulled(trusted, folder, progress=self.progress)
+        if trusted.verified is not None:
+            # The key of [signing] signs nothing whose origin is not known.
+            sign_entry(self.settings, folder, manifest, progress=self.progress)
+        return manifest
 
     def _stored(self, driver: str, kernel: str) -> Path | None:
         layout = Layout(self.settings.root, driver)

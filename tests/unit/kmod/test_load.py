@@ -65,6 +65,14 @@ def test_parameters_are_handed_to_their_module(kernel: Kernel, entry: Path) -> N
     assert other[-2] == KERNEL
 
 
+def test_a_module_for_kmm_is_never_loaded(kernel: Kernel, entry: Path) -> None:
+    manifest = make_stack(entry)
+    (kmm,) = [module for module in manifest.modules if module.name == "core"]
+    load(entry, manifest.model_copy(update={"kmm": kmm}), root=kernel.root)
+    folders = {call[call.index("-d") + 1] for call in kernel.calls if "-S" in call}
+    assert folders == {str(entry.resolve() / "host")}
+
+
 def test_options_for_an_unknown_module_are_a_mistake(kernel: Kernel, entry: Path) -> None:
     with pytest.raises(UsageError, match="'nat', which demo"):
         load(entry, make_stack(entry), options={"nat": {"x": 1}}, root=kernel.root)

@@ -1,0 +1,137 @@
+"""Which artifacts are exported: those of a registry, else those of the store."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from provision.catalogue import Catalogue
+from provision.config import Config, PolicyConfig, RegistryConfig, TrustConfig
+from provision.engine.docker_api import Engine
+from provision.errors import NotFoundError, UsageError
+from provision.export.kmm import Kernels
+from provision.export.source import Choice, Source, check_driver, choose
+from provision.pipeline.package_pins import Wanted
+from provision.pipeline.registries import Consent
+from provision.pipeline.workspace import Settings
+from provision.registry.names import HostTag
+from provision.store.layout import Layout
+from unit.kmod.artifact import KERNEL, make_artifact, make_pin
+from unit.pipeline.test_registries import connected, have
+from unit.registry.memory import MemoryRegistry
+
+_OTHER = "6.1.0-56-amd64"
+_RECIPE = SimpleNamespace(default_flavour="open", flavours={"open": None, "closed": None})
+ANY = Choice(None, None, None, Kernels())
+
+
+def _no_engine() -> Engine:
+    raise AssertionError("no engine is needed")
+
+
+@pytest.fixture
+def registry() -> MemoryRegistry:
+    return MemoryRegistry()
+
+
+@pytest.fixture
+def source(tmp_path: Path, registry: MemoryRegistry) -> Source:
+    (tmp_path / "host/etc").mkdir(parents=True)
+    config = Config(
+        registry=RegistryConfig(address="registry.example/drivers"),
+        trust=TrustConfig(insecure=True),
+    )
+    entry = SimpleNamespace(recipe=_RECIPE)
+    catalogue = cast("Catalogue", SimpleNamespace(entry=lambda _name: entry))
+    settings = Settings(tmp_path / "host", config, catalogue, tmp_path / "state")
+    return Source(settings, _no_engine, Consent(), connected=connected(registry))
+
+
+def tags(registry: MemoryRegistry, folder: Path, *names: tuple[str, str, str, str]) -> None:
+    """Have images under tags of version, flavour, kernel and distro."""
+    for name in names:
+        have(registry, folder, tag=HostTag(*name).text, signed=False)
+
+
+def test_all_kernels_of_the_newest_version(
+    source: Source, registry: MemoryRegistry, tmp_path: Path
+) -> None:
+    tags(
+        registry,
+        tmp_path,
+        ("1.2", "open", KERNEL, "debian:12"),
+        ("1.10", "open", KERNEL, "debian:12"),
+        ("1.10", "open", _OTHER, "debian:12"),
+        ("2.0", "closed", KERNEL, "debian:12"),
+    )
+    repository = source.repository("demo", None)
+    chosen = choose(source, "demo", repository, ANY)
+    assert chosen.kernels == Kernels((KERNEL, _OTHER))
+    assert chosen.image == f"registry.example/drivers/demo:1.10-open-{_OTHER}.debian12"
+    old = choose(source, "demo", repository, replace(ANY, version="1.2"))
+    assert old.kernels == Kernels((KERNEL,))
+    one = choose(source, "demo", repository, replace(ANY, kernels=Kernels(regexp="^6")))
+    assert one.kernels == Kernels(regexp="^6")
+
+
+def test_a_kernel_without_an_image_is_named(
+    source: Source, registry: MemoryRegistry, tmp_path: Path
+) -> None:
+    tags(registry, tmp_path, ("1.2", "open", KERNEL, "debian:12"))
+    repository = source.repository("demo", None)
+    with pytest.raises(NotFoundError, match=rf"no image of demo \(open\) for {_OTHER}") as raised:
+        choose(source, "demo", repository, replace(ANY, kernels=Kernels((KERNEL, _OTHER))))
+    assert f"provision build demo --kernel {_OTHER}" in str(raised.value.resolution)
+    with pytest.raises(NotFoundError, match=r"no image of demo 3 \(open\) for any kernel"):
+        choose(source, "demo", repository, replace(ANY, version="3"))
+
+
+def test_one_module_serves_one_distro(
+    source: Source, registry: MemoryRegistry, tmp_path: Path
+) -> None:
+    names = [("1.2", "open", KERNEL, distro) for distro in ("debian:12", "ubuntu:24.04")]
+    tags(registry, tmp_path, *names)
+    repository = source.repository("demo", None)
+    with pytest.raises(UsageError, match="several distros"):
+        choose(source, "demo", repository, ANY)
+    chosen = choose(source, "demo", repository, replace(ANY, distro="ubuntu:24.04"))
+    assert chosen.image.endswith(".ubuntu24.04")
+
+
+def test_an_image_of_the_registry_is_looked_into(
+    source: Source, registry: MemoryRegistry, tmp_path: Path
+) -> None:
+    have(registry, tmp_path, signed=False)
+    chosen = choose(source, "demo", source.repository("demo", None), ANY)
+    manifest = source.manifest(chosen.image)
+    assert manifest.pin == make_pin()
+    check_driver(manifest, "demo", chosen.image)
+    with pytest.raises(UsageError, match="holds demo, not other"):
+        check_driver(manifest, "other", chosen.image)
+    assert not list((tmp_path / "state").rglob("artifact"))
+
+
+def test_the_store_has_what_no_registry_has(source: Source, tmp_path: Path) -> None:
+    config = source.settings.config.model_copy(update={"policy": PolicyConfig(build="always")})
+    source = replace(source, settings=replace(source.settings, config=config))
+    layout = Layout(source.settings.root, "demo")
+    entry = layout.entry(make_pin().short_digest)
+    made = make_artifact(entry)
+    layout.current.symlink_to(entry.name)
+    assert source.artifact(Wanted("demo", KERNEL), tmp_path / "out") == made
+    assert (tmp_path / "out" / made.modules[0].path).is_file()
+    with pytest.raises(NotFoundError, match=f"no artifact of demo for {_OTHER}") as raised:
+        source.artifact(Wanted("demo", _OTHER), tmp_path / "other")
+    assert f"provision build demo --kernel {_OTHER}" in str(raised.value.resolution)
+    assert not (tmp_path / "other").exists()
+
+
+def test_without_a_registry_a_cluster_has_nothing_to_pull(source: Source) -> None:
+    source = replace(source, settings=replace(source.settings, config=Config()))
+    with pytest.raises(UsageError, match="no registry"):
+        source.repository("demo", None)
+    assert str(source.repository("demo", "other.example/x").with_tag("")) == "other.example/x/demo"
