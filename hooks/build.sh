@@ -182,7 +182,7 @@ in_tree() {
 run_cargo() {
     local verb=$1
     shift
-    [ "$verb" = fmt ] || set -- "${target[@]}" "$@"
+    [[ $verb =~ ^(fmt|metadata)$ ]] || set -- "${target[@]}" "$@"
     if [ -z "$cargo" ]; then
         in_tree "$verb" "$@"
     else

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from provision.doctor.finding import Finding
 from provision.doctor.scene import Scene
 from provision.install.layout import STORE
-from provision.install.units import UNITS, kernel_hooks
+from provision.install.units import PACKAGED_UNITS, UNITS, kernel_hooks
 from provision.modules.verify import verify_modules
 from provision.rootfs import glob_in_root, in_root
 
@@ -140,7 +140,7 @@ def units(scene: Scene) -> Iterator[Finding]:
     if not scene.drivers:
         return
     expected = dict(_ENABLED)
-    if in_root(scene.root, UNITS / _CDI).is_file():
+    if any(in_root(scene.root, folder / _CDI).is_file() for folder in (UNITS, PACKAGED_UNITS)):
         expected[_CDI] = "engines see the CDI devices of an earlier driver"
     for name, consequence in expected.items():
         if name not in enabled:

@@ -21,6 +21,8 @@ from provision.rootfs import glob_in_root, in_root
 from provision.run import find_program, run
 
 UNITS = PurePosixPath("etc/systemd/system")
+# Where packages of the distro put theirs; those in UNITS overrule them.
+PACKAGED_UNITS = PurePosixPath("usr/lib/systemd/system")
 KERNEL_HOOKS = PurePosixPath("etc/kernel")
 UDEV_RULES = PurePosixPath("etc/udev/rules.d")
 # What runs when kernels come and go, by who runs it; both pass the kernel's release.
