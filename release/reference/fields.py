@@ -9,13 +9,73 @@ import inspect
 import json
 import re
 from collections.abc import Collection, Iterator
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
+from provision.config.build import (
+    ArchiveConfig,
+    EngineConfig,
+    RepositoryConfig,
+    TreeConfig,
+)
+from provision.config.drivers import DriverConfig, PolicyConfig
+from provision.config.file import CdiConfig, Config, MetricsConfig
+from provision.config.signing import SigningConfig
+from provision.config.trust import RegistryConfig, TrustConfig
+from provision.manifest import Container, ContainerFeature, DeviceNode, HostNeeds
+from provision.recipe.model import Flavour
+from provision.recipe.parts import Installed, InstalledFeature, KernelRange, Patch, PciMatch
+from provision.recipe.source import (
+    ArchiveRelease,
+    Build,
+    DebSource,
+    GitRelease,
+    RunfileRelease,
+    RunfileReleases,
+    UserFile,
+)
+from provision.upstream import BranchFacts, Upstream
+
+# What pages may ask for the table of.
+_MODELS: dict[str, type[BaseModel]] = {
+    model.__name__: model
+    for model in (
+        ArchiveConfig,
+        ArchiveRelease,
+        BranchFacts,
+        Build,
+        CdiConfig,
+        Config,
+        Container,
+        ContainerFeature,
+        DebSource,
+        DeviceNode,
+        DriverConfig,
+        EngineConfig,
+        Flavour,
+        GitRelease,
+        HostNeeds,
+        Installed,
+        InstalledFeature,
+        KernelRange,
+        MetricsConfig,
+        Patch,
+        PciMatch,
+        PolicyConfig,
+        RegistryConfig,
+        RepositoryConfig,
+        RunfileRelease,
+        RunfileReleases,
+        SigningConfig,
+        TreeConfig,
+        TrustConfig,
+        Upstream,
+        UserFile,
+    )
+}
 _HOOKS = Path(__file__).resolve().parents[2] / "hooks"
 _ATTRIBUTE = re.compile(r"(?m)^    (\w+): ")
 # The end of what an attribute means says what counts without it.
@@ -27,18 +87,13 @@ _SETTINGS_TABLE = re.compile(r"^#\[(?P<name>[\w.-]+)\]$")
 
 
 def of_model(name: str) -> str:
-    """Return the table of a model, named as ``package.module:Class``, and of which keys of it.
+    """Return the table of a model: its name, and which keys of it; without those, all.
 
     Raises:
         KeyError: There is no such model, or one of its fields is not described.
     """
-    name, *keys = name.split()
-    module, _, wanted = name.partition(":")
-    try:
-        model = getattr(import_module(f"provision.{module}"), wanted)
-    except (ImportError, AttributeError) as error:
-        raise KeyError(name) from error
-    return "\n".join(_model_rows(model, keys))
+    wanted, *keys = name.split()
+    return "\n".join(_model_rows(_MODELS[wanted], keys))
 
 
 def descriptions(model: type[BaseModel]) -> dict[str, str]:

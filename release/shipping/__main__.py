@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from provision.errors import ExitCode, ProvisionError
-from shipping import release
+from shipping import image, release
 from shipping.source import ROOT, read_source
 
 SUMS = "SHA256SUMS"
@@ -24,10 +24,15 @@ def main() -> int:
     parser.add_argument(
         "--verify", action="store_true", help="make it again elsewhere, and compare every byte"
     )
+    parser.add_argument("--base", default=image.BASE, help="what the agent's image is made on")
     given = parser.parse_args()
     try:
         with TemporaryDirectory(prefix="release-") as name:
-            return _verify(Path(name), given.output) if given.verify else _make(given.output)
+            return (
+                _verify(Path(name), given.output)
+                if given.verify
+                else _make(given.output, given.base)
+            )
     except ProvisionError as error:
         print(f"Error: {error.message}", file=sys.stderr)
         for line in (error.details or "").splitlines():
@@ -37,8 +42,8 @@ def main() -> int:
         return int(error.exit_code)
 
 
-def _make(output: Path) -> int:
-    _fill(output, say=lambda line: print(line, flush=True))
+def _make(output: Path, base: str) -> int:
+    _fill(output, base, say=lambda line: print(line, flush=True))
     for line in (output / SUMS).read_text().splitlines():
         print(f"{output / line.split()[1]}")
     return ExitCode.DONE
@@ -47,7 +52,7 @@ def _make(output: Path) -> int:
 def _verify(folder: Path, output: Path) -> int:
     if not (output / SUMS).is_file():
         raise ProvisionError(f"'{output}' has no {SUMS}.", resolution="make dist")
-    _fill(folder, say=lambda line: print(line, file=sys.stderr, flush=True))
+    _fill(folder, image.BASE, say=lambda line: print(line, file=sys.stderr, flush=True))
     before, now = ((one / SUMS).read_text().splitlines() for one in (output, folder))
     if differing := sorted({line.split()[1] for line in set(before) ^ set(now)}):
         raise ProvisionError(
@@ -60,13 +65,13 @@ def _verify(folder: Path, output: Path) -> int:
     return ExitCode.DONE
 
 
-def _fill(output: Path, *, say: Callable[[str], None]) -> None:
+def _fill(output: Path, base: str, *, say: Callable[[str], None]) -> None:
     """Make a release in a fresh folder that then takes the place of `output`."""
     output.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=".dist-", dir=output.parent) as name:
         draft = Path(name) / "dist"
         draft.mkdir()
-        for line in release.make(read_source(), draft):
+        for line in release.make(read_source(), draft, base=base):
             say(line)
         (draft / SUMS).write_text("".join(f"{one}\n" for one in _sums(draft)))
         shutil.rmtree(output, ignore_errors=True)
@@ -76,7 +81,7 @@ def _fill(output: Path, *, say: Callable[[str], None]) -> None:
 def _sums(folder: Path) -> Iterator[str]:
     for path in sorted(folder.iterdir()):
         # An image differs with the base image of the day: its own digest says what it is.
-        if not path.name.endswith(".image.tar"):
+        if not path.name.endswith(image.SUFFIX):
             yield f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}"
 
 

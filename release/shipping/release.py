@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 from provision.errors import NotFoundError
 from provision.run import LONG_LIMIT_S, run
-from shipping import bundled, contents, deb, rpm, sbom
+from shipping import bundled, contents, deb, image, rpm, sbom
 from shipping.source import Source
 from shipping.tree import read_tar, write_tar
 
@@ -52,8 +52,13 @@ Links by which what is set up for NVIDIA's container toolkit
 (nvidia-container-runtime, nvidia-ctk and their like) starts oci-decorator."""
 
 
-def make(source: Source, folder: Path) -> Iterator[str]:
+def make(source: Source, folder: Path, *, base: str = image.BASE) -> Iterator[str]:
     """Make everything in a folder, and say what is made.
+
+    Args:
+        source: The checkout.
+        folder: The folder, which is empty.
+        base: The image that the agent's image is made on.
 
     Raises:
         NotFoundError: A program is missing, or the hook was not built.
@@ -79,6 +84,7 @@ def make(source: Source, folder: Path) -> Iterator[str]:
         sbom.write(source, wheels, folder / "sbom.cdx.json")
     yield "collection"
     _collection(source, folder)
+    yield from _image(source, folder, base)
 
 
 def debian_packages(source: Source, wheels: list[Path], machine: str) -> list[deb.Package]:
@@ -155,6 +161,16 @@ def _collection(source: Source, folder: Path) -> None:
         )
         for path in Path(name).iterdir():
             _take(path, folder, source)
+
+
+def _image(source: Source, folder: Path, base: str) -> Iterator[str]:
+    program = image.engine()
+    if program is None:
+        yield "image of the agent: left out, because no container engine answers"
+        return
+    yield f"image of the agent, with {program} on {base}"
+    if image.make(source, folder, program, base) is None:
+        yield f"image of the agent: left out, because '{base}' is not here and can't be pulled"
 
 
 def _take(path: Path, folder: Path, source: Source) -> None:

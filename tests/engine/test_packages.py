@@ -26,7 +26,7 @@ from kit.hosts import OLD_KERNEL
 from kit.made_up import MADE_UP, MADE_UP_VERSION, made_up_source, write_made_up
 from kit.probe import need, need_programs
 from kit.process import Completed, run
-from kit.product import BUILD_NETWORK, DECORATOR, DISTRO
+from kit.product import BUILD_NETWORK, DECORATOR, DISTRO, IMAGE
 from kit.rpm_distros import rocky_9
 from kit.rpm_sites import site_of
 
@@ -101,23 +101,25 @@ class _Host:
         self.path(name).write_text(text)
 
 
-def _shipping(*words: str | Path, mask: int = 0o022) -> Completed:
+def _shipping(*words: str | Path, engine: Engine | None = None, mask: int = 0o022) -> Completed:
     path = f"{REPOSITORY / 'tests'}:{REPOSITORY / 'release'}"
     old = os.umask(mask)
     try:
         argv = [sys.executable, "-m", "shipping", *words]
-        return run(argv, env={"PYTHONPATH": path, "TZ": f"UTC{mask % 7}"}, cwd=Path("/"))
+        address = engine.host if engine else "unix:///nowhere.sock"
+        variables = {"PYTHONPATH": path, "TZ": f"UTC{mask % 7}", "DOCKER_HOST": address}
+        return run(argv, env=variables, cwd=Path("/"))
     finally:
         os.umask(old)
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made(tmp_path_factory: pytest.TempPathFactory, engine: Engine) -> Path:
     """The folder of a release."""
     need_programs("dpkg-deb", "rpmbuild", "git")
     need(DECORATOR.exists(), str(DECORATOR), "make build")
     folder = tmp_path_factory.mktemp("release") / "dist"
-    _shipping("--output", folder)
+    _shipping("--output", folder, "--base", IMAGE, engine=engine)
     return folder
 
 
@@ -133,6 +135,14 @@ def test_everything_is_there_with_its_sum(made: Path) -> None:
 
 def test_the_same_commit_gives_the_same_bytes(made: Path) -> None:
     assert "the same again" in _shipping("--verify", "--output", made, mask=0o077).stdout
+
+
+def test_the_image_of_the_agent_runs(made: Path, engine: Engine) -> None:
+    (archive,) = made.glob("provision-agent-*.image.tar")
+    tag = engine.docker("load", "--quiet", "--input", archive).stdout.split()[-1]
+    assert tag.startswith("provision/agent:")
+    said = engine.docker("run", "--rm", "--network=none", tag, "facts", "--json").stdout
+    assert json.loads(said)["distro"]["id"] == "debian"
 
 
 @contextmanager

@@ -21,7 +21,7 @@ _SHIPPED = (
 
 
 @pytest.fixture(scope="module")
-def annotations() -> list[dict[str, Any]]:
+def rights() -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = tomllib.loads((REPOSITORY / "REUSE.toml").read_text())[
         "annotations"
     ]
@@ -33,16 +33,16 @@ def _paths(annotation: dict[str, Any]) -> list[str]:
     return [path] if isinstance(path, str) else path
 
 
-def test_every_file_is_covered_by_the_first_annotation(annotations: list[dict[str, Any]]) -> None:
-    assert _paths(annotations[0]) == ["**"]
-    assert annotations[0]["SPDX-License-Identifier"] == "Apache-2.0"
-    assert all(one["SPDX-FileCopyrightText"] for one in annotations)
+def test_every_file_is_covered_by_the_first_annotation(rights: list[dict[str, Any]]) -> None:
+    assert _paths(rights[0]) == ["**"]
+    assert rights[0]["SPDX-License-Identifier"] == "Apache-2.0"
+    assert all(one["SPDX-FileCopyrightText"] for one in rights)
 
 
-def test_the_text_of_every_licence_is_here(annotations: list[dict[str, Any]]) -> None:
+def test_the_text_of_every_licence_is_here(rights: list[dict[str, Any]]) -> None:
     named = {
         word
-        for one in annotations
+        for one in rights
         for word in _WORD.findall(one["SPDX-License-Identifier"])
         if word not in _OPERATORS
     }
@@ -50,14 +50,14 @@ def test_the_text_of_every_licence_is_here(annotations: list[dict[str, Any]]) ->
     assert all((REPOSITORY / "LICENSES" / f"{name}.txt").read_text().strip() for name in named)
 
 
-def test_a_patch_has_the_licence_of_what_it_changes(annotations: list[dict[str, Any]]) -> None:
+def test_a_patch_has_the_licence_of_what_it_changes(rights: list[dict[str, Any]]) -> None:
     patches = sorted((REPOSITORY / "driver_images").glob("*/patches/*.patch"))
     assert patches
     for patch in patches:
         name = str(patch.relative_to(REPOSITORY))
         licences = [
             one["SPDX-License-Identifier"]
-            for one in annotations[1:]
+            for one in rights[1:]
             if any(fnmatchcase(name, path.replace("**", "*")) for path in _paths(one))
         ]
         assert len(licences) == 1, name
