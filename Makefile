@@ -35,7 +35,7 @@ uninstall-demo: ## Take back what `make demo` and the tests left: packages, cach
 	@.ci/setup uninstall
 	@$(MAKE) clean
 
-check: setup ## Format, lints, types, layers, unit and golden tests (without root, under 3 minutes)
+check: check-setup ## Format, lints, types, layers, unit and golden tests (without root, under 3 minutes)
 	@$(MAKE) --jobs=2 --output-sync=target IN_PAIRS=1 check-python check-crate
 
 check-python:
@@ -46,11 +46,12 @@ check-python:
 	PYTHONPATH=release .venv/bin/python -m reference --check
 	$(PYTEST) tests/unit tests/golden tests/kit --numprocesses=2
 
+# Here and in check-setup, nothing but .venv and caches of the user's own is installed.
 check-crate:
-	hooks/build.sh check
-	hooks/build.sh test
+	PROVISION_INSTALLS=no hooks/build.sh check
+	PROVISION_INSTALLS=no hooks/build.sh test
 
-test: check engines build ## check, then real engines, hosts and kernels (root, under 20 minutes, 45 the first time)
+test: engines build check ## check, then real engines, hosts and kernels (root, under 20 minutes, 45 the first time)
 	$(PYTEST) tests/engine tests/hosts tests/vm $(DAILY)
 
 test-nightly: engines build ## What `make test` leaves out: long scenarios, more of the same, Vagrant (root, hours)
@@ -109,9 +110,12 @@ clean: ## Remove everything that was made in this folder
 setup:
 	@.ci/setup build
 
+check-setup:
+	@.ci/setup check
+
 # Programs of engines, guests and hosts.
 engines:
 	@.ci/setup test
 
 .PHONY: help demo announce uninstall-demo check check-python check-crate test test-nightly engine-test host-test vm-test bench \
-	mutants build collection dist dist-verify reference docs diagrams clean setup engines
+	mutants build collection dist dist-verify reference docs diagrams clean setup check-setup engines

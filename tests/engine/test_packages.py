@@ -24,6 +24,7 @@ from kit.engine import remove_tree
 from kit.fileserver import served
 from kit.hosts import OLD_KERNEL
 from kit.made_up import MADE_UP, MADE_UP_VERSION, made_up_source, write_made_up
+from kit.pages import blocks
 from kit.probe import need, need_programs
 from kit.process import Completed, run
 from kit.product import BUILD_NETWORK, DECORATOR, DISTRO, IMAGE
@@ -60,6 +61,7 @@ _VARIABLES = {
     "LC_ALL": "C",
     "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
 }
+_PAGE = REPOSITORY / "docs/tutorials/install.md"
 _KEY = "/etc/provision/trust.d/admin.pub"
 _SETTINGS = "/etc/provision/provision.toml"
 _VENDOR = "/etc/oci-decorator/oci-decorator.d/mine.json"
@@ -171,11 +173,12 @@ def debian(
         host.write("/etc/apt/sources.list", f"deb {mirror()} {suite} main\n")
         host.write("/usr/sbin/policy-rc.d", "#!/bin/sh\nexit 101\n")
         host.path("/usr/sbin/policy-rc.d").chmod(0o755)
-        host("apt-get", "-q", "update")
-        debs = [*made.glob("oci-decorator_*.deb"), *made.glob("provision_*.deb")]
         # The engine is this machine's; what else is recommended is not needed for what is shown.
-        install = ("apt-get", "-qy", "--no-install-recommends", "install", "systemd", "gpgv")
-        host(*install, *debs)
+        host.write("/etc/apt/apt.conf.d/90test", 'APT::Install-Recommends "false";\n')
+        sums, install, look = (text for kind, text in blocks(_PAGE.read_text()) if kind == "sh")
+        run(["sh", "-euc", sums], cwd=made)
+        host("sh", "-euc", f"cd '{made}'\n{install}\napt-get install -y systemd gpgv")
+        host("sh", "-euc", look)
         yield host
 
 
