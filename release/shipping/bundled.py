@@ -10,7 +10,6 @@ import sys
 import zipfile
 from collections.abc import Collection
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from provision.errors import ProvisionError
 from provision.run import LONG_LIMIT_S, run
@@ -89,9 +88,3 @@ def merged(found: Collection[Path], projects: Collection[str] | None = None) -> 
             resolution="Make it again, as its first lines say.",
         )
     return tree
-
-
-def made_wheels(constraints: Path, machine: str) -> tuple[list[Path], TemporaryDirectory[str]]:
-    """Download into a folder that lives as long as the second of what is returned."""
-    folder = TemporaryDirectory(prefix="wheels-")
-    return wheels(constraints, Path(folder.name), machine), folder

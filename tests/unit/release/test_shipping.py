@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tarfile
 import tomllib
 import zipfile
@@ -205,3 +206,19 @@ def test_the_specs_lists_have_every_file_once(checkout: source.Source, tmp_path:
 
 def _text(entry: tree.Entry) -> str:
     return entry.content.decode(errors="replace") if isinstance(entry, tree.File) else ""
+
+
+def test_every_package_of_development_is_pinned_by_its_sum() -> None:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    wanted = [*project["dependencies"], *extras["dev"], *extras["nvml"]]
+    names = {re.split(r"[\[>=<]", line)[0].lower() for line in wanted}
+    text = (REPOSITORY / ".ci/constraints.txt").read_text()
+    pinned = re.findall(
+        r"(?m)^([a-z0-9.-]+)==\S+(?: ;[^\\\n]*)? \\\n    --hash=sha256:[0-9a-f]{64}", text
+    )
+    assert names <= set(pinned)
+    assert len(pinned) == text.count("==") - text.count(" == ")
+    # Neither the index that they came from, nor another.
+    assert "://" not in text
+    assert "index-url" not in text
