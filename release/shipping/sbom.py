@@ -45,20 +45,23 @@ def write(source: Source, wheels: Collection[Path], target: Path) -> Path:
     Raises:
         ProvisionError: cargo does not know the crates, or the document is no CycloneDX.
     """
+    root = Component(
+        name="provision and oci-decorator",
+        version=source.version,
+        type=ComponentType.APPLICATION,
+        licenses=[_LICENSES.make_from_string("Apache-2.0")],
+        bom_ref="release",
+    )
+    parts = [*_python(wheels), *_crates(source)]
     bom = Bom(
         serial_number=uuid5(NAMESPACE_URL, f"provision-{source.version}-{source.epoch}"),
         metadata=BomMetaData(
             timestamp=datetime.fromtimestamp(source.epoch, UTC),
-            component=Component(
-                name="provision and oci-decorator",
-                version=source.version,
-                type=ComponentType.APPLICATION,
-                licenses=[_LICENSES.make_from_string("Apache-2.0")],
-                bom_ref="release",
-            ),
+            component=root,
         ),
-        components=[*_python(wheels), *_crates(source)],
+        components=parts,
     )
+    bom.register_dependency(root, parts)
     document = JsonV1Dot6(bom).output_as_string(indent=2)
     mistakes = JsonStrictValidator(SchemaVersion.V1_6).validate_str(document)
     if mistakes is not None:

@@ -28,6 +28,7 @@ from kit.pages import blocks
 from kit.probe import need, need_programs
 from kit.process import Completed, run
 from kit.product import BUILD_NETWORK, DECORATOR, DISTRO, IMAGE
+from kit.repackaged import Rpm, write_rpm
 from kit.rpm_distros import rocky_9
 from kit.rpm_sites import site_of
 
@@ -198,6 +199,10 @@ def el(made: Path, engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> 
             text = f"[{one.id}]\nname={one.id}\nbaseurl=file://{site.mirror()}/{one.path}\ngpgcheck=0\n"
             host.write(f"/etc/yum.repos.d/{one.id}.repo", text)
         rpms = [*made.glob("oci-decorator-[0-9]*.rpm"), *made.glob("provision-[0-9]*.rpm")]
+        # Of the distro's bash, which is Debian's here.
+        (folder / "empty").mkdir()
+        shell = Rpm("stand-in-sh", "1", "1", noarch=True, provides=("/bin/sh",))
+        rpms.append(write_rpm(shell, folder / "empty", folder))
         host("dnf", "-y", "-q", "--setopt=install_weak_deps=False", "install", *rpms)
         yield host
     finally:
