@@ -88,7 +88,10 @@ def _table(options: tuple[Option, ...]) -> Iterator[str]:
         default = option.default
         if default and not re.search(r"\s|…", default):
             default = f"`{default}`"
-        yield f"| {typed.replace('|', chr(92) + '|')} | {_cell(option.text)} | {_cell(default)} |"
+        text = option.text
+        if option.is_repeatable and "more than once" not in text:
+            text += "; may be given more than once"
+        yield f"| {typed.replace('|', chr(92) + '|')} | {_cell(text)} | {_cell(default)} |"
 
 
 def _cell(text: str) -> str:
