@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -26,6 +27,8 @@ def main() -> int:
     )
     parser.add_argument("--base", default=image.BASE, help="what the agent's image is made on")
     given = parser.parse_args()
+    # What tools write on the way has permissions of its own.
+    os.umask(0o022)
     try:
         with TemporaryDirectory(prefix="release-") as name:
             return (
