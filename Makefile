@@ -10,6 +10,7 @@ endif
 # PYTHONPATH: kit, demo and bench are packages below tests/, not part of what is installed.
 PYTHON := PYTHONPATH=tests .venv/bin/python
 PYTEST := $(PYTHON) -m pytest
+SHIPPING := PYTHONPATH=release .venv/bin/python -m shipping
 # tests/conftest.py says which tests share a process; a host mostly waits for Ansible, an engine for
 # the archive, and an emulated guest mostly uses one core.
 WORKERS ?= 3
@@ -24,10 +25,17 @@ help: ## What there is
 	@echo "  What is kept between runs lies in \$$PROVISION_TEST_CACHE, else \$$XDG_CACHE_HOME/provision-tests,"
 	@echo "  else /var/cache/provision-tests; it may be deleted at any time."
 
-demo: engines build ## The main job on real input: build a driver, install it, use it in containers (root)
+demo: announce engines build ## The main job on real input: build a driver, install it, use it in containers (root)
 	@$(PYTHON) -m demo
 
-check: setup ## Format, lints, types, layers, unit and golden tests (without root, under 3 minutes)
+announce:
+	@.ci/setup announce
+
+uninstall-demo: ## Take back what `make demo` and the tests left: packages, caches, what `make clean` removes (root)
+	@.ci/setup uninstall
+	@$(MAKE) clean
+
+check: check-setup ## Format, lints, types, layers, unit and golden tests (without root, under 3 minutes)
 	@$(MAKE) --jobs=2 --output-sync=target IN_PAIRS=1 check-python check-crate
 
 check-python:
@@ -35,13 +43,15 @@ check-python:
 	.venv/bin/ruff check
 	.venv/bin/mypy
 	.venv/bin/lint-imports
+	PYTHONPATH=release .venv/bin/python -m reference --check
 	$(PYTEST) tests/unit tests/golden tests/kit --numprocesses=2
 
+# Here and in check-setup, nothing but .venv and caches of the user's own is installed.
 check-crate:
-	hooks/build.sh check
-	hooks/build.sh test
+	PROVISION_INSTALLS=no hooks/build.sh check
+	PROVISION_INSTALLS=no hooks/build.sh test
 
-test: check engines build ## check, then real engines, hosts and kernels (root, under 20 minutes, 45 the first time)
+test: engines build check ## check, then real engines, hosts and kernels (root, under 20 minutes, 45 the first time)
 	$(PYTEST) tests/engine tests/hosts tests/vm $(DAILY)
 
 test-nightly: engines build ## What `make test` leaves out: long scenarios, more of the same, Vagrant (root, hours)
@@ -69,6 +79,16 @@ build: setup ## The virtual environment, and the hook as build/oci-decorator
 collection: build ## The Ansible collection and all that it brings, packed below build/
 	@$(PYTHON) ansible/build_collection.py --output build
 
+dist: build ## A release below build/dist: wheel, sdist, packages of Debian and RPM distros, collection, sums
+	@.ci/setup dist
+	@$(SHIPPING)
+
+dist-verify: build ## Make the release of `make dist` again elsewhere, and compare every byte
+	@$(SHIPPING) --verify
+
+reference: setup ## The generated parts of docs/reference, from the code
+	@PYTHONPATH=release .venv/bin/python -m reference
+
 docs: ## The documentation as a site without a network, build/docs/index.html; a broken link is an error
 	@.ci/setup docs
 	@$(PYTHON) -m kit.pages stage build/docs-source
@@ -90,9 +110,12 @@ clean: ## Remove everything that was made in this folder
 setup:
 	@.ci/setup build
 
+check-setup:
+	@.ci/setup check
+
 # Programs of engines, guests and hosts.
 engines:
 	@.ci/setup test
 
-.PHONY: help demo check check-python check-crate test test-nightly engine-test host-test vm-test bench \
-	mutants build collection docs diagrams clean setup engines
+.PHONY: help demo announce uninstall-demo check check-python check-crate test test-nightly engine-test host-test vm-test bench \
+	mutants build collection dist dist-verify reference docs diagrams clean setup check-setup engines

@@ -69,9 +69,11 @@ def _make_wheel(work: Path, target: Path) -> None:
     for path in source_files(_ROOT):
         copy = source / path.relative_to(_ROOT)
         copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(path, copy)
+        shutil.copyfile(path, copy)
+        copy.chmod(0o755 if path.stat().st_mode & 0o100 else 0o644)
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    _run([*pip, "wheel", "--no-deps", "--wheel-dir", target, source])
+    # setuptools is the environment's own, which `make` has pinned.
+    _run([*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", target, source])
 
 
 def _run(words: list[str | Path]) -> None:

@@ -61,6 +61,7 @@ machines_cargo() {
 # Have Debian's cargo, where apt has one that is new enough.
 install_debians() {
     local candidate
+    [ "${PROVISION_INSTALLS:-yes}" = yes ] || return 1
     if [ "$(id -u)" != 0 ] || ! command -v apt-cache >/dev/null; then return 1; fi
     candidate=$(apt-cache policy rustc 2>/dev/null | sed -n 's/^ *Candidate: //p')
     if [[ ! $candidate =~ ^[0-9] ]] || ! new_enough "${candidate%%[+~-]*}"; then return 1; fi
@@ -182,7 +183,7 @@ in_tree() {
 run_cargo() {
     local verb=$1
     shift
-    [ "$verb" = fmt ] || set -- "${target[@]}" "$@"
+    [[ $verb =~ ^(fmt|metadata)$ ]] || set -- "${target[@]}" "$@"
     if [ -z "$cargo" ]; then
         in_tree "$verb" "$@"
     else

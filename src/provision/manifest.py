@@ -105,7 +105,12 @@ class DriverFile(Frozen):
 
 
 class ContainerFeature(Frozen):
-    """Devices and folders of one feature; its files are in the manifest's list."""
+    """Devices and folders of one feature; its files are in the manifest's list.
+
+    Attributes:
+        devices: Names or globs below ``/dev``.
+        directories: Absolute paths, made in the container.
+    """
 
     devices: tuple[str, ...] = ()
     directories: tuple[ContainerPath, ...] = ()
@@ -115,13 +120,16 @@ class Container(Frozen):
     """How a container asks for the driver: the head of the vendor config.
 
     Attributes:
-        activation_flag: The environment variable.
-        driver_feature: The features that a flag without a value stands for.
-        log_level: Which lines about the driver go to the log.
-        units: Pattern of the device nodes that can be chosen one by one; every other device of a
-            feature is a control node. None: oci-decorator's own rule.
-        interfaces: Whose way to ask for devices is answered with this driver. With ``nvidia``, the
-            facts of its devices are collected when it is loaded.
+        activation_flag: Environment variable that a container asks with.
+        driver_feature: Features for a flag without a value.
+        log_level: ``LOG_EMERG`` … ``LOG_DEBUG``.
+        units: Pattern of the device nodes that can be chosen one by one (``nvidia[0-9]*``); every
+            other device of a feature is a control node, which each choice gets. Without it: the
+            nodes whose names end with a digit can be chosen.
+        interfaces: List of ``nvidia``, ``amd``: whose own variables and commands are answered with
+            this driver, see [oci-decorator](oci-decorator.md). With ``nvidia``, the [facts of its
+            devices](device-facts.md) are written when it is loaded. Without it: only
+            ``activation_flag`` counts.
         features: What there is to ask for.
     """
 
@@ -150,11 +158,12 @@ class DeviceNode(Frozen):
     """A device node that neither the kernel nor udev makes.
 
     Attributes:
-        name: Below ``/dev``; with ``each`` it holds ``{minor}``.
-        major: Its number, or the name under which /proc/devices has it.
+        name: Below ``/dev``; holds ``{minor}`` exactly when ``each`` is given.
+        major: Its number, or the name under which ``/proc/devices`` has it.
         minor: Its number.
-        each: One node for each number that is found there, instead of ``minor``.
-        mode: Permission bits, as octal text.
+        each: Instead of ``minor``: ``{ files = "GLOB", field = "TEXT" }``: a node for each line
+            ``TEXT: NUMBER`` in files of the host.
+        mode: Permission bits.
     """
 
     name: NodeName
@@ -176,9 +185,10 @@ class HostNeeds(Frozen):
     """What a driver needs of the host besides its modules being loaded.
 
     Attributes:
-        conflicts: Modules of the kernel's own that would hold the same hardware.
-        optional: Modules of the driver that some hosts have no use for, and which then refuse to
-            load; that is no failure.
+        conflicts: Modules of the kernel's own that would hold the same hardware: unloaded when
+            idle, and blacklisted in ``/etc/modprobe.d/provision-DRIVER.conf``.
+        optional: Modules of the driver that some hosts have no use for; that one of them refuses to
+            load is no failure.
         nodes: Device nodes that the driver doesn't make itself.
     """
 

@@ -114,7 +114,13 @@ def version_matches(version: str, specifiers: str) -> bool:
 
 
 class PciMatch(Frozen):
-    """PCI devices that a driver is for: hexadecimal ids as ``lspci -n`` prints them."""
+    """PCI devices that a driver is for: hexadecimal ids as ``lspci -n`` prints them.
+
+    Attributes:
+        vendor: Four hexadecimal digits, as ``lspci -n`` prints them.
+        devices: Device ids. Without it: any.
+        classes: Class and subclass, such as ``0300``. Without it: any.
+    """
 
     vendor: PciId
     devices: tuple[PciId, ...] = ()
@@ -139,8 +145,11 @@ class KernelRange(Frozen):
     """Kernels that a driver is known to build on.
 
     Attributes:
-        versions: Driver versions that this row is about; any, if it is empty.
-        kernels: Base versions of kernel releases (the ``6.1.0`` of ``6.1.0-47-amd64``).
+        versions: Driver versions that the row is about, as [version
+            specifiers](https://packaging.python.org/en/latest/specifications/version-specifiers/):
+            ``"==535.*"``. Without it: all of them.
+        kernels: Base versions of kernel releases (``6.1.0`` of ``6.1.0-47-amd64``):
+            ``">=6.1,<6.13"``.
     """
 
     versions: Specifiers = ""
@@ -148,7 +157,15 @@ class KernelRange(Frozen):
 
 
 class Patch(Frozen):
-    """A file under ``patches/``, applied with ``patch -p1`` where all that it names matches."""
+    """A file under ``patches/``, applied with ``patch -p1`` where all that it names matches.
+
+    Attributes:
+        file: ``NAME.patch`` in ``patches/``, for ``patch -p1`` in ``directory``.
+        versions: Driver versions that need it. Without it: all of them.
+        flavours: Flavours that need it. Without it: all of them.
+        sources: Names of the sources that need it. Without it: all of them.
+        reason: Why: which kernel change, which file.
+    """
 
     # No longer than a tar file of the build context takes it, below patches/.
     file: Annotated[
@@ -172,11 +189,11 @@ class InstalledFeature(Frozen):
     """What one feature consists of on a host that has the driver from elsewhere.
 
     Attributes:
-        devices: As in ``container.features``.
-        libraries: File names, in the folders for libraries; may be globs.
-        binaries: File names, in the folders for programs; may be globs.
-        miscellaneous: Paths, relative to the host's root; may be globs.
-        bits: Which libraries count: 64, or 32 for those of the architecture's smaller sibling.
+        devices: Names or globs below ``/dev``.
+        libraries: File names or globs; the links that lead to a file are found by themselves.
+        binaries: File names or globs.
+        miscellaneous: Paths or globs, relative to the host's root.
+        bits: ``32`` for the libraries of 32-bit programs.
     """
 
     devices: tuple[str, ...] = ()
@@ -190,10 +207,10 @@ class Installed(Frozen):
     """How to recognise a driver that a host has from elsewhere: its distro, or its maker.
 
     Attributes:
-        library: File name of a library that every installation has; with ``{version}``, which says
+        library: File name of a library that every installation has, with ``{version}``, which says
             what the version is.
         libraries: Folders for libraries, relative to the host's root; the first that has a file
-            counts.
+            counts. ``{multiarch}`` stands for the machine's own and for its 32-bit sibling.
         binaries: Folders for programs.
         features: What there is to ask for.
     """

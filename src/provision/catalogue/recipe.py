@@ -38,10 +38,11 @@ class Flavour(Frozen):
     """One way to build a driver (open or proprietary modules, …).
 
     Attributes:
-        default: Whether it is built when none is named.
+        default: True for the one that is built when none is named; if none is marked, the first.
         licences: SPDX expressions, of modules and user space.
-        package: The package that has the source, for sources of the kind ``deb`` that name none.
-        build: How it is built from sources that don't say it themselves.
+        package: For sources of the kind ``deb`` that name none in ``build``: the package that has
+            the source; its version is the driver's.
+        build: How it is built from every source that doesn't say so itself.
     """
 
     default: bool = False

@@ -42,10 +42,10 @@ class Build(Frozen):
 
     Attributes:
         package: Kind ``deb``: the package that has the source; its version is the driver's.
-        archive: A tarball in the source that holds the real tree.
+        archive: A tarball inside the source that holds the real tree.
         directory: Where the command runs, relative to the unpacked tree.
-        packages: Build tools needed besides the compiler, make and the headers.
-        command: Argument list; never a shell line.
+        packages: Tools that it needs besides the kernel's compiler, make and the headers.
+        command: List of arguments; no shell reads it.
         modules: The built files, relative to ``directory``; may be globs.
     """
 
@@ -61,10 +61,12 @@ class UserFile(Frozen):
     """A user-space file: where it lies in the unpacked source, and where in a container.
 
     Attributes:
-        source: Path in the unpacked source (key ``from``); may be a glob for firmware and
-            miscellaneous files.
-        to: Path in the container; with a final ``/`` the file keeps its name.
-        links: Names of symbolic links to make beside it.
+        kind: ``library``, ``binary``, ``miscellaneous`` or ``firmware`` (which is the host's, not a
+            container's).
+        source: Path in the unpacked source; may be a glob.
+        to: Absolute path in the container; with a final ``/`` the file keeps its name.
+        links: Names of links beside it; the SONAME of a library gets its link by itself.
+        features: Features that want it. Without it: a file for the host alone.
     """
 
     kind: FileKind
@@ -141,8 +143,9 @@ class DebSource(Source):
     """Packages of the target distro's own archive, with versions from its signed index.
 
     Attributes:
-        components: Sections of the archive that they are in, besides ``main``.
-        userspace: Packages that are unpacked for ``files``, of the same version as the modules.
+        components: Sections of the archive besides ``main``: ``contrib``, ``non-free``, ….
+        userspace: Packages that are unpacked, never installed, for ``files``. Their upstream
+            version must be the modules'.
         companions: The same, but released on their own: their newest version is taken.
     """
 
@@ -162,7 +165,14 @@ class DebSource(Source):
 
 
 class ArchiveRelease(Frozen):
-    """One released version as a tarball or zip file; ``strip``: leading path parts to drop."""
+    """One released version as a tarball or zip file; ``strip``: leading path parts to drop.
+
+    Attributes:
+        version: The driver's version.
+        url: A tarball or zip file, ``http`` or ``https``.
+        sha256: Of the file.
+        strip: Leading parts to drop from paths inside.
+    """
 
     version: Version
     url: Url
@@ -178,7 +188,11 @@ class GitRelease(Frozen):
     """One released version as a git commit; sha256 of ``git archive --format=tar COMMIT``.
 
     Attributes:
-        submodules: Those that the build needs; others stay empty.
+        version: The driver's version.
+        url: Address of the repository.
+        commit: 40 hexadecimal digits; tags and branches move.
+        sha256: Of ``git archive --format=tar COMMIT``.
+        submodules: Those that the build needs: a table each, see below. Without it: none.
     """
 
     version: Version
@@ -221,10 +235,11 @@ class RunfileRelease(Frozen):
 
     Attributes:
         version: The driver's version.
-        architecture: Which machines ``sha256`` is for, as ``uname -m`` prints it.
-        url: Its address; None: the source's.
-        sha256: Of the file; None: the vendor's own sum counts, as it was first seen.
-        checksums: Address of the vendor's sum; None: the source's.
+        architecture: What machine ``sha256`` is for.
+        url: As in the source, for this version. Without it: that of the source.
+        sha256: Of the file. Without it: the vendor's sum [counts as it was first
+            seen](../decisions/19-sources.md).
+        checksums: As in the source, for this version. Without it: that of the source.
     """
 
     version: Version
@@ -238,11 +253,15 @@ class RunfileReleases(Source):
     """NVIDIA's self-extracting files; user space and its features come from the list inside.
 
     Attributes:
-        url: Address of every release that names none; with ``{version}`` and ``{arch}``.
-        checksums: Address of the vendor's sum of every release that has no ``sha256``.
-        leave_out: Types of files, as the list inside calls them, that go into no container.
-        releases: Versions that are offered. Others can be asked for by name, where ``url`` and
-            ``checksums`` say where they would be.
+        url: Address of a version, with ``{version}`` and ``{arch}`` (``x86_64``, ``aarch64``).
+        checksums: Address of the vendor's sum of it, for versions without ``sha256``: a list as
+            ``sha256sum`` prints it, or a ``redistrib_VERSION.json``; ``https`` only, because
+            nothing else vouches for it.
+        leave_out: Types of files (the third word of a line in the list inside) that go into no
+            container, where the list has one that is unknown.
+        releases: Versions that are offered. With ``url`` and ``checksums``, any other can be asked
+            for by name (``--version``), and those that the sources of [``[upstream]``](#upstream)
+            with ``files = true`` name are offered too.
     """
 
     kind: Literal["runfile"]

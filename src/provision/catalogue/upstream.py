@@ -171,8 +171,10 @@ class BranchFacts(Frozen):
     """What is known of a branch whatever its vendor's servers say now.
 
     Attributes:
-        maturity: What its vendor promises; a source that says so too counts more.
-        end_of_life: The last month or day on which its vendor cares for it.
+        maturity: ``"lts"``, ``"production"`` or ``"new-feature"``; a source that says what a branch
+            is counts more.
+        end_of_life: The last month or day (``"2026-06"``, ``"2026-06-30"``) on which the vendor
+            cares for it; afterwards ``provision doctor`` warns.
     """
 
     maturity: Maturity | None = None

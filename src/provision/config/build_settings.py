@@ -36,10 +36,10 @@ class EngineConfig(Frozen):
     """The container engine that builds.
 
     Attributes:
-        host: Its address, such as ``unix:///run/docker.sock``; None: ``DOCKER_HOST``, or Docker's
-            default.
-        network: Network of build containers, as ``docker build --network`` takes it.
-        jobs: How many compilers run at once; None: one a processor.
+        host: Its address. Without it: ``DOCKER_HOST``, or the usual sockets.
+        network: Network of build containers, as ``docker build --network`` takes it. Without it:
+            the engine's default.
+        jobs: How many compilers run at once. Without it: one a processor.
     """
 
     host: EngineAddress | None = None
@@ -51,16 +51,23 @@ class ArchiveConfig(Frozen):
     """Where a distro's packages come from, when not from the machine's own configuration.
 
     Attributes:
-        mirror: Address of the archive.
-        security_mirror: Address of its security updates.
-        keyring: File with the keys that sign its index.
-        backports: Whether the release's backports are read too, for the kernels in them. They are
-            where the machine's own apt sources name them.
-        snapshot: Whether it keeps an old state on purpose: its index counts although its time of
-            validity is over, or an index before was newer.
-        sha256: Checksums of files of a distro whose own server vouches for them by HTTPS only, as
-            ``{ "18613.164.68/kernel-headers.tgz" = "…" }`` for Container-Optimized OS. With it, any
-            mirror may serve them.
+        mirror: Address of the archive, ``http`` or ``https``. Without it: the machine's own apt
+            configuration.
+        security_mirror: Address of its security updates. Without it: with ``mirror`` set: for
+            Ubuntu the same address, whose mirrors have that suite too; for Debian no security
+            updates, and a warning. Else as above.
+        keyring: File with the keys that sign its index, binary or armored. Without it: the distro's
+            own keyring.
+        backports: Whether the release's backports are read too, for kernels such as
+            6.12.9+bpo-amd64. Their other packages count only where no other suite has them, as apt
+            does it. Without it: they are read where the machine's own apt configuration names them.
+        snapshot: Whether the mirror keeps an old state on purpose: its index counts although its
+            time of validity is over, or an index before was newer. Without it: ``false``; in the
+            machine's own apt configuration ``Check-Valid-Until: no`` says the same.
+        sha256: For Container-Optimized OS: checksums of its files, ``{
+            "BUILD_ID/kernel-headers.tgz" = "…" }``; a file with one may come from any mirror.
+            Without it: the ``.md5`` beside each file counts, and the mirror has to begin with
+            ``https://``.
     """
 
     mirror: Url | None = None
@@ -75,13 +82,15 @@ class RepositoryConfig(Frozen):
     """A repository of packages that is used instead of those that a base image names.
 
     Attributes:
-        id: One word; messages and Pins call it by that.
-        urls: Its addresses: mirrors of one content.
-        keys: Files with the keys that its packages are signed with, in ASCII armour; without any,
-            the distro's own keys count.
-        version: The release of the distro that it is for; None: every one.
-        signed: Whether its index (``repomd.xml``) has to be signed too, with ``repomd.xml.asc``
-            beside it; None: as the distro's own are.
+        id: One word by which messages and Pins call the repository.
+        urls: Its addresses, mirrors of one content.
+        keys: Files with the keys that sign its packages, as absolute paths, in ASCII armour.
+            Without it: the distro's own, in the base image.
+        version: The release that it is for, such as ``"9"``; ``"9.4"`` is one of 9. Without it:
+            every release.
+        signed: Whether its index has to be signed too (``repomd.xml.asc``), with one of ``keys``.
+            Without it: as the distro's own are: ``true`` for openSUSE and SLES, ``false`` for the
+            others.
     """
 
     id: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
@@ -132,20 +141,20 @@ class TreeConfig(Frozen):
     In paths, ``{kernel}`` stands for the kernel's release.
 
     Attributes:
-        kernels: The releases that it is for, as a shell pattern (``6.1.192-*``).
-        kind: ``source``: a kernel's source, from kernel.org or a vendor, with the kernel's
-            configuration and Module.symvers; ``prepared``: what the kernel's own build left for
-            external modules; ``image``: the same, in the base image, at
-            ``/usr/lib/modules/K/build``.
-        url: Address of its tar file.
-        sha256: Of that file.
-        path: The tar file, or the folder of a prepared tree, on the host; instead of ``url``.
-        config: The kernel's configuration on the host, plain or gzip; None: /proc/config.gz for
-            the kernel that runs, else ``/boot/config-K``.
-        symvers: The kernel's Module.symvers on the host, plain or gzip; None:
-            ``/boot/symvers-K.gz``, if that is there.
-        toolchain: The distro whose packages compile, such as ``debian:12``; ``image``: everything
-            that it takes is in the base image.
+        kernels: The releases that the tree is for, as a shell pattern: ``"6.6.74-*"``.
+        kind: ``"source"``: the kernel's source, which the build configures and prepares;
+            ``"prepared"``: what the kernel's own build left for external modules; ``"image"``: the
+            same, in the base image, at ``/usr/lib/modules/KERNEL/build``.
+        url: Address of the tar file; goes with ``sha256``. Without it: ``path`` says where it is.
+        sha256: Checksum of what ``url`` names.
+        path: The tar file on this host, or the folder of a prepared tree; below ``/usr``, the slot
+            that boots next is searched too. Without it: ``url`` says where it is.
+        config: The kernel's configuration, plain or gzip. Without it: ``/proc/config.gz`` for the
+            kernel that runs, else ``/boot/config-KERNEL``; a prepared tree has its own.
+        symvers: The kernel's ``Module.symvers``, plain or gzip. Without it:
+            ``/boot/symvers-KERNEL.gz``, if it is there; a prepared tree has its own.
+        toolchain: The distro whose packages compile, such as ``"debian:12"``; ``"image"``: the base
+            image has everything.
     """
 
     kernels: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._+~*?\[\]-]+$")]

@@ -46,10 +46,13 @@ class DriverConfig(Frozen):
     """One driver that the host should have, such as ``[drivers.nvidia]``.
 
     Attributes:
-        version: ``latest``, a branch (``535``, ``0.12``: its newest version), a kind of branch
-            (``lts``, ``production``, ``new-feature``), or one version.
-        flavour: One of the driver's flavours; None: its default.
-        options: Parameters of its modules: ``{ module = { name = value } }``.
+        version: ``"latest"``; a branch (``"535"``, ``"0.12"``): its newest version that fits the
+            kernel; a kind of branch (``"lts"``, ``"production"``, ``"new-feature"``); or one
+            version (``"0.12.7"``).
+        flavour: One of the driver's flavours. Without it: its default.
+        options: Parameters of its modules: ``{ MODULE = { NAME = VALUE } }``; numbers and booleans
+            may be given as such. They count at the next load and change no artifact. Without it:
+            none.
     """
 
     version: Version = "latest"
@@ -61,14 +64,17 @@ class PolicyConfig(Frozen):
     """What may be done without asking.
 
     Attributes:
-        unload: Whether a module that is not in use may be unloaded for a newer one.
-        prebuild: Whether modules are built for kernels that may boot next.
-        keep: How many artifacts are kept of each kernel beyond those that are needed.
-        update: Whether the timer may move versions forward that are not fixed.
-        hold_updates: Whether an update of the system is held that drivers don't build for, where
-            its updater can be configured (Flatcar).
-        build: Whether artifacts are built here: ``fallback``: where the registry does not have
-            them; ``never``; ``always``: the registry is not asked.
+        unload: ``"idle"``: modules that no one uses are unloaded for newer ones; ``"never"``: that
+            is left to a reboot.
+        prebuild: Whether artifacts are made for kernels that may boot next, before they do.
+        keep: How many older artifacts ``gc`` leaves of each kernel, to roll back to.
+        update: ``"timer"``: ``provision-repeat.timer`` moves ``latest``, branches and kinds of
+            branches forward; ``"never"``: they stay until they are moved by hand.
+        hold_updates: Flatcar alone: whether an update of the system is held as long as drivers
+            don't build for its kernel; takes effect with ``provision units``
+            ([how](../how-to/coreos.md)).
+        build: ``"fallback"``: what the registry does not have is built here; ``"never"``: it is
+            missing then (exit code 3); ``"always"``: the registry is not asked.
     """
 
     unload: Literal["idle", "never"] = "idle"

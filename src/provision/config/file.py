@@ -28,8 +28,9 @@ class MetricsConfig(Frozen):
     """Where metrics are written.
 
     Attributes:
-        textfile: A file that the Prometheus node exporter collects; None: in the exporter's
-            folder, if the host has it.
+        textfile: File that the node exporter's textfile collector reads. Without it:
+            ``provision.prom`` in the exporter's folder (``/var/lib/prometheus/node-exporter``,
+            ``/var/lib/node_exporter/textfile_collector``), if the host has one.
     """
 
     textfile: AbsolutePath | None = None
@@ -39,7 +40,9 @@ class CdiConfig(Frozen):
     """Specifications of the Container Device Interface, for ``--device`` of engines.
 
     Attributes:
-        generate: Whether the units write them, at boot and when drivers change.
+        generate: Whether the units write CDI specifications to ``/run/cdi``, at boot and when
+            drivers change ([how](../how-to/configure-an-engine.md#cdi)); takes effect with
+            ``provision units``.
     """
 
     generate: bool = True
@@ -49,9 +52,10 @@ class Config(Frozen):
     """A provision.toml.
 
     Attributes:
-        kernel_distro: The distro that the host's kernels come from, such as ``debian:12``; None:
-            the host's own.
-        catalogue: Further folders of drivers.
+        kernel_distro: ``ID:VERSION`` of the distro that the host's kernels come from, where that is
+            not the one that its os-release names. Without it: the host's own.
+        catalogue: Further folders of driver folders, as absolute paths; a driver in one of them
+            masks one of provision's own. Without it: provision's own alone.
         trees: Kernel trees; of those that are for a kernel, the first counts.
     """
 

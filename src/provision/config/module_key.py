@@ -36,11 +36,10 @@ class KeyConfig(Frozen):
     """A private key.
 
     Attributes:
-        key: File of the private key, or a PKCS#11 URI (RFC 7512) without a PIN; None:
-            nothing is signed.
-        pin_file: File with the key's passphrase or the token's PIN in its first line; None: the
-            file that the URI names (``pin-source``), the variable ``KBUILD_SIGN_PIN``, or none
-            is needed.
+        key: File of the private key, or a PKCS#11 URI; one with ``pin-value`` is refused. Without
+            it: modules are not signed.
+        pin_file: File with the key's passphrase or the token's PIN in its first line. Without it:
+            the URI's ``pin-source=file:/path``, else ``KBUILD_SIGN_PIN`` of the environment.
     """
 
     key: KeyAddress | None = None
@@ -89,8 +88,8 @@ class SigningConfig(KeyConfig):
     """The key that kernel modules are signed with; without one they are not signed.
 
     Attributes:
-        certificate: File of its certificate.
-        hash: Digest of the signature.
+        certificate: File of its certificate, PEM or DER; goes with ``key``.
+        hash: ``"sha256"``, ``"sha384"`` or ``"sha512"``.
     """
 
     certificate: AbsolutePath | None = None

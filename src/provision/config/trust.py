@@ -33,19 +33,30 @@ class RegistryConfig(Frozen):
     """Where artifact images are pulled from before they are built.
 
     Attributes:
-        address: ``host[:port][/prefix]``; None: nothing is pulled.
-        mirrors: Addresses that are asked first, in their order; they have the same images.
-        push: Whether what was built here is pushed there.
-        sign_key: The private key that signs images, what was built and pushed by itself among them:
-            a file or a PKCS#11 URI; None: nothing is signed unasked.
-        sign_password_file: File with that key's password or PIN in its first line.
-        ca: File with the certificates of the authorities that the registry's own is from.
-        plain_http: Whether the registry is spoken to without TLS.
-        token_hosts: Further hosts that the registry's credentials may be sent to, for tokens.
-        auth_file: File of credentials, as Docker or podman write it; None: where they keep theirs.
-        notify: Address that is told of an artifact that no registry has, by one POST; None: no one
-            is.
-        notify_token_file: File with the token in its first line that is sent along.
+        address: ``host[:port][/prefix]``; the image
+            ``ADDRESS/DRIVER:VERSION-FLAVOUR-KERNEL.DISTRO`` is pulled instead of built. Without it:
+            nothing is pulled.
+        mirrors: Addresses with the same images and signatures, which are asked first. Without it:
+            none.
+        push: Whether what was built here is pushed there; a push that fails is said and changes
+            nothing here.
+        sign_key: The private key that signs what is pushed, and that ``provision sign`` takes: a
+            file, or a PKCS#11 URI without a PIN. Without it: what is pushed is not signed.
+        sign_password_file: File with that key's password or PIN in its first line. Without it: it
+            has none.
+        ca: File with the authorities that the registry's certificate is from. Without it: those of
+            the system, or ``REQUESTS_CA_BUNDLE``.
+        plain_http: Whether the registry is spoken to without TLS; this machine itself
+            (``localhost``, ``127.…``) is, unless ``ca`` is set.
+        token_hosts: Further hosts that the registry's credentials may be sent to, for tokens;
+            GitLab's registry is one that needs it. Without it: none; for ``docker.io``, its own.
+        auth_file: File of credentials, as Docker or podman write it. Without it: where root's
+            ``docker login`` and ``podman login`` keep theirs.
+        notify: Address that gets one ``POST`` when no registry has what this host needs ([what is
+            sent](../how-to/many-hosts.md#what-no-registry-has)). Without it: nothing is sent.
+        notify_token_file: File whose first line is sent along, as ``Authorization: Bearer …``;
+            ``notify`` has to begin with ``https://`` then, or be this machine itself. Without it:
+            no token is sent.
     """
 
     address: RegistryAddress | None = None
@@ -86,9 +97,13 @@ class TrustRule(Frozen):
     """Whose signatures count.
 
     Attributes:
-        keys: Folder of public keys, or one file; an image that one of them signed may be installed.
-        insecure: Whether unsigned images are installed.
-        not_before: Signatures from before this day (UTC) do not count.
+        keys: Folder of public keys (``*.pub``, ``*.pem``), or one file; one of them has to have
+            signed an image. Without it: with an ``address``, an error: nothing is pulled.
+        insecure: Whether unsigned images are installed: who may push then decides what the kernel
+            loads; ``status`` and ``doctor`` say so. The key of ``[signing]`` does not sign their
+            modules, so a kernel that demands signatures refuses them.
+        not_before: A day, such as ``2026-11-01``: signatures from before it (UTC) do not count. For
+            fresh hosts, which have nothing to compare with. Without it: no such day.
     """
 
     keys: AbsolutePath | None = None
@@ -113,9 +128,11 @@ class TrustConfig(TrustRule):
     """Whose signatures count, for everything and for parts of it.
 
     Attributes:
-        registries: Other rules for images of a registry, or of a part of one: by
-            ``host[:port][/prefix]``; the longest that fits counts.
-        drivers: Other rules for drivers; they come before those of registries.
+        registries: Other rules for a registry or a part of it:
+            ``[trust.registries."registry.example:5000/tests"]`` with the three keys above; the
+            longest that fits counts.
+        drivers: Other rules for a driver: ``[trust.drivers.nvidia]``; they come before those of
+            registries.
     """
 
     registries: dict[RegistryAddress, TrustRule] = Field(default_factory=dict)

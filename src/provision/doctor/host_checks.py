@@ -12,7 +12,7 @@ from provision.doctor.scene import Finding, Scene
 from provision.files import glob_in_root, in_root
 from provision.kmod.verify import verify_modules
 from provision.store.layout import STORE
-from provision.store.units import UNITS, kernel_hooks
+from provision.store.units import PACKAGED_UNITS, UNITS, kernel_hooks
 
 _ENABLED = {
     "provision-boot.service": "nothing loads the drivers at boot",
@@ -140,7 +140,7 @@ def units(scene: Scene) -> Iterator[Finding]:
     if not scene.drivers:
         return
     expected = dict(_ENABLED)
-    if in_root(scene.root, UNITS / _CDI).is_file():
+    if any(in_root(scene.root, folder / _CDI).is_file() for folder in (UNITS, PACKAGED_UNITS)):
         expected[_CDI] = "engines see the CDI devices of an earlier driver"
     for name, consequence in expected.items():
         if name not in enabled:

@@ -20,6 +20,8 @@ from provision.store.layout import STORE
 from provision.store.managed_files import Change, ManagedFiles, Record, refuse_foreign
 
 UNITS = PurePosixPath("etc/systemd/system")
+# Where packages of the distro put theirs; those in UNITS overrule them.
+PACKAGED_UNITS = PurePosixPath("usr/lib/systemd/system")
 KERNEL_HOOKS = PurePosixPath("etc/kernel")
 UDEV_RULES = PurePosixPath("etc/udev/rules.d")
 # What runs when kernels come and go, by who runs it; both pass the kernel's release.

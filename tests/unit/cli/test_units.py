@@ -57,6 +57,24 @@ def test_units_come_and_go(call: Call, host: Path) -> None:
     assert not unit.exists()
 
 
+def test_units_of_a_package_are_left_alone_and_our_own_overrule_none_of_them(
+    call: Call, host: Path
+) -> None:
+    assert call("units", "--root", host).code == 0
+    own = host / "etc/systemd/system/provision-boot.service"
+    packaged = host / "usr/lib/systemd/system/provision-boot.service"
+    packaged.parent.mkdir(parents=True)
+    packaged.write_text("[Service]\n")
+    outcome = call("units", "--root", host)
+    assert "those of the package, in /usr/lib/systemd/system" in outcome.err
+    assert not own.exists()
+    assert call("units", "--root", host).out == "Nothing to do.\n"
+    assert packaged.read_text() == "[Service]\n"
+    program = "/opt/provision/bin/provision"
+    assert call("units", "--root", host, "--program", program).code == 0
+    assert f"ExecStart={program} apply --boot" in own.read_text()
+
+
 def test_a_program_that_can_not_be_run_is_wrong_usage(call: Call, host: Path) -> None:
     outcome = call("units", "--root", host, "--program", "bin/provision")
     assert outcome.code == 2

@@ -188,6 +188,13 @@ def _no_cdi(host: DoctorHost) -> None:
     (host.root / "etc/systemd/system/paths.target.wants/provision-cdi.path").unlink()
 
 
+def _no_cdi_of_a_package(host: DoctorHost) -> None:
+    _no_cdi(host)
+    packaged = host.root / "usr/lib/systemd/system"
+    packaged.mkdir(parents=True)
+    (host.root / "etc/systemd/system/provision-cdi.path").rename(packaged / "provision-cdi.path")
+
+
 def _no_hook(host: DoctorHost) -> None:
     (host.root / "etc/kernel/postinst.d/provision").unlink()
 
@@ -322,6 +329,7 @@ CASES: list[tuple[str, Break, str, str]] = [
     ("dkms", _dkms_left_out, "warn", f"DKMS has {DRIVER} 0.12.7, and not for {KERNEL}"),
     ("units", _no_units, "warn", "provision-boot.service is not enabled"),
     ("units", _no_cdi, "warn", "provision-cdi.path is not enabled"),
+    ("units", _no_cdi_of_a_package, "warn", "provision-cdi.path is not enabled"),
     ("units", _no_hook, "warn", "/etc/kernel/postinst.d/provision is missing"),
     ("units", _no_plugin, "warn", "/etc/kernel/install.d/95-provision.install is missing"),
     ("automatic-reboot", _reboots, "warn", "50unattended-upgrades"),

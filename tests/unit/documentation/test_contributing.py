@@ -18,7 +18,10 @@ _EXAMPLES = _TEXT.split("## Seven changes")[1].split("\n## ")[0]
 _SECTIONS = dict(re.findall(r"(?ms)^### (.+?)\n(.*?)(?=^### |\Z)", _EXAMPLES))
 # A word with a slash or an ending, and nothing that a reader fills in.
 _FILE = re.compile(r"`((?:[\w.-]+/)+[\w.-]*|[\w-]+\.(?:md|toml|yml))`")
-_TOP = ("ansible", "docs", "driver_images", "hooks", "src/provision", "templates", "tests")
+_TOP = (
+    *("ansible", "docs", "driver_images", "hooks", "release", "src/provision", "templates"),
+    "tests",
+)
 
 
 def _files(text: str) -> list[str]:

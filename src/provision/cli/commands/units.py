@@ -20,6 +20,7 @@ from provision.store.layout import STORE
 from provision.store.locks import SWITCH_SECONDS
 from provision.store.managed_files import Change
 from provision.store.units import (
+    PACKAGED_UNITS,
     UNITS,
     UnitFile,
     apply_units,
@@ -31,7 +32,12 @@ from provision.store.units import (
 
 _WAITING = "Another provision is writing units; waiting for it"
 _FLATCAR = "flatcar"
+_PACKAGED = (
+    f"The units are those of the package, in /{PACKAGED_UNITS}; 'systemctl enable' and 'disable'"
+    " switch them. With --program, units for another program overrule them."
+)
 _PAGE = "how-to/keep-drivers-loaded.md"
+_BOOT = "provision-boot.service"
 _INSTALLED = "/opt/provision/venv/share/provision/docs"
 
 
@@ -60,10 +66,16 @@ def command(
     not to. On Flatcar, with [policy] hold_updates, an update of the
     system is held as long as drivers don't build for its kernel.
 
-    The program has to lie where the units see it: outside of home directories and of /tmp.
+    The program has to lie where the units see it: outside of home directories and of /tmp. Where
+    a package of the distro brought the units, there is nothing to do.
     """
     root = root.resolve()
-    files = [] if remove else _files(root, program or own_program(root, sys.argv[0]))
+    is_packaged = program is None and in_root(root, PACKAGED_UNITS / _BOOT).is_file()
+    if is_packaged and not remove:
+        click.echo(_PACKAGED, err=True)
+    # What an earlier run wrote would overrule the package's.
+    without = remove or is_packaged
+    files = [] if without else _files(root, program or own_program(root, sys.argv[0]))
     if dry_run:
         changes = plan_units(root, files, replace=replace)
     else:

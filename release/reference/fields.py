@@ -1,0 +1,185 @@
+"""Tables of settings, from the models that read them: keys, what they mean, what counts without.
+
+What a key means stands in the docstring of its model, under ``Attributes:``.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+
+from provision.catalogue.fields import Installed, InstalledFeature, KernelRange, Patch, PciMatch
+from provision.catalogue.recipe import Flavour
+from provision.catalogue.source import (
+    ArchiveRelease,
+    Build,
+    DebSource,
+    GitRelease,
+    RunfileRelease,
+    RunfileReleases,
+    UserFile,
+)
+from provision.catalogue.upstream import BranchFacts, Upstream
+from provision.config.build_settings import (
+    ArchiveConfig,
+    EngineConfig,
+    RepositoryConfig,
+    TreeConfig,
+)
+from provision.config.drivers import DriverConfig, PolicyConfig
+from provision.config.file import CdiConfig, Config, MetricsConfig
+from provision.config.module_key import SigningConfig
+from provision.config.trust import RegistryConfig, TrustConfig
+from provision.manifest import Container, ContainerFeature, DeviceNode, HostNeeds
+
+# What pages may ask for the table of.
+_MODELS: dict[str, type[BaseModel]] = {
+    model.__name__: model
+    for model in (
+        ArchiveConfig,
+        ArchiveRelease,
+        BranchFacts,
+        Build,
+        CdiConfig,
+        Config,
+        Container,
+        ContainerFeature,
+        DebSource,
+        DeviceNode,
+        DriverConfig,
+        EngineConfig,
+        Flavour,
+        GitRelease,
+        HostNeeds,
+        Installed,
+        InstalledFeature,
+        KernelRange,
+        MetricsConfig,
+        Patch,
+        PciMatch,
+        PolicyConfig,
+        RegistryConfig,
+        RepositoryConfig,
+        RunfileRelease,
+        RunfileReleases,
+        SigningConfig,
+        TreeConfig,
+        TrustConfig,
+        Upstream,
+        UserFile,
+    )
+}
+_HOOKS = Path(__file__).resolve().parents[2] / "hooks"
+_ATTRIBUTE = re.compile(r"(?m)^    (\w+): ")
+# The end of what an attribute means says what counts without it.
+_WITHOUT = re.compile(r"[;,.]? ?(?:Without it|None|Empty): (?P<text>.+?)\.?$")
+_SETTING = re.compile(r"^#(?P<key>[\w-]+) = (?P<value>.+)$")
+# The example says which keys have no value unless one is given.
+_NO_DEFAULT = re.compile(r"except for (.+?), which have none")
+_SETTINGS_TABLE = re.compile(r"^#\[(?P<name>[\w.-]+)\]$")
+
+
+def of_model(name: str) -> str:
+    """Return the table of a model: its name, and which keys of it; without those, all.
+
+    Raises:
+        KeyError: There is no such model, or one of its fields is not described.
+    """
+    wanted, *keys = name.split()
+    return "\n".join(_model_rows(_MODELS[wanted], keys))
+
+
+def descriptions(model: type[BaseModel]) -> dict[str, str]:
+    """Return what the fields of a model mean, from its docstring and those of its bases."""
+    found: dict[str, str] = {}
+    for one in reversed(model.__mro__):
+        text = inspect.cleandoc(one.__dict__.get("__doc__") or "")
+        parts = _ATTRIBUTE.split(text.partition("Attributes:\n")[2])
+        found |= {
+            key: " ".join(part.split()) for key, part in zip(parts[1::2], parts[2::2], strict=True)
+        }
+    return found
+
+
+def of_schema(name: str) -> str:
+    """Return the table of a part of the vendor file's schema: ``file``, or a definition's name."""
+    schema = json.loads((_HOOKS / "schema/vendor.schema.json").read_text())
+    part = schema if name == "file" else schema["$defs"][name]
+    return "\n".join(_schema_rows(part))
+
+
+def of_settings(name: str) -> str:
+    """Return the table of config.toml's keys: ``top``, or the name of a table.
+
+    They stand in the commented example, which the crate's tests hold to the keys that it reads.
+    """
+    text = (_HOOKS / "config/config.toml").read_text()
+    return "\n".join(_setting_rows(text, "" if name == "top" else name))
+
+
+def _model_rows(model: type[BaseModel], keys: Collection[str]) -> Iterator[str]:
+    meant = descriptions(model)
+    yield "| key | meaning | without it |"
+    yield "|---|---|---|"
+    for key, field in model.model_fields.items():
+        if keys and key not in keys:
+            continue
+        text = meant[key]
+        match = _WITHOUT.search(text)
+        if match is not None:
+            text = text[: match.start()]
+        without = match["text"] if match else _default(field.get_default(call_default_factory=True))
+        if field.is_required():
+            without = "it is required"
+        yield f"| `{field.alias or key}` | {_cell(text.rstrip('.'))} | {_cell(without)} |"
+
+
+def _default(value: object) -> str:
+    if value is None or value is PydanticUndefined or isinstance(value, BaseModel):
+        return ""
+    if isinstance(value, (list, tuple, dict, frozenset)) and not value:
+        return "none"
+    return f"`{json.dumps(value, default=str)}`"
+
+
+def _schema_rows(part: dict[str, Any]) -> Iterator[str]:
+    required = part.get("required", [])
+    yield "| field | required | meaning |"
+    yield "|---|---|---|"
+    for key, field in part["properties"].items():
+        yield f"| `{key}` | {'yes' if key in required else ''} | {_cell(field['description'])} |"
+
+
+def _setting_rows(text: str, table: str) -> Iterator[str]:
+    header = " ".join(line[2:] for line in text.splitlines() if line.startswith("# "))
+    without = _NO_DEFAULT.search(header)
+    bare = set(re.findall(r"[\w.-]+", without[1])) if without else set()
+    yield "| key | default | meaning |"
+    yield "|---|---|---|"
+    here, comment = "", list[str]()
+    for line in text.splitlines():
+        if match := _SETTINGS_TABLE.match(line):
+            above, _, key = match["name"].rpartition(".")
+            default = "none" if match["name"] in bare else "a table"
+            if above == table:
+                yield f"| `{key}` | {default} | {_cell(' '.join(comment))} |"
+            here = match["name"]
+        elif (match := _SETTING.match(line)) and here == table:
+            default = "none" if match["key"] in bare else f"`{match['value']}`"
+            yield f"| `{match['key']}` | {default} | {_cell(' '.join(comment))} |"
+        comment = [*comment, line[2:]] if line.startswith("# ") else []
+
+
+def _cell(text: str) -> str:
+    """Return text as a cell: code as Markdown has it, and nothing else that Markdown reads."""
+    plain = text.replace("``", "`").replace("|", "\\|")
+    parts = plain.split("`")
+    parts[::2] = [part.replace("*", "\\*").replace("<", "&lt;") for part in parts[::2]]
+    return "`".join(parts)

@@ -1,0 +1,100 @@
+"""The generated parts of pages: tables between two comments, the rest of a page is written by hand.
+
+A part begins with ``<!-- made from the code: KIND NAME -->`` and ends with ``<!-- end -->``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+
+from provision.config.file import Config
+from provision.errors import NotFoundError
+from reference import fields
+from reference.commands import Command, Option, decorator, everything, provision
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+_PART = re.compile(
+    r"(?ms)^(?P<start><!-- made from the code: (?P<kind>\S+) (?P<name>.+?) -->)\n.*?^<!-- end -->$"
+)
+# Which kinds of parts there are; each makes the part of a name.
+Maker = Callable[[str], str]
+
+
+def stale(root: Path = REPOSITORY) -> dict[Path, str]:
+    """Return the text of each page and schema that is not what the code says, by its path."""
+    makers = _makers()
+    schema = root / "docs/reference/provision-toml.schema.json"
+    wanted = json.dumps(Config.model_json_schema(), indent=2) + "\n"
+    found = {schema: wanted} if schema.read_text() != wanted else {}
+    for page in sorted((root / "docs").rglob("*.md")):
+        text = page.read_text()
+        made = _PART.sub(partial(_made, makers=makers, page=page), text)
+        if made != text:
+            found[page] = made
+    return found
+
+
+def parts(text: str) -> list[tuple[str, str]]:
+    """Return kind and name of each generated part of a page."""
+    return [(match["kind"], match["name"]) for match in _PART.finditer(text)]
+
+
+def _makers() -> Mapping[str, Maker]:
+    commands = {
+        " ".join(one.words): one for top in (provision(), decorator()) for one in everything(top)
+    }
+    return {
+        "command": lambda name: "\n".join(_command(commands[name])),
+        "options": lambda name: "\n".join(_table(commands[name].options)),
+        "table": fields.of_model,
+        "vendor-file": fields.of_schema,
+        "settings": fields.of_settings,
+    }
+
+
+def _made(match: re.Match[str], makers: Mapping[str, Maker], page: Path) -> str:
+    try:
+        content = makers[match["kind"]](match["name"])
+    except KeyError as error:
+        raise NotFoundError(
+            f"'{page.name}' asks for '{match['kind']} {match['name']}', which the code does not"
+            " have.",
+            resolution=f"Correct the line '{match['start']}'.",
+        ) from error
+    return f"{match['start']}\n{content.strip()}\n<!-- end -->"
+
+
+def _command(command: Command) -> Iterator[str]:
+    """Yield the usage of a command and its options; of those below it too."""
+    for one in everything(command):
+        if one.commands and len(one.words) > 1:
+            continue
+        yield f"\n```\n{one.usage}\n```\n"
+        if one.options:
+            yield from _table(one.options)
+
+
+def _table(options: tuple[Option, ...]) -> Iterator[str]:
+    yield "| option | meaning | without it |"
+    yield "|---|---|---|"
+    for option in options:
+        names = ", ".join(f"`{name}`" for name in option.names[:-1])
+        last = f"`{option.names[-1]}{f' {option.value}' if option.value else ''}`"
+        typed = f"{names}, {last}" if names else last
+        default = option.default
+        if default and not re.search(r"\s|…", default):
+            default = f"`{default}`"
+        text = option.text
+        if option.is_repeatable and "more than once" not in text:
+            text += "; may be given more than once"
+        yield f"| {typed.replace('|', chr(92) + '|')} | {_cell(text)} | {_cell(default)} |"
+
+
+def _cell(text: str) -> str:
+    """Return a cell; what is quoted in a terminal is code on a page."""
+    plain = " ".join(text.split()).replace("<", "&lt;").replace("|", "\\|")
+    return re.sub(r"(?<![\w'])'([^']+)'(?![\w'])", r"`\1`", plain)

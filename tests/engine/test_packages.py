@@ -1,0 +1,313 @@
+"""A release as a stranger has it: made from the checkout, installed on bare distros, and used.
+
+Debian 12 and 13 are debootstrap's smallest; the RPM distro is the stand-in of `kit.rpm_sites`. What
+is tested on each is the main job: a Pin, its Dockerfile, an artifact in the store, a container's
+edits, and units that systemd takes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kit.cache import REPOSITORY, cached
+from kit.debian import debootstrap, mirror
+from kit.engine import remove_tree
+from kit.fileserver import served
+from kit.hosts import OLD_KERNEL
+from kit.made_up import MADE_UP, MADE_UP_VERSION, made_up_source, write_made_up
+from kit.pages import blocks
+from kit.probe import need, need_programs
+from kit.process import Completed, run
+from kit.product import BUILD_NETWORK, DECORATOR, DISTRO, IMAGE
+from kit.repackaged import Rpm, write_rpm
+from kit.rpm_distros import rocky_9
+from kit.rpm_sites import site_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from kit.engine import Engine
+
+# Minutes: packages of four Pythons are downloaded, packed twice, and installed on three distros.
+pytestmark = pytest.mark.nightly
+
+_RELEASED = (
+    *("provision-*.whl", "provision-*.tar.gz", "oci_decorator-drivers-*.tar.gz"),
+    *("oci-decorator_*.deb", "oci-decorator-nvidia_*_all.deb", "provision_*.deb"),
+    *("oci-decorator-*.rpm", "oci-decorator-nvidia-*.rpm", "provision-*.rpm"),
+)
+_ENTER = """\
+set -e
+root=$1; shift
+mount -t proc proc "$root/proc"
+mount --rbind /dev "$root/dev"
+mount -t tmpfs tmpfs "$root/run"
+while [ "$1" != -- ]; do mkdir -p "$root$1"; mount --bind "$1" "$root$1"; shift; done
+shift
+exec chroot "$root" "$@"
+"""
+_NAMESPACES = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--propagation=private")
+_VARIABLES = {
+    "DEBIAN_FRONTEND": "noninteractive",
+    "HOME": "/root",
+    "LC_ALL": "C",
+    "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
+}
+_PAGE = REPOSITORY / "docs/tutorials/install.md"
+_KEY = "/etc/provision/trust.d/admin.pub"
+_SETTINGS = "/etc/provision/provision.toml"
+_VENDOR = "/etc/oci-decorator/oci-decorator.d/mine.json"
+_CONFIG = """\
+[engine]
+host = "{engine}"
+network = "host"
+[distros.debian.archive]
+mirror = "{mirror}"
+"""
+_INVENTORY: dict[str, Any] = {
+    "activation_flag": "OCI_MINE",
+    "driver_feature": ["tool"],
+    "inventory": {"tool": {"devices": ["null"]}},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Host:
+    """A distro's tree, and what of this machine it sees at the same path."""
+
+    root: Path
+    binds: list[Path] = field(default_factory=list)
+
+    def __call__(self, *words: str | Path, check: bool = True) -> Completed:
+        argv = [*_NAMESPACES, "sh", "-c", _ENTER, "sh", self.root, *self.binds, "--", *words]
+        kept = {name: "" for name in os.environ if name.startswith(("PYTHON", "PIP_"))}
+        return run(argv, env={**kept, **_VARIABLES}, check=check)
+
+    def json(self, *words: str | Path) -> dict[str, Any]:
+        document: dict[str, Any] = json.loads(self(*words, "--json").stdout)
+        return document
+
+    def path(self, name: str) -> Path:
+        return self.root / name.lstrip("/")
+
+    def write(self, name: str, text: str) -> None:
+        self.path(name).parent.mkdir(parents=True, exist_ok=True)
+        self.path(name).write_text(text)
+
+
+def _shipping(*words: str | Path, engine: Engine | None = None, mask: int = 0o022) -> Completed:
+    path = f"{REPOSITORY / 'tests'}:{REPOSITORY / 'release'}"
+    old = os.umask(mask)
+    try:
+        argv = [sys.executable, "-m", "shipping", *words]
+        address = engine.host if engine else "unix:///nowhere.sock"
+        variables = {"PYTHONPATH": path, "TZ": f"UTC{mask % 7}", "DOCKER_HOST": address}
+        return run(argv, env=variables, cwd=Path("/"))
+    finally:
+        os.umask(old)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, engine: Engine) -> Path:
+    """The folder of a release."""
+    need_programs("dpkg-deb", "rpmbuild", "git")
+    need(DECORATOR.exists(), str(DECORATOR), "make build")
+    folder = tmp_path_factory.mktemp("release") / "dist"
+    _shipping("--output", folder, "--base", IMAGE, engine=engine)
+    return folder
+
+
+def test_everything_is_there_with_its_sum(made: Path) -> None:
+    names = {path.name for path in made.iterdir()}
+    assert {"SHA256SUMS", "sbom.cdx.json"} <= names
+    for pattern in _RELEASED:
+        assert list(made.glob(pattern)), pattern
+    run(["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=made)
+    bom = json.loads((made / "sbom.cdx.json").read_text())
+    assert {"pydantic", "serde_json", "rustix"} <= {one["name"] for one in bom["components"]}
+
+
+def test_the_same_commit_gives_the_same_bytes(made: Path) -> None:
+    assert "the same again" in _shipping("--verify", "--output", made, mask=0o077).stdout
+
+
+def test_the_image_of_the_agent_runs(made: Path, engine: Engine) -> None:
+    (archive,) = made.glob("provision-agent-*.image.tar")
+    tag = engine.docker("load", "--quiet", "--input", archive).stdout.split()[-1]
+    assert tag.startswith("provision/agent:")
+    said = engine.docker("run", "--rm", "--network=none", tag, "facts", "--json").stdout
+    assert json.loads(said)["distro"]["id"] == "debian"
+
+
+@contextmanager
+def _copy(tree: Path, folder: Path, binds: Sequence[Path]) -> Iterator[_Host]:
+    run(["cp", "-a", "--reflink=auto", tree, folder])
+    try:
+        yield _Host(folder, list(binds))
+    finally:
+        remove_tree(folder)
+
+
+@pytest.fixture(scope="module", params=["bookworm", "trixie"])
+def debian(
+    request: pytest.FixtureRequest,
+    made: Path,
+    engine: Engine,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[_Host]:
+    """A bare Debian with the packages of the release, installed as the first page says."""
+    suite = request.param
+    tree = cached(f"bare-{suite}", lambda draft: debootstrap(suite, draft))
+    folder = tmp_path_factory.mktemp(suite)
+    socket = Path(engine.host.removeprefix("unix://")).parent
+    with _copy(tree, folder / "root", [made, socket, folder.parent]) as host:
+        shutil.copy("/etc/resolv.conf", host.path("/etc/resolv.conf"))
+        host.write("/etc/apt/sources.list", f"deb {mirror()} {suite} main\n")
+        host.write("/usr/sbin/policy-rc.d", "#!/bin/sh\nexit 101\n")
+        host.path("/usr/sbin/policy-rc.d").chmod(0o755)
+        # The engine is this machine's; what else is recommended is not needed for what is shown.
+        host.write("/etc/apt/apt.conf.d/90test", 'APT::Install-Recommends "false";\n')
+        sums, install, look = (text for kind, text in blocks(_PAGE.read_text()) if kind == "sh")
+        run(["sh", "-euc", sums], cwd=made)
+        host("sh", "-euc", f"cd '{made}'\n{install}\napt-get install -y systemd gpgv")
+        host("sh", "-euc", look)
+        yield host
+
+
+@pytest.fixture(scope="module")
+def el(made: Path, engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Host]:
+    """The stand-in of Rocky Linux 9 with Python, and with the packages of the release."""
+    need_programs("dnf", "rpm", "createrepo_c")
+    site = site_of(rocky_9())
+    folder = tmp_path_factory.mktemp("el")
+    socket = Path(engine.host.removeprefix("unix://")).parent
+    root = folder / "root"
+    root.mkdir()
+    try:
+        run(["tar", "-C", root, "-xf", site.image])
+        host = _Host(root, [made, socket, folder.parent, site.folder])
+        for one in site.distro.repositories:
+            text = f"[{one.id}]\nname={one.id}\nbaseurl=file://{site.mirror()}/{one.path}\ngpgcheck=0\n"
+            host.write(f"/etc/yum.repos.d/{one.id}.repo", text)
+        rpms = [*made.glob("oci-decorator-[0-9]*.rpm"), *made.glob("provision-[0-9]*.rpm")]
+        # Of the distro's bash, which is Debian's here.
+        (folder / "empty").mkdir()
+        shell = Rpm("stand-in-sh", "1", "1", noarch=True, provides=("/bin/sh",))
+        rpms.append(write_rpm(shell, folder / "empty", folder))
+        host("dnf", "-y", "-q", "--setopt=install_weak_deps=False", "install", *rpms)
+        yield host
+    finally:
+        remove_tree(root)
+
+
+def _main_job(host: _Host, engine: Engine, folder: Path) -> None:
+    """From the facts to an artifact in a store, by the installed programs."""
+    assert host("provision", "--version").stdout.startswith("provision ")
+    assert host.json("provision", "facts")["distro"]["id"] in {"debian", "rocky"}
+    assert {one["name"] for one in host.json("provision", "drivers")["drivers"]} >= {
+        "nvidia",
+        "zfs",
+    }
+    source = made_up_source(folder / "sources", MADE_UP_VERSION)
+    catalogue = folder / "catalogue"
+    with served(source.parent) as url:
+        write_made_up(catalogue, {MADE_UP_VERSION: source}, url)
+        for name in (_SETTINGS, f"/srv/host{_SETTINGS}"):
+            host.write(name, _CONFIG.format(engine=engine.host, mirror=mirror()))
+        target = (
+            *("--catalogue", catalogue, "--kernel", OLD_KERNEL, "--distro", DISTRO),
+            *BUILD_NETWORK,
+        )
+        pin = host.json("provision", "resolve", MADE_UP, *target)
+        context = folder / "context"
+        host("provision", "render", MADE_UP, *target, "--output", context)
+        assert "FROM scratch" in (context / "Dockerfile").read_text()
+        image = host.json("provision", "build", MADE_UP, *target)["image"]
+    assert image == pin["image"]
+    host("provision", "install", image, "--root", "/srv/host")
+    (vendor,) = host.path("/srv/host/etc/oci-decorator/oci-decorator.d").glob("*.json")
+    assert json.loads(vendor.read_text())["activation_flag"] == "OCI_HELLO"
+    checked = host(
+        "oci-decorator", "check", "--root", "/srv/host", "--env", "OCI_HELLO=all", check=False
+    )
+    assert "/usr/bin/hello-tool" in checked.output
+    host.write(_VENDOR, json.dumps(_INVENTORY))
+    assert host("oci-decorator", "check", "--env", "OCI_MINE=all").returncode == 0
+    for shell in ("provision", "oci-decorator"):
+        assert host.path(f"/usr/share/bash-completion/completions/{shell}").is_file()
+
+
+def _host_tree(host: _Host) -> None:
+    """A host of its own for the store, below the tree."""
+    host.path("/srv/host/etc").mkdir(parents=True, exist_ok=True)
+    shutil.copy(host.path("/etc/os-release"), host.path("/srv/host/etc/os-release"))
+    (host.path("/srv/host/lib/modules") / OLD_KERNEL).mkdir(parents=True, exist_ok=True)
+
+
+def test_the_main_job_on_debian(debian: _Host, engine: Engine) -> None:
+    _host_tree(debian)
+    folder = debian.binds[-1] / f"work-{debian.root.parent.name}"
+    _main_job(debian, engine, folder)
+
+
+def test_units_of_the_package_are_enabled_and_whole(debian: _Host) -> None:
+    units = sorted(path.name for path in debian.path("/usr/lib/systemd/system").glob("provision-*"))
+    assert len(units) == 8
+    debian("systemd-analyze", "verify", *(f"/usr/lib/systemd/system/{name}" for name in units))
+    links = {path.name for path in debian.path("/etc/systemd/system").glob("*.wants/provision-*")}
+    assert {"provision-boot.service", "provision-kernel.path", "provision-apply.timer"} <= links
+    assert "Nothing to do." in debian("provision", "units").stdout
+    assert "those of the package" in debian("provision", "units").stderr
+
+
+def test_bash_completes_words(debian: _Host) -> None:
+    script = (
+        "set +u; source /usr/share/bash-completion/completions/{name}\n"
+        "COMP_WORDS=({words}); COMP_CWORD={last}; {function} {name} 2>/dev/null\n"
+        'printf "%s\\n" "${{COMPREPLY[@]}}"'
+    )
+
+    def completed(name: str, function: str, *words: str) -> list[str]:
+        given = " ".join(f"'{word}'" for word in (name, *words))
+        text = script.format(name=name, words=given, last=len(words), function=function)
+        return debian("bash", "-c", text).stdout.split()
+
+    assert completed("provision", "_provision_completion", "res") == ["resolve"]
+    assert "--kernel" in completed("provision", "_provision_completion", "resolve", "--k")
+    assert completed("oci-decorator", "_oci_decorator", "inst") == ["install-links"]
+    assert completed("oci-decorator", "_oci_decorator", "configure", "pod") == ["podman"]
+    assert completed("oci-decorator", "_oci_decorator", "cdi", "") == ["generate", "list"]
+
+
+def test_what_is_purged_leaves_what_the_admin_wrote(debian: _Host) -> None:
+    debian.write(_KEY, "a key\n")
+    debian.write(_SETTINGS, "[drivers]\n")
+    with debian.path("/etc/oci-decorator/config.toml").open("a") as stream:
+        stream.write('log-level = "debug"\n')
+    debian("apt-get", "-qy", "purge", "provision", "oci-decorator")
+    for name in (_KEY, _SETTINGS, _VENDOR, "/etc/oci-decorator/config.toml"):
+        assert debian.path(name).is_file(), name
+    for name in ("/usr/lib/provision", "/usr/share/provision", "/usr/bin/oci-decorator",
+                 "/etc/kernel/postinst.d/provision", "/var/lib/oci-decorator"):  # fmt: skip
+        assert not debian.path(name).exists(), name
+    assert not [*debian.path("/etc/systemd/system").glob("*.wants/provision-*")]
+
+
+def test_the_main_job_on_an_rpm_distro(el: _Host, engine: Engine) -> None:
+    _host_tree(el)
+    folder = el.binds[2] / "work-el"
+    _main_job(el, engine, folder)
+    el.write(_KEY, "a key\n")
+    el("rpm", "--erase", "provision", "oci-decorator")
+    assert el.path(_KEY).is_file()
+    assert el.path(_SETTINGS).is_file()
+    assert not el.path("/usr/lib/provision").exists()

@@ -1,0 +1,224 @@
+"""What a release is made of: one version, and archives that are the same for the same content."""
+
+from __future__ import annotations
+
+import os
+import re
+import tarfile
+import tomllib
+import zipfile
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kit.cache import REPOSITORY
+from provision.errors import ProvisionError
+from shipping import bundled, contents, deb, release, rpm, source, tree
+
+_EPOCH = 1_700_000_000
+_MACHINE = "x86_64"
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> source.Source:
+    """This checkout as a release sees it, with a stand-in for the program that cargo makes."""
+    root = tmp_path / "checkout"
+    root.mkdir()
+    names = ("hooks", "src", "docs", "driver_images", "templates", "LICENSE", "constraints.txt")
+    for name in names:
+        (root / name).symlink_to(REPOSITORY / name)
+    (root / "build").mkdir()
+    (root / "build/oci-decorator").write_bytes(b"\x7fELF")
+    files = [
+        path.relative_to(REPOSITORY)
+        for name in names
+        for path in (
+            [REPOSITORY / name] if (REPOSITORY / name).is_file() else (REPOSITORY / name).rglob("*")
+        )
+        if path.is_file() and "target" not in path.parts and "__pycache__" not in path.parts
+    ]
+    return source.Source(root, "1.2.3", _EPOCH, tuple(sorted(files)))
+
+
+def test_every_file_of_this_repository_names_one_version() -> None:
+    assert source.one_version() == source.versions()["CHANGELOG.md"]
+
+
+def test_files_that_disagree_are_named(tmp_path: Path) -> None:
+    for file in source.versions():
+        copy = tmp_path / file
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        text = (REPOSITORY / file).read_text()
+        copy.write_text(text.replace("version: ", "version: 9") if file.endswith(".yml") else text)
+    with pytest.raises(ProvisionError) as caught:
+        source.one_version(tmp_path)
+    assert "galaxy.yml: 9" in (caught.value.details or "")
+
+
+_names = st.from_regex(r"[a-z]{1,4}(/[a-z]{1,4}){0,2}", fullmatch=True)
+
+
+@given(st.dictionaries(_names, st.binary(max_size=40), min_size=1))
+def test_the_order_of_files_is_not_in_an_archive(files: dict[str, bytes]) -> None:
+    forward = {name: tree.File(content) for name, content in files.items()}
+    backward = dict(reversed(forward.items()))
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        tree.write_tar(forward, folder / "a.tar.gz", _EPOCH)
+        tree.write_tar(backward, folder / "b.tar.gz", _EPOCH)
+        assert (folder / "a.tar.gz").read_bytes() == (folder / "b.tar.gz").read_bytes()
+        assert tree.read_tar(folder / "a.tar.gz") == forward
+
+
+def test_what_is_written_has_fixed_times_and_permissions(tmp_path: Path) -> None:
+    old = os.umask(0o077)
+    try:
+        tree.write(
+            {"a/b": tree.File(b"x", 0o755), "a/c": tree.Link("b"), "d": tree.Folder()},
+            tmp_path / "root",
+            _EPOCH,
+        )
+    finally:
+        os.umask(old)
+    found = sorted((tmp_path / "root").rglob("*"))
+    assert [path.name for path in found] == ["a", "b", "c", "d"]
+    assert {int(path.lstat().st_mtime) for path in found} == {_EPOCH}
+    assert [oct(path.lstat().st_mode & 0o777) for path in found if not path.is_symlink()] == [
+        "0o755"
+    ] * 3
+
+
+def _wheel(folder: Path, name: str, files: dict[str, str]) -> Path:
+    path = folder / name
+    with zipfile.ZipFile(path, "w") as archive:
+        for file, content in files.items():
+            archive.writestr(file, content)
+    return path
+
+
+def test_wheels_of_several_pythons_lie_over_each_other(tmp_path: Path) -> None:
+    common = {"one/__init__.py": "", "one-1.dist-info/METADATA": "Name: one\n"}
+    made = [
+        _wheel(
+            tmp_path,
+            f"one-1-cp{tag}-cp{tag}-linux.whl",
+            {**common, f"one/x.{tag}.so": tag, "one-1.dist-info/RECORD": tag},
+        )
+        for tag in ("311", "313")
+    ]
+    made.append(_wheel(tmp_path, "Other_One-2-py3-none-any.whl", {"other.py": ""}))
+    assert sorted(bundled.merged(made, ["one"])) == [
+        "one-1.dist-info/METADATA", "one/__init__.py", "one/x.311.so", "one/x.313.so",
+    ]  # fmt: skip
+    assert "other.py" in bundled.merged(made)
+    with pytest.raises(ProvisionError, match=r"constraints\.txt has no two"):
+        bundled.merged(made, ["one", "two"])
+
+
+def test_wheels_that_differ_are_refused(tmp_path: Path) -> None:
+    made = [_wheel(tmp_path, f"one-1-cp{tag}-cp{tag}-linux.whl", {"one.py": tag}) for tag in "12"]
+    with pytest.raises(ProvisionError, match=r"'one\.py' differs"):
+        bundled.merged(made)
+
+
+@pytest.fixture
+def wheels(tmp_path: Path) -> list[Path]:
+    return [
+        _wheel(tmp_path, f"{name.replace('-', '_')}-1-py3-none-any.whl", {f"{name}.py": ""})
+        for name in release.DEBIAN_LACKS
+    ]
+
+
+def test_a_package_has_the_program_its_units_and_hooks(
+    checkout: source.Source, wheels: list[Path]
+) -> None:
+    files = contents.provision(checkout, wheels, contents.DEBIAN, projects=release.DEBIAN_LACKS)
+    units = {
+        name.rpartition("/")[2] for name in files if name.startswith("usr/lib/systemd/system/")
+    }
+    assert set(contents.ENABLED) | set(contents.STARTED) <= units
+    unit = files["usr/lib/systemd/system/provision-boot.service"]
+    assert isinstance(unit, tree.File)
+    text = unit.content.decode()
+    assert "ExecStart=/usr/bin/provision apply --boot" in text
+    assert text.startswith("# Part of the package provision: changes belong into a drop-in")
+    of_hosts = {name: one for name, one in files.items() if not name.startswith("usr/share/")}
+    assert not [
+        name for name, one in of_hosts.items() if "Written by 'provision" in _text(one)[:99]
+    ]
+    assert {"etc/kernel/postinst.d/provision", "usr/share/man/man8/provision-apply.8.gz"} <= set(
+        files
+    )
+    assert "usr/lib/udev/rules.d/71-provision-devices.rules" in files
+    assert files["usr/lib/provision/bin/python"] == tree.Link("../../../bin/python3")
+    assert "usr/lib/provision/lib/site-packages/provision/cli/entry.py" in files
+    assert not [name for name in files if "__pycache__" in name]
+
+
+def test_what_debian_has_is_depended_on_and_all_else_bundled(
+    checkout: source.Source, wheels: list[Path]
+) -> None:
+    packages = {one.name: one for one in release.debian_packages(checkout, wheels, _MACHINE)}
+    depends = {word.split()[0] for word in packages["provision"].relations["Depends"]}
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    needed = [line.partition(">=")[0] for line in project["dependencies"]]
+    for name in needed:
+        in_debian = f"python3-{name.removeprefix('python-')}" in depends
+        assert in_debian != (name in release.DEBIAN_LACKS), name
+    minimums = dict(line.split(">=") for line in project["dependencies"])
+    for word in packages["provision"].relations["Depends"]:
+        if word.startswith("python3-"):
+            name, _, version = word.removeprefix("python3-").partition(" (>= ")
+            known = minimums.get(name) or minimums[f"python-{name}"]
+            assert known == version.rstrip(")"), word
+
+
+def test_a_control_file_names_what_dpkg_wants(checkout: source.Source, wheels: list[Path]) -> None:
+    for package in release.debian_packages(checkout, wheels, _MACHINE):
+        files = deb._control(package, checkout, package.tree)  # noqa: SLF001 - no process is started
+        control = _text(files["DEBIAN/control"])
+        assert f"Package: {package.name}\nSource: provision\nVersion: 1.2.3\n" in control
+        assert "\n\n" not in control
+        scripts = [
+            name for name in files if name.partition("/")[2] in {"postinst", "prerm", "postrm"}
+        ]
+        assert not [name for name in scripts if "@" in _text(files[name]).replace("$@", "")]
+        assert all(f"/{name}\n" in _text(files["DEBIAN/conffiles"]) for name in package.conffiles)
+
+
+def test_the_specs_lists_have_every_file_once(checkout: source.Source, tmp_path: Path) -> None:
+    files = {"usr/bin/a": tree.File(b"", 0o755), "etc/oci-decorator/config.toml": tree.File(b"")}
+    path = rpm.archive({"oci-decorator": files}, checkout, tmp_path)
+    with tarfile.open(path) as archive:
+        listed = archive.extractfile("provision-1.2.3-rpm/oci-decorator.files")
+        assert listed is not None
+        lines = listed.read().decode().splitlines()
+    assert lines == [
+        "/usr/bin/a",
+        "/usr/share/licenses/oci-decorator/LICENSE",
+        "%dir /etc/oci-decorator",
+    ]
+    assert "@" not in rpm.spec_text().replace("$@", "")
+
+
+def _text(entry: tree.Entry) -> str:
+    return entry.content.decode(errors="replace") if isinstance(entry, tree.File) else ""
+
+
+def test_every_package_of_development_is_pinned_by_its_sum() -> None:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    wanted = [*project["dependencies"], *extras["dev"], *extras["nvml"]]
+    names = {re.split(r"[\[>=<]", line)[0].lower() for line in wanted}
+    text = (REPOSITORY / ".ci/constraints.txt").read_text()
+    pinned = re.findall(
+        r"(?m)^([a-z0-9.-]+)==\S+(?: ;[^\\\n]*)? \\\n    --hash=sha256:[0-9a-f]{64}", text
+    )
+    assert names <= set(pinned)
+    assert len(pinned) == text.count("==") - text.count(" == ")
+    # Neither the index that they came from, nor another.
+    assert "://" not in text
+    assert "index-url" not in text
