@@ -15,8 +15,8 @@ from provision.engine.docker_api import Engine
 from provision.errors import NotFoundError, UsageError
 from provision.export.kmm import Kernels
 from provision.export.source import Choice, Source, check_driver, choose
-from provision.pipeline.package_pins import Wanted
 from provision.pipeline.registries import Consent
+from provision.pipeline.wanted import Wanted
 from provision.pipeline.workspace import Settings
 from provision.registry.names import HostTag
 from provision.store.layout import Layout
