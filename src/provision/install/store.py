@@ -105,7 +105,9 @@ def remove(layout: Layout, short_digest: str) -> int:
         OSError: The store can't be written.
     """
     entry = layout.entry(short_digest)
-    size = sum(path.lstat().st_size for path in entry.rglob("*") if not path.is_dir())
+    found = (path.lstat() for path in entry.rglob("*") if not path.is_dir())
+    # User space may be linked into other entries, which keep it.
+    size = sum(status.st_size for status in found if status.st_nlink == 1)
     # Under another name first: half of an entry must not be taken for one.
     removed = layout.folder / f"{_REMOVED}{short_digest}"
     entry.rename(removed)

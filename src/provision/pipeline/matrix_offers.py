@@ -14,8 +14,16 @@ from provision.errors import NotFoundError
 from provision.image.engine import Engine
 from provision.pin import DistroPin
 from provision.pipeline.following import Followed, follow
+from provision.pipeline.images import ensure_base_image
 from provision.pipeline.kernels import distro_kernels
-from provision.pipeline.matrix import Offer, Offers, Selection, has_pattern, latest_count
+from provision.pipeline.matrix import (
+    Offer,
+    Offers,
+    Planned,
+    Selection,
+    has_pattern,
+    latest_count,
+)
 from provision.pipeline.settings import Settings
 from provision.pipeline.solving import choose_distro, open_driver_index
 from provision.progress import Note, Progress, silent
@@ -64,6 +72,25 @@ def find_offers(
     # Those of a driver side by side.
     order = {entry.recipe.name: number for number, entry in enumerate(entries)}
     return Offers(tuple(sorted(found, key=lambda offer: order[offer.driver])), kernels)
+
+
+def ensure_base_images(
+    settings: Settings,
+    engine: Callable[[], Engine],
+    planned: Iterable[Planned],
+    *,
+    progress: Progress = silent,
+) -> None:
+    """Have the base image of every distro that something is built for.
+
+    Once, and not as a failure of each cell.
+
+    Raises:
+        ProvisionError: One can't be had.
+    """
+    for distro in dict.fromkeys(one.cell.column.distro for one in planned if one.refusal is None):
+        if not has_tree(distro):
+            ensure_base_image(settings, engine(), distro, progress=progress)
 
 
 def distro_name(distro: DistroPin) -> str:

@@ -11,7 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 
 from provision.errors import ProvisionError
 from provision.host.kernels import find_kernels
@@ -30,7 +30,7 @@ from provision.pipeline.matrix_results import (
     Results,
     result_of,
 )
-from provision.pipeline.matrix_work import CellQueue, Crew, How, Outcome
+from provision.pipeline.matrix_work import CellQueue, Crew, How, Outcome, Publisher
 from provision.pipeline.resolution import Resolved, Wanted
 from provision.pipeline.resolving import resolve_pin
 from provision.pipeline.settings import Settings
@@ -55,6 +55,7 @@ class MatrixRun:
         results: Where results are kept.
         how: How to go about it.
         open_engine: Connects to the engine; each thread has a connection of its own.
+        publisher: Where cells go; None: nowhere, only their results are wanted.
         progress: Gets what goes on; called by one thread at a time.
     """
 
@@ -65,12 +66,14 @@ class MatrixRun:
         how: How,
         open_engine: Callable[[], Engine],
         *,
+        publisher: Publisher | None = None,
         progress: Progress = silent,
     ) -> None:
         self._settings = settings
         self._results = results
         self._how = how
         self._open_engine = open_engine
+        self._publisher = publisher
         self._progress = progress
         self._begun = int(time.time())
         self._lock = threading.Lock()
@@ -124,7 +127,7 @@ class MatrixRun:
             while (planned := self._next()) is not None:
                 try:
                     try:
-                        with self._results.claimed(planned.cell):
+                        with self._results.claimed(planned.cell), self._claimed(planned):
                             self._do(planned, engine)
                     except BusyError:
                         self._postpone(planned)
@@ -153,9 +156,14 @@ class MatrixRun:
         """
         with self._lock:
             if self._queue.postpone(planned) == "first time":
-                text = f"Another matrix builds {planned.cell}; it is looked at again later"
+                text = f"Another builds {planned.cell} now; it is looked at again later"
                 self._progress(Note(text))
             del self._running[planned.cell]
+
+    def _claimed(self, planned: Planned) -> AbstractContextManager[None]:
+        if self._publisher is None or planned.refusal is not None:
+            return nullcontext()
+        return self._publisher.claimed(planned.cell)
 
     def _do(self, planned: Planned, engine: Callable[[], Engine]) -> None:
         """Have a result of a cell; the caller holds its lock."""
@@ -169,10 +177,12 @@ class MatrixRun:
                 self._results.write(said)
             self._ended(cell, "not-supported")
             return
-        if known is not None and known.finished > self._begun:
+        is_elsewhere = self._publisher is not None and self._publisher.has(cell)
+        is_new = known is not None and known.finished > self._begun
+        if is_elsewhere or (is_new and not self._is_lacking(known)):
             # Another matrix had it meanwhile.
             self._outcome.unchanged.append(cell)
-            self._ended(cell, known.state)
+            self._ended(cell, "built" if is_elsewhere or known is None else known.state)
             return
         begun = time.monotonic()
         # Without one, nothing is to be said of the cell.
@@ -206,12 +216,16 @@ class MatrixRun:
 
     def _still_holds(self, known: Result, resolved: Resolved, engine: Engine) -> bool:
         """Whether a cell need not be built: the Pin is the same, and no option asks for it."""
-        if known.digest != resolved.pin.digest or not known.is_final:
+        if known.digest != resolved.pin.digest or not known.is_final or self._is_lacking(known):
             return False
         if self._how.retry == "all" or (self._how.retry == "failed" and known.state == "failed"):
             return False
         needs_image = self._how.keep_images and known.state == "built"
         return not needs_image or find(engine, resolved.pin) is not None
+
+    def _is_lacking(self, known: Result | None) -> bool:
+        """Whether a cell was built and is not where it is to be: a result is no image."""
+        return self._publisher is not None and known is not None and known.state == "built"
 
     def _build(self, cell: Cell, resolved: Resolved, engine: Engine) -> Result:
         """Build a cell, and leave in the engine what is to stay."""
@@ -225,6 +239,8 @@ class MatrixRun:
                 self._note_layers(cell, error.steps)
             refuse_trouble(error)
             return failed_result(cell, error, phase="build", digest=pin.digest)
+        if self._publisher is not None:
+            self._publisher.publish(cell, engine, built, pin, self._telling(cell))
         kept = self._is_kept(cell, built)
         if not kept:
             self._note_layers(cell, built.steps)

@@ -6,12 +6,17 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
 from provision.errors import InUseError, ProvisionError
 from provision.files import LONGEST_WAIT_S
+from provision.image.build import Built
+from provision.image.engine import Engine
+from provision.pin import Pin
 from provision.pipeline.matrix import Cell, Planned
+from provision.progress import Progress
 
 Retry = Literal["failed", "all"]
 
@@ -37,6 +42,21 @@ class How:
     keep_going: bool = False
     network: str | None = None
     force: bool = False
+
+
+class Publisher(Protocol):
+    """Where cells go that are built, and where they may be already."""
+
+    def has(self, cell: Cell) -> bool:
+        """Return whether a cell is there."""
+
+    def claimed(self, cell: Cell) -> AbstractContextManager[None]:
+        """Keep other machines from building a cell; raises ``BusyError`` if one does."""
+
+    def publish(
+        self, cell: Cell, engine: Engine, built: Built, pin: Pin, progress: Progress
+    ) -> None:
+        """Put a cell there that was built."""
 
 
 @dataclass(slots=True)
@@ -89,7 +109,7 @@ class CellQueue:
         now = time.monotonic()
         if now - self._since.setdefault(planned.cell, now) >= LONGEST_WAIT_S:
             raise InUseError(
-                f"Another matrix has held {planned.cell} for {LONGEST_WAIT_S:g} s.",
+                f"Another machine or process has held {planned.cell} for {LONGEST_WAIT_S:g} s.",
                 resolution="Look which process it is: ps -C provision. Then run the command again.",
             )
         self._later.append(planned)

@@ -158,15 +158,22 @@ def unpack_layers(
     folder: Path,
     unpack: Callable[[IO[bytes]], None],
     *,
+    is_complete: Callable[[], bool] = lambda: False,
     progress: Progress = silent,
-) -> None:
-    """Download an image's layers and unpack each once it is known to be right.
+) -> int:
+    """Download an image's layers, the last first, and unpack each once it is known to be right.
+
+    Their order does not matter: no file of an artifact is in two of them.
 
     Args:
         image: The image.
         folder: Where a layer lies meanwhile; it is gone afterwards.
         unpack: Unpacks a tar stream; it is called once a layer.
+        is_complete: Whether what the layers hold that are left is there; called between two layers.
         progress: Told what is received.
+
+    Returns:
+        The bytes of the layers that were downloaded.
 
     Raises:
         WrongContentError: A layer is not what its digest says.
@@ -175,7 +182,12 @@ def unpack_layers(
         OSError: The disk is full.
     """
     progress(Note(f"Pulling {image.reference}"))
-    for layer, diff_id in zip(image.manifest.layers, image.config.diff_ids, strict=True):
+    received = 0
+    layers = list(zip(image.manifest.layers, image.config.diff_ids, strict=True))
+    for layer, diff_id in reversed(layers):
+        if received and is_complete():
+            break
+        received += layer.size
         with tempfile.TemporaryDirectory(prefix=".layer-", dir=folder) as name:
             file = Path(name, "layer")
             image.client.download(layer, file, progress=progress)
@@ -190,6 +202,7 @@ def unpack_layers(
                 " configuration says.",
                 resolution="Push the image again.",
             )
+    return received
 
 
 class _Bounded:

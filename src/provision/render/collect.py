@@ -6,8 +6,8 @@ build.json names from SOURCE to OUT, in the layout that Kubernetes' KMM expects
 (``lib/modules/<kernel>``, https://kmm.sigs.k8s.io/documentation/module_loader/), and describes them
 in ``OUT/driver/manifest.json``. All that is missing is reported together, with exit status 1.
 
-User space is moved to USERSPACE then, and all times are set to 0: both become a layer each, and that
-of user space has the same bytes for every kernel.
+User space is moved to USERSPACE then, and all times are set to 0: both become a layer each, and
+that of user space has the same bytes for every kernel.
 """
 
 from __future__ import annotations

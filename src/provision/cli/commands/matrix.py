@@ -18,9 +18,9 @@ from provision.cli.table import print_table
 from provision.cli.target import Job, gathering, job
 from provision.errors import ExitCode, ProvisionError, UsageError
 from provision.files import write_atomic
-from provision.pipeline.images import ensure_base_image, open_engine
+from provision.pipeline.images import open_engine
 from provision.pipeline.matrix import Planned, Selection, plan_cells
-from provision.pipeline.matrix_offers import find_offers, has_tree
+from provision.pipeline.matrix_offers import ensure_base_images, find_offers
 from provision.pipeline.matrix_page import render_page
 from provision.pipeline.matrix_report import LOOKS, Report, report_of_cells, report_of_results
 from provision.pipeline.matrix_results import Result, Results, matrix_folder
@@ -249,12 +249,7 @@ def _check_page(html: Path | None) -> None:
 def _planned(work: Job, selection: Selection, ways: Ways) -> list[Planned]:
     offers = find_offers(work.settings, lambda: work.engine, selection, progress=work.progress)
     planned = plan_cells(selection, offers)
-    wanted = dict.fromkeys(one.cell.column.distro for one in planned if one.refusal is None)
-    for distro in wanted:
-        if has_tree(distro):
-            continue
-        # Once, and not a failure of each cell.
-        ensure_base_image(work.settings, work.engine, distro, progress=work.progress)
+    ensure_base_images(work.settings, lambda: work.engine, planned, progress=work.progress)
     builds = sum(one.refusal is None for one in planned)
     work.progress(Note(f"{len(planned)} cells, {builds} of them supported; {ways.jobs} at a time"))
     return planned
