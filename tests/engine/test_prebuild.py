@@ -140,7 +140,8 @@ def test_user_space_is_one_layer_for_all_kernels(site: Site, tmp_path: Path) -> 
     keys.mkdir(parents=True)
     (keys / "fleet.pub").write_bytes((site.folder / "fleet.pub").read_bytes())
     host.configure(
-        f'[registry]\naddress = "{site.address}/drivers"\n[trust]\nkeys = "/etc/provision/trust.d"\n'
+        f'[registry]\naddress = "{site.address}/drivers"\n'
+        '[trust]\nkeys = "/etc/provision/trust.d"\n'
     )
     tags = sorted(_hosts_tags(site))
     pulled = [

@@ -107,7 +107,7 @@ class Claims:
         """
         tag = claim_tag(name)
         self._take(tag, name)
-        renewal = _Renewal(self.pace, self.clock, lambda: self._write(tag, name, _HELD))
+        renewal = _Renewal(self.pace, self.clock, lambda: self.write(tag, name, _HELD))
         try:
             yield
         finally:
@@ -117,7 +117,7 @@ class Claims:
     def _take(self, tag: str, name: str) -> None:
         begun = self.clock()
         self._refuse_living(tag)
-        self._write(tag, name, _HELD)
+        self.write(tag, name, _HELD)
         is_slow = self.clock() - begun > self.pace.settle / 2
         # Another one may have got it meanwhile, and was overwritten: its next renewal says so.
         self.sleep(self.pace.renew * 2 if is_slow else self.pace.settle)
@@ -161,8 +161,12 @@ class Claims:
         host = "".join(c for c in text("host") if c.isprintable())
         return _Claim(content.digest, text("holder"), host, text("state"), renewed)
 
-    def _write(self, tag: str, name: str, state: str) -> str:
-        """Write a claim; returns its digest."""
+    def write(self, tag: str, name: str, state: str) -> str:
+        """Write a claim, whoever has it; returns its digest.
+
+        Raises:
+            ProvisionError: The registry can't be reached, or refuses claims.
+        """
         now = self.client.time()
         empty = self.client.put_blob(_EMPTY_DATA)
         descriptor = {"mediaType": _EMPTY, "digest": empty.digest, "size": empty.size}
@@ -200,7 +204,7 @@ class Claims:
             if found is None or found.holder != self.holder:
                 return
             if not self.client.delete(found.digest):
-                self._write(tag, name, _RELEASED)
+                self.write(tag, name, _RELEASED)
         except ProvisionError as error:
             log.info("the claim %s was not given back: %s", tag, error.message)
 

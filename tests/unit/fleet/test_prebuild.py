@@ -187,7 +187,7 @@ def test_another_machines_cell_is_left_to_it(lab: Lab, registry: MemoryRegistry)
     with pytest.raises(BusyError), mine.claimed(awaited):
         pytest.fail("both have it")
 
-    def finish(name: str, _progress: object) -> None:
+    def finish(_name: str, _progress: object) -> None:
         if len(lab.builds) == 5:
             pin = PINS["2.0", KERNELS[0]]
             digest = registry.have_image(pin, [b"layer"], tag_of(pin).text)
@@ -271,9 +271,7 @@ def test_the_list_is_a_command_a_line(lab: Lab, fleet: Path, call: Call) -> None
     assert one["reference"] == f"{ADDRESS}/v4l2loopback:2.0-open-{KERNELS[0]}.debian12"
 
 
-def test_a_run_is_a_line_a_cell_and_a_document(
-    lab: Lab, fleet: Path, call: Call, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_is_a_line_a_cell_and_a_document(lab: Lab, fleet: Path, call: Call) -> None:
     lab.broken[KERNELS[1]] = compile_error()
     names = [cell_id(cell("2.0", kernel)) for kernel in KERNELS[:2]]
     given = [word for name in names for word in ("--cell", name)]

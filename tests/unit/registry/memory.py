@@ -122,18 +122,14 @@ class MemoryRegistry(BaseAdapter):
     def answer(self, asked: Asked) -> Answer:
         """Answer as a registry does."""
         start = f"/v2/{REPOSITORY}/"
-        if asked.path == "/v2/" and asked.host == HOST:
-            said = {} if self.date is None else {"Date": formatdate(self.date, usegmt=True)}
-            return Answer(200, headers=said)
         if not asked.path.startswith(start) or asked.host != HOST:
-            return Answer(404)
+            return self._root(asked)
         kind, _, name = asked.path.removeprefix(start).partition("/")
         if asked.method == "POST" and name == "uploads/":
             return Answer(202, headers={"Location": f"{start}blobs/uploads/1?state=x"})
-        if asked.method == "PUT":
-            return self._put(kind, name, asked)
-        if asked.method == "DELETE":
-            return self._delete(name)
+        if asked.method in {"PUT", "DELETE"}:
+            is_put = asked.method == "PUT"
+            return self._put(kind, name, asked) if is_put else self._delete(name)
         if kind == "tags":
             tags = [name for name in self.manifests if ":" not in name]
             return Answer(200, json.dumps({"name": REPOSITORY, "tags": tags}).encode())
@@ -149,6 +145,12 @@ class MemoryRegistry(BaseAdapter):
         start = int(wanted[1])
         place = f"bytes {start}-{len(stored) - 1}/{len(stored)}"
         return Answer(206, stored[start:], {"Content-Range": place})
+
+    def _root(self, asked: Asked) -> Answer:
+        if asked.path != "/v2/" or asked.host != HOST:
+            return Answer(404)
+        said = {} if self.date is None else {"Date": formatdate(self.date, usegmt=True)}
+        return Answer(200, headers=said)
 
     def _delete(self, name: str) -> Answer:
         if not self.deletes:

@@ -81,7 +81,7 @@ def test_of_two_who_see_no_claim_the_last_who_writes_has_it(registry: MemoryRegi
     def meanwhile(seconds: float) -> None:
         real(seconds)
         # Two had looked too, and writes after one did.
-        two._write(TAG, NAME, "held")
+        two.write(TAG, NAME, "held")
 
     one.sleep = meanwhile
     with pytest.raises(ClaimedError), one.held(NAME):
@@ -94,13 +94,13 @@ def test_who_was_slow_waits_for_a_renewal(registry: MemoryRegistry) -> None:
     waited: list[float] = []
     clock = one.clock
     assert isinstance(clock, Clock)
-    real = one._write
+    real = one.write
 
     def slow(tag: str, name: str, state: str) -> str:
         clock.now += 1.5
         return real(tag, name, state)
 
-    one._write = slow  # type: ignore[method-assign] # a write that takes long
+    one.write = slow  # type: ignore[method-assign] # a write that takes long
     one.sleep = waited.append
     with one.held(NAME):
         assert waited == [40.0]
