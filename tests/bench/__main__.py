@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from bench import agent, distros, hook, matrix, nvidia, playbook, product, starts
+from bench import agent, distros, hook, matrix, nvidia, playbook, product, registry, starts
 from bench.rows import as_document, as_text
 from bench.scene import Scene
 from kit.kernels import replaced
@@ -29,6 +29,7 @@ _GROUPS: tuple[Group, ...] = (
     *nvidia.GROUPS,
     *product.GROUPS,
     *agent.GROUPS,
+    *registry.GROUPS,
     *matrix.GROUPS,
     *distros.GROUPS,
     *playbook.GROUPS,

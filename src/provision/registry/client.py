@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -156,7 +155,6 @@ class Client:
             with destination.open("xb") as stream:
                 digest = self._download(descriptor, stream, progress)
                 stream.flush()
-                os.fsync(stream.fileno())
             self._compare(descriptor.digest, digest)
         except BaseException:
             destination.unlink(missing_ok=True)

@@ -10,10 +10,12 @@ import gzip
 import hashlib
 import tempfile
 import zlib
+from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Self, cast
 
 from provision.documents import parse_json
 from provision.errors import ConfigError, ProvisionError
@@ -35,6 +37,8 @@ from provision.registry.signature import Facts, UntrustedError, Verified
 # What a layer may unpack to; a driver has some 1.5 GB.
 _LARGEST_CONTENT = 16 << 30
 _CHUNK = 1 << 20
+# Chunks that were read and are not hashed yet.
+_MOST_AHEAD = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,10 +197,10 @@ def unpack_layers(
             image.client.download(layer, file, progress=progress)
             with file.open("rb") as stored:
                 plain = gzip.GzipFile(fileobj=stored) if layer.is_gzip else stored
-                stream = _Bounded(cast("IO[bytes]", plain), _LARGEST_CONTENT)
-                unpack(cast("IO[bytes]", stream))
-                stream.finish()
-        if stream.digest != diff_id:
+                with _Bounded(cast("IO[bytes]", plain), _LARGEST_CONTENT) as stream:
+                    unpack(cast("IO[bytes]", stream))
+                    digest = stream.finish()
+        if digest != diff_id:
             raise ProvisionError(
                 f"'{image.reference}' is refused: a layer does not unpack to what the image's"
                 " configuration says.",
@@ -206,7 +210,7 @@ def unpack_layers(
 
 
 class _Bounded:
-    """Reads a stream, counting and hashing what comes.
+    """Reads a stream, counting what comes and hashing it in a thread beside.
 
     Raises:
         ProvisionError: It can't be decompressed, or is too long.
@@ -216,11 +220,14 @@ class _Bounded:
         self._source = source
         self._left = limit
         self._hash = hashlib.sha256()
+        self._worker = ThreadPoolExecutor(1)
+        self._hashed: deque[Future[None]] = deque()
 
-    @property
-    def digest(self) -> str:
-        """Of everything that was read."""
-        return f"sha256:{self._hash.hexdigest()}"
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._worker.shutdown()
 
     def read(self, size: int) -> bytes:
         try:
@@ -235,10 +242,15 @@ class _Bounded:
                 f"A layer of the image unpacks to more than {_LARGEST_CONTENT} bytes.",
                 resolution="This is no artifact image that provision built: don't use it.",
             )
-        self._hash.update(data)
+        self._hashed.append(self._worker.submit(self._hash.update, data))
+        if len(self._hashed) > _MOST_AHEAD:
+            self._hashed.popleft().result()
         return data
 
-    def finish(self) -> None:
-        """Read what follows the archive's end."""
+    def finish(self) -> str:
+        """Read what follows the archive's end; returns the digest of everything."""
         while self.read(_CHUNK):
             pass
+        for one in self._hashed:
+            one.result()
+        return f"sha256:{self._hash.hexdigest()}"

@@ -23,6 +23,7 @@ from provision.pipeline.matrix import Offer, Offers, Planned
 from provision.pipeline.matrix_results import BusyError, Results
 from provision.pipeline.matrix_run import MatrixRun
 from provision.pipeline.matrix_work import How
+from provision.pipeline.matrix_work import Outcome as RunOutcome
 from provision.pipeline.registry import connect, tag_of
 from provision.pipeline.settings import Settings
 from provision.progress import silent
@@ -106,7 +107,7 @@ def publisher(lab: Lab, registry: MemoryRegistry, **more: Any) -> FleetRegistry:
     )
 
 
-def run(lab: Lab, place: FleetRegistry, *planned: Planned, **how: Any) -> matrix_run.Outcome:  # noqa: ANN401 - How's fields
+def run(lab: Lab, place: FleetRegistry, *planned: Planned, **how: Any) -> RunOutcome:  # noqa: ANN401 - How's fields
     made = MatrixRun(
         lab.settings,
         lab.results,
