@@ -150,8 +150,10 @@ def test_what_is_damaged_in_the_store_is_pulled(site: Site) -> None:
     assert verify(second.stored.entry).findings == ()
     assert second.received > len(LARGE)
     # The damaged one is repaired by itself, and not from itself.
+    site.said.clear()
     site.pull(OLD, replace=True)
     assert verify(first).findings == ()
+    assert not any("damaged" in text for text in site.said)
 
 
 @pytest.mark.parametrize("change", ["size", "gone", "link", "manifest"])
