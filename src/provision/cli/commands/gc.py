@@ -54,7 +54,7 @@ def command(*, images: bool, root: Path, dry_run: bool, as_json: bool) -> None:
 
 
 def _remove_results(root: Path, *, dry_run: bool) -> list[str]:
-    """Remove results of ``matrix`` and ``prebuild`` that are too old to say anything; their cells."""
+    """Remove results of ``matrix`` and ``prebuild`` that are too old to say anything."""
     folders = [in_root(root, STORE / name) for name in ("matrix", "prebuild")]
     folders = [folder for folder in folders if folder.is_dir()]
     if not folders:
