@@ -7,7 +7,6 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -169,6 +168,8 @@ def current_entry(layout: Layout) -> Path:
 
 def sync_tree(folder: Path) -> None:
     """Make a folder with everything in it durable, so that its rename may follow."""
+    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - takes time that a run with nothing to do doesn't pay
+
     paths = [Path(parent, name) for parent, _, names in os.walk(folder) for name in names]
     # Several at once: the file system writes its journal once for all of them.
     with ThreadPoolExecutor(_SYNCS) as pool:
