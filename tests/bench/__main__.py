@@ -19,6 +19,7 @@ from bench import (
     nvidia,
     playbook,
     product,
+    registry,
     runfile,
     starts,
 )
@@ -42,6 +43,7 @@ _GROUPS: tuple[Group, ...] = (
     *product.GROUPS,
     *agent.GROUPS,
     *runfile.GROUPS,
+    *registry.GROUPS,
     *matrix.GROUPS,
     *distros.GROUPS,
     *playbook.GROUPS,

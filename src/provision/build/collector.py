@@ -1,16 +1,20 @@
 """Collects what a build made, and writes the artifact's manifest.
 
 Runs in the build container, on Python's standard library alone:
-``python3 collect.py build.json SOURCE OUT`` copies the modules and the user space that build.json
-names from SOURCE to OUT, in the layout that Kubernetes' KMM expects (``lib/modules/<kernel>``,
-https://kmm.sigs.k8s.io/documentation/module_loader/), and describes them in
-``OUT/driver/manifest.json``. All that is missing is reported together, with exit status 1.
+``python3 collect.py build.json SOURCE OUT USERSPACE`` copies the modules and the user space that
+build.json names from SOURCE to OUT, in the layout that Kubernetes' KMM expects
+(``lib/modules/<kernel>``, https://kmm.sigs.k8s.io/documentation/module_loader/), and describes them
+in ``OUT/driver/manifest.json``. All that is missing is reported together, with exit status 1.
+
+User space is moved to USERSPACE then, and all times are set to 0: both become a layer each, and
+that of user space has the same bytes for every kernel.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -274,27 +278,45 @@ def _sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
+def _split(out: Path, userspace: Path) -> None:
+    """Move user space, if there is any, to a folder of its own."""
+    userspace.parent.mkdir(parents=True)
+    if (out / "driver").is_dir():
+        userspace.mkdir()
+        (out / "driver").rename(userspace / "driver")
+
+
+def _set_times(folder: Path) -> None:
+    """Set the times of all below a folder, and its own, to 0: they are part of a layer's bytes."""
+    for path in sorted(folder.rglob("*"), reverse=True):
+        os.utime(path, (0, 0), follow_symlinks=False)
+    os.utime(folder, (0, 0))
+
+
 def _run(arguments: Sequence[str]) -> str:
     done = subprocess.run(arguments, check=True, stdout=subprocess.PIPE, text=True)
     return done.stdout
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the collector: plan, source folder, folder to fill."""
-    plan_file, source, out = (Path(argument) for argument in arguments)
+    """Run the collector: plan, source folder, folder to fill, folder for user space."""
+    plan_file, source, out, userspace = (Path(argument) for argument in arguments)
     plan = json.loads(plan_file.read_text())
-    userspace = plan_file.with_name("userspace.json")
-    if userspace.is_file():
-        plan["userspace"] = json.loads(userspace.read_text())["files"]
+    listed = plan_file.with_name("userspace.json")
+    if listed.is_file():
+        plan["userspace"] = json.loads(listed.read_text())["files"]
     try:
         manifest = collect(plan, source, out, _run)
     except CollectError as error:
         for problem in error.problems:
             sys.stderr.write(f"collect: {problem}\n")
         return 1
+    _split(out, userspace)
     text = json.dumps(manifest, sort_keys=True, indent=1) + "\n"
-    (out / "driver").mkdir(parents=True, exist_ok=True)
+    (out / "driver").mkdir()
     (out / "driver/manifest.json").write_text(text)
+    for folder in (out, userspace):
+        _set_times(folder.parent)
     sys.stdout.write(
         f"collect: {len(manifest['modules'])} modules, {len(manifest['files'])} files\n"
     )

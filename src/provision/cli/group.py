@@ -21,6 +21,7 @@ COMMANDS: Mapping[str, str] = {
     "base": "Make the base image of a distro where it can't be pulled.",
     "build": "Build a driver's modules and user space into an image.",
     "matrix": "Build drivers for many kernels, and show which of them build.",
+    "prebuild": "Build, push and sign the drivers of a fleet, each cell once.",
     "key": "Make the keys that images are signed with.",
     "push": "Push an artifact image to a registry, from where hosts pull it.",
     "sign": "Sign an artifact image of a registry.",

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from provision.cli.target import gathering
+from provision.cli.target import ResultT, gathering
 from provision.errors import UsageError
 from provision.pipeline.image_signing import (
     configured_signer,
@@ -117,7 +117,7 @@ def password_source(command: Callable[..., None]) -> Callable[..., None]:
     return gathered
 
 
-def private_key_options(command: Callable[..., None]) -> Callable[..., None]:
+def private_key_options(command: Callable[..., ResultT]) -> Callable[..., ResultT]:
     """Add the options for a private key, by the names of the fields of ``KeyOptions``."""
     gathered = command
     for option in _OPTIONS:

@@ -98,7 +98,7 @@ class Unpacker:
             OSError: The disk is full or the folder can't be written.
         """
         try:
-            with tarfile.open(fileobj=stream, mode="r|") as archive:
+            with tarfile.open(fileobj=stream, mode="r|", bufsize=_CHUNK) as archive:
                 for member in archive:
                     self._member(archive, member)
         except BAD_TAR as error:

@@ -12,9 +12,10 @@ from provision.distros.debian import ArchiveIndex
 from provision.distros.debian.distro_archive import uses_archive
 from provision.engine.docker_api import Engine
 from provision.errors import NotFoundError
-from provision.matrix.cells import Offer, Offers, Selection, has_pattern, latest_count
+from provision.matrix.cells import Offer, Offers, Planned, Selection, has_pattern, latest_count
 from provision.pin import DistroPin
 from provision.pipeline.following import Followed, follow
+from provision.pipeline.image_builds import ensure_base_image
 from provision.pipeline.packaged_kernels import distro_kernels
 from provision.pipeline.solving import open_driver_index
 from provision.pipeline.wanted import choose_distro
@@ -64,6 +65,25 @@ def find_offers(
     # Those of a driver side by side.
     order = {entry.recipe.name: number for number, entry in enumerate(entries)}
     return Offers(tuple(sorted(found, key=lambda offer: order[offer.driver])), kernels)
+
+
+def ensure_base_images(
+    settings: Settings,
+    engine: Callable[[], Engine],
+    planned: Iterable[Planned],
+    *,
+    progress: Progress = silent,
+) -> None:
+    """Have the base image of every distro that something is built for.
+
+    Once, and not as a failure of each cell.
+
+    Raises:
+        ProvisionError: One can't be had.
+    """
+    for distro in dict.fromkeys(one.cell.column.distro for one in planned if one.refusal is None):
+        if not has_tree(distro):
+            ensure_base_image(settings, engine(), distro, progress=progress)
 
 
 def distro_name(distro: DistroPin) -> str:

@@ -11,7 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 
 from provision.build.artifact_image import (
     KERNEL_STAGE,
@@ -30,7 +30,7 @@ from provision.host.kernels import find_kernels
 from provision.matrix.cell_failures import disk_error, failed_result, refuse_trouble
 from provision.matrix.cells import Cell, Column, Planned
 from provision.matrix.results import BusyError, Result, Results, result_of
-from provision.matrix.work import CellQueue, Crew, How, Outcome, SharedLayers
+from provision.matrix.work import CellQueue, Crew, How, Outcome, Publisher, SharedLayers
 from provision.pipeline.image_builds import build_image
 from provision.pipeline.package_pins import Resolved
 from provision.pipeline.resolving import resolve_pin
@@ -59,6 +59,7 @@ class MatrixRun:
         results: Where results are kept.
         how: How to go about it.
         open_engine: Connects to the engine; each thread has a connection of its own.
+        publisher: Where cells go; None: nowhere, only their results are wanted.
         progress: Gets what goes on; called by one thread at a time.
     """
 
@@ -69,12 +70,14 @@ class MatrixRun:
         how: How,
         open_engine: Callable[[], Engine],
         *,
+        publisher: Publisher | None = None,
         progress: Progress = silent,
     ) -> None:
         self._settings = settings
         self._results = results
         self._how = how
         self._open_engine = open_engine
+        self._publisher = publisher
         self._progress = progress
         self._begun = int(time.time())
         self._lock = threading.Lock()
@@ -130,7 +133,7 @@ class MatrixRun:
             while (planned := self._next()) is not None:
                 try:
                     try:
-                        with self._results.claimed(planned.cell):
+                        with self._results.claimed(planned.cell), self._claimed(planned):
                             self._do(planned, engine)
                     except BusyError:
                         self._postpone(planned)
@@ -159,9 +162,14 @@ class MatrixRun:
         """
         with self._lock:
             if self._queue.postpone(planned) == "first time":
-                text = f"Another matrix builds {planned.cell}; it is looked at again later"
+                text = f"Another builds {planned.cell} now; it is looked at again later"
                 self._progress(Note(text))
             del self._running[planned.cell]
+
+    def _claimed(self, planned: Planned) -> AbstractContextManager[None]:
+        if self._publisher is None or planned.refusal is not None:
+            return nullcontext()
+        return self._publisher.claimed(planned.cell)
 
     def _do(self, planned: Planned, engine: Callable[[], Engine]) -> None:
         """Have a result of a cell; the caller holds its lock."""
@@ -180,10 +188,12 @@ class MatrixRun:
                 self._results.write(said)
             self._ended(cell, "not-supported")
             return
-        if known is not None and known.finished > self._begun:
+        is_elsewhere = self._publisher is not None and self._publisher.has(cell)
+        is_new = known is not None and known.finished > self._begun
+        if is_elsewhere or (is_new and not self._is_lacking(known)):
             # Another matrix had it meanwhile.
             self._outcome.unchanged.append(cell)
-            self._ended(cell, known.state)
+            self._ended(cell, "built" if is_elsewhere or known is None else known.state)
             return
         begun = time.monotonic()
         # Without one, nothing is to be said of the cell.
@@ -219,12 +229,16 @@ class MatrixRun:
 
     def _still_holds(self, known: Result, resolved: Resolved, engine: Engine) -> bool:
         """Whether a cell need not be built: the Pin is the same, and no option asks for it."""
-        if known.digest != resolved.pin.digest or not known.is_final:
+        if known.digest != resolved.pin.digest or not known.is_final or self._is_lacking(known):
             return False
         if self._how.retry == "all" or (self._how.retry == "failed" and known.state == "failed"):
             return False
         needs_image = self._how.keep_images and known.state == "built"
         return not needs_image or find(engine, resolved.pin) is not None
+
+    def _is_lacking(self, known: Result | None) -> bool:
+        """Whether a cell was built and is not where it is to be: a result is no image."""
+        return self._publisher is not None and known is not None and known.state == "built"
 
     def _build(self, cell: Cell, resolved: Resolved, engine: Engine) -> Result:
         """Build a cell, and leave in the engine what is to stay."""
@@ -238,6 +252,8 @@ class MatrixRun:
                 self._note_layers(cell, error.steps)
             refuse_trouble(error)
             return failed_result(cell, error, phase="build", digest=pin.digest)
+        if self._publisher is not None:
+            self._publisher.publish(cell, engine, built, pin, self._telling(cell))
         kept = self._is_kept(cell, built)
         if not kept:
             self._note_layers(cell, built.steps)

@@ -13,17 +13,19 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
-from provision.build.artifact_image import remove_layers
+from provision.build.artifact_image import Built, remove_layers
 from provision.engine.docker_api import Engine
 from provision.errors import InUseError, ProvisionError
 from provision.files import LONGEST_WAIT_S, lock, write_atomic
 from provision.matrix.cells import Cell, Column, Planned
 from provision.matrix.results import lock_path
+from provision.pin import Pin
+from provision.progress import Progress
 
 Retry = Literal["failed", "all"]
 
@@ -103,6 +105,21 @@ class How:
     force: bool = False
 
 
+class Publisher(Protocol):
+    """Where cells go that are built, and where they may be already."""
+
+    def has(self, cell: Cell) -> bool:
+        """Return whether a cell is there."""
+
+    def claimed(self, cell: Cell) -> AbstractContextManager[None]:
+        """Keep other machines from building a cell; raises ``BusyError`` if one does."""
+
+    def publish(
+        self, cell: Cell, engine: Engine, built: Built, pin: Pin, progress: Progress
+    ) -> None:
+        """Put a cell there that was built."""
+
+
 @dataclass(slots=True)
 class Outcome:
     """What a run did.
@@ -153,7 +170,7 @@ class CellQueue:
         now = time.monotonic()
         if now - self._since.setdefault(planned.cell, now) >= LONGEST_WAIT_S:
             raise InUseError(
-                f"Another matrix has held {planned.cell} for {LONGEST_WAIT_S:g} s.",
+                f"Another machine or process has held {planned.cell} for {LONGEST_WAIT_S:g} s.",
                 resolution="Look which process it is: ps -C provision. Then run the command again.",
             )
         self._later.append(planned)

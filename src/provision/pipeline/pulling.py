@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -17,11 +17,12 @@ from provision.documents import load_json
 from provision.engine.scratch import scratch
 from provision.engine.tar_streams import Unpacker
 from provision.engine.transfer import disk_error
-from provision.kmod.verify import MANIFEST, Report, verify
+from provision.kmod.verify import MANIFEST, DamagedError, Report, verify
 from provision.manifest import Manifest
 from provision.pipeline.artifacts import Stored, finish_draft, verify_path
 from provision.pipeline.module_signing import is_signed_here
 from provision.pipeline.registries import Consent
+from provision.pipeline.reuse import complete_from_store
 from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress, silent
 from provision.registry.artifact_images import Trusted, unpack_layers
@@ -47,10 +48,12 @@ class Pulled:
     Attributes:
         stored: The entry.
         seconds: How long it took; 0, if it was there.
+        received: Bytes of layers that were downloaded.
     """
 
     stored: Stored
     seconds: float
+    received: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +113,25 @@ def store_pulled(
                 _write_age(layout, trusted)
             return Pulled(Stored(manifest, entry, added=False), 0.0)
 
+    received = 0
+
+    def shared(draft: Path) -> bool:
+        return complete_from_store(layout, entry.name, draft, progress=progress)
+
     def fill(draft: Path) -> None:
-        _unpack(trusted, draft, progress)
+        nonlocal received
+        received = _unpack(trusted, draft, progress, shared)
+        try:
+            finish(draft)
+        except DamagedError:
+            if received >= trusted.image.manifest.size:
+                raise
+            progress(Note("What the store has of it is damaged; pulling all of it"))
+            shutil.rmtree(draft)
+            received += _unpack(trusted, draft, progress)
+            finish(draft)
+
+    def finish(draft: Path) -> None:
         name = str(trusted.image.reference)
         signs = trusted.verified is not None
         if not signs:
@@ -126,7 +146,7 @@ def store_pulled(
         added = adopt(layout, entry.name, draft, replace=is_there)
         _write_age(layout, trusted)
     manifest = load_json(entry / MANIFEST, Manifest)
-    return Pulled(Stored(manifest, entry, added), time.monotonic() - begun)
+    return Pulled(Stored(manifest, entry, added), time.monotonic() - begun, received)
 
 
 def obtain_pulled(
@@ -192,12 +212,33 @@ def check_age(settings: Settings, trusted: Trusted, consent: Consent) -> None:
         )
 
 
-def _unpack(trusted: Trusted, draft: Path, progress: Progress) -> None:
-    """Unpack an image's layers into a new folder; it is gone again if that fails."""
+def _unpack(
+    trusted: Trusted,
+    draft: Path,
+    progress: Progress,
+    shared: Callable[[Path], bool] = lambda _draft: False,
+) -> int:
+    """Unpack an image's layers into a new folder; it is gone again if that fails.
+
+    Args:
+        trusted: The image.
+        draft: The folder.
+        progress: Receives what is done.
+        shared: Puts what is missing into the folder from elsewhere, if all of it is there.
+
+    Returns:
+        The bytes that were downloaded.
+    """
     draft.mkdir()
     try:
         unpacker = Unpacker(draft, strip=_FOLDER, progress=progress, ignores_others=True)
-        unpack_layers(trusted.image, draft.parent, unpacker.unpack, progress=progress)
+        return unpack_layers(
+            trusted.image,
+            draft.parent,
+            unpacker.unpack,
+            is_complete=lambda: shared(draft),
+            progress=progress,
+        )
     except BaseException as error:
         shutil.rmtree(draft, ignore_errors=True)
         if isinstance(error, OSError):

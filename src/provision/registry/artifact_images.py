@@ -14,10 +14,12 @@ import shutil
 import signal
 import tempfile
 import zlib
+from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Self, cast
 
 from provision.documents import parse_json
 from provision.errors import ConfigError, ProvisionError
@@ -42,6 +44,8 @@ _LARGEST_CONTENT = 16 << 30
 _CHUNK = 1 << 20
 # As long as a slow machine takes for a large layer.
 _ZSTD_SECONDS = 900.0
+# Chunks that were read and are not hashed yet.
+_MOST_AHEAD = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,15 +172,22 @@ def unpack_layers(
     folder: Path,
     unpack: Callable[[IO[bytes]], None],
     *,
+    is_complete: Callable[[], bool] = lambda: False,
     progress: Progress = silent,
-) -> None:
-    """Download an image's layers and unpack each once it is known to be right.
+) -> int:
+    """Download an image's layers, the last first, and unpack each once it is known to be right.
+
+    Their order does not matter: no file of an artifact is in two of them.
 
     Args:
         image: The image.
         folder: Where a layer lies meanwhile; it is gone afterwards.
         unpack: Unpacks a tar stream; it is called once a layer.
-        progress: Receives how far it is.
+        is_complete: Whether what the layers hold that are left is there; called between two layers.
+        progress: Receives what is received.
+
+    Returns:
+        The bytes of the layers that were downloaded.
 
     Raises:
         WrongContentError: A layer is not what its digest says.
@@ -186,7 +197,12 @@ def unpack_layers(
         OSError: The disk is full.
     """
     progress(Note(f"Pulling {image.reference}"))
-    for layer, diff_id in zip(image.manifest.layers, image.config.diff_ids, strict=True):
+    received = 0
+    layers = list(zip(image.manifest.layers, image.config.diff_ids, strict=True))
+    for layer, diff_id in reversed(layers):
+        if received and is_complete():
+            break
+        received += layer.size
         with tempfile.TemporaryDirectory(prefix=".layer-", dir=folder) as name:
             file = Path(name, "layer")
             image.client.download(layer, file, progress=progress)
@@ -194,15 +210,16 @@ def unpack_layers(
                 file = _unzstd(file, str(image.reference))
             with file.open("rb") as stored:
                 plain = gzip.GzipFile(fileobj=stored) if layer.is_gzip else stored
-                stream = _Bounded(cast("IO[bytes]", plain), _LARGEST_CONTENT)
-                unpack(cast("IO[bytes]", stream))
-                stream.finish()
-        if stream.digest != diff_id:
+                with _Bounded(cast("IO[bytes]", plain), _LARGEST_CONTENT) as stream:
+                    unpack(cast("IO[bytes]", stream))
+                    digest = stream.finish()
+        if digest != diff_id:
             raise ProvisionError(
                 f"'{image.reference}' is refused: a layer does not unpack to what the image's"
                 " configuration says.",
                 resolution="Push the image again.",
             )
+    return received
 
 
 def _unzstd(file: Path, name: str) -> Path:
@@ -235,7 +252,7 @@ def _too_much() -> ProvisionError:
 
 
 class _Bounded:
-    """Reads a stream, counting and hashing what comes.
+    """Reads a stream, counting what comes and hashing it in a thread beside.
 
     Raises:
         ProvisionError: It can't be decompressed, or is too long.
@@ -245,11 +262,14 @@ class _Bounded:
         self._source = source
         self._left = limit
         self._hash = hashlib.sha256()
+        self._worker = ThreadPoolExecutor(1)
+        self._hashed: deque[Future[None]] = deque()
 
-    @property
-    def digest(self) -> str:
-        """Of everything that was read."""
-        return f"sha256:{self._hash.hexdigest()}"
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._worker.shutdown()
 
     def read(self, size: int) -> bytes:
         try:
@@ -261,10 +281,15 @@ class _Bounded:
         self._left -= len(data)
         if self._left < 0:
             raise _too_much()
-        self._hash.update(data)
+        self._hashed.append(self._worker.submit(self._hash.update, data))
+        if len(self._hashed) > _MOST_AHEAD:
+            self._hashed.popleft().result()
         return data
 
-    def finish(self) -> None:
-        """Read what follows the archive's end."""
+    def finish(self) -> str:
+        """Read what follows the archive's end; returns the digest of everything."""
         while self.read(_CHUNK):
             pass
+        for one in self._hashed:
+            one.result()
+        return f"sha256:{self._hash.hexdigest()}"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -17,9 +16,9 @@ from typing import IO, TYPE_CHECKING, TypeVar
 from urllib.parse import urlencode, urljoin, urlsplit
 
 from provision.errors import NotFoundError, ProvisionError
-from provision.fetch import WrongContentError
+from provision.fetch import UnreachableError, WrongContentError
 from provision.progress import Progress, Transfer, silent
-from provision.registry.manifests import INDEXES, LONGEST_MANIFEST, MANIFESTS, Descriptor
+from provision.registry.manifests import INDEXES, LONGEST_MANIFEST, MANIFESTS, Descriptor, date_of
 from provision.registry.names import Reference
 from provision.registry.transport import Transport, TroubleError, content_digest
 
@@ -31,6 +30,7 @@ _ACCEPT = ", ".join((*MANIFESTS, *INDEXES))
 _TAGS_A_PAGE = 1000
 _MOST_PAGES = 50
 _LONGEST_PAGE = 4 << 20
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _NEXT = re.compile(r'<([^>]+)>;\s*rel="?next"?')
 _RANGE = re.compile(r"bytes ([0-9]{1,18})-[0-9]+/([0-9]+|\*)")
@@ -70,6 +70,62 @@ class Client:
             self._compare(name, digest)
         return Content(data, digest)
 
+    def head(self, name: str) -> str | None:
+        """Return the digest that the registry says a manifest has; None: it has none.
+
+        Nothing is verified: this is for those who ask whether there is something to do.
+
+        Raises:
+            UnreachableError: The registry kept failing.
+            ProvisionError: It refuses.
+        """
+
+        def once(_: object) -> str:
+            path = f"manifests/{name}"
+            with self._request("HEAD", path, headers={"Accept": _ACCEPT}) as response:
+                return response.headers.get("Docker-Content-Digest", "")
+
+        try:
+            digest = self._tried(f"the manifest '{name}'", once)
+            # Not every registry says it; its bytes do.
+            return digest if _DIGEST.fullmatch(digest) else self.manifest(name).digest
+        except NotFoundError:
+            return None
+
+    def time(self) -> float | None:
+        """Return the registry's own time, in Unix seconds; None: it does not say.
+
+        Raises:
+            As ``head``.
+        """
+
+        def once(_: object) -> float | None:
+            with self._request("GET", "/v2/") as response:
+                return date_of(response.headers.get("Date", ""))
+
+        try:
+            return self._tried("its time", once)
+        except NotFoundError:
+            return None
+
+    def delete(self, digest: str) -> bool:
+        """Remove a manifest; returns False where the registry does not do that.
+
+        Raises:
+            UnreachableError: The registry kept failing.
+        """
+
+        def once(_: object) -> bool:
+            with self._request("DELETE", f"manifests/{digest}"):
+                return True
+
+        try:
+            return self._tried(f"the removal of {digest}", once)
+        except UnreachableError:
+            raise
+        except ProvisionError:
+            return False
+
     def blob(self, descriptor: Descriptor, limit: int) -> bytes:
         """Return a small blob.
 
@@ -99,7 +155,6 @@ class Client:
             with destination.open("xb") as stream:
                 digest = self._download(descriptor, stream, progress)
                 stream.flush()
-                os.fsync(stream.fileno())
             self._compare(descriptor.digest, digest)
         except BaseException:
             destination.unlink(missing_ok=True)
@@ -198,7 +253,7 @@ class Client:
         headers: dict[str, str] | None = None,
         body: bytes | None = None,
     ) -> AbstractContextManager[requests.Response]:
-        actions = "pull" if method == "GET" else "pull,push"
+        actions = {"GET": "pull", "DELETE": "delete"}.get(method, "pull,push")
         scope = f"repository:{self.reference.repository}:{actions}"
         if "://" not in path and not path.startswith("/"):
             path = f"/v2/{self.reference.repository}/{path}"

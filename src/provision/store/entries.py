@@ -23,6 +23,8 @@ _DIGITS = 12
 _PARTIAL = ".partial-"
 _REMOVED = ".removed-"
 _ENTRY = "entry"
+# Files that are made durable at once.
+_SYNCS = 8
 
 
 def link_kernel(layout: Layout, release: str, short_digest: str) -> bool:
@@ -166,7 +168,9 @@ def remove(layout: Layout, short_digest: str) -> int:
         OSError: The store can't be written.
     """
     entry = layout.entry(short_digest)
-    size = sum(path.lstat().st_size for path in entry.rglob("*") if not path.is_dir())
+    found = (path.lstat() for path in entry.rglob("*") if not path.is_dir())
+    # User space may be linked into other entries, which keep it.
+    size = sum(status.st_size for status in found if status.st_nlink == 1)
     # Under another name first: half of an entry must not be taken for one.
     removed = layout.folder / f"{_REMOVED}{short_digest}"
     entry.rename(removed)
@@ -225,16 +229,22 @@ def current_entry(layout: Layout) -> Path:
 
 def sync_tree(folder: Path) -> None:
     """Make a folder with everything in it durable, so that its rename may follow."""
-    for parent, _folders, names in os.walk(folder):
-        for name in names:
-            path = Path(parent, name)
-            if not path.is_symlink():
-                handle = os.open(path, os.O_RDONLY)
-                try:
-                    os.fsync(handle)
-                finally:
-                    os.close(handle)
+    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - takes time that a run with nothing to do doesn't pay
+
+    paths = [Path(parent, name) for parent, _, names in os.walk(folder) for name in names]
+    # Several at once: the file system writes its journal once for all of them.
+    with ThreadPoolExecutor(_SYNCS) as pool:
+        list(pool.map(_sync_file, (path for path in paths if not path.is_symlink())))
+    for parent, _folders, _names in os.walk(folder):
         sync_directory(Path(parent))
+
+
+def _sync_file(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _own(folder: Path) -> int:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import shutil
+import tarfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,8 @@ from typing import Any
 import pytest
 
 from golden.pins import pin, recipe
-from provision.build.collector import CollectError, collect, parse_modinfo, parse_soname
+from provision.build import collector as collecting
+from provision.build.collector import CollectError, collect, main, parse_modinfo, parse_soname
 from provision.build.dockerfile import build_plan
 from provision.documents import parse_json
 from provision.manifest import Manifest
@@ -272,3 +275,37 @@ def test_parse_modinfo_takes_the_first_of_each_field() -> None:
 )
 def test_parse_soname(output: str, soname: str | None) -> None:
     assert parse_soname(output) == soname
+
+
+@pytest.mark.parametrize("has_userspace", [True, False])
+def test_user_space_has_the_same_bytes_for_every_kernel(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, has_userspace: bool
+) -> None:
+    layers = []
+    for kernel in (KERNEL, "6.1.0-60-amd64"):
+        rules = [rule("library", "usr/lib/libtoy.so.2.0", "/usr/lib64/")] if has_userspace else []
+        folder = tmp_path / kernel
+        folder.mkdir()
+        (folder / "build.json").write_text(json.dumps({**plan(*rules), "kernel": kernel}))
+        monkeypatch.setattr(collecting, "_run", Tools(kernel))
+        out, userspace = folder / "modules/opt", folder / "userspace/opt"
+        assert main([str(path) for path in (folder / "build.json", source, out, userspace)]) == 0
+        manifest = json.loads((out / "driver/manifest.json").read_text())
+        assert [file["path"] for file in manifest["files"]] == (
+            ["/usr/lib64/libtoy.so.1", "/usr/lib64/libtoy.so.2.0"] if has_userspace else []
+        )
+        assert [path.name for path in (out / "driver").iterdir()] == ["manifest.json"]
+        paths = [path for top in (out, userspace) for path in (top.parent, *top.parent.rglob("*"))]
+        assert {path.lstat().st_mtime for path in paths} == {0}
+        layers.append(_tar(userspace.parent))
+    assert layers[0] == layers[1]
+    with tarfile.open(fileobj=io.BytesIO(layers[0])) as archive:
+        assert ("./opt/driver/usr/lib64/libtoy.so.2.0" in archive.getnames()) is has_userspace
+
+
+def _tar(folder: Path) -> bytes:
+    """A folder as a layer has it: with modes and times, and links as links."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        archive.add(folder, arcname=".")
+    return buffer.getvalue()

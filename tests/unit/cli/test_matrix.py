@@ -33,7 +33,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
     offer = Offer("demo", "open", "debian:12", ("2.0", "1.2"), recipe=recipe())
     offers = Offers((offer,), {"debian:12": KERNELS})
     monkeypatch.setattr(matrix, "find_offers", lambda *_given, **_more: offers)
-    monkeypatch.setattr(matrix, "ensure_base_image", lambda *_given, **_more: None)
+    monkeypatch.setattr(matrix, "ensure_base_images", lambda *_given, **_more: None)
     monkeypatch.setattr(matrix, "open_engine", lambda _settings: lab.engine)
     monkeypatch.setattr("provision.cli.target.open_engine", lambda _settings: lab.engine)
     monkeypatch.setattr(runner, "resolve_pin", lab.resolve)

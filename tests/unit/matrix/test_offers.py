@@ -11,14 +11,15 @@ from provision.catalogue.upstream import LatestText
 from provision.host.kernels import Kernels
 from provision.matrix import host_report
 from provision.matrix import offers as matrix_offers
-from provision.matrix.cells import Cell, Column, Row, Selection, choose_rows
+from provision.matrix.cells import Cell, Column, Planned, Row, Selection, choose_rows
 from provision.matrix.host_report import failures_ahead
-from provision.matrix.offers import find_offers
+from provision.matrix.offers import ensure_base_images, find_offers
 from provision.matrix.results import Results, matrix_folder, result_of
 from provision.pipeline import following
 from provision.pipeline.workspace import Settings, load_settings
 from provision.sources.upstream import Reading, Release
 from provision.sources.upstream.queries import Answer
+from unit.engine.fake_engine import FakeEngine
 from unit.kmod.artifact import write
 
 KERNELS = ("5.14.0-503.el9.x86_64",)
@@ -132,3 +133,16 @@ def test_a_host_that_follows_a_kind_of_branch_is_warned_of_its_versions(
     kernels = Kernels(running=KERNELS[0], installed=KERNELS)
     found = failures_ahead(root, settings.config, kernels, "demo")
     assert [result.version for result in found] == ["580.95.05"]
+
+
+def test_each_base_image_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    monkeypatch.setattr(
+        matrix_offers, "ensure_base_image", lambda _s, _e, distro, **_: made.append(distro)
+    )
+    row = Row("demo", "1.0", "open")
+    distros = ("debian:12", "debian:12", "flatcar:3227.2.4", "rocky:9")
+    planned = [Planned(Cell(row, Column(distro, "6.1.0"))) for distro in distros]
+    planned.append(Planned(Cell(row, Column("fedora:40", "6.1.0")), "not supported"))
+    ensure_base_images(load_settings(tmp_path), FakeEngine, planned)
+    assert made == ["debian:12", "rocky:9"]

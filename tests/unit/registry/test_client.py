@@ -36,6 +36,43 @@ def test_a_manifest_comes_by_tag_and_by_digest(registry: MemoryRegistry) -> None
     assert all(asked.url.startswith(f"https://{HOST}/v2/{REPOSITORY}/") for asked in registry.asked)
 
 
+@pytest.mark.parametrize("said", [True, False])
+def test_whether_a_manifest_is_there_takes_a_head(registry: MemoryRegistry, *, said: bool) -> None:
+    digest = registry.have_manifest({"a": 1})
+    headers = {"Docker-Content-Digest": digest if said else "md5:1"}
+
+    def head(asked: Asked) -> Answer | None:
+        is_there = asked.method == "HEAD" and asked.path.endswith("/1")
+        return Answer(200, headers=headers) if is_there else None
+
+    registry.handlers.append(head)
+    assert registry.client().head("1") == digest
+    assert [asked.method for asked in registry.asked] == (["HEAD"] if said else ["HEAD", "GET"])
+    assert registry.client().head("2") is None
+
+
+@pytest.mark.parametrize("date", [None, 1_790_000_000.0])
+def test_the_registrys_time_is_in_its_answers(registry: MemoryRegistry, date: float | None) -> None:
+    registry.date = date
+    assert registry.client().time() == date
+    registry.handlers.append(lambda _: Answer(200, headers={"Date": "yesterday"}))
+    assert registry.client().time() is None
+    registry.handlers.append(lambda _: Answer(404))
+    assert registry.client().time() is None
+
+
+def test_a_removal_that_is_refused_is_no_error(registry: MemoryRegistry) -> None:
+    digest = registry.have_manifest({"a": 1})
+    registry.deletes = False
+    assert not registry.client().delete(digest)
+    registry.deletes = True
+    assert registry.client().delete(digest)
+    assert registry.manifests == {}
+    registry.handlers.append(lambda _: Answer(500))
+    with pytest.raises(UnreachableError):
+        registry.client().delete(digest)
+
+
 @pytest.mark.parametrize(
     ("host", "access", "scheme"),
     [

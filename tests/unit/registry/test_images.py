@@ -499,10 +499,19 @@ HOSTILE: list[tuple[str, Callable[[MemoryRegistry], None], str]] = [
         "file below a link of another layer",
         lambda r: signed_image(
             r,
+            tar_of(("opt/d/x", tarfile.REGTYPE, "")),
+            tar_of(("opt/d", tarfile.SYMTYPE, "e"), ("opt/e", tarfile.DIRTYPE, "")),
+        ),
+        "a folder too",
+    ),
+    (
+        "link in place of a folder of another layer",
+        lambda r: signed_image(
+            r,
             tar_of(("opt/d", tarfile.SYMTYPE, "e"), ("opt/e", tarfile.DIRTYPE, "")),
             tar_of(("opt/d/x", tarfile.REGTYPE, "")),
         ),
-        "a folder too",
+        "is there twice",
     ),
     (
         "the same file in two layers",

@@ -54,13 +54,16 @@ def command(*, images: bool, root: Path, dry_run: bool, as_json: bool) -> None:
 
 
 def _remove_results(root: Path, *, dry_run: bool) -> list[str]:
-    """Remove results of the compatibility matrix that are too old to say anything; their cells."""
-    if not in_root(root, STORE / "matrix").is_dir():
+    """Remove results of ``matrix`` and ``prebuild`` that are too old to say anything."""
+    folders = [in_root(root, STORE / name) for name in ("matrix", "prebuild")]
+    folders = [folder for folder in folders if folder.is_dir()]
+    if not folders:
         return []
     # Loads the models of results.
     matrix = importlib.import_module("provision.matrix.results")
-    results = matrix.Results(matrix.matrix_folder(root))
-    return [name for name, _size in results.collect(find_kernels(root).bootable, dry_run=dry_run)]
+    kernels = find_kernels(root).bootable
+    removed = [matrix.Results(one).collect(kernels, dry_run=dry_run) for one in folders]
+    return [name for found in removed for name, _size in found]
 
 
 def _print(

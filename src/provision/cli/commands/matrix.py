@@ -20,12 +20,12 @@ from provision.errors import ExitCode, ProvisionError, UsageError
 from provision.files import write_atomic
 from provision.matrix.cells import Planned, Selection, plan_cells
 from provision.matrix.grid import LOOKS, Report, report_of_cells, report_of_results
-from provision.matrix.offers import find_offers, has_tree
+from provision.matrix.offers import ensure_base_images, find_offers
 from provision.matrix.page import render_page
 from provision.matrix.results import Result, Results, matrix_folder
 from provision.matrix.runner import MatrixRun
 from provision.matrix.work import How, Outcome, Retry
-from provision.pipeline.image_builds import ensure_base_image, open_engine
+from provision.pipeline.image_builds import open_engine
 from provision.progress import Note
 
 
@@ -249,12 +249,7 @@ def _check_page(html: Path | None) -> None:
 def _planned(work: Job, selection: Selection, ways: Ways) -> list[Planned]:
     offers = find_offers(work.settings, lambda: work.engine, selection, progress=work.progress)
     planned = plan_cells(selection, offers)
-    wanted = dict.fromkeys(one.cell.column.distro for one in planned if one.refusal is None)
-    for distro in wanted:
-        if has_tree(distro):
-            continue
-        # Once, and not a failure of each cell.
-        ensure_base_image(work.settings, work.engine, distro, progress=work.progress)
+    ensure_base_images(work.settings, lambda: work.engine, planned, progress=work.progress)
     builds = sum(one.refusal is None for one in planned)
     work.progress(Note(f"{len(planned)} cells, {builds} of them supported; {ways.jobs} at a time"))
     return planned

@@ -96,6 +96,7 @@ def _document(trusted: Trusted, pulled: Pulled | None) -> dict[str, object]:
         "signed_by": trusted.verified.key if trusted.verified else None,
         "facts": asdict(trusted.facts) if trusted.facts else None,
         "size": trusted.image.manifest.size,
+        "received": pulled.received if pulled else 0,
         "entry": str(pulled.stored.entry) if pulled else None,
         "changed": pulled.stored.added if pulled else False,
         "seconds": round(pulled.seconds, 3) if pulled else 0.0,

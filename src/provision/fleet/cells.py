@@ -1,0 +1,236 @@
+"""fleet.toml: which drivers are built for a fleet, and the cells that come of it.
+
+A cell has a name that its command needs and nothing else: a machine that builds it has to know
+neither the other cells nor what the archives have by now.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, StringConstraints, TypeAdapter, ValidationError, model_validator
+
+from provision.catalogue import Catalogue
+from provision.config.drivers import AbsolutePath, RegistryAddress
+from provision.distros import find_distro
+from provision.documents import Frozen, load_toml
+from provision.engine.docker_api import Engine
+from provision.errors import ConfigError, Mistake, ProvisionError, UsageError
+from provision.matrix.cells import Cell, Column, Planned, Row, Selection, plan_cells
+from provision.matrix.offers import find_offers
+from provision.matrix.results import DistroName
+from provision.pin import KernelRelease, Name, Version
+from provision.pipeline.workspace import Settings
+from provision.progress import Progress, silent
+
+# What the archive of a distro has; the matrix calls it so.
+_ARCHIVE, _ALL = "archive", "all"
+_KERNEL = r"archive|all|latest(-[1-9][0-9]{0,3})?|[0-9][A-Za-z0-9._+~*?\[\]!-]*"
+Kernel = Annotated[str, StringConstraints(pattern=rf"^({_KERNEL})$", max_length=128)]
+Key = Annotated[str, StringConstraints(pattern=r"^(/|pkcs11:)[^\x00\n]*$")]
+_MOST_CELLS = 10_000
+
+
+class Build(Frozen):
+    """One ``[[builds]]``: drivers, and what they are built for.
+
+    Attributes:
+        drivers: Names of the catalogue, or ``all``.
+        versions: Versions, branches, kinds of branches, ``latest``, ``latest-N`` or ``all``.
+        flavours: Names, ``default`` or ``all``.
+        distros: Such as ``debian:12``; empty: those of the file.
+        kernels: Releases, patterns, ``latest-N`` or ``archive``; empty: those of the file.
+        force: Whether kernels are tried that a recipe does not name.
+    """
+
+    drivers: tuple[Name, ...] = Field(min_length=1)
+    versions: tuple[Version, ...] = Field(default=("latest",), min_length=1)
+    flavours: tuple[Name, ...] = Field(default=("default",), min_length=1)
+    distros: tuple[DistroName, ...] = ()
+    kernels: tuple[Kernel, ...] = ()
+    force: bool = False
+
+
+class Fleet(Frozen):
+    """What fleet.toml says.
+
+    Attributes:
+        registry: Where hosts look: ``registry.example:5000/drivers``.
+        sign_key: Private key that signs images: a file, or a PKCS#11 URI; None: that of
+            provision.toml.
+        sign_password_file: File with its password or PIN; None: that of provision.toml.
+        unsigned: Whether images are pushed without a signature.
+        claims: Whether builders tell each other by the registry what they build.
+        jobs: Builds at once on one machine.
+        network: Network of the containers that download; None: what provision.toml says.
+        distros: Distros of builds that name none.
+        kernels: Kernels of builds that name none.
+        builds: What is built.
+    """
+
+    registry: RegistryAddress
+    sign_key: Key | None = None
+    sign_password_file: AbsolutePath | None = None
+    unsigned: bool = False
+    claims: bool = True
+    jobs: int = Field(default=1, ge=1, le=64)
+    network: str | None = None
+    distros: tuple[DistroName, ...] = ()
+    kernels: tuple[Kernel, ...] = Field(default=("latest-3",), min_length=1)
+    builds: tuple[Build, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _check(self) -> Fleet:
+        if self.unsigned and self.sign_key is not None:
+            raise ValueError("sign_key: unsigned = true leaves nothing to sign; take one of both")
+        return self
+
+    def selections(self) -> list[Selection]:
+        """Return what each build asks for, in words of the matrix."""
+        return [
+            Selection(
+                drivers=build.drivers,
+                distros=build.distros or self.distros,
+                kernels=tuple(
+                    _ALL if name == _ARCHIVE else name for name in build.kernels or self.kernels
+                ),
+                flavours=build.flavours,
+                versions=build.versions,
+                force=build.force,
+            )
+            for build in self.builds
+        ]
+
+
+def load_fleet(path: Path, catalogue: Catalogue) -> Fleet:
+    """Read fleet.toml.
+
+    Args:
+        path: The file.
+        catalogue: The drivers that there are.
+
+    Raises:
+        NotFoundError: There is no such file.
+        ConfigError: Something in it is wrong; names every key, and what to write instead.
+    """
+    wrong: list[Mistake] = []
+    fleet = None
+    try:
+        fleet = load_toml(path, Fleet)
+    except ConfigError as error:
+        wrong += error.mistakes
+        if any(not mistake.path for mistake in wrong):
+            raise
+    seen = {mistake.path for mistake in wrong}
+    # Of names that look right: whether there is such a thing.
+    raw = tomllib.loads(path.read_text(encoding="utf-8"))
+    wrong += [one for one in _unknown(raw, catalogue) if one.path not in seen]
+    if fleet is None or wrong:
+        raise ConfigError(str(path), wrong)
+    return fleet
+
+
+def _unknown(raw: Mapping[str, Any], catalogue: Catalogue) -> Iterator[Mistake]:
+    builds = raw.get("builds")
+    tables = [("", raw)]
+    if isinstance(builds, list):
+        tables += [(f"builds.{at}.", one) for at, one in enumerate(builds) if isinstance(one, dict)]
+    for place, table in tables:
+        for at, name in _texts(table, "distros"):
+            try:
+                find_distro(name)
+            except ProvisionError as error:
+                hint = f" {error.resolution}" if error.resolution else ""
+                yield Mistake(f"{place}distros.{at}", f"{error.message}{hint}")
+        for at, name in _texts(table, "drivers"):
+            if name != _ALL and name not in catalogue.names:
+                text = (
+                    f"there is no driver '{name}'; 'provision drivers' lists those that there are"
+                )
+                yield Mistake(f"{place}drivers.{at}", text)
+        if place and not table.get("distros") and not raw.get("distros"):
+            text = 'missing, and the file has none for all builds: distros = ["debian:12"]'
+            yield Mistake(f"{place}distros", text)
+
+
+def _texts(table: Mapping[str, Any], key: str) -> Iterator[tuple[int, str]]:
+    found = table.get(key)
+    for at, one in enumerate(found if isinstance(found, list) else ()):
+        if isinstance(one, str):
+            yield at, one
+
+
+def fleet_cells(
+    settings: Settings,
+    engine: Callable[[], Engine],
+    path: Path,
+    fleet: Fleet,
+    *,
+    progress: Progress = silent,
+) -> list[Planned]:
+    """Return all cells of a fleet, each once, in the order of the file.
+
+    Args:
+        settings: The machine that plans.
+        engine: Connects to the engine; called for distros whose kernels only a container can list.
+        path: The fleet's file, for messages.
+        fleet: What it says.
+        progress: Receives what is looked at.
+
+    Raises:
+        ConfigError: Some builds name what is nowhere; says of each what there is.
+        ProvisionError: An archive or the engine failed.
+    """
+    found: dict[Cell, Planned] = {}
+    wrong: list[Mistake] = []
+    for at, selection in enumerate(fleet.selections()):
+        try:
+            offers = find_offers(settings, engine, selection, progress=progress)
+            planned = plan_cells(selection, offers)
+        except UsageError as error:
+            text = " ".join(filter(None, (error.message, error.resolution)))
+            wrong.append(Mistake(f"builds.{at}", f"{text} {error.details or ''}".strip()))
+            continue
+        for one in planned:
+            # A build that forces a cell which another one refuses is the one that counts.
+            known = found.get(one.cell)
+            if known is None or known.refusal is not None:
+                found[one.cell] = one
+    if wrong:
+        raise ConfigError(str(path), wrong)
+    if len(found) > _MOST_CELLS:
+        text = f"these are {len(found)} cells, and {_MOST_CELLS} are the most; name fewer kernels"
+        raise ConfigError(str(path), [Mistake("builds", text)])
+    return list(found.values())
+
+
+_ROW: TypeAdapter[tuple[str, str, str]] = TypeAdapter(tuple[Name, Version, Name])
+_COLUMN: TypeAdapter[tuple[str, str]] = TypeAdapter(tuple[DistroName, KernelRelease])
+
+
+def cell_id(cell: Cell) -> str:
+    """Return the name of a cell: ``nvidia/535.261.03/open/debian:12/6.1.0-49-amd64``."""
+    row, column = cell.row, cell.column
+    return f"{row.driver}/{row.version}/{row.flavour}/{column.distro}/{column.kernel}"
+
+
+def read_cell(text: str) -> Cell:
+    """Return the cell of a name.
+
+    Raises:
+        UsageError: It is not one.
+    """
+    parts = text.split("/")
+    try:
+        driver, version, flavour = _ROW.validate_python(tuple(parts[:3]))
+        distro, kernel = _COLUMN.validate_python(tuple(parts[3:]))
+    except ValidationError as error:
+        raise UsageError(
+            f"'{text}' is no cell.",
+            resolution="Name it as 'provision prebuild FLEET --list' does:"
+            " DRIVER/VERSION/FLAVOUR/DISTRO:VERSION/KERNEL.",
+        ) from error
+    return Cell(Row(driver, version, flavour), Column(distro, kernel))

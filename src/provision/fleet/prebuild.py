@@ -1,0 +1,247 @@
+"""Builds the cells of a fleet, and puts them into its registry, signed.
+
+What is there is not built. Several machines may do this at once: what one builds, the others leave
+to it (docs/decisions/30).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from provision.build.artifact_image import Built
+from provision.engine.docker_api import Engine
+from provision.engine.transfer import push
+from provision.errors import ProvisionError
+from provision.files import in_root
+from provision.fleet.cells import cell_id
+from provision.matrix.cells import Cell, Planned
+from provision.matrix.results import BusyError, Result, Results
+from provision.matrix.work import Outcome
+from provision.pin import Pin
+from provision.pipeline.image_signing import pushed_reference, sign_image
+from provision.pipeline.registries import Connect, connect, tag_of
+from provision.pipeline.workspace import Settings
+from provision.progress import Note, Progress
+from provision.registry.attached_signatures import signature_tag
+from provision.registry.claims import ClaimedError, Claims, Pace
+from provision.registry.client import Client
+from provision.registry.image_signature import Signer
+from provision.registry.names import HostTag, Reference, parse_reference
+from provision.store.layout import STORE
+
+# Looking at a claim costs the registry a request, and builds take minutes.
+_LOOK_AGAIN_S = 5.0
+
+
+def prebuild_folder(root: Path) -> Path:
+    """Return where a machine that builds keeps what became of each cell."""
+    return in_root(root, STORE / "prebuild")
+
+
+@dataclass
+class FleetRegistry:
+    """The registry of a fleet, as where cells go; what ``MatrixRun`` calls a publisher.
+
+    Attributes:
+        settings: The machine that builds.
+        address: Where hosts look: ``registry.example:5000/drivers``.
+        signer: Signs what is pushed; None: nothing is pushed, or it is not to be signed.
+        is_signed: Whether what hosts want is signed.
+        claims: Whether cells are claimed while they are built.
+        pace: How long claims take.
+        connected: Makes clients of registries.
+        sleep: Waits for seconds.
+        pushed: What was pushed by this run: name with digest, by cell.
+    """
+
+    settings: Settings
+    address: str
+    signer: Signer | None = None
+    is_signed: bool = True
+    claims: bool = True
+    pace: Pace = field(default_factory=Pace)
+    connected: Connect = connect
+    sleep: Callable[[float], None] = time.sleep
+    pushed: dict[Cell, str] = field(default_factory=dict)
+    _claims: dict[str, Claims] = field(default_factory=dict, repr=False)
+    _busy: set[Cell] = field(default_factory=set, repr=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def reference(self, cell: Cell) -> Reference:
+        """Return the name that hosts look for."""
+        row, column = cell.row, cell.column
+        tag = HostTag(row.version, row.flavour, column.kernel, column.distro)
+        return parse_reference(f"{self.address}/{row.driver}:{tag.text}")
+
+    def has(self, cell: Cell) -> bool:
+        """Return whether the registry has a cell, with a signature if one is wanted.
+
+        Whose signature, hosts look at. An image without one, as a builder leaves it that ends
+        between push and signature, is built again: what a registry has is not to be trusted.
+
+        Raises:
+            ProvisionError: It can't be asked.
+        """
+        client = self._client(cell)
+        digest = client.head(str(client.reference.tag))
+        if digest is None or not self.is_signed:
+            return digest is not None
+        return client.head(signature_tag(digest)) is not None
+
+    @contextmanager
+    def claimed(self, cell: Cell) -> Iterator[None]:
+        """Hold the claim on a cell.
+
+        Raises:
+            BusyError: Another machine builds it.
+            ProvisionError: The registry can't be asked, or refuses claims.
+        """
+        if not self.claims:
+            yield
+            return
+        with self._lock:
+            was_busy = cell in self._busy
+            # One holder a driver: what it saw of others' claims is kept from look to look.
+            claims = self._claims.setdefault(
+                cell.row.driver, Claims(self._client(cell), pace=self.pace, sleep=self.sleep)
+            )
+        if was_busy:
+            self.sleep(min(_LOOK_AGAIN_S, self.pace.renew))
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(claims.held(str(self.reference(cell).tag)))
+            except ClaimedError as error:
+                with self._lock:
+                    self._busy.add(cell)
+                raise BusyError from error
+            yield
+
+    def publish(
+        self, cell: Cell, engine: Engine, built: Built, pin: Pin, progress: Progress
+    ) -> None:
+        """Push a cell that was built, and sign it.
+
+        Raises:
+            ProvisionError: The registry refuses or can't be reached.
+        """
+        reference = self.reference(cell)
+        if tag_of(pin).text != reference.tag:
+            raise ProvisionError(
+                f"'{reference}' is not pushed: what was built is called '{tag_of(pin).text}'.",
+                resolution="Name the cell as 'provision prebuild FLEET --list' does.",
+            )
+        pushed = push(engine, built.image_id, str(reference), progress=progress)
+        # A name more would keep the image in the engine.
+        with suppress(ProvisionError):
+            engine.remove(pushed.reference, with_parents=False)
+        by_digest = pushed_reference(pushed)
+        if self.signer is not None:
+            progress(Note(f"Signing {by_digest}"))
+            sign_image(
+                self.settings, by_digest, self.signer, expected=pin, connected=self.connected
+            )
+        with self._lock:
+            self.pushed[cell] = str(by_digest)
+
+    def _client(self, cell: Cell) -> Client:
+        return self.connected(self.settings, self.reference(cell))
+
+
+def split_present(
+    registry: FleetRegistry, planned: Iterable[Planned], progress: Progress
+) -> tuple[list[Planned], list[Cell]]:
+    """Return the cells that are to be built, and those that the registry has.
+
+    Raises:
+        ProvisionError: It can't be asked.
+    """
+    lacking: list[Planned] = []
+    present: list[Cell] = []
+    for one in planned:
+        if one.refusal is None and registry.has(one.cell):
+            present.append(one.cell)
+            progress(Note(f"present {one.cell}"))
+        else:
+            lacking.append(one)
+    return lacking, present
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What became of a fleet's cells.
+
+    Attributes:
+        registry: Where they are.
+        cells: All of them.
+        present: Those that the registry had.
+        outcome: What the run did with the others.
+        results: What is known of them.
+    """
+
+    registry: FleetRegistry
+    cells: Sequence[Cell]
+    present: Sequence[Cell]
+    outcome: Outcome
+    results: Results
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a row a cell, as what ``json.dumps`` takes."""
+        troubles = dict(self.outcome.troubles)
+        present, left = {*self.present}, {*self.outcome.left}
+        rows = []
+        for cell in self.cells:
+            result = None if cell in present else self.results.read(cell)
+            if cell in self.registry.pushed:
+                more = {"state": "pushed", **_result(result)}
+            elif cell in troubles:
+                more = {"state": "trouble", **_trouble(troubles[cell])}
+            elif cell in left:
+                more = {"state": "left"}
+            elif cell in present or result is None or result.state == "built":
+                # Those among them that another machine built meanwhile.
+                more = {"state": "present"}
+            else:
+                more = {"state": result.state, **_result(result)}
+            rows.append({**self._names(cell), **more})
+        return rows
+
+    def _names(self, cell: Cell) -> dict[str, Any]:
+        reference = self.registry.pushed.get(cell, str(self.registry.reference(cell)))
+        return {**cell_document(cell), "reference": reference}
+
+
+def cell_document(cell: Cell) -> dict[str, Any]:
+    """Return a cell as what ``json.dumps`` takes."""
+    return {
+        "id": cell_id(cell),
+        "driver": cell.row.driver,
+        "version": cell.row.version,
+        "flavour": cell.row.flavour,
+        "distro": cell.column.distro,
+        "kernel": cell.column.kernel,
+    }
+
+
+def _result(result: Result | None) -> dict[str, Any]:
+    if result is None:
+        return {}
+    first = result.first_error.model_dump(mode="json") if result.first_error else None
+    return {
+        "digest": result.digest,
+        "reason": result.reason,
+        "message": result.message,
+        "resolution": result.resolution,
+        "first_error": first,
+        "log": result.log,
+        "seconds": result.seconds,
+    }
+
+
+def _trouble(error: ProvisionError) -> dict[str, Any]:
+    return {"message": error.message, "resolution": error.resolution, "details": error.details}

@@ -1,0 +1,119 @@
+"""User space that a host's store has already, taken from there in place of being pulled.
+
+The manifest of an artifact names the sha256 of each file, and lies in the last layer of its image,
+with the modules. What else it names may be in the store: the artifacts of a driver version share
+their user space, whatever kernel they are for. Files are linked and not copied; entries never
+change. What was taken is verified with the rest of the artifact before it becomes an entry.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from provision.documents import load_json
+from provision.errors import ProvisionError
+from provision.kmod.verify import MANIFEST
+from provision.manifest import DriverFile, Manifest
+from provision.progress import Note, Progress, silent
+from provision.store.layout import Layout
+from provision.store.locks import changing
+
+_ENTRY = re.compile(r"[0-9a-f]{12}")
+_USERSPACE = "driver"
+
+
+def complete_from_store(
+    layout: Layout, name: str, draft: Path, *, progress: Progress = silent
+) -> bool:
+    """Put what a draft lacks of its user space there, if the store has all of it.
+
+    Args:
+        layout: The driver's places.
+        name: The entry that the draft is to become: nothing is taken from that one.
+        draft: What was unpacked so far.
+        progress: Receives what is done.
+
+    Returns:
+        Whether the draft has every file now that its manifest names; if not, nothing was added.
+
+    Raises:
+        OSError: The store can't be written.
+    """
+    try:
+        manifest = load_json(draft / MANIFEST, Manifest)
+    except ProvisionError:
+        # It is in another layer, or damaged; the whole artifact is verified later.
+        return False
+    if not all((draft / module.path).is_file() for module in manifest.modules):
+        return False
+    lacking = [file for file in manifest.files if not os.path.lexists(_place(draft, file))]
+    if not lacking:
+        return True
+    with changing(layout, progress):
+        sources = _sources(layout, name, lacking)
+        if sources is None:
+            return False
+        for file in lacking:
+            target = _place(draft, file)
+            target.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+            _link(sources[file.path], target)
+    size = sum(file.size or 0 for file in lacking)
+    progress(Note(f"{len(lacking)} files ({size / 1e6:.1f} MB) are in the store, and not pulled"))
+    return True
+
+
+def _place(entry: Path, file: DriverFile) -> Path:
+    return entry / _USERSPACE / file.path.lstrip("/")
+
+
+def _sources(layout: Layout, name: str, wanted: list[DriverFile]) -> dict[str, Path] | None:
+    """Return where each file lies, links among them; None: some file is nowhere."""
+    found: dict[str, Path] = {}
+    for entry, manifest in _entries(layout, name):
+        theirs = {(file.path, file.sha256, file.mode, file.link) for file in manifest.files}
+        for file in wanted:
+            is_same = (file.path, file.sha256, file.mode, file.link) in theirs
+            if file.path not in found and is_same and _is_there(entry, file):
+                found[file.path] = _place(entry, file)
+        if len(found) == len(wanted):
+            return found
+    return None
+
+
+def _is_there(entry: Path, file: DriverFile) -> bool:
+    """Return whether an entry has a file; damage is found out when the artifact is verified."""
+    path = _place(entry, file)
+    try:
+        if file.link is not None:
+            return path.is_symlink() and str(path.readlink()) == file.link
+        return not path.is_symlink() and path.stat().st_size == file.size
+    except OSError:
+        return False
+
+
+def _entries(layout: Layout, name: str) -> Iterator[tuple[Path, Manifest]]:
+    """Yield a driver's entries with their manifests, the one that is in use first."""
+    current = layout.linked(layout.current)
+    paths = [path for path in sorted(layout.folder.iterdir()) if _ENTRY.fullmatch(path.name)]
+    for path in sorted(paths, key=lambda path: current is None or path.name != current.name):
+        if path.name == name or path.is_symlink():
+            continue
+        with suppress(ProvisionError):
+            yield path, load_json(path / MANIFEST, Manifest)
+
+
+def _link(source: Path, target: Path) -> None:
+    if source.is_symlink():
+        # Its target was looked at when it was unpacked: it does not leave the artifact.
+        target.symlink_to(source.readlink())
+        return
+    try:
+        target.hardlink_to(source)
+    except OSError:
+        # Too many links, or none on this file system.
+        shutil.copy2(source, target)

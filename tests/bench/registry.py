@@ -1,0 +1,295 @@
+"""Rows about registries: a pull against skopeo and tar, what verifying costs, a second kernel."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import os
+import shutil
+import statistics
+import tarfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import requests
+
+from bench.rows import Group, Row
+from kit.agent_host import AgentHost
+from kit.process import run
+from kit.registry import serving_registry
+from provision.engine.tar_streams import Unpacker
+from provision.kmod.verify import verify as verify_files
+from provision.manifest import Container, DriverFile, Manifest
+from provision.pin import PIN_LABEL, BasePin, DistroPin, DriverPin, KernelPin, PackagePin, Pin
+from provision.progress import silent
+from provision.registry.artifact_images import find, unpack_layers
+from provision.registry.attached_signatures import verify
+from provision.registry.client import Client
+from provision.registry.image_signature import load_keys
+from provision.registry.names import parse_reference
+from provision.registry.tokens import Access
+from provision.registry.transport import Transport
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bench.scene import Scene
+
+__all__ = ["GROUPS"]
+
+_ROUNDS = 5
+_KERNELS = ("6.1.0-47-amd64", "6.1.0-50-amd64")
+# A driver of 250 MB: a few large libraries and many small files.
+_FILES = {**{f"/usr/lib64/libbig{n}.so.1": 40 << 20 for n in range(6)}} | {
+    f"/usr/share/bench/{n}.json": 64 << 10 for n in range(160)
+}
+_OCI = "application/vnd.oci.image"
+_DRIVER = "bench"
+
+
+@dataclass(frozen=True, slots=True)
+class _Image:
+    reference: str
+    layers: tuple[int, ...]
+
+
+def _pin(kernel: str) -> Pin:
+    return Pin(
+        driver=DriverPin(name=_DRIVER, version="1.0", flavour="open"),
+        kernel=KernelPin(release=kernel, architecture=os.uname().machine),  # type: ignore[arg-type] # one of those that there are
+        distro=DistroPin(id="debian", version="12", codename="bookworm"),
+        base=BasePin(image="debian:bookworm", digest="sha256:" + "1" * 64),
+        compiler=PackagePin(name="gcc-12", version="12.2.0-14"),
+        headers=(PackagePin(name=f"linux-headers-{kernel}", version="6.1.170-3"),),
+        packages=(),
+        sources=(),
+        recipe="2" * 64,
+        template="3" * 64,
+    )
+
+
+def _content(size: int, seed: int) -> bytes:
+    """Bytes that compress to some half, as programs do."""
+    block = hashlib.shake_256(str(seed).encode()).digest(2048) + b"\0" * 2048
+    # Each block differs, further apart than the compressor looks.
+    noise = hashlib.shake_256(b"%d" % seed).digest(size // 2)
+    parts = [noise[at : at + 2048] + block[2048:] for at in range(0, len(noise), 2048)]
+    return b"".join(parts)[:size].ljust(size, b"\0")
+
+
+def _tar(files: dict[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for name, data in sorted(files.items()):
+            member = tarfile.TarInfo(name)
+            member.size, member.mode = len(data), 0o644
+            archive.addfile(member, io.BytesIO(data))
+    return buffer.getvalue()
+
+
+def _modules(kernel: str, files: dict[str, bytes]) -> bytes:
+    """The layer with the manifest; it has no modules, whose size is not the point."""
+    listed = tuple(
+        DriverFile(
+            path=path,
+            kind="miscellaneous",
+            sha256=hashlib.sha256(data).hexdigest(),
+            size=len(data),
+            mode="0644",
+        )
+        for path, data in files.items()
+    )
+    pin = _pin(kernel)
+    manifest = Manifest(
+        pin=pin,
+        pin_digest=pin.digest,
+        licences=("MIT",),
+        modules=(),
+        files=listed,
+        container=Container(activation_flag="OCI_BENCH", driver_feature=("all",), features={}),
+    )
+    return _tar(
+        {
+            "opt/driver/manifest.json": manifest.model_dump_json(by_alias=True).encode(),
+            f"opt/lib/modules/{kernel}/modules.dep": b"",
+        }
+    )
+
+
+def _put_blob(base: str, data: bytes) -> dict[str, Any]:
+    digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
+    begun = requests.post(f"{base}/blobs/uploads/", timeout=60)
+    place = begun.headers["Location"]
+    requests.put(
+        f"{place}{'&' if '?' in place else '?'}digest={digest}",
+        data=data,
+        headers={"Content-Type": "application/octet-stream"},
+        timeout=300,
+    ).raise_for_status()
+    return {"digest": digest, "size": len(data)}
+
+
+def _have_image(address: str, kernel: str, userspace: bytes, files: dict[str, bytes]) -> _Image:
+    base = f"http://{address}/v2/drivers/{_DRIVER}"
+    tars = [userspace, _modules(kernel, files)]
+    kind = f"{_OCI}.layer.v1.tar+gzip"
+    layers = [{"mediaType": kind, **_put_blob(base, gzip.compress(t, 6, mtime=0))} for t in tars]
+    config = {
+        "architecture": "amd64",
+        "os": "linux",
+        "config": {"Labels": {PIN_LABEL: _pin(kernel).canonical_json()}},
+        "rootfs": {
+            "type": "layers",
+            "diff_ids": [f"sha256:{hashlib.sha256(tar).hexdigest()}" for tar in tars],
+        },
+    }
+    described = _put_blob(base, json.dumps(config).encode())
+    manifest = {
+        "schemaVersion": 2,
+        "mediaType": f"{_OCI}.manifest.v1+json",
+        "config": {"mediaType": f"{_OCI}.config.v1+json", **described},
+        "layers": layers,
+    }
+    tag = f"1.0-open-{kernel}.debian12"
+    requests.put(
+        f"{base}/manifests/{tag}",
+        data=json.dumps(manifest),
+        headers={"Content-Type": str(manifest["mediaType"])},
+        timeout=60,
+    ).raise_for_status()
+    sizes = tuple(int(layer["size"]) for layer in layers)
+    return _Image(f"{address}/drivers/{_DRIVER}:{tag}", sizes)
+
+
+class _Site:
+    """A registry with a signed driver for two kernels, and hosts that trust its key."""
+
+    def __init__(self, scene: Scene, folder: Path, address: str) -> None:
+        self.scene, self.folder, self.address = scene, folder, address
+        files = {path: _content(size, n) for n, (path, size) in enumerate(_FILES.items())}
+        self.size = sum(map(len, files.values()))
+        userspace = _tar({f"opt/driver{path}": data for path, data in files.items()})
+        self.images = [_have_image(address, kernel, userspace, files) for kernel in _KERNELS]
+        (folder / "password").write_text("bench\n")
+        words = ("--password-file", folder / "password")
+        scene.provision("key", "generate", "--output", folder / "fleet", *words)
+        for image in self.images:
+            scene.provision("sign", image.reference, "--key", folder / "fleet.key", *words)
+
+    def host(self, name: str) -> AgentHost:
+        shutil.rmtree(self.folder / name, ignore_errors=True)
+        host = AgentHost.make(self.folder / name, running=_KERNELS[0])
+        keys = host.root / "etc/provision/trust.d"
+        keys.mkdir(parents=True)
+        shutil.copy(self.folder / "fleet.pub", keys)
+        host.configure(
+            f'[registry]\naddress = "{self.address}/drivers"\n'
+            '[trust]\nkeys = "/etc/provision/trust.d"\n'
+        )
+        return host
+
+    def pull(self, host: AgentHost, image: _Image) -> dict[str, Any]:
+        return self.scene.provision.json("pull", image.reference, "--root", host.root)
+
+    def skopeo(self, image: _Image) -> None:
+        """What an admin would do by hand, with the result on the disk as well."""
+        target = self.folder / "skopeo"
+        shutil.rmtree(target, ignore_errors=True)
+        (target / "out").mkdir(parents=True)
+        source = f"docker://{image.reference}"
+        policy = "--insecure-policy"
+        run(["skopeo", policy, "copy", "--src-tls-verify=false", source, f"dir:{target}/image"])
+        manifest = json.loads((target / "image/manifest.json").read_text())
+        for layer in manifest["layers"]:
+            blob = target / "image" / layer["digest"].removeprefix("sha256:")
+            run(["tar", "-xzf", blob, "-C", target / "out"])
+        run(["sync", "-f", target / "out"])
+
+
+def _registry(scene: Scene) -> list[Row]:
+    folder = scene.folder / "registry"
+    folder.mkdir()
+    scene.say("a registry with an artifact of 250 MB")
+    with serving_registry(folder) as address:
+        return _rows(_Site(scene, folder, address))
+
+
+def _rows(site: _Site) -> list[Row]:
+    rows = []
+    first, second = site.images
+    verified: list[tuple[float, float]] = []
+    pulled: list[float] = []
+    copied: list[float] = []
+    has_skopeo = shutil.which("skopeo") is not None
+    for _ in range(_ROUNDS):
+        host = site.host("host")
+        pulled.append(_timed(lambda host=host: site.pull(host, first)))  # type: ignore[misc] # its own host
+        if has_skopeo:
+            copied.append(_timed(lambda: site.skopeo(first)))
+        verified.append(_in_process(site, host, first))
+    size = f"{site.size / 1e6:.0f} MB, {first.layers[0] / 1e6:.0f} MB as transferred"
+    pull = statistics.median(pulled)
+    how = f"median of {_ROUNDS} each, in turns"
+    if copied:
+        copy = statistics.median(copied)
+        what = "provision pull, signature and digests verified / skopeo copy and tar x"
+        note = f"{pull:.2f} s; skopeo and tar {copy:.2f} s; {size}; {how}"
+        rows.append(Row("pull", what, pull / copy, 1.1, "x", note))
+    whole, plain = (statistics.median(times) for times in zip(*verified, strict=True))
+    what = "unpacking with signature and digests / without"
+    note = f"{whole:.2f} s; without {plain:.2f} s; {how}"
+    rows.append(Row("pull-verify", what, whole / plain, 1.1, "x", note))
+    received = site.pull(host, second)["received"]
+    what = "second kernel of a driver: bytes pulled / the layer with its modules"
+    note = f"{received} bytes; user space has {second.layers[0]}"
+    rows.append(Row("pull-second", what, received / second.layers[1], 1.0, "x", note))
+    return rows
+
+
+def _in_process(site: _Site, host: AgentHost, image: _Image) -> tuple[float, float]:
+    """Seconds to verify and unpack an image, and seconds to download and unpack it plainly."""
+    reference = parse_reference(image.reference)
+    client = Client(Transport(reference.api_host, Access(), lambda: None), reference)
+    keys = load_keys(host.root / "etc/provision/trust.d")
+    draft = site.folder / "draft"
+
+    def verifying() -> None:
+        trusted = find(
+            client, os.uname().machine, examine=lambda digest: verify(client, digest, keys, {})
+        )
+        unpacker = Unpacker(draft, strip="opt", progress=silent)
+        unpack_layers(trusted.image, site.folder, unpacker.unpack)
+        verify_files(draft, pin_label=trusted.image.pin.digest)
+
+    def plainly() -> None:
+        found = find(client, os.uname().machine).image
+        unpacker = Unpacker(draft, strip="opt", progress=silent)
+        for layer in found.manifest.layers:
+            url = f"http://{site.address}/v2/drivers/{_DRIVER}/blobs/{layer.digest}"
+            with (
+                requests.get(url, stream=True, timeout=60) as answer,
+                (site.folder / "blob").open("wb") as blob,
+            ):
+                shutil.copyfileobj(answer.raw, blob, 1 << 18)
+            with gzip.open(site.folder / "blob", "rb") as stream:
+                unpacker.unpack(stream)  # type: ignore[arg-type] # a GzipFile reads as one
+
+    taken = []
+    for unpack in (verifying, plainly):
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir()
+        taken.append(_timed(unpack))
+    return taken[0], taken[1]
+
+
+def _timed(do: Callable[[], object]) -> float:
+    begun = time.monotonic()
+    do()
+    return time.monotonic() - begun
+
+
+GROUPS = (Group(("pull", "pull-verify", "pull-second"), _registry),)

@@ -1,0 +1,157 @@
+"""`provision prebuild` with a real registry: each cell once, and layers that are shared."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import requests
+
+from kit.agent_host import AgentHost
+from kit.hosts import DISTRO, NEW_KERNEL, OLD_KERNEL, SMALL_DRIVER
+from kit.probe import need_programs
+from kit.process import start
+from kit.registry import serving_registry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from kit.engine import Engine
+    from kit.product import Provision
+
+_LIMIT_S = 300
+_KERNELS = (OLD_KERNEL, NEW_KERNEL)
+
+
+class Site:
+    """A registry, a fleet.toml, and a key of its own."""
+
+    def __init__(self, provision: Provision, folder: Path, address: str) -> None:
+        self.provision = provision
+        self.folder = folder
+        self.address = address
+        self.log = folder / "log"
+        password = folder / "password"
+        password.write_text("fleet\n")
+        provision("key", "generate", "--output", folder / "fleet", "--password-file", password)
+        self.fleet = folder / "fleet.toml"
+        self.fleet.write_text(
+            f'registry = "{address}/drivers"\nsign_key = "{folder}/fleet.key"\n'
+            f'sign_password_file = "{password}"\ndistros = ["{DISTRO}"]\nnetwork = "host"\n'
+            f"kernels = {json.dumps(_KERNELS)}\n"
+            f'[[builds]]\ndrivers = ["{SMALL_DRIVER}"]\n'
+        )
+
+    def words(self, name: str, *more: str | Path) -> list[str | Path]:
+        """The command of a builder that shares nothing with others but registry and engine."""
+        state = ("--state", self.folder / name)
+        return [self.provision.program, "prebuild", self.fleet, *state, "--json", *more]
+
+    def tags(self) -> list[str]:
+        url = f"http://{self.address}/v2/drivers/{SMALL_DRIVER}/tags/list"
+        return list(requests.get(url, timeout=30).json().get("tags") or [])
+
+    def layers(self, tag: str) -> list[dict[str, Any]]:
+        url = f"http://{self.address}/v2/drivers/{SMALL_DRIVER}/manifests/{tag}"
+        kinds = (
+            "application/vnd.docker.distribution.manifest.v2+json,"
+            "application/vnd.oci.image.manifest.v1+json"
+        )
+        answer = requests.get(url, headers={"Accept": kinds}, timeout=30)
+        return list(answer.json()["layers"])
+
+
+@pytest.fixture(scope="module")
+def site(provision: Provision, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    need_programs("docker-registry")
+    folder = tmp_path_factory.mktemp("fleet")
+    with serving_registry(folder) as address:
+        yield Site(provision, folder, address)
+
+
+def _hosts_tags(site: Site) -> list[str]:
+    return [tag for tag in site.tags() if not tag.startswith(("sha256-", "claim-"))]
+
+
+def test_two_builders_at_once_build_each_cell_once(site: Site, engine: Engine) -> None:
+    before = set(engine.images())
+    env = site.provision.variables()
+    listed = site.provision("prebuild", site.fleet, "--list").stdout.splitlines()
+    assert len(listed) == len(_KERNELS)
+    assert listed[0].startswith(f"provision prebuild {site.fleet} --cell {SMALL_DRIVER}/")
+
+    # A builder that is killed while it builds leaves a claim, which the others wait out.
+    killed = start(site.words("killed"), log=site.folder / "killed.log", env=env)
+    deadline = time.monotonic() + _LIMIT_S
+    while not any(tag.startswith("claim-") for tag in site.tags()) and killed.poll() is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    killed.send_signal(signal.SIGKILL)
+    assert killed.wait() == -signal.SIGKILL, (site.folder / "killed.log").read_text()
+    assert _hosts_tags(site) == []
+
+    names = ("one", "two")
+    logs = {name: site.folder / f"{name}.json" for name in names}
+    builders = [start(site.words(name), log=logs[name], env=env) for name in names]
+    assert [builder.wait() for builder in builders] == [0, 0], [
+        p.read_text() for p in logs.values()
+    ]
+    counts = [_document(path)["counts"] for path in logs.values()]
+    assert sum(count.get("pushed", 0) for count in counts) == len(_KERNELS), counts
+    assert sum(count.get("present", 0) for count in counts) == len(_KERNELS), counts
+    assert len(_hosts_tags(site)) == len(_KERNELS)
+    assert sum(tag.endswith(".sig") for tag in site.tags()) == len(_KERNELS)
+    assert set(engine.images()) <= before, "nothing is left in the engine"
+
+    # What is there needs no engine, and no time.
+    again = site.provision.json("prebuild", site.fleet, "--state", site.folder / "three")
+    assert again["counts"] == {"present": len(_KERNELS)}
+    missing = site.provision.json("prebuild", site.fleet, "--list", "--missing")
+    assert missing["cells"] == []
+
+
+def _document(log: Path) -> dict[str, Any]:
+    """The JSON at the end of what a builder printed."""
+    text = log.read_text()
+    document: dict[str, Any] = json.loads(text[text.index("{\n") :])
+    return document
+
+
+def test_user_space_is_one_layer_for_all_kernels(site: Site, tmp_path: Path) -> None:
+    layers = [site.layers(tag) for tag in sorted(_hosts_tags(site))]
+    assert [len(of_image) for of_image in layers] == [2, 2]
+    userspace = {of_image[0]["digest"] for of_image in layers}
+    assert len(userspace) == 1, "the registry keeps it once"
+    assert len({of_image[1]["digest"] for of_image in layers}) == len(_KERNELS)
+    # It was uploaded once, too: each upload ends with a PUT that names the digest.
+    log = site.log.read_text().replace("%3A", ":")
+    puts = [line for line in log.splitlines() if "PUT" in line and "blobs/uploads" in line]
+    of_userspace = [
+        line for line in puts if userspace.copy().pop() in line and "status=201" in line
+    ]
+    assert len(of_userspace) <= 1, of_userspace
+
+    host = AgentHost.make(tmp_path / "host", running=OLD_KERNEL)
+    keys = host.root / "etc/provision/trust.d"
+    keys.mkdir(parents=True)
+    (keys / "fleet.pub").write_bytes((site.folder / "fleet.pub").read_bytes())
+    host.configure(
+        f'[registry]\naddress = "{site.address}/drivers"\n'
+        '[trust]\nkeys = "/etc/provision/trust.d"\n'
+    )
+    tags = sorted(_hosts_tags(site))
+    pulled = [
+        site.provision.json(
+            "pull", f"{site.address}/drivers/{SMALL_DRIVER}:{tag}", "--root", host.root
+        )
+        for tag in tags
+    ]
+    first, second = (document["received"] for document in pulled)
+    assert first == sum(layer["size"] for layer in layers[0])
+    assert second == layers[1][1]["size"], "the modules' layer only"
+    for document in pulled:
+        site.provision("verify", document["entry"])

@@ -1,0 +1,322 @@
+"""``provision prebuild``: what the registry lacks is built, pushed and signed, each cell once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provision.catalogue import Catalogue
+from provision.cli.commands import prebuild
+from provision.config import Config
+from provision.engine.docker_api import Engine, Message
+from provision.errors import ProvisionError
+from provision.fetch import UnreachableError
+from provision.fleet import cells as fleet_cells
+from provision.fleet.cells import cell_id
+from provision.fleet.prebuild import FleetRegistry, split_present
+from provision.matrix import runner
+from provision.matrix.cells import Offer, Offers, Planned
+from provision.matrix.results import BusyError, Results
+from provision.matrix.runner import MatrixRun
+from provision.matrix.work import How
+from provision.matrix.work import Outcome as RunOutcome
+from provision.pipeline import image_signing
+from provision.pipeline.registries import connect, tag_of
+from provision.pipeline.workspace import Settings
+from provision.progress import silent
+from provision.registry.attached_signatures import signature_tag, verify
+from provision.registry.claims import Pace, claim_tag
+from provision.registry.client import Client
+from provision.registry.names import Reference
+from unit.cli.outcome import Outcome
+from unit.engine.fake_engine import FakeEngine
+from unit.kmod.artifact import make_pin
+from unit.matrix.test_runner import KERNELS, Lab, cell, cells, compile_error
+from unit.recipes import recipe
+from unit.registry.memory import ECDSA, MemoryRegistry, new_key, public, wanted_of
+
+Call = Callable[..., Outcome]
+ADDRESS = "registry.example/drivers"
+KEY = new_key()
+PACE = Pace(settle=0.0, renew=3600.0, expire=90.0)
+PINS = {
+    (version, kernel): make_pin(version=version, kernel=kernel)
+    for kernel in KERNELS
+    for version in ("2.0", "1.2")
+}
+
+
+class PushingEngine(FakeEngine):
+    """An engine whose pushes arrive."""
+
+    def __init__(self, registry: MemoryRegistry) -> None:
+        super().__init__()
+        self.registry = registry
+
+    def push(self, reference: str) -> Iterator[Message]:
+        self.calls.append(f"push {reference}")
+        tag = reference.rpartition(":")[2]
+        pin = next(pin for pin in PINS.values() if tag_of(pin).text == tag)
+        yield {"aux": {"Digest": self.registry.have_image(pin, [b"layer"], tag)}}
+
+    def pushes(self) -> int:
+        return sum(call.startswith("push ") for call in self.calls)
+
+
+@pytest.fixture
+def registry() -> MemoryRegistry:
+    return MemoryRegistry()
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, registry: MemoryRegistry) -> Lab:
+    root = tmp_path / "host"
+    (root / "etc").mkdir(parents=True)
+    (root / "etc/os-release").write_text("ID=debian\nVERSION_ID=12\nVERSION_CODENAME=bookworm\n")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    settings = Settings(root, Config(), Catalogue([]), tmp_path / "cache")
+    lab = Lab(settings, Results(tmp_path / "state"), engine=PushingEngine(registry))
+    monkeypatch.setattr(runner, "resolve_pin", lab.resolve)
+    monkeypatch.setattr(runner, "build_image", lab.build)
+    return lab
+
+
+def connected(registry: MemoryRegistry) -> Callable[[Settings, Reference], Client]:
+    def connect_to(settings: Settings, reference: Reference) -> Client:
+        client = connect(settings, reference)
+        client.transport.session = registry.session()
+        client.transport.sleep = registry.slept.append
+        client.transport.credentials = lambda: None
+        return client
+
+    return connect_to
+
+
+def publisher(lab: Lab, registry: MemoryRegistry, **more: Any) -> FleetRegistry:  # noqa: ANN401 - its own fields
+    return FleetRegistry(
+        lab.settings,
+        ADDRESS,
+        lambda data: KEY.sign(data, ECDSA),
+        pace=PACE,
+        connected=connected(registry),
+        sleep=lambda _: None,
+        **more,
+    )
+
+
+def run(lab: Lab, place: FleetRegistry, *planned: Planned, **how: Any) -> RunOutcome:  # noqa: ANN401 - How's fields
+    made = MatrixRun(
+        lab.settings,
+        lab.results,
+        How(**how),
+        lambda: lab.engine,
+        publisher=place,
+        progress=lab.events.append,
+    )
+    return made.run(planned or cells())
+
+
+@pytest.mark.parametrize("jobs", [1, 3])
+def test_what_is_lacking_is_pushed_and_signed(
+    lab: Lab, registry: MemoryRegistry, jobs: int
+) -> None:
+    place = publisher(lab, registry)
+    done = run(lab, place, jobs=jobs)
+    assert (len(done.built), done.troubles) == (6, [])
+    assert set(place.pushed) == {one.cell for one in cells()}
+    for pin in PINS.values():
+        client = registry.client(f"{ADDRESS}/demo:{tag_of(pin).text}")
+        digest = client.head(tag_of(pin).text)
+        assert digest
+        assert verify(client, digest, [public(KEY)], wanted_of(pin))
+    # Neither images nor names are left in the engine, and no claims in the registry.
+    assert len([call for call in lab.removed if call.startswith(ADDRESS)]) == 6
+    assert not any(tag.startswith("claim-") for tag in registry.manifests)
+    lacking, present = split_present(place, cells(), silent)
+    assert (lacking, len(present)) == ([], 6)
+
+
+def test_a_second_run_asks_and_builds_nothing(lab: Lab, registry: MemoryRegistry) -> None:
+    run(lab, publisher(lab, registry))
+    lab.builds.clear()
+    registry.asked.clear()
+    again = run(lab, publisher(lab, registry, claims=False))
+    assert (lab.builds, len(again.unchanged)) == ([], 6)
+    assert {asked.method for asked in registry.asked} <= {"HEAD", "GET"}
+
+
+def test_an_image_without_a_signature_is_made_again(lab: Lab, registry: MemoryRegistry) -> None:
+    place = publisher(lab, registry)
+    run(lab, place, Planned(cell("2.0", KERNELS[0])))
+    digest = place.pushed[cell("2.0", KERNELS[0])].rpartition("@")[2]
+    del registry.manifests[signature_tag(digest)]
+    lab.builds.clear()
+    run(lab, publisher(lab, registry), Planned(cell("2.0", KERNELS[0])))
+    assert lab.builds == [f"2.0 {KERNELS[0]}"]
+    assert publisher(lab, registry).has(cell("2.0", KERNELS[0]))
+
+
+def test_what_another_registry_lacks_is_built_although_it_was_built_here(
+    lab: Lab, registry: MemoryRegistry
+) -> None:
+    run(lab, publisher(lab, registry))
+    registry.manifests.clear()
+    lab.builds.clear()
+    assert len(run(lab, publisher(lab, registry)).built) == 6
+
+
+def test_a_failure_is_remembered_and_pushes_nothing(lab: Lab, registry: MemoryRegistry) -> None:
+    lab.broken["2.0"] = compile_error()
+    one = Planned(cell("2.0", KERNELS[0]))
+    run(lab, publisher(lab, registry), one)
+    run(lab, publisher(lab, registry), one)
+    assert lab.builds == [f"2.0 {KERNELS[0]}"]
+    assert registry.manifests == {}
+    run(lab, publisher(lab, registry), one, retry="failed")
+    assert len(lab.builds) == 2
+
+
+def test_another_machines_cell_is_left_to_it(lab: Lab, registry: MemoryRegistry) -> None:
+    """One is claimed elsewhere: the others are built first, and it is there in the end."""
+    mine, theirs = publisher(lab, registry), publisher(lab, registry)
+    awaited = cell("2.0", KERNELS[0])
+    stack = theirs.claimed(awaited)
+    stack.__enter__()
+    with pytest.raises(BusyError), mine.claimed(awaited):
+        pytest.fail("both have it")
+
+    def finish(_name: str, _progress: object) -> None:
+        if len(lab.builds) == 5:
+            pin = PINS["2.0", KERNELS[0]]
+            digest = registry.have_image(pin, [b"layer"], tag_of(pin).text)
+            registry.manifests[signature_tag(digest)] = b"{}"
+            stack.__exit__(None, None, None)
+
+    lab.hold = finish
+    done = run(lab, mine)
+    assert f"2.0 {KERNELS[0]}" not in lab.builds
+    assert (len(done.built), done.unchanged) == (5, [awaited])
+
+
+def test_a_registry_in_trouble_ends_the_run_and_the_image_stays(
+    lab: Lab, registry: MemoryRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_given: object, **_more: object) -> None:
+        raise UnreachableError("gone")
+
+    monkeypatch.setattr("provision.fleet.prebuild.sign_image", refuse)
+    done = run(lab, publisher(lab, registry))
+    assert len(done.troubles) == 1
+    assert len(done.left) == 5
+    assert not any(call.startswith("sha256:") for call in lab.removed)
+    assert not any(tag.startswith("claim-") for tag in registry.manifests)
+
+
+def test_what_is_called_otherwise_is_not_pushed(lab: Lab, registry: MemoryRegistry) -> None:
+    place = publisher(lab, registry)
+    built = lab.build(None, None, _resolved("1.2"), None, progress=silent)  # type: ignore[arg-type] # not read
+    engine: Engine = lab.engine
+    with pytest.raises(ProvisionError, match="what was built is called"):
+        place.publish(cell("2.0", KERNELS[0]), engine, built, PINS["1.2", KERNELS[0]], silent)
+    assert registry.manifests == {}
+
+
+def _resolved(version: str) -> Any:  # noqa: ANN401 - stands for a Resolved
+    return type("Resolved", (), {"pin": PINS[version, KERNELS[0]]})
+
+
+# The command
+
+
+@pytest.fixture
+def fleet(
+    lab: Lab, registry: MemoryRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    offer = Offer("v4l2loopback", "open", "debian:12", ("2.0",), recipe=recipe())
+    offers = Offers((offer,), {"debian:12": KERNELS})
+    monkeypatch.setattr(fleet_cells, "find_offers", lambda *_given, **_more: offers)
+    monkeypatch.setattr(prebuild, "ensure_base_images", lambda *_given, **_more: None)
+    monkeypatch.setattr(prebuild, "open_engine", lambda _settings: lab.engine)
+
+    def made(settings: Settings, address: str, signer: object, **more: Any) -> FleetRegistry:  # noqa: ANN401 - its own fields
+        more["claims"] = False
+        given = {"connected": connected(registry), **more}
+        return FleetRegistry(settings, address, signer, **given)  # type: ignore[arg-type] # as given
+
+    monkeypatch.setattr(prebuild, "FleetRegistry", made)
+    monkeypatch.setattr(image_signing, "connect", connected(registry))
+    file = tmp_path / "fleet.toml"
+    file.write_text(
+        f'registry = "{ADDRESS}"\nunsigned = true\ndistros = ["debian:12"]\n'
+        '[[builds]]\ndrivers = ["v4l2loopback"]\nforce = true\n'
+    )
+    return file
+
+
+def words(lab: Lab, fleet: Path, *more: object) -> tuple[object, ...]:
+    return ("prebuild", fleet, "--root", lab.settings.root, *more)
+
+
+def test_the_list_is_a_command_a_line(lab: Lab, fleet: Path, call: Call) -> None:
+    listed = call(*words(lab, fleet, "--list")).out.splitlines()
+    assert listed[0] == (
+        f"provision prebuild {fleet} --cell v4l2loopback/2.0/open/debian:12/{KERNELS[0]}"
+    )
+    assert len(listed) == 3
+    document = call(*words(lab, fleet, "--list", "--missing", "--json")).document
+    one = document["cells"][0]
+    assert one["command"][-1] == one["id"]
+    assert one["reference"] == f"{ADDRESS}/v4l2loopback:2.0-open-{KERNELS[0]}.debian12"
+
+
+def test_a_run_is_a_line_a_cell_and_a_document(lab: Lab, fleet: Path, call: Call) -> None:
+    lab.broken[KERNELS[1]] = compile_error()
+    names = [cell_id(cell("2.0", kernel)) for kernel in KERNELS[:2]]
+    given = [word for name in names for word in ("--cell", name)]
+    done = call(*words(lab, fleet, *given, "--state", lab.results.folder))
+    assert done.code == 1
+    assert "/source/a.c:7: no member" in done.out
+    assert "1 pushed, 1 failed" in done.out
+    document = call(*words(lab, fleet, *given, "--json", "--state", lab.results.folder)).document
+    assert document["counts"] == {"present": 1, "failed": 1}
+    assert document["cells"][1]["first_error"]["line"] == 7
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (("--missing",), "--missing is for --list"),
+        (("--cell", "x"), "is no cell"),
+        (("--list", "--key", "/k"), "nothing is to be signed"),
+        (("--key", "/k"), "nothing is to be signed"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(
+    lab: Lab, fleet: Path, call: Call, more: tuple[str, ...], said: str
+) -> None:
+    done = call(*words(lab, fleet, *more))
+    assert done.code == 2
+    assert said in done.err
+
+
+def test_a_fleet_without_a_key_is_told_before_anything_is_built(
+    lab: Lab, fleet: Path, call: Call
+) -> None:
+    fleet.write_text(fleet.read_text().replace("unsigned = true\n", ""))
+    done = call(*words(lab, fleet))
+    assert done.code == 1
+    assert "names no key" in done.err
+    assert lab.builds == []
+
+
+def test_claims_lie_beside_what_is_built(lab: Lab, registry: MemoryRegistry) -> None:
+    one = cell("2.0", KERNELS[0])
+    place = publisher(lab, registry)
+    with place.claimed(one):
+        tag = claim_tag(str(place.reference(one).tag))
+        said = json.loads(registry.manifests[tag])["annotations"]
+        assert said["provision.claim.name"] == f"2.0-open-{KERNELS[0]}.debian12"
