@@ -9,6 +9,7 @@ import socket
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -30,11 +31,13 @@ from provision.errors import ProvisionError
 from provision.fetch import UnreachableError
 from provision.pipeline.image_signing import open_signer
 from provision.registry import transport
+from provision.registry.attached import sign
 from provision.registry.client import Client
-from provision.registry.documents import OCI_MANIFEST, Descriptor
-from provision.registry.names import parse_reference
-from provision.registry.private_key import generate_key
-from provision.registry.signature import load_keys
+from provision.registry.documents import OCI_CONFIG, OCI_MANIFEST, Descriptor
+from provision.registry.image_catalogue import ImageCatalogue, keep_catalogue, read_catalogue
+from provision.registry.names import parse_reference, pin_tag
+from provision.registry.private_key import generate_key, open_private_key
+from provision.registry.signature import Facts, load_keys
 from provision.registry.tokens import Access
 
 if TYPE_CHECKING:
@@ -452,3 +455,35 @@ def test_the_receiver_of_the_page_hears_what_no_registry_has(fleet: Fleet, tmp_p
             )
         ]
         assert answers == [401, 413, 400, 400, 422, 204]
+
+
+def test_writers_at_once_lose_no_entry_in_a_real_registry(tmp_path: Path) -> None:
+    """It knows no conditional write: each writer looks whether it undid another's."""
+    need_programs("docker-registry")
+    signer = open_private_key(generate_key(tmp_path / "fleet", None)[0], lambda: b"")
+    (tmp_path / "registry").mkdir()
+    with serving_registry(tmp_path / "registry") as address:
+        reference = parse_reference(f"{address}/drivers/demo:1")
+
+        def push(number: int) -> ImageCatalogue:
+            client = Client(
+                transport.Transport(reference.api_host, Access(), lambda: None), reference
+            )
+            config = client.put_blob(json.dumps({"number": number}).encode())
+            described = {"mediaType": OCI_CONFIG, "digest": config.digest, "size": config.size}
+            manifest = {"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": described}
+            pin = f"sha256:{hashlib.sha256(str(number).encode()).hexdigest()}"
+            data = json.dumps({**manifest, "layers": []}).encode()
+            digest = client.put_manifest(pin_tag(pin), data, OCI_MANIFEST)
+            target = ("demo", "1.0", "open", "debian:12", f"6.{number}", "x86_64")
+            sign(client, digest, Facts(pin, *target, serial=number), signer)
+            keys = (signer.public,)
+            return keep_catalogue(client, "demo", signer, keys, pins=[pin], now=time.time)
+
+        with ThreadPoolExecutor(4) as pool:
+            written = list(pool.map(push, range(12)))
+        client = Client(transport.Transport(reference.api_host, Access(), lambda: None), reference)
+        known = read_catalogue(client, "demo", (signer.public,))
+    assert known is not None
+    assert {one.facts.serial for one in known.entries} == set(range(12))
+    assert known.serial == max(one.serial for one in written)
