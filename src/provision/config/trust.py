@@ -43,8 +43,8 @@ class RegistryConfig(Frozen):
         plain_http: Whether the registry is spoken to without TLS.
         token_hosts: Further hosts that the registry's credentials may be sent to, for tokens.
         auth_file: File of credentials, as Docker or podman write it; None: where they keep theirs.
-        notify: Address that is told of an artifact that no registry has, by one POST; None: nobody
-            is.
+        notify: Address that gets one POST about an artifact that no registry has; None: nothing is
+            sent.
         notify_token_file: File with the token in its first line that is sent along.
     """
 
