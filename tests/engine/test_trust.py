@@ -9,6 +9,7 @@ import socket
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -30,11 +31,13 @@ from provision.errors import ProvisionError
 from provision.fetch import UnreachableError
 from provision.pipeline.image_signing import open_signer
 from provision.registry import transport
+from provision.registry.attached_signatures import sign
 from provision.registry.client import Client
-from provision.registry.image_signature import load_keys
-from provision.registry.manifests import OCI_MANIFEST, Descriptor
-from provision.registry.names import parse_reference
-from provision.registry.private_key import generate_key
+from provision.registry.image_catalogue import ImageCatalogue, keep_catalogue, read_catalogue
+from provision.registry.image_signature import Facts, load_keys
+from provision.registry.manifests import OCI_CONFIG, OCI_MANIFEST, Descriptor
+from provision.registry.names import parse_reference, pin_tag
+from provision.registry.private_key import generate_key, open_private_key
 from provision.registry.tokens import Access
 
 if TYPE_CHECKING:
@@ -334,42 +337,30 @@ def skopeo(tmp_path_factory: pytest.TempPathFactory) -> Skopeo:
     return Skopeo(cached("skopeo-trixie", make))
 
 
-def _signed_by(key: Path, identity: dict[str, str] | None = None) -> dict[str, Any]:
-    """A policy that takes what a key has signed, and nothing else."""
-    asked: dict[str, Any] = {"type": "sigstoreSigned", "keyPath": str(key)}
-    if identity is not None:
-        asked["signedIdentity"] = identity
-    return {"default": [{"type": "reject"}], "transports": {"docker": {"": [asked]}}}
+def _copied(skopeo: Skopeo, name: str, key: Path, folder: Path) -> Completed:
+    """Copy an image to a folder, if a key has signed it."""
+    # The payload names the repository and no tag of it, as cosign's does.
+    asked = {
+        "type": "sigstoreSigned",
+        "keyPath": str(key),
+        "signedIdentity": {"type": "matchRepository"},
+    }
+    policy = {"default": [{"type": "reject"}], "transports": {"docker": {"": [asked]}}}
+    words = ("--src-tls-verify=false", f"docker://{name}", f"dir:{folder}")
+    return skopeo.copy(*words, policy=policy, home=folder.with_name("home"))
 
 
 def test_skopeos_policy_takes_what_we_signed(fleet: Fleet, skopeo: Skopeo, tmp_path: Path) -> None:
-    source = ("--src-tls-verify=false", f"docker://{fleet.by_digest}")
-    copied = skopeo.copy(
-        *source,
-        f"dir:{tmp_path}/copied",
-        policy=_signed_by(fleet.folder / "fleet.pub"),
-        home=tmp_path / "home",
-    )
-    assert copied.returncode == 0, copied.output
-    assert (tmp_path / "copied/manifest.json").exists()
-    foreign = skopeo.copy(
-        *source,
-        f"dir:{tmp_path}/foreign",
-        policy=_signed_by(fleet.folder / "other.pub"),
-        home=tmp_path / "home",
-    )
+    key = fleet.folder / "fleet.pub"
+    catalogue = f"{fleet.address}/{SMALL_DRIVER}:catalogue"
+    names = (fleet.by_digest, str(fleet.built["pushed"]["reference"]), catalogue)
+    for number, name in enumerate(names):
+        copied = _copied(skopeo, name, key, tmp_path / str(number))
+        assert copied.returncode == 0, copied.output
+        assert (tmp_path / str(number) / "manifest.json").exists()
+    foreign = _copied(skopeo, fleet.by_digest, fleet.folder / "other.pub", tmp_path / "foreign")
     assert foreign.returncode != 0
     assert "Source image rejected" in foreign.output
-    # By a tag, the policy has to say that the repository is what is signed, and no tag of it.
-    name = str(fleet.built["pushed"]["reference"])
-    by_tag = skopeo.copy(
-        "--src-tls-verify=false",
-        f"docker://{name}",
-        f"dir:{tmp_path}/by-tag",
-        policy=_signed_by(fleet.folder / "fleet.pub", {"type": "matchRepository"}),
-        home=tmp_path / "home",
-    )
-    assert by_tag.returncode == 0, by_tag.output
 
 
 def test_layers_that_skopeo_compressed_with_zstd_are_pulled(
@@ -377,15 +368,16 @@ def test_layers_that_skopeo_compressed_with_zstd_are_pulled(
 ) -> None:
     need_programs("zstd", "prlimit")
     name = f"{fleet.address}/zstd/{SMALL_DRIVER}:1"
-    packed = ("--dest-compress-format", "zstd", "--dest-force-compress-format")
-    plain = ("--src-tls-verify=false", "--dest-tls-verify=false")
-    done = skopeo.copy(
-        *(*plain, *packed, "--remove-signatures"),
-        *(f"docker://{fleet.by_digest}", f"docker://{name}"),
-        policy=_ANYTHING,
-        home=tmp_path / "home",
-    )
-    assert done.returncode == 0, done.output
+    source, plain = f"docker://{fleet.by_digest}", f"dir:{tmp_path}/plain"
+    packed = f"oci:{tmp_path}/packed:1"
+    # Step by step: skopeo would take layers of gzip that it knows the registry to have.
+    for words in (
+        ("--src-tls-verify=false", "--remove-signatures", "--dest-decompress", source, plain),
+        ("--dest-compress-format", "zstd", plain, packed),
+        ("--dest-tls-verify=false", "--preserve-digests", packed, f"docker://{name}"),
+    ):
+        done = skopeo.copy(*words, policy=_ANYTHING, home=tmp_path / "home")
+        assert done.returncode == 0, done.output
     registry, _, prefix = name.removesuffix(":1").partition("/")
     url = f"http://{registry}/v2/{prefix}/manifests/1"
     manifest = requests.get(url, headers={"Accept": OCI_MANIFEST}, timeout=10).json()
@@ -437,6 +429,7 @@ def test_the_receiver_of_the_page_hears_what_no_registry_has(fleet: Fleet, tmp_p
         other = "6.1.0-1-amd64"
         host = fleet.host(tmp_path / "host", "fleet.pub")
         host.add_kernel(other)
+        host.boot(other)
         text = (host.root / "etc/provision/provision.toml").read_text()
         told = f'notify = "{url}"\nnotify_token_file = "/etc/provision/notify.token"\n'
         host.write("etc/provision/provision.toml", text.replace("[trust]", f"{told}[trust]"))
@@ -462,3 +455,35 @@ def test_the_receiver_of_the_page_hears_what_no_registry_has(fleet: Fleet, tmp_p
             )
         ]
         assert answers == [401, 413, 400, 400, 422, 204]
+
+
+def test_writers_at_once_lose_no_entry_in_a_real_registry(tmp_path: Path) -> None:
+    """It knows no conditional write: each writer looks whether it undid another's."""
+    need_programs("docker-registry")
+    signer = open_private_key(generate_key(tmp_path / "fleet", None)[0], lambda: b"")
+    (tmp_path / "registry").mkdir()
+    with serving_registry(tmp_path / "registry") as address:
+        reference = parse_reference(f"{address}/drivers/demo:1")
+
+        def push(number: int) -> ImageCatalogue:
+            client = Client(
+                transport.Transport(reference.api_host, Access(), lambda: None), reference
+            )
+            config = client.put_blob(json.dumps({"number": number}).encode())
+            described = {"mediaType": OCI_CONFIG, "digest": config.digest, "size": config.size}
+            manifest = {"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": described}
+            pin = f"sha256:{hashlib.sha256(str(number).encode()).hexdigest()}"
+            data = json.dumps({**manifest, "layers": []}).encode()
+            digest = client.put_manifest(pin_tag(pin), data, OCI_MANIFEST)
+            target = ("demo", "1.0", "open", "debian:12", f"6.{number}", "x86_64")
+            sign(client, digest, Facts(pin, *target, serial=number), signer)
+            keys = (signer.public,)
+            return keep_catalogue(client, "demo", signer, keys, pins=[pin], now=time.time)
+
+        with ThreadPoolExecutor(4) as pool:
+            written = list(pool.map(push, range(12)))
+        client = Client(transport.Transport(reference.api_host, Access(), lambda: None), reference)
+        known = read_catalogue(client, "demo", (signer.public,))
+    assert known is not None
+    assert {one.facts.serial for one in known.entries} == set(range(12))
+    assert known.serial == max(one.serial for one in written)

@@ -82,7 +82,7 @@ def build_failures(scene: Scene) -> Iterator[Finding]:
         again = f" ({failure.attempts} times)" if failure.attempts >= _MANY_ATTEMPTS else ""
         log = f"; the whole output is in {failure.log}" if failure.log else ""
         is_lacking = failure.reason == "no-artifact"
-        cause = "nobody has pushed one yet" if is_lacking else "the build failed"
+        cause = "no image of it was pushed yet" if is_lacking else "the build failed"
         yield Finding(
             "fail",
             f"{release}: {failure.message}{again}",

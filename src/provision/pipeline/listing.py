@@ -13,7 +13,12 @@ from provision.errors import NotFoundError
 from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress, silent
 from provision.registry.client import Client
-from provision.registry.image_catalogue import ImageCatalogue, Listed, read_catalogue
+from provision.registry.image_catalogue import (
+    MILLISECONDS,
+    ImageCatalogue,
+    Listed,
+    read_catalogue,
+)
 from provision.registry.image_signature import PublicKey, UntrustedError
 from provision.registry.names import CATALOGUE, HostTag
 from provision.sources.kind import newest_first
@@ -27,7 +32,7 @@ class Believing:
 
     Attributes:
         keys: Those that are trusted.
-        oldest: The least serial that counts.
+        oldest: Unix seconds; what was signed before does not count.
         allow_downgrade: Whether it may be older than one that was used before.
     """
 
@@ -87,13 +92,13 @@ def believed(
         if seen:
             raise _gone(settings, client, name)
         return None
-    if found.serial < judged.oldest:
+    if found.serial < judged.oldest * MILLISECONDS:
         progress(Note(f"'{name}' is older than not_before allows. The tags are read instead."))
         return None
     if found.serial < seen:
         raise UntrustedError(
             f"'{name}' is refused: it is older than the catalogue that this host has used"
-            f" ({found.serial}, and {seen}, in Unix seconds).",
+            f" ({found.serial}, and {seen}, in Unix milliseconds).",
             resolution="If nothing was restored from a backup on purpose, the registry serves what"
             " is out of date: look into it. To believe it: the same command with"
             " --allow-downgrade.",

@@ -141,7 +141,7 @@ def _first(way: _Way, look: Callable[[Client], Trusted]) -> Trusted | None:
     refused: ProvisionError | None = None
     absent: ProvisionError | None = None
     for address in settings.config.registry.addresses:
-        # What is wrong here is said before anybody is asked.
+        # What is wrong here is said before a registry is asked.
         reference = parse_reference(f"{address}/{driver}")
         check_of(settings, way.connected(settings, reference), {}, way.consent, driver)
     for address in settings.config.registry.addresses:

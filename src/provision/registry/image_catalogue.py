@@ -45,6 +45,8 @@ _ROUNDS = 12
 # Seconds between two rounds, so that writers who met once do not meet again.
 _PAUSE = 0.3
 _LONGEST_SERIAL = 15
+# In a second: what serials of catalogues count in, which several writers may replace in one.
+MILLISECONDS = 1000
 _PREFIX = "provision."
 _OF = f"{_PREFIX}catalogue"
 _SERIAL = f"{_PREFIX}serial"
@@ -74,7 +76,7 @@ class ImageCatalogue:
 
     Attributes:
         driver: The driver.
-        serial: Unix seconds of its writing, or more: of two catalogues the greater is the newer.
+        serial: Unix milliseconds of its writing, or more: the greater of two is the newer.
         entries: The images, one a Pin.
         signed_by: The name of the key that signed it.
     """
@@ -236,7 +238,9 @@ def keep_catalogue(
                 entries[tag] = found
         if known is not None and not again and set(known.entries) == set(entries.values()):
             return known
-        serial = max(int(now()), known.serial + 1 if known else 0)
+        # Of two writers whose clocks agree, the one that writes last has the greater one, also
+        # where it knew nothing of the other.
+        serial = max(int(now() * MILLISECONDS), known.serial + 1 if known else 0)
         passed_over |= _write(client, ImageCatalogue(driver, serial, (*entries.values(),)), signer)
         waiting, again = set(), False
     raise ProvisionError(

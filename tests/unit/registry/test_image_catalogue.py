@@ -91,7 +91,7 @@ def test_what_is_signed_is_listed_with_what_is_signed(registry: MemoryRegistry) 
     (one,) = known.entries
     assert one.facts == facts_of(pin, SERIAL)
     assert one.digest == digest_of(registry.manifests[pin_tag(pin.digest)])
-    assert (known.serial, known.signed_by) == (SERIAL + 5, "fleet.pub")
+    assert (known.serial, known.signed_by) == (SERIAL * 1000 + 5500, "fleet.pub")
     # With nothing new, nothing is written.
     registry.asked.clear()
     assert keep(registry) == known
