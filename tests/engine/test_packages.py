@@ -70,9 +70,8 @@ _CONFIG = """\
 [engine]
 host = "{engine}"
 network = "host"
-[distros.debian.archive]
-mirror = "{mirror}"
 """
+_EL_IMAGE = "rockylinux/rockylinux:9"
 _INVENTORY: dict[str, Any] = {
     "activation_flag": "OCI_MINE",
     "driver_feature": ["tool"],
@@ -209,8 +208,11 @@ def el(made: Path, engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> 
         remove_tree(root)
 
 
-def _main_job(host: _Host, engine: Engine, folder: Path) -> None:
+def _main_job(
+    host: _Host, engine: Engine, folder: Path, *, kernel: str, distro: str, settings: str
+) -> None:
     """From the facts to an artifact in a store, by the installed programs."""
+    _host_tree(host, kernel)
     assert host("provision", "--version").stdout.startswith("provision ")
     assert host.json("provision", "facts")["distro"]["id"] in {"debian", "rocky"}
     assert {one["name"] for one in host.json("provision", "drivers")["drivers"]} >= {
@@ -222,9 +224,9 @@ def _main_job(host: _Host, engine: Engine, folder: Path) -> None:
     with served(source.parent) as url:
         write_made_up(catalogue, {MADE_UP_VERSION: source}, url)
         for name in (_SETTINGS, f"/srv/host{_SETTINGS}"):
-            host.write(name, _CONFIG.format(engine=engine.host, mirror=mirror()))
+            host.write(name, _CONFIG.format(engine=engine.host) + settings)
         target = (
-            *("--catalogue", catalogue, "--kernel", OLD_KERNEL, "--distro", DISTRO),
+            *("--catalogue", catalogue, "--kernel", kernel, "--distro", distro),
             *BUILD_NETWORK,
         )
         pin = host.json("provision", "resolve", MADE_UP, *target)
@@ -246,17 +248,17 @@ def _main_job(host: _Host, engine: Engine, folder: Path) -> None:
         assert host.path(f"/usr/share/bash-completion/completions/{shell}").is_file()
 
 
-def _host_tree(host: _Host) -> None:
+def _host_tree(host: _Host, kernel: str) -> None:
     """A host of its own for the store, below the tree."""
     host.path("/srv/host/etc").mkdir(parents=True, exist_ok=True)
     shutil.copy(host.path("/etc/os-release"), host.path("/srv/host/etc/os-release"))
-    (host.path("/srv/host/lib/modules") / OLD_KERNEL).mkdir(parents=True, exist_ok=True)
+    (host.path("/srv/host/lib/modules") / kernel).mkdir(parents=True, exist_ok=True)
 
 
 def test_the_main_job_on_debian(debian: _Host, engine: Engine) -> None:
-    _host_tree(debian)
     folder = debian.binds[-1] / f"work-{debian.root.parent.name}"
-    _main_job(debian, engine, folder)
+    settings = f'[distros.debian.archive]\nmirror = "{mirror()}"\n'
+    _main_job(debian, engine, folder, kernel=OLD_KERNEL, distro=DISTRO, settings=settings)
 
 
 def test_units_of_the_package_are_enabled_and_whole(debian: _Host) -> None:
@@ -303,9 +305,12 @@ def test_what_is_purged_leaves_what_the_admin_wrote(debian: _Host) -> None:
 
 
 def test_the_main_job_on_an_rpm_distro(el: _Host, engine: Engine) -> None:
-    _host_tree(el)
     folder = el.binds[2] / "work-el"
-    _main_job(el, engine, folder)
+    site = site_of(rocky_9())
+    kernel = site.distro.headers.kernel
+    with served(site.mirror()) as url:
+        site.load(engine, _EL_IMAGE, url)
+        _main_job(el, engine, folder, kernel=kernel, distro=site.distro.name, settings="")
     el.write(_KEY, "a key\n")
     el("rpm", "--erase", "provision", "oci-decorator")
     assert el.path(_KEY).is_file()
