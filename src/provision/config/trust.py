@@ -25,6 +25,7 @@ class RegistryConfig(Frozen):
     Attributes:
         address: ``host[:port][/prefix]``; None: nothing is pulled.
         mirrors: Addresses that are asked first, in their order; they have the same images.
+        folders: Folders on the host that are looked into before any address is asked: bundles.
         push: Whether what was built here is pushed there.
         sign_key: The private key that signs images, what was built and pushed by itself among them:
             a file or a PKCS#11 URI; None: nothing is signed unasked.
@@ -37,6 +38,7 @@ class RegistryConfig(Frozen):
 
     address: RegistryAddress | None = None
     mirrors: tuple[RegistryAddress, ...] = ()
+    folders: tuple[AbsolutePath, ...] = ()
     push: bool = False
     sign_key: KeyAddress | None = None
     sign_password_file: AbsolutePath | None = None

@@ -15,11 +15,12 @@ from provision.host.kernel import machine
 from provision.image.push import Pushed
 from provision.modules.signing_key import open_key
 from provision.pin import Pin
-from provision.pipeline.registry import Connect, connect
+from provision.pipeline.registry import connect
 from provision.pipeline.settings import Settings
 from provision.registry.attached import sign
 from provision.registry.images import facts_of, find
 from provision.registry.names import Reference, parse_reference
+from provision.registry.repository import Writable
 from provision.registry.signature import Facts, Signer, open_private_key
 from provision.rootfs import in_root
 from provision.run import run
@@ -61,7 +62,7 @@ def sign_image(
     signer: Signer,
     *,
     expected: Pin | None = None,
-    connected: Connect = connect,
+    connected: Callable[[Settings, Reference], Writable] = connect,
 ) -> SignedImage:
     """Sign an image of a registry; what is said of it is what its Pin says.
 

@@ -18,14 +18,16 @@ from provision.errors import NotFoundError, ProvisionError
 from provision.fetch import UnreachableError
 from provision.host.kernel import machine
 from provision.pin import Pin
+from provision.pipeline.bundled import folder_at, references
 from provision.pipeline.settings import Settings
 from provision.progress import Note, Progress, silent
 from provision.registry.attached import verify
 from provision.registry.client import Client
 from provision.registry.credentials import default_files, find_credentials
 from provision.registry.images import Trusted, facts_of, find
-from provision.registry.names import HostTag, Reference, parse_reference, read_tag
-from provision.registry.signature import UntrustedError, Verified, load_keys
+from provision.registry.names import HostTag, Reference, read_tag
+from provision.registry.repository import Repository
+from provision.registry.signature import PublicKey, UntrustedError, Verified, load_keys
 from provision.registry.tokens import Access, DeniedError
 from provision.registry.transport import Transport
 from provision.rootfs import in_root
@@ -86,7 +88,7 @@ class Sought:
 # What Debian's order of versions takes.
 _VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+-]*")
 # Makes the client of a repository.
-Connect = Callable[[Settings, Reference], Client]
+Connect = Callable[[Settings, Reference], Repository]
 
 
 def connect(settings: Settings, reference: Reference) -> Client:
@@ -125,7 +127,7 @@ def tag_of(pin: Pin) -> HostTag:
 
 def examine(
     settings: Settings,
-    client: Client,
+    client: Repository,
     wanted: Mapping[str, str],
     consent: Consent,
     *,
@@ -151,7 +153,7 @@ def examine(
     reference = client.reference
     name = driver or reference.repository.rpartition("/")[2]
     wanted = {"architecture": machine(settings.root), **wanted}
-    check = _check(settings, client, wanted, consent, name)
+    check = verifier(settings, client, wanted, consent, name)
     trusted = find(client, wanted["architecture"], examine=check)
     facts = facts_of(trusted.image.pin, 0)
     _same_rules(settings, trusted, consent, name)
@@ -170,17 +172,35 @@ def examine(
     return trusted
 
 
-def _check(
-    settings: Settings, client: Client, wanted: Mapping[str, str], consent: Consent, driver: str
+def verifier(
+    settings: Settings, client: Repository, wanted: Mapping[str, str], consent: Consent, driver: str
 ) -> Callable[[str], Verified | None] | None:
-    """Return what verifies the signature of a digest; None: nothing is asked for."""
+    """Return what verifies the signature of a digest; None: nothing is asked for.
+
+    Arguments as ``examine``; errors as ``trusted_keys``.
+    """
     reference = client.reference
     repository = f"{reference.registry}/{reference.repository}"
+    keys = trusted_keys(settings, repository, driver, consent)
+    if keys is None:
+        return None
+    oldest = settings.config.trust.rule(repository, driver).oldest
+    return lambda digest: verify(client, digest, keys, wanted, oldest=oldest)
+
+
+def trusted_keys(
+    settings: Settings, repository: str, driver: str, consent: Consent
+) -> tuple[PublicKey, ...] | None:
+    """Return the keys that count for a driver of a repository; None: nothing needs to be signed.
+
+    Raises:
+        ConfigError: There are no keys, or one of them is none.
+        ProvisionError: provision.toml does not say whom to trust.
+    """
     rule = settings.config.trust.rule(repository, driver)
     if consent.insecure or (rule.insecure and consent.public_key is None):
         return None
-    keys = load_keys(consent.public_key or _keys(settings, rule, repository))
-    return lambda digest: verify(client, digest, keys, wanted, oldest=rule.oldest)
+    return load_keys(consent.public_key or _keys(settings, rule, repository))
 
 
 def _same_rules(settings: Settings, trusted: Trusted, consent: Consent, driver: str) -> None:
@@ -250,14 +270,16 @@ def seek(
     """
     refused: ProvisionError | None = None
     absent: ProvisionError | None = None
-    for address in settings.config.registry.addresses:
+    places = references(settings, sought.driver)
+    for reference in places:
         # What is wrong here is said before anybody is asked.
-        reference = parse_reference(f"{address}/{sought.driver}")
-        _check(settings, connected(settings, reference), {}, consent, sought.driver)
-    for address in settings.config.registry.addresses:
-        reference = parse_reference(f"{address}/{sought.driver}")
+        repository = f"{reference.registry}/{reference.repository}"
+        trusted_keys(settings, repository, sought.driver, consent)
+    for reference in places:
+        address = f"{reference.registry}/{reference.repository}".rpartition("/")[0]
         try:
-            found = _in_repository(settings, connected(settings, reference), sought, consent)
+            client = folder_at(settings, reference) or connected(settings, reference)
+            found = _in_repository(settings, client, sought, consent)
             accept(found)
         except NotFoundError as error:
             progress(Note(f"{address} has no {sought.driver}: {error.details or error.message}"))
@@ -266,7 +288,7 @@ def seek(
             progress(Note(f"{error.message} {error.details or ''}".rstrip()))
             absent = error
         except ProvisionError as error:
-            if len(settings.config.registry.addresses) > 1:
+            if len(places) > 1:
                 # Another one may have it as it has to be, and then nothing else says this.
                 progress(Note(f"{error.message} {error.details or ''}".rstrip()))
             refused = refused or error
@@ -281,7 +303,9 @@ def seek(
     return None
 
 
-def _in_repository(settings: Settings, client: Client, sought: Sought, consent: Consent) -> Trusted:
+def _in_repository(
+    settings: Settings, client: Repository, sought: Sought, consent: Consent
+) -> Trusted:
     """Return the image of a repository, with as few questions as possible."""
     named = sought.version if sought.branches is None else None
     for version in dict.fromkeys((sought.prefer, named)):
@@ -300,11 +324,11 @@ def _in_repository(settings: Settings, client: Client, sought: Sought, consent: 
 
 
 def _version(
-    settings: Settings, client: Client, sought: Sought, version: str, consent: Consent
+    settings: Settings, client: Repository, sought: Sought, version: str, consent: Consent
 ) -> Trusted:
     named = client.reference.with_tag(sought.tag(version).text)
     wanted = sought.facts()
-    return examine(settings, Client(client.transport, named), wanted, consent, driver=sought.driver)
+    return examine(settings, client.at(named), wanted, consent, driver=sought.driver)
 
 
 def _versions(tags: tuple[str, ...], sought: Sought) -> list[str]:

@@ -146,3 +146,19 @@ def test_archives_that_are_missing_or_others_are_named(tmp_path: Path) -> None:
     (line,) = preflight.images_mistakes([str(archive), "/nowhere/nvidia.tar"])
     assert "/nowhere/nvidia.tar" in line
     assert preflight.python_mistakes("", "") == []
+
+
+def test_a_bundle_has_what_hosts_should_have(tmp_path: Path) -> None:
+    bundle = tmp_path / "bundle"
+    assert preflight.bundle_mistakes("", ["nvidia"]) == []
+    (line,) = preflight.bundle_mistakes(str(bundle), ["nvidia"])
+    assert "provision bundle create" in line
+    bundle.with_suffix(".tar").write_bytes(b"")
+    (line,) = preflight.bundle_mistakes(f"{bundle}.tar", ["nvidia"])
+    assert "tar -xf" in line
+    (bundle / "images/nvidia").mkdir(parents=True)
+    (bundle / "images/nvidia/index.json").write_text("{}")
+    (bundle / "SHA256SUMS").write_text("")
+    assert preflight.bundle_mistakes(str(bundle), ["nvidia"]) == []
+    (line,) = preflight.bundle_mistakes(str(bundle), ["nvidia", "zfs"])
+    assert "no images of zfs" in line

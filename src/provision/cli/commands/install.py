@@ -20,6 +20,7 @@ from provision.install.ledger import Change
 from provision.manifest import Manifest
 from provision.modules.verify import MANIFEST
 from provision.pin import Pin
+from provision.pipeline.archived import is_archive_name, open_archive
 from provision.pipeline.artifacts import activate_entry, install_image, verify_entry
 from provision.pipeline.images import BuildSettings, build_image
 from provision.pipeline.pulling import check_age, look_for, store_pulled
@@ -58,7 +59,7 @@ def _way(command: Callable[..., None]) -> Callable[..., None]:
 
 
 @click.command("install")
-@click.argument("what", metavar="IMAGE|DRIVER")
+@click.argument("what", metavar="IMAGE|FILE.tar|DRIVER")
 @target
 @building
 @believing
@@ -82,10 +83,14 @@ def command(
     installed already is left alone.
 
     An image whose name begins with a registry's host is pulled from there, and has to be signed.
-    All other names are the engine's.
+    All other names are the engine's. FILE.tar, or a path that begins with / or ./, is an archive
+    of one, and has to be signed too.
     """
     with job(root, catalogues) as work:
-        if names_registry(what):
+        if is_archive_name(what):
+            archive = open_archive(work.settings, Path(what), progress=work.progress)
+            result = _pulled(work, examine(work.settings, archive, {}, consent), consent, way)
+        elif names_registry(what):
             client = connect(work.settings, parse_reference(what))
             result = _pulled(work, examine(work.settings, client, {}, consent), consent, way)
         elif ":" in what or "/" in what:

@@ -10,14 +10,16 @@ import click
 from provision.cli import options
 from provision.cli.output import print_fields, print_json
 from provision.cli.target import believing, job
+from provision.pipeline.archived import is_archive_name, open_archive
 from provision.pipeline.pulling import Pulled, store_pulled
 from provision.pipeline.registry import Consent, connect, examine
 from provision.registry.images import Trusted
 from provision.registry.names import parse_reference
+from provision.registry.repository import Repository
 
 
 @click.command("pull")
-@click.argument("image", metavar="IMAGE")
+@click.argument("image", metavar="IMAGE|FILE.tar")
 @click.option("--replace", is_flag=True, help="Pull it although the store has it.")
 @believing
 @options.root
@@ -26,14 +28,17 @@ from provision.registry.names import parse_reference
 def command(
     *, image: str, replace: bool, consent: Consent, root: Path, dry_run: bool, as_json: bool
 ) -> None:
-    """Put the artifact of IMAGE, an image of a registry, into the host's store.
+    """Put the artifact of IMAGE, an image of a registry or archive, into the host's store.
 
     It is believed by its signature, and not put to use: 'provision install IMAGE' does that too. No
     engine is needed.
     """
-    reference = parse_reference(image)
     with job(root) as work:
-        client = connect(work.settings, reference)
+        client: Repository
+        if is_archive_name(image):
+            client = open_archive(work.settings, Path(image), progress=work.progress)
+        else:
+            client = connect(work.settings, parse_reference(image))
         trusted = examine(work.settings, client, {}, consent)
         pulled = None
         if not dry_run:

@@ -15,6 +15,7 @@ from provision.cli.target import job
 from provision.image.references import names_registry
 from provision.manifest import Manifest
 from provision.modules.verify import Report
+from provision.pipeline.archived import is_archive_name, open_archive
 from provision.pipeline.artifacts import verify_current, verify_image, verify_path
 from provision.pipeline.pulling import verify_pulled
 from provision.pipeline.registry import Consent, connect, examine
@@ -23,7 +24,7 @@ from provision.registry.names import parse_reference
 
 
 @click.command("verify")
-@click.argument("what", metavar="IMAGE|STORE-ENTRY|DRIVER")
+@click.argument("what", metavar="IMAGE|FILE.tar|STORE-ENTRY|DRIVER")
 @options.insecure
 @options.public_key
 @options.root
@@ -57,6 +58,11 @@ def command(
 
 def _report(what: str, root: Path, consent: Consent) -> Report:
     path = Path(what)
+    if path.is_file() and is_archive_name(what):
+        with job(root) as work:
+            archive = open_archive(work.settings, path, progress=work.progress)
+            trusted = examine(work.settings, archive, {}, consent)
+            return verify_pulled(work.settings, trusted, progress=work.progress)
     if path.is_dir() or what.startswith(("/", "./", "../")):
         with shown(verbose=False) as progress:
             return verify_path(path, progress=progress)

@@ -1,0 +1,1 @@
+"""Many hosts from one place: how they are, and what is built for all of them."""
