@@ -63,6 +63,19 @@ def test_a_bundle_is_verified_by_programs_of_every_distro(outer: Outer, tmp_path
     assert shown["keys"] == [{"name": "fleet.pub", "fingerprint": der.stdout.split()[0]}]
 
 
+def test_a_registry_in_the_gap_is_filled_from_one_file(outer: Outer, tmp_path: Path) -> None:
+    archive = outer.bundle(tmp_path / "bundle.tar")
+    (tmp_path / "inner").mkdir()
+    with serving_registry(tmp_path / "inner") as registry:
+        words = ("bundle", "load", archive, "--registry", f"{registry}/drivers")
+        done = NO_ENGINE.json(*words, "--root", outer.root)
+        assert len(done["pushed"]) == 2
+        assert NO_ENGINE.json(*words, "--root", outer.root)["sent"] == 0
+        found = ("search", SMALL_DRIVER, "--registry", f"{registry}/drivers", "--verify")
+        (image,) = NO_ENGINE.json(*found, "--root", outer.root)["images"]
+        assert image["signed_by"] == "fleet.pub"
+
+
 def test_the_agent_needs_no_network(outer: Outer, tmp_path: Path) -> None:
     """In a network namespace that has not even its loopback interface up."""
     need(os.geteuid() == 0, "root", "a network namespace of its own")

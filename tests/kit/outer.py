@@ -69,7 +69,11 @@ class Outer:
         """Write a bundle of what is there."""
         what = ("--from", self.address, "--driver", SMALL_DRIVER, "--artifacts-only", *words)
         signed = ("--key", self.key, "--root", self.root)
-        NO_ENGINE.json("bundle", "create", *what, *signed, "--output", output)
+        create = ("bundle", "create", *what, *signed, "--output", output)
+        planned = NO_ENGINE.json(*create, "--dry-run")
+        created = NO_ENGINE.json(*create)
+        # What was said before is about what it takes.
+        assert 0 < planned["size"] <= created["size"]
         return output
 
 

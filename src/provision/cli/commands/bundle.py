@@ -331,7 +331,7 @@ def _print_loaded(found: Bundle, done: Loaded, wanted: int, *, dry_run: bool) ->
     for name in (*done.pushed, *done.entries, *done.bases):
         click.echo(name)
     click.echo(
-        f"{len(done.pushed)} names in the registry ({megabytes(done.sent)} sent),"
-        f" {len(done.entries)} artifacts in the store, {done.packages} packages and"
-        f" {done.closures} closures taken, {len(done.bases)} base images loaded."
+        f"Names in the registry: {len(done.pushed)} ({megabytes(done.sent)} sent). Artifacts in the"
+        f" store: {len(done.entries)}. Taken: packages {done.packages}, closures {done.closures},"
+        f" base images {len(done.bases)}."
     )

@@ -104,9 +104,9 @@ def _print(done: Mirrored, *, dry_run: bool) -> None:
     print_table(("driver", "names", "size>"), rows)
     whole = megabytes(total_size(done.chosen))
     if dry_run:
-        click.echo(f"{len(done.chosen)} images of {whole} would be copied.")
+        click.echo(f"Would be copied: {len(done.chosen)} of {whole}.")
         return
     click.echo(
-        f"{len(done.chosen)} images of {whole}: {done.blobs} contents ({megabytes(done.sent)}) were"
-        f" sent, {done.present} were there."
+        f"Copied: {len(done.chosen)} of {whole}. Blobs sent: {done.blobs}, {megabytes(done.sent)};"
+        f" there before: {done.present}."
     )
