@@ -61,11 +61,14 @@ class Machine:
         release: its files.
         name: its name in the inventory.
         binds: folders of this machine that it sees, and where.
+        alone: whether it has a network of its own with nothing but a loopback interface: ssh comes
+            in by a program that joins it, and nothing goes out.
     """
 
     release: EngineTree
     name: str = "host"
     binds: Mapping[Path, str] = field(default_factory=dict)
+    alone: bool = False
     port: int = field(init=False)
 
     def __enter__(self) -> Self:
@@ -76,7 +79,7 @@ class Machine:
             stack.callback(remove_tree, self.folder)
             run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", self.key])
             flags = (
-                "--network=host",
+                f"--network={'none' if self.alone else 'host'}",
                 *(f"--volume={path}:{there}" for path, there in self.binds.items()),
             )
             machine = SystemdContainer(
@@ -84,6 +87,8 @@ class Machine:
             )
             self._container = stack.enter_context(machine)
             self._set_up()
+            if self.alone:
+                self._make_way_in()
             self.start_ssh()
             self._stack = stack.pop_all()
         return self
@@ -129,7 +134,7 @@ class Machine:
         while time.monotonic() < deadline:
             words = [
                 "ssh",
-                *SSH_OPTIONS,
+                *self._ssh_options,
                 "-i",
                 str(self.key),
                 "-p",
@@ -152,10 +157,26 @@ class Machine:
             "ansible_port": self.port,
             "ansible_user": "root",
             "ansible_ssh_private_key_file": str(self.key),
-            "ansible_ssh_common_args": " ".join(SSH_OPTIONS),
+            "ansible_ssh_common_args": " ".join(self._ssh_options),
             # Hosts come and go at the same ports: no connection is kept for the next one.
             "ansible_control_path_dir": str(self.folder / "cp"),
         }
+
+    @property
+    def _ssh_options(self) -> tuple[str, ...]:
+        way_in = ("-o", f"ProxyCommand={self._way_in}") if self.alone else ()
+        return (*SSH_OPTIONS, *way_in)
+
+    @property
+    def _way_in(self) -> Path:
+        return self.folder / "way-in"
+
+    def _make_way_in(self) -> None:
+        """Write the program that carries ssh between this machine and its network."""
+        joined = f"exec nsenter --target {self._container.process} --net bash -c"
+        carry = f"exec 3<>/dev/tcp/127.0.0.1/{self.port}; cat <&3 & exec cat >&3"
+        self._way_in.write_text(f"#!/bin/sh\n{joined} '{carry}'\n")
+        self._way_in.chmod(0o755)
 
     def _set_up(self) -> None:
         public = self.key.with_suffix(".pub").read_text()

@@ -127,6 +127,12 @@ class SystemdContainer:
         """Run a command in it."""
         return self._podman("exec", "machine", *words, check=check)
 
+    @property
+    def process(self) -> int:
+        """The number of its first process, here."""
+        asked = ("inspect", "--format", "{{.State.Pid}}", "machine")
+        return int(self._podman(*asked).stdout)
+
     def _wait(self) -> None:
         deadline = time.monotonic() + self.boot_s
         state = ""

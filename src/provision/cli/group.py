@@ -28,6 +28,8 @@ COMMANDS: Mapping[str, str] = {
     "catalogue": "Bring a registry's catalogue of a driver up to date, and sign it.",
     "search": "List the artifact images of a driver in a registry.",
     "pull": "Put the artifact of a registry's image into the store, if it is signed.",
+    "mirror": "Copy signed artifact images from one registry to another.",
+    "bundle": "Carry artifacts, and what builds need, over an air gap.",
     "verify": "Compare an image or a store entry with its manifest.",
     "install": "Put an artifact into the host's store and switch to it.",
     "plan": "Say what 'apply' would do, and why.",

@@ -38,6 +38,8 @@ class RegistryConfig(Frozen):
             nothing is pulled.
         mirrors: Addresses with the same images and signatures, which are asked first. Without it:
             none.
+        folders: Folders on the host that are looked into before any address is asked: bundles
+            ([how](../how-to/air-gap.md)). Without it: none.
         push: Whether what was built here is pushed there; a push that fails is said and changes
             nothing here.
         sign_key: The private key that signs what is pushed, and that ``provision sign`` takes: a
@@ -61,6 +63,7 @@ class RegistryConfig(Frozen):
 
     address: RegistryAddress | None = None
     mirrors: tuple[RegistryAddress, ...] = ()
+    folders: tuple[AbsolutePath, ...] = ()
     push: bool = False
     sign_key: KeyAddress | None = None
     sign_password_file: AbsolutePath | None = None

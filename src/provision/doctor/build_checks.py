@@ -190,7 +190,9 @@ def headers_source(scene: Scene) -> Iterator[Finding]:
     # Other families' base images bring their repositories; apt's suites are the host's.
     in_image = data is not None and data.apt is None
     known = settings.archive.mirror or settings.repositories or in_image
-    if scene.facts.immutable and not known and scene.config.registry.address is None:
+    registry = scene.config.registry
+    has_images = registry.address is not None or registry.folders
+    if scene.facts.immutable and not known and not has_images:
         yield Finding(
             "warn",
             f"this host is immutable ({scene.facts.immutable}), and provision.toml names neither a"

@@ -54,9 +54,17 @@ def registry(scene: Scene) -> Iterator[Finding]:
 
 
 def _trust(scene: Scene) -> Iterator[Finding]:
-    address, trust = scene.config.registry.address, scene.config.trust
-    if address is None or scene.config.policy.build == "always":
+    if scene.config.policy.build == "always":
         return
+    registry = scene.config.registry
+    for folder in registry.folders:
+        yield from _trust_in(scene, f"file:{folder}")
+    if registry.address is not None:
+        yield from _trust_in(scene, registry.address)
+
+
+def _trust_in(scene: Scene, address: str) -> Iterator[Finding]:
+    trust = scene.config.trust
     rules = {name: trust.rule(f"{address}/{name}", name) for name in scene.config.drivers}
     for name, rule in rules.items() or [("", trust.rule(address, ""))]:
         about = name or None
@@ -64,7 +72,7 @@ def _trust(scene: Scene) -> Iterator[Finding]:
             yield Finding(
                 "warn",
                 f"[trust] insecure: {address} may serve anything",
-                "who may push there decides what the kernel loads",
+                "who may write there decides what the kernel loads",
                 "have the images signed (provision sign), and name the public keys: [trust] keys ="
                 ' "/etc/provision/trust.d"',
                 about,
@@ -72,7 +80,7 @@ def _trust(scene: Scene) -> Iterator[Finding]:
         elif rule.keys is None:
             yield Finding(
                 "fail",
-                f"[registry] address is {address}, and no signature counts for it",
+                f"{address} is looked into, and no signature counts for it",
                 "what it serves is refused, so that this host gets nothing from there",
                 'name the public keys: [trust] keys = "/etc/provision/trust.d"; or build here:'
                 ' [policy] build = "always"',

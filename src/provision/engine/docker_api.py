@@ -204,6 +204,24 @@ class Engine:
         with self._translated(f"push '{reference}'"):
             yield from self._messages(self._client.push(name, tag, stream=True, decode=True))
 
+    def save(self, image_id: str) -> Iterator[bytes]:
+        """Yield an image as the archive that `docker save` writes."""
+        with self._translated(f"save the image {image_id[:19]}"):
+            yield from self._client.get_image(image_id, chunk_size=_CHUNK)
+
+    def load(self, archive: IO[bytes]) -> None:
+        """Take the images of an archive that `docker save` wrote."""
+        chunks = iter(lambda: archive.read(_CHUNK), b"")
+        with self._translated("load an archive"):
+            # The stubs lack this method's types.
+            load: Callable[[Iterator[bytes]], Iterable[object]] = self._client.load_image
+            for message in self._messages(load(chunks)):
+                if "error" in message:
+                    raise ProvisionError(
+                        f"The engine at {self.host} could not load an archive of an image.",
+                        details=str(message["error"]),
+                    )
+
     def import_tree(self, tar: IO[bytes], reference: str, changes: Iterable[str]) -> None:
         """Make an image of one layer out of a tar file of a root file system."""
         name, tag = split_reference(reference)

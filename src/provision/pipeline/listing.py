@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from provision.errors import NotFoundError
 from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress, silent
-from provision.registry.client import Client
 from provision.registry.image_catalogue import (
     MILLISECONDS,
     ImageCatalogue,
@@ -21,6 +20,7 @@ from provision.registry.image_catalogue import (
 )
 from provision.registry.image_signature import PublicKey, UntrustedError
 from provision.registry.names import CATALOGUE, HostTag
+from provision.registry.repository import Repository
 from provision.sources.kind import newest_first
 from provision.store.layout import Layout
 from provision.store.origin import newest_serial
@@ -41,7 +41,7 @@ class Believing:
     allow_downgrade: bool = False
 
 
-def target_of(settings: Settings, client: Client) -> str:
+def target_of(settings: Settings, client: Repository) -> str:
     """Return what the serial of a catalogue is remembered by.
 
     Mirrors have the catalogue of the registry that they mirror, so they share one.
@@ -54,7 +54,7 @@ def target_of(settings: Settings, client: Client) -> str:
 
 def believed(
     settings: Settings,
-    client: Client,
+    client: Repository,
     driver: str,
     judged: Believing,
     *,
@@ -106,7 +106,7 @@ def believed(
     return found
 
 
-def _gone(settings: Settings, client: Client, name: str) -> UntrustedError | NotFoundError:
+def _gone(settings: Settings, client: Repository, name: str) -> UntrustedError | NotFoundError:
     message = f"'{name}' is gone: this host has used it before."
     registry = settings.config.registry
     if any(name.startswith(f"{mirror}/") for mirror in registry.mirrors):

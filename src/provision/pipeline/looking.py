@@ -68,7 +68,8 @@ def look_for(
         UntrustedError: What a registry has is not signed as it has to be.
         ProvisionError: provision.toml does not say whom to trust, or a key is none.
     """
-    addresses = settings.config.registry.addresses
+    registry = settings.config.registry
+    places = (*registry.folders, *registry.addresses)
     found, sought = None, None
     if asks_registries(settings):
         sought = sought_by(settings, wanted, progress=progress)
@@ -83,7 +84,7 @@ def look_for(
     if found is None and settings.config.policy.build == "never":
         error = MissingArtifactError(
             f"No registry has {wanted.driver} for {wanted.kernel or 'the kernel that runs'}"
-            f' ({", ".join(addresses) or "none is set"}), and [policy] build = "never".',
+            f' ({", ".join(places) or "none is set"}), and [policy] build = "never".',
             resolution="Build and push it elsewhere: provision build --push … --sign; or allow it"
             ' here: [policy] build = "fallback" in /etc/provision/provision.toml.',
         )
@@ -118,7 +119,9 @@ def look_for_pin(
 
 def asks_registries(settings: Settings) -> bool:
     """Return whether an artifact may come from a registry."""
-    return bool(settings.config.registry.addresses) and settings.config.policy.build != "always"
+    registry = settings.config.registry
+    is_set = bool(registry.addresses or registry.folders)
+    return is_set and settings.config.policy.build != "always"
 
 
 def sought_by(settings: Settings, wanted: Wanted, *, progress: Progress = silent) -> Sought:

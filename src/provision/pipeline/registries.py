@@ -24,13 +24,14 @@ from provision.registry.attached_signatures import verify
 from provision.registry.client import Client
 from provision.registry.credentials import Credentials, default_files, find_credentials
 from provision.registry.image_catalogue import ImageCatalogue
-from provision.registry.image_signature import UntrustedError, Verified, load_keys
+from provision.registry.image_signature import PublicKey, UntrustedError, Verified, load_keys
 from provision.registry.names import (
     HostTag,
     Reference,
     pin_tag,
     read_tag,
 )
+from provision.registry.repository import Repository
 from provision.registry.tokens import Access
 from provision.registry.transport import Transport
 
@@ -95,7 +96,7 @@ def tag_of(pin: Pin) -> HostTag:
 
 def examine(
     settings: Settings,
-    client: Client,
+    client: Repository,
     wanted: Mapping[str, str],
     consent: Consent,
     *,
@@ -142,13 +143,11 @@ def examine(
 
 
 def check_of(
-    settings: Settings, client: Client, wanted: Mapping[str, str], consent: Consent, driver: str
+    settings: Settings, client: Repository, wanted: Mapping[str, str], consent: Consent, driver: str
 ) -> Callable[[str], Verified | None] | None:
     """Return what verifies the signature of a digest; None: nothing is asked for.
 
-    Raises:
-        ConfigError: There are no keys, or one of them is none.
-        ProvisionError: provision.toml does not say whom to trust.
+    Arguments as ``examine``; errors as ``trusted_keys``.
     """
     judged = _judged(settings, client.reference, consent, driver)
     if judged is None:
@@ -157,16 +156,29 @@ def check_of(
     return lambda digest: verify(client, digest, keys, wanted, oldest=oldest)
 
 
+def trusted_keys(
+    settings: Settings, repository: str, driver: str, consent: Consent
+) -> tuple[PublicKey, ...] | None:
+    """Return the keys that count for a driver of a repository; None: nothing needs to be signed.
+
+    Raises:
+        ConfigError: There are no keys, or one of them is none.
+        ProvisionError: provision.toml does not say whom to trust.
+    """
+    rule = settings.config.trust.rule(repository, driver)
+    if consent.insecure or (rule.insecure and consent.public_key is None):
+        return None
+    return load_keys(consent.public_key or _keys(settings, rule, repository))
+
+
 def _judged(
     settings: Settings, reference: Reference, consent: Consent, driver: str
 ) -> Believing | None:
     """Return by what an image is judged; None: nothing is asked for."""
     rule = trust_rule(settings, reference, driver)
-    if consent.insecure or (rule.insecure and consent.public_key is None):
-        return None
     repository = f"{reference.registry}/{reference.repository}"
-    keys = load_keys(consent.public_key or _keys(settings, rule, repository))
-    return Believing(keys, rule.oldest, consent.allow_downgrade)
+    keys = trusted_keys(settings, repository, driver, consent)
+    return None if keys is None else Believing(keys, rule.oldest, consent.allow_downgrade)
 
 
 def trust_rule(settings: Settings, reference: Reference, driver: str) -> TrustRule:
@@ -176,7 +188,7 @@ def trust_rule(settings: Settings, reference: Reference, driver: str) -> TrustRu
 
 def catalogue_of(
     settings: Settings,
-    client: Client,
+    client: Repository,
     driver: str,
     consent: Consent,
     *,

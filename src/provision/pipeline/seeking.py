@@ -10,14 +10,22 @@ from dataclasses import asdict, dataclass, replace
 from provision.errors import NotFoundError, ProvisionError
 from provision.fetch import UnreachableError
 from provision.pin import Pin
+from provision.pipeline.bundled import FOLDER, folder_at, references
 from provision.pipeline.listing import suiting, target_of
-from provision.pipeline.registries import Connect, Consent, catalogue_of, check_of, connect, examine
+from provision.pipeline.registries import (
+    Connect,
+    Consent,
+    catalogue_of,
+    connect,
+    examine,
+    trusted_keys,
+)
 from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress, silent
 from provision.registry.artifact_images import Trusted, facts_of
-from provision.registry.client import Client
 from provision.registry.image_catalogue import Listed
-from provision.registry.names import HostTag, parse_reference, pin_tag, version_of_tag
+from provision.registry.names import HostTag, pin_tag, version_of_tag
+from provision.registry.repository import Repository
 from provision.registry.tokens import DeniedError
 from provision.sources.kind import newest_first
 
@@ -92,7 +100,7 @@ def seek(
         ProvisionError: provision.toml does not say whom to trust; a key or image is none.
     """
 
-    def look(client: Client) -> Trusted:
+    def look(client: Repository) -> Trusted:
         return _in_repository(settings, client, sought, consent, progress)
 
     way = _Way(settings, sought.driver, consent, accept, connected, progress)
@@ -115,8 +123,8 @@ def seek_pin(
     wanted = asdict(facts_of(pin, 0))
     del wanted["serial"]
 
-    def look(client: Client) -> Trusted:
-        named = Client(client.transport, client.reference.with_tag(pin_tag(pin.digest)))
+    def look(client: Repository) -> Trusted:
+        named = client.at(client.reference.with_tag(pin_tag(pin.digest)))
         return examine(settings, named, wanted, consent, driver=pin.driver.name)
 
     way = _Way(settings, pin.driver.name, consent, accept, connected, progress)
@@ -135,19 +143,19 @@ class _Way:
     progress: Progress
 
 
-def _first(way: _Way, look: Callable[[Client], Trusted]) -> Trusted | None:
+def _first(way: _Way, look: Callable[[Repository], Trusted]) -> Trusted | None:
     """Return what the first registry has that has it as it has to be; errors as ``seek``."""
     settings, driver, progress = way.settings, way.driver, way.progress
     refused: ProvisionError | None = None
     absent: ProvisionError | None = None
-    for address in settings.config.registry.addresses:
+    places = references(settings, driver)
+    for reference in places:
         # What is wrong here is said before a registry is asked.
-        reference = parse_reference(f"{address}/{driver}")
-        check_of(settings, way.connected(settings, reference), {}, way.consent, driver)
-    for address in settings.config.registry.addresses:
-        reference = parse_reference(f"{address}/{driver}")
+        trusted_keys(settings, f"{reference.registry}/{reference.repository}", driver, way.consent)
+    for reference in places:
+        address = f"{reference.registry}/{reference.repository}".rpartition("/")[0]
         try:
-            found = look(way.connected(settings, reference))
+            found = look(folder_at(settings, reference) or way.connected(settings, reference))
             way.accept(found)
         except NotFoundError as error:
             progress(Note(f"{address} has no {driver}: {error.details or error.message}"))
@@ -156,7 +164,7 @@ def _first(way: _Way, look: Callable[[Client], Trusted]) -> Trusted | None:
             progress(Note(f"{error.message} {error.details or ''}".rstrip()))
             absent = error
         except ProvisionError as error:
-            if len(settings.config.registry.addresses) > 1:
+            if len(places) > 1:
                 # Another one may have it as it has to be, and then nothing else says this.
                 progress(Note(f"{error.message} {error.details or ''}".rstrip()))
             refused = refused or error
@@ -172,14 +180,17 @@ def _first(way: _Way, look: Callable[[Client], Trusted]) -> Trusted | None:
 
 
 def _in_repository(
-    settings: Settings, client: Client, sought: Sought, consent: Consent, progress: Progress
+    settings: Settings, client: Repository, sought: Sought, consent: Consent, progress: Progress
 ) -> Trusted:
     """Return the image of a repository, with as few questions as possible.
 
     Its catalogue says which one; its tags where it has none, or that does not list any.
     """
     named = sought.version if sought.branches is None else None
-    known = catalogue_of(settings, client, sought.driver, consent, progress=progress)
+    known = None
+    # A bundle is what its maker chose, so the catalogue of where that was copied from is not asked.
+    if not client.reference.registry.startswith(FOLDER):
+        known = catalogue_of(settings, client, sought.driver, consent, progress=progress)
     if known is not None:
         wanted = _branches(sought)
         for listed in suiting(known, sought.facts(), (sought.prefer, named), wanted):
@@ -202,21 +213,21 @@ def _in_repository(
 
 
 def _version(
-    settings: Settings, client: Client, sought: Sought, version: str, consent: Consent
+    settings: Settings, client: Repository, sought: Sought, version: str, consent: Consent
 ) -> Trusted:
     named = client.reference.with_tag(sought.tag(version).text)
     wanted = sought.facts()
-    return examine(settings, Client(client.transport, named), wanted, consent, driver=sought.driver)
+    return examine(settings, client.at(named), wanted, consent, driver=sought.driver)
 
 
 def _listed(
-    settings: Settings, client: Client, sought: Sought, listed: Listed, consent: Consent
+    settings: Settings, client: Repository, sought: Sought, listed: Listed, consent: Consent
 ) -> Trusted:
     """Return an image of the catalogue, which has to be the one that is listed."""
     tag = sought.tag(listed.facts.version).text
     named = client.reference.with_tag(tag).with_digest(listed.digest)
     wanted = {**sought.facts(), "pin": listed.facts.pin, "version": listed.facts.version}
-    return examine(settings, Client(client.transport, named), wanted, consent, driver=sought.driver)
+    return examine(settings, client.at(named), wanted, consent, driver=sought.driver)
 
 
 def _branches(sought: Sought) -> tuple[str | None, ...]:

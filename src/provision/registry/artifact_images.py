@@ -25,7 +25,7 @@ from provision.documents import parse_json
 from provision.errors import ConfigError, ProvisionError
 from provision.pin import PIN_LABEL, Pin
 from provision.progress import Note, Progress, silent
-from provision.registry.client import Client, Content
+from provision.registry.client import Content
 from provision.registry.image_signature import Facts, UntrustedError, Verified
 from provision.registry.manifests import (
     LONGEST_MANIFEST,
@@ -37,6 +37,7 @@ from provision.registry.manifests import (
     parse_manifest,
 )
 from provision.registry.names import Reference
+from provision.registry.repository import Repository
 from provision.run import find_program, run
 
 # What a layer may unpack to; a driver has some 1.5 GB.
@@ -60,7 +61,7 @@ class Found:
         pin: The Pin in the configuration.
     """
 
-    client: Client
+    client: Repository
     reference: Reference
     manifest: Manifest
     config: ImageConfig
@@ -89,7 +90,10 @@ class Trusted:
 
 
 def find(
-    client: Client, architecture: str, *, examine: Callable[[str], Verified | None] | None = None
+    client: Repository,
+    architecture: str,
+    *,
+    examine: Callable[[str], Verified | None] | None = None,
 ) -> Trusted:
     """Return the image of a client's reference, once its signature was examined.
 
@@ -116,7 +120,7 @@ def find(
     return Trusted(image, verified)
 
 
-def _manifest(client: Client, architecture: str) -> tuple[Content, Manifest]:
+def _manifest(client: Repository, architecture: str) -> tuple[Content, Manifest]:
     """Return the manifest of an image, chosen from an index where the name is of one."""
     name = str(client.reference)
     content = client.manifest(client.reference.digest or client.reference.tag or "latest")

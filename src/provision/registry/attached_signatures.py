@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from provision.errors import NotFoundError, ProvisionError
-from provision.registry.client import Client
 from provision.registry.image_signature import (
     ANNOTATION,
     LONGEST_PAYLOAD,
@@ -25,7 +24,8 @@ from provision.registry.image_signature import (
     payload_of,
     verify_payload,
 )
-from provision.registry.manifests import OCI_CONFIG, OCI_MANIFEST, Index, Manifest, parse_manifest
+from provision.registry.manifests import OCI_CONFIG, OCI_MANIFEST, Index, parse_manifest
+from provision.registry.repository import Repository, Writable
 from provision.registry.transport import content_digest
 
 _MOST_SIGNATURES = 64
@@ -36,7 +36,7 @@ _DO_NOT_USE = (
 
 
 def verify(
-    client: Client,
+    client: Repository,
     digest: str,
     keys: Sequence[PublicKey],
     wanted: Mapping[str, str],
@@ -92,7 +92,7 @@ def _wrong(verified: Verified, wanted: Mapping[str, str], oldest: int) -> list[s
 
 
 def _signatures(
-    client: Client, digest: str, name: str, complaints: list[str]
+    client: Repository, digest: str, name: str, complaints: list[str]
 ) -> list[tuple[bytes, str]]:
     """Return the payloads of an image's signatures, each with its signature in base64."""
     try:
@@ -117,7 +117,7 @@ def signature_tag(digest: str) -> str:
 
 
 def verify_catalogue(
-    client: Client, digest: str, keys: Sequence[PublicKey], driver: str
+    client: Repository, digest: str, keys: Sequence[PublicKey], driver: str
 ) -> Verified:
     """Return a good signature of a driver's catalogue of images.
 
@@ -150,7 +150,7 @@ def verify_catalogue(
     )
 
 
-def sign(client: Client, digest: str, facts: Facts | Mapping[str, str], signer: Signer) -> str:
+def sign(client: Writable, digest: str, facts: Facts | Mapping[str, str], signer: Signer) -> str:
     """Sign an image, beside the signatures that it has.
 
     Args:
@@ -167,16 +167,9 @@ def sign(client: Client, digest: str, facts: Facts | Mapping[str, str], signer: 
     """
     name = f"{client.reference.registry}/{client.reference.repository}"
     payload = payload_of(digest, facts, name)
-    tag = signature_tag(digest)
-    layers: list[dict[str, Any]] = []
-    try:
-        before = parse_manifest(client.manifest(tag).data, f"{name}:{tag}")
-    except NotFoundError:
-        pass
-    else:
-        if isinstance(before, Manifest):
-            layers = [layer.model_dump(mode="json", by_alias=True) for layer in before.layers]
+    layers = signature_layers(client, digest)
     if len(layers) >= _MOST_SIGNATURES:
+        tag = signature_tag(digest)
         raise ProvisionError(
             f"'{name}@{digest}' has {len(layers)} signatures; with one more, hosts would read none"
             " of them.",
@@ -185,17 +178,43 @@ def sign(client: Client, digest: str, facts: Facts | Mapping[str, str], signer: 
         )
     stored = client.put_blob(payload)
     annotations = {ANNOTATION: base64.b64encode(signer(payload)).decode()}
-    layers.append(
-        {
-            "mediaType": PAYLOAD,
-            "digest": stored.digest,
-            "size": stored.size,
-            "annotations": annotations,
-        }
-    )
+    added = {
+        "mediaType": PAYLOAD,
+        "digest": stored.digest,
+        "size": stored.size,
+        "annotations": annotations,
+    }
+    return put_signatures(client, digest, [*layers, added])
+
+
+def signature_layers(client: Repository, digest: str) -> list[dict[str, Any]]:
+    """Return the signatures of an image as layers of a manifest; none, if there are none.
+
+    Raises:
+        ProvisionError: What lies where signatures lie is none.
+    """
+    tag = signature_tag(digest)
+    name = f"{client.reference.registry}/{client.reference.repository}:{tag}"
+    try:
+        before = parse_manifest(client.manifest(tag).data, name)
+    except NotFoundError:
+        return []
+    if isinstance(before, Index):
+        return []
+    layers = [layer.model_dump(mode="json", by_alias=True) for layer in before.layers]
     for layer in layers:
         layer.pop("platform", None)
         layer.pop("urls", None)
+    return layers
+
+
+def put_signatures(client: Writable, digest: str, layers: Sequence[dict[str, Any]]) -> str:
+    """Have these as the signatures of an image, whose payloads are there; returns their name.
+
+    Raises:
+        ProvisionError: The registry refuses.
+    """
+    tag = signature_tag(digest)
     config = json.dumps(_signature_config([str(layer["digest"]) for layer in layers])).encode()
     client.put_blob(config)
     manifest = {
@@ -206,10 +225,35 @@ def sign(client: Client, digest: str, facts: Facts | Mapping[str, str], signer: 
             "digest": content_digest(config),
             "size": len(config),
         },
-        "layers": layers,
+        "layers": list(layers),
     }
     client.put_manifest(tag, json.dumps(manifest).encode(), OCI_MANIFEST)
-    return f"{name}:{tag}"
+    return f"{client.reference.registry}/{client.reference.repository}:{tag}"
+
+
+def signer_of(client: Repository, digest: str, keys: Sequence[PublicKey]) -> str:
+    """Return the key that has signed a content which is no artifact, such as a list of them.
+
+    Args:
+        client: The repository of content and signatures.
+        digest: The content's.
+        keys: Those that are trusted.
+
+    Raises:
+        UntrustedError: None of them has.
+    """
+    name = f"{client.reference.registry}/{client.reference.repository}@{digest}"
+    complaints: list[str] = []
+    for payload, signature in _signatures(client, digest, name, complaints):
+        try:
+            return verify_payload(payload, signature, digest=digest, keys=keys).key
+        except UntrustedError as error:
+            complaints.append(error.message)
+    raise UntrustedError(
+        f"'{name}' is refused: no signature of it counts here.",
+        resolution=_DO_NOT_USE,
+        details="\n".join(dict.fromkeys(complaints)),
+    )
 
 
 def _signature_config(payloads: Sequence[str]) -> dict[str, Any]:

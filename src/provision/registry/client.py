@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, TypeVar
 from urllib.parse import urlencode, urljoin, urlsplit
@@ -53,6 +53,10 @@ class Client:
 
     transport: Transport
     reference: Reference
+
+    def at(self, reference: Reference) -> Client:
+        """Return the same repository for another of its images."""
+        return replace(self, reference=reference)
 
     def manifest(self, name: str) -> Content:
         """Return a manifest by tag or digest.

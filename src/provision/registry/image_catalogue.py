@@ -36,6 +36,7 @@ from provision.registry.manifests import (
     Foreign,
 )
 from provision.registry.names import CATALOGUE, pin_of_tag, pin_tag
+from provision.registry.repository import Repository
 from provision.registry.tokens import DeniedError
 from provision.registry.transport import content_digest
 
@@ -102,7 +103,9 @@ class _Document(Foreign):
     annotations: Mapping[str, str]
 
 
-def read_catalogue(client: Client, driver: str, keys: Sequence[PublicKey]) -> ImageCatalogue | None:
+def read_catalogue(
+    client: Repository, driver: str, keys: Sequence[PublicKey]
+) -> ImageCatalogue | None:
     """Return the catalogue of a repository once its signature was verified; None: it has none.
 
     Args:

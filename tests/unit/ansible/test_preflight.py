@@ -170,3 +170,19 @@ def test_keys_for_hosts_are_public_and_have_names_of_their_own(tmp_path: Path) -
     assert all(word in line for word, line in zip(words, lines, strict=True))
     (line,) = said("fleet.pub", "more/fleet.pub")
     assert "called 'fleet.pub'" in line
+
+
+def test_a_bundle_has_what_hosts_should_have(tmp_path: Path) -> None:
+    bundle = tmp_path / "bundle"
+    assert preflight.bundle_mistakes("", ["nvidia"]) == []
+    (line,) = preflight.bundle_mistakes(str(bundle), ["nvidia"])
+    assert "provision bundle create" in line
+    bundle.with_suffix(".tar").write_bytes(b"")
+    (line,) = preflight.bundle_mistakes(f"{bundle}.tar", ["nvidia"])
+    assert "tar -xf" in line
+    (bundle / "images/nvidia").mkdir(parents=True)
+    (bundle / "images/nvidia/index.json").write_text("{}")
+    (bundle / "SHA256SUMS").write_text("")
+    assert preflight.bundle_mistakes(str(bundle), ["nvidia"]) == []
+    (line,) = preflight.bundle_mistakes(str(bundle), ["nvidia", "zfs"])
+    assert "no images of zfs" in line

@@ -252,6 +252,10 @@ def _registry_without_keys(host: DoctorHost) -> None:
     host.file("etc/provision/provision.toml", '[registry]\naddress = "registry.example:5000"\n')
 
 
+def _bundle_without_keys(host: DoctorHost) -> None:
+    host.file("etc/provision/provision.toml", '[registry]\nfolders = ["/srv/bundle"]\n')
+
+
 def _registry_with_bad_keys(host: DoctorHost) -> None:
     host.file("etc/provision/trust.d/fleet.pub", "no key")
     host.file(
@@ -320,6 +324,7 @@ CASES: list[tuple[str, Break, str, str]] = [
     ("headers-source", immutable, "warn", "immutable (read-only)"),
     ("engine", _no_engine, "warn", "no container engine"),
     ("registry", _registry_without_keys, "fail", "no signature counts for it"),
+    ("registry", _bundle_without_keys, "fail", "file:/srv/bundle is looked into"),
     ("registry", _registry_with_bad_keys, "fail", "has keys that can't be used"),
     ("registry", _registry_that_needs_no_keys, "warn", "may serve anything"),
     ("registry", _unsigned, "warn", "it came from registry.example/demo:1"),

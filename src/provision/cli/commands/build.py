@@ -16,9 +16,10 @@ from provision.cli.key_options import KeyOptions, private_key_options
 from provision.cli.output import megabytes, print_fields, print_json
 from provision.cli.tables import print_table
 from provision.cli.target import Target, building, gathering, job, target
-from provision.engine.transfer import Pushed
+from provision.engine.transfer import Pushed, find_image
 from provision.errors import UsageError
 from provision.pin import Pin
+from provision.pipeline.archived import save_image
 from provision.pipeline.image_builds import build_image
 from provision.pipeline.image_signing import publish
 from provision.pipeline.pin_file import read_pin
@@ -52,13 +53,22 @@ class _Publishing(KeyOptions):
     """Where the image goes besides, and the key that signs it there."""
 
     push_to: str | None
+    output: Path | None
     signs: bool
 
 
 def _publishing(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options for that; they arrive as ``publishing: _Publishing``."""
     gathered = private_key_options(gathering(command, "publishing", _Publishing))
-    gathered = click.option("--sign", "signs", is_flag=True, help="Sign what was pushed.")(gathered)
+    gathered = click.option(
+        "--sign", "signs", is_flag=True, help="Sign what was pushed or written."
+    )(gathered)
+    gathered = click.option(
+        "--output",
+        type=click.Path(dir_okay=False, path_type=Path),
+        metavar="FILE.tar",
+        help="Write the image to an archive too.",
+    )(gathered)
     return click.option(
         "--push", "push_to", metavar="REF", help="Push the image under this name too."
     )(gathered)
@@ -88,9 +98,10 @@ def command(
     """
     pushed = signed = None
     _check(subject, target)
-    if publishing.signs and publishing.push_to is None:
+    if publishing.signs and publishing.push_to is None and publishing.output is None:
         raise UsageError(
-            "--sign is for what is pushed.", resolution="Give --push REF too, or leave it out."
+            "--sign is for what is pushed or written.",
+            resolution="Give --push REF or --output FILE.tar too, or leave it out.",
         )
     publishing.check(signs=publishing.signs)
     if publishing.push_to is not None:
@@ -110,6 +121,17 @@ def command(
         if publishing.push_to is not None:
             what = (built.image_id, publishing.push_to, resolved.pin, signer)
             pushed, signed = publish(work.settings, work.engine, *what, progress=work.progress)
+        if publishing.output is not None:
+            image = find_image(work.engine, built.image_id)
+            _saved, signed = save_image(
+                work.settings,
+                work.engine,
+                image,
+                resolved.pin,
+                publishing.output,
+                signer,
+                progress=work.progress,
+            )
     if as_json:
         document = _document(resolved.pin, built, pushed)
         print_json({**document, "signed": signed.document() if signed else None})

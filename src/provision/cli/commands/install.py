@@ -18,6 +18,7 @@ from provision.errors import ProvisionError
 from provision.kmod.verify import MANIFEST
 from provision.manifest import Manifest
 from provision.pin import Pin
+from provision.pipeline.archived import is_archive_name, open_archive
 from provision.pipeline.artifacts import activate_entry, install_image, verify_entry
 from provision.pipeline.building import build_image
 from provision.pipeline.looking import look_for, may_be_in_store, stored_for
@@ -61,7 +62,7 @@ def _way(command: Callable[..., None]) -> Callable[..., None]:
 
 
 @click.command("install")
-@click.argument("what", metavar="IMAGE|DRIVER")
+@click.argument("what", metavar="IMAGE|FILE.tar|DRIVER")
 @target
 @building
 @believing
@@ -85,10 +86,14 @@ def command(
     installed already is left alone.
 
     An image whose name begins with a registry's host is pulled from there, and has to be signed.
-    All other names are the engine's.
+    All other names are the engine's. FILE.tar, or a path that begins with / or ./, is an archive
+    of one, and has to be signed too.
     """
     with job(root, catalogues) as work:
-        if names_registry(what):
+        if is_archive_name(what):
+            archive = open_archive(work.settings, Path(what), progress=work.progress)
+            result = _pulled(work, examine(work.settings, archive, {}, consent), consent, way)
+        elif names_registry(what):
             client = connect(work.settings, parse_reference(what))
             result = _pulled(work, examine(work.settings, client, {}, consent), consent, way)
         elif ":" in what or "/" in what:

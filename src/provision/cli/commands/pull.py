@@ -12,16 +12,18 @@ from provision.cli.output import print_fields, print_json
 from provision.cli.target import Job, believing, job
 from provision.errors import NotFoundError, UsageError
 from provision.pin import Pin
+from provision.pipeline.archived import is_archive_name, open_archive
 from provision.pipeline.pin_file import load_pin
 from provision.pipeline.pulling import Pulled, store_pulled
 from provision.pipeline.registries import Consent, connect, examine
 from provision.pipeline.seeking import seek_pin
 from provision.registry.artifact_images import Trusted
 from provision.registry.names import parse_reference
+from provision.registry.repository import Repository
 
 
 @click.command("pull")
-@click.argument("image", metavar="[IMAGE]", required=False)
+@click.argument("image", metavar="[IMAGE|FILE.tar]", required=False)
 @click.option(
     "--pin",
     "pin_file",
@@ -45,7 +47,7 @@ def command(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Put the artifact of IMAGE, an image of a registry, into the host's store.
+    """Put the artifact of IMAGE, an image of a registry or archive, into the host's store.
 
     It is believed by its signature, and not put to use: 'provision install IMAGE' does that too. No
     engine is needed.
@@ -55,9 +57,14 @@ def command(
             "Give either IMAGE or --pin FILE.",
             resolution="'provision pull --help' shows what can be given.",
         )
-    reference = parse_reference(image) if image is not None else None
+    is_file = image is not None and is_archive_name(image)
+    reference = parse_reference(image) if image is not None and not is_file else None
     with job(root) as work:
-        if reference is not None:
+        client: Repository
+        if is_file:
+            client = open_archive(work.settings, Path(str(image)), progress=work.progress)
+            trusted = examine(work.settings, client, {}, consent)
+        elif reference is not None:
             client = connect(work.settings, reference)
             trusted = examine(work.settings, client, {}, consent)
         else:

@@ -16,6 +16,7 @@ from provision.cli.target import Job, job
 from provision.engine.transfer import Pushed, find_image
 from provision.errors import ProvisionError, UsageError
 from provision.pin import PIN_LABEL, Pin
+from provision.pipeline.archived import save_image
 from provision.pipeline.image_signing import SignedImage, publish
 from provision.pipeline.registries import host_reference
 from provision.registry.names import check_push_name
@@ -25,6 +26,12 @@ from provision.registry.names import check_push_name
 @click.argument("image", metavar="IMAGE")
 @click.argument("reference", metavar="[REF]", required=False)
 @click.option("--sign", "signs", is_flag=True, help="Sign what was pushed.")
+@click.option(
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE.tar",
+    help="Write it to an archive, in place of a registry.",
+)
 @signing_key
 @options.root
 @options.as_json
@@ -33,21 +40,32 @@ def command(
     image: str,
     reference: str | None,
     signs: bool,
+    output: Path | None,
     private: KeyOptions,
     root: Path,
     as_json: bool,
 ) -> None:
-    """Push IMAGE, an artifact image of the engine, to a registry.
+    """Push IMAGE, an artifact image of the engine, to a registry, or write it to an archive.
 
     Without REF it goes where hosts look for it: below [registry] address of provision.toml, under
     a tag of version, flavour, kernel and distro. It gets the tag of its Pin too, which never leads
     to another image. With --sign, the registry's catalogue lists it.
     """
     private.check(signs=signs)
+    if output is not None and reference is not None:
+        raise UsageError("Give either REF or --output.", resolution="Leave one of them out.")
     if reference is not None:
         check_push_name(reference)
     with job(root) as work:
         pin = _pin_of(work, image)
+        if output is not None:
+            signer = private.signer(work.settings) if signs else None
+            found = find_image(work.engine, image)
+            saved, signed = save_image(
+                work.settings, work.engine, found, pin, output, signer, progress=work.progress
+            )
+            print_saved(output, saved, signed, as_json=as_json)
+            return
         name = reference or host_reference(work.settings, pin)
         if name is None:
             raise UsageError(
@@ -59,6 +77,17 @@ def command(
         print_json({**asdict(pushed), "signed": signed.document() if signed else None})
         return
     click.echo(f"{pushed.reference}@{pushed.digest}")
+    if signed is not None:
+        print_signed(signed)
+
+
+def print_saved(output: Path, digest: str, signed: SignedImage | None, *, as_json: bool) -> None:
+    """Print which archive was written."""
+    document = signed.document() if signed else None
+    if as_json:
+        print_json({"output": str(output), "digest": digest, "signed": document})
+        return
+    click.echo(f"{output} {digest}")
     if signed is not None:
         print_signed(signed)
 

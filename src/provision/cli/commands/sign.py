@@ -12,6 +12,7 @@ from provision.cli.key_options import KeyOptions, PasswordSource, password_sourc
 from provision.cli.output import print_fields, print_json
 from provision.cli.target import job
 from provision.errors import UsageError
+from provision.pipeline.archived import is_archive_name, sign_file
 from provision.pipeline.image_signing import SignedImage, sign_image
 from provision.registry.names import parse_reference
 from provision.registry.private_key import generate_key
@@ -51,22 +52,26 @@ def key_command(
 
 
 @click.command("sign")
-@click.argument("image", metavar="IMAGE")
+@click.argument("image", metavar="IMAGE|FILE.tar")
 @signing_key
 @options.root
 @options.as_json
 def sign_command(*, image: str, private: KeyOptions, root: Path, as_json: bool) -> None:
-    """Sign IMAGE, an artifact image of a registry, beside the signatures that it has.
+    """Sign IMAGE, an artifact image of a registry or an archive, beside the signatures that it has.
 
     Give it by its digest (NAME@sha256:…), as 'provision push' prints it: by a tag, the registry
     decides what is signed. Signed are the digest, and what the image's Pin says: driver, version,
     flavour, distro, kernel and architecture. The tag of its Pin leads to it then, and the
-    repository's catalogue lists it.
+    repository's catalogue lists it. Signatures of FILE.tar go to FILE.tar.sig beside it.
     """
-    reference = parse_reference(image)
+    is_file = is_archive_name(image)
+    reference = None if is_file else parse_reference(image)
     with job(root) as work:
         signer = private.signer(work.settings)
-        signed = sign_image(work.settings, reference, signer, progress=work.progress)
+        if reference is None:
+            signed = sign_file(work.settings, Path(image), signer)
+        else:
+            signed = sign_image(work.settings, reference, signer, progress=work.progress)
     if as_json:
         print_json(signed.document())
     else:

@@ -20,6 +20,7 @@ from provision.engine.docker_api import names_registry
 from provision.errors import ExitCode
 from provision.kmod.verify import Report
 from provision.manifest import Manifest
+from provision.pipeline.archived import is_archive_name, open_archive
 from provision.pipeline.artifacts import verify_current, verify_image, verify_path
 from provision.pipeline.pulling import verify_pulled
 from provision.pipeline.registries import Consent, connect, examine
@@ -30,7 +31,7 @@ _COLOURS: Mapping[State, str] = {"ok": "green", "warn": "yellow", "fail": "red",
 
 
 @click.command("verify")
-@click.argument("what", metavar="IMAGE|STORE-ENTRY|DRIVER")
+@click.argument("what", metavar="IMAGE|FILE.tar|STORE-ENTRY|DRIVER")
 @options.insecure
 @options.public_key
 @options.root
@@ -64,6 +65,11 @@ def verify_command(
 
 def _report(what: str, root: Path, consent: Consent) -> Report:
     path = Path(what)
+    if path.is_file() and is_archive_name(what):
+        with job(root) as work:
+            archive = open_archive(work.settings, path, progress=work.progress)
+            trusted = examine(work.settings, archive, {}, consent)
+            return verify_pulled(work.settings, trusted, progress=work.progress)
     if path.is_dir() or what.startswith(("/", "./", "../")):
         with shown(verbose=False) as progress:
             return verify_path(path, progress=progress)

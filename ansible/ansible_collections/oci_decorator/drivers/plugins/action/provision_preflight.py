@@ -38,6 +38,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible has no type hin
                         "wheelhouse": _TEXT,
                         "images": {"type": "list", "elements": "str", "default": []},
                         "trust_keys": {"type": "list", "elements": "str", "default": []},
+                        "bundle": _TEXT,
                     }
                 ),
                 "hook": _part({"program": _TEXT}),
@@ -76,10 +77,15 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible has no type hin
             *packages,
             *preflight.images_mistakes(images),
             *preflight.keys_mistakes([self._path(key) for key in given["trust_keys"]]),
+            *preflight.bundle_mistakes(self._path(given["bundle"]), self._drivers(given)),
         ]
         for secret in secrets_in(given["config"]):
             found = [mistake.replace(secret, "********") for mistake in found]
         return str(path or ""), found
+
+    def _drivers(self, given: Mapping[str, Any]) -> list[str]:
+        drivers = given["config"].get("drivers")
+        return list(drivers) if isinstance(drivers, Mapping) else []
 
     def _path(self, name: str) -> str:
         """Return a path of the controller, beside the playbook if it is a relative one."""

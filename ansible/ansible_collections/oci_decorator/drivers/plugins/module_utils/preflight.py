@@ -222,6 +222,30 @@ def keys_mistakes(paths: list[str]) -> list[str]:
     ]
 
 
+def bundle_mistakes(bundle: str, drivers: list[str]) -> list[str]:
+    """Return what is wrong with a bundle for hosts without a network.
+
+    Args:
+        bundle: Its folder; empty: there is none.
+        drivers: What hosts should have.
+    """
+    if not bundle:
+        return []
+    if not (Path(bundle) / "SHA256SUMS").is_file():
+        unpack = " It is an archive: unpack it (tar -xf)." if Path(bundle).is_file() else ""
+        line = (
+            f"'{bundle}' (provision_driver_bundle) is no folder that 'provision bundle create'"
+            f" wrote, or one that is not complete.{unpack}"
+        )
+        return [line]
+    return [
+        f"The bundle '{bundle}' (provision_driver_bundle) has no images of {driver}: 'provision"
+        f" bundle create --driver {driver}' makes one that has."
+        for driver in drivers
+        if not (Path(bundle) / "images" / driver / "index.json").is_file()
+    ]
+
+
 def python_mistakes(archive: str, sha256: str) -> list[str]:
     """Return what is wrong with the archive of a Python for hosts that have none."""
     if not archive:

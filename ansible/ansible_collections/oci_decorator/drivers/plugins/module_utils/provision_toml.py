@@ -30,6 +30,7 @@ SECTIONS: Spec = {
     "registry": {
         "address": _TEXT,
         "mirrors": _TEXTS,
+        "folders": _TEXTS,
         "push": {"type": "bool"},
         "sign_key": _TEXT,
         "sign_password_file": _TEXT,

@@ -60,6 +60,11 @@ options:
             description: Addresses that are asked first; they have the same images.
             type: list
             elements: str
+          folders:
+            description: Folders on the host that are looked into before any address is asked, as
+              bundles have them.
+            type: list
+            elements: str
           push:
             description: Whether what was built on this host is pushed there.
             type: bool

@@ -56,6 +56,10 @@ options:
         type: list
         elements: str
         default: []
+      bundle:
+        description: A folder of C(provision bundle create), or empty.
+        type: str
+        default: ""
   hook:
     description: What the role P(oci_decorator.drivers.provision_hook#role) needs.
     type: dict

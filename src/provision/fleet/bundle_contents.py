@@ -1,0 +1,213 @@
+"""Finds what a bundle is made of: artifacts in a registry, and on this machine what builds need."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from provision.build.package_store import Closure, PackageStore
+from provision.documents import load_json
+from provision.engine.docker_api import Engine, Image, split_reference
+from provision.errors import NotFoundError, ProvisionError
+from provision.fleet.mirror import (
+    Chosen,
+    ConnectTo,
+    Mirrored,
+    Selection,
+    choose,
+    require_all,
+    total_size,
+)
+from provision.pin import BasePin, Pin
+from provision.pipeline.pin_file import pin_document
+from provision.pipeline.registries import Consent, connect
+from provision.pipeline.workspace import Settings
+from provision.progress import Progress, silent
+
+# Places in a bundle.
+PACKAGES = "packages/sha256"
+CLOSURES = "packages/closures"
+PINS = "pins"
+BASES = "bases"
+# What is brought besides, and where it lies.
+WHEELS, PYTHON, COLLECTION, PROGRAMS = "wheels", "python", "collection", "bin"
+
+
+@dataclass(frozen=True, slots=True)
+class Extras:
+    """Files that are brought as they are.
+
+    Attributes:
+        wheels: A folder of wheels, for ``provision_driver_wheelhouse``.
+        host_python: Archives of ``provision host-python``.
+        collections: Archives of the Ansible collection.
+        programs: ``oci-decorator``, one for each machine.
+    """
+
+    wheels: Path | None = None
+    host_python: tuple[Path, ...] = ()
+    collections: tuple[Path, ...] = ()
+    programs: tuple[Path, ...] = ()
+
+    def files(self) -> dict[str, Path]:
+        """Return the files by their places in a bundle.
+
+        Raises:
+            NotFoundError: The folder has no wheels.
+        """
+        wheels = sorted(self.wheels.glob("*.whl")) if self.wheels else []
+        if self.wheels and not wheels:
+            raise NotFoundError(
+                f"There are no wheels in '{self.wheels}'.",
+                resolution="Fill it: pip download --require-hashes --no-deps -r constraints.txt"
+                f" --dest {self.wheels}",
+            )
+        parts = {
+            WHEELS: wheels,
+            PYTHON: self.host_python,
+            COLLECTION: self.collections,
+            PROGRAMS: self.programs,
+        }
+        return {f"{folder}/{p.name}": p for folder, paths in parts.items() for p in paths}
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What a bundle is made of.
+
+    Attributes:
+        chosen: The artifact images.
+        copies: Files by their places in the bundle.
+        texts: Further files, by place.
+        bases: Images of the engine, by their Pins.
+    """
+
+    chosen: tuple[Chosen, ...]
+    copies: Mapping[str, Path]
+    texts: Mapping[str, str]
+    bases: tuple[tuple[BasePin, Image], ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Bytes, but for small files; base images as they lie in the engine."""
+        files = sum(path.stat().st_size for path in self.copies.values())
+        return total_size(self.chosen) + files + sum(image.size for _pin, image in self.bases)
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What is asked for.
+
+    Attributes:
+        registry: Where the artifacts are: ``host[:port][/prefix]``.
+        selection: Which.
+        extras: What is brought besides.
+        builds: Whether what builds need is brought too: packages, sources, base images.
+    """
+
+    registry: str
+    selection: Selection
+    extras: Extras = field(default_factory=Extras)
+    builds: bool = True
+
+
+def gather(
+    settings: Settings,
+    order: Order,
+    consent: Consent,
+    engine: Callable[[], Engine],
+    *,
+    connected: ConnectTo = connect,
+    progress: Progress = silent,
+) -> Contents:
+    """Find everything that a bundle is to hold; nothing is written.
+
+    Args:
+        settings: This machine: its keys, catalogue and package store count.
+        order: What is asked for.
+        consent: What the caller allows.
+        engine: Connects to the engine that has the base images; called if any are wanted.
+        connected: Makes clients of registries.
+        progress: Receives what is looked at.
+
+    Raises:
+        NotFoundError: Packages, sources or base images are missing; all of them are named.
+        UntrustedError: An image is not signed as it has to be; all of them are named.
+        ProvisionError: As ``choose``.
+    """
+    chosen, refused = choose(
+        settings,
+        order.registry,
+        order.selection,
+        consent,
+        connected=connected,
+        progress=progress,
+    )
+    require_all(Mirrored(chosen, refused=refused))
+    copies, texts = dict(order.extras.files()), {}
+    pins = {one.image.pin.digest: one.image.pin for each in chosen for one in each.images}
+    bases: dict[str, tuple[BasePin, Image]] = {}
+    missing: list[str] = []
+    if order.builds:
+        store = PackageStore(settings.state)
+        for pin in pins.values():
+            name = f"{PINS}/{pin.driver.name}-{pin.short_digest}.json"
+            texts[name] = json.dumps(pin_document(pin), indent=1) + "\n"
+            found, absent = _inputs(store, pin)
+            copies.update(found)
+            missing += absent
+            texts.update(_closures(store, pin))
+        for base in {pin.base.digest: pin.base for pin in pins.values()}.values():
+            image = _base_image(engine(), base)
+            if image is None:
+                missing.append(f"the base image {base.image}@{base.digest}")
+            else:
+                bases[base.digest] = (base, image)
+    if missing:
+        raise NotFoundError(
+            "What builds need is not all on this machine, so a bundle would lack it.",
+            resolution="Make the bundle where these were built, have it here first ('provision"
+            " build --pin', 'docker pull'), or bring artifacts only: --artifacts-only.",
+            details="\n".join(dict.fromkeys(missing)),
+        )
+    return Contents(chosen, copies, texts, tuple(bases.values()))
+
+
+def _inputs(store: PackageStore, pin: Pin) -> tuple[dict[str, Path], list[str]]:
+    """Return the files that a build of a Pin installs, and what of it is not here."""
+    wanted = {package.sha256: package.name for package in pin.closure}
+    for source in pin.sources:
+        if source.file is not None and source.sha256 is not None:
+            wanted[source.sha256] = source.address or source.sha256
+    found, missing = {}, []
+    for sha256, name in wanted.items():
+        path = store.whole(sha256)
+        if path is None:
+            missing.append(f"{name} (sha256 {sha256[:12]}…), for {pin.image}")
+        else:
+            found[f"{PACKAGES}/{sha256}"] = path
+    return found, missing
+
+
+def _closures(store: PackageStore, pin: Pin) -> Iterator[tuple[str, str]]:
+    """Yield what was solved for a Pin, so that it need not be solved again; without addresses.
+
+    A mirror's address may hold a password.
+    """
+    packages = {package.sha256 for package in pin.closure}
+    for path in sorted((store.folder / "closures").glob("*.json")):
+        try:
+            closure = load_json(path, Closure)
+        except ProvisionError:
+            continue
+        same = {package.sha256 for package in closure.packages} == packages
+        if packages and same and closure.kernel == pin.kernel.release:
+            bare = closure.model_copy(update={"urls": {}})
+            yield f"{CLOSURES}/{path.name}", f"{bare.model_dump_json(by_alias=True, indent=1)}\n"
+
+
+def _base_image(engine: Engine, base: BasePin) -> Image | None:
+    name, _tag = split_reference(base.image)
+    return engine.image(base.digest) or engine.image(f"{name}@{base.digest}")

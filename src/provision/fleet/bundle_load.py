@@ -1,0 +1,211 @@
+"""Uses bundles on the inner side of an air gap: for a registry there, or for one host.
+
+Every file is compared with the signed list before any is used. What an artifact is worth decides
+its own signature, as for one that a registry serves: a bundle's signature adds nothing to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from provision.build.package_store import Closure, PackageStore
+from provision.documents import parse_json
+from provision.engine.docker_api import Engine
+from provision.engine.scratch import scratch
+from provision.fleet.bundle_contents import CLOSURES, PACKAGES
+from provision.fleet.bundle_index import Bundle, BundleArtifact
+from provision.fleet.mirror import ConnectTo
+from provision.host.kernel import machine
+from provision.host.kernels import find_kernels
+from provision.pipeline.bundled import BUNDLE_IMAGES
+from provision.pipeline.pulling import store_pulled
+from provision.pipeline.registries import Consent, check_of, connect, examine
+from provision.pipeline.workspace import Settings
+from provision.progress import Note, Progress, Step, silent
+from provision.registry.artifact_images import find
+from provision.registry.copying import copy_image, uploader
+from provision.registry.layout import open_layout
+from provision.registry.names import Reference, parse_reference
+from provision.registry.repository import Repository
+from provision.registry.storage import read_small, refused
+
+_LONGEST_CLOSURE = 16 << 20
+
+
+@dataclass(slots=True)
+class Loaded:
+    """What was done with a bundle.
+
+    Attributes:
+        pushed: Names in the registry.
+        sent: Bytes that were sent to it.
+        entries: Entries of the store.
+        packages: Files that the package store did not have.
+        closures: What was solved for, that it did not have.
+        bases: Base images that the engine did not have.
+        changed: Whether anything was done.
+    """
+
+    pushed: list[str] = field(default_factory=list)
+    sent: int = 0
+    entries: list[str] = field(default_factory=list)
+    packages: int = 0
+    closures: int = 0
+    bases: list[str] = field(default_factory=list)
+    changed: bool = False
+
+
+def push_bundle(
+    settings: Settings,
+    bundle: Bundle,
+    address: str,
+    consent: Consent,
+    *,
+    connected: ConnectTo = connect,
+    progress: Progress = silent,
+) -> Loaded:
+    """Copy all artifact images of a bundle, with their signatures, to a registry.
+
+    Args:
+        settings: This machine: its keys and credentials count.
+        bundle: The bundle; its files were checked.
+        address: The registry: ``host[:port][/prefix]``.
+        consent: What the caller allows.
+        connected: Makes clients.
+        progress: Receives what is sent.
+
+    Raises:
+        UntrustedError: An artifact is not signed as it has to be; nothing was sent.
+        UnreachableError: The registry kept failing.
+        ProvisionError: It refuses, or the bundle says something of an image that is not so.
+    """
+    done = Loaded()
+    for artifact in bundle.index.artifacts:
+        repository = _repository(bundle, artifact)
+        check = check_of(settings, repository, {}, consent, artifact.driver)
+        image = find(repository, artifact.architecture, examine=check).image
+        if image.pin.digest != artifact.pin or image.pin.driver.name != artifact.driver:
+            raise refused(bundle.name, f"{artifact.digest} is not the image that it says")
+    contents = {(one.driver, one.within): one for one in bundle.index.artifacts}
+    with scratch(settings.state, "mirror", progress=progress) as folder:
+        for number, artifact in enumerate(contents.values(), 1):
+            text = f"{artifact.driver} {', '.join(artifact.tags)}"
+            progress(Step(number, len(contents), text))
+            name = f"{address}/{artifact.driver}"
+            target = uploader(connected(settings, parse_reference(name)))
+            source = _repository(bundle, artifact)
+            content = source.manifest(artifact.within)
+            copied = copy_image(source, target, content, artifact.tags, folder, progress=progress)
+            done.sent += copied.size
+            done.changed |= copied.blobs > 0
+            done.pushed += [f"{name}:{tag}" for tag in artifact.tags]
+    return done
+
+
+def for_host(
+    settings: Settings, bundle: Bundle, *, all_kernels: bool = False
+) -> tuple[BundleArtifact, ...]:
+    """Return the artifacts of a bundle that a host may have a use for.
+
+    Args:
+        settings: The host.
+        bundle: The bundle.
+        all_kernels: Also those for kernels that the host does not have.
+    """
+    kernels = find_kernels(settings.root).bootable
+    own = machine(settings.root)
+    return tuple(
+        one
+        for one in bundle.index.artifacts
+        if one.architecture == own and (all_kernels or one.kernel in kernels)
+    )
+
+
+def store_bundle(
+    settings: Settings,
+    bundle: Bundle,
+    artifacts: tuple[BundleArtifact, ...],
+    consent: Consent,
+    *,
+    engine: Callable[[], Engine] | None = None,
+    progress: Progress = silent,
+) -> Loaded:
+    """Put artifacts into a host's store, and what builds need into its package store.
+
+    Args:
+        settings: The host.
+        bundle: The bundle; its files were checked.
+        artifacts: Those that it gets.
+        consent: What the caller allows.
+        engine: Connects to the engine that gets the base images; None: none does.
+        progress: Receives what is done.
+
+    Raises:
+        UntrustedError: An artifact is not signed as it has to be, or older than one before it.
+        ProvisionError: An artifact is damaged, the disk is full, or the engine failed.
+    """
+    done = Loaded()
+    trusted = []
+    for artifact in artifacts:
+        repository = _repository(bundle, artifact)
+        trusted.append(
+            examine(settings, repository, {"driver": artifact.driver, "pin": artifact.pin}, consent)
+        )
+    for one in trusted:
+        stored = store_pulled(settings, one, consent, progress=progress).stored
+        done.entries.append(str(stored.entry))
+        done.changed |= stored.added
+    _fill_packages(settings, bundle, done, progress)
+    if engine is not None:
+        _load_bases(bundle, engine(), done, progress)
+    done.changed |= bool(done.packages or done.closures or done.bases)
+    return done
+
+
+def _repository(bundle: Bundle, artifact: BundleArtifact) -> Repository:
+    reference = Reference(f"file:{bundle.name}", artifact.driver, digest=artifact.digest)
+    return open_layout(bundle.below(f"{BUNDLE_IMAGES}/{artifact.driver}"), reference)
+
+
+def _fill_packages(settings: Settings, bundle: Bundle, done: Loaded, progress: Progress) -> None:
+    store = PackageStore(settings.state)
+    for path in _below(bundle, PACKAGES):
+        sha256 = path.rpartition("/")[2]
+        if bundle.listed[path].sha256 != sha256:
+            raise refused(bundle.name, f"'{path}' in it has another checksum than its name")
+        if store.whole(sha256) is None:
+            progress(Note(f"Taking {path}"))
+            with bundle.open(path) as stream:
+                store.add(stream, sha256=sha256, name=path)
+            done.packages += 1
+    for path in _below(bundle, CLOSURES):
+        key = Path(path).stem
+        text = read_small(bundle, path, _LONGEST_CLOSURE).decode(errors="replace")
+        closure = parse_json(text, Closure, name=f"{bundle.name}: {path}")
+        if store.closure(key) is None:
+            store.keep(key, closure)
+            done.closures += 1
+
+
+def _load_bases(bundle: Bundle, engine: Engine, done: Loaded, progress: Progress) -> None:
+    for base in bundle.index.bases:
+        if engine.image(base.digest) is not None:
+            continue
+        progress(Note(f"Loading the base image {base.image}"))
+        with bundle.open(base.file) as stream:
+            engine.load(stream)
+        done.bases.append(f"{base.image}@{base.digest}")
+        if engine.image(base.digest) is None:
+            progress(
+                Note(
+                    f"{base.image} was loaded, and the engine does not know it as {base.digest}:"
+                    " Pins with that digest can't be built with it. Push it to a registry in the"
+                    " gap, and name it there in base_images"
+                )
+            )
+
+
+def _below(bundle: Bundle, folder: str) -> Iterator[str]:
+    return (path for path in sorted(bundle.listed) if path.startswith(f"{folder}/"))

@@ -1,0 +1,335 @@
+"""Artifact images on their way from one registry to another, with their signatures.
+
+What is copied is chosen by driver, kernel and distro, and verified with this machine's keys before
+a layer of it moves. Manifests are copied as they are, so what was signed stays signed. What the
+target has is not sent again: a copy that was interrupted goes on where it ended.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from provision.engine.scratch import scratch
+from provision.errors import NotFoundError
+from provision.pipeline.registries import Consent, check_of, connect, tag_of, trusted_keys
+from provision.pipeline.workspace import Settings
+from provision.progress import Note, Progress, Step, silent
+from provision.registry.artifact_images import Found, Trusted, find
+from provision.registry.attached_signatures import signer_of
+from provision.registry.client import Client, Content
+from provision.registry.copying import copy_image, uploader
+from provision.registry.image_signature import UntrustedError, Verified
+from provision.registry.manifests import Index, parse_manifest
+from provision.registry.names import Reference, parse_reference, read_tag
+from provision.registry.repository import Repository, Target
+
+# The tag of a list of all images of a repository.
+CATALOGUE = "catalogue"
+_ALIAS = re.compile(r"-[0-9a-f]{12}")
+ConnectTo = Callable[[Settings, Reference], Client]
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which artifacts are meant.
+
+    Attributes:
+        drivers: Names; none: those of this machine's catalogue that the registry has.
+        kernels: Releases, or patterns of them (``6.1.0-*``); none: all.
+        distros: Such as ``debian:12``; none: all.
+    """
+
+    drivers: tuple[str, ...] = ()
+    kernels: tuple[str, ...] = ()
+    distros: tuple[str, ...] = ()
+
+    def takes(self, image: Found) -> bool:
+        """Return whether an image is meant."""
+        pin = image.pin
+        distro = f"{pin.distro.id}:{pin.distro.version}"
+        release = pin.kernel.release
+        is_kernel = not self.kernels or any(fnmatchcase(release, one) for one in self.kernels)
+        return is_kernel and (not self.distros or distro in self.distros)
+
+    def may_take(self, tag: str) -> bool:
+        """Return whether what a tag seems to say is meant; the image itself decides."""
+        said = read_tag(_ALIAS.sub("", tag) if _ALIAS.search(tag[-13:]) else tag)
+        if said is None:
+            return True
+        if self.kernels and not any(fnmatchcase(said.kernel, one) for one in self.kernels):
+            return False
+        escaped = [one.replace(":", "") for one in self.distros]
+        return not self.distros or said.distro in escaped
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A content of a registry that is to be copied: an image, or an index of some.
+
+    Attributes:
+        repository: Where it is.
+        driver: The driver.
+        content: Its manifest.
+        images: The artifact images in it, verified.
+        tags: Its names.
+    """
+
+    repository: Repository
+    driver: str
+    content: Content
+    images: tuple[Trusted, ...]
+    tags: tuple[str, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all layers, as they are transferred."""
+        return sum(one.image.manifest.size for one in self.images)
+
+    def document(self) -> dict[str, object]:
+        """Return it as what ``json.dumps`` takes."""
+        kernels = sorted({one.image.pin.kernel.release for one in self.images})
+        signers = sorted({one.verified.key for one in self.images if one.verified})
+        return {
+            "driver": self.driver,
+            "digest": self.content.digest,
+            "tags": list(self.tags),
+            "kernels": kernels,
+            "size": self.size,
+            "signed_by": signers,
+        }
+
+
+@dataclass(slots=True)
+class Mirrored:
+    """What a copy did.
+
+    Attributes:
+        chosen: What was meant.
+        sent: Bytes that were sent.
+        blobs: Contents that were sent.
+        present: Contents that the target had.
+        refused: What was not copied, with the reason.
+    """
+
+    chosen: tuple[Chosen, ...]
+    sent: int = 0
+    blobs: int = 0
+    present: int = 0
+    refused: list[str] = field(default_factory=list)
+
+
+def choose(
+    settings: Settings,
+    address: str,
+    selection: Selection,
+    consent: Consent,
+    *,
+    connected: ConnectTo = connect,
+    progress: Progress = silent,
+) -> tuple[tuple[Chosen, ...], list[str]]:
+    """Return what a registry has of a selection, verified, and what of it is refused.
+
+    Args:
+        settings: This machine: its keys and catalogue count.
+        address: ``host[:port][/prefix]``.
+        selection: What is meant.
+        consent: What the caller allows.
+        connected: Makes clients.
+        progress: Receives what is looked at.
+
+    Raises:
+        NotFoundError: The registry has nothing of it.
+        UnreachableError: It kept failing.
+        ProvisionError: provision.toml does not say whom to trust, or a key is none.
+    """
+    found: list[Chosen] = []
+    refused: list[str] = []
+    drivers = selection.drivers or tuple(settings.catalogue.names)
+    for driver in drivers:
+        client = connected(settings, parse_reference(f"{address}/{driver}"))
+        check = check_of(settings, client, {}, consent, driver)
+        try:
+            tags = client.tags()
+        except NotFoundError:
+            if selection.drivers:
+                refused.append(f"{address}/{driver}: the registry has no such repository")
+            continue
+        progress(Note(f"{address}/{driver} has {len(tags)} tags"))
+        for content, names in _by_content(client, tags, selection).values():
+            try:
+                images = tuple(_examined(client, content, check))
+                _check_names(driver, images, names)
+            except (UntrustedError, NotFoundError) as error:
+                refused.append(f"{error.message} {error.details or ''}".strip())
+                continue
+            if any(selection.takes(one.image) for one in images):
+                found.append(Chosen(client, driver, content, images, names))
+    if not found and not refused:
+        raise NotFoundError(
+            f"'{address}' has no artifact image of {', '.join(drivers)} for these kernels and"
+            " distros.",
+            resolution="'provision search DRIVER --registry HOST' lists what a registry has.",
+        )
+    return tuple(found), refused
+
+
+def _by_content(
+    client: Client, tags: tuple[str, ...], selection: Selection
+) -> dict[str, tuple[Content, tuple[str, ...]]]:
+    """Return what tags lead to, each content once, with all of its tags."""
+    found: dict[str, tuple[Content, tuple[str, ...]]] = {}
+    for tag in tags:
+        if tag.endswith(".sig") or tag == CATALOGUE or not selection.may_take(tag):
+            continue
+        content = client.manifest(tag)
+        before = found.get(content.digest, (content, ()))[1]
+        found[content.digest] = (content, (*before, tag))
+    return found
+
+
+def _examined(
+    client: Client, content: Content, check: Callable[[str], Verified | None] | None
+) -> Iterator[Trusted]:
+    """Yield the images of a content, each with a good signature."""
+    found = parse_manifest(content.data, f"{client.reference}@{content.digest}")
+    digests = [content.digest]
+    if isinstance(found, Index):
+        digests = [one.digest for one in found.manifests]
+    for digest in digests:
+        one = client.at(client.reference.with_digest(digest))
+        # By a digest of one image; the architecture is not looked at.
+        yield find(one, "", examine=check)
+
+
+def _check_names(driver: str, images: tuple[Trusted, ...], tags: tuple[str, ...]) -> None:
+    """See that no name that hosts look for leads to an image of another kind.
+
+    Raises:
+        UntrustedError: One does.
+    """
+    for one in images:
+        pin = one.image.pin
+        own = tag_of(pin).text
+        for tag in tags:
+            said = read_tag(tag, [pin.driver.flavour])
+            is_alias = tag.startswith(own) and _ALIAS.fullmatch(tag[len(own) :])
+            if pin.driver.name != driver or (said and tag != own and not is_alias):
+                raise UntrustedError(
+                    f"'{one.image.reference.with_tag(tag)}' is not copied: it is the image of"
+                    f" {pin.driver.name} {own}."
+                )
+
+
+def mirror(
+    settings: Settings,
+    old: str,
+    new: str,
+    selection: Selection,
+    consent: Consent,
+    *,
+    dry_run: bool = False,
+    connected: ConnectTo = connect,
+    progress: Progress = silent,
+) -> Mirrored:
+    """Copy artifact images from one registry to another.
+
+    Args:
+        settings: This machine: its keys and credentials count.
+        old: From where: ``host[:port][/prefix]``.
+        new: To where.
+        selection: What is copied.
+        consent: What the caller allows.
+        dry_run: Only say what would be copied.
+        connected: Makes clients.
+        progress: Receives what is copied.
+
+    Raises:
+        As ``choose``; OSError: the disk for a layer on its way is full.
+    """
+    chosen, refused = choose(
+        settings, old, selection, consent, connected=connected, progress=progress
+    )
+    done = Mirrored(chosen, refused=refused)
+    if dry_run:
+        return done
+    with scratch(settings.state, "mirror", progress=progress) as folder:
+        for number, one in enumerate(chosen, 1):
+            progress(Step(number, len(chosen), f"{one.driver} {', '.join(one.tags)}"))
+            target = uploader(connected(settings, parse_reference(f"{new}/{one.driver}")))
+            copied = copy_image(
+                one.repository, target, one.content, one.tags, folder, progress=progress
+            )
+            done.sent += copied.size
+            done.blobs += copied.blobs
+            done.present += copied.present
+        for driver in dict.fromkeys(one.driver for one in chosen):
+            source = connected(settings, parse_reference(f"{old}/{driver}"))
+            target = uploader(connected(settings, parse_reference(f"{new}/{driver}")))
+            copy_catalogue(settings, source, target, driver, consent, folder, progress=progress)
+    return done
+
+
+def copy_catalogue(
+    settings: Settings,
+    source: Client,
+    target: Target,
+    driver: str,
+    consent: Consent,
+    folder: Path,
+    *,
+    progress: Progress = silent,
+) -> bool:
+    """Copy the signed list of a repository's images, if the target has all of these.
+
+    Returns:
+        Whether it is there now.
+    """
+    try:
+        content = source.manifest(CATALOGUE)
+    except NotFoundError:
+        return False
+    name = f"{source.reference.registry}/{source.reference.repository}"
+    found = parse_manifest(content.data, f"{name}:{CATALOGUE}")
+    if not isinstance(found, Index):
+        return False
+    try:
+        keys = trusted_keys(settings, name, driver, consent)
+        if keys is not None:
+            signer_of(source, content.digest, keys)
+        for one in found.manifests:
+            target.manifest(one.digest)
+    except (NotFoundError, UntrustedError) as error:
+        progress(Note(f"{name}:{CATALOGUE} is not copied: {error.message}"))
+        return False
+    copy_image(source, target, content, (CATALOGUE,), folder, progress=progress)
+    return True
+
+
+def require_all(done: Mirrored) -> None:
+    """See that everything that was meant was copied.
+
+    Raises:
+        UntrustedError: Something was refused; all of it is named.
+    """
+    if done.refused:
+        raise UntrustedError(
+            f"{len(done.refused)} of the registry's images were not copied.",
+            resolution="Have them signed by those who build your artifacts ('provision sign'), or"
+            " name the key that counts: --public-key FILE. The others were copied.",
+            details="\n".join(done.refused),
+        )
+
+
+def total_size(chosen: tuple[Chosen, ...]) -> int:
+    """Return the bytes of the layers of all images, each layer once."""
+    layers = {
+        layer.digest: layer.size
+        for one in chosen
+        for trusted in one.images
+        for layer in trusted.image.manifest.layers
+    }
+    return sum(layers.values())

@@ -1,0 +1,229 @@
+"""Artifact images in files: examined by the same rules as those of registries, and made.
+
+Which rules of [trust] count for a file says the driver that its image is of; rules for registries
+do not, because a file says nothing of where it is from that could be relied on.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+import tarfile
+import tempfile
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from provision.engine.docker_api import Engine, Image
+from provision.engine.scratch import scratch
+from provision.errors import NotFoundError, ProvisionError
+from provision.files import sha256_file, sync_directory
+from provision.host.kernel import kernel_release, machine
+from provision.pin import Pin
+from provision.pipeline.bundled import FOLDER
+from provision.pipeline.image_signing import SignedImage
+from provision.pipeline.registries import tag_of
+from provision.pipeline.workspace import Settings
+from provision.progress import Note, Progress, silent
+from provision.registry.artifact_images import Found, facts_of, find
+from provision.registry.attached_signatures import sign
+from provision.registry.detached import require_file, sign_archive, with_detached
+from provision.registry.image_signature import Signer
+from provision.registry.layout import open_layout
+from provision.registry.layout_writer import LayoutWriter
+from provision.registry.manifests import OCI_CONFIG, OCI_MANIFEST, Descriptor
+from provision.registry.names import Reference
+from provision.registry.repository import Repository
+from provision.registry.storage import open_files
+
+_LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"
+_LEVEL = 6
+_CHUNK = 1 << 20
+
+
+def is_archive_name(text: str) -> bool:
+    """Return whether a word of a command line means a file and no image of engine or registry."""
+    return text.startswith(("/", "./", "../")) or (text.endswith(".tar") and Path(text).is_file())
+
+
+def open_archive(settings: Settings, path: Path, *, progress: Progress = silent) -> Repository:
+    """Return the image of an archive or an image layout that is for this host.
+
+    Nothing of it is believed yet.
+
+    Args:
+        settings: The host.
+        path: A tar archive (OCI image layout, or what `docker save` writes), or a layout's folder.
+        progress: Receives what is passed over.
+
+    Raises:
+        NotFoundError: There is no such file, or no image in it for this host's machine and, where
+            there are several, for its kernel.
+        ProvisionError: It is damaged, or no archive of artifact images.
+    """
+    files = open_files(require_file(path))
+    reference = Reference(f"{FOLDER}{path}", "unknown")
+    repository = open_layout(files, reference)
+    found = []
+    for name in repository.tags():
+        if name.endswith(".sig"):
+            continue
+        try:
+            found.append(find(_named(repository, name), machine(settings.root)).image)
+        except NotFoundError as error:
+            progress(Note(f"{path}: {error.message}"))
+    image = _chosen(settings, path, found)
+    pin, digest = image.pin, str(image.reference.digest)
+    named = Reference(reference.registry, pin.driver.name, tag_of(pin).text, digest)
+    return with_detached(repository.at(named), path, digest)
+
+
+def _named(repository: Repository, name: str) -> Repository:
+    reference = repository.reference
+    if name.startswith("sha256:"):
+        return repository.at(replace(reference, digest=name))
+    return repository.at(reference.with_tag(name))
+
+
+def _chosen(settings: Settings, path: Path, found: list[Found]) -> Found:
+    different = list({one.reference.digest: one for one in found}.values())
+    if len(different) > 1:
+        release = kernel_release(settings.root)
+        different = [one for one in different if one.pin.kernel.release == release]
+    if len(different) != 1:
+        listed = [f"{one.pin.driver.name}:{tag_of(one.pin).text}" for one in found]
+        raise NotFoundError(
+            f"'{path}' has {'no image' if not different else 'several images'} of an artifact for"
+            " this host's machine and kernel.",
+            resolution="Give an archive with one image: provision push IMAGE --output FILE.tar",
+            details="\n".join(sorted(set(listed))) or None,
+        )
+    return different[0]
+
+
+def sign_file(settings: Settings, path: Path, signer: Signer) -> SignedImage:
+    """Sign the image of an archive, in a file beside it.
+
+    Raises:
+        As ``open_archive``; OSError: the file can't be written.
+    """
+    repository = open_archive(settings, path)
+    image = find(repository, machine(settings.root)).image
+    facts = facts_of(image.pin, int(time.time()))
+    beside = sign_archive(repository, path, facts, signer)
+    return SignedImage(str(image.reference), str(beside), facts)
+
+
+def save_image(
+    settings: Settings,
+    engine: Engine,
+    image: Image,
+    pin: Pin,
+    output: Path,
+    signer: Signer | None,
+    *,
+    progress: Progress = silent,
+) -> tuple[str, SignedImage | None]:
+    """Write an artifact image of the engine as an OCI image layout in a tar archive.
+
+    Args:
+        settings: The host.
+        engine: Has the image.
+        image: The image.
+        pin: Its Pin.
+        output: The archive; it appears when it is complete.
+        signer: Signs it, in the archive; None: it is not signed.
+        progress: Receives what goes on.
+
+    Returns:
+        The digest of its manifest, and what was signed.
+
+    Raises:
+        ProvisionError: The engine failed, or gave something that is no image.
+        OSError: The disk is full.
+    """
+    progress(Note(f"Writing {output}"))
+    with scratch(settings.state, "save", progress=progress) as folder:
+        saved = folder / "saved.tar"
+        with saved.open("wb") as stream:
+            for chunk in engine.save(image.id):
+                stream.write(chunk)
+        reference = Reference(f"{FOLDER}{output}", pin.driver.name, tag_of(pin).text)
+        writer = LayoutWriter(folder / "layout", reference)
+        digest = _convert(open_layout(open_files(saved), reference), writer, pin, folder)
+        saved.unlink()
+        signed = None
+        if signer is not None:
+            facts = facts_of(pin, int(time.time()))
+            name = sign(writer, digest, facts, signer)
+            signed = SignedImage(str(reference.with_digest(digest)), name, facts)
+        pack_folder(writer.folder, output)
+    return digest, signed
+
+
+def _convert(source: Repository, writer: LayoutWriter, pin: Pin, folder: Path) -> str:
+    """Write an engine's image into a layout, its layers compressed; returns its digest."""
+    tag = next(iter(source.tags()))
+    image = find(_named(source, tag), pin.kernel.architecture).image
+    if image.pin != pin:
+        raise ProvisionError(
+            f"The engine saved another image than that of {pin.image}.",
+            resolution="Look into the engine, and run the command again.",
+        )
+    config = source.blob(image.manifest.config, image.manifest.config.size)
+    layers = []
+    for layer in image.manifest.layers:
+        plain, packed = folder / "layer", folder / "layer.gz"
+        source.download(layer, plain)
+        if layer.is_gzip:
+            plain.replace(packed)
+        else:
+            with (
+                plain.open("rb") as content,
+                packed.open("wb") as raw,
+                gzip.GzipFile("", "wb", _LEVEL, raw, mtime=0) as target,
+            ):
+                shutil.copyfileobj(content, target, _CHUNK)
+            plain.unlink()
+        layers.append(_moved(writer, packed))
+    put = writer.put_blob(config)
+    manifest = {
+        "schemaVersion": 2,
+        "mediaType": OCI_MANIFEST,
+        "config": {"mediaType": OCI_CONFIG, "digest": put.digest, "size": put.size},
+        "layers": layers,
+    }
+    return writer.put_manifest(tag_of(pin).text, json.dumps(manifest).encode(), OCI_MANIFEST)
+
+
+def _moved(writer: LayoutWriter, file: Path) -> dict[str, object]:
+    digest, size = f"sha256:{sha256_file(file)}", file.stat().st_size
+    writer.upload(Descriptor(mediaType=_LAYER, digest=digest, size=size), file)
+    return {"mediaType": _LAYER, "digest": digest, "size": size}
+
+
+def pack_folder(folder: Path, target: Path, first: Iterable[str] = ()) -> None:
+    """Write a folder as a tar archive, which appears when it is complete.
+
+    Args:
+        folder: The folder; regular files only.
+        target: The archive.
+        first: Files that come first in it.
+
+    Raises:
+        OSError: The folder can't be written, or the disk is full.
+    """
+    wanted = [folder / name for name in first]
+    wanted += [p for p in sorted(folder.rglob("*")) if p.is_file() and p not in wanted]
+    with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as name:
+        draft = Path(name, "archive")
+        with tarfile.open(draft, "w", format=tarfile.PAX_FORMAT) as archive:
+            for path in wanted:
+                entry = tarfile.TarInfo(str(path.relative_to(folder)))
+                entry.size, entry.mode = path.stat().st_size, 0o644
+                with path.open("rb") as content:
+                    archive.addfile(entry, content)
+        draft.replace(target)
+    sync_directory(target.parent)

@@ -1,0 +1,251 @@
+"""Copies images with their signatures, byte by byte: manifests keep the digests that were signed.
+
+What the target has is not sent again, so that a copy that was interrupted goes on where it ended.
+Signatures come before the name that hosts look for, so that no host sees an image without them.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlencode, urlsplit
+
+from provision.errors import NotFoundError, ProvisionError
+from provision.progress import Progress, Transfer, silent
+from provision.registry.attached_signatures import put_signatures, signature_layers, signature_tag
+from provision.registry.client import Client, Content
+from provision.registry.image_signature import LONGEST_PAYLOAD
+from provision.registry.manifests import (
+    LONGEST_MANIFEST,
+    OCI_INDEX,
+    OCI_MANIFEST,
+    Descriptor,
+    Index,
+    Manifest,
+    parse_manifest,
+)
+from provision.registry.names import Reference
+from provision.registry.repository import Repository, Target
+from provision.registry.transport import TroubleError
+
+# Held in memory at once.
+_PART = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Uploader(Client):
+    """A repository of a registry that images are copied to."""
+
+    def has_blob(self, digest: str) -> bool:
+        """Return whether a blob is there.
+
+        Raises:
+            ProvisionError: The registry refuses or can't be reached.
+        """
+
+        def ask(_: object) -> bool:
+            try:
+                with self._request("HEAD", f"blobs/{digest}"):
+                    return True
+            except NotFoundError:
+                return False
+
+        return self._tried(f"the blob {digest}", ask)
+
+    def mount(self, digest: str, source: Reference) -> bool:
+        """Have a blob of another repository of the same registry, without sending it.
+
+        Source: distribution-spec 1.1, "Mounting a blob from another repository".
+        """
+        if source.registry != self.reference.registry:
+            return False
+        query = urlencode({"mount": digest, "from": source.repository})
+        # A registry that does not do it, or not for this user, takes the blob itself.
+        with (
+            suppress(ProvisionError, TroubleError),
+            self._request("POST", f"blobs/uploads/?{query}", body=b"") as response,
+        ):
+            return response.status_code == 201  # noqa: PLR2004 - "Created", as the source says
+        return False
+
+    def upload(self, descriptor: Descriptor, file: Path, *, progress: Progress = silent) -> None:
+        """Upload a file as a blob, in parts.
+
+        Raises:
+            ProvisionError: The registry refuses or can't be reached.
+        """
+        what = f"an upload of {descriptor.digest[:19]}"
+
+        def send(_: object) -> None:
+            with self._request("POST", "blobs/uploads/", body=b"") as response:
+                place = self._upload_place(response.url, response.headers.get("Location", ""))
+            sent = 0
+            with file.open("rb") as stream:
+                while part := stream.read(_PART):
+                    headers = {
+                        "Content-Type": "application/octet-stream",
+                        "Content-Range": f"{sent}-{sent + len(part) - 1}",
+                    }
+                    with self._request("PATCH", place, body=part, headers=headers) as response:
+                        found = response.headers.get("Location", "")
+                        place = self._upload_place(response.url, found)
+                    sent += len(part)
+                    progress(Transfer(f"Pushing {descriptor.digest[:19]}", sent, descriptor.size))
+            joined = "&" if urlsplit(place).query else "?"
+            whole = urlencode({"digest": descriptor.digest})
+            with self._request("PUT", f"{place}{joined}{whole}", body=b""):
+                return
+
+        self._tried(what, send)
+
+    def at(self, reference: Reference) -> Uploader:
+        """Return the same repository for another of its images."""
+        return Uploader(self.transport, reference)
+
+
+def uploader(client: Client) -> Uploader:
+    """Return a client that images can be copied to."""
+    return Uploader(client.transport, client.reference)
+
+
+@dataclass(slots=True)
+class Copied:
+    """What a copy moved.
+
+    Attributes:
+        blobs: Contents that were sent.
+        size: Their bytes.
+        present: Contents that the target had.
+    """
+
+    blobs: int = 0
+    size: int = 0
+    present: int = 0
+
+
+def copy_image(
+    source: Repository,
+    target: Target,
+    content: Content,
+    tags: Sequence[str],
+    folder: Path,
+    *,
+    progress: Progress = silent,
+) -> Copied:
+    """Copy an image, or all images of an index, with their signatures.
+
+    Args:
+        source: Where it is. What is copied was examined before.
+        target: Where it goes.
+        content: Its manifest, or the index.
+        tags: The names that it gets.
+        folder: Where a layer lies meanwhile, on the file system of a target on disk.
+        progress: Receives what is moved.
+
+    Raises:
+        WrongContentError: A content is not what its digest says.
+        UnreachableError: A registry kept failing.
+        ProvisionError: A registry refuses.
+        OSError: The disk is full.
+    """
+    done = Copied()
+    name = f"{source.reference.registry}/{source.reference.repository}@{content.digest}"
+    found = parse_manifest(content.data, name)
+    if isinstance(found, Index):
+        for one in found.manifests:
+            _copy_one(source, target, source.manifest(one.digest), folder, done, progress)
+    _copy_one(source, target, content, folder, done, progress)
+    for tag in tags:
+        if not _has(target, tag, content.digest):
+            target.put_manifest(tag, content.data, _kind(content, found))
+    return done
+
+
+def _kind(content: Content, found: Manifest | Index) -> str:
+    usual = OCI_INDEX if isinstance(found, Index) else OCI_MANIFEST
+    return str(json.loads(content.data).get("mediaType") or usual)
+
+
+def _copy_one(
+    source: Repository,
+    target: Target,
+    content: Content,
+    folder: Path,
+    done: Copied,
+    progress: Progress,
+) -> None:
+    """Copy a manifest under its digest, with its blobs before it and its signatures."""
+    found = parse_manifest(content.data, content.digest)
+    if isinstance(found, Manifest):
+        for blob in {one.digest: one for one in (found.config, *found.layers)}.values():
+            _copy_blob(source, target, blob, folder, done, progress)
+    if not _has(target, content.digest, content.digest):
+        target.put_manifest(content.digest, content.data, _kind(content, found))
+    copy_signatures(source, target, content.digest, folder, done, progress=progress)
+
+
+def copy_signatures(
+    source: Repository,
+    target: Target,
+    digest: str,
+    folder: Path,
+    done: Copied,
+    *,
+    progress: Progress = silent,
+) -> None:
+    """Copy the signatures of an image; those that the target has besides stay.
+
+    Raises:
+        As ``copy_image``.
+    """
+    tag = signature_tag(digest)
+    try:
+        content = source.manifest(tag)
+    except NotFoundError:
+        return
+    if _has(target, tag, content.digest):
+        return
+    found = parse_manifest(content.data, tag)
+    if isinstance(found, Index):
+        return
+    for blob in (found.config, *found.layers):
+        if blob.size > max(LONGEST_PAYLOAD, LONGEST_MANIFEST):
+            return
+        _copy_blob(source, target, blob, folder, done, progress)
+    theirs = signature_layers(target, digest)
+    ours = signature_layers(source, digest)
+    more = [one for one in theirs if one["annotations"] not in [o["annotations"] for o in ours]]
+    if more:
+        put_signatures(target, digest, [*more, *ours])
+    else:
+        target.put_manifest(tag, content.data, OCI_MANIFEST)
+
+
+def _copy_blob(
+    source: Repository,
+    target: Target,
+    blob: Descriptor,
+    folder: Path,
+    done: Copied,
+    progress: Progress,
+) -> None:
+    if target.has_blob(blob.digest) or target.mount(blob.digest, source.reference):
+        done.present += 1
+        return
+    with tempfile.TemporaryDirectory(prefix=".blob-", dir=folder) as name:
+        file = Path(name, "blob")
+        source.download(blob, file, progress=progress)
+        target.upload(blob, file, progress=progress)
+    done.blobs += 1
+    done.size += blob.size
+
+
+def _has(target: Target, name: str, digest: str) -> bool:
+    try:
+        return target.manifest(name).digest == digest
+    except NotFoundError:
+        return False

@@ -1,0 +1,265 @@
+"""Files of an image on a medium: in a folder, or in a tar archive that is never unpacked.
+
+Anyone who filled the medium is trusted with nothing. Only regular files are read, under plain names
+below the folder or in the archive; what else a tar archive holds is refused before anything of it
+is used. Contents are compared with their digests by those who read them.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import stat
+import tarfile
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import IO, Protocol, cast
+
+from provision.errors import NotFoundError, ProvisionError
+
+# What tarfile raises for a stream that is no tar archive: besides its own, for numbers in headers
+# that are none or too large, and for headers that go on for ever.
+BAD_ARCHIVE = (tarfile.TarError, ValueError, ArithmeticError, EOFError, RecursionError)
+_MOST_MEMBERS = 100_000
+_LONGEST_NAME = 512
+_DEEPEST = 16
+# tarfile reads headers of any length at once; those of images have some hundred bytes.
+_LONGEST_HEADER = 1 << 20
+# `docker save` of older engines has one where two layers are the same; nothing of it is followed.
+_LEGACY_LINK = re.compile(r"[0-9a-f]{64}/layer\.tar")
+_PACKED = {b"\x1f\x8b": "gunzip", b"\x28\xb5\x2f\xfd": "unzstd", b"\xfd7zXZ": "unxz"}
+_DO_NOT_USE = "Don't use it. Have it made again by those whom you trust, and copied once more."
+
+
+class Files(Protocol):
+    """Files under plain relative names, such as ``blobs/sha256/…``."""
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+
+    def size(self, path: str) -> int:
+        """Return the bytes of a file.
+
+        Raises:
+            NotFoundError: It is missing.
+            ProvisionError: It is no regular file, or can't be read.
+        """
+
+    def open(self, path: str) -> IO[bytes]:
+        """Open a file; arguments and errors as ``size``."""
+
+
+def open_files(path: Path) -> Files:
+    """Return the files of a folder or of a tar archive.
+
+    Raises:
+        NotFoundError: There is neither.
+        ProvisionError: It is an archive that has what no image has, or none at all.
+    """
+    if path.is_dir():
+        return FolderFiles(path)
+    return TarFiles(path)
+
+
+def read_small(files: Files, path: str, limit: int) -> bytes:
+    """Return the content of a file that is no longer than a limit.
+
+    Raises:
+        NotFoundError: It is missing.
+        ProvisionError: It is longer, or can't be read.
+    """
+    if files.size(path) > limit:
+        raise refused(files.name, f"'{path}' in it is larger than {limit} bytes")
+    with files.open(path) as stream:
+        return stream.read(limit)
+
+
+@dataclass(frozen=True, slots=True)
+class FolderFiles:
+    """Files below a folder; no link counts."""
+
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        """The folder."""
+        return str(self.folder)
+
+    def size(self, path: str) -> int:
+        """Return the bytes of a file."""
+        with self.open(path) as stream:
+            return os.fstat(stream.fileno()).st_size
+
+    def open(self, path: str) -> IO[bytes]:
+        """Open a file, step by step: neither it nor a folder above it may be a link."""
+        parts = PurePosixPath(path).parts
+        folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            for part in parts[:-1]:
+                flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+                inner = os.open(part, flags, dir_fd=folder)
+                os.close(folder)
+                folder = inner
+            # A FIFO would be waited for.
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+            handle = os.open(parts[-1], flags, dir_fd=folder)
+        except FileNotFoundError as error:
+            raise _missing(self.name, path) from error
+        except OSError as error:
+            raise refused(self.name, f"'{path}' in it can't be read ({error.strerror})") from error
+        finally:
+            os.close(folder)
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            os.close(handle)
+            raise refused(self.name, f"'{path}' in it is no regular file")
+        return os.fdopen(handle, "rb")
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    offset: int
+    size: int
+
+
+@dataclass(slots=True)
+class TarFiles:
+    """Files in a tar archive, which is looked through once and then read where they lie.
+
+    Args:
+        path: The archive, not compressed.
+
+    Raises:
+        NotFoundError: There is no such file.
+        ProvisionError: It is no tar archive, or one with links, devices, absolute names, two files
+            of one name and the like; the first of them is named.
+    """
+
+    path: Path
+    _members: dict[str, _Member] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        try:
+            with self.path.open("rb") as stream:
+                self._look_through(stream)
+        except FileNotFoundError as error:
+            raise NotFoundError(
+                f"There is no file '{self.path}'.", resolution="Look whether the name is right."
+            ) from error
+
+    @property
+    def name(self) -> str:
+        """The archive."""
+        return str(self.path)
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The names of all files."""
+        return tuple(self._members)
+
+    def size(self, path: str) -> int:
+        """Return the bytes of a file."""
+        return self._member(path).size
+
+    def open(self, path: str) -> IO[bytes]:
+        """Open a file."""
+        member = self._member(path)
+        stream = self.path.open("rb")
+        stream.seek(member.offset)
+        return cast("IO[bytes]", io.BufferedReader(_Section(stream, member.size)))
+
+    def _member(self, path: str) -> _Member:
+        if path not in self._members:
+            raise _missing(self.name, path)
+        return self._members[path]
+
+    def _look_through(self, stream: IO[bytes]) -> None:
+        start = stream.read(8)
+        for magic, program in _PACKED.items():
+            if start.startswith(magic):
+                raise ProvisionError(
+                    f"'{self.path}' is compressed.", resolution=f"Unpack it: {program} {self.path}"
+                )
+        whole = stream.seek(0, os.SEEK_END)
+        stream.seek(0)
+        bounded = cast("IO[bytes]", _ShortReads(stream))
+        try:
+            with tarfile.open(fileobj=bounded, mode="r:") as archive:
+                for number, member in enumerate(archive):
+                    if number >= _MOST_MEMBERS:
+                        raise refused(self.name, f"has more than {_MOST_MEMBERS} files")
+                    self._take(member, whole)
+        except BAD_ARCHIVE as error:
+            raise refused(self.name, f"is no tar archive of an image ({error})") from error
+        if not self._members:
+            raise refused(self.name, "has no files")
+
+    def _take(self, member: tarfile.TarInfo, whole: int) -> None:
+        name = member.name
+        path = PurePosixPath(name)
+        shown = f"'{name[:80]}' in it"
+        if len(name) > _LONGEST_NAME or len(path.parts) > _DEEPEST:
+            raise refused(self.name, f"{shown} has too long a name")
+        if path.is_absolute() or ".." in path.parts or "\0" in name:
+            raise refused(self.name, f"{shown} lies outside of it")
+        if member.isdir():
+            return
+        if member.issym() and _LEGACY_LINK.fullmatch(str(path)):
+            return
+        if not member.isreg() or member.issparse():
+            raise refused(self.name, f"{shown} is no plain file, but a link, device or the like")
+        if str(path) in self._members:
+            raise refused(self.name, f"{shown} is there twice")
+        if member.offset_data + member.size > whole:
+            raise refused(self.name, f"ends in the middle of {shown}")
+        self._members[str(path)] = _Member(member.offset_data, member.size)
+
+
+class _ShortReads:
+    """A file whose headers can't be made to fill the memory."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+
+    def read(self, size: int) -> bytes:
+        if size > _LONGEST_HEADER:
+            raise tarfile.ReadError("a header is too long")
+        return self._stream.read(size)
+
+    def seek(self, offset: int) -> int:
+        return self._stream.seek(offset)
+
+    def tell(self) -> int:
+        return self._stream.tell()
+
+
+class _Section(io.RawIOBase):
+    """A part of a file, as a file."""
+
+    def __init__(self, stream: IO[bytes], size: int) -> None:
+        super().__init__()
+        self._stream = stream
+        self._left = size
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override] # the stub's Buffer is not importable at run time
+        data = self._stream.read(min(len(buffer), self._left))
+        buffer[: len(data)] = data
+        self._left -= len(data)
+        return len(data)
+
+    def close(self) -> None:
+        self._stream.close()
+        super().close()
+
+
+def refused(name: str, why: str) -> ProvisionError:
+    """Return the error for what a medium has and an image can't have."""
+    return ProvisionError(f"'{name}' is refused: {why}.", resolution=_DO_NOT_USE)
+
+
+def _missing(name: str, path: str) -> NotFoundError:
+    return NotFoundError(f"'{name}' has no file '{path}'.")

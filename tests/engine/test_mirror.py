@@ -1,0 +1,108 @@
+"""Mirrors, bundles and archives between real registries and programs of others; no engine."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kit.agent_host import AgentHost
+from kit.cache import cache_dir
+from kit.hosts import OLD_KERNEL, SMALL_DRIVER
+from kit.outer import NO_ENGINE, PIN, TAG, Outer, outer_side
+from kit.probe import need, need_programs
+from kit.process import run
+from kit.registry import serving_registry
+from provision.registry import copying
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def outer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Outer]:
+    need_programs("docker-registry")
+    # So that a small image goes in parts too.
+    monkeypatch.setattr(copying, "_PART", 1 << 10)
+    with outer_side(tmp_path) as outer:
+        yield outer
+
+
+def test_a_mirror_has_what_the_registry_has(outer: Outer, tmp_path: Path) -> None:
+    (tmp_path / "inner").mkdir()
+    with serving_registry(tmp_path / "inner") as registry:
+        words = ("mirror", outer.address, f"{registry}/x/drivers", "--driver", SMALL_DRIVER)
+        first = NO_ENGINE.json(*words, "--root", outer.root)
+        assert (first["blobs"], len(first["images"][0]["tags"])) == (4, 2)
+        again = NO_ENGINE.json(*words, "--root", outer.root)
+        assert (again["blobs"], again["sent"]) == (0, 0)
+        name = f"{registry}/x/drivers/{SMALL_DRIVER}:{TAG}"
+        pulled = NO_ENGINE.json("pull", name, "--root", outer.root)
+        assert pulled["reference"].endswith(outer.digest)
+        assert pulled["signed_by"] == "fleet.pub"
+
+
+def test_within_one_registry_nothing_is_sent(outer: Outer) -> None:
+    registry = outer.address.partition("/")[0]
+    words = ("mirror", outer.address, f"{registry}/other", "--driver", SMALL_DRIVER)
+    done = NO_ENGINE.json(*words, "--root", outer.root)
+    assert (done["blobs"], done["sent"], done["present"]) == (0, 0, 4)
+
+
+def test_a_bundle_is_verified_by_programs_of_every_distro(outer: Outer, tmp_path: Path) -> None:
+    bundle = outer.bundle(tmp_path / "bundle")
+    sums = bundle / "SHA256SUMS"
+    how = ("-verify", outer.public, "-signature", f"{sums}.sig", sums)
+    assert "Verified OK" in run(["openssl", "dgst", "-sha256", *how]).stdout
+    run(["sha256sum", "--check", "--quiet", "--strict", "SHA256SUMS"], cwd=bundle)
+    shown = NO_ENGINE.json("bundle", "show", bundle, "--check", "--root", outer.root)
+    der = run(["sh", "-euc", f"openssl pkey -pubin -in {outer.public} -outform DER | sha256sum"])
+    assert shown["keys"] == [{"name": "fleet.pub", "fingerprint": der.stdout.split()[0]}]
+
+
+def test_a_registry_in_the_gap_is_filled_from_one_file(outer: Outer, tmp_path: Path) -> None:
+    archive = outer.bundle(tmp_path / "bundle.tar")
+    (tmp_path / "inner").mkdir()
+    with serving_registry(tmp_path / "inner") as registry:
+        words = ("bundle", "load", archive, "--registry", f"{registry}/drivers")
+        done = NO_ENGINE.json(*words, "--root", outer.root)
+        assert len(done["pushed"]) == 2
+        assert NO_ENGINE.json(*words, "--root", outer.root)["sent"] == 0
+        found = ("search", SMALL_DRIVER, "--registry", f"{registry}/drivers", "--verify")
+        (image,) = NO_ENGINE.json(*found, "--root", outer.root)["images"]
+        assert image["signed_by"] == "fleet.pub"
+
+
+def test_the_agent_needs_no_network(outer: Outer, tmp_path: Path) -> None:
+    """In a network namespace that has not even its loopback interface up."""
+    need(os.geteuid() == 0, "root", "a network namespace of its own")
+    bundle = outer.bundle(tmp_path / "bundle")
+    host = AgentHost.make(tmp_path / "inner", running=OLD_KERNEL)
+    bundle.rename(host.root / "bundle")
+    trusted = host.root / "etc/provision/trust.d"
+    trusted.mkdir(parents=True)
+    (trusted / "fleet.pub").write_bytes(outer.public.read_bytes())
+    host.configure(
+        f'[drivers.{SMALL_DRIVER}]\n[registry]\nfolders = ["/bundle"]\n'
+        '[trust]\nkeys = "/etc/provision/trust.d"\n[policy]\nbuild = "never"\n'
+    )
+    alone = ("unshare", "--net", "sh", "-euc")
+    assert run([*alone, "tail -n +2 /proc/net/route"]).stdout == ""
+    words = f"{NO_ENGINE.program} apply --json --root {host.root}"
+    done = run([*alone, f"exec {words}"], env=NO_ENGINE.variables(), check=False)
+    assert "(from: registry)" in done.output, done.output
+    assert host.current(SMALL_DRIVER) == PIN.short_digest
+
+
+def test_what_cosign_saves_is_taken(outer: Outer, tmp_path: Path) -> None:
+    program = cache_dir() / "cosign-trixie"
+    need(program.exists(), str(program), "tests/engine/test_trust.py downloads it")
+    name = f"{outer.address}/{SMALL_DRIVER}@{outer.digest}"
+    saved = tmp_path / "saved"
+    run([program, "save", "--allow-insecure-registry", "--dir", saved, name])
+    pulled = NO_ENGINE.json("pull", saved, "--root", outer.root)
+    assert (pulled["signed_by"], pulled["digest"]) == ("fleet.pub", PIN.digest)
+    assert re.search(r"/saved/", pulled["reference"])

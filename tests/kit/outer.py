@@ -1,0 +1,125 @@
+"""The outer side of an air gap: a real registry with a signed image, without any engine.
+
+The image's module is made up, and is never loaded.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kit.agent_host import AgentHost
+from kit.hosts import OLD_KERNEL, SMALL_DRIVER
+from kit.product import Provision
+from kit.registry import serving_registry
+from provision.pipeline.registries import connect, tag_of
+from provision.pipeline.workspace import load_settings
+from provision.registry.copying import uploader
+from provision.registry.manifests import OCI_CONFIG, OCI_MANIFEST, Descriptor
+from provision.registry.names import parse_reference
+from unit.kmod.artifact import make_artifact, make_pin
+from unit.registry.media import config_of
+from unit.registry.memory import GZIP_LAYER, digest_of, layer_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["NO_ENGINE", "PIN", "TAG", "Outer", "outer_side"]
+
+# An address at which no engine is: what is run here needs none.
+NO_ENGINE = Provision("unix:///nonexistent/docker.sock")
+_MADE_UP = make_pin(driver=SMALL_DRIVER, kernel=OLD_KERNEL)
+# Of the flavour that hosts look for unasked.
+_DRIVER = _MADE_UP.driver.model_copy(update={"flavour": "dkms"})
+PIN = _MADE_UP.model_copy(update={"driver": _DRIVER})
+TAG = tag_of(PIN).text
+
+
+@dataclass(frozen=True, slots=True)
+class Outer:
+    """The outer side of a gap: a registry with a signed image.
+
+    Attributes:
+        address: Of the registry, with the prefix.
+        root: A machine that trusts the key.
+        folder: Where the keys are.
+        digest: Of the image.
+    """
+
+    address: str
+    root: Path
+    folder: Path
+    digest: str
+
+    @property
+    def key(self) -> Path:
+        """The private key."""
+        return self.folder / "fleet.key"
+
+    @property
+    def public(self) -> Path:
+        """The public key."""
+        return self.folder / "fleet.pub"
+
+    def bundle(self, output: Path, *words: str | Path) -> Path:
+        """Write a bundle of what is there."""
+        what = ("--from", self.address, "--driver", SMALL_DRIVER, "--artifacts-only", *words)
+        signed = ("--key", self.key, "--root", self.root)
+        create = ("bundle", "create", *what, *signed, "--output", output)
+        planned = NO_ENGINE.json(*create, "--dry-run")
+        created = NO_ENGINE.json(*create)
+        # What was said before is about what it takes.
+        assert 0 < planned["size"] <= created["size"]
+        return output
+
+
+@contextmanager
+def outer_side(folder: Path) -> Iterator[Outer]:
+    """Serve a registry with one signed image; keys and all else are below `folder`."""
+    root = _host(folder)
+    (folder / "outer").mkdir()
+    with serving_registry(folder / "outer") as registry:
+        address = f"{registry}/drivers"
+        digest = _push(root, address, folder)
+        name = f"{address}/{SMALL_DRIVER}@{digest}"
+        NO_ENGINE("sign", name, "--key", folder / "fleet.key", "--root", root)
+        yield Outer(address, root, folder, digest)
+
+
+def _host(folder: Path) -> Path:
+    NO_ENGINE("key", "generate", "--output", folder / "fleet", "--no-password")
+    host = AgentHost.make(folder / "host", running=OLD_KERNEL)
+    trusted = host.root / "etc/provision/trust.d"
+    trusted.mkdir(parents=True)
+    (trusted / "fleet.pub").write_bytes((folder / "fleet.pub").read_bytes())
+    host.configure('[trust]\nkeys = "/etc/provision/trust.d"\n')
+    return host.root
+
+
+def _push(root: Path, address: str, folder: Path) -> str:
+    """Have an image in a registry without an engine; its digest."""
+    make_artifact(folder / "artifact", pin=PIN)
+    layer = layer_of(folder / "artifact")
+    packed, config = gzip.compress(layer, mtime=0), config_of(PIN, layer)
+    name = parse_reference(f"{address}/{SMALL_DRIVER}")
+    client = uploader(connect(load_settings(root), name))
+    file = folder / "layer"
+    file.write_bytes(packed)
+    described = {"mediaType": GZIP_LAYER, "digest": digest_of(packed), "size": len(packed)}
+    assert not client.has_blob(digest_of(packed))
+    client.upload(Descriptor.model_validate_json(json.dumps(described)), file)
+    assert client.has_blob(digest_of(packed))
+    put = client.put_blob(config)
+    manifest = {
+        "schemaVersion": 2,
+        "mediaType": OCI_MANIFEST,
+        "config": {"mediaType": OCI_CONFIG, "digest": put.digest, "size": put.size},
+        "layers": [described],
+    }
+    data = json.dumps(manifest).encode()
+    client.put_manifest(f"{TAG}-{PIN.short_digest}", data, OCI_MANIFEST)
+    return client.put_manifest(TAG, data, OCI_MANIFEST)

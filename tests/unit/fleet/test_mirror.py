@@ -1,0 +1,275 @@
+"""From one registry to another: what is copied, kept, refused, and gone on with."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from provision.catalogue import Catalogue
+from provision.config.file import Config
+from provision.errors import NotFoundError, ProvisionError
+from provision.fetch import UnreachableError
+from provision.fleet.mirror import CATALOGUE, Mirrored, Selection, mirror, require_all
+from provision.pin import Pin
+from provision.pipeline.registries import Consent, examine, tag_of
+from provision.pipeline.workspace import Settings
+from provision.registry.artifact_images import facts_of
+from provision.registry.attached_signatures import sign, signature_tag
+from provision.registry.copying import uploader
+from provision.registry.image_signature import UntrustedError
+from provision.registry.manifests import OCI_CONFIG, OCI_INDEX, OCI_MANIFEST
+from provision.registry.names import parse_reference
+from unit.fleet.registries import Registries
+from unit.kmod.artifact import KERNEL, make_artifact, make_pin, write
+from unit.registry.media import config_of
+from unit.registry.memory import ECDSA, GZIP_LAYER, digest_of, layer_of, new_key, public_pem
+
+OLD, NEW = "old.example/drivers", "new.example:5000/x/drivers"
+KEY, OTHER = new_key(), new_key()
+PIN = make_pin()
+NEXT = make_pin(kernel="6.1.0-99-amd64")
+SERIAL = 1_790_000_000
+ALL = Selection(("demo",))
+DEFAULT = Consent()
+
+
+@pytest.fixture
+def registries() -> Registries:
+    return Registries()
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """A machine that trusts a key."""
+    root = tmp_path / "host"
+    write(root / "etc/provision/trust.d/fleet.pub", public_pem(KEY))
+    config = Config.model_validate_json('{"trust": {"keys": "/etc/provision/trust.d"}}')
+    write(tmp_path / "catalogue/demo/driver.toml", b"")
+    return Settings(root, config, Catalogue([tmp_path / "catalogue"]), tmp_path / "state")
+
+
+def have(
+    registries: Registries,
+    settings: Settings,
+    pin: Pin,
+    *tags: str,
+    key: ec.EllipticCurvePrivateKey | None = KEY,
+    **facts: Any,  # noqa: ANN401 - fields of Facts
+) -> str:
+    """Have an image in the old registry under the name that hosts look for, and others."""
+    folder = settings.state / "artifacts" / pin.short_digest
+    make_artifact(folder, pin=pin)
+    layer = layer_of(folder)
+    packed, config = gzip.compress(layer, mtime=0), config_of(pin, layer)
+    manifest = json.dumps(
+        {
+            "schemaVersion": 2,
+            "mediaType": OCI_MANIFEST,
+            "config": {
+                "mediaType": OCI_CONFIG,
+                "digest": digest_of(config),
+                "size": len(config),
+            },
+            "layers": [{"mediaType": GZIP_LAYER, "digest": digest_of(packed), "size": len(packed)}],
+        }
+    ).encode()
+    stored = registries.stored[f"{OLD}/demo"]
+    stored.blobs |= {digest_of(config): config, digest_of(packed): packed}
+    for name in (tag_of(pin).text, digest_of(manifest), *tags):
+        stored.manifests[name] = manifest
+    if key is not None:
+        said = replace(facts_of(pin, SERIAL), **facts)
+        put_signature(registries, settings, digest_of(manifest), said, key)
+    return digest_of(manifest)
+
+
+def put_signature(
+    registries: Registries,
+    settings: Settings,
+    digest: str,
+    facts: Any,  # noqa: ANN401 - Facts
+    key: ec.EllipticCurvePrivateKey,
+) -> None:
+    client = registries.connect(settings, parse_reference(f"{OLD}/demo"))
+    sign(uploader(client), digest, facts, lambda data: key.sign(data, ECDSA))
+    registries.sent = 0
+
+
+def copy(
+    registries: Registries,
+    settings: Settings,
+    selection: Selection = ALL,
+    consent: Consent = DEFAULT,
+    new: str = NEW,
+    *,
+    dry_run: bool = False,
+) -> Mirrored:
+    return mirror(
+        settings, OLD, new, selection, consent, dry_run=dry_run, connected=registries.connect
+    )
+
+
+def test_images_keep_digests_names_and_signatures(
+    registries: Registries, settings: Settings
+) -> None:
+    alias = f"{tag_of(PIN).text}-{PIN.short_digest}"
+    digest = have(registries, settings, PIN, alias, "latest")
+    planned = copy(registries, settings, dry_run=True)
+    assert (planned.sent, len(planned.chosen)) == (0, 1)
+    assert f"{NEW}/demo" not in registries.stored
+    done = copy(registries, settings)
+    assert (done.refused, done.present) == ([], 0)
+    old, new = registries.stored[f"{OLD}/demo"], registries.stored[f"{NEW}/demo"]
+    assert new.manifests == old.manifests
+    assert {tag_of(PIN).text, alias, "latest", signature_tag(digest)} <= set(new.manifests)
+    # A host believes the copy as it did the original.
+    client = registries.connect(settings, parse_reference(f"{NEW}/demo:{tag_of(PIN).text}"))
+    trusted = examine(settings, client, {"kernel": KERNEL}, DEFAULT)
+    assert trusted.facts == facts_of(PIN, SERIAL)
+
+
+def test_what_is_there_is_not_sent_again(registries: Registries, settings: Settings) -> None:
+    have(registries, settings, PIN)
+    assert copy(registries, settings).blobs == 4
+    again = copy(registries, settings)
+    assert (again.blobs, again.sent) == (0, 0)
+    have(registries, settings, NEXT)
+    more = copy(registries, settings)
+    assert more.blobs == 4
+
+
+@pytest.mark.parametrize("writes", range(0, 15, 2))
+def test_a_copy_that_was_cut_off_goes_on(
+    registries: Registries, settings: Settings, writes: int
+) -> None:
+    digest = have(registries, settings, PIN)
+    registries.fail_after = writes
+    with pytest.raises((UnreachableError, ProvisionError)):
+        copy(registries, settings)
+    # No host ever sees an image by its name without its signature.
+    new = registries.stored[f"{NEW}/demo"].manifests
+    assert tag_of(PIN).text not in new or signature_tag(digest) in new
+    registries.fail_after = None
+    copy(registries, settings)
+    # Nothing was sent twice.
+    assert registries.sent == sum(map(len, registries.stored[f"{NEW}/demo"].blobs.values()))
+    assert registries.stored[f"{NEW}/demo"].manifests == registries.stored[f"{OLD}/demo"].manifests
+
+
+def test_a_registry_mounts_what_it_has_elsewhere(
+    registries: Registries, settings: Settings
+) -> None:
+    have(registries, settings, PIN)
+    copy(registries, settings, new="old.example/mirror")
+    assert (registries.mounted, registries.sent) == (4, 0)
+    assert registries.stored["old.example/mirror/demo"].blobs
+
+
+def test_large_contents_go_in_parts(
+    registries: Registries, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("provision.registry.copying._PART", 100)
+    have(registries, settings, PIN)
+    copy(registries, settings)
+    assert registries.stored[f"{NEW}/demo"].blobs == registries.stored[f"{OLD}/demo"].blobs
+
+
+@pytest.mark.parametrize(
+    ("selection", "kernels"),
+    [
+        (Selection(("demo",), ("6.1.0-99*",)), ["6.1.0-99-amd64"]),
+        (Selection(("demo",), (KERNEL,)), [KERNEL]),
+        (Selection(("demo",), distros=("debian:12",)), [KERNEL, "6.1.0-99-amd64"]),
+        (Selection(("demo",), ("6.1.0-99*", KERNEL)), [KERNEL, "6.1.0-99-amd64"]),
+        (Selection(), [KERNEL, "6.1.0-99-amd64"]),
+    ],
+)
+def test_a_selection_is_by_driver_kernel_and_distro(
+    registries: Registries, settings: Settings, selection: Selection, kernels: list[str]
+) -> None:
+    have(registries, settings, PIN)
+    have(registries, settings, NEXT, f"{tag_of(NEXT).text}-{NEXT.short_digest}")
+    done = copy(registries, settings, selection, dry_run=True)
+    found = sorted(one.image.pin.kernel.release for each in done.chosen for one in each.images)
+    assert found == sorted(kernels)
+
+
+@pytest.mark.parametrize(
+    "selection", [Selection(("demo",), ("5.*",)), Selection(("demo",), distros=("debian:13",))]
+)
+def test_nothing_to_copy_is_an_error(
+    registries: Registries, settings: Settings, selection: Selection
+) -> None:
+    have(registries, settings, PIN)
+    with pytest.raises(NotFoundError, match="no artifact image"):
+        copy(registries, settings, selection)
+
+
+@pytest.mark.parametrize("case", ["unsigned", "other key", "other facts", "other name", "driver"])
+def test_what_is_not_trusted_is_not_copied(
+    registries: Registries, settings: Settings, case: str
+) -> None:
+    have(registries, settings, NEXT)
+    if case == "unsigned":
+        have(registries, settings, PIN, key=None)
+    elif case == "other key":
+        have(registries, settings, PIN, key=OTHER)
+    elif case == "other facts":
+        have(registries, settings, PIN, kernel="6.6.6")
+    elif case == "other name":
+        have(registries, settings, PIN, tag_of(make_pin(version="9.9")).text)
+    else:
+        have(registries, settings, make_pin(driver="other"))
+    done = copy(registries, settings)
+    assert len(done.refused) == 1
+    assert [one.tags for one in done.chosen] == [(tag_of(NEXT).text,)]
+    assert tag_of(PIN).text not in registries.stored[f"{NEW}/demo"].manifests
+    with pytest.raises(UntrustedError, match="1 of the registry's images"):
+        require_all(done)
+
+
+def test_with_leave_unsigned_images_are_copied(registries: Registries, settings: Settings) -> None:
+    have(registries, settings, PIN, key=None)
+    assert copy(registries, settings, consent=Consent(insecure=True)).blobs == 2
+
+
+def test_an_index_of_architectures_is_copied_whole(
+    registries: Registries, settings: Settings
+) -> None:
+    digest = have(registries, settings, PIN)
+    stored = registries.stored[f"{OLD}/demo"]
+    size = len(stored.manifests[digest])
+    platform = {"architecture": "amd64", "os": "linux"}
+    entry = {"mediaType": OCI_MANIFEST, "digest": digest, "size": size, "platform": platform}
+    index = {"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": [entry]}
+    stored.manifests[tag_of(PIN).text] = json.dumps(index).encode()
+    stored.manifests[digest_of(json.dumps(index).encode())] = json.dumps(index).encode()
+    copy(registries, settings)
+    assert registries.stored[f"{NEW}/demo"].manifests == stored.manifests
+
+
+@pytest.mark.parametrize("case", ["good", "unsigned", "part"])
+def test_the_list_of_images_comes_along_if_it_is_signed_and_whole(
+    registries: Registries, settings: Settings, case: str
+) -> None:
+    digests = [have(registries, settings, pin) for pin in (PIN, NEXT)]
+    stored = registries.stored[f"{OLD}/demo"]
+    entries = [
+        {"mediaType": OCI_MANIFEST, "digest": one, "size": len(stored.manifests[one])}
+        for one in digests
+    ]
+    data = json.dumps({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": entries}).encode()
+    stored.manifests[CATALOGUE] = stored.manifests[digest_of(data)] = data
+    key = OTHER if case == "unsigned" else KEY
+    put_signature(registries, settings, digest_of(data), facts_of(PIN, SERIAL), key)
+    selection = Selection(("demo",), (KERNEL,)) if case == "part" else ALL
+    copy(registries, settings, selection)
+    new = registries.stored[f"{NEW}/demo"].manifests
+    assert (CATALOGUE in new) == (case == "good")
+    assert (signature_tag(digest_of(data)) in new) == (case == "good")

@@ -1,0 +1,377 @@
+"""Images on media: layouts and archives, and what hostile ones have in them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import tarfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from provision.engine.tar_streams import Unpacker
+from provision.errors import NotFoundError, ProvisionError
+from provision.progress import silent
+from provision.registry.artifact_images import Trusted, facts_of, find, unpack_layers
+from provision.registry.attached_signatures import sign, verify
+from provision.registry.copying import copy_image
+from provision.registry.detached import sign_archive, signature_file, with_detached
+from provision.registry.image_signature import UntrustedError
+from provision.registry.layout import REF_NAME, open_layout
+from provision.registry.layout_writer import LayoutWriter
+from provision.registry.names import Reference
+from provision.registry.repository import Repository
+from provision.registry.storage import open_files
+from unit.kmod.artifact import make_artifact, make_pin
+from unit.registry.media import docker_archive, files_in, tar_of, tar_with
+from unit.registry.memory import ECDSA, MemoryRegistry, layer_of, new_key, public
+
+PIN = make_pin()
+KEY, OTHER = new_key(), new_key()
+FACTS = facts_of(PIN, 1_790_000_000)
+REFERENCE = Reference("file:/medium", "demo", "1")
+
+Files = dict[str, bytes]
+
+
+def signer(data: bytes) -> bytes:
+    return KEY.sign(data, ECDSA)
+
+
+@pytest.fixture(scope="module")
+def layer(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    folder = tmp_path_factory.mktemp("artifact")
+    make_artifact(folder, pin=PIN)
+    return layer_of(folder)
+
+
+@pytest.fixture
+def layout(layer: bytes, tmp_path: Path) -> Path:
+    """A layout with a signed image, copied from a registry."""
+    registry = MemoryRegistry()
+    registry.sign(registry.have_image(PIN, [layer]), FACTS, KEY)
+    client = registry.client()
+    writer = LayoutWriter(tmp_path / "layout", REFERENCE)
+    copied = copy_image(client, writer, client.manifest("1"), ("1",), tmp_path)
+    assert copied.blobs == 4
+    assert copy_image(client, writer, client.manifest("1"), ("1",), tmp_path).blobs == 0
+    return writer.folder
+
+
+def written(folder: Path, data: bytes) -> Path:
+    path = folder / "image.tar"
+    path.write_bytes(data)
+    return path
+
+
+def pulled(path: Path, folder: Path, *, beside: bool = False) -> Trusted:
+    """Do what a host does: find, verify, unpack."""
+    repository: Repository = open_layout(open_files(path), REFERENCE)
+    name = next(tag for tag in repository.tags() if not tag.endswith(".sig"))
+    if name.startswith("sha256:"):
+        repository = repository.at(REFERENCE.with_digest(name))
+    image = find(repository, "x86_64").image
+    repository = repository.at(image.reference)
+    if beside:
+        repository = with_detached(repository, path, str(image.reference.digest))
+    keys = [public(KEY)]
+    trusted = find(repository, "x86_64", examine=lambda d: verify(repository, d, keys, {}))
+    (folder / "entry").mkdir(parents=True)
+    unpacker = Unpacker(folder / "entry", strip="opt", progress=silent)
+    unpack_layers(trusted.image, folder, unpacker.unpack)
+    return trusted
+
+
+def test_a_layout_keeps_what_was_signed(layout: Path, tmp_path: Path) -> None:
+    trusted = pulled(layout, tmp_path / "a")
+    assert trusted.facts == FACTS
+    assert (tmp_path / "a/entry/driver/manifest.json").is_file()
+    archive = written(tmp_path, tar_of(files_in(layout)))
+    assert pulled(archive, tmp_path / "b").image.reference == trusted.image.reference
+
+
+def test_a_second_signature_survives_another_copy(
+    layout: Path, layer: bytes, tmp_path: Path
+) -> None:
+    """Anyone who signs on both sides of a gap loses neither."""
+    registry = MemoryRegistry()
+    digest = registry.have_image(PIN, [layer])
+    registry.sign(digest, FACTS, OTHER)
+    client = registry.client()
+    writer = LayoutWriter(layout, REFERENCE)
+    copy_image(client, writer, client.manifest("1"), ("1",), tmp_path)
+    for key in (KEY, OTHER):
+        assert verify(writer, digest, [public(key)], {}).facts == FACTS
+
+
+def test_what_docker_saved_is_signed_beside_it(layer: bytes, tmp_path: Path) -> None:
+    archive = written(tmp_path, tar_of(docker_archive(PIN, layer)))
+    with pytest.raises(UntrustedError, match="no signature of it counts"):
+        pulled(archive, tmp_path / "a", beside=True)
+    found = open_layout(open_files(archive), REFERENCE)
+    image = find(found.at(REFERENCE.with_digest(found.tags()[0])), "x86_64").image
+    repository = found.at(image.reference)
+    sign_archive(repository, archive, FACTS, lambda data: OTHER.sign(data, ECDSA))
+    with pytest.raises(UntrustedError):
+        pulled(archive, tmp_path / "b", beside=True)
+    sign_archive(repository, archive, FACTS, signer)
+    assert pulled(archive, tmp_path / "c", beside=True).facts == FACTS
+    # An archive with another content is another image, whatever it is called.
+    changed = docker_archive(PIN, layer + bytes(10240))
+    archive.write_bytes(tar_of(changed))
+    with pytest.raises(UntrustedError):
+        pulled(archive, tmp_path / "d", beside=True)
+
+
+def test_a_layer_that_was_exchanged_is_found_out(layer: bytes, tmp_path: Path) -> None:
+    files = docker_archive(PIN, layer)
+    files["1/layer.tar"] = layer[:-1] + b"\1"
+    archive = written(tmp_path, tar_of(files))
+    found = open_layout(open_files(archive), REFERENCE)
+    repository = found.at(REFERENCE.with_digest(found.tags()[0]))
+    sign_archive(repository, archive, FACTS, signer)
+    with pytest.raises(ProvisionError, match="is damaged"):
+        pulled(archive, tmp_path / "a", beside=True)
+    assert list((tmp_path / "a/entry").iterdir()) == []
+
+
+def _member(name: str, kind: bytes = tarfile.REGTYPE, target: str = "") -> tarfile.TarInfo:
+    member = tarfile.TarInfo(name)
+    member.type, member.linkname = kind, target
+    return member
+
+
+# What else a hostile archive has, and what is said about it.
+HOSTILE: dict[str, tuple[tarfile.TarInfo, str]] = {
+    "a symbolic link": (_member("blobs/x", tarfile.SYMTYPE, "/etc/shadow"), "no plain file"),
+    "a link of the usual name": (_member("index.json", tarfile.SYMTYPE, "x"), "no plain file"),
+    "a hard link": (_member("blobs/x", tarfile.LNKTYPE, "index.json"), "no plain file"),
+    "a device": (_member("blobs/x", tarfile.CHRTYPE), "no plain file"),
+    "a block device": (_member("blobs/x", tarfile.BLKTYPE), "no plain file"),
+    "a FIFO": (_member("blobs/x", tarfile.FIFOTYPE), "no plain file"),
+    "an absolute name": (_member("/etc/passwd"), "lies outside"),
+    "a way out": (_member("blobs/../../etc/passwd"), "lies outside"),
+    "a name twice": (_member("index.json"), "is there twice"),
+    "a name twice, in other words": (_member("./index.json"), "is there twice"),
+    "a deep name": (_member("/".join("x" * 20)), "too long a name"),
+    "a long name": (_member("x" * 600), "too long a name"),
+    "a file without an end": (_member("blobs/x"), "ends in the middle"),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_an_archive_with_what_no_image_has_is_refused(
+    layout: Path, tmp_path: Path, case: str
+) -> None:
+    member, said = HOSTILE[case]
+    data = bytearray(tar_with(member, files_in(layout)))
+    if case == "a file without an end":
+        member.size = 8 << 30
+        head = member.tobuf(tarfile.GNU_FORMAT)
+        data = bytearray(tar_of(files_in(layout))).rstrip(b"\0")
+        data += bytes(-len(data) % 512) + head
+    with pytest.raises(ProvisionError, match=said) as caught:
+        open_files(written(tmp_path, bytes(data)))
+    assert caught.value.resolution
+
+
+def changed(name: str, change: Callable[[Any], object]) -> Callable[[Files], None]:
+    def apply(files: Files) -> None:
+        document = json.loads(files[name])
+        files[name] = json.dumps(change(document) or document).encode()
+
+    return apply
+
+
+def image_of(files: Files) -> str:
+    index = json.loads(files["index.json"])
+    digest = next(m["digest"] for m in index["manifests"] if m["annotations"][REF_NAME] == "1")
+    return f"blobs/{digest.replace(':', '/')}"
+
+
+def layer_in(files: Files) -> str:
+    return f"blobs/{json.loads(files[image_of(files)])['layers'][0]['digest'].replace(':', '/')}"
+
+
+def other_image(files: Files) -> None:
+    """A manifest of which the index does not know."""
+    document = json.loads(files["index.json"])
+    document["manifests"].append({**document["manifests"][0], "digest": f"sha256:{'1' * 64}"})
+    files["index.json"] = json.dumps(document).encode()
+
+
+def nothing(files: Files) -> None:
+    files.clear()
+    files["x"] = b""
+
+
+DAMAGED: dict[str, tuple[Callable[[Files], object], str]] = {
+    "no index": (lambda f: f.pop("index.json"), "has no 'index.json'"),
+    "an index that is no JSON": (lambda f: f.update({"index.json": b"{"}), "is not JSON"),
+    "an index that nests too deep": (
+        lambda f: f.update({"index.json": b"[" * 100_000}),
+        "is not JSON",
+    ),
+    "an index that is an image": (
+        lambda f: f.update({"index.json": f[image_of(f)]}),
+        "is no index",
+    ),
+    "two images of one name": (other_image, "two images in it are called"),
+    "an index of a hundred megabytes": (
+        lambda f: f.update({"index.json": bytes(5 << 20)}),
+        "larger than",
+    ),
+    "another version": (
+        lambda f: f.update({"oci-layout": b'{"imageLayoutVersion": "2.0.0"}'}),
+        "of version 2.0.0",
+    ),
+    "a marker that is none": (lambda f: f.update({"oci-layout": b"[]"}), "is none"),
+    "an index that names what is missing": (
+        lambda f: f.pop(image_of(f)),
+        "which is not in it",
+    ),
+    "a manifest that names what is missing": (
+        lambda f: f.pop(layer_in(f)),
+        "which is not in it",
+    ),
+    "a manifest of another digest": (
+        lambda f: f.update({image_of(f): f[image_of(f)] + b" "}),
+        "is damaged",
+    ),
+    "a layer of another digest": (
+        lambda f: f.update({layer_in(f): f[layer_in(f)][:-1] + b"\xff"}),
+        "is damaged",
+    ),
+    "a layer that is longer": (
+        lambda f: f.update({layer_in(f): f[layer_in(f)] + b"\0"}),
+        "is damaged",
+    ),
+    "nothing of an image": (nothing, "and so no image"),
+}
+
+
+@pytest.mark.parametrize("as_folder", [False, True], ids=["tar", "folder"])
+@pytest.mark.parametrize("case", DAMAGED)
+def test_a_layout_that_lies_is_refused(
+    layout: Path, tmp_path: Path, case: str, *, as_folder: bool
+) -> None:
+    change, said = DAMAGED[case]
+    files = files_in(layout)
+    change(files)
+    path = tmp_path / "medium"
+    if as_folder:
+        for name, data in files.items():
+            (path / name).parent.mkdir(parents=True, exist_ok=True)
+            (path / name).write_bytes(data)
+    else:
+        path.write_bytes(tar_of(files))
+    with pytest.raises(ProvisionError, match=said):
+        pulled(path, tmp_path / "a")
+    assert list((tmp_path / "a").rglob("*")) in ([], [tmp_path / "a/entry"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"Config": "none.json"}, "which is not in it"),
+        ({"Layers": ["none.tar"]}, "which is not in it"),
+        ({"Layers": ["1/layer.tar", "1/layer.tar"]}, "another number of layers"),
+        ({"Layers": "x"}, "is none"),
+        ({"Layers": [{}]}, "is none"),
+        ({"Config": 1}, "is none"),
+        ({"Config": "manifest.json"}, "is no JSON object"),
+    ],
+)
+def test_what_docker_did_not_save_is_refused(
+    layer: bytes, tmp_path: Path, changes: dict[str, object], said: str
+) -> None:
+    path = written(tmp_path, tar_of(docker_archive(PIN, layer, **changes)))
+    with pytest.raises(ProvisionError, match=said):
+        open_layout(open_files(path), REFERENCE)
+
+
+def test_archives_of_several_images_and_compressed_ones_say_what_to_do(
+    layer: bytes, tmp_path: Path
+) -> None:
+    files = docker_archive(PIN, layer)
+    files["manifest.json"] = json.dumps(json.loads(files["manifest.json"]) * 2).encode()
+    with pytest.raises(ProvisionError, match="holds 2 images"):
+        open_layout(open_files(written(tmp_path, tar_of(files))), REFERENCE)
+    with pytest.raises(ProvisionError, match="compressed") as caught:
+        open_files(written(tmp_path, gzip.compress(tar_of(files))))
+    assert "gunzip" in str(caught.value.resolution)
+    with pytest.raises(NotFoundError):
+        open_files(tmp_path / "none.tar")
+
+
+@pytest.mark.parametrize("kind", ["file", "folder", "fifo"])
+def test_no_link_of_a_folder_is_followed(layout: Path, tmp_path: Path, kind: str) -> None:
+    (tmp_path / "secret").write_bytes((layout / "index.json").read_bytes())
+    if kind == "folder":
+        (layout / "blobs").rename(tmp_path / "elsewhere")
+        (layout / "blobs").symlink_to(tmp_path / "elsewhere")
+    else:
+        (layout / "index.json").unlink()
+        if kind == "file":
+            (layout / "index.json").symlink_to(tmp_path / "secret")
+        else:
+            os.mkfifo(layout / "index.json")
+    with pytest.raises(ProvisionError, match=r"can't be read|no regular file"):
+        pulled(layout, tmp_path / "a")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", '{"signatures": 1}', '{"signatures": [{"payload": "x", "signature": ""}]}'],
+)
+def test_a_file_of_signatures_that_is_none_is_refused(
+    layer: bytes, tmp_path: Path, text: str
+) -> None:
+    archive = written(tmp_path, tar_of(docker_archive(PIN, layer)))
+    signature_file(archive).write_text(text)
+    with pytest.raises(ProvisionError, match="holds no signatures"):
+        pulled(archive, tmp_path / "a", beside=True)
+
+
+def test_a_signature_in_an_archive_comes_from_the_writer_too(layer: bytes, tmp_path: Path) -> None:
+    writer = LayoutWriter(tmp_path / "layout", REFERENCE)
+    registry = MemoryRegistry()
+    client = registry.client()
+    registry.have_image(PIN, [layer])
+    copy_image(client, writer, client.manifest("1"), ("1",), tmp_path)
+    sign(writer, client.manifest("1").digest, FACTS, signer)
+    assert pulled(writer.folder, tmp_path / "a").facts == FACTS
+
+
+@settings(max_examples=60, deadline=None)
+@given(damage=st.lists(st.tuples(st.integers(0, 10_239), st.integers(0, 255)), max_size=8))
+def test_a_damaged_archive_is_an_error_of_ours_or_the_same(
+    tmp_path_factory: pytest.TempPathFactory, damage: list[tuple[int, int]]
+) -> None:
+    whole = bytearray(tar_of({"oci-layout": b"{}", "index.json": b"{}", "blobs/x": b"1" * 600}))
+    for at, value in damage:
+        whole[at] = value
+    path = tmp_path_factory.getbasetemp() / "damaged.tar"
+    path.write_bytes(whole)
+    with suppress(ProvisionError):
+        files = open_files(path)
+        for name in ("oci-layout", "index.json", "blobs/x"):
+            with files.open(name) as stream:
+                assert len(stream.read()) <= len(whole)
+
+
+def test_a_header_does_not_fill_the_memory(tmp_path: Path) -> None:
+    member = tarfile.TarInfo("pax")
+    member.type, member.size = tarfile.XHDTYPE, 3 << 30
+    path = tmp_path / "image.tar"
+    with path.open("wb") as stream:
+        stream.write(member.tobuf(tarfile.USTAR_FORMAT))
+        stream.truncate(4 << 30)
+    with pytest.raises(ProvisionError, match="a header is too long"):
+        open_files(path)
