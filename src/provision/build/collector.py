@@ -279,10 +279,13 @@ def _sha256(path: Path) -> str:
 
 
 def _split(out: Path, userspace: Path) -> None:
-    """Move user space, if there is any, to a folder of its own."""
-    userspace.parent.mkdir(parents=True)
+    """Move user space, if there is any, to a folder of its own.
+
+    The folder is there in any case: where a layer would be empty, Docker's classic builder fails at
+    the next one ("layer does not exist": https://github.com/moby/moby/issues/37965).
+    """
+    userspace.mkdir(parents=True)
     if (out / "driver").is_dir():
-        userspace.mkdir()
         (out / "driver").rename(userspace / "driver")
 
 

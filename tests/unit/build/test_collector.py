@@ -300,6 +300,8 @@ def test_user_space_has_the_same_bytes_for_every_kernel(
         layers.append(_tar(userspace.parent))
     assert layers[0] == layers[1]
     with tarfile.open(fileobj=io.BytesIO(layers[0])) as archive:
+        # Never an empty layer.
+        assert "./opt" in archive.getnames()
         assert ("./opt/driver/usr/lib64/libtoy.so.2.0" in archive.getnames()) is has_userspace
 
 
