@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kit.engine import Engine
-    from kit.product import Provision
+    from kit.product import Provision, driver_modules
 
 _WANTED = f"[drivers.{SMALL_DRIVER}]\n"
 _BROKEN = "1.4"
@@ -134,7 +134,7 @@ def test_a_corrupted_artifact_is_made_anew(
     provision: Provision, applied: AgentHost, *, same_size: bool
 ) -> None:
     entry = applied.store(SMALL_DRIVER) / applied.current(SMALL_DRIVER)
-    (module,) = entry.rglob("*.ko")
+    (module,) = driver_modules(entry)
     data = bytearray(module.read_bytes())
     data[-1] ^= 0xFF
     module.write_bytes(bytes(data) if same_size else bytes(data[:-100]))
@@ -169,7 +169,7 @@ def test_a_boot_finds_a_corrupted_module_and_leaves_it_to_a_later_run(
 ) -> None:
     applied.boot(NEW_KERNEL)
     digest = applied.link(SMALL_DRIVER, NEW_KERNEL)
-    (module,) = (applied.store(SMALL_DRIVER) / digest).rglob("*.ko")
+    (module,) = driver_modules(applied.store(SMALL_DRIVER) / digest)
     status = module.stat()
     data = bytearray(module.read_bytes())
     data[-1] ^= 0xFF

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kit.hosts import NEW_KERNEL, Host
-from kit.product import write_runtime_config
+from kit.product import driver_modules, write_runtime_config
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -106,7 +106,6 @@ def test_a_read_only_container_gets_the_libraries_too(
 
 
 def test_the_modules_are_for_that_kernel(installed: Host, provision: Provision) -> None:
-    modules = sorted(path.name for path in installed.entry("nvidia").rglob("*.ko*"))
-    assert len(modules) == 5
+    assert len(driver_modules(installed.entry("nvidia"))) == 5
     report = provision("verify", installed.entry("nvidia")).output
     assert NEW_KERNEL in report

@@ -19,7 +19,7 @@ from kit.cache import REPOSITORY
 from kit.hosts import NEW_KERNEL, OLD_KERNEL
 
 if TYPE_CHECKING:
-    from kit.product import Provision
+    from kit.product import Provision, driver_modules
 
 pytestmark = pytest.mark.nightly
 
@@ -56,7 +56,7 @@ def _apply(provision: Provision, host: AgentHost, *, code: int) -> dict[str, Any
 
 def _modules(host: AgentHost, release: str) -> int:
     entry = host.store(_DRIVER) / host.link(_DRIVER, release)
-    return len(list((entry / "lib/modules" / release).rglob("*.ko")))
+    return len(driver_modules(entry / "lib/modules" / release))
 
 
 def test_a_next_kernel_that_it_does_not_build_for_is_said_with_the_compilers_words(

@@ -20,7 +20,7 @@ from kit.fileserver import Mirror, served
 from kit.hosts import DISTRO, NEW_KERNEL
 from kit.probe import need_programs
 from kit.process import run
-from kit.product import Provision
+from kit.product import Provision, driver_modules
 from kit.rpm_distros import RpmDistro, rocky_9
 from kit.rpm_sites import site_of
 from kit.runfile import debian_runfile, manifest, write_runfile
@@ -150,7 +150,7 @@ def on_rocky(
 
 
 def test_real_modules_come_of_it_on_a_distro_without_such_packages(on_rocky: _Built) -> None:
-    modules = {path.name.removesuffix(".ko"): path for path in on_rocky.files.rglob("*.ko")}
+    modules = {path.name.removesuffix(".ko"): path for path in driver_modules(on_rocky.files)}
     assert sorted(modules) == _MODULES
     for path in modules.values():
         vermagic = run(["modinfo", "-F", "vermagic", path]).stdout.split()
@@ -200,7 +200,7 @@ def test_debian_builds_it_too_and_shares_the_layer_of_user_space(
     target = ("nvidia", "--kernel", NEW_KERNEL, "--distro", DISTRO, "--version", "535")
     said = provision.json("build", *target, "--catalogue", stand.catalogue)
     files = _unpacked(engine, said["image"], tmp_path / "files")
-    assert sorted(path.stem for path in files.rglob("*.ko")) == _MODULES
+    assert [path.stem for path in driver_modules(files)] == _MODULES
     layers = [
         json.loads(engine.docker("image", "inspect", image).stdout)[0]["RootFS"]["Layers"]
         for image in (said["image"], on_rocky.said["image"])

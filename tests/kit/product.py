@@ -27,6 +27,7 @@ __all__ = [
     "Provision",
     "base_archive",
     "copy_source",
+    "driver_modules",
     "load_base",
     "make_wheel",
     "write_runtime_config",
@@ -103,6 +104,12 @@ class Provision:
             raise AssertionError(f"should have failed, but said: {done.stdout}")
         error: Document = json.loads(done.stdout)["error"]
         return done.returncode, error
+
+
+def driver_modules(folder: Path) -> list[Path]:
+    """The modules of a driver in an artifact, by name: without what is there only for KMM."""
+    found = (path for path in folder.rglob("*.ko") if not path.is_symlink())
+    return sorted(path for path in found if not path.stem.endswith("_needs"))
 
 
 def copy_source(folder: Path) -> Path:
