@@ -16,13 +16,14 @@ from kit.fileserver import served
 from kit.hosts import NEW_KERNEL, OLD_KERNEL, SMALL_DRIVER
 from kit.made_up import BROKEN_LINE, MADE_UP, made_up_source, write_made_up
 from kit.process import run
+from kit.product import driver_modules
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from kit.engine import Engine
-    from kit.product import Provision, driver_modules
+    from kit.product import Provision
 
 _WANTED = f"[drivers.{SMALL_DRIVER}]\n"
 _BROKEN = "1.4"

@@ -17,9 +17,10 @@ import pytest
 from kit.agent_host import AgentHost
 from kit.cache import REPOSITORY
 from kit.hosts import NEW_KERNEL, OLD_KERNEL
+from kit.product import driver_modules
 
 if TYPE_CHECKING:
-    from kit.product import Provision, driver_modules
+    from kit.product import Provision
 
 pytestmark = pytest.mark.nightly
 

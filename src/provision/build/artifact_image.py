@@ -266,14 +266,20 @@ def layers_of(steps: Iterable[StepRecord], *, stage: str | None = None) -> list[
     return layers
 
 
-def remove_layers(engine: Engine, layers: Sequence[str]) -> None:
-    """Remove layers that grew out of each other, the oldest first; those in use stay."""
+def remove_layers(engine: Engine, layers: Sequence[str]) -> bool:
+    """Remove layers that grew out of each other, given the oldest first; those in use stay.
+
+    Returns:
+        Whether none of them is left.
+    """
     for layer in reversed(layers):
         try:
             engine.remove(layer, with_parents=False)
         except ProvisionError:
-            # Another build grew out of it: it is that build's now.
-            return
+            if engine.image(layer) is not None:
+                # Another build grew out of it: it is that build's now.
+                return False
+    return True
 
 
 def phases(built: Built) -> dict[str, float]:

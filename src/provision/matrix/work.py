@@ -55,10 +55,13 @@ class SharedLayers:
 
     def noted(self, column: Column) -> list[list[str]]:
         """Return what is remembered, the oldest layer of each build first."""
+        return [layers for _path, layers in self._noted(column)]
+
+    def _noted(self, column: Column) -> list[tuple[Path, list[str]]]:
         found = []
         for path in sorted(self._notes(column).glob("[!.]*.json")):
             with suppress(OSError, ValueError):
-                found.append([str(layer) for layer in json.loads(path.read_bytes())])
+                found.append((path, [str(layer) for layer in json.loads(path.read_bytes())]))
         return found
 
     def clear(self, column: Column, engine: Callable[[], Engine]) -> bool:
@@ -73,9 +76,13 @@ class SharedLayers:
                 stack.enter_context(lock(path, limit=0))
             except InUseError:
                 return False
-            for layers in self.noted(column):
-                remove_layers(engine(), layers)
-            shutil.rmtree(self._notes(column), ignore_errors=True)
+            for path, layers in self._noted(column):
+                # Layers of a kernel that another matrix is about to remove keep those below them.
+                if remove_layers(engine(), layers):
+                    path.unlink(missing_ok=True)
+            if not self._noted(column):
+                # With drafts of runs that were killed.
+                shutil.rmtree(self._notes(column), ignore_errors=True)
             return True
 
     def _notes(self, column: Column) -> Path:

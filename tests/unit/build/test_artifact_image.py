@@ -88,6 +88,20 @@ def test_the_layers_that_all_drivers_share_can_be_removed_too(
     assert own
 
 
+def test_layers_that_are_gone_count_as_removed_and_those_in_use_do_not(engine: FakeEngine) -> None:
+    removing = engine.remove
+
+    def refuse(image_id: str, *, with_parents: bool) -> None:
+        removing(image_id, with_parents=with_parents)
+        raise ProvisionError(f"The engine does not remove {image_id}.")
+
+    engine.remove = refuse  # type: ignore[method-assign] # as an engine does
+    assert remove_layers(engine, ["below", "gone"])
+    engine.have(Image("below"))
+    assert not remove_layers(engine, ["lowest", "below", "gone"])
+    assert [call for call in engine.calls if "lowest" in call] == []
+
+
 def test_layers_are_told_apart_by_what_shares_them() -> None:
     words = (
         ("FROM ${BASE_IMAGE} AS tools", "base"),
