@@ -224,7 +224,7 @@ def own_program(root: Path, started_as: str) -> str:
     found = find_program(started_as) or find_program("provision")
     if found is None:
         raise UsageError(
-            "Where the program 'provision' is can't be told.",
+            "The program 'provision' was not found, neither as it was started nor on PATH.",
             resolution="Name its path: provision units --program PATH.",
         )
     return str(Path(found).absolute())
