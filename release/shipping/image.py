@@ -15,7 +15,6 @@ BASE = "debian:13"
 # The base image of the day is in it, so that no sum of it is in SHA256SUMS.
 SUFFIX = ".image.tar"
 _DOCKERFILE = "templates/agent/packages.Dockerfile"
-_SCRIPT = "templates/agent/agent.sh"
 _ENGINES = ("docker", "podman")
 _VARIABLES = ("DOCKER_HOST", "DOCKER_CONFIG", "XDG_RUNTIME_DIR")
 
@@ -50,8 +49,7 @@ def make(source: Source, folder: Path, program: str, base: str) -> Path | None:
         for pattern in ("oci-decorator_*.deb", "provision_*.deb"):
             (deb,) = folder.glob(pattern)
             shutil.copy(deb, name)
-        shutil.copy(source.root / _DOCKERFILE, f"{name}/Dockerfile")
-        shutil.copy(source.root / _SCRIPT, name)
+        shutil.copy(source.root / _DOCKERFILE, name)
         words = ["build", "--quiet", "--network=host", f"--build-arg=BASE={base}", f"--tag={tag}"]
         _run(program, *words, name, timeout=LONG_LIMIT_S)
     try:

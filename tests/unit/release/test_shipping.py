@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 
 from kit.cache import REPOSITORY
 from provision.errors import ProvisionError
-from provision.run import Completed
 from provision.store.units import UNITS, WATCHERS, UnitFile, enabling_links
-from shipping import bundled, contents, deb, image, release, rpm, source, tree
+from shipping import bundled, contents, deb, release, rpm, source, tree
 
 _EPOCH = 1_700_000_000
 _MACHINE = "x86_64"
@@ -231,27 +230,3 @@ def test_every_package_of_development_is_pinned_by_its_sum() -> None:
     # Neither the index that they came from, nor another.
     assert "://" not in text
     assert "index-url" not in text
-
-
-def test_the_image_of_the_agent_runs_the_script_that_a_pod_needs(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    for name in ("oci-decorator_1_amd64.deb", "provision_1_all.deb"):
-        (tmp_path / name).touch()
-    contexts: list[dict[str, str]] = []
-
-    def engine(_program: str, *words: str, **_: object) -> Completed:
-        if words[0] == "build":
-            contexts.append({p.name: p.read_text() for p in Path(words[-1]).iterdir()})
-        return Completed(words, 0, "", "")
-
-    monkeypatch.setattr(image, "_run", engine)
-    made = source.Source(REPOSITORY, "1", _EPOCH, ())
-    assert image.make(made, tmp_path, "docker", image.BASE) is not None
-    (context,) = contexts
-    text = context["Dockerfile"]
-    script, target = re.findall(r"^COPY (\S+\.sh) (\S+)$", text, re.MULTILINE)[0]
-    assert context[script] == (REPOSITORY / "templates/agent/agent.sh").read_text()
-    assert f'ENTRYPOINT ["/bin/sh", "{target}"]' in text
-    # Where the script looks for oci-decorator, and the package puts it.
-    assert target.rpartition("/")[0] == "/usr/bin"
