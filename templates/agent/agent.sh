@@ -1,5 +1,5 @@
 #!/bin/sh
-# The agent in a pod: keeps the host below ROOT as its provision.toml says, until a signal ends it.
+# The agent in a pod: keeps the host below ROOT as its provision.toml says, until it is told to end.
 #
 # ROOT       the host's root, mounted            [/host]
 # CONFIG     folder with provision.toml and *.pub  [/config]
