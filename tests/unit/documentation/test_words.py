@@ -37,7 +37,7 @@ _AVOIDED = re.compile(rf"(?<!there )\b({'|'.join(_INSTEAD)})\b", re.IGNORECASE)
 # Messages that are quoted are the programs'.
 _HELD = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "docs/")
 _PAGES = [page for page in pages() if str(page.relative_to(REPOSITORY)).startswith(_HELD)]
-# Docstrings, comments and messages.
+# Docstrings, comments and messages; "is none" there is mostly Python's "is None".
 _SOURCES = sorted((REPOSITORY / "src/provision").rglob("*.py"))
 _TEXTS = {tokenize.COMMENT, tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
 _LITERAL = re.compile(r"``.*?``", re.DOTALL)
@@ -61,7 +61,7 @@ def test_docstrings_comments_and_messages_avoid_these_words(folder: Path) -> Non
         for token in tokenize.generate_tokens(io.StringIO(path.read_text()).readline)
         if token.type in _TEXTS
         for match in _AVOIDED.finditer(_LITERAL.sub("", token.string))
-        if match[1] != "is None"
+        if match[1].lower() != "is none"
     }
     assert found == {}
 
