@@ -1,6 +1,6 @@
 """Packs the collection and all that it brings: ``python ansible/build_collection.py --output DIR``.
 
-``ansible-galaxy collection build`` alone packs what lies in the collection's folder. Hosts also get
+``ansible-galaxy collection build`` packs only what lies in the collection's folder. Hosts also get
 the wheel of provision and the program oci-decorator, which are made from the rest of the checkout.
 """
 

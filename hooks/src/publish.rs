@@ -9,7 +9,7 @@ use rustix::path::Arg;
 
 use crate::log::clock;
 
-/// A file with the temporary name that hasn't changed for so long is nobody's any more.
+/// A file with the temporary name that hasn't changed for so long belongs to no process any more.
 const ABANDONED_AFTER_S: u64 = 10;
 
 /// Starts that write into one folder at the same time, each to a file of its own.

@@ -125,12 +125,12 @@ impl<'a> Request<'a> {
     }
 }
 
-/// Entries as they stand: `NAME=value`, or `NAME` alone.
+/// Entries as they stand: `NAME=value`, or only `NAME`.
 #[derive(Debug, Default)]
 pub struct Environment<'a>(Vec<Cow<'a, str>>);
 
 impl<'a> Environment<'a> {
-    /// The value of a variable; empty for `NAME` alone. The last entry counts,
+    /// The value of a variable; empty where there is only `NAME`. The last entry counts,
     /// as it does for the runtimes.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.of(name).next()
@@ -174,7 +174,7 @@ impl<'a> Environment<'a> {
         found
     }
 
-    /// True where an entry is this name alone.
+    /// True where an entry is only this name.
     pub fn bare_of(&self, name: &str) -> bool {
         self.0.iter().any(|entry| entry == name)
     }

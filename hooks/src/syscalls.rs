@@ -38,7 +38,7 @@ pub fn restrict_mount(mount: impl AsFd, attributes: &[Attribute]) -> rustix::io:
     let fd = mount.as_fd().as_raw_fd();
     let (path, flags) = (c"".as_ptr(), libc::AT_EMPTY_PATH);
     // SAFETY: the kernel reads a string that ends with NUL and a structure of the size
-    // that it is told; both live until the call is over.
+    // that it is given; both live until the call is over.
     let result = unsafe {
         let size = size_of::<MountAttributes>();
         libc::syscall(
@@ -69,7 +69,7 @@ fn bit(attribute: Attribute) -> u64 {
 /// Every address within the structure must be valid for what the command does with it.
 pub unsafe fn bpf<T>(command: libc::c_int, attributes: &mut T) -> rustix::io::Result<libc::c_long> {
     let size = size_of::<T>();
-    // SAFETY: the structure has the size that the kernel is told; the rest is the caller's.
+    // SAFETY: the structure has the size that the kernel is given; the rest is the caller's.
     let result = unsafe { libc::syscall(libc::SYS_bpf, command, &raw mut *attributes, size) };
     checked(result)
 }

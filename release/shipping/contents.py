@@ -12,6 +12,7 @@ from provision.store.units import (
     KERNEL_INSTALL_HOOKS,
     PACKAGED_UNITS,
     UNITS,
+    WATCHERS,
     unit_files,
 )
 from reference import completion, manual
@@ -59,9 +60,10 @@ RPM = Places("usr/share/zsh/site-functions", [str(hook) for hook in KERNEL_INSTA
 ENABLED = (
     *("provision-apply.timer", "provision-boot.service", "provision-cdi.path"),
     *("provision-cdi.service", "provision-devices.service", "provision-kernel.path"),
+    "provision-repeat.timer",
 )
 # What runs at once, without waiting for a boot.
-STARTED = ("provision-apply.timer", "provision-cdi.path", "provision-kernel.path")
+STARTED = WATCHERS
 
 
 def decorator(source: Source, places: Places) -> dict[str, Entry]:

@@ -136,7 +136,7 @@ def write_atomic(path: Path, content: bytes | str, *, mode: int = 0o644) -> bool
         mode: Permission bits of the new file.
 
     Returns:
-        Whether anything changed: a file that has this content and mode already is left alone.
+        Whether anything changed: a file that has this content and mode already stays.
 
     Raises:
         OSError: The folder can't be written, or the disk is full.

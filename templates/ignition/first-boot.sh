@@ -4,7 +4,7 @@
 #
 #   first-boot.sh ENVIRONMENT      such as venv-0123456789ab
 #
-# Each part gets its name when it is complete, and what is complete is left alone: power may go at
+# Each part gets its name when it is complete, and what is complete stays: power may go at
 # any moment, and the next boot goes on from there. This file is what says that there is something
 # left to do, so it goes last.
 set -eu

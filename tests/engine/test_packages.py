@@ -266,7 +266,8 @@ def test_units_of_the_package_are_enabled_and_whole(debian: _Host) -> None:
     assert len(units) == 8
     debian("systemd-analyze", "verify", *(f"/usr/lib/systemd/system/{name}" for name in units))
     links = {path.name for path in debian.path("/etc/systemd/system").glob("*.wants/provision-*")}
-    assert {"provision-boot.service", "provision-kernel.path", "provision-apply.timer"} <= links
+    assert {"provision-boot.service", "provision-kernel.path"} <= links
+    assert {"provision-apply.timer", "provision-repeat.timer"} <= links
     assert "Nothing to do." in debian("provision", "units").stdout
     assert "those of the package" in debian("provision", "units").stderr
 

@@ -30,7 +30,7 @@ Layout = Literal["fcos", "flatcar"]
 
 # Which kernel a machine believes to run. Its modules can't be loaded: containers may not.
 KERNEL = OLD_KERNEL
-# Debian's package has the program for its dracut module alone.
+# Debian's package has the program only for its dracut module.
 _IGNITION = Path("/usr/lib/dracut/modules.d/30ignition/ignition")
 _BEGIN = read_only_usr("/bin/mount --bind /etc/kernel-release /proc/sys/kernel/osrelease")
 _THEN = """\

@@ -1,4 +1,4 @@
-"""What daemon_reload.sh prints, for whoever runs it: a container with systemd, or a guest."""
+"""What daemon_reload.sh prints, for the one who runs it: a container with systemd, or a guest."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ _CONTAINERD = """\
 version = 2
 root = "{folder}/containerd/root"
 state = "{folder}/containerd/state"
-# The Kubernetes door isn't used, and would want CNI.
+# The plugin for Kubernetes isn't used, and would want CNI.
 disabled_plugins = ["io.containerd.grpc.v1.cri"]
 [grpc]
 address = "{folder}/containerd.sock"

@@ -86,7 +86,7 @@ class _MirrorHandler(_Quiet):
         file = self.send_head()
         if file is None:
             return
-        # Whoever asked may have been killed.
+        # The client may have been killed.
         with file, suppress(OSError):
             if self.mirror.stalls_at is not None and self.path.endswith(self.mirror.stalls_at):
                 self.wfile.write(file.read(_FIRST))

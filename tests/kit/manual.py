@@ -1,4 +1,4 @@
-"""The manual's own examples, so that tests run what users are told to type."""
+"""The manual's own examples, so that tests run what users are asked to type."""
 
 from __future__ import annotations
 

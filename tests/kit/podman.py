@@ -7,7 +7,7 @@
 * runc: Debian's default, crun, refuses hybrid cgroups. For it, podman runs in a mount namespace
   in which the v2 hierarchy is unmounted (`kit.probe.has_hybrid_cgroups`).
 * no network unless asked for: that needs neither CNI nor netavark.
-* `conmon_env_vars`: podman starts conmon, and so the OCI runtime, with this environment alone.
+* `conmon_env_vars`: podman starts conmon, and so the OCI runtime, with this environment only.
 """
 
 from __future__ import annotations

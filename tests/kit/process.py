@@ -46,7 +46,7 @@ class CommandFailedError(AssertionError):
     """A command that had to succeed did not; the message has the command and its last lines."""
 
     def __init__(self, completed: Completed) -> None:
-        """Keep the completed process for whoever wants its status."""
+        """Keep the completed process for a caller that wants its status."""
         self.completed = completed
         tail = "\n".join(completed.output.splitlines()[-40:])
         super().__init__(

@@ -97,7 +97,7 @@ class RegistryServer:
 
 
 def free_port() -> int:
-    """A port of the loopback interface at which nobody listens."""
+    """A port of the loopback interface at which nothing listens."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["END", "USER", "open_folder", "run_rootless"]
 
-# Nobody's, and so without any right that a group or an account would bring.
+# Of no account, and so without any right that a group or an account would bring.
 USER = 61234
 END = "end of the report"
 

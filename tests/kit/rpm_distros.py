@@ -53,7 +53,7 @@ class RpmDistro:
         debian_kernel: The kernel of that suite whose headers it has, under another name.
         solver: The package that solves: `dnf` or `zypper`.
         headers: The current kernel's headers.
-        old_headers: Those of a superseded kernel, which the vault alone has.
+        old_headers: Those of a superseded kernel, which only the vault has.
         repositories: The current ones; a package is in the first that has its start.
         vault: The repository of superseded packages; no image is set up with it.
         key: The file with the distro's public key in its image.

@@ -51,7 +51,7 @@ _FLAGS = (
     "--tmpfs=/run:mode=755",
     "--tmpfs=/tmp",
     "--env=container=podman",
-    # systemd takes SIGTERM for a wish to start anew.
+    # systemd takes SIGTERM for a request to start again.
     "--stop-timeout=0",
 )
 

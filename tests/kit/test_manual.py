@@ -22,7 +22,7 @@ def test_a_snippet_is_the_block_after_its_title_with_the_programs_of_the_build()
 
 def test_a_snippet_that_is_not_there_is_an_error() -> None:
     with pytest.raises(LookupError, match="no block of code"):
-        snippet(_PAGE, "a title that nobody wrote")
+        snippet(_PAGE, "a title that no page has")
     with pytest.raises(LookupError, match="'--nowhere' is not in the block"):
         snippet(_PAGE, "## podman", {"--nowhere": ""})
 

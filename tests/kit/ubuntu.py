@@ -77,7 +77,7 @@ class Signer:
 
     @classmethod
     def make(cls, home: Path) -> Signer:
-        """Make a key that nobody knows."""
+        """Make a key that no host knows."""
         home.mkdir(mode=0o700)
         gpg = ["gpg", "--homedir", str(home), "--batch"]
         run([*gpg, "--passphrase", "", "--quick-gen-key", "archive of a test", "rsa2048", "sign"])
@@ -125,7 +125,7 @@ class UbuntuArchive:
                 hashed = folder / "by-hash/SHA256" / digest
                 hashed.parent.mkdir(parents=True, exist_ok=True)
                 hashed.write_bytes(content)
-                # Ubuntu's archive has the packed file alone; the sum of the other is listed too.
+                # Ubuntu's archive has only the packed file; the sum of the other is listed too.
                 if name.endswith(".xz"):
                     shutil.copy(hashed, folder / "Packages.xz")
                 sums.append(f" {digest} {len(content):16} {name}")
@@ -209,7 +209,7 @@ def packages_of(engine: Engine) -> Path:
 
     def make(draft: Path) -> None:
         draft.mkdir()
-        # The image names the release alone; newer kernels are in its security updates.
+        # The image names only the release; newer kernels are in its security updates.
         suites = (
             f"deb {mirror()} bookworm main\\ndeb {mirror()} bookworm-updates main\\n"
             f"deb {security_mirror()} bookworm-security main\\n"

@@ -44,11 +44,11 @@ pub fn generate(request: &Request) -> Result<String> {
     let kind = kind(&chosen)?;
     let host = Host::open(&request.settings.root)?;
     let mut devices = Devices::new(&host, Hook::new(&request.hook_words)?);
-    let alone = chosen.len() == 1;
+    let single = chosen.len() == 1;
     let mut all = Edits::default();
     let mut flags = Vec::new();
     for (file, vendor) in &chosen {
-        let prefix = if alone {
+        let prefix = if single {
             String::new()
         } else {
             format!("{}-", file.name)

@@ -156,7 +156,7 @@ impl Options {
     }
 
     /// The options with which a hook works on the same host and vendor files.
-    /// Errors: the working folder is needed and can't be told.
+    /// Errors: the working folder is needed and not known.
     pub fn words_for_hook(&self) -> Result<Vec<String>> {
         let mut words = Vec::new();
         for (name, path) in [

@@ -197,7 +197,7 @@ impl Links<'_> {
                 "take it out of the alternatives: update-alternatives --remove-all {name}"
             ))),
             Owner::Unknown(problem) => Found::Others(Some(format!(
-                "it can't be told whether a package owns {0} ({problem}); if none does, rm {0}",
+                "it is not known whether a package owns {0} ({problem}); if none does, rm {0}",
                 path.display()
             ))),
         }

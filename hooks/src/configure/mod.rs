@@ -2,7 +2,7 @@
 //! others put there, and takes it out again.
 //!
 //! Each engine's module turns a text into a text and knows no file. [`plan`] decides which
-//! files become what, with what a [`record`] remembers; [`files`] alone writes.
+//! files become what, with what a [`record`] remembers; only [`files`] writes.
 
 pub mod containerd;
 pub mod crio;

@@ -182,7 +182,7 @@ impl<'a> Collector<'a> {
         }
     }
 
-    /// `None`: nobody wants to know.
+    /// `None`: the caller does not want to know.
     fn item(&self, kind: Kind, path: &str, found: &Outcome) -> Option<Item> {
         (self.report == Report::All || found.is_err()).then(|| Item {
             feature: self.feature.to_owned(),

@@ -7,7 +7,7 @@
 //! as text, so that `10,2` keeps its order, and an empty list is one device without a name.
 //! Lenient, numbers are sorted as numbers, blanks and duplicates make no difference, UUIDs
 //! stay what they are (CUDA takes them in a container too), and an empty list is none. Numbers
-//! beside UUIDs are the host's as well, and no number of the container's can be told from
+//! beside UUIDs are the host's as well, and no number of the container's can be known from
 //! them: each becomes the UUID that it stands for. Where nothing says which that is, the
 //! container's list is left out, and CUDA takes every device that the container was given.
 
@@ -284,8 +284,8 @@ mod tests {
         }
     }
 
-    /// What CUDA is told, in a container whose image has a list of its own.
-    fn told(list: &str, facts: Option<&Facts>) -> Option<String> {
+    /// What CUDA is given, in a container whose image has a list of its own.
+    fn cuda_list(list: &str, facts: Option<&Facts>) -> Option<String> {
         let mut request = Request::of_environment(["CUDA_VISIBLE_DEVICES=7"]);
         let given = Given {
             cuda: Some(list.to_owned()),
@@ -293,9 +293,9 @@ mod tests {
         };
         apply(&mut request, &given, Scheduler::Lenient, || facts.cloned());
         assert_eq!(request.environment.get(DEVICES), Some(list));
-        let told = request.environment.get(CUDA).map(str::to_owned);
-        assert_eq!(request.unset.is_empty(), told.is_some());
-        told
+        let given = request.environment.get(CUDA).map(str::to_owned);
+        assert_eq!(request.unset.is_empty(), given.is_some());
+        given
     }
 
     #[test]
@@ -324,8 +324,8 @@ mod tests {
             ),
             ("2,0", Some("1,0"), Some("1,0")),
         ] {
-            assert_eq!(told(list, Some(&facts)).as_deref(), with, "{list}");
-            assert_eq!(told(list, None).as_deref(), without, "{list}");
+            assert_eq!(cuda_list(list, Some(&facts)).as_deref(), with, "{list}");
+            assert_eq!(cuda_list(list, None).as_deref(), without, "{list}");
         }
     }
 

@@ -60,7 +60,7 @@ pub fn folders(text: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Writes the drop-in where `ld.so.conf` includes it. Folders that the `old` one
-/// lists stay in it, as the cache alone no longer tells that they are ours.
+/// lists stay in it, as the cache by itself does not say that they are ours.
 pub fn update(root: &Root, old: &str, folders: &[&str]) -> rustix::io::Result<()> {
     let new = content(old, folders);
     if new == old || new == HEADER || !included(root)? {

@@ -168,7 +168,7 @@ class Preparer:
         """Refuse to replace a version by an older one without being asked.
 
         Raises:
-            ProvisionError: What is offered for the same wish is older than what serves.
+            ProvisionError: What is offered for the same setting is older than what serves.
         """
         known = load_state(Layout(self.root, driver.name)).of(action.kernel)
         if (
@@ -256,7 +256,7 @@ class Preparer:
         )
 
     def _settled(self, driver: DesiredDriver, release: str) -> str | None:
-        """Return the version that was chosen for the same wish, for this kernel or another.
+        """Return the version that was chosen for the same setting, for this kernel or another.
 
         Versions stay until another or a newer one is asked for: also for new kernels, and
         where what was remembered is lost. Then what kernels use is what was chosen.

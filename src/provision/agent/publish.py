@@ -194,7 +194,7 @@ def publish(
         textfile: Where metrics go; None: to the exporter's folder, if there is one.
 
     Returns:
-        What could not be written: nobody's work fails for that.
+        What could not be written: no run fails for that.
     """
     problems = []
     before = last_status(root)

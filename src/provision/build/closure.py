@@ -62,7 +62,7 @@ def toolchain_of(pin: Pin) -> Toolchain | None:
             path = rule.path and fill(rule.path, values)
             return Toolchain(build, source, rule.command, match[1], path)
     raise NotFoundError(
-        f"The Pin's compiler, {compiler.name}, is none of {distro.name}.",
+        f"The Pin's compiler, {compiler.name}, is not a package of {distro.name}'s compilers.",
         resolution="Resolve again.",
     )
 

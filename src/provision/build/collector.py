@@ -1,6 +1,6 @@
 """Collects what a build made, and writes the artifact's manifest.
 
-Runs in the build container, on Python's standard library alone:
+Runs in the build container, with Python's standard library only:
 ``python3 collect.py build.json SOURCE OUT USERSPACE`` copies the modules and the user space that
 build.json names from SOURCE to OUT, in the layout that Kubernetes' KMM expects
 (``lib/modules/<kernel>``, https://kmm.sigs.k8s.io/documentation/module_loader/), and describes them
@@ -189,7 +189,7 @@ def _mistake(rule: dict[str, Any]) -> str | None:
     if not target.is_absolute() or ".." in target.parts:
         return f"{target} must be an absolute path in a container, without '..'"
     wrong = [name for name in rule["links"] if name in {"", ".", ".."} or "/" in name]
-    return f"the link {wrong[0]} of {target} must be a name alone" if wrong else None
+    return f"the link {wrong[0]} of {target} must be a name without '/'" if wrong else None
 
 
 def _matches(source: Path, pattern: str) -> list[Path]:

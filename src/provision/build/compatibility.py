@@ -10,11 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from provision.catalogue import Recipe, RecipeSource, Variant, version_matches
-from provision.distros import source_names
 from provision.distros.debian import ArchiveIndex
 from provision.distros.debian.distro_archive import packaged_kernels
 from provision.distros.kernel_tree.tree_family import Toolchain
-from provision.errors import NotFoundError
 from provision.manifest import HostNeeds
 from provision.pin import DistroPin, TreePin
 from provision.sources import Market, kind_of, offers
@@ -123,29 +121,6 @@ def buildable_kernels(
         for kernel in packaged_kernels(index, like=like)
         if recipe.builds_on(version=version, kernel_release=kernel)
     ]
-
-
-def newest_kernel(recipe: Recipe, index: ArchiveIndex, *, flavour: str | None = None) -> str:
-    """Return the newest packaged kernel that a driver is known to build on, in any version.
-
-    Raises:
-        NotFoundError: It is missing.
-    """
-    distro = index.distro
-    market = Market(f"{distro.id} {distro.version}", source_names(distro), index)
-    found = offers(recipe, flavour or recipe.default_flavour, market)
-    versions = [offer.version for offer in found]
-    for kernel in packaged_kernels(index):
-        if any(recipe.builds_on(version=v, kernel_release=kernel) for v in versions):
-            return kernel
-    raise NotFoundError(
-        f"'{recipe.name}' is not known to build on any kernel that is packaged for"
-        f" {market.distro}.",
-        resolution="Add the kernels that it builds on to [[kernels]] of its driver.toml.",
-        details="\n".join(
-            [f"versions: {', '.join(versions) or 'none'}", *known_ranges(recipe, None)]
-        ),
-    )
 
 
 def elsewhere(recipe: Recipe, flavour: str, version: str, market: Market) -> str | None:

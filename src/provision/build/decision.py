@@ -129,7 +129,7 @@ def decide(
     Raises:
         NotFoundError: An unknown version, flavour or kernel, or one that the driver is not known
             to build on; or its source is not packaged, or another distro's.
-        UsageError: The kernel's name is none.
+        UsageError: The kernel's name is not valid.
     """
     recipe = entry.recipe
     flavour = chosen_flavour(recipe, request.flavour)
@@ -191,7 +191,7 @@ def decide_in_image(
     Raises:
         NotFoundError: An unknown version or flavour, a kernel that the driver is not known to
             build on, or a driver whose source is packages.
-        UsageError: The kernel's name is none.
+        UsageError: The kernel's name is not valid.
     """
     recipe = entry.recipe
     serving = [source for source in recipe.sources if source.fits(source_names(tree.distro))]

@@ -67,7 +67,7 @@ class RenderedContext:
         return self.files["Dockerfile"].decode()
 
     def write(self, directory: Path) -> None:
-        """Write the rendered files below a folder; files of other names there are left alone.
+        """Write the rendered files below a folder; files of other names there stay.
 
         Raises:
             OSError: The folder can't be written.

@@ -77,7 +77,7 @@ def have_commits(
         engine: Runs the container.
         toolchain: Returns the id of an image that has git; called only if something is missing.
         request: The commits.
-        progress: Told what is fetched, and what git says.
+        progress: Receives what is fetched, and what git says.
 
     Raises:
         ProvisionError: A commit can't be fetched, or has another content than the Pin says.

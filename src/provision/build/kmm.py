@@ -1,6 +1,6 @@
 """Adds to an artifact what Kubernetes' KMM needs to load it, and no host of ours does.
 
-Runs in the build container after the collector, on Python's standard library alone:
+Runs in the build container after the collector, with Python's standard library only:
 ``python3 kmm.py OUT SHELL``.
 
 KMM runs the image itself: ``sh -c 'mkdir -p …; cp -R …'`` copies ``/opt/lib/modules/<kernel>`` to

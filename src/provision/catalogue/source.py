@@ -66,7 +66,7 @@ class UserFile(Frozen):
         source: Path in the unpacked source; may be a glob.
         to: Absolute path in the container; with a final ``/`` the file keeps its name.
         links: Names of links beside it; the SONAME of a library gets its link by itself.
-        features: Features that want it. Without it: a file for the host alone.
+        features: Features that want it. Without it: the file is for the host only.
     """
 
     kind: FileKind
@@ -143,10 +143,11 @@ class DebSource(Source):
     """Packages of the target distro's own archive, with versions from its signed index.
 
     Attributes:
-        components: Sections of the archive besides ``main``: ``contrib``, ``non-free``, ….
+        components: Components of the archive besides ``main``: ``contrib``, ``non-free``, ….
         userspace: Packages that are unpacked, never installed, for ``files``. Their upstream
             version must be the modules'.
-        companions: The same, but released on their own: their newest version is taken.
+        companions: Extra packages, which are unpacked too but released on their own: their newest
+            version is taken.
     """
 
     kind: Literal["deb"]

@@ -15,7 +15,7 @@ from provision.pin import Sha256, Url
 def _address(text: str) -> str:
     # Says what is wrong with the port or with an IPv6 address.
     if urlsplit(text).port == 0:
-        raise ValueError("port 0 is none")
+        raise ValueError("0 is not a port")
     return text
 
 

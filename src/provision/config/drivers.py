@@ -70,7 +70,7 @@ class PolicyConfig(Frozen):
         keep: How many older artifacts ``gc`` leaves of each kernel, to roll back to.
         update: ``"timer"``: ``provision-repeat.timer`` moves ``latest``, branches and kinds of
             branches forward; ``"never"``: they stay until they are moved by hand.
-        hold_updates: Flatcar alone: whether an update of the system is held as long as drivers
+        hold_updates: Flatcar only: whether an update of the system is held as long as drivers
             don't build for its kernel; takes effect with ``provision units``
             ([how](../how-to/coreos.md)).
         build: ``"fallback"``: what the registry does not have is built here; ``"never"``: it is

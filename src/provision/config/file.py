@@ -55,7 +55,7 @@ class Config(Frozen):
         kernel_distro: ``ID:VERSION`` of the distro that the host's kernels come from, where that is
             not the one that its os-release names. Without it: the host's own.
         catalogue: Further folders of driver folders, as absolute paths; a driver in one of them
-            masks one of provision's own. Without it: provision's own alone.
+            masks one of provision's own. Without it: provision's own only.
         trees: Kernel trees; of those that are for a kernel, the first counts.
     """
 

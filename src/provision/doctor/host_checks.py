@@ -17,8 +17,8 @@ from provision.store.units import PACKAGED_UNITS, UNITS, kernel_hooks
 _ENABLED = {
     "provision-boot.service": "nothing loads the drivers at boot",
     "provision-kernel.path": "nothing prepares drivers for a kernel that is installed",
-    "provision-apply.timer": "nothing heals what is missing after a boot",
-    "provision-repeat.timer": "nothing heals what is missing",
+    "provision-apply.timer": "nothing makes what is missing after a boot",
+    "provision-repeat.timer": "nothing makes what is missing",
 }
 # Installed only where `provision units` was asked for it.
 _CDI = "provision-cdi.path"
@@ -75,7 +75,7 @@ def dkms(scene: Scene) -> Iterator[Finding]:
                     "warn",
                     f"DKMS has {name.parent.name} {name.name}, and not for {running}",
                     "it leaves out a kernel whose headers are missing, and reports success",
-                    f"let provision look after it alone: dkms remove {name.parent.name}/"
+                    f"let only provision look after it: dkms remove {name.parent.name}/"
                     f"{name.name} --all",
                     driver.name,
                 )
@@ -152,7 +152,7 @@ def units(scene: Scene) -> Iterator[Finding]:
         yield Finding(
             "warn",
             f"/{hook} is missing",
-            "a new kernel is noticed by its folder alone, before its packages are complete",
+            "a new kernel is noticed only by its folder, before its packages are complete",
             "provision units installs it",
         )
 

@@ -144,7 +144,7 @@ class Unpacker:
         }
 
     def _is_elsewhere(self, member: tarfile.TarInfo) -> bool:
-        """Return whether a member is none of the artifact's, and may be there all the same.
+        """Return whether a member does not belong to the artifact, and may be there all the same.
 
         Nothing is made of it, whatever it is; its bytes are read and counted as all others are.
         """

@@ -97,7 +97,7 @@ def extract(
         progress: Receives the bytes written so far.
 
     Raises:
-        ProvisionError: The content is none of an artifact, the disk is full, or the engine failed.
+        ProvisionError: The content is not an artifact's, the disk is full, or the engine failed.
     """
     destination.mkdir(parents=True)
     try:

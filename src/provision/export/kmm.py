@@ -91,7 +91,7 @@ def module_document(
         options: How it is to be loaded.
 
     Raises:
-        UsageError: A name or expression is none that KMM takes.
+        UsageError: KMM does not take a name or expression.
         ProvisionError: All its modules are optional, so that there is none to load.
     """
     driver = manifest.pin.driver.name
@@ -213,7 +213,7 @@ def _images(
         found.append(("literal", kernel, str(repository.with_tag(tag.text))))
     if kernels.regexp is not None:
         _check_regexp(kernels.regexp)
-        # The tag's rules leave KMM's own words alone only afterwards.
+        # KMM's own words break the tag's rules: they are put in afterwards.
         tag = HostTag(pin.driver.version, pin.driver.flavour, "0.KERNEL", distro)
         text = tag.text.replace("-0.KERNEL.", f"-{_KERNEL}.")
         found.append(("regexp", kernels.regexp, f"{repository.with_tag('')}:{text}"))

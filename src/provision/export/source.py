@@ -39,7 +39,7 @@ class Source:
         settings: The host whose configuration counts.
         engine: Returns the container engine, where an image is one of its own.
         consent: What is believed of a registry.
-        progress: Told what is done.
+        progress: Receives what is done.
         connected: Makes clients of registries.
     """
 
@@ -53,7 +53,7 @@ class Source:
         """Return where a registry has a driver's images.
 
         Raises:
-            UsageError: There is no registry, or its name is none.
+            UsageError: There is no registry, or its name is not valid.
         """
         where = address or self.settings.config.registry.address
         if where is None:

@@ -163,7 +163,7 @@ def make_extension(
         artifacts: The same driver for several kernels.
         hosts: Which systems it is for.
         signer: Who signs it; None: it is a plain file system.
-        progress: Told what is done.
+        progress: Receives what is done.
 
     Raises:
         As ``lay_out``, ``make_squashfs`` and ``make_signed``.

@@ -74,7 +74,7 @@ def load_signer(key: Path, certificate: Path, password: bytes | None = None) -> 
 
     Raises:
         NotFoundError: A file is missing.
-        UsageError: A file is none of those, or they don't belong together.
+        UsageError: A file is not one of those, or they don't belong together.
     """
     try:
         private = serialization.load_pem_private_key(_read(key), password)

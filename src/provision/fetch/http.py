@@ -101,7 +101,7 @@ def download(
         progress: Receives how far it is.
 
     Returns:
-        Whether it was downloaded: a right file that is there already is left alone.
+        Whether it was downloaded: a right file that is there already stays.
 
     Raises:
         NotFoundError: The server doesn't have it.
@@ -168,7 +168,7 @@ def download_signed(
 ) -> None:
     """Download a file whose signature its publisher has beside it, as ``URL.sig``.
 
-    A file that is there already is left alone if its signature is good.
+    A file that is there already stays if its signature is good.
 
     Args:
         url: Its address.

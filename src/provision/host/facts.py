@@ -42,7 +42,7 @@ class Engine:
 
     Attributes:
         name: ``docker``, ``podman``, ``containerd`` or ``cri-o``.
-        program: Path of its program on the host; None: it is none of the usual ones.
+        program: Path of its program on the host; None: not one of the usual ones.
         socket: Path of its socket on the host; None: it isn't running, or needs no service.
     """
 

@@ -128,7 +128,7 @@ def plan_python(
 
     Raises:
         NotFoundError: Distro, a package or the base image is not known.
-        UsageError: The prefix is none.
+        UsageError: The prefix is not valid.
         ProvisionError: The archive or the engine failed.
     """
     pin = resolve_python(settings, engine, distro, prefix, progress=progress).pin

@@ -91,7 +91,7 @@ def resolve_python(
 
     Raises:
         NotFoundError: Distro, a package or the base image is not known.
-        UsageError: The prefix is none.
+        UsageError: The prefix is not valid.
         ProvisionError: The archive or the engine failed.
     """
     chosen = choose_distro(settings, distro)

@@ -29,7 +29,7 @@ UNWANTED = (
     "include",
     "lib/pkgconfig",
     "lib/python3.*/idlelib",
-    # Modules of bygone interfaces; nis alone would bring Kerberos.
+    # Modules of bygone interfaces; nis would bring Kerberos by itself.
     "lib/python3.*/lib-dynload/nis.*",
     "lib/python3.*/lib-dynload/ossaudiodev.*",
     "lib/python3.*/lib-dynload/xxlimited*",

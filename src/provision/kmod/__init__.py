@@ -1,1 +1,1 @@
-"""Kernel modules and user space of an artifact: is everything there, whole and for this kernel?"""
+"""Kernel modules: verified, signed, loaded and unloaded, with their device nodes and firmware."""

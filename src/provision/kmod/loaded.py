@@ -81,18 +81,6 @@ def loaded_modules(root: Path = Path("/")) -> dict[str, LoadedModule]:
     return {module.name: module for module in modules}
 
 
-def is_loaded_from(manifest: Manifest, entry: Path, loaded: Mapping[str, LoadedModule]) -> bool:
-    """Return whether every module of an artifact that has to be is loaded, and from its build.
-
-    Args:
-        manifest: The artifact's.
-        entry: Its folder.
-        loaded: From ``loaded_modules``.
-    """
-    needed = [m for m in manifest.modules if m.name not in manifest.host.optional]
-    return all(m.name in loaded for m in needed) and not other_builds(manifest, entry, loaded)
-
-
 def other_builds(
     manifest: Manifest, entry: Path, loaded: Mapping[str, LoadedModule]
 ) -> tuple[str, ...]:

@@ -188,7 +188,7 @@ def activate_entry(
         progress: Receives what is done.
 
     Raises:
-        ConfigError: Its manifest is none.
+        ConfigError: Its manifest is not valid.
         ProvisionError: Someone else's file is in the way.
     """
     with switching(layout.root, progress), _locked(layout, progress):
@@ -313,7 +313,7 @@ def _manifest_of(settings: Settings, engine: Engine, image: Image, reference: st
     """Read the manifest in an image.
 
     Raises:
-        ProvisionError: It has none, or one that is none.
+        ProvisionError: It has none, or one that is not valid.
     """
     try:
         text = read_file(engine, image, str(MANIFEST), state=settings.state)

@@ -74,7 +74,7 @@ class Offers:
         distro: What is built for.
         installed: The versions in the store.
         offered: The versions that can be built, the newest first.
-        chosen: The version that the wish stands for now; None: none that is offered.
+        chosen: The version that this stands for now; None: none that is offered.
         trouble: Why it is not known what is offered.
         branches: The driver's branches.
         readings: What the vendor's sources said.

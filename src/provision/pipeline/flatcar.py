@@ -34,7 +34,7 @@ def developer_request(settings: Settings, distro: str | None) -> BaseRequest | N
         distro: ``flatcar:4081.2.0``; None: the host's.
 
     Raises:
-        UsageError: The version is missing, or is none.
+        UsageError: The version is missing, or not valid.
     """
     facts = read_facts(settings.root)
     named = distro or f"{facts.distro.id}:{facts.distro.version}"

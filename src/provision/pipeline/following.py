@@ -1,4 +1,4 @@
-"""Follows what a vendor offers: its branches, and which of them a wish such as ``lts`` is."""
+"""Follows what a vendor offers: its branches, and which of them a version such as ``lts`` is."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def follow(
     chosen: str | None = None,
     progress: Progress = silent,
 ) -> Followed:
-    """Find out what a wish stands for, as far as its vendor decides that.
+    """Find out what a wanted version stands for, as far as its vendor decides that.
 
     The vendor is asked only where it does: for a kind of branch, and for the newest version of a
     source that takes any. One that does not answer changes nothing: what it said before counts,
@@ -102,7 +102,7 @@ def follow(
 
 
 def _takes_any(recipe: Recipe, version: str | None, distro: DistroPin) -> bool:
-    """Return whether a source decides about a wish that takes versions which it doesn't list.
+    """Return whether the source that decides takes versions which it doesn't list.
 
     The first source that serves the distro decides what the newest is, and the first that serves a
     branch about that branch; a whole version needs no vendor to say that it exists.

@@ -66,7 +66,7 @@ def look_for(
         MissingArtifactError: No registry has it, and nothing is built here.
         NotFoundError: The driver or kernel is unknown.
         UntrustedError: What a registry has is not signed as it has to be.
-        ProvisionError: provision.toml does not say whom to trust, or a key is none.
+        ProvisionError: provision.toml does not say whom to trust, or a key can't be read.
     """
     registry = settings.config.registry
     places = (*registry.folders, *registry.addresses)

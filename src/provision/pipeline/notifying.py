@@ -47,8 +47,8 @@ _REDIRECT = 300
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
-    """When something was last told in a day, how often, and whether that got through."""
+class _Notified:
+    """When a notification was first sent in a day, how often, and whether it got through."""
 
     since: int
     attempts: int
@@ -58,7 +58,7 @@ class _Told:
 def look_for_or_tell(
     settings: Settings, wanted: Wanted, consent: Consent, *, progress: Progress = silent
 ) -> Trusted | None:
-    """As ``look_for``; the address of provision.toml is told if no registry has it."""
+    """As ``look_for``; notifies the address of provision.toml if no registry has it."""
     try:
         trusted = look_for(settings, wanted, consent, progress=progress)
     except MissingArtifactError as error:
@@ -79,7 +79,7 @@ def notify(
     now: Callable[[], float] = time.time,
     progress: Progress = silent,
 ) -> bool:
-    """Tell the address of provision.toml, if there is one, that an artifact is missing.
+    """Notify the address of provision.toml, if there is one, that an artifact is missing.
 
     Once a day for a driver and kernel; a second time if the first failed. No redirect is followed,
     and of the answer only the status counts.
@@ -102,30 +102,30 @@ def notify(
     key = json.dumps(document, sort_keys=True)
     try:
         with lock(path.with_name(f".{_FILE}.lock")):
-            told = _read(path, now())
-            before = told.get(key, _Told(int(now()), 0, is_done=False))
+            sent = _read(path, now())
+            before = sent.get(key, _Notified(int(now()), 0, is_done=False))
             if before.is_done or before.attempts >= _A_DAY:
                 return False
             # Noted first: a run that is killed meanwhile does not begin again and again.
-            _write(path, {**told, key: _Told(before.since, before.attempts + 1, is_done=False)})
+            _write(path, {**sent, key: _Notified(before.since, before.attempts + 1, is_done=False)})
         trouble = _send(settings, registry.notify, document, session)
         if trouble is not None:
-            progress(Note(f"{registry.notify} was not told that an artifact is missing: {trouble}"))
+            progress(Note(f"{registry.notify} was not notified of a missing artifact: {trouble}"))
             return False
         with lock(path.with_name(f".{_FILE}.lock")):
-            told = _read(path, now())
-            _write(path, {**told, key: _Told(before.since, before.attempts + 1, is_done=True)})
+            sent = _read(path, now())
+            _write(path, {**sent, key: _Notified(before.since, before.attempts + 1, is_done=True)})
     except (OSError, ProvisionError) as error:
-        progress(Note(f"{registry.notify} was not told that an artifact is missing: {error}"))
+        progress(Note(f"{registry.notify} was not notified of a missing artifact: {error}"))
         return False
     progress(
-        Note(f"{registry.notify} was told that {sought.driver} for {sought.kernel} is missing")
+        Note(f"{registry.notify} was notified: {sought.driver} for {sought.kernel} is missing")
     )
     return True
 
 
 def message_of(settings: Settings, sought: Sought) -> dict[str, object]:
-    """Return what is told; nothing in it says which host asks."""
+    """Return what is sent; nothing in it says which host asks."""
     return {
         "schema": SCHEMA,
         "event": "missing",
@@ -202,22 +202,22 @@ def _unchanged(request: requests.PreparedRequest) -> requests.PreparedRequest:
     return request
 
 
-def _read(path: Path, now: float) -> dict[str, _Told]:
-    """Return what was told in the last day; what can't be read is forgotten."""
+def _read(path: Path, now: float) -> dict[str, _Notified]:
+    """Return what was sent in the last day; what can't be read is forgotten."""
     try:
         with path.open("rb") as stream:
             found = json.loads(stream.read(_LONGEST_FILE))
-        told = {
-            str(key): _Told(int(one["since"]), int(one["attempts"]), is_done=bool(one["done"]))
+        sent = {
+            str(key): _Notified(int(one["since"]), int(one["attempts"]), is_done=bool(one["done"]))
             for key, one in found.items()
         }
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return {}
-    return {key: one for key, one in told.items() if 0 <= now - one.since < _DAY}
+    return {key: one for key, one in sent.items() if 0 <= now - one.since < _DAY}
 
 
-def _write(path: Path, told: dict[str, _Told]) -> None:
-    newest = sorted(told.items(), key=lambda item: item[1].since, reverse=True)[:_MOST_KEYS]
+def _write(path: Path, sent: dict[str, _Notified]) -> None:
+    newest = sorted(sent.items(), key=lambda item: item[1].since, reverse=True)[:_MOST_KEYS]
     document = {
         key: {"since": one.since, "attempts": one.attempts, "done": one.is_done}
         for key, one in newest

@@ -147,7 +147,7 @@ def keep_list(
 
     Raises:
         UntrustedError: There is a catalogue that none of the keys signed.
-        ProvisionError: The registry refuses or can't be reached; a key is none.
+        ProvisionError: The registry refuses or can't be reached; a key can't be read.
     """
     keys = _keys(settings, client, driver, signer)
     if not keys and _digest_of(client, CATALOGUE) is None:

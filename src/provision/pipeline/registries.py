@@ -115,7 +115,7 @@ def examine(
     Raises:
         NotFoundError: The registry does not have it.
         UntrustedError: It is not signed as it has to be, or its name says another thing.
-        ConfigError: There are no keys, or one of them is none.
+        ConfigError: There are no keys, or one of them can't be read.
         UnreachableError: The registry kept failing.
         ProvisionError: It is no artifact image, or provision.toml does not say whom to trust.
     """

@@ -97,7 +97,7 @@ def seek(
         UntrustedError: A registry has it, and none has it with a signature that counts.
         UnreachableError: A registry does not answer, and nothing is built here.
         DeniedError: A registry does not let this host in, and nothing is built here.
-        ProvisionError: provision.toml does not say whom to trust; a key or image is none.
+        ProvisionError: provision.toml does not say whom to trust; a key or image can't be read.
     """
 
     def look(client: Repository) -> Trusted:

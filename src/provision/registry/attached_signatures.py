@@ -163,7 +163,7 @@ def sign(client: Writable, digest: str, facts: Facts | Mapping[str, str], signer
         The name of its signatures.
 
     Raises:
-        ProvisionError: The registry refuses, or what lies where signatures lie is none.
+        ProvisionError: The registry refuses, or what lies where signatures lie is not one.
     """
     name = f"{client.reference.registry}/{client.reference.repository}"
     payload = payload_of(digest, facts, name)

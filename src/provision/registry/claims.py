@@ -1,6 +1,6 @@
 """Claims on what builders build that share nothing but a registry: each is built once.
 
-A registry has no compare-and-swap: of two who write a tag, the last one wins, and neither is told.
+A registry has no compare-and-swap: of two who write a tag, the last one wins, and neither notices.
 So a claim is taken by Fischer's algorithm: look that no other has it, write one's own, wait for
 longer than others need from their look to their write, and look whether it is still one's own.
 Source: L. Lamport, A Fast Mutual Exclusion Algorithm, ACM TOCS 5(1), 1987, section 2.
@@ -58,7 +58,7 @@ class Pace:
         settle: From writing a claim to the look whether it is still there. Who needs more than half
             of it from look to write does not trust the result, and waits for a renewal.
         renew: From one renewal to the next.
-        expire: After so long without a renewal a claim is nobody's.
+        expire: After so long without a renewal a claim is free.
     """
 
     settle: float = 2.0
@@ -227,7 +227,7 @@ class _Renewal:
         last = self._clock()
         while not self._stop.wait(self._pace.renew):
             if self._clock() - last > self._pace.expire:
-                # This machine stood still, and others had to take the claim for nobody's.
+                # This machine stood still, and others had to take the claim to be free.
                 log.info("a claim is lost")
                 return
             try:

@@ -89,7 +89,7 @@ def find_credentials(
         run_helper: Asks a credential helper, by program and registry; None: starts the program.
 
     Raises:
-        ConfigError: A file is none of those, or one of its values makes no sense.
+        ConfigError: A file is not one of those, or one of its values makes no sense.
         NotFoundError: A helper that a file names is not installed.
         ProvisionError: A helper failed.
     """

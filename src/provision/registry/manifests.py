@@ -56,7 +56,7 @@ _NOT_OURS = "This is no artifact image that provision built: don't use it."
 
 
 class Foreign(BaseModel):
-    """What others write: unknown members are left alone, known ones must be right."""
+    """What others write: unknown members are ignored, known ones must be right."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="ignore", hide_input_in_errors=True)
 
@@ -168,7 +168,7 @@ def parse_manifest(data: bytes, name: str) -> Manifest | Index:
         name: What messages call it.
 
     Raises:
-        ProvisionError: It is none, of a kind that is not known, or can be read in two ways.
+        ProvisionError: It is not valid, of a kind that is not known, or can be read in two ways.
     """
     document = _object(data, name)
     kind = document.get("mediaType")
@@ -206,7 +206,7 @@ def check_image(manifest: Manifest, name: str) -> None:
 def parse_config(data: bytes, manifest: Manifest, name: str) -> ImageConfig:
     """Return what an image's configuration says; arguments and errors as ``parse_manifest``."""
     _object(data, name)
-    with refusing(f"'{name}' is refused: its configuration is none.", resolution=_NOT_OURS):
+    with refusing(f"'{name}' is refused: its configuration is not valid.", resolution=_NOT_OURS):
         config = _Config.model_validate_json(data)
     if len(config.rootfs.diff_ids) != len(manifest.layers):
         raise _refused(name, "has another number of layers than its configuration says")

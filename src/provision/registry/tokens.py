@@ -125,7 +125,7 @@ def split_address(url: str, host: str) -> SplitResult:
     """Return the parts of an address that a registry gave.
 
     Raises:
-        ProvisionError: It is none of http or https.
+        ProvisionError: It is not one of http or https.
     """
     try:
         parts = urlsplit(url)
@@ -134,7 +134,7 @@ def split_address(url: str, host: str) -> SplitResult:
         is_good = False
     if not is_good:
         raise ProvisionError(
-            f"The registry {host} leads to an address that is none: '{url[:200]}'."
+            f"The registry {host} leads to an address that is not valid: '{url[:200]}'."
         )
     return parts
 

@@ -51,7 +51,7 @@ def read_head(stream: IO[bytes], name: str) -> Head:
     """Read the head of a self-extracting file.
 
     Raises:
-        ProvisionError: It is none: a web page, another kind of file, or one that ends too early.
+        ProvisionError: It is not one: a web page, another kind of file, or one that ends too early.
     """
     first = stream.read(512)
     if re.match(rb"\s*<(!doctype|html|\?xml)", first, re.IGNORECASE):

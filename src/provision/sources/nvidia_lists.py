@@ -133,7 +133,7 @@ def inside(path: str) -> str:
     """Return a path below a folder, without ``./`` at its beginning.
 
     Raises:
-        ValueError: It leads out, or is none.
+        ValueError: It leads out, or is not a path.
     """
     plain = path
     while plain.startswith("./"):

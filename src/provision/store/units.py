@@ -35,7 +35,7 @@ _RPM_DATABASES = ("var/lib/rpm", "usr/lib/sysimage/rpm")
 # Source: https://www.flatcar.org/docs/latest/setup/releases/update-strategies/
 _OEM_PROGRAMS = PurePosixPath("oem/bin")
 # What runs at once, without waiting for a boot.
-_WATCHERS = (
+WATCHERS = (
     "provision-kernel.path",
     "provision-apply.timer",
     "provision-repeat.timer",
@@ -194,7 +194,7 @@ def apply_units(root: Path, changes: list[Change], *, on_change: Callable[[Chang
     managed = _managed_files(root)
     is_running = root.resolve() == Path("/") and Path("/run/systemd/system").is_dir()
     removed = [change.path.name for change in changes if change.kind == "remove"]
-    if is_running and (stopping := [name for name in _WATCHERS if name in removed]):
+    if is_running and (stopping := [name for name in WATCHERS if name in removed]):
         _systemctl("stop", *stopping)
     for change in changes:
         on_change(change)
@@ -205,7 +205,7 @@ def apply_units(root: Path, changes: list[Change], *, on_change: Callable[[Chang
     _forget_removed(managed)
     if is_running:
         _systemctl("daemon-reload")
-        if starting := [name for name in _WATCHERS if (root / UNITS / name).exists()]:
+        if starting := [name for name in WATCHERS if (root / UNITS / name).exists()]:
             _systemctl("start", *starting)
 
 
@@ -224,7 +224,7 @@ def own_program(root: Path, started_as: str) -> str:
     found = find_program(started_as) or find_program("provision")
     if found is None:
         raise UsageError(
-            "Where the program 'provision' is can't be told.",
+            "The program 'provision' was not found, neither as it was started nor on PATH.",
             resolution="Name its path: provision units --program PATH.",
         )
     return str(Path(found).absolute())

@@ -136,9 +136,9 @@ class Guest:
 
     @contextmanager
     def restarting(self) -> Iterator[None]:
-        """Start it anew behind the same port when it resets meanwhile, as firmware does.
+        """Start it again behind the same port when it resets meanwhile, as firmware does.
 
-        For somebody else who reboots it; its own shell must not be used meanwhile.
+        For another program that reboots it; its own shell must not be used meanwhile.
         """
         port = self.machine.ssh_port()
         ended = threading.Event()

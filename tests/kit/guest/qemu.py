@@ -120,20 +120,20 @@ class Machine:
             folder: For its socket and logs; short, as a socket's path may have 107 bytes.
             disk: Its disk, qcow2.
             snapshot: Go on from this snapshot instead of booting.
-            port: Of the loopback interface, behind which its sshd shall be; 0: any.
+            port: Of the loopback interface, behind which its sshd is; 0: any.
             firmware: Arguments for another firmware than a BIOS.
 
         Raises:
             RuntimeError: QEMU did not start; the message has what it printed.
         """
-        door = folder / "qmp"
-        door.unlink(missing_ok=True)
+        control = folder / "qmp"
+        control.unlink(missing_ok=True)
         argv = [*_arguments(folder, disk, port), *firmware]
         if snapshot is not None:
             argv += ["-loadvm", snapshot]
-        process = Daemon(argv, log=folder / "qemu.log", ready=door.exists)
+        process = Daemon(argv, log=folder / "qemu.log", ready=control.exists)
         try:
-            return cls(process, Monitor(door))
+            return cls(process, Monitor(control))
         except OSError as error:
             process.stop()
             printed = (folder / "qemu.log").read_text(errors="replace")
@@ -179,7 +179,7 @@ class Machine:
         self.monitor.execute("device_add", device)
 
     def detach(self) -> None:
-        """Unplug it, which nobody uses any more."""
+        """Unplug it, which is no longer used."""
         self.monitor.execute("device_del", {"id": _SECOND})
         deadline = time.monotonic() + _ANSWER_WITHIN_S
         while True:
@@ -212,8 +212,8 @@ class Machine:
 
 
 def _arguments(folder: Path, disk: Path, port: int) -> list[str]:
-    door = f"hostfwd=tcp:127.0.0.1:{port}-:22"
-    # writeback, not unsafe: what the guest has flushed shall be in the file when QEMU is killed.
+    forward = f"hostfwd=tcp:127.0.0.1:{port}-:22"
+    # writeback, not unsafe: what the guest has flushed has to be in the file when QEMU is killed.
     drive = f"id={_DISK},file={disk},format=qcow2,if=virtio,cache=writeback,discard=unmap"
     return [
         PROGRAM,
@@ -222,8 +222,8 @@ def _arguments(folder: Path, disk: Path, port: int) -> list[str]:
         *("-nodefaults", "-no-user-config", "-display", "none"),
         *("-drive", drive),
         *("-device", "virtio-rng-pci"),
-        # Nothing but ssh: what the guest does in the world shall be cut off with the other one.
-        *("-netdev", f"user,id={_CONTROL},net=10.0.9.0/24,restrict=on,{door}"),
+        # Nothing but ssh: what the guest does in the world has to be cut off with the other one.
+        *("-netdev", f"user,id={_CONTROL},net=10.0.9.0/24,restrict=on,{forward}"),
         *("-device", f"virtio-net-pci,netdev={_CONTROL},mac={CONTROL_MAC},romfile="),
         *("-netdev", f"user,id={_WORLD}"),
         *("-device", f"virtio-net-pci,netdev={_WORLD},mac={WORLD_MAC},romfile="),

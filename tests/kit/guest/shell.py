@@ -18,7 +18,7 @@ __all__ = ["NotReachableError", "Shell"]
 _USER = "root@guest"
 # ssh's own status when it, and not the command, failed.
 _SSH_FAILED = 255
-# How long sshd may take to begin with its banner before the connection is tried anew.
+# How long sshd may take to begin with its banner before the connection is tried again.
 _BANNER_S = 5.0
 _PAUSE_S = 0.3
 

@@ -7,7 +7,7 @@ from typing import TypedDict, Unpack
 
 import pytest
 
-from provision.build.compatibility import Request, newest_kernel, recipe_digest
+from provision.build.compatibility import Request, recipe_digest
 from provision.build.decision import decide
 from provision.build.package_store import Closure
 from provision.catalogue import Entry, Recipe
@@ -339,18 +339,6 @@ def test_a_vendors_repository_is_pinned_by_commit_and_checksum(index: ArchiveInd
 def test_main_needs_no_mention() -> None:
     source = {"kind": "deb", "components": ["non-free", "main", "contrib"]}
     assert components_of(recipe(source=source), ("debian",)) == ("contrib", "non-free")
-
-
-def test_the_newest_kernel_is_one_that_the_driver_builds_on(index: ArchiveIndex) -> None:
-    assert newest_kernel(recipe(), index) == "6.1.0-56-amd64"
-    assert newest_kernel(recipe(), index, flavour="other") == "6.12.117+deb12-amd64"
-
-
-def test_no_kernel_to_build_on_says_what_is_known(index: ArchiveIndex) -> None:
-    kernels = [{"kernels": "<5"}]
-    with pytest.raises(NotFoundError, match="not known to build on any kernel") as caught:
-        newest_kernel(recipe(kernels=kernels), index)
-    assert caught.value.details == "versions: 1.10, 1.9\nany version: kernels <5"
 
 
 @pytest.mark.parametrize(

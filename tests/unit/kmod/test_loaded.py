@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from provision.errors import ProvisionError
-from provision.kmod.loaded import is_loaded_from, is_same_build, loaded_modules, users_of
+from provision.kmod.loaded import is_same_build, loaded_modules, other_builds, users_of
 from unit.kmod.artifact import MODULE, make_artifact, write
 
 # Lines of a real machine.
@@ -101,14 +101,15 @@ def test_a_permanent_module_never_goes(tmp_path: Path) -> None:
     assert "can't be unloaded at all" in user.name
 
 
-def test_the_same_build_is_told_by_what_both_sides_have(tmp_path: Path) -> None:
+def test_the_same_build_is_known_by_what_both_sides_have(tmp_path: Path) -> None:
     manifest = make_artifact(tmp_path / "entry")
     _machine(tmp_path, "demo 1 0 - Live 0x0\n")
     loaded = loaded_modules(tmp_path)
     # The made-up module says neither version nor source, and so does what is loaded.
-    assert is_loaded_from(manifest, tmp_path / "entry", loaded)
+    assert other_builds(manifest, tmp_path / "entry", loaded) == ()
     write(tmp_path / "sys/module/demo/version", b"2\n")
-    assert not is_loaded_from(manifest, tmp_path / "entry", loaded_modules(tmp_path))
-    assert not is_loaded_from(manifest, tmp_path / "entry", {})
+    again = loaded_modules(tmp_path)
+    assert other_builds(manifest, tmp_path / "entry", again) == ("demo",)
+    assert other_builds(manifest, tmp_path / "entry", {}) == ()
     assert not is_same_build(tmp_path / "entry" / "nowhere.ko", loaded["demo"])
     assert is_same_build(tmp_path / "entry" / MODULE, loaded["demo"])

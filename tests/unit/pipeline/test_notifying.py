@@ -1,4 +1,4 @@
-"""What is told of a missing artifact: once, to one address, and never at the cost of a run."""
+"""Who is notified of a missing artifact: one address, once, and never at the cost of a run."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_what_fails_is_tried_once_more_and_harms_nobody(
     for _ in range(4):
         assert not notify(settings, SOUGHT, session=receiver, progress=notes.append)
     assert len(receiver.asked) == 2
-    assert any(isinstance(note, Note) and "was not told" in note.text for note in notes)
+    assert any(isinstance(note, Note) and "was not notified" in note.text for note in notes)
 
 
 def test_without_an_address_nothing_is_asked(settings: Settings) -> None:

@@ -171,9 +171,9 @@ def test_basic_credentials_go_to_the_registry(registry: MemoryRegistry) -> None:
         (f"https://{HOST}:8443/token", f"credentials to be sent to '{HOST}:8443'"),
         (f"https://x@{HOST}/token", "which is another host"),
         (f"http://{HOST}/token", "without TLS"),
-        ("file:///etc/passwd", "an address that is none"),
-        ("https://[", "an address that is none"),
-        (f"https://{HOST}:99999/", "an address that is none"),
+        ("file:///etc/passwd", "an address that is not valid"),
+        ("https://[", "an address that is not valid"),
+        (f"https://{HOST}:99999/", "an address that is not valid"),
     ],
 )
 def test_a_stranger_gets_no_credentials(registry: MemoryRegistry, realm: str, message: str) -> None:
@@ -229,9 +229,9 @@ def test_a_redirect_that_asks_for_credentials_gets_none(registry: MemoryRegistry
     [
         (f"http://{HOST}/x", "from https to http"),
         ("http://127.0.0.1/x", "from https to http"),
-        ("file:///etc/passwd", "an address that is none"),
+        ("file:///etc/passwd", "an address that is not valid"),
         ("https://[", "can't be asked"),
-        ("https://h:99999/", "an address that is none"),
+        ("https://h:99999/", "an address that is not valid"),
         ("", "from one address to the next"),
         ("/loop", "from one address to the next"),
     ],

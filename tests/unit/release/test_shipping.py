@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from kit.cache import REPOSITORY
 from provision.errors import ProvisionError
+from provision.store.units import UNITS, WATCHERS, UnitFile, enabling_links
 from shipping import bundled, contents, deb, release, rpm, source, tree
 
 _EPOCH = 1_700_000_000
@@ -139,7 +140,14 @@ def test_a_package_has_the_program_its_units_and_hooks(
     units = {
         name.rpartition("/")[2] for name in files if name.startswith("usr/lib/systemd/system/")
     }
-    assert set(contents.ENABLED) | set(contents.STARTED) <= units
+    # A package enables and starts what `provision units` does.
+    written = [
+        UnitFile(UNITS / name.rpartition("/")[2], _text(one), 0o644)
+        for name, one in files.items()
+        if name.startswith("usr/lib/systemd/system/")
+    ]
+    assert set(contents.ENABLED) == {link.name for link in enabling_links(written)}
+    assert set(contents.STARTED) == set(WATCHERS) <= units
     unit = files["usr/lib/systemd/system/provision-boot.service"]
     assert isinstance(unit, tree.File)
     text = unit.content.decode()

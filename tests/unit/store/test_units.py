@@ -252,7 +252,7 @@ def test_a_module_that_was_started_by_python_is_no_program(
 ) -> None:
     started_as = str(tmp_path / "__main__.py")
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(UsageError, match="can't be told"):
+    with pytest.raises(UsageError, match="was not found"):
         own_program(Path("/"), started_as)
     program = tmp_path / "provision"
     program.touch(mode=0o755)

@@ -174,7 +174,7 @@ pub(super) struct Hook<'a> {
 }
 
 impl<'a> Hook<'a> {
-    /// Errors: it can't be told where this program lies.
+    /// Errors: it is not known where this program lies.
     pub fn new(words: &'a [String]) -> Result<Self> {
         let bare = own_hook("createRuntime", Vec::new())?;
         Ok(Self { words, bare })

@@ -177,7 +177,7 @@ fn make_folder(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Writes the file, whole or not at all. One that is as it has to be is left alone, so that who
+/// Writes the file, whole or not at all. One that is as it has to be stays, so that who
 /// watches it is not woken. Its folder is made where it is missing, as
 /// `/etc/cdi` is on a new host.
 pub fn write(path: &Path, text: &str) -> Result<()> {

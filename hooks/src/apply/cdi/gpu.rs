@@ -234,7 +234,7 @@ fn devices(nodes: &Nodes, chosen: &Chosen, request: &Request) -> Vec<Value> {
             own.iter().copied().chain(more).collect()
         };
         if chosen.has_unit(unit) {
-            // Whoever has a device has its parts, as at a start.
+            // Who has a device has its parts, as at a start.
             let is_of_it = |part: &Part, d: &Device| part.nodes.contains(&d.path);
             let whole = with(&|d| unit.parts.iter().any(|part| is_of_it(part, d)));
             add(&mut request.namings.iter().map(|by| by.unit(unit)), &whole);

@@ -1,7 +1,7 @@
 //! The right to use devices, given to the cgroup of a container that exists already.
 //!
 //! Version 1 has a file for it. Version 2 has BPF programs, see `device_filter`. What a
-//! hook changes there, systemd takes back at a `daemon-reload`; the doors that edit the
+//! hook changes there, systemd takes back at a `daemon-reload`; the front ends that edit the
 //! spec are not affected (`docs/reference/oci-decorator.md`).
 
 use std::fs::File;

@@ -199,7 +199,7 @@ struct ProgramInformation {
     address: u64,
 }
 
-/// Errors: `PERM` when the kernel shows programs to nobody (`kernel.kptr_restrict`,
+/// Errors: `PERM` when the kernel shows programs to no one (`kernel.kptr_restrict`,
 /// `net.core.bpf_jit_harden`).
 fn instructions(program: &OwnedFd) -> rustix::io::Result<Vec<Instruction>> {
     let mut asked = ProgramInformation::default();

@@ -1,4 +1,4 @@
-//! Mounts into a container by descriptors alone.
+//! Mounts into a container by descriptors only.
 
 use std::os::fd::OwnedFd;
 

@@ -152,7 +152,7 @@ fn ended(handle: &OwnedFd) -> rustix::io::Result<()> {
     }
 }
 
-/// In a user namespace that does not map every user, even root is somebody else.
+/// In a user namespace that does not map every user, even root is another user.
 fn is_rootless() -> bool {
     let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
     !maps_everyone(&map) || !rustix::process::geteuid().is_root()

@@ -14,7 +14,7 @@ pub(super) struct Splice<'a> {
     pub new: String,
 }
 
-/// Members that an object gets, or gets anew.
+/// Members that are set in an object, old or new.
 pub(super) struct Additions<'a> {
     object: &'a str,
     empty: bool,

@@ -75,7 +75,7 @@ pub(super) fn check_target(path: &str) -> Option<String> {
     })
 }
 
-/// A file's name alone.
+/// A file's name without a folder.
 pub(super) fn check_soname(name: &str) -> Option<String> {
     let plain = !name.contains('/') && check_parts(name).is_none();
     (!plain).then(|| format!("{name:?} is not the name of a library, like libcuda.so.1"))

@@ -36,7 +36,7 @@ mod tests {
         std::fs::create_dir_all(&folder).unwrap();
         std::fs::write(folder.join("params"), "ModifyDeviceFiles: 1\n").unwrap();
         let hook = params_edit(&host).unwrap().unwrap();
-        // Nobody writes into it: to read from it would never end.
+        // Nothing writes into it: to read from it would never end.
         let fifo = folder.join("params");
         std::fs::remove_file(&fifo).unwrap();
         let mode = rustix::fs::Mode::from_raw_mode(0o644);

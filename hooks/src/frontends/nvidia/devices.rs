@@ -198,7 +198,7 @@ pub fn is_qualified(name: &str) -> bool {
     parts.is_some_and(|parts| parts.iter().all(|part| !part.is_empty()))
 }
 
-/// The name with its kind, which a name of a device alone lacks.
+/// The name with its kind, which the plain name of a device lacks.
 pub fn qualified(name: &str, kind: &str) -> String {
     if is_qualified(name) {
         name.to_owned()

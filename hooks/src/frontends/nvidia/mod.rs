@@ -127,7 +127,7 @@ impl<'a> Nvidia<'a> {
             request.environment.get(DEVICES).is_none()
                 && requirements::is_legacy(&request.environment)
         };
-        // `NAME` alone, which is an error where something is asked for.
+        // `NAME` without a value, which is an error where something is asked for.
         let bare = || {
             let entry = request.environment.bare_of(DEVICES);
             entry.then_some(DEVICES)

@@ -94,7 +94,7 @@ def command(
 ) -> None:
     """Build DRIVER's kernel modules and user space into an image.
 
-    An image of the same Pin that exists already is left alone, and nothing is built.
+    An image of the same Pin that exists already stays, and nothing is built.
     """
     pushed = signed = None
     _check(subject, target)

@@ -83,7 +83,7 @@ def command(
 
     With IMAGE, that image's artifact. With DRIVER, the image that the registry of provision.toml
     has for this host, or else what 'provision build' would build, built first if need be. What is
-    installed already is left alone.
+    installed already stays.
 
     An image whose name begins with a registry's host is pulled from there, and has to be signed.
     All other names are the engine's. FILE.tar, or a path that begins with / or ./, is an archive

@@ -37,7 +37,7 @@ class SeveralDriversError(ProvisionError):
     def __init__(self, verb: str, failed: dict[str, ProvisionError]) -> None:
         super().__init__(
             f"{len(failed)} drivers could not be {verb}.",
-            resolution="Give one of them alone to read what to do.",
+            resolution="Name one driver only to read what to do about it.",
             details="\n".join(f"{name}: {error.message}" for name, error in failed.items()),
         )
         codes = {error.exit_code for error in failed.values()}

@@ -1,4 +1,4 @@
-"""The index of a Debian archive: which packages a distro has, at which versions.
+"""The family of apt: Debian and Ubuntu, and what the index of an archive says of its packages.
 
 Only what is signed by the distro's keys is believed. Nothing here knows a mirror: the machine's
 own apt configuration says where packages come from, or provision.toml.

@@ -60,7 +60,7 @@ class Alternative:
         """Return whether a version of the package satisfies the dependency.
 
         Raises:
-            ProvisionError: What it is compared with is no version, or the relation is none.
+            ProvisionError: What it is compared with is no version, or dpkg lacks the relation.
         """
         if self.relation is None or self.version is None:
             return True

@@ -55,17 +55,17 @@ class Branches:
         longest = max(known, key=lambda branch: len(branch.name), default=None)
         return longest or Branch(self.upstream.branch_of(version))
 
-    def followed(self, wish: str, today: date) -> tuple[str, ...] | None:
-        """Return the branches that a wish such as ``lts`` accepts, in the order of preference.
+    def followed(self, wanted: str, today: date) -> tuple[str, ...] | None:
+        """Return the branches that a version such as ``lts`` accepts, in the order of preference.
 
         Those that their vendor still cares for come first; an ended one is better than none.
 
         Returns:
-            Their names; None: the wish is no name of a kind of branch.
+            Their names; None: it is no name of a kind of branch.
         """
-        if wish not in CHANNELS:
+        if wanted not in CHANNELS:
             return None
-        fitting = [branch for branch in self.all if branch.maturity in CHANNELS[wish]]
+        fitting = [branch for branch in self.all if branch.maturity in CHANNELS[wanted]]
         # Sorting keeps the order of those that are equal in this.
         return tuple(b.name for b in sorted(fitting, key=lambda branch: branch.has_ended(today)))
 

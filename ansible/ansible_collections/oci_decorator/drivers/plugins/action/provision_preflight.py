@@ -68,8 +68,9 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible has no type hin
         wrong = preflight.source_mistakes(path)
         packages = []
         if path is not None and not wrong:
-            constraints, house = self._path(given["constraints"]), self._path(given["wheelhouse"])
-            packages = preflight.packages_mistakes(path, constraints, house)
+            constraints = self._path(given["constraints"])
+            wheelhouse = self._path(given["wheelhouse"])
+            packages = preflight.packages_mistakes(path, constraints, wheelhouse)
         images = [self._path(image) for image in given["images"]]
         found = [
             *preflight.config_mistakes(given["config"], path),

@@ -162,8 +162,8 @@ def _make_room(cache: Path) -> None:
 def _have(module: AnsibleModule) -> tuple[bool, Path]:
     """Return whether the archive was made now, and the archive."""
     source = Path(module.params["source"]).resolve()
-    given, house = module.params["constraints"], module.params["wheelhouse"]
-    wheelhouse = Path(house) if house else None
+    given, wheels = module.params["constraints"], module.params["wheelhouse"]
+    wheelhouse = Path(wheels) if wheels else None
     constraints = Path(given).read_text() if given else constraints_of(source)
     cache = Path(module.params["cache"])
     digest = inputs_digest(source, constraints, wheelhouse, module.params["python"])

@@ -12,7 +12,7 @@ description:
   - It remembers what was there before. A file that was not changed since is put back as it was,
     byte by byte; from another one, only our entries are taken.
   - Restarts nothing; I(stale) says who has to read its configuration again. A Docker that runs is
-    told once, where its default would otherwise stay a runtime that is going.
+    asked to once, where its default would otherwise stay a runtime that is going.
 version_added: 0.1.0
 options:
   engines:
@@ -38,7 +38,7 @@ options:
     type: bool
     default: false
   reload:
-    description: Whether a Docker that runs may be told to read its configuration again.
+    description: Whether a Docker that runs may be asked to read its configuration again.
     type: bool
     default: true
   docker_path:
@@ -78,7 +78,7 @@ stale:
   type: list
   elements: str
 running:
-  description: Those of them that run, and so have to be told.
+  description: Those of them that run, and so have to reload or restart.
   returned: always
   type: list
   elements: str
