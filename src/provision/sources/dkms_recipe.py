@@ -191,5 +191,6 @@ def _ignored(conf: DkmsConf) -> Iterable[str]:
     if conf.depends:
         yield (
             f"BUILD_DEPENDS names {', '.join(conf.depends)}: such a driver is refused, because one"
-            " recipe builds one source."
+            " recipe builds one source. Build the sources together instead: kind 'git' with"
+            " submodules, or an archive that holds both, and a 'command' of your own."
         )
