@@ -8,6 +8,7 @@ compares the commit's archive with the checksum of the Pin once more.
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -19,6 +20,7 @@ from provision.build.package_store import PackageStore, closure_key
 from provision.engine.containers import Container, ContainerRequest
 from provision.engine.docker_api import Engine
 from provision.errors import ProvisionError, UsageError, redact
+from provision.fetch import UnreachableError
 from provision.files import lock
 from provision.pin import GitCommit, GitSource, Source
 from provision.progress import Note, Output, Progress, silent
@@ -30,6 +32,13 @@ _MADE = "/provision/commit.tar"
 _WRONG = "provision: the archive's sha256 is "
 # What a tar file ends with: https://www.gnu.org/software/tar/manual/html_node/Standard.html
 _END = bytes(1024)
+# What git and its library for HTTP say of a network or server that may be there again later.
+_UNREACHABLE = re.compile(
+    r"Could not resolve|(?:Failed|Could not|Couldn't) (?:to )?connect|unable to connect"
+    r"|Connection (?:refused|reset|timed out)|Operation timed out|Network is unreachable"
+    r"|returned error: (?:5[0-9][0-9]|429)|early EOF|RPC failed|Empty reply from server",
+    re.IGNORECASE,
+)
 _LACKING = "provision: the image has no git"
 # In blocks of 512 bytes, as sh counts them: 4 GiB, above which nothing is written.
 _SCRIPT = """set -eu
@@ -88,6 +97,7 @@ def have_commits(
 
     Raises:
         ProvisionError: A commit can't be fetched, or has another content than the Pin says.
+        UnreachableError: The repository's server can't be reached.
         UsageError: An address holds a password or token.
     """
     found = {}
@@ -195,7 +205,9 @@ def _failed(commit: GitCommit, path: Path, said: str) -> ProvisionError:
             resolution="Name a base image that has git (--base), or copy"
             f" '{path}' from a machine whose package store has it (the same path there).",
         )
-    return ProvisionError(
+    # What says nothing about the driver: a matrix ends there, and remembers nothing.
+    kind = UnreachableError if _UNREACHABLE.search(said) else ProvisionError
+    return kind(
         f"Fetching failed for {name}.",
         resolution="Look whether the repository has the commit and can be reached: git ls-remote"
         f" {redact(commit.url)}; containers may need --network host, or a proxy in the"

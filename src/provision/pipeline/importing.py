@@ -255,13 +255,16 @@ def _checkout(folder: Path, draft: Path) -> tuple[GitSource | None, str | None]:
     head = ask(["git", "-C", here, "rev-parse", "HEAD"])
     remote = ask(["git", "-C", here, "remote", "get-url", "origin"])
     match = _REMOTE.fullmatch(remote.stdout.strip())
-    copied = ask(["git", "clone", "--quiet", "--bare", "--no-local", "--", here, str(copy)])
-    if head.returncode or match is None or copied.returncode:
-        return None, None
+    # One commit without tags and branches, as a build has it: git puts names of those into some
+    # files of an archive.
+    made = ask(["git", "init", "--quiet", "--bare", "--", str(copy)])
     git, commit = ["git", f"--git-dir={copy}"], head.stdout.strip()
+    copied = ask([*git, "fetch", "--quiet", "--depth=1", "--", Path(here).as_uri(), "HEAD"])
+    if head.returncode or match is None or made.returncode or copied.returncode:
+        return None, None
     read = ask([*git, "read-tree", commit])
-    status = ["status", "--porcelain", "-uno", "--ignore-submodules=all"]
-    changes = ask([*git, "-c", "core.bare=false", f"--work-tree={here}", *status])
+    compare = ["diff", "--name-only", "--no-ext-diff", "--ignore-submodules=all", commit]
+    changes = ask([*git, "-c", "core.bare=false", f"--work-tree={here}", *compare, "--"])
     # A commit is not what was looked at where files were changed after it.
     if read.returncode or changes.returncode or changes.stdout.strip():
         return None, None

@@ -14,6 +14,7 @@ from provision.build.git_commits import CommitRequest, commits_of, have_commits
 from provision.build.package_store import PackageStore
 from provision.engine.containers import ContainerRequest, Ran
 from provision.errors import ProvisionError, UsageError
+from provision.fetch import UnreachableError
 from provision.pin import GitSource, GitSubmodule
 from unit.engine.fake_engine import FakeEngine
 
@@ -173,3 +174,22 @@ def test_an_address_with_a_password_reaches_no_program(tmp_path: Path) -> None:
         have_commits(engine, lambda: "sha256:x", request)
     assert "secret" not in f"{caught.value.message} {caught.value.resolution}"
     assert engine.asked == []
+
+
+@pytest.mark.parametrize(
+    ("said", "is_outside"),
+    [
+        ("fatal: unable to access 'https://x/': Could not resolve host: x", True),
+        ("fatal: unable to access 'https://x/': Failed to connect to x port 443", True),
+        ("fatal: unable to access 'https://x/': The requested URL returned error: 503", True),
+        ("fetch-pack: unexpected disconnect\nfatal: early EOF", True),
+        ("fatal: unable to access 'https://x/': The requested URL returned error: 404", False),
+        ("fatal: remote error: upload-pack: not our ref 1111", False),
+    ],
+)
+def test_a_server_that_is_down_says_nothing_of_the_driver(
+    tmp_path: Path, said: str, is_outside: bool
+) -> None:
+    with pytest.raises(ProvisionError, match="Fetching failed") as caught:
+        _have(tmp_path, Ran(128, said), [])
+    assert isinstance(caught.value, UnreachableError) is is_outside

@@ -113,7 +113,7 @@ def test_a_checkout_is_pinned(
     # A checkout's settings may name programs: what compares and packs looks at a copy.
     inside = [argv for argv in ran if "-C" in argv]
     assert {argv[3] for argv in inside} == {"rev-parse", "remote"}
-    answers["status"] = " M dkms.conf\n"
+    answers["diff"] = "dkms.conf\n"
     made = import_dkms(settings, lambda: None, ImportRequest(str(source), kernel=KERNEL))  # type: ignore[arg-type, return-value]  # as above
     assert "commit" not in made.draft.text
 
