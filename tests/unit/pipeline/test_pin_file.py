@@ -136,6 +136,15 @@ def test_a_password_or_a_token_goes_to_no_other_machine(case: Case) -> None:
     assert "urls" not in pin_document(case.pin, {sha256(_PACKAGE): secret})
 
 
+def test_a_pin_whose_source_has_a_password_is_not_built(case: Case) -> None:
+    source = case.pin.sources[0].model_copy(update={"url": "https://me:hush@x.example/t.tar"})
+    case.write(pin_document(case.pin.model_copy(update={"sources": (source,)})))
+    with pytest.raises(ConfigError) as caught:
+        read_pin(case.settings, case.file)
+    assert [mistake.path for mistake in caught.value.mistakes] == ["sources.0"]
+    assert "hush" not in f"{caught.value.message} {caught.value.details}"
+
+
 def test_addresses_are_no_part_of_the_digest(case: Case) -> None:
     case.write(pin_document(case.pin))
     assert read_pin(case.settings, case.file).pin.digest == case.pin.digest
