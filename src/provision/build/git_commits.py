@@ -189,13 +189,15 @@ def _keep(container: Container, path: Path) -> None:
 
 def _failed(commit: GitCommit, path: Path, said: str) -> ProvisionError:
     name = f"the commit {commit.commit} of '{redact(commit.url)}'"
+    # For commands that people paste: an address may have a ';'.
+    quoted = shlex.quote(redact(commit.url))
     lines = [line for line in said.splitlines() if line.startswith(_WRONG)]
     if lines:
         return ProvisionError(
             f"The content of {name} is not what the Pin says.",
             resolution="Compare it with what git makes of the commit without tags and branches,"
             " whose names git puts into some files, and correct 'sha256' in driver.toml if that is"
-            f" right: git init -q x && cd x && git fetch -q --depth=1 {commit.url}"
+            f" right: git init -q x && cd x && git fetch -q --depth=1 {quoted}"
             f" {commit.commit} && git archive --format=tar {commit.commit} | sha256sum",
             details=f"expected {commit.sha256}\ngot      {lines[-1].removeprefix(_WRONG)}",
         )
@@ -210,7 +212,7 @@ def _failed(commit: GitCommit, path: Path, said: str) -> ProvisionError:
     return kind(
         f"Fetching failed for {name}.",
         resolution="Look whether the repository has the commit and can be reached: git ls-remote"
-        f" {redact(commit.url)}; containers may need --network host, or a proxy in the"
+        f" {quoted}; containers may need --network host, or a proxy in the"
         f" environment. Or copy '{path}' from a machine whose package store has it (the same path"
         " there).",
         details=redact("\n".join(said.splitlines()[-20:])),

@@ -15,7 +15,7 @@ from provision.build.package_store import PackageStore
 from provision.engine.containers import ContainerRequest, Ran
 from provision.errors import ProvisionError, UsageError
 from provision.fetch import UnreachableError
-from provision.pin import GitSource, GitSubmodule
+from provision.pin import GitCommit, GitSource, GitSubmodule
 from unit.engine.fake_engine import FakeEngine
 
 _URL = "https://git.example/x.git"
@@ -193,3 +193,12 @@ def test_a_server_that_is_down_says_nothing_of_the_driver(
     with pytest.raises(ProvisionError, match="Fetching failed") as caught:
         _have(tmp_path, Ran(128, said), [])
     assert type(caught.value) is kind
+
+
+@pytest.mark.parametrize("said", ["fatal: x", f"provision: the archive's sha256 is {'9' * 64}"])
+def test_a_command_to_paste_runs_nothing_that_an_address_holds(tmp_path: Path, said: str) -> None:
+    commit = GitCommit(url="https://x.example/y;reboot", commit="1" * 40, sha256="2" * 64)
+    request = CommitRequest((commit,), PackageStore(tmp_path), tmp_path / "locks")
+    with pytest.raises(ProvisionError) as caught:
+        have_commits(_Engine(Ran(3, said)), lambda: "sha256:x", request)
+    assert "'https://x.example/y;reboot'" in str(caught.value.resolution)
