@@ -239,7 +239,7 @@ def _sizes(archive: Path) -> Iterator[int]:
 
 def _local(folder: Path, draft: Path) -> Found:
     release, modules = _checkout(folder, draft)
-    homepage = release and release.url.removesuffix(".git")
+    homepage = release.url.removesuffix(".git") if release else None
     return folder, lambda conf: Origin(
         str(folder), conf, release=release, homepage=homepage, submodules=modules
     )
