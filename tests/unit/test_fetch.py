@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -97,6 +98,18 @@ def test_a_download_appears_whole_and_tells_its_progress(server: Server, tmp_pat
     assert (tmp_path / "new/f").read_bytes() == CONTENT
     assert names(tmp_path / "new") == ["f"]
     assert events[-1] == Transfer(server.url, len(CONTENT), len(CONTENT))
+
+
+def test_a_login_comes_from_netrc(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logins = tmp_path / "netrc"
+    logins.write_text("machine 127.0.0.1 login me password word\n")
+    logins.chmod(0o600)
+    monkeypatch.setenv("NETRC", str(logins))
+    server.answer(200, CONTENT)
+    download(server.url, sha256=SHA256, destination=tmp_path / "f")
+    assert server.requests[0]["Authorization"] == f"Basic {b64encode(b'me:word').decode()}"
 
 
 def test_a_file_that_is_right_already_is_not_asked_for(server: Server, tmp_path: Path) -> None:

@@ -8,9 +8,10 @@ from pathlib import Path
 
 from provision.build.package_store import PackageStore
 from provision.distros.debian import default_cache
-from provision.files import remove_lock
+from provision.files import in_root, remove_lock
 from provision.host.kernels import find_kernels
 from provision.matrix.results import Results, matrix_folder
+from provision.store.layout import STORE
 
 # What was of no use for so long is had again where it is needed: from its addresses.
 UNUSED_DAYS = 30.0
@@ -22,8 +23,8 @@ def remove_packages(
 ) -> list[tuple[str, int]]:
     """Remove what was of no use for 30 days, except for kernels that this host may boot.
 
-    Logs that a result of the compatibility matrix names stay as long as it does. A lock goes
-    only if no process holds it.
+    Logs that a result of the compatibility matrix or of a fleet's builds names stay as long as it
+    does. A lock goes only if no process holds it.
 
     Args:
         root: Root of the host.
@@ -44,8 +45,9 @@ def remove_packages(
 
 
 def _named_logs(root: Path) -> frozenset[str]:
-    """Return the logs that results of the matrix name."""
-    known, _problems = Results(matrix_folder(root)).load()
+    """Return the logs that results of ``matrix`` and ``prebuild`` name."""
+    folders = (matrix_folder(root), in_root(root, STORE / "prebuild"))
+    known = [result for folder in folders for result in Results(folder).load()[0]]
     return frozenset(result.log for result in known if result.log)
 
 

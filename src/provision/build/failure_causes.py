@@ -59,7 +59,11 @@ DKMS_CAUSES = (
         re.compile(r"^dkms: BUILD_DEPENDS"),
         lambda pin, line: f"{what(pin)} needs modules of other DKMS packages, which one recipe does"
         f" not build: {_said(line, 'packages:')}.",
-        _OWN_BUILD,
+        "Build the sources together: kind 'git', with the other package's repository as one of"
+        " [[source.releases.submodules]], or an archive that holds all of them; then"
+        " [flavours.NAME.build] with a 'command' that makes them in their order, and the modules"
+        " of all under 'modules' (docs/reference/driver-toml.md). If the modules need no symbols"
+        " of the other ones, remove BUILD_DEPENDS with a patch in the driver's patches/ folder.",
         ExitCode.NOT_FOUND,
     ),
     Cause(

@@ -7,17 +7,20 @@ compares the commit's archive with the checksum of the Pin once more.
 
 from __future__ import annotations
 
+import os
+import re
 import shlex
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, field
+from functools import cache, partial
 from pathlib import Path
 
-from provision.build.package_store import PackageStore
+from provision.build.package_store import PackageStore, closure_key
 from provision.engine.containers import Container, ContainerRequest
 from provision.engine.docker_api import Engine
-from provision.errors import ProvisionError, redact
+from provision.errors import ProvisionError, UsageError, redact
+from provision.fetch import UnreachableError
 from provision.files import lock
 from provision.pin import GitCommit, GitSource, Source
 from provision.progress import Note, Output, Progress, silent
@@ -27,8 +30,19 @@ _LIMIT_S = 1800.0
 _WORK = "/provision/git"
 _MADE = "/provision/commit.tar"
 _WRONG = "provision: the archive's sha256 is "
+# What a tar file ends with: https://www.gnu.org/software/tar/manual/html_node/Standard.html
+_END = bytes(1024)
+# What git and its library for HTTP say of a network or server that may be there again later.
+_UNREACHABLE = re.compile(
+    r"Could not resolve|(?:Failed|Could not|Couldn't) (?:to )?connect|unable to connect"
+    r"|Connection (?:refused|reset|timed out)|Operation timed out|Network is unreachable"
+    r"|returned error: (?:5[0-9][0-9]|429)|early EOF|RPC failed|Empty reply from server",
+    re.IGNORECASE,
+)
+_LACKING = "provision: the image has no git"
 # In blocks of 512 bytes, as sh counts them: 4 GiB, above which nothing is written.
 _SCRIPT = """set -eu
+command -v git >/dev/null || {{ echo "{lacking}"; exit 4; }}
 ulimit -f 8388608
 rm -rf {work} {made}
 git init --quiet --bare {work}
@@ -49,12 +63,14 @@ class CommitRequest:
         store: Where they are kept.
         locks: Folder of locks: of two that want a commit, one fetches it.
         network: Network of the container; None: the engine's default.
+        proxies: Variables of the environment that name the proxies of this machine.
     """
 
     commits: tuple[GitCommit, ...]
     store: PackageStore
     locks: Path
     network: str | None = None
+    proxies: Mapping[str, str] = field(default_factory=dict)
 
 
 def commits_of(sources: Iterable[Source]) -> tuple[GitCommit, ...]:
@@ -81,14 +97,17 @@ def have_commits(
 
     Raises:
         ProvisionError: A commit can't be fetched, or has another content than the Pin says.
+        UnreachableError: The repository's server can't be reached.
+        UsageError: An address holds a password or token.
     """
     found = {}
     image = cache(toolchain)
     for commit in request.commits:
         path = request.store.commits / commit.file_name
-        with lock(request.locks / path.stem[:32]):
-            if not path.is_file():
-                _fetch(engine, image(), commit, path, request.network, progress)
+        waiting = partial(progress, Note(f"Another process fetches {redact(commit.url)}; waiting"))
+        with lock(request.locks / path.stem[:32], on_wait=waiting):
+            if not _whole(path):
+                _fetch(engine, image(), commit, path, request, progress)
         # Garbage collection goes by the time of use.
         with suppress(OSError):
             path.touch()
@@ -101,28 +120,51 @@ def _fetch(
     image: str,
     commit: GitCommit,
     path: Path,
-    network: str | None,
+    request: CommitRequest,
     progress: Progress,
 ) -> None:
+    if redact(commit.url) != commit.url:
+        raise UsageError(
+            f"'{redact(commit.url)}' holds a password or token, which arguments of programs and"
+            " labels of images would show to every user.",
+            resolution="Leave it out of driver.toml, name a server that asks for none, and resolve"
+            " again.",
+        )
     script = _SCRIPT.format(
         work=_WORK,
         made=_MADE,
         wrong=_WRONG,
+        lacking=_LACKING,
         url=shlex.quote(commit.url),
         commit=shlex.quote(commit.commit),
         sha256=shlex.quote(commit.sha256),
     )
     progress(Note(f"Fetching {redact(commit.url)} {commit.commit[:12]}"))
     # One that asks for a name and a password would wait for an answer.
-    environment = {"GIT_TERMINAL_PROMPT": "0"}
+    environment = {"GIT_TERMINAL_PROMPT": "0", **request.proxies}
+    # The lock is of one state folder, and other ones may use the same engine.
+    owner = closure_key({"of": path.stem, "at": str(request.store.folder.resolve())})[:32]
     wanted = ContainerRequest(
-        image, path.stem[:32], network=network, environment=environment, limit=_LIMIT_S
+        image, owner, network=request.network, environment=environment, limit=_LIMIT_S
     )
     with engine.container(wanted) as container:
         ran = container.run(script, on_line=lambda line: progress(Output(redact(line))))
         if ran.status != 0:
-            raise _failed(commit, ran.said)
+            raise _failed(commit, path, ran.said)
         _keep(container, path)
+
+
+def _whole(path: Path) -> bool:
+    """Return whether a file is there and not cut off; what it holds, the build compares.
+
+    Others copy files here by hand, and the power may fail.
+    """
+    try:
+        with path.open("rb") as stream:
+            stream.seek(-len(_END), os.SEEK_END)
+            return stream.tell() > 0 and stream.read() == _END
+    except OSError:
+        return False
 
 
 def _keep(container: Container, path: Path) -> None:
@@ -133,25 +175,45 @@ def _keep(container: Container, path: Path) -> None:
             with draft.open("wb") as stream:
                 while chunk := content.read(1 << 20):
                     stream.write(chunk)
+                stream.flush()
+                os.fsync(stream.fileno())
+            if not _whole(draft):
+                raise ProvisionError(
+                    f"What the engine sent of '{_MADE}' is cut off.",
+                    resolution="Run the command again.",
+                )
             draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)
 
 
-def _failed(commit: GitCommit, said: str) -> ProvisionError:
+def _failed(commit: GitCommit, path: Path, said: str) -> ProvisionError:
     name = f"the commit {commit.commit} of '{redact(commit.url)}'"
+    # For commands that people paste: an address may have a ';'.
+    quoted = shlex.quote(redact(commit.url))
     lines = [line for line in said.splitlines() if line.startswith(_WRONG)]
     if lines:
         return ProvisionError(
             f"The content of {name} is not what the Pin says.",
-            resolution="Compare it in a clone, and correct 'sha256' in driver.toml if the clone is"
-            f" right: git archive --format=tar {commit.commit} | sha256sum",
+            resolution="Compare it with what git makes of the commit without tags and branches,"
+            " whose names git puts into some files, and correct 'sha256' in driver.toml if that is"
+            f" right: git init -q x && cd x && git fetch -q --depth=1 {quoted}"
+            f" {commit.commit} && git archive --format=tar {commit.commit} | sha256sum",
             details=f"expected {commit.sha256}\ngot      {lines[-1].removeprefix(_WRONG)}",
         )
-    return ProvisionError(
+    if _LACKING in said:
+        return ProvisionError(
+            f"Fetching failed for {name}: the base image has no git.",
+            resolution="Name a base image that has git (--base), or copy"
+            f" '{path}' from a machine whose package store has it (the same path there).",
+        )
+    # What says nothing about the driver: a matrix ends there, and remembers nothing.
+    kind = UnreachableError if _UNREACHABLE.search(said) else ProvisionError
+    return kind(
         f"Fetching failed for {name}.",
         resolution="Look whether the repository has the commit and can be reached: git ls-remote"
-        f" {redact(commit.url)}; containers may need --network host, or a proxy in the"
-        " environment.",
+        f" {quoted}; containers may need --network host, or a proxy in the"
+        f" environment. Or copy '{path}' from a machine whose package store has it (the same path"
+        " there).",
         details=redact("\n".join(said.splitlines()[-20:])),
     )

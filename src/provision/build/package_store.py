@@ -245,13 +245,12 @@ class PackageStore:
                 gone.append((path, size))
             else:
                 needed.update(package.sha256 for package in closure.packages)
-        for folder in (self.trees, self.runfiles, self.commits):
-            gone += [(path, size) for path, used, size in _entries(folder) if used < oldest]
-        for path, used, size in _entries(self.files):
-            # A draft of a killed run, or a source or package that nothing names any more.
-            limit = time.time() - _DRAFT_S if path.name.startswith(".") else oldest
-            if path.name not in needed and used < limit:
-                gone.append((path, size))
+        for folder in (self.trees, self.runfiles, self.commits, self.files):
+            for path, used, size in _entries(folder):
+                # A draft of a killed run, or what nothing names any more.
+                limit = time.time() - _DRAFT_S if path.name.startswith(".") else oldest
+                if path.name not in needed and used < limit:
+                    gone.append((path, size))
         gone += self._left_behind()
         for path, _size in gone if not dry_run else ():
             _remove(path)

@@ -11,8 +11,9 @@ from packaging.version import Version as PepVersion
 from pydantic import AfterValidator, Field, StringConstraints
 
 from provision.documents import Frozen
+from provision.errors import redact
 from provision.manifest import FeatureName, RelativePath
-from provision.pin import Name, is_address
+from provision.pin import Name, Url, is_address
 
 # What a recipe's texts may refer to; resolve and render fill them in.
 PLACEHOLDERS = frozenset(
@@ -87,17 +88,34 @@ SourcePath = Annotated[RelativePath, AfterValidator(_fixed_placeholders), AfterV
 Licence = Annotated[str, AfterValidator(_text)]
 
 
+def public(text: str) -> str:
+    """Return an address of a recipe, which is part of Pins and of the labels of images.
+
+    Raises:
+        ValueError: It holds a password or a token.
+    """
+    shown = redact(text)
+    if shown != text:
+        raise ValueError(
+            f"'{shown}' holds a password or token, which every user could read here and in the"
+            " labels of artifacts: leave it out. The login for a file belongs into ~/.netrc of the"
+            " user who builds; a repository has to be readable without one"
+        )
+    return text
+
+
 def _url_template(text: str) -> str:
     filled = _placeholders(text, known=frozenset({"arch", "version"}))
     if not is_address(filled.replace("{version}", "1").replace("{arch}", "1")):
         raise ValueError(
             "this is no address such as https://example.org/{version}/driver-{arch}.run"
         )
-    return text
+    return public(text)
 
 
 # An address; {version} and {arch} (as uname -m prints it) are filled in.
 UrlTemplate = Annotated[str, AfterValidator(_url_template)]
+PublicUrl = Annotated[Url, AfterValidator(public)]
 
 
 def version_matches(version: str, specifiers: str) -> bool:

@@ -10,15 +10,25 @@ from fnmatch import fnmatchcase
 from itertools import pairwise
 from typing import Annotated, Literal, Self
 
-from pydantic import ConfigDict, Discriminator, Field, StringConstraints, Tag, model_validator
+from pydantic import (
+    AfterValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    StringConstraints,
+    Tag,
+    model_validator,
+)
 
 from provision.catalogue.fields import (
     Argument,
     DistroPattern,
+    PublicUrl,
     SourcePath,
     Specifiers,
     Template,
     UrlTemplate,
+    public,
     version_matches,
 )
 from provision.documents import Frozen
@@ -32,7 +42,6 @@ from provision.pin import (
     Name,
     PackageName,
     Sha256,
-    Url,
     Version,
 )
 
@@ -176,13 +185,21 @@ class ArchiveRelease(Frozen):
     """
 
     version: Version
-    url: Url
+    url: PublicUrl
     sha256: Sha256
     strip: int = Field(default=1, ge=0)
 
     def source(self) -> ArchiveSource:
         """Return what goes into the Pin."""
         return ArchiveSource(url=self.url, sha256=self.sha256, strip=self.strip)
+
+
+def _public_submodule(module: GitSubmodule) -> GitSubmodule:
+    public(module.url)
+    return module
+
+
+PublicSubmodule = Annotated[GitSubmodule, AfterValidator(_public_submodule)]
 
 
 class GitRelease(Frozen):
@@ -197,10 +214,10 @@ class GitRelease(Frozen):
     """
 
     version: Version
-    url: Url
+    url: PublicUrl
     commit: Commit
     sha256: Sha256
-    submodules: tuple[GitSubmodule, ...] = ()
+    submodules: tuple[PublicSubmodule, ...] = ()
 
     def source(self) -> GitSource:
         """Return what goes into the Pin."""

@@ -14,8 +14,9 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, StringConstraints
 
+from provision.catalogue.fields import PublicUrl
 from provision.documents import Frozen
-from provision.pin import PackageName, Url
+from provision.pin import PackageName
 
 # What a vendor promises of a branch, the longest support first.
 Maturity = Literal["lts", "production", "new-feature"]
@@ -62,7 +63,7 @@ def _last_day(text: str) -> date:
 
 
 BranchName = Annotated[str, StringConstraints(pattern=r"^[0-9]+(\.[0-9]+)*$", max_length=32)]
-Address = Annotated[Url, AfterValidator(_address)]
+Address = Annotated[PublicUrl, AfterValidator(_address)]
 Pattern = Annotated[str, StringConstraints(max_length=200), AfterValidator(_pattern)]
 Day = Annotated[
     str, StringConstraints(pattern=r"^[0-9]{4}-[0-9]{2}(-[0-9]{2})?$"), AfterValidator(_day)

@@ -134,6 +134,7 @@ def _fetched(
         PackageStore(settings.state),
         settings.state / "locks",
         resolved.network,
+        _proxies(),
     )
     return have_commits(engine, toolchain, request, progress=progress)
 
@@ -297,7 +298,11 @@ def build_arguments(
         args["APT_SECURITY_MIRROR"] = security_mirror
     if is_snapshot:
         args["APT_SNAPSHOT"] = "yes"
-    return args | {name: os.environ[name] for name in _PROXIES if name in os.environ}
+    return args | _proxies()
+
+
+def _proxies() -> dict[str, str]:
+    return {name: os.environ[name] for name in _PROXIES if name in os.environ}
 
 
 def _processors() -> int:

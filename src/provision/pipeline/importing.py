@@ -238,38 +238,48 @@ def _sizes(archive: Path) -> Iterator[int]:
 
 
 def _local(folder: Path, draft: Path) -> Found:
-    release, homepage = _checkout(folder, draft)
-    return folder, lambda conf: Origin(str(folder), conf, release=release, homepage=homepage)
+    release, modules = _checkout(folder, draft)
+    homepage = release.url.removesuffix(".git") if release else None
+    return folder, lambda conf: Origin(
+        str(folder), conf, release=release, homepage=homepage, submodules=modules
+    )
 
 
-def _checkout(folder: Path, draft: Path) -> tuple[GitSource | None, str | None]:
+def _checkout(folder: Path, draft: Path) -> tuple[GitSource | None, tuple[str, ...]]:
     """Return the commit of a git checkout, if it has one and an address that others can use.
+
+    And the folders of its submodules.
 
     The settings in a checkout may name programs that git runs (filters, monitors): what compares
     and packs is a copy, whose settings are git's own.
     """
     if find_program("git") is None or not (folder / ".git").exists():
-        return None, None
+        return None, ()
     ask = partial(run, why="pin the source", check=False)
     here, copy = str(folder.resolve()), draft / "git"
     head = ask(["git", "-C", here, "rev-parse", "HEAD"])
     remote = ask(["git", "-C", here, "remote", "get-url", "origin"])
     match = _REMOTE.fullmatch(remote.stdout.strip())
-    copied = ask(["git", "clone", "--quiet", "--bare", "--no-local", "--", here, str(copy)])
-    if head.returncode or match is None or copied.returncode:
-        return None, None
+    # One commit without tags and branches, as a build has it: git puts names of those into some
+    # files of an archive.
+    made = ask(["git", "init", "--quiet", "--bare", "--", str(copy)])
     git, commit = ["git", f"--git-dir={copy}"], head.stdout.strip()
+    copied = ask([*git, "fetch", "--quiet", "--depth=1", "--", Path(here).as_uri(), "HEAD"])
+    if head.returncode or match is None or made.returncode or copied.returncode:
+        return None, ()
     read = ask([*git, "read-tree", commit])
-    status = ["status", "--porcelain", "-uno", "--ignore-submodules=all"]
-    changes = ask([*git, "-c", "core.bare=false", f"--work-tree={here}", *status])
+    compare = ["diff", "--name-only", "--no-ext-diff", "--ignore-submodules=all", commit]
+    changes = ask([*git, "-c", "core.bare=false", f"--work-tree={here}", *compare, "--"])
     # A commit is not what was looked at where files were changed after it.
     if read.returncode or changes.returncode or changes.stdout.strip():
-        return None, None
+        return None, ()
     tar = draft / "source.tar"
     run([*git, "archive", "--format=tar", f"--output={tar}", commit], why="pin the source")
     url = f"https://{match['host']}/{match['path']}"
-    source = GitSource(url=url, commit=commit, sha256=sha256_file(tar))
-    return source, url.removesuffix(".git")
+    listed = ask([*git, "ls-tree", "-r", commit]).stdout.splitlines()
+    # MODE commit ID, a tab, and the path: gitlinks have a mode of their own.
+    modules = tuple(line.partition("\t")[2] for line in listed if line.startswith("160000 "))
+    return GitSource(url=url, commit=commit, sha256=sha256_file(tar)), modules
 
 
 def _packaged(settings: Settings, name: str, distro: DistroPin, progress: Progress) -> Found:

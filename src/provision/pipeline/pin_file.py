@@ -15,7 +15,7 @@ from provision.build.dockerfile import variant_of
 from provision.build.templates import load_templates, load_tree_templates
 from provision.catalogue import templates_dir
 from provision.documents import load_json, parse_json
-from provision.errors import ConfigError, Mistake, ProvisionError
+from provision.errors import ConfigError, Mistake, ProvisionError, redact
 from provision.pin import ImageDigest, Pin, Sha256, Url
 from provision.pipeline.package_pins import Resolved
 from provision.pipeline.tree_files import kept_files
@@ -68,13 +68,14 @@ def read_pin(settings: Settings, path: Path, *, network: str | None = None) -> R
         network: Network of the containers that download; None: what provision.toml says.
 
     Raises:
-        ConfigError: The file holds no Pin, or one that was edited.
+        ConfigError: The file holds no Pin, or one that was edited, or one with a password.
         NotFoundError: There is no such file, driver or distro, or the package store lacks the
             kernel's tree.
         ProvisionError: This version's recipe is not what the Pin was made from.
     """
     file = load_json(path, PinFile)
     pin = _pin_of(file, path)
+    _refuse_secrets(pin, path)
     entry = settings.catalogue.entry(pin.driver.name)
     variant = variant_of(pin, entry.recipe)
     if variant is None or recipe_digest(entry.recipe, variant) != pin.recipe:
@@ -109,6 +110,19 @@ def _pin_of(file: PinFile, path: Path) -> Pin:
         problem = f"it says {file.digest_of_pin}, and its content has {pin.digest}"
         raise ConfigError(str(path), [Mistake("digest", f"{problem}: the file was changed")])
     return pin
+
+
+def _refuse_secrets(pin: Pin, path: Path) -> None:
+    problem = "its address holds a password or token, which the artifact's labels would show"
+    found = [
+        Mistake(f"sources.{number}", f"{problem} to every user")
+        for number, source in enumerate(pin.sources)
+        if redact(source.text) != source.text
+    ]
+    if found:
+        raise ConfigError(
+            str(path), found, resolution="Leave it out of driver.toml, and resolve again."
+        )
 
 
 def _plain(file: PinFile) -> dict[str, Any]:

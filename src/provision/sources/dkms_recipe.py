@@ -31,6 +31,7 @@ class Origin:
         release: What can be pinned; None: the source has no address.
         packages: Tools that the build needs, as far as they are known.
         homepage: Where people find it; None: that is not known.
+        submodules: Folders of the repository that other repositories fill.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Origin:
     release: ArchiveSource | GitSource | None = None
     packages: tuple[str, ...] = ()
     homepage: str | None = None
+    submodules: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +173,11 @@ def _unknown(
             "source.releases: where the source can be downloaded, and its sha256. What stands there"
             " is a stand-in."
         )
+    if origin.submodules:
+        yield (
+            f"source.releases.submodules: {', '.join(origin.submodules)} of the repository stay"
+            " empty: those that the build needs, each with path, url, commit and sha256."
+        )
     if origin.package is None:
         yield "source.packages: tools that the build needs besides compiler, make and headers."
 
@@ -191,5 +198,6 @@ def _ignored(conf: DkmsConf) -> Iterable[str]:
     if conf.depends:
         yield (
             f"BUILD_DEPENDS names {', '.join(conf.depends)}: such a driver is refused, because one"
-            " recipe builds one source."
+            " recipe builds one source. Build the sources together instead: kind 'git' with"
+            " submodules, or an archive that holds both, and a 'command' of your own."
         )

@@ -13,11 +13,13 @@ import pytest
 from provision.build.git_commits import CommitRequest, commits_of, have_commits
 from provision.build.package_store import PackageStore
 from provision.engine.containers import ContainerRequest, Ran
-from provision.errors import ProvisionError
-from provision.pin import GitSource, GitSubmodule
+from provision.errors import ProvisionError, UsageError
+from provision.fetch import UnreachableError
+from provision.pin import GitCommit, GitSource, GitSubmodule
 from unit.engine.fake_engine import FakeEngine
 
-_URL = "https://user:secret@git.example/x.git"
+_URL = "https://git.example/x.git"
+_WITH_LOGIN = "https://user:secret@git.example/x.git"
 _SOURCE = GitSource(
     url=_URL,
     commit="1" * 40,
@@ -33,6 +35,7 @@ class _Container:
 
     def __init__(self, ran: Ran) -> None:
         self.ran = ran
+        self.end = bytes(1024)
         self.scripts: list[str] = []
 
     def run(self, script: str, *, on_line: Callable[[str], None]) -> Ran:
@@ -41,7 +44,7 @@ class _Container:
         return self.ran
 
     def files(self, path: str) -> Iterator[tuple[str, IO[bytes]]]:
-        yield path.rpartition("/")[2], io.BytesIO(self.scripts[-1].encode())
+        yield path.rpartition("/")[2], io.BytesIO(self.scripts[-1].encode() + self.end)
 
 
 class _Engine(FakeEngine):
@@ -90,6 +93,7 @@ def test_a_commit_and_its_submodules_are_fetched_once(tmp_path: Path) -> None:
     ("said", "expected"),
     [
         (f"provision: the archive's sha256 is {'9' * 64}", "not what the Pin says"),
+        ("provision: the image has no git", "has no git"),
         ("fatal: remote error: not our ref", "Fetching failed"),
     ],
 )
@@ -102,6 +106,7 @@ def test_what_fails_is_named_without_a_password_and_leaves_no_file(
     assert "1" * 40 in shown
     assert "secret" not in shown
     assert said.rpartition(" ")[2] in shown
+    assert "git init" in shown or str(tmp_path / "packages/commits") in shown
     assert not list((tmp_path / "packages").rglob("*.tar*"))
 
 
@@ -116,3 +121,84 @@ def test_a_file_that_is_cut_off_is_not_kept(tmp_path: Path) -> None:
     with pytest.raises(ProvisionError, match="could not be read"):
         have_commits(engine, lambda: "sha256:x", request)
     assert not list((tmp_path / "packages").rglob("*.tar*"))
+
+
+def _once(
+    tmp_path: Path, *, proxies: dict[str, str] | None = None, engine: _Engine | None = None
+) -> _Engine:
+    engine = engine or _Engine(Ran(0, ""))
+    store = PackageStore(tmp_path)
+    (commit, _) = commits_of([_SOURCE])
+    request = CommitRequest((commit,), store, tmp_path / "locks", proxies=proxies or {})
+    have_commits(engine, lambda: "sha256:x", request)
+    return engine
+
+
+def test_a_file_that_was_copied_or_written_in_part_is_fetched_again(tmp_path: Path) -> None:
+    _once(tmp_path)
+    (kept,) = (tmp_path / "packages/commits").iterdir()
+    whole = kept.read_bytes()
+    for cut in (b"", whole[:-1024], whole[: len(whole) // 2]):
+        kept.write_bytes(cut)
+        assert len(_once(tmp_path).asked) == 1
+        assert kept.read_bytes() == whole
+    assert _once(tmp_path).asked == []
+
+
+def test_what_an_engine_sends_in_part_is_not_kept(tmp_path: Path) -> None:
+    engine = _Engine(Ran(0, ""))
+    engine.inside.end = b""
+    with pytest.raises(ProvisionError, match="cut off"):
+        _once(tmp_path, engine=engine)
+    assert not list((tmp_path / "packages/commits").iterdir())
+
+
+def test_two_state_folders_at_one_engine_leave_each_others_containers_alone(
+    tmp_path: Path,
+) -> None:
+    one, other = _once(tmp_path / "one"), _once(tmp_path / "other")
+    assert one.asked[0].owner != other.asked[0].owner
+
+
+def test_the_container_goes_through_this_machines_proxies(tmp_path: Path) -> None:
+    proxies = {"https_proxy": "http://proxy.example:3128"}
+    (asked,) = _once(tmp_path, proxies=proxies).asked
+    assert proxies.items() <= dict(asked.environment).items()
+
+
+def test_an_address_with_a_password_reaches_no_program(tmp_path: Path) -> None:
+    source = _SOURCE.model_copy(update={"url": _WITH_LOGIN})
+    engine = _Engine(Ran(0, ""))
+    request = CommitRequest(commits_of([source]), PackageStore(tmp_path), tmp_path / "locks")
+    with pytest.raises(UsageError, match="holds a password") as caught:
+        have_commits(engine, lambda: "sha256:x", request)
+    assert "secret" not in f"{caught.value.message} {caught.value.resolution}"
+    assert engine.asked == []
+
+
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        ("fatal: unable to access 'https://x/': Could not resolve host: x", UnreachableError),
+        ("fatal: unable to access 'https://x/': Failed to connect to x", UnreachableError),
+        ("fatal: unable to access 'https://x/': returned error: 503", UnreachableError),
+        ("fetch-pack: unexpected disconnect\nfatal: early EOF", UnreachableError),
+        ("fatal: unable to access 'https://x/': returned error: 404", ProvisionError),
+        ("fatal: remote error: upload-pack: not our ref 1111", ProvisionError),
+    ],
+)
+def test_a_server_that_is_down_says_nothing_of_the_driver(
+    tmp_path: Path, said: str, kind: type[ProvisionError]
+) -> None:
+    with pytest.raises(ProvisionError, match="Fetching failed") as caught:
+        _have(tmp_path, Ran(128, said), [])
+    assert type(caught.value) is kind
+
+
+@pytest.mark.parametrize("said", ["fatal: x", f"provision: the archive's sha256 is {'9' * 64}"])
+def test_a_command_to_paste_runs_nothing_that_an_address_holds(tmp_path: Path, said: str) -> None:
+    commit = GitCommit(url="https://x.example/y;reboot", commit="1" * 40, sha256="2" * 64)
+    request = CommitRequest((commit,), PackageStore(tmp_path), tmp_path / "locks")
+    with pytest.raises(ProvisionError) as caught:
+        have_commits(_Engine(Ran(3, said)), lambda: "sha256:x", request)
+    assert "'https://x.example/y;reboot'" in str(caught.value.resolution)

@@ -159,7 +159,13 @@ def test_gc_keeps_what_a_kernel_of_the_host_needs_and_what_was_of_use(
     draft = new.with_name(f".{'5' * 64}.abc")
     draft.write_bytes(b"half")
     aged(draft, 2)
-    expected = {"2" * 64 + ".json", sha256(b"old"), draft.name}
+    # A killed fetch of a commit leaves up to some gigabytes.
+    commit = store.commits / ".1.tar"
+    for path, days in ((commit, 2), (store.commits / "2.tar", 2), (store.commits / "3.tar", 90)):
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"objects")
+        aged(path, days)
+    expected = {"2" * 64 + ".json", sha256(b"old"), draft.name, commit.name, "3.tar"}
     assert {name for name, _ in store.collect(["1.el9"], days=30, dry_run=True)} == expected
     assert draft.exists()
     assert {name for name, _ in store.collect(["1.el9"], days=30)} == expected

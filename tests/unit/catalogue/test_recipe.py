@@ -1,6 +1,7 @@
 """What a driver.toml may say, and what each mistake in it is called."""
 
 import json
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
@@ -233,6 +234,45 @@ def test_a_wrong_address_is_named_with_its_key(url: str, said: str) -> None:
     assert "source.archive.releases.0.url: " in found
     assert said in found
     assert "secret" not in found
+
+
+@pytest.mark.parametrize(
+    ("kind", "release", "key"),
+    [
+        ("archive", {"url": "https://me:hush@h.example/f"}, "releases.0.url"),
+        ("archive", {"url": "https://h.example/f?token=hush"}, "releases.0.url"),
+        ("git", {"url": "https://hush@h.example/f.git", "commit": "1" * 40}, "releases.0.url"),
+        (
+            "git",
+            {
+                "url": "https://h.example/f.git",
+                "commit": "1" * 40,
+                "submodules": [
+                    {
+                        "url": "https://me:hush@h.example/g.git",
+                        "commit": "1" * 40,
+                        "sha256": "0" * 64,
+                        "path": "g",
+                    }
+                ],
+            },
+            "releases.0.submodules.0",
+        ),
+        ("runfile", {"url": "https://me:hush@h.example/{version}.run"}, "releases.0.url"),
+        ("dkms", {"url": "https://me:hush@h.example/f"}, "releases.0.url"),
+    ],
+)
+def test_a_password_in_an_address_would_be_in_every_label(
+    kind: str, release: dict[str, Any], key: str
+) -> None:
+    flavour: dict[str, Any] = {"licences": ["MIT"]}
+    if kind != "dkms":
+        flavour["build"] = {**BUILD, "directory": "kernel"}
+    given = {"version": "1", "sha256": "0" * 64, **release}
+    found = mistakes(source={"kind": kind, "releases": [given]}, flavours={"a": flavour})
+    assert f"source.{kind}.{key}: " in found
+    assert "holds a password or token" in found
+    assert "hush" not in found
 
 
 def test_the_folder_of_the_source_may_be_named_in_a_command_only() -> None:

@@ -91,7 +91,11 @@ def test_a_checkout_is_pinned(
 ) -> None:
     source = tmp_path / "source"
     (source / ".git").mkdir(parents=True)
-    answers = {"rev-parse": f"{'a' * 40}\n", "remote": "git@example.org:maker/tool.git\n"}
+    answers = {
+        "rev-parse": f"{'a' * 40}\n",
+        "remote": "git@example.org:maker/tool.git\n",
+        "ls-tree": f"100644 blob {'b' * 40}\tMakefile\n160000 commit {'c' * 40}\tsrc/common\n",
+    }
 
     ran: list[list[str]] = []
 
@@ -108,12 +112,20 @@ def test_a_checkout_is_pinned(
     made = import_dkms(settings, lambda: None, ImportRequest(str(source), kernel=KERNEL))  # type: ignore[arg-type, return-value]  # as above
     assert 'url = "https://example.org/maker/tool.git"' in made.draft.text
     assert f'commit = "{"a" * 40}"' in made.draft.text
+    assert 'homepage = "https://example.org/maker/tool"' in made.draft.text
+    [modules] = [line for line in made.draft.unknown if "submodules" in line]
+    assert "src/common" in modules
+    assert "Makefile" not in modules
+    # As the container that fetches has it, or the checksum would be another one.
+    [fetched] = [argv for argv in ran if "fetch" in argv]
+    assert "--depth=1" in fetched
+    assert fetched[-2] == source.as_uri()
     assert made.file is None
     assert len(looked_at) == 1
     # A checkout's settings may name programs: what compares and packs looks at a copy.
     inside = [argv for argv in ran if "-C" in argv]
     assert {argv[3] for argv in inside} == {"rev-parse", "remote"}
-    answers["status"] = " M dkms.conf\n"
+    answers["diff"] = "dkms.conf\n"
     made = import_dkms(settings, lambda: None, ImportRequest(str(source), kernel=KERNEL))  # type: ignore[arg-type, return-value]  # as above
     assert "commit" not in made.draft.text
 

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from provision.build.artifact_image import BuildRequest, Built
 from provision.build.compatibility import recipe_digest
+from provision.build.git_commits import CommitRequest
 from provision.build.templates import load_templates
 from provision.catalogue import Catalogue, Recipe, templates_dir
 from provision.config import Config
@@ -25,10 +27,13 @@ from provision.pin import (
     PackagePin,
     Pin,
 )
+from provision.pipeline import image_builds
 from provision.pipeline.image_builds import downloaded_files
 from provision.pipeline.package_pins import render_context
 from provision.pipeline.pin_file import pin_document, read_pin
+from provision.pipeline.wanted import BuildSettings
 from provision.pipeline.workspace import Settings
+from unit.engine.fake_engine import FakeEngine
 from unit.recipes import variant
 
 _SOURCE = b"a tarball"
@@ -136,6 +141,15 @@ def test_a_password_or_a_token_goes_to_no_other_machine(case: Case) -> None:
     assert "urls" not in pin_document(case.pin, {sha256(_PACKAGE): secret})
 
 
+def test_a_pin_whose_source_has_a_password_is_not_built(case: Case) -> None:
+    source = case.pin.sources[0].model_copy(update={"url": "https://me:hush@x.example/t.tar"})
+    case.write(pin_document(case.pin.model_copy(update={"sources": (source,)})))
+    with pytest.raises(ConfigError) as caught:
+        read_pin(case.settings, case.file)
+    assert [mistake.path for mistake in caught.value.mistakes] == ["sources.0"]
+    assert "hush" not in f"{caught.value.message} {caught.value.details}"
+
+
 def test_addresses_are_no_part_of_the_digest(case: Case) -> None:
     case.write(pin_document(case.pin))
     assert read_pin(case.settings, case.file).pin.digest == case.pin.digest
@@ -194,3 +208,27 @@ def test_the_files_of_a_build_come_from_the_package_store(case: Case) -> None:
         downloaded_files(case.settings, found, context)
     assert "gcc-11.4.1-3.el9.x86_64.rpm" in caught.value.message
     assert "no address of it is known" in caught.value.message
+
+
+def test_what_fetches_commits_is_given_this_machines_proxies(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[CommitRequest] = []
+
+    def have(_engine: object, _stage: object, request: CommitRequest, **_more: object) -> object:
+        asked.append(request)
+        return {}
+
+    def build(_engine: object, request: BuildRequest, **_more: object) -> Built:
+        assert request.fetch is not None
+        request.fetch(lambda: "sha256:tools")
+        return Built("demo:1", "sha256:1", 1, built=True)
+
+    monkeypatch.setattr(image_builds, "have_commits", have)
+    monkeypatch.setattr(image_builds, "build", build)
+    monkeypatch.setenv("https_proxy", "http://proxy.example:3128")
+    case.write(pin_document(case.pin))
+    resolved = read_pin(case.settings, case.file, network="host")
+    image_builds.build_image(case.settings, FakeEngine(), resolved, BuildSettings())
+    assert asked[0].proxies["https_proxy"] == "http://proxy.example:3128"
+    assert asked[0].network == "host"

@@ -69,6 +69,7 @@ def test_what_has_no_effect_is_said() -> None:
     [script, depends] = draft.ignored
     assert script.startswith("POST_INSTALL (./udev.sh) is not run")
     assert depends.startswith("BUILD_DEPENDS names spl:")
+    assert "submodules" in depends
     assert any("uses ICP_ROOT, which nothing sets" in line for line in draft.unknown)
 
 
