@@ -16,7 +16,6 @@ from typing import Any
 
 from provision.build.artifact_image import Built
 from provision.engine.docker_api import Engine
-from provision.engine.transfer import push
 from provision.errors import ProvisionError
 from provision.files import in_root
 from provision.fleet.cells import cell_id
@@ -24,7 +23,8 @@ from provision.matrix.cells import Cell, Planned
 from provision.matrix.results import BusyError, Result, Results
 from provision.matrix.work import Outcome
 from provision.pin import Pin
-from provision.pipeline.image_signing import pushed_reference, sign_image
+from provision.pipeline.image_signing import publish, pushed_reference
+from provision.pipeline.publishing import TakenError, name_theirs
 from provision.pipeline.registries import Connect, connect, tag_of
 from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress
@@ -125,9 +125,10 @@ class FleetRegistry:
     def publish(
         self, cell: Cell, engine: Engine, built: Built, pin: Pin, progress: Progress
     ) -> None:
-        """Push a cell that was built, and sign it.
+        """Push a cell that was built, and sign it; what is there meanwhile stays.
 
         Raises:
+            TakenError: There is another build of its Pin, and no key that counts here signed it.
             ProvisionError: The registry refuses or can't be reached.
         """
         reference = self.reference(cell)
@@ -136,18 +137,32 @@ class FleetRegistry:
                 f"'{reference}' is not pushed: what was built is called '{tag_of(pin).text}'.",
                 resolution="Name the cell as 'provision prebuild FLEET --list' does.",
             )
-        pushed = push(engine, built.image_id, str(reference), progress=progress)
+        if self.has(cell):
+            # Claims end where a machine stands still: another one had this one's for nobody's.
+            progress(Note(f"{reference} is in the registry meanwhile; nothing is pushed"))
+            return
+        try:
+            pushed, _ = publish(
+                self.settings,
+                engine,
+                built.image_id,
+                str(reference),
+                pin,
+                self.signer,
+                connected=self.connected,
+                progress=progress,
+            )
+        except TakenError:
+            digest = name_theirs(self.settings, self._client(cell), pin, self.signer)
+            if digest is None:
+                raise
+            progress(Note(f"{reference}: hosts get another build of this Pin, {digest}"))
+            return
         # A name more would keep the image in the engine.
         with suppress(ProvisionError):
             engine.remove(pushed.reference, with_parents=False)
-        by_digest = pushed_reference(pushed)
-        if self.signer is not None:
-            progress(Note(f"Signing {by_digest}"))
-            sign_image(
-                self.settings, by_digest, self.signer, expected=pin, connected=self.connected
-            )
         with self._lock:
-            self.pushed[cell] = str(by_digest)
+            self.pushed[cell] = str(pushed_reference(pushed))
 
     def _client(self, cell: Cell) -> Client:
         return self.connected(self.settings, self.reference(cell))
