@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from provision.errors import NotFoundError, ProvisionError
+from provision.fetch import UnreachableError
 from provision.registry.client import Client
 from provision.registry.image_signature import (
     ANNOTATION,
@@ -25,7 +26,15 @@ from provision.registry.image_signature import (
     payload_of,
     verify_payload,
 )
-from provision.registry.manifests import OCI_CONFIG, OCI_MANIFEST, Index, Manifest, parse_manifest
+from provision.registry.manifests import (
+    OCI_CONFIG,
+    OCI_MANIFEST,
+    Descriptor,
+    Index,
+    Manifest,
+    parse_manifest,
+)
+from provision.registry.private_key import FileSigner
 from provision.registry.transport import content_digest
 
 _MOST_SIGNATURES = 64
@@ -168,21 +177,25 @@ def sign(client: Client, digest: str, facts: Facts | Mapping[str, str], signer: 
     name = f"{client.reference.registry}/{client.reference.repository}"
     payload = payload_of(digest, facts, name)
     tag = signature_tag(digest)
-    layers: list[dict[str, Any]] = []
+    there: list[Descriptor] = []
     try:
         before = parse_manifest(client.manifest(tag).data, f"{name}:{tag}")
     except NotFoundError:
         pass
     else:
         if isinstance(before, Manifest):
-            layers = [layer.model_dump(mode="json", by_alias=True) for layer in before.layers]
-    if len(layers) >= _MOST_SIGNATURES:
+            there = [*before.layers]
+    if len(there) >= _MOST_SIGNATURES and isinstance(signer, FileSigner):
+        # What this key signed before says the same, with an older serial.
+        there = [one for one in there if not _is_own(client, one, digest, signer.public)]
+    if len(there) >= _MOST_SIGNATURES:
         raise ProvisionError(
-            f"'{name}@{digest}' has {len(layers)} signatures; with one more, hosts would read none"
+            f"'{name}@{digest}' has {len(there)} signatures; with one more, hosts would read none"
             " of them.",
             resolution=f"Remove the tag '{tag}' from the registry, and sign again with each key"
             " that is in use.",
         )
+    layers = [one.model_dump(mode="json", by_alias=True) for one in there]
     stored = client.put_blob(payload)
     annotations = {ANNOTATION: base64.b64encode(signer(payload)).decode()}
     layers.append(
@@ -210,6 +223,19 @@ def sign(client: Client, digest: str, facts: Facts | Mapping[str, str], signer: 
     }
     client.put_manifest(tag, json.dumps(manifest).encode(), OCI_MANIFEST)
     return f"{name}:{tag}"
+
+
+def _is_own(client: Client, layer: Descriptor, digest: str, key: PublicKey) -> bool:
+    """Return whether one of an image's signatures is a key's; what is unclear is kept."""
+    signature = layer.annotations.get(ANNOTATION, "")
+    try:
+        payload = client.blob(layer, LONGEST_PAYLOAD)
+        verify_payload(payload, signature, digest=digest, keys=(key,))
+    except UnreachableError:
+        raise
+    except ProvisionError:
+        return False
+    return True
 
 
 def _signature_config(payloads: Sequence[str]) -> dict[str, Any]:
