@@ -5,6 +5,7 @@ Nothing that builds is loaded.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from provision.catalogue import Recipe
@@ -47,6 +48,7 @@ def look_for(
     wanted: Wanted,
     consent: Consent,
     *,
+    unanswered: Callable[[ProvisionError], None] = lambda _: None,
     connected: Connect = connect,
     progress: Progress = silent,
 ) -> Trusted | None:
@@ -56,6 +58,7 @@ def look_for(
         settings: The host.
         wanted: What is asked for.
         consent: What the caller allows.
+        unanswered: Called if it is to be built because the registry could not be asked.
         connected: Makes clients of registries.
         progress: Receives which registry has nothing, and why.
 
@@ -77,6 +80,7 @@ def look_for(
             sought,
             consent,
             accept=lambda trusted: check_age(settings, trusted, consent),
+            unanswered=unanswered,
             connected=connected,
             progress=progress,
         )
