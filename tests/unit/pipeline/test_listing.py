@@ -138,6 +138,17 @@ def test_an_older_catalogue_than_one_that_was_used_is_refused(
     assert version(found(settings, registry)) == "1.2"
 
 
+def test_of_two_pulls_at_once_the_newer_catalogue_is_remembered(
+    settings: Settings, registry: MemoryRegistry, tmp_path: Path
+) -> None:
+    have_listed(registry, tmp_path, "1.2")
+    slow = found(settings, registry)
+    known = have_listed(registry, tmp_path, "1.3", serial=SERIAL + 99)
+    store_pulled(settings, found(settings, registry), DEFAULT)
+    store_pulled(settings, slow, DEFAULT)
+    assert newest_serial(Layout(settings.root, "demo"), TARGET) == known.serial
+
+
 def test_a_catalogue_that_is_gone_is_refused_where_it_was_used(
     settings: Settings, registry: MemoryRegistry, tmp_path: Path
 ) -> None:
