@@ -58,6 +58,7 @@ class FleetRegistry:
         connected: Makes clients of registries.
         sleep: Waits for seconds.
         pushed: What was pushed by this run: name with digest, by cell.
+        present: Cells that it had when it was asked.
     """
 
     settings: Settings
@@ -69,6 +70,7 @@ class FleetRegistry:
     connected: Connect = connect
     sleep: Callable[[float], None] = time.sleep
     pushed: dict[Cell, str] = field(default_factory=dict)
+    present: set[Cell] = field(default_factory=set)
     _claims: dict[str, Claims] = field(default_factory=dict, repr=False)
     _busy: set[Cell] = field(default_factory=set, repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
@@ -90,9 +92,13 @@ class FleetRegistry:
         """
         client = self._client(cell)
         digest = client.head(str(client.reference.tag))
-        if digest is None or not self.is_signed:
-            return digest is not None
-        return client.head(signature_tag(digest)) is not None
+        is_there = digest is not None and (
+            not self.is_signed or client.head(signature_tag(digest)) is not None
+        )
+        if is_there:
+            with self._lock:
+                self.present.add(cell)
+        return is_there
 
     @contextmanager
     def claimed(self, cell: Cell) -> Iterator[None]:
@@ -208,7 +214,9 @@ class Report:
     def rows(self) -> list[dict[str, Any]]:
         """Return a row a cell, as what ``json.dumps`` takes."""
         troubles = dict(self.outcome.troubles)
-        present, left = {*self.present}, {*self.outcome.left}
+        # Those among them that another machine built meanwhile, whatever came of them here before.
+        present = {*self.present, *self.registry.present} - self.registry.pushed.keys()
+        left = {*self.outcome.left}
         rows = []
         for cell in self.cells:
             result = None if cell in present else self.results.read(cell)
@@ -219,7 +227,6 @@ class Report:
             elif cell in left:
                 more = {"state": "left"}
             elif cell in present or result is None or result.state == "built":
-                # Those among them that another machine built meanwhile.
                 more = {"state": "present"}
             else:
                 more = {"state": result.state, **_result(result)}

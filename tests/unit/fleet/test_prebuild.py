@@ -19,10 +19,10 @@ from provision.errors import ProvisionError
 from provision.fetch import UnreachableError
 from provision.fleet import cells as fleet_cells
 from provision.fleet.cells import cell_id
-from provision.fleet.prebuild import FleetRegistry, split_present
+from provision.fleet.prebuild import FleetRegistry, Report, split_present
 from provision.matrix import runner
 from provision.matrix.cells import Offer, Offers, Planned
-from provision.matrix.results import BusyError, Results
+from provision.matrix.results import BusyError, Results, result_of
 from provision.matrix.runner import MatrixRun
 from provision.matrix.work import How
 from provision.matrix.work import Outcome as RunOutcome
@@ -276,9 +276,15 @@ def test_another_machines_cell_is_left_to_it(lab: Lab, registry: MemoryRegistry)
             stack.__exit__(None, None, None)
 
     lab.hold = finish
+    # What came of it here before says nothing of what there is now.
+    lab.results.write(result_of(awaited, "failed", message="no compiler"))
     done = run(lab, mine)
     assert f"2.0 {KERNELS[0]}" not in lab.builds
     assert (len(done.built), done.unchanged) == (5, [awaited])
+    names = [one.cell for one in cells()]
+    rows = Report(mine, names, [], done, lab.results).rows()
+    assert [row["state"] for row in rows if row["id"] == cell_id(awaited)] == ["present"]
+    assert [row["state"] for row in rows].count("pushed") == 5
 
 
 def test_a_registry_in_trouble_ends_the_run_and_the_image_stays(
@@ -390,6 +396,35 @@ def test_a_fleet_without_a_key_is_told_before_anything_is_built(
     assert done.code == 1
     assert "names no key" in done.err
     assert lab.builds == []
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"), [("", "/etc/ca.pem"), ('address = "other.example/x"\n', None)]
+)
+def test_the_fleets_registry_is_the_builders_own_unless_it_has_another(
+    lab: Lab,
+    fleet: Path,
+    call: Call,
+    monkeypatch: pytest.MonkeyPatch,
+    address: str,
+    expected: str | None,
+) -> None:
+    """Else the file of authorities that an error asks for would change nothing."""
+    given: list[str | None] = []
+
+    def made(settings: Settings, address: str, signer: object, **_more: object) -> FleetRegistry:
+        place = FleetRegistry(settings, address, signer)  # type: ignore[arg-type] # as given
+        given.append(
+            connect(settings, place.reference(cell("2.0", KERNELS[0]))).transport.access.ca
+        )
+        return place
+
+    monkeypatch.setattr(prebuild, "FleetRegistry", made)
+    toml = lab.settings.root / "etc/provision/provision.toml"
+    toml.parent.mkdir(parents=True)
+    toml.write_text(f'[registry]\n{address}ca = "/etc/ca.pem"\n')
+    call(*words(lab, fleet, "--list"))
+    assert given == [str(lab.settings.root / "etc/ca.pem") if expected else None]
 
 
 def test_claims_lie_beside_what_is_built(lab: Lab, registry: MemoryRegistry) -> None:
