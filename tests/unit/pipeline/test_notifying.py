@@ -24,6 +24,7 @@ from provision.pipeline.wanted import Wanted
 from provision.pipeline.workspace import Settings
 from provision.progress import Event, Note
 from provision.registry.tokens import DeniedError
+from provision.store.origin import mark_unsigned
 from unit.kmod.artifact import KERNEL, make_artifact, make_pin, write
 from unit.pipeline.test_registries import connected
 from unit.registry.memory import Answer, MemoryRegistry
@@ -267,6 +268,19 @@ def test_the_store_serves_where_no_registry_answers(
     assert entry_of(None) == entry_of("1") == entry_of("1.10") == newest
     assert entry_of(None, "1.2") == entry_of("1.2") == older
     assert entry_of("2") == entry_of("2.0") == entry_of(None, flavour="closed") == ""
+
+
+@pytest.mark.parametrize("insecure", [True, False])
+def test_what_came_unsigned_does_not_serve_in_place_of_a_registry(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, *, insecure: bool
+) -> None:
+    monkeypatch.setattr(looking, "sought_by", lambda *_: SOUGHT)
+    entry = settings.root / "var/lib/provision/demo" / make_pin().short_digest
+    make_artifact(entry, pin=make_pin())
+    mark_unsigned(entry, "registry.example/try:1")
+    trust = TrustConfig(insecure=True) if insecure else TrustConfig(keys="/etc/keys")
+    host = replace(settings, config=settings.config.model_copy(update={"trust": trust}))
+    assert stored_for(host, Wanted("demo")) == (entry if insecure else None)
 
 
 def test_only_who_never_builds_makes_do_with_the_store(settings: Settings) -> None:
