@@ -19,7 +19,7 @@ from provision.pipeline.obtaining import obtain
 from provision.pipeline.package_pins import Resolved
 from provision.pipeline.publishing import TakenError, pushed_before, set_pin_tag, tag_again
 from provision.pipeline.pulling import store_pulled
-from provision.pipeline.registries import Consent, tag_of
+from provision.pipeline.registries import Consent, examine, tag_of
 from provision.pipeline.seeking import seek, seek_pin
 from provision.pipeline.workspace import Settings
 from provision.progress import Note
@@ -237,6 +237,16 @@ def test_a_listed_image_that_is_gone_leaves_the_next(
     (newest,) = (one for one in known.entries if one.facts.version == "1.3")
     del registry.manifests[newest.digest]
     assert version(found(settings, registry)) == "1.2"
+
+
+def test_the_catalogue_is_no_image(
+    settings: Settings, registry: MemoryRegistry, tmp_path: Path
+) -> None:
+    """It is an index: whatever image came first in it would be installed."""
+    have_listed(registry, tmp_path, "1.2")
+    with pytest.raises(ProvisionError, match="is the catalogue") as caught:
+        examine(settings, registry.client(NAME), {}, DEFAULT)
+    assert caught.value.resolution == "Name one of the images that it lists: provision search demo"
 
 
 def test_without_signatures_the_tags_count(
