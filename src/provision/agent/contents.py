@@ -144,9 +144,9 @@ def damages(entry: Path, contents: Contents, *, all_checksums: bool) -> Iterator
     shown = "host/" if contents.is_for_kmm else ""
     needed = [f"lib/modules/{contents.kernel}/modules.dep"]
     needed += [module.path for module in contents.modules if shown]
-    for path in needed:
-        if not (entry / f"{shown}{path}").is_file():
-            yield f"{shown}{path} is missing"
+    for name in needed:
+        if not (entry / f"{shown}{name}").is_file():
+            yield f"{shown}{name} is missing"
 
 
 def _is_signed(path: Path, module: ModuleFile) -> bool:
