@@ -35,7 +35,9 @@ from provision.registry.artifact_images import facts_of
 from provision.registry.attached_signatures import signature_tag, verify
 from provision.registry.claims import Pace, claim_tag
 from provision.registry.client import Client
+from provision.registry.image_catalogue import read_catalogue
 from provision.registry.names import Reference, pin_tag
+from provision.registry.private_key import FileSigner
 from unit.cli.outcome import Outcome
 from unit.engine.fake_engine import FakeEngine
 from unit.kmod.artifact import make_pin
@@ -149,6 +151,19 @@ def test_what_is_lacking_is_pushed_and_signed(
     assert not any(tag.startswith("claim-") for tag in registry.manifests)
     lacking, present = split_present(place, cells(), silent)
     assert (lacking, len(present)) == ([], 6)
+
+
+def test_what_is_pushed_is_listed_and_has_the_tag_of_its_pin(
+    lab: Lab, registry: MemoryRegistry
+) -> None:
+    place = publisher(lab, registry)
+    place.signer = FileSigner(KEY, public(KEY))
+    done = run(lab, place, jobs=3)
+    assert done.troubles == []
+    known = read_catalogue(registry.client(f"{ADDRESS}/demo:x"), "demo", [public(KEY)])
+    assert known is not None
+    assert {one.facts.pin for one in known.entries} == {pin.digest for pin in PINS.values()}
+    assert all(pin_tag(pin.digest) in registry.manifests for pin in PINS.values())
 
 
 def test_a_second_run_asks_and_builds_nothing(lab: Lab, registry: MemoryRegistry) -> None:
