@@ -163,6 +163,8 @@ class FleetRegistry:
             if digest is None:
                 raise
             progress(Note(f"{reference}: hosts get another build of this Pin, {digest}"))
+            with self._lock:
+                self.present.add(cell)
             return
         # A name more would keep the image in the engine.
         with suppress(ProvisionError):
@@ -224,10 +226,11 @@ class Report:
                 more = {"state": "pushed", **_result(result)}
             elif cell in troubles:
                 more = {"state": "trouble", **_trouble(troubles[cell])}
-            elif cell in left:
-                more = {"state": "left"}
-            elif cell in present or result is None or result.state == "built":
+            elif cell in present:
                 more = {"state": "present"}
+            elif cell in left or result is None or result.state == "built":
+                # What was built once, and is not there, is no success.
+                more = {"state": "left"}
             else:
                 more = {"state": result.state, **_result(result)}
             rows.append({**self._names(cell), **more})

@@ -160,6 +160,7 @@ def name_theirs(settings: Settings, client: Client, pin: Pin, signer: Signer | N
     tag = pin_tag(pin.digest)
     if signer is None:
         content = client.manifest(tag)
+        parse_manifest(content.data, f"{client.reference.repository}:{tag}")
     else:
         found = look_at(client, tag, _keys(settings, client, pin.driver.name, signer))
         if found is None or found.facts != facts_of(pin, found.facts.serial):

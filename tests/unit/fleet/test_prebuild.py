@@ -193,6 +193,13 @@ def another_build(registry: MemoryRegistry, pin: Pin, tag: str | None = None) ->
     return digest
 
 
+def test_what_came_to_no_end_is_not_reported_as_there(lab: Lab, registry: MemoryRegistry) -> None:
+    one, other = cell("2.0", KERNELS[0]), cell("2.0", KERNELS[1])
+    lab.results.write(result_of(other, "built"))
+    report = Report(publisher(lab, registry), [one, other], [], RunOutcome(), lab.results)
+    assert [row["state"] for row in report.rows()] == ["left", "left"]
+
+
 def test_an_unsigned_build_of_the_same_pin_gives_way(lab: Lab, registry: MemoryRegistry) -> None:
     """Another machine ended between the tag of the Pin and the signature."""
     one = cell("2.0", KERNELS[0])
@@ -240,6 +247,7 @@ def test_a_build_of_the_same_pin_that_is_called_otherwise_gets_the_name(
     place.is_signed, place.signer = signs, place.signer if signs else None
     done = run(lab, place, Planned(one))
     assert (done.troubles, place.pushed) == ([], {})
+    assert Report(place, [one], [], done, lab.results).rows()[0]["state"] == "present"
     assert registry.client(f"{ADDRESS}/demo:x").head(tag_of(pin).text) == theirs
 
 
