@@ -74,7 +74,8 @@ def site(provision: Provision, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 def _hosts_tags(site: Site) -> list[str]:
-    return [tag for tag in site.tags() if not tag.startswith(("sha256-", "claim-"))]
+    others = ("sha256-", "claim-", "pin-", "catalogue")
+    return [tag for tag in site.tags() if not tag.startswith(others)]
 
 
 def test_two_builders_at_once_build_each_cell_once(site: Site, engine: Engine) -> None:
@@ -104,7 +105,11 @@ def test_two_builders_at_once_build_each_cell_once(site: Site, engine: Engine) -
     assert sum(count.get("pushed", 0) for count in counts) == len(_KERNELS), counts
     assert sum(count.get("present", 0) for count in counts) == len(_KERNELS), counts
     assert len(_hosts_tags(site)) == len(_KERNELS)
-    assert sum(tag.endswith(".sig") for tag in site.tags()) == len(_KERNELS)
+    tags = site.tags()
+    assert sum(tag.startswith("pin-") for tag in tags) == len(_KERNELS)
+    assert "catalogue" in tags
+    # Of each image, and of each catalogue that was the last one for a while.
+    assert sum(tag.endswith(".sig") for tag in tags) > len(_KERNELS)
     assert set(engine.images()) <= before, "nothing is left in the engine"
 
     # What is there needs no engine, and no time.
@@ -123,10 +128,10 @@ def _document(log: Path) -> dict[str, Any]:
 
 def test_user_space_is_one_layer_for_all_kernels(site: Site, tmp_path: Path) -> None:
     layers = [site.layers(tag) for tag in sorted(_hosts_tags(site))]
-    assert [len(of_image) for of_image in layers] == [2, 2]
-    userspace = {of_image[0]["digest"] for of_image in layers}
-    assert len(userspace) == 1, "the registry keeps it once"
-    assert len({of_image[1]["digest"] for of_image in layers}) == len(_KERNELS)
+    assert [len(of_image) for of_image in layers] == [3, 3], "user space, a shell, modules"
+    userspace, shell = ({of_image[at]["digest"] for of_image in layers} for at in (0, 1))
+    assert len(userspace) == len(shell) == 1, "the registry keeps them once"
+    assert len({of_image[2]["digest"] for of_image in layers}) == len(_KERNELS)
     # It was uploaded once, too: each upload ends with a PUT that names the digest.
     log = site.log.read_text().replace("%3A", ":")
     puts = [line for line in log.splitlines() if "PUT" in line and "blobs/uploads" in line]
@@ -152,6 +157,6 @@ def test_user_space_is_one_layer_for_all_kernels(site: Site, tmp_path: Path) -> 
     ]
     first, second = (document["received"] for document in pulled)
     assert first == sum(layer["size"] for layer in layers[0])
-    assert second == layers[1][1]["size"], "the modules' layer only"
+    assert second == layers[1][2]["size"], "the modules' layer only"
     for document in pulled:
         site.provision("verify", document["entry"])

@@ -113,6 +113,8 @@ certificate = "/etc/mok.der"
         ('[drivers.x.options]\nm = { "a b" = 1 }', "drivers.x.options.m.a b.[key]"),
         ('[drivers.x.options]\nm = { a = "b c" }', "drivers.x.options.m.a"),
         ('[registry]\naddress = "http://x"', "registry.address"),
+        ('[registry]\naddress = "drivers/nvidia"', "registry.address"),
+        ('[registry]\naddress = "a.b"\nmirrors = ["localhost/d"]', "registry.mirrors.0"),
         ("[registry]\npush = true", "registry"),
         ("[registry]\nallow_unsigned = true", "registry.allow_unsigned"),
         ('[registry]\nmirrors = ["m.example"]', "registry"),

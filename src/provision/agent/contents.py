@@ -48,6 +48,7 @@ class Contents:
         devices: Globs below ``/dev`` of what the modules serve.
         optional: Names of modules that need not be loaded.
         may_be_signed: Whether the modules may carry a signature besides what was built.
+        is_for_kmm: Whether it has a module for Kubernetes' KMM, which hosts are led past.
     """
 
     driver: str
@@ -59,6 +60,7 @@ class Contents:
     devices: tuple[str, ...] = ()
     optional: frozenset[str] = frozenset()
     may_be_signed: bool = False
+    is_for_kmm: bool = False
 
 
 def read_contents(entry: Path) -> Contents | None:
@@ -88,6 +90,7 @@ def read_contents(entry: Path) -> Contents | None:
             may_be_signed=pin.get("signing_key") is not None
             or not {"closure", "tree"}.isdisjoint(pin),
             optional=frozenset(manifest.get("host", {}).get("optional", ())),
+            is_for_kmm=manifest.get("kmm") is not None,
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
@@ -137,9 +140,13 @@ def damages(entry: Path, contents: Contents, *, all_checksums: bool) -> Iterator
             yield from _damage(entry, module, checksum=True)
     for file in contents.files:
         yield from _damage(entry, file, checksum=all_checksums)
-    listed = entry / f"lib/modules/{contents.kernel}/modules.dep"
-    if not listed.is_file():
-        yield f"{listed.relative_to(entry)} is missing"
+    # What modprobe is shown: docs/decisions/31.
+    shown = "host/" if contents.is_for_kmm else ""
+    needed = [f"lib/modules/{contents.kernel}/modules.dep"]
+    needed += [module.path for module in contents.modules if shown]
+    for name in needed:
+        if not (entry / f"{shown}{name}").is_file():
+            yield f"{shown}{name} is missing"
 
 
 def _is_signed(path: Path, module: ModuleFile) -> bool:

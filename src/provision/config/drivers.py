@@ -35,10 +35,6 @@ Parameter = Annotated[
         }
     ),
 ]
-# https://github.com/opencontainers/distribution-spec/blob/v1.1.0/spec.md#pulling-manifests
-RegistryAddress = Annotated[
-    str, StringConstraints(pattern=r"^[A-Za-z0-9.-]+(:[0-9]+)?(/[a-z0-9]+([._-]+[a-z0-9]+)*)*$")
-]
 AbsolutePath = Annotated[str, StringConstraints(pattern=r"^/[^\x00\n]*$")]
 
 

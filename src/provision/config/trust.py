@@ -6,16 +6,28 @@ import re
 from datetime import UTC, date, datetime, time
 from typing import Annotated, Self
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from provision.config.drivers import AbsolutePath
 from provision.config.module_key import KeyAddress
 from provision.documents import Frozen
 from provision.pin import Name
 
+
+def _with_host(address: str) -> str:
+    host = address.partition("/")[0]
+    if "." not in host and ":" not in host:
+        raise ValueError(
+            f"'{host}' is no registry's host: that has a '.' or a port, such as {host}:5000"
+        )
+    return address
+
+
 # https://github.com/opencontainers/distribution-spec/blob/v1.1.0/spec.md#pulling-manifests
 RegistryAddress = Annotated[
-    str, StringConstraints(pattern=r"^[A-Za-z0-9.-]+(:[0-9]+)?(/[a-z0-9]+([._-]+[a-z0-9]+)*)*$")
+    str,
+    StringConstraints(pattern=r"^[A-Za-z0-9.-]+(:[0-9]+)?(/[a-z0-9]+([._-]+[a-z0-9]+)*)*$"),
+    AfterValidator(_with_host),
 ]
 # Without user information, which belongs into a file, and without a fragment.
 NotifyAddress = Annotated[

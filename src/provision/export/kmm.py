@@ -18,7 +18,7 @@ from provision.export.output import Value
 from provision.kmod.load import load_order
 from provision.manifest import Manifest
 from provision.registry.credentials import Credentials
-from provision.registry.names import HostTag, Reference
+from provision.registry.names import KMM_SIGNED, HostTag, Reference
 
 # What KMM puts the kernel's release in place of, as it escapes it in a tag.
 _KERNEL = "${KERNEL_FULL_VERSION}"
@@ -240,7 +240,7 @@ def _mapping(image: tuple[str, str, str], options: KmmOptions) -> dict[str, Valu
         return {field: kernel, "containerImage": name}
     return {
         field: kernel,
-        "containerImage": f"{name}.signed",
+        "containerImage": f"{name}{KMM_SIGNED}",
         "sign": {
             "unsignedImage": name,
             "keySecret": {"name": options.signing.key},

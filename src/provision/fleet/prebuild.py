@@ -16,7 +16,6 @@ from typing import Any
 
 from provision.build.artifact_image import Built
 from provision.engine.docker_api import Engine
-from provision.engine.transfer import push
 from provision.errors import ProvisionError
 from provision.files import in_root
 from provision.fleet.cells import cell_id
@@ -24,7 +23,8 @@ from provision.matrix.cells import Cell, Planned
 from provision.matrix.results import BusyError, Result, Results
 from provision.matrix.work import Outcome
 from provision.pin import Pin
-from provision.pipeline.image_signing import pushed_reference, sign_image
+from provision.pipeline.image_signing import publish, pushed_reference
+from provision.pipeline.publishing import TakenError, name_theirs
 from provision.pipeline.registries import Connect, connect, tag_of
 from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress
@@ -58,6 +58,7 @@ class FleetRegistry:
         connected: Makes clients of registries.
         sleep: Waits for seconds.
         pushed: What was pushed by this run: name with digest, by cell.
+        present: Cells that it had when it was asked.
     """
 
     settings: Settings
@@ -69,6 +70,7 @@ class FleetRegistry:
     connected: Connect = connect
     sleep: Callable[[float], None] = time.sleep
     pushed: dict[Cell, str] = field(default_factory=dict)
+    present: set[Cell] = field(default_factory=set)
     _claims: dict[str, Claims] = field(default_factory=dict, repr=False)
     _busy: set[Cell] = field(default_factory=set, repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
@@ -90,9 +92,13 @@ class FleetRegistry:
         """
         client = self._client(cell)
         digest = client.head(str(client.reference.tag))
-        if digest is None or not self.is_signed:
-            return digest is not None
-        return client.head(signature_tag(digest)) is not None
+        is_there = digest is not None and (
+            not self.is_signed or client.head(signature_tag(digest)) is not None
+        )
+        if is_there:
+            with self._lock:
+                self.present.add(cell)
+        return is_there
 
     @contextmanager
     def claimed(self, cell: Cell) -> Iterator[None]:
@@ -125,9 +131,10 @@ class FleetRegistry:
     def publish(
         self, cell: Cell, engine: Engine, built: Built, pin: Pin, progress: Progress
     ) -> None:
-        """Push a cell that was built, and sign it.
+        """Push a cell that was built, and sign it; what is there meanwhile stays.
 
         Raises:
+            TakenError: There is another build of its Pin, and no key that counts here signed it.
             ProvisionError: The registry refuses or can't be reached.
         """
         reference = self.reference(cell)
@@ -136,18 +143,34 @@ class FleetRegistry:
                 f"'{reference}' is not pushed: what was built is called '{tag_of(pin).text}'.",
                 resolution="Name the cell as 'provision prebuild FLEET --list' does.",
             )
-        pushed = push(engine, built.image_id, str(reference), progress=progress)
+        if self.has(cell):
+            # Claims end where a machine stands still: another one had this one's for nobody's.
+            progress(Note(f"{reference} is in the registry meanwhile; nothing is pushed"))
+            return
+        try:
+            pushed, _ = publish(
+                self.settings,
+                engine,
+                built.image_id,
+                str(reference),
+                pin,
+                self.signer,
+                connected=self.connected,
+                progress=progress,
+            )
+        except TakenError:
+            digest = name_theirs(self.settings, self._client(cell), pin, self.signer)
+            if digest is None:
+                raise
+            progress(Note(f"{reference}: hosts get another build of this Pin, {digest}"))
+            with self._lock:
+                self.present.add(cell)
+            return
         # A name more would keep the image in the engine.
         with suppress(ProvisionError):
             engine.remove(pushed.reference, with_parents=False)
-        by_digest = pushed_reference(pushed)
-        if self.signer is not None:
-            progress(Note(f"Signing {by_digest}"))
-            sign_image(
-                self.settings, by_digest, self.signer, expected=pin, connected=self.connected
-            )
         with self._lock:
-            self.pushed[cell] = str(by_digest)
+            self.pushed[cell] = str(pushed_reference(pushed))
 
     def _client(self, cell: Cell) -> Client:
         return self.connected(self.settings, self.reference(cell))
@@ -193,7 +216,9 @@ class Report:
     def rows(self) -> list[dict[str, Any]]:
         """Return a row a cell, as what ``json.dumps`` takes."""
         troubles = dict(self.outcome.troubles)
-        present, left = {*self.present}, {*self.outcome.left}
+        # Those among them that another machine built meanwhile, whatever came of them here before.
+        present = {*self.present, *self.registry.present} - self.registry.pushed.keys()
+        left = {*self.outcome.left}
         rows = []
         for cell in self.cells:
             result = None if cell in present else self.results.read(cell)
@@ -201,11 +226,11 @@ class Report:
                 more = {"state": "pushed", **_result(result)}
             elif cell in troubles:
                 more = {"state": "trouble", **_trouble(troubles[cell])}
-            elif cell in left:
-                more = {"state": "left"}
-            elif cell in present or result is None or result.state == "built":
-                # Those among them that another machine built meanwhile.
+            elif cell in present:
                 more = {"state": "present"}
+            elif cell in left or result is None or result.state == "built":
+                # What was built once, and is not there, is no success.
+                more = {"state": "left"}
             else:
                 more = {"state": result.state, **_result(result)}
             rows.append({**self._names(cell), **more})

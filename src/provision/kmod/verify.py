@@ -174,7 +174,7 @@ class _Check:
 
     def modules(self) -> None:
         """Check each kernel module and that modprobe will find it."""
-        listed = self._listed_modules()
+        listed = self._listed_modules(self._kernel_folder)
         for module in filter(None, (*self._manifest.modules, self._manifest.kmm)):
             path = PurePosixPath(module.path)
             self._known.add(path)
@@ -184,10 +184,18 @@ class _Check:
             if listed is not None and path not in listed:
                 self._found(path, "modules.dep", f"is not in {self._kernel_folder}/modules.dep")
         if self._manifest.kmm is not None:
-            for module in self._manifest.modules:
-                link = HOSTS / module.path
-                self._known.add(link)
-                self._link(link, f"{'../' * len(link.parent.parts)}{module.path}")
+            self._hosts_modules()
+
+    def _hosts_modules(self) -> None:
+        """Check what leads hosts past the module for KMM: links, and a modules.dep without it."""
+        folder = HOSTS / self._kernel_folder
+        listed = self._listed_modules(folder)
+        for module in self._manifest.modules:
+            link = HOSTS / module.path
+            self._known.add(link)
+            self._link(link, f"{'../' * len(link.parent.parts)}{module.path}")
+            if listed is not None and link not in listed:
+                self._found(link, "modules.dep", f"is not in {folder}/modules.dep")
 
     def driver_files(self) -> None:
         """Check each file and link of the user space."""
@@ -296,18 +304,18 @@ class _Check:
         elif found != module.vermagic.strip():
             self._found(path, "vermagic", f"has vermagic '{found}', not '{module.vermagic}'")
 
-    def _listed_modules(self) -> set[PurePosixPath] | None:
-        """Return the modules that modules.dep knows; None if it can't be read.
+    def _listed_modules(self, folder: PurePosixPath) -> set[PurePosixPath] | None:
+        """Return the modules that a folder's modules.dep knows; None if it can't be read.
 
         Source: modules.dep(5); its paths are relative to its own folder.
         """
-        path = self._kernel_folder / "modules.dep"
+        path = folder / "modules.dep"
         status = _status(self._artifact / path)
         if status is None or not stat.S_ISREG(status.st_mode):
             self._found(path, "missing", "is missing")
             return None
         lines = (self._artifact / path).read_text(errors="replace").splitlines()
-        return {self._kernel_folder / line.split(":", 1)[0] for line in lines if ":" in line}
+        return {folder / line.split(":", 1)[0] for line in lines if ":" in line}
 
     def _found(self, path: PurePosixPath, kind: str, message: str) -> None:
         self.findings.append(Finding(str(path), kind, message))

@@ -105,7 +105,7 @@ def sign_image(
     facts = facts_of(image.pin, int(time.time()))
     digest = str(image.reference.digest)
     # The tag first: that of another image is found out before anything is said of this one.
-    tag = set_pin_tag(client, image.pin, client.manifest(digest))
+    tag = set_pin_tag(client, image.pin, client.manifest(digest), is_signed=True)
     signature = sign(client, digest, facts, signer)
     driver = image.pin.driver.name
     known = keep_list(settings, client, driver, signer, pins=(facts.pin,), progress=progress)
@@ -137,11 +137,13 @@ def publish(
         progress: Receives the bytes sent, and what could not be done besides.
 
     Raises:
-        TakenError: The registry has another image of this Pin; nothing was pushed.
+        TakenError: The registry has another image of this Pin that is signed, or to be as good as
+            this one; nothing was pushed.
         ProvisionError: It refuses, or can't be reached.
     """
     client = connected(settings, parse_reference(name))
-    before = pushed_before(client, pin, image_id, progress=progress)
+    is_signed = signer is not None
+    before = pushed_before(client, pin, image_id, is_signed=is_signed, progress=progress)
     if before is not None:
         progress(Note(f"{name}: the registry has the image already, as {before.digest}"))
         tag_again(client, before)

@@ -5,6 +5,7 @@ Nothing that builds is loaded.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from provision.catalogue import Recipe
@@ -19,17 +20,19 @@ from provision.manifest import Manifest
 from provision.pin import DistroPin, Pin
 from provision.pipeline.following import follow
 from provision.pipeline.pulling import check_age
-from provision.pipeline.registries import Connect, Consent, connect
+from provision.pipeline.registries import Connect, Consent, connect, trust_rule
 from provision.pipeline.seeking import Sought, seek, seek_pin
 from provision.pipeline.wanted import Wanted, distro_of_kernel, own_kernel
 from provision.pipeline.workspace import Settings
 from provision.progress import Progress, silent
 from provision.registry.artifact_images import Trusted
+from provision.registry.names import parse_reference
 from provision.registry.tokens import DeniedError
 from provision.sources.kind import newest_first
 from provision.sources.upstream import known_branches, today
 from provision.store.entries import entries
 from provision.store.layout import Layout
+from provision.store.origin import unsigned_reference
 
 
 class MissingArtifactError(NotFoundError):
@@ -47,6 +50,7 @@ def look_for(
     wanted: Wanted,
     consent: Consent,
     *,
+    unanswered: Callable[[ProvisionError], None] = lambda _: None,
     connected: Connect = connect,
     progress: Progress = silent,
 ) -> Trusted | None:
@@ -56,6 +60,7 @@ def look_for(
         settings: The host.
         wanted: What is asked for.
         consent: What the caller allows.
+        unanswered: Called if it is to be built because the registry could not be asked.
         connected: Makes clients of registries.
         progress: Receives which registry has nothing, and why.
 
@@ -78,6 +83,7 @@ def look_for(
             sought,
             consent,
             accept=lambda trusted: check_age(settings, trusted, consent),
+            unanswered=unanswered,
             connected=connected,
             progress=progress,
         )
@@ -176,7 +182,8 @@ def _branches(
 def stored_for(settings: Settings, wanted: Wanted) -> Path | None:
     """Return the entry of the store that is what is asked for; None: there is no such one.
 
-    Of several versions the newest counts, or the one to stay with.
+    Of several versions the newest counts, or the one to stay with. What came from an unsigned image
+    counts only where such images do.
 
     Raises:
         NotFoundError: The driver or kernel is unknown.
@@ -184,7 +191,11 @@ def stored_for(settings: Settings, wanted: Wanted) -> Path | None:
     sought = sought_by(settings, wanted)
     layout = Layout(settings.root, wanted.driver)
     found: dict[str, Path] = {}
+    takes_unsigned = _takes_unsigned(settings, wanted.driver)
     for digest in entries(layout):
+        if not takes_unsigned and unsigned_reference(layout.entry(digest)) is not None:
+            # Who keeps a host from its registry must not choose what it was once given to try.
+            continue
         try:
             pin = load_json(layout.entry(digest) / MANIFEST, Manifest).pin
         except (ConfigError, NotFoundError, OSError):
@@ -193,6 +204,13 @@ def stored_for(settings: Settings, wanted: Wanted) -> Path | None:
             found[pin.driver.version] = layout.entry(digest)
     order = [v for v in (sought.prefer, *newest_first(found)) if v in found]
     return found[order[0]] if order else None
+
+
+def _takes_unsigned(settings: Settings, driver: str) -> bool:
+    address = settings.config.registry.address
+    if address is None:
+        return settings.config.trust.insecure
+    return trust_rule(settings, parse_reference(f"{address}/{driver}"), driver).insecure
 
 
 def _is_of(pin: Pin, sought: Sought) -> bool:

@@ -22,7 +22,7 @@ from provision.pipeline.looking import (
     look_for,
     sought_by,
 )
-from provision.pipeline.registries import Consent
+from provision.pipeline.registries import Connect, Consent, connect
 from provision.pipeline.seeking import Sought
 from provision.pipeline.wanted import Wanted
 from provision.pipeline.workspace import Settings
@@ -56,16 +56,32 @@ class _Notified:
 
 
 def look_for_or_tell(
-    settings: Settings, wanted: Wanted, consent: Consent, *, progress: Progress = silent
+    settings: Settings,
+    wanted: Wanted,
+    consent: Consent,
+    *,
+    connected: Connect = connect,
+    progress: Progress = silent,
 ) -> Trusted | None:
-    """As ``look_for``; notifies the address of provision.toml if no registry has it."""
+    """As ``look_for``; notifies the address of provision.toml if no registry has it.
+
+    One that can't be asked may have it: nothing is sent then.
+    """
+    silence: list[ProvisionError] = []
     try:
-        trusted = look_for(settings, wanted, consent, progress=progress)
+        trusted = look_for(
+            settings,
+            wanted,
+            consent,
+            unanswered=silence.append,
+            connected=connected,
+            progress=progress,
+        )
     except MissingArtifactError as error:
         if error.sought is not None:
             notify(settings, error.sought, progress=progress)
         raise
-    has_asked = trusted is None and asks_registries(settings)
+    has_asked = trusted is None and asks_registries(settings) and not silence
     if has_asked and settings.config.registry.notify is not None:
         notify(settings, sought_by(settings, wanted), progress=progress)
     return trusted

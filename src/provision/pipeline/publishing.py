@@ -17,8 +17,10 @@ from provision.pin import Pin
 from provision.pipeline.registries import trust_rule
 from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress, silent
+from provision.registry.artifact_images import facts_of
+from provision.registry.attached_signatures import signature_tag
 from provision.registry.client import Client, Content
-from provision.registry.image_catalogue import ImageCatalogue, keep_catalogue
+from provision.registry.image_catalogue import ImageCatalogue, keep_catalogue, look_at
 from provision.registry.image_signature import PublicKey, Signer, load_keys
 from provision.registry.manifests import OCI_MANIFEST, Index, parse_manifest
 from provision.registry.names import CATALOGUE, pin_tag
@@ -33,14 +35,20 @@ class TakenError(ProvisionError):
 
 
 def pushed_before(
-    client: Client, pin: Pin, image_id: str, *, progress: Progress = silent
+    client: Client,
+    pin: Pin,
+    image_id: str,
+    *,
+    is_signed: bool = False,
+    progress: Progress = silent,
 ) -> Content | None:
-    """Return the manifest of an image that a registry has already; None: it has none of the Pin.
+    """Return the manifest of an image that a registry has already; None: it is to be pushed.
 
     Args:
         client: The repository.
         pin: The Pin.
         image_id: The image as the engine that has it names it.
+        is_signed: Whether the image will be signed: one without a signature gives way to it.
         progress: Receives if the registry can only be reached by the engine.
 
     Raises:
@@ -54,9 +62,16 @@ def pushed_before(
         # The engine has settings and credentials of its own.
         progress(Note(f"{error.message} So it is not known whether the image is there already."))
         return None
-    if image_id not in _identities(content, client):
-        raise _taken(client, pin, content.digest)
-    return content
+    if image_id in _identities(content, client):
+        return content
+    if is_signed and not _has_signature(client, content.digest):
+        return None
+    raise _taken(client, pin, content.digest)
+
+
+def _has_signature(client: Client, digest: str) -> bool:
+    """Return whether an image has signatures, made by any key."""
+    return client.head(signature_tag(digest)) is not None
 
 
 def _identities(content: Content, client: Client) -> set[str]:
@@ -78,8 +93,15 @@ def tag_again(client: Client, content: Content) -> None:
         client.put_manifest(tag, content.data, media_type_of(content))
 
 
-def set_pin_tag(client: Client, pin: Pin, content: Content) -> str:
+def set_pin_tag(client: Client, pin: Pin, content: Content, *, is_signed: bool = False) -> str:
     """Have the tag of a Pin lead to a manifest; returns the tag.
+
+    Args:
+        client: The repository.
+        pin: The Pin.
+        content: The manifest.
+        is_signed: Whether it will be signed. Then an image without a signature gives way: a
+            builder left it that ended between push and signature, or one that signs nothing.
 
     Raises:
         TakenError: It leads to another one, and stays.
@@ -87,7 +109,8 @@ def set_pin_tag(client: Client, pin: Pin, content: Content) -> str:
     """
     tag = pin_tag(pin.digest)
     found = _digest_of(client, tag)
-    if found is None:
+    gives_way = is_signed and found not in {None, content.digest}
+    if found is None or (gives_way and not _has_signature(client, found)):
         client.put_manifest(tag, content.data, media_type_of(content))
         # Another one may have been there first, or last: then both say so.
         found = _digest_of(client, tag)
@@ -117,6 +140,34 @@ def _taken(client: Client, pin: Pin, digest: str) -> TakenError:
         f" provision pull {repository}@{digest}. To put yours in its place, remove the tag"
         f" '{pin_tag(pin.digest)}' from the registry first.",
     )
+
+
+def name_theirs(settings: Settings, client: Client, pin: Pin, signer: Signer | None) -> str | None:
+    """Let the tag of a client's reference lead to the image of a Pin that the registry has.
+
+    Args:
+        settings: The host, whose [trust] counts besides the public half of the key that signs.
+        client: The repository, and the name.
+        pin: The Pin.
+        signer: Signs what is pushed here; None: nothing is to be signed.
+
+    Returns:
+        The digest of its manifest; None: no key that counts here has signed it.
+
+    Raises:
+        ProvisionError: The registry refuses or can't be reached; a key is none.
+    """
+    tag = pin_tag(pin.digest)
+    if signer is None:
+        content = client.manifest(tag)
+        parse_manifest(content.data, f"{client.reference.repository}:{tag}")
+    else:
+        found = look_at(client, tag, _keys(settings, client, pin.driver.name, signer))
+        if found is None or found.facts != facts_of(pin, found.facts.serial):
+            return None
+        content = client.manifest(found.digest)
+    tag_again(client, content)
+    return content.digest
 
 
 def keep_list(

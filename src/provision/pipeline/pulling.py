@@ -110,7 +110,7 @@ def store_pulled(
             with changing(layout, progress):
                 # A second pull may have been faster, with a newer one.
                 check_age(settings, trusted, consent)
-                _write_age(layout, trusted)
+                _write_age(layout, trusted, consent)
             return Pulled(Stored(manifest, entry, added=False), 0.0)
 
     received = 0
@@ -144,7 +144,7 @@ def store_pulled(
         # A second pull may have been faster, with a newer one.
         check_age(settings, trusted, consent)
         added = adopt(layout, entry.name, draft, replace=is_there)
-        _write_age(layout, trusted)
+        _write_age(layout, trusted, consent)
     manifest = load_json(entry / MANIFEST, Manifest)
     return Pulled(Stored(manifest, entry, added), time.monotonic() - begun, received)
 
@@ -264,11 +264,14 @@ def _entry_that_serves(
     return report.manifest
 
 
-def _write_age(layout: Layout, trusted: Trusted) -> None:
+def _write_age(layout: Layout, trusted: Trusted, consent: Consent) -> None:
     if trusted.facts is not None:
         note_serial(layout, _target(trusted), trusted.facts.serial)
     if trusted.listed is not None:
-        note_serial(layout, *trusted.listed)
+        target, serial = trusted.listed
+        # A second pull may have seen a newer catalogue meanwhile; what this one took is right.
+        if consent.allow_downgrade or serial > newest_serial(layout, target):
+            note_serial(layout, target, serial)
 
 
 def _target(trusted: Trusted) -> str:

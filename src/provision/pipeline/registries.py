@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from provision.config import TrustRule
-from provision.errors import ProvisionError
+from provision.errors import NotFoundError, ProvisionError
 from provision.files import in_root
 from provision.host.kernel import machine
 from provision.pin import Pin
@@ -32,7 +32,7 @@ from provision.registry.names import (
     read_tag,
 )
 from provision.registry.repository import Repository
-from provision.registry.tokens import Access
+from provision.registry.tokens import Access, DeniedError
 from provision.registry.transport import Transport
 
 
@@ -73,12 +73,17 @@ def registry_credentials(settings: Settings, reference: Reference) -> Credential
     """Return who this host is for a repository; None: there is nothing for it.
 
     Raises:
-        As ``find_credentials``.
+        DeniedError: A helper that a file names is not installed.
+        ConfigError, ProvisionError: As ``find_credentials``.
     """
     files = default_files(os.environ)
     if settings.config.registry.auth_file:
         files = (in_root(settings.root, settings.config.registry.auth_file),)
-    return find_credentials(reference.registry, reference.repository, files)
+    try:
+        return find_credentials(reference.registry, reference.repository, files)
+    except NotFoundError as error:
+        # Not the image is missing: who looks for one must not take it for that.
+        raise DeniedError(error.message, resolution=error.resolution) from error
 
 
 def host_reference(settings: Settings, pin: Pin) -> str | None:

@@ -75,14 +75,18 @@ def _sources(layout: Layout, name: str, wanted: list[DriverFile]) -> dict[str, P
     """Return where each file lies, links among them; None: some file is nowhere."""
     found: dict[str, Path] = {}
     for entry, manifest in _entries(layout, name):
-        theirs = {(file.path, file.sha256, file.mode, file.link) for file in manifest.files}
+        theirs = {_identity(file) for file in manifest.files}
         for file in wanted:
-            is_same = (file.path, file.sha256, file.mode, file.link) in theirs
-            if file.path not in found and is_same and _is_there(entry, file):
+            if file.path not in found and _identity(file) in theirs and _is_there(entry, file):
                 found[file.path] = _place(entry, file)
         if len(found) == len(wanted):
             return found
     return None
+
+
+def _identity(file: DriverFile) -> tuple[str | None, ...]:
+    """Return what has to be the same of a linked file: its label under SELinux goes by its kind."""
+    return (file.path, file.kind, file.sha256, file.mode, file.link)
 
 
 def _is_there(entry: Path, file: DriverFile) -> bool:

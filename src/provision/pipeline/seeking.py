@@ -76,6 +76,7 @@ def seek(
     consent: Consent,
     *,
     accept: Callable[[Trusted], None] = lambda _: None,
+    unanswered: Callable[[ProvisionError], None] = lambda _: None,
     connected: Connect = connect,
     progress: Progress = silent,
 ) -> Trusted | None:
@@ -87,6 +88,7 @@ def seek(
         consent: What the caller allows.
         accept: Raises a ``ProvisionError`` for an image that the host may not have after all, such
             as an old one of a mirror that lags behind.
+        unanswered: Called if None is returned because the registry could not be asked.
         connected: Makes clients.
         progress: Receives which registry has nothing, and why.
 
@@ -103,7 +105,7 @@ def seek(
     def look(client: Repository) -> Trusted:
         return _in_repository(settings, client, sought, consent, progress)
 
-    way = _Way(settings, sought.driver, consent, accept, connected, progress)
+    way = _Way(settings, sought.driver, consent, accept, unanswered, connected, progress)
     return _first(way, look)
 
 
@@ -127,7 +129,7 @@ def seek_pin(
         named = client.at(client.reference.with_tag(pin_tag(pin.digest)))
         return examine(settings, named, wanted, consent, driver=pin.driver.name)
 
-    way = _Way(settings, pin.driver.name, consent, accept, connected, progress)
+    way = _Way(settings, pin.driver.name, consent, accept, lambda _: None, connected, progress)
     return _first(way, look)
 
 
@@ -139,8 +141,15 @@ class _Way:
     driver: str
     consent: Consent
     accept: Callable[[Trusted], None]
+    unanswered: Callable[[ProvisionError], None]
     connected: Connect
     progress: Progress
+
+    def end_in_silence(self, error: ProvisionError) -> None:
+        """Leave it to be built; what is not there and what can't be looked for differ in cures."""
+        if self.settings.config.policy.build == "never":
+            raise error
+        self.unanswered(error)
 
 
 def _first(way: _Way, look: Callable[[Repository], Trusted]) -> Trusted | None:
@@ -170,12 +179,11 @@ def _first(way: _Way, look: Callable[[Repository], Trusted]) -> Trusted | None:
             refused = refused or error
         else:
             return found
-    if refused is None and settings.config.policy.build == "never":
-        # What is not there and what could not be looked for take different cures. The last one
-        # that was asked is no mirror.
-        refused = absent
     if refused is not None:
         raise refused
+    # The last one that was asked is no mirror.
+    if absent is not None:
+        way.end_in_silence(absent)
     return None
 
 

@@ -36,7 +36,7 @@ from provision.registry.manifests import (
     parse_config,
     parse_manifest,
 )
-from provision.registry.names import Reference
+from provision.registry.names import CATALOGUE, Reference
 from provision.registry.repository import Repository
 from provision.run import find_program, run
 
@@ -123,6 +123,13 @@ def find(
 def _manifest(client: Repository, architecture: str) -> tuple[Content, Manifest]:
     """Return the manifest of an image, chosen from an index where the name is of one."""
     name = str(client.reference)
+    if client.reference.tag == CATALOGUE and client.reference.digest is None:
+        # Else the first image in it would be taken for the one that is meant.
+        raise ProvisionError(
+            f"'{name}' is the catalogue of a repository, and no image.",
+            resolution="Name one of the images that it lists: provision search"
+            f" {client.reference.repository.rpartition('/')[2]}",
+        )
     content = client.manifest(client.reference.digest or client.reference.tag or "latest")
     found = parse_manifest(content.data, name)
     if isinstance(found, Index):

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from provision.errors import NotFoundError, ProvisionError
+from provision.fetch import UnreachableError
 from provision.registry.image_signature import (
     ANNOTATION,
     LONGEST_PAYLOAD,
@@ -24,7 +25,14 @@ from provision.registry.image_signature import (
     payload_of,
     verify_payload,
 )
-from provision.registry.manifests import OCI_CONFIG, OCI_MANIFEST, Index, parse_manifest
+from provision.registry.manifests import (
+    OCI_CONFIG,
+    OCI_MANIFEST,
+    Descriptor,
+    Index,
+    parse_manifest,
+)
+from provision.registry.private_key import FileSigner
 from provision.registry.repository import Repository, Writable
 from provision.registry.transport import content_digest
 
@@ -168,6 +176,9 @@ def sign(client: Writable, digest: str, facts: Facts | Mapping[str, str], signer
     name = f"{client.reference.registry}/{client.reference.repository}"
     payload = payload_of(digest, facts, name)
     layers = signature_layers(client, digest)
+    if len(layers) >= _MOST_SIGNATURES and isinstance(signer, FileSigner):
+        # What this key signed before says the same, with an older serial.
+        layers = [one for one in layers if not _is_own(client, one, digest, signer.public)]
     if len(layers) >= _MOST_SIGNATURES:
         tag = signature_tag(digest)
         raise ProvisionError(
@@ -254,6 +265,20 @@ def signer_of(client: Repository, digest: str, keys: Sequence[PublicKey]) -> str
         resolution=_DO_NOT_USE,
         details="\n".join(dict.fromkeys(complaints)),
     )
+
+
+def _is_own(client: Repository, layer: Mapping[str, Any], digest: str, key: PublicKey) -> bool:
+    """Return whether one of an image's signatures is a key's; what is unclear is kept."""
+    described = Descriptor.model_validate(layer)
+    signature = described.annotations.get(ANNOTATION, "")
+    try:
+        payload = client.blob(described, LONGEST_PAYLOAD)
+        verify_payload(payload, signature, digest=digest, keys=(key,))
+    except UnreachableError:
+        raise
+    except ProvisionError:
+        return False
+    return True
 
 
 def _signature_config(payloads: Sequence[str]) -> dict[str, Any]:

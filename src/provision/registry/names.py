@@ -20,6 +20,8 @@ _KEPT_OF_LONG_TAG = 115
 _DIGITS = 12
 # The tag of the index that lists what a repository has.
 CATALOGUE = "catalogue"
+# What Kubernetes' KMM makes of an image whose modules it signs lies beside it, in its own format.
+KMM_SIGNED = ".signed"
 _PIN_TAG = re.compile(r"pin-([0-9a-f]{64})")
 # What stands before a version's own name for its last steps: they come before it, as after "~".
 _BEFORE_RELEASE = re.compile(r"_(?=(?:alpha|beta|dev|git|pre|preview|rc)(?![a-z]))")
@@ -179,6 +181,8 @@ def read_tag(tag: str, flavours: Iterable[str] = ()) -> HostTag | None:
         flavours: The flavours that the driver has, if they are known; other names are taken for
             part of the version.
     """
+    if tag.endswith(KMM_SIGNED):
+        return None
     for flavour in flavours:
         pattern = rf"(?P<version>.+?)-{re.escape(_escaped(flavour))}-(?P<kernel>[0-9]+\..+?)"
         found = re.fullmatch(rf"{pattern}\.(?P<distro>[a-z][a-z-]*[0-9.]*)", tag)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from provision.agent.contents import MANIFEST, read_contents
-from unit.kmod.artifact import make_artifact
+from provision.agent.contents import MANIFEST, damages, read_contents
+from unit.kmod.artifact import KERNEL, MODULE, make_artifact, write
 
 
 def _set(*path: str | int, value: object) -> Callable[[Any], None]:
@@ -53,3 +53,23 @@ def test_brackets_without_end_are_one_too(tmp_path: Path) -> None:
     make_artifact(tmp_path / "entry")
     (tmp_path / "entry" / MANIFEST).write_text("[" * 100_000)
     assert read_contents(tmp_path / "entry") is None
+
+
+@pytest.mark.parametrize("gone", ["modules.dep", "demo.ko"])
+def test_what_hosts_are_led_past_a_module_for_kmm_by_is_looked_at(
+    tmp_path: Path, gone: str
+) -> None:
+    """What KMM copies may be whole, and modprobe is shown this folder."""
+    entry = tmp_path / "entry"
+    make_artifact(entry)
+    shown = entry / f"host/lib/modules/{KERNEL}"
+    write(shown / "modules.dep", b"demo.ko:\n")
+    (shown / "demo.ko").symlink_to(f"../../../../{MODULE}")
+    document = json.loads((entry / MANIFEST).read_text())
+    (entry / MANIFEST).write_text(json.dumps({**document, "kmm": {"name": "demo_needs"}}))
+    contents = read_contents(entry)
+    assert contents is not None
+    assert list(damages(entry, contents, all_checksums=True)) == []
+    (shown / gone).unlink()
+    said = [f"host/lib/modules/{KERNEL}/{gone} is missing"]
+    assert list(damages(entry, contents, all_checksums=True)) == said

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,32 +13,44 @@ import pytest
 from provision.catalogue import Catalogue
 from provision.cli.commands import prebuild
 from provision.config import Config
+from provision.config.trust import TrustConfig
 from provision.engine.docker_api import Engine, Message
 from provision.errors import ProvisionError
 from provision.fetch import UnreachableError
 from provision.fleet import cells as fleet_cells
 from provision.fleet.cells import cell_id
-from provision.fleet.prebuild import FleetRegistry, split_present
+from provision.fleet.prebuild import FleetRegistry, Report, split_present
 from provision.matrix import runner
 from provision.matrix.cells import Offer, Offers, Planned
-from provision.matrix.results import BusyError, Results
+from provision.matrix.results import BusyError, Results, result_of
 from provision.matrix.runner import MatrixRun
 from provision.matrix.work import How
 from provision.matrix.work import Outcome as RunOutcome
+from provision.pin import Pin
 from provision.pipeline import image_signing
 from provision.pipeline.registries import connect, tag_of
 from provision.pipeline.workspace import Settings
 from provision.progress import silent
+from provision.registry.artifact_images import facts_of
 from provision.registry.attached_signatures import signature_tag, verify
 from provision.registry.claims import Pace, claim_tag
 from provision.registry.client import Client
-from provision.registry.names import Reference
+from provision.registry.image_catalogue import read_catalogue
+from provision.registry.names import Reference, pin_tag
+from provision.registry.private_key import FileSigner
 from unit.cli.outcome import Outcome
 from unit.engine.fake_engine import FakeEngine
 from unit.kmod.artifact import make_pin
 from unit.matrix.test_runner import KERNELS, Lab, cell, cells, compile_error
 from unit.recipes import recipe
-from unit.registry.memory import ECDSA, MemoryRegistry, new_key, public, wanted_of
+from unit.registry.memory import (
+    ECDSA,
+    MemoryRegistry,
+    new_key,
+    public,
+    public_pem,
+    wanted_of,
+)
 
 Call = Callable[..., Outcome]
 ADDRESS = "registry.example/drivers"
@@ -140,6 +153,19 @@ def test_what_is_lacking_is_pushed_and_signed(
     assert (lacking, len(present)) == ([], 6)
 
 
+def test_what_is_pushed_is_listed_and_has_the_tag_of_its_pin(
+    lab: Lab, registry: MemoryRegistry
+) -> None:
+    place = publisher(lab, registry)
+    place.signer = FileSigner(KEY, public(KEY))
+    done = run(lab, place, jobs=3)
+    assert done.troubles == []
+    known = read_catalogue(registry.client(f"{ADDRESS}/demo:x"), "demo", [public(KEY)])
+    assert known is not None
+    assert {one.facts.pin for one in known.entries} == {pin.digest for pin in PINS.values()}
+    assert all(pin_tag(pin.digest) in registry.manifests for pin in PINS.values())
+
+
 def test_a_second_run_asks_and_builds_nothing(lab: Lab, registry: MemoryRegistry) -> None:
     run(lab, publisher(lab, registry))
     lab.builds.clear()
@@ -158,6 +184,82 @@ def test_an_image_without_a_signature_is_made_again(lab: Lab, registry: MemoryRe
     run(lab, publisher(lab, registry), Planned(cell("2.0", KERNELS[0])))
     assert lab.builds == [f"2.0 {KERNELS[0]}"]
     assert publisher(lab, registry).has(cell("2.0", KERNELS[0]))
+
+
+def another_build(registry: MemoryRegistry, pin: Pin, tag: str | None = None) -> str:
+    """Have another build of a Pin in a registry, with the tag of the Pin, and unsigned."""
+    digest = registry.have_image(pin, [b"others"], tag or tag_of(pin).text)
+    registry.manifests[pin_tag(pin.digest)] = registry.manifests[digest]
+    return digest
+
+
+def test_what_came_to_no_end_is_not_reported_as_there(lab: Lab, registry: MemoryRegistry) -> None:
+    one, other = cell("2.0", KERNELS[0]), cell("2.0", KERNELS[1])
+    lab.results.write(result_of(other, "built"))
+    report = Report(publisher(lab, registry), [one, other], [], RunOutcome(), lab.results)
+    assert [row["state"] for row in report.rows()] == ["left", "left"]
+
+
+def test_an_unsigned_build_of_the_same_pin_gives_way(lab: Lab, registry: MemoryRegistry) -> None:
+    """Another machine ended between the tag of the Pin and the signature."""
+    one = cell("2.0", KERNELS[0])
+    pin = PINS["2.0", KERNELS[0]]
+    theirs = another_build(registry, pin)
+    place = publisher(lab, registry)
+    done = run(lab, place, Planned(one))
+    assert (done.troubles, place.has(one)) == ([], True)
+    client = registry.client(f"{ADDRESS}/demo:{tag_of(pin).text}")
+    digests = {client.head(tag) for tag in (pin_tag(pin.digest), tag_of(pin).text)}
+    assert digests == {place.pushed[one].rpartition("@")[2]}
+    assert digests != {theirs}
+
+
+def test_what_another_machine_pushed_meanwhile_stays(lab: Lab, registry: MemoryRegistry) -> None:
+    """This one stood still during its build, for longer than its claim counted."""
+    one = cell("2.0", KERNELS[0])
+    pin = PINS["2.0", KERNELS[0]]
+    theirs: list[str] = []
+
+    def finish(_name: str, _progress: object) -> None:
+        theirs.append(another_build(registry, pin))
+        registry.sign(theirs[0], facts_of(pin, 1), KEY)
+
+    lab.hold = finish
+    place = publisher(lab, registry)
+    done = run(lab, place, Planned(one))
+    assert (done.troubles, place.pushed) == ([], {})
+    assert registry.client(f"{ADDRESS}/demo:x").head(tag_of(pin).text) == theirs[0]
+
+
+@pytest.mark.parametrize("signs", [True, False])
+def test_a_build_of_the_same_pin_that_is_called_otherwise_gets_the_name(
+    lab: Lab, registry: MemoryRegistry, *, signs: bool
+) -> None:
+    one = cell("2.0", KERNELS[0])
+    pin = PINS["2.0", KERNELS[0]]
+    theirs = another_build(registry, pin, "by-hand")
+    if signs:
+        registry.sign(theirs, facts_of(pin, 1), KEY)
+    (lab.settings.root / "etc/fleet.pub").write_bytes(public_pem(KEY))
+    trust = TrustConfig(keys="/etc/fleet.pub")
+    lab.settings = replace(lab.settings, config=Config(trust=trust))
+    place = publisher(lab, registry)
+    place.is_signed, place.signer = signs, place.signer if signs else None
+    done = run(lab, place, Planned(one))
+    assert (done.troubles, place.pushed) == ([], {})
+    assert Report(place, [one], [], done, lab.results).rows()[0]["state"] == "present"
+    assert registry.client(f"{ADDRESS}/demo:x").head(tag_of(pin).text) == theirs
+
+
+def test_a_build_of_the_same_pin_that_a_stranger_signed_is_trouble(
+    lab: Lab, registry: MemoryRegistry
+) -> None:
+    pin = PINS["2.0", KERNELS[0]]
+    theirs = another_build(registry, pin, "by-hand")
+    registry.sign(theirs, facts_of(pin, 1), new_key())
+    done = run(lab, publisher(lab, registry), Planned(cell("2.0", KERNELS[0])))
+    assert "has another image of the Pin" in done.troubles[0][1].message
+    assert registry.client(f"{ADDRESS}/demo:x").head(tag_of(pin).text) is None
 
 
 def test_what_another_registry_lacks_is_built_although_it_was_built_here(
@@ -197,9 +299,15 @@ def test_another_machines_cell_is_left_to_it(lab: Lab, registry: MemoryRegistry)
             stack.__exit__(None, None, None)
 
     lab.hold = finish
+    # What came of it here before says nothing of what there is now.
+    lab.results.write(result_of(awaited, "failed", message="no compiler"))
     done = run(lab, mine)
     assert f"2.0 {KERNELS[0]}" not in lab.builds
     assert (len(done.built), done.unchanged) == (5, [awaited])
+    names = [one.cell for one in cells()]
+    rows = Report(mine, names, [], done, lab.results).rows()
+    assert [row["state"] for row in rows if row["id"] == cell_id(awaited)] == ["present"]
+    assert [row["state"] for row in rows].count("pushed") == 5
 
 
 def test_a_registry_in_trouble_ends_the_run_and_the_image_stays(
@@ -208,7 +316,7 @@ def test_a_registry_in_trouble_ends_the_run_and_the_image_stays(
     def refuse(*_given: object, **_more: object) -> None:
         raise UnreachableError("gone")
 
-    monkeypatch.setattr("provision.fleet.prebuild.sign_image", refuse)
+    monkeypatch.setattr(image_signing, "sign_image", refuse)
     done = run(lab, publisher(lab, registry))
     assert len(done.troubles) == 1
     assert len(done.left) == 5
@@ -311,6 +419,35 @@ def test_a_fleet_without_a_key_is_told_before_anything_is_built(
     assert done.code == 1
     assert "names no key" in done.err
     assert lab.builds == []
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"), [("", "/etc/ca.pem"), ('address = "other.example/x"\n', None)]
+)
+def test_the_fleets_registry_is_the_builders_own_unless_it_has_another(
+    lab: Lab,
+    fleet: Path,
+    call: Call,
+    monkeypatch: pytest.MonkeyPatch,
+    address: str,
+    expected: str | None,
+) -> None:
+    """Else the file of authorities that an error asks for would change nothing."""
+    given: list[str | None] = []
+
+    def made(settings: Settings, address: str, signer: object, **_more: object) -> FleetRegistry:
+        place = FleetRegistry(settings, address, signer)  # type: ignore[arg-type] # as given
+        given.append(
+            connect(settings, place.reference(cell("2.0", KERNELS[0]))).transport.access.ca
+        )
+        return place
+
+    monkeypatch.setattr(prebuild, "FleetRegistry", made)
+    toml = lab.settings.root / "etc/provision/provision.toml"
+    toml.parent.mkdir(parents=True)
+    toml.write_text(f'[registry]\n{address}ca = "/etc/ca.pem"\n')
+    call(*words(lab, fleet, "--list"))
+    assert given == [str(lab.settings.root / "etc/ca.pem") if expected else None]
 
 
 def test_claims_lie_beside_what_is_built(lab: Lab, registry: MemoryRegistry) -> None:

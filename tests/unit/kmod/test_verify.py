@@ -181,6 +181,7 @@ def test_a_module_for_kmm_belongs_to_the_artifact(tmp_path: Path) -> None:
         (_NEEDS, Path.unlink, "missing"),
         (f"{_FOR_HOSTS}/demo.ko", _relink, "link"),
         (f"{_FOR_HOSTS}/demo.ko", Path.unlink, "missing"),
+        (f"{_FOR_HOSTS}/modules.dep", Path.unlink, "missing"),
         (f"{_FOR_HOSTS}/other.ko", lambda path: path.symlink_to("demo.ko"), "extra"),
     ],
 )
@@ -190,3 +191,11 @@ def test_damage_to_what_kmm_needs_is_found(
     _with_kmm(tmp_path)
     damage(tmp_path / damaged)
     assert [(f.path, f.kind) for f in verify(tmp_path).findings] == [(damaged, kind)]
+
+
+def test_hosts_have_a_list_of_modules_of_their_own(tmp_path: Path) -> None:
+    """KMM's is complete, and hosts would not find the module all the same."""
+    _with_kmm(tmp_path)
+    (tmp_path / _FOR_HOSTS / "modules.dep").write_bytes(b"")
+    (finding,) = verify(tmp_path).findings
+    assert (finding.path, finding.kind) == (f"{_FOR_HOSTS}/demo.ko", "modules.dep")

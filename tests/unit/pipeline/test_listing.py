@@ -19,7 +19,7 @@ from provision.pipeline.obtaining import obtain
 from provision.pipeline.package_pins import Resolved
 from provision.pipeline.publishing import TakenError, pushed_before, set_pin_tag, tag_again
 from provision.pipeline.pulling import store_pulled
-from provision.pipeline.registries import Consent, tag_of
+from provision.pipeline.registries import Consent, examine, tag_of
 from provision.pipeline.seeking import seek, seek_pin
 from provision.pipeline.workspace import Settings
 from provision.progress import Note
@@ -138,6 +138,17 @@ def test_an_older_catalogue_than_one_that_was_used_is_refused(
     assert version(found(settings, registry)) == "1.2"
 
 
+def test_of_two_pulls_at_once_the_newer_catalogue_is_remembered(
+    settings: Settings, registry: MemoryRegistry, tmp_path: Path
+) -> None:
+    have_listed(registry, tmp_path, "1.2")
+    slow = found(settings, registry)
+    known = have_listed(registry, tmp_path, "1.3", serial=SERIAL + 99)
+    store_pulled(settings, found(settings, registry), DEFAULT)
+    store_pulled(settings, slow, DEFAULT)
+    assert newest_serial(Layout(settings.root, "demo"), TARGET) == known.serial
+
+
 def test_a_catalogue_that_is_gone_is_refused_where_it_was_used(
     settings: Settings, registry: MemoryRegistry, tmp_path: Path
 ) -> None:
@@ -226,6 +237,16 @@ def test_a_listed_image_that_is_gone_leaves_the_next(
     (newest,) = (one for one in known.entries if one.facts.version == "1.3")
     del registry.manifests[newest.digest]
     assert version(found(settings, registry)) == "1.2"
+
+
+def test_the_catalogue_is_no_image(
+    settings: Settings, registry: MemoryRegistry, tmp_path: Path
+) -> None:
+    """It is an index: whatever image came first in it would be installed."""
+    have_listed(registry, tmp_path, "1.2")
+    with pytest.raises(ProvisionError, match="is the catalogue") as caught:
+        examine(settings, registry.client(NAME), {}, DEFAULT)
+    assert caught.value.resolution == "Name one of the images that it lists: provision search demo"
 
 
 def test_without_signatures_the_tags_count(

@@ -12,10 +12,10 @@ import pytest
 import requests
 
 from provision.catalogue import Catalogue
-from provision.config import Config, PolicyConfig, RegistryConfig
+from provision.config import Config, PolicyConfig, RegistryConfig, TrustConfig
 from provision.documents import load_toml
 from provision.errors import ConfigError, NotFoundError
-from provision.pipeline import notifying
+from provision.pipeline import looking, notifying
 from provision.pipeline.looking import MissingArtifactError, may_be_in_store, stored_for
 from provision.pipeline.notifying import look_for_or_tell, notify
 from provision.pipeline.registries import Consent
@@ -24,7 +24,10 @@ from provision.pipeline.wanted import Wanted
 from provision.pipeline.workspace import Settings
 from provision.progress import Event, Note
 from provision.registry.tokens import DeniedError
+from provision.store.origin import mark_unsigned
 from unit.kmod.artifact import KERNEL, make_artifact, make_pin, write
+from unit.pipeline.test_registries import connected
+from unit.registry.memory import Answer, MemoryRegistry
 
 URL = "https://builder.example/missing"
 SOUGHT = Sought("demo", None, "open", KERNEL, "debian:12", "x86_64")
@@ -221,14 +224,32 @@ def test_who_builds_is_told_and_the_error_stays(
     assert told == [SOUGHT, SOUGHT]
 
 
+@pytest.mark.parametrize(("status", "is_told"), [(404, True), (401, False), (503, False)])
+def test_a_registry_that_can_not_be_asked_lacks_nothing(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, status: int, *, is_told: bool
+) -> None:
+    """Else an hour without it would have each host report what is there."""
+    told: list[Sought] = []
+    monkeypatch.setattr(notifying, "notify", lambda _s, sought, **_: told.append(sought))
+    for module in (notifying, looking):
+        monkeypatch.setattr(module, "sought_by", lambda *_given, **_more: SOUGHT)
+    config = settings.config.model_copy(
+        update={"policy": PolicyConfig(), "trust": TrustConfig(insecure=True)}
+    )
+    registry = MemoryRegistry()
+    registry.handlers.append(lambda _asked: Answer(status))
+    host = replace(settings, config=config)
+    wanted = Wanted("demo", kernel=KERNEL)
+    assert look_for_or_tell(host, wanted, Consent(), connected=connected(registry)) is None
+    assert told == ([SOUGHT] if is_told else [])
+
+
 # Where no registry answers
 
 
 def test_the_store_serves_where_no_registry_answers(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from provision.pipeline import looking  # noqa: PLC0415 - patched here only
-
     for version, kernel in (("1.2", KERNEL), ("1.10", KERNEL), ("2.0", "6.6")):
         pin = make_pin(version=version, kernel=kernel)
         entry = settings.root / "var/lib/provision/demo" / pin.short_digest
@@ -247,6 +268,19 @@ def test_the_store_serves_where_no_registry_answers(
     assert entry_of(None) == entry_of("1") == entry_of("1.10") == newest
     assert entry_of(None, "1.2") == entry_of("1.2") == older
     assert entry_of("2") == entry_of("2.0") == entry_of(None, flavour="closed") == ""
+
+
+@pytest.mark.parametrize("insecure", [True, False])
+def test_what_came_unsigned_does_not_serve_in_place_of_a_registry(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, *, insecure: bool
+) -> None:
+    monkeypatch.setattr(looking, "sought_by", lambda *_: SOUGHT)
+    entry = settings.root / "var/lib/provision/demo" / make_pin().short_digest
+    make_artifact(entry, pin=make_pin())
+    mark_unsigned(entry, "registry.example/try:1")
+    trust = TrustConfig(insecure=True) if insecure else TrustConfig(keys="/etc/keys")
+    host = replace(settings, config=settings.config.model_copy(update={"trust": trust}))
+    assert stored_for(host, Wanted("demo")) == (entry if insecure else None)
 
 
 def test_only_who_never_builds_makes_do_with_the_store(settings: Settings) -> None:

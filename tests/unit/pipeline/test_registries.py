@@ -14,13 +14,13 @@ import pytest
 
 from provision.catalogue import Catalogue
 from provision.catalogue.upstream import BranchFacts, Upstream
-from provision.config import Config, RegistryConfig, TrustConfig, TrustRule
+from provision.config import Config, PolicyConfig, RegistryConfig, TrustConfig, TrustRule
 from provision.engine.docker_api import names_registry
 from provision.errors import ConfigError, NotFoundError, ProvisionError
 from provision.fetch import UnreachableError
 from provision.kmod.verify import verify as verify_artifact
 from provision.pin import Pin
-from provision.pipeline import artifacts, pulling
+from provision.pipeline import artifacts, pulling, registries
 from provision.pipeline.looking import look_for
 from provision.pipeline.pulling import DowngradeError, obtain_pulled, store_pulled, verify_pulled
 from provision.pipeline.registries import Consent, connect, examine, host_reference, tag_of
@@ -653,3 +653,26 @@ def test_hosts_look_for_what_is_pushed(settings: Settings, tmp_path: Path) -> No
     assert SOUGHT.tag("1.2").text == tag_of(pin).text
     assert {**SOUGHT.facts(), "version": "1.2"}.items() <= asdict(facts_of(pin, 0)).items()
     assert host_reference(configured(tmp_path, None, RegistryConfig()), pin) is None
+
+
+def test_a_helper_that_is_missing_is_no_missing_image(
+    settings: Settings, registry: MemoryRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would be said that no registry has the driver, and the builder would be told so."""
+
+    def refuse(*_given: object) -> None:
+        raise NotFoundError("no 'docker-credential-x'", resolution="Install it")
+
+    def connect_to(settings: Settings, reference: Reference) -> Client:
+        client = connect(settings, reference)
+        client.transport.session = registry.session()
+        return client
+
+    monkeypatch.setattr(registries, "find_credentials", refuse)
+    registry.handlers.append(
+        lambda _asked: Answer(401, headers={"WWW-Authenticate": 'Basic realm="x"'})
+    )
+    policy = PolicyConfig(build="never")
+    host = replace(settings, config=settings.config.model_copy(update={"policy": policy}))
+    with pytest.raises(DeniedError, match="docker-credential-x"):
+        seek(host, SOUGHT, DEFAULT, connected=connect_to)

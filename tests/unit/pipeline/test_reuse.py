@@ -186,6 +186,17 @@ def test_other_content_is_pulled(tmp_path: Path) -> None:
     assert verify(second.stored.entry).findings == ()
 
 
+def test_what_has_another_kind_now_is_pulled(site: Site) -> None:
+    """Its kind decides its label under SELinux, and a linked file has one label for both."""
+    entry = site.pull(OLD).stored.entry
+    manifest = entry / "driver/manifest.json"
+    text = manifest.read_text()
+    assert '"library"' in text
+    manifest.write_text(text.replace('"library"', '"binary"'))
+    site.pull(NEW)
+    assert site.blobs() == 2
+
+
 def test_an_image_whose_manifest_is_damaged_is_refused(tmp_path: Path) -> None:
     site = Site(tmp_path)
     site.have(OLD)

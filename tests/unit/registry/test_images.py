@@ -25,6 +25,7 @@ from provision.registry.artifact_images import Trusted, facts_of, find, unpack_l
 from provision.registry.attached_signatures import sign, signature_tag, verify
 from provision.registry.image_signature import ANNOTATION, PAYLOAD, UntrustedError, payload_of
 from provision.registry.manifests import OCI_INDEX, OCI_MANIFEST
+from provision.registry.private_key import FileSigner
 from provision.run import Completed
 from unit.kmod.artifact import make_artifact, make_pin
 from unit.registry.memory import (
@@ -716,3 +717,8 @@ def test_no_more_is_signed_than_hosts_read(registry: MemoryRegistry) -> None:
     assert tag in (caught.value.resolution or "")
     assert registry.manifests[tag] == full
     assert verify(registry.client(), digest, [public(KEY)], {}).facts == FACTS
+    # What a key signed before gives way to what it signs now; the other one's signature stays.
+    newer = replace(FACTS, serial=FACTS.serial + 1)
+    sign(registry.client(), digest, newer, FileSigner(KEY, public(KEY)))
+    assert len(json.loads(registry.manifests[tag])["layers"]) == 2
+    assert verify(registry.client(), digest, [public(KEY)], {}).facts == newer

@@ -126,6 +126,14 @@ def test_a_flavour_with_a_dash_is_read_where_it_is_known() -> None:
     assert (found.version, found.flavour) == ("1.2-3", "open-source")
 
 
+def test_what_kmm_signs_is_no_image_of_hosts() -> None:
+    """It would be one for a distro that is called 'signed'."""
+    tag = "535.261.03-open-6.1.0-49-amd64.debian12"
+    assert read_tag(tag, ["open"])
+    for flavours in (["open"], []):
+        assert read_tag(f"{tag}.signed", flavours) is None
+
+
 @given(
     st.from_regex(r"[0-9A-Za-z][A-Za-z0-9.+~_-]{0,63}", fullmatch=True),
     st.from_regex(r"[a-z0-9][a-z0-9._-]{0,63}", fullmatch=True),

@@ -171,7 +171,7 @@ def command(
         # A key that can't be used is found out before hours of builds.
         signer = None if which.lists else _signer(work.settings, fleet, which)
         registry = FleetRegistry(
-            work.settings,
+            _settings_of(work.settings, fleet),
             fleet.registry,
             signer,
             is_signed=not fleet.unsigned,
@@ -203,6 +203,17 @@ def _signer(settings: Settings, fleet: Fleet, which: _Which) -> Signer | None:
         own = settings.config.registry.model_copy(update=given)
         settings = replace(settings, config=settings.config.model_copy(update={"registry": own}))
     return which.signer(settings)
+
+
+def _settings_of(settings: Settings, fleet: Fleet) -> Settings:
+    """Return the settings with the fleet's registry as the host's own, if it has no other.
+
+    So what [registry] says of authorities, TLS and credentials counts for it.
+    """
+    if settings.config.registry.address is not None:
+        return settings
+    own = settings.config.registry.model_copy(update={"address": fleet.registry})
+    return replace(settings, config=settings.config.model_copy(update={"registry": own}))
 
 
 def _planned(work: Job, file: Path, fleet: Fleet) -> list[Planned]:
