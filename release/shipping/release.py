@@ -16,7 +16,7 @@ from shipping.source import Source
 from shipping.tree import read_tar, write_tar
 
 # What Debian 12 has too old or not at all; everything else is Debian's, with its security updates.
-# Decision 0300.
+# Decision 32.
 DEBIAN_LACKS = (
     *("annotated-types", "docker", "nvidia-ml-py", "pydantic", "pydantic-core"),
     *("typing-extensions", "typing-inspection"),
