@@ -122,7 +122,7 @@ def test_with_arguments_it_is_the_program(tmp_path: Path, host: Path) -> None:
 def test_a_run_that_is_under_way_ends_before_the_pod(tmp_path: Path, host: Path) -> None:
     _, programs, asked = _pod(tmp_path)
     (programs / "provision").write_text(_SLOW)
-    words = ["/bin/sh", programs / "agent.sh"]
+    words: list[str | Path] = ["/bin/sh", programs / "agent.sh"]
     with start(words, log=tmp_path / "log", env=_variables(tmp_path, host)) as agent:
         end = time.monotonic() + 20
         while not asked.exists() and time.monotonic() < end:
