@@ -14,7 +14,7 @@ from shipping.source import Source
 BASE = "debian:13"
 # The base image of the day is in it, so that no sum of it is in SHA256SUMS.
 SUFFIX = ".image.tar"
-_DOCKERFILE = "templates/agent/packages.Dockerfile"
+_FILES = ("templates/agent/Dockerfile", "templates/agent/agent.sh")
 _ENGINES = ("docker", "podman")
 _VARIABLES = ("DOCKER_HOST", "DOCKER_CONFIG", "XDG_RUNTIME_DIR")
 
@@ -49,7 +49,8 @@ def make(source: Source, folder: Path, program: str, base: str) -> Path | None:
         for pattern in ("oci-decorator_*.deb", "provision_*.deb"):
             (deb,) = folder.glob(pattern)
             shutil.copy(deb, name)
-        shutil.copy(source.root / _DOCKERFILE, name)
+        for file in _FILES:
+            shutil.copy(source.root / file, name)
         words = ["build", "--quiet", "--network=host", f"--build-arg=BASE={base}", f"--tag={tag}"]
         _run(program, *words, name, timeout=LONG_LIMIT_S)
     try:

@@ -1,5 +1,6 @@
 #!/bin/sh
 # The agent in a pod: keeps the host below ROOT as its provision.toml says, until it is told to end.
+# With arguments, it runs 'provision' with them, once.
 #
 # ROOT       the host's root, mounted            [/host]
 # CONFIG     folder with provision.toml and *.pub  [/config]
@@ -8,14 +9,21 @@
 # ONCE       not empty: look once, and end with what 'provision apply' ended with
 set -u
 
+[ $# -eq 0 ] || exec provision "$@"
+
 root=${ROOT:-/host}
 config=${CONFIG:-/config}
 own=${0%/*}
 child=
 
-# The shell hears a signal only between commands, so every wait is for a child.
+# The shell hears a signal only between commands, so every wait is for a child. With this shell, its
+# container ends, and everything in it is killed: a run that is under way first cleans up.
 end() {
-    [ -z "$child" ] || kill "$child" 2> /dev/null
+    trap '' TERM INT
+    if [ -n "$child" ]; then
+        kill "$child" 2> /dev/null
+        wait "$child"
+    fi
     exit 0
 }
 trap end TERM INT
@@ -37,10 +45,35 @@ give() {
         sh "$2" "$3" < "$1"
 }
 
+# NAMES: the keys that count now. Those that the agent gave before and that are not among them go, so
+# that they count no more; keys that others put there stay. Names in a ConfigMap have no spaces.
+keep_keys() {
+    # shellcheck disable=SC2016 # the host's shell expands it
+    chroot "$root" /bin/sh -fc '
+        [ -z "$1" ] || mkdir -p /etc/provision/trust.d || exit 1
+        [ -d /etc/provision/trust.d ] || exit 0
+        cd /etc/provision/trust.d || exit 1
+        [ -n "$1" ] || [ -e .agent ] || exit 0
+        if [ -e .agent ]; then
+            for name in $(cat .agent); do
+                case " $1 " in
+                    *" $name "*) ;;
+                    *) rm -f "./$name" || exit 1 ;;
+                esac
+            done
+        fi
+        echo "$1" > .agent.new && mv -f .agent.new .agent' sh "$1"
+}
+
 prepare() {
     give "$config/provision.toml" 0644 /etc/provision/provision.toml || return 1
+    names=
     for key in "$config"/*.pub; do
-        [ ! -e "$key" ] || give "$key" 0644 "/etc/provision/trust.d/${key##*/}" || return 1
+        [ ! -e "$key" ] || names="$names ${key##*/}"
+    done
+    keep_keys "$names" || return 1
+    for name in $names; do
+        give "$config/$name" 0644 "/etc/provision/trust.d/$name" || return 1
     done
     [ ! -e "$own/oci-decorator" ] \
         || cmp -s "$own/oci-decorator" "$root/opt/provision/bin/oci-decorator" \

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import shutil
+import time
 from pathlib import Path
 
 import pytest
 
 from kit.cache import REPOSITORY
 from kit.probe import is_root, need, need_programs
-from kit.process import run
+from kit.process import Completed, run, start
 from provision.export.sysext import Artifact, Hosts, lay_out
 from unit.kmod.artifact import KERNEL, make_artifact
 
 _AGENT = REPOSITORY / "templates/agent/agent.sh"
-_HOST_PROGRAMS = ("sh", "mkdir", "cat", "chmod", "mv")
+_HOST_PROGRAMS = ("sh", "mkdir", "cat", "chmod", "mv", "rm")
 _PROVISION = '#!/bin/sh\necho "provision $*" >>"$ASKED"\n[ "$1" != apply ] || exit 4\n'
+# It takes a while to clean up, as 'provision apply' may.
+_SLOW = """#!/bin/sh
+trap 'sleep 1; echo cleaned >>"$ASKED"; exit 130' TERM
+echo started >>"$ASKED"
+sleep 60 &
+wait
+"""
 _DECORATOR = '#!/bin/sh\necho "oci-decorator $*" >/asked\n'
 
 
@@ -42,27 +50,40 @@ def host(tmp_path: Path) -> Path:
     return root
 
 
-def test_the_agent_gives_a_host_its_settings_and_looks(tmp_path: Path, host: Path) -> None:
+def _pod(folder: Path) -> tuple[Path, Path, Path]:
+    """Make settings and programs of a pod; their folders, and the file with what was asked."""
     need(is_root(), "root", "run as root: the agent uses the host's own paths")
-    config, programs = tmp_path / "config", tmp_path / "programs"
-    for folder in (config, programs):
-        folder.mkdir()
+    config, programs = folder / "config", folder / "programs"
+    for made in (config, programs):
+        made.mkdir()
     (config / "provision.toml").write_text('[policy]\nbuild = "never"\n')
     (config / "site.pub").write_text("key")
     shutil.copy(_AGENT, programs)
     for name, text in {"provision": _PROVISION, "oci-decorator": _DECORATOR}.items():
         (programs / name).write_text(text)
         (programs / name).chmod(0o755)
-    asked = tmp_path / "asked"
-    variables = {
-        "PATH": f"{programs}:/usr/sbin:/usr/bin:/sbin:/bin",
+    return config, programs, folder / "asked"
+
+
+def _variables(folder: Path, host: Path) -> dict[str, str]:
+    return {
+        "PATH": f"{folder}/programs:/usr/sbin:/usr/bin:/sbin:/bin",
         "ROOT": str(host),
-        "CONFIG": str(config),
+        "CONFIG": str(folder / "config"),
         "NODE_NAME": "node-1",
-        "ONCE": "1",
-        "ASKED": str(asked),
+        "ASKED": str(folder / "asked"),
     }
-    done = run(["/bin/sh", programs / "agent.sh"], env=variables, check=False)
+
+
+def _look(folder: Path, host: Path, *words: str) -> Completed:
+    script = folder / "programs/agent.sh"
+    given = {**_variables(folder, host), "ONCE": "1"}
+    return run(["/bin/sh", script, *words], env=given, check=False)
+
+
+def test_the_agent_gives_a_host_its_settings_and_looks(tmp_path: Path, host: Path) -> None:
+    _, _, asked = _pod(tmp_path)
+    done = _look(tmp_path, host)
     # As 'provision apply' ended: a reboot is required.
     assert done.returncode == 4, done.output
     assert (host / "etc/provision/provision.toml").read_text() == '[policy]\nbuild = "never"\n'
@@ -75,3 +96,37 @@ def test_the_agent_gives_a_host_its_settings_and_looks(tmp_path: Path, host: Pat
         f"provision status --root {host} --kubernetes node-1",
     ]
     assert not list((host / "etc/provision").rglob("*.new"))
+
+
+def test_a_key_that_was_taken_out_counts_no_more(tmp_path: Path, host: Path) -> None:
+    config, _, _ = _pod(tmp_path)
+    (config / "new.pub").write_text("new")
+    keys = host / "etc/provision/trust.d"
+    _look(tmp_path, host)
+    (keys / "admin.pub").write_text("of someone else")
+    (config / "site.pub").unlink()
+    _look(tmp_path, host)
+    assert {path.name for path in keys.glob("*.pub")} == {"admin.pub", "new.pub"}
+    (config / "new.pub").unlink()
+    _look(tmp_path, host)
+    assert {path.name for path in keys.glob("*.pub")} == {"admin.pub"}
+
+
+def test_with_arguments_it_is_the_program(tmp_path: Path, host: Path) -> None:
+    _, _, asked = _pod(tmp_path)
+    assert _look(tmp_path, host, "facts", "--json").returncode == 0
+    assert asked.read_text() == "provision facts --json\n"
+    assert not (host / "etc").exists()
+
+
+def test_a_run_that_is_under_way_ends_before_the_pod(tmp_path: Path, host: Path) -> None:
+    _, programs, asked = _pod(tmp_path)
+    (programs / "provision").write_text(_SLOW)
+    words: list[str | Path] = ["/bin/sh", programs / "agent.sh"]
+    with start(words, log=tmp_path / "log", env=_variables(tmp_path, host)) as agent:
+        end = time.monotonic() + 20
+        while not asked.exists() and time.monotonic() < end:
+            time.sleep(0.05)
+        agent.terminate()
+        assert agent.wait(20) == 0
+    assert asked.read_text() == "started\ncleaned\n"

@@ -163,7 +163,10 @@ def sysext(
             made = make_extension(folder, parts, hosts, signer, progress=work.progress)
             output.mkdir(parents=True, exist_ok=True)
             target = output / f"{extension_name(driver)}.raw"
-            shutil.move(made.image, target)
+            # It may be copied from another file system: never a half image under that name.
+            draft = target.with_name(f".{target.name}.new")
+            shutil.move(made.image, draft)
+            draft.replace(target)
     _print_extension(target, parts, made, as_json=as_json)
 
 

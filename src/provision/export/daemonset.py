@@ -5,14 +5,18 @@ Sources: https://kubernetes.io/docs/reference/kubernetes-api/ for the fields of 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from provision.config import Config
 from provision.documents import load_toml
 from provision.errors import NotFoundError, UsageError
 from provision.export.output import Value
+from provision.registry.image_signature import load_keys
 
 NAME = "provision-agent"
 HANDLER = "oci-decorator"
@@ -28,7 +32,8 @@ _CAPABILITIES = (
     "FOWNER",  # and their modes
     "SYS_CHROOT",  # the host's own paths, when specifications for containers are written
 )
-_LARGEST = 1 << 20
+# https://kubernetes.io/docs/concepts/configuration/configmap/#configmap-object
+_KEY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +80,14 @@ def read_config(path: Path, *, has_keys: bool) -> str:
             f"'{path}' names no registry, so nodes have nothing to install.",
             resolution='Write [registry] address = "registry.example/drivers" into it.',
         )
-    if has_keys and config.trust.keys != _TRUST:
+    trust = config.trust
+    if not (has_keys or trust.keys or trust.insecure or trust.registries or trust.drivers):
+        raise UsageError(
+            f"'{path}' does not say whose signatures count, so nodes would refuse every image.",
+            resolution=f'Write [trust] keys = "{_TRUST}" into it, and give the public key: --key'
+            " site.pub",
+        )
+    if has_keys and trust.keys != _TRUST:
         raise UsageError(
             f"'{path}' does not say that the keys count that are given.",
             resolution=f'Write [trust] keys = "{_TRUST}" into it, where the agent puts them.',
@@ -86,23 +98,27 @@ def read_config(path: Path, *, has_keys: bool) -> str:
 def read_keys(paths: tuple[Path, ...]) -> dict[str, str]:
     """Return public keys by file name.
 
+    What is returned is made from the key that was read, so that nothing else of a file, such as a
+    private key, gets into a cluster.
+
     Raises:
+        ConfigError: A file is no public key that hosts could verify with.
         NotFoundError: A file is missing.
-        UsageError: A file is no public key, or two have one name.
+        UsageError: Two files have one name, or one that a ConfigMap doesn't take.
     """
     found: dict[str, str] = {}
     for path in paths:
         if not path.is_file():
             raise NotFoundError(f"There is no file '{path}'.", resolution="Name a public key.")
-        with path.open("rb") as stream:
-            text = stream.read(_LARGEST).decode(errors="replace")
         name = f"{path.stem}.pub"
-        if "-----BEGIN PUBLIC KEY-----" not in text or name in found:
+        if name in found or not _KEY_NAME.fullmatch(name):
             raise UsageError(
-                f"'{path}' is no public key, or a second one of that name.",
-                resolution="Name the .pub files that 'provision key generate' made.",
+                f"'{path}' is a second key of that name, or has a name that Kubernetes refuses.",
+                resolution="Give the file another name, of letters, digits, '-', '_' and '.' only.",
             )
-        found[name] = text
+        (key,) = load_keys(path)
+        pem = key.key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+        found[name] = pem.decode()
     return found
 
 

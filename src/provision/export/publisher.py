@@ -42,9 +42,9 @@ def wanted_labels(status: Mapping[str, Any]) -> dict[str, str]:
     labels = {_READY: "true" if status["is_ready"] else "false"}
     for driver in status["drivers"]:
         name = driver["name"]
-        labels[f"{PREFIX}{name}.state"] = driver["state"]
+        labels[_label(name, "state")] = driver["state"]
         if driver["version"]:
-            labels[f"{PREFIX}{name}.version"] = _value(driver["version"])
+            labels[_label(name, "version")] = _value(driver["version"])
     return labels
 
 
@@ -67,13 +67,14 @@ def publish(status: Mapping[str, Any], node: str, api: Any = None) -> Published:
         labels = {k: v for k, v in (found.metadata.labels or {}).items() if k.startswith(PREFIX)}
         changes: dict[str, str | None] = dict.fromkeys(labels.keys() - wanted.keys())
         changes |= {k: v for k, v in wanted.items() if labels.get(k) != v}
-        if changes:
-            body = {"metadata": {"labels": changes}}
-            api.patch_node(node, body, _request_timeout=_TIMEOUT)
         events = _events(status, labels)
+        # Before the labels, which say what was sent: an event that fails is sent the next time.
         for driver, state in events.items():
             body = _event(status, found, driver, state)
             api.create_namespaced_event("default", body, _request_timeout=_TIMEOUT)
+        if changes:
+            body = {"metadata": {"labels": changes}}
+            api.patch_node(node, body, _request_timeout=_TIMEOUT)
     except Exception as error:
         raise _explained(error, node) from error
     return Published(changes, events)
@@ -81,14 +82,16 @@ def publish(status: Mapping[str, Any], node: str, api: Any = None) -> Published:
 
 def _events(status: Mapping[str, Any], labels: Mapping[str, str]) -> dict[str, str]:
     states = {driver["name"]: driver["state"] for driver in status["drivers"]}
-    return {n: s for n, s in states.items() if labels.get(f"{PREFIX}{n}.state") != s}
+    return {n: s for n, s in states.items() if labels.get(_label(n, "state")) != s}
 
 
 def _event(status: Mapping[str, Any], node: Any, driver: str, state: str) -> dict[str, Any]:  # noqa: ANN401 - the client has no types
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     name = node.metadata.name
+    # Of a name, Kubernetes takes what DNS does.
+    what = re.sub(r"[^a-z0-9]+", "-", driver).strip("-")
     return {
-        "metadata": {"name": f"{name}.{driver}.{time.time_ns():x}", "namespace": "default"},
+        "metadata": {"name": f"{name}.{what}.{time.time_ns():x}", "namespace": "default"},
         "involvedObject": {
             "kind": "Node",
             "apiVersion": "v1",
@@ -117,6 +120,11 @@ def _message(status: Mapping[str, Any], driver: str, state: str) -> str:
     return " ".join(parts)[:1024]
 
 
+def _label(driver: str, what: str) -> str:
+    """Return a label's name, whose part after the slash may have 63 characters too."""
+    return f"{PREFIX}{driver[: _LONGEST - len(what) - 1]}.{what}"
+
+
 def _value(text: str) -> str:
     """Return text as a label's value: letters, digits and ``-_.``, none of these at its ends."""
     return re.sub(r"[^A-Za-z0-9._-]", "_", text)[:_LONGEST].strip("._-")
@@ -129,7 +137,8 @@ def _connected() -> Any:  # noqa: ANN401 - the client has no types
     except ModuleNotFoundError as error:
         raise NotFoundError(
             "Labels and events need the client of Kubernetes, which is not installed.",
-            resolution="pip install 'provision[kubernetes]'",
+            resolution="apt-get install python3-kubernetes, where provision is a package of Debian;"
+            " otherwise: pip install 'provision[kubernetes]'",
         ) from error
     try:
         try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -38,6 +39,8 @@ ARCHITECTURES = {
 }
 _TOP = PurePosixPath("/usr/lib/provision")
 _UNITS = "usr/lib/systemd/system"
+# What a shell may take for more than a character of a file's name or of a pattern.
+_NO_PATTERN = re.compile(r"[^A-Za-z0-9._/*?\[\]!-]")
 # The same files give the same bytes: no time, owner, or random table of the machine's.
 _SQUASHFS = (
     *("-noappend", "-all-root", "-all-time", "0", "-mkfs-time", "0", "-no-xattrs", "-no-exports"),
@@ -221,6 +224,16 @@ def _vendor_file(manifest: Manifest, entry: PurePosixPath) -> str:
     return json.dumps(document, indent=2) + "\n"
 
 
+def _shell_pattern(text: str) -> str:
+    """Return a glob as one word of a shell line, in which only the glob's own characters count.
+
+    Raises:
+        UsageError: It holds a control character, such as a line's end.
+    """
+    shell_word(text)
+    return _NO_PATTERN.sub(r"\\\g<0>", text)
+
+
 def _units(tree: Path, driver: str, version: str) -> None:
     name = f"{extension_name(driver)}.service"
     _write(tree / _UNITS / name, _render("provision.service.j2", driver=driver, version=version))
@@ -255,4 +268,5 @@ def _render(name: str, **values: object) -> str:
         autoescape=False,  # noqa: S701
     )
     environment.filters["shell"] = shell_word
+    environment.filters["shell_pattern"] = _shell_pattern
     return environment.get_template(name).render(values)

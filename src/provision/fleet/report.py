@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from provision.errors import ExitCode
-from provision.fleet.status import WELL, DriverRow, Host, KernelRow, is_out, rank, worst
+from provision.fleet.status import NOT_SEEN, WELL, DriverRow, Host, KernelRow, is_out, rank, worst
 
 SCHEMA = 1
 _DIGITS = re.compile(r"(\d{1,18})")
@@ -67,8 +67,13 @@ class Report:
         return ExitCode.IN_USE if states else ExitCode.DONE
 
     def is_stale(self, host: Host) -> bool:
-        """Return whether a host was observed too long ago."""
-        return bool(self.oldest) and host.time is not None and self.time - host.time > self.oldest
+        """Return whether what a host says is too old, or does not say when it was observed."""
+        if not self.oldest:
+            return False
+        if host.time is None:
+            return host.state not in NOT_SEEN
+        # A clock that is far ahead would hide that the agent has stopped.
+        return abs(self.time - host.time) > self.oldest
 
     def needs_care(self, host: Host) -> bool:
         """Return whether a host is one that its admin wants to see."""

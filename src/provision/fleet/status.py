@@ -50,6 +50,8 @@ STATES: Mapping[str, tuple[str, str]] = {
 }
 _ORDER = tuple(STATES)
 _UNKNOWN = 2.5
+# States of hosts that say nothing of themselves.
+NOT_SEEN = frozenset({"unreachable", "unreadable", "no-status"})
 # States that need no one: the next run of the agent does the rest.
 WELL = frozenset({"ready", "pending"})
 

@@ -8,6 +8,13 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
 
 from provision.errors import ConfigError, NotFoundError, UsageError
 from provision.export.daemonset import Agent, documents, read_config, read_keys
@@ -105,13 +112,40 @@ def test_mistakes_in_settings_are_named(tmp_path: Path) -> None:
     assert [mistake.path for mistake in raised.value.mistakes] == ["policy.build"]
 
 
+def _pem() -> tuple[str, str]:
+    """Make a key: its public half, and its private one."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return public.decode(), private.decode()
+
+
 def test_keys_are_public_ones(tmp_path: Path) -> None:
-    good, bad = tmp_path / "site.pub", tmp_path / "site.key"
-    good.write_text(_PEM)
-    bad.write_text(_PEM.replace("PUBLIC", "PRIVATE"))
-    assert read_keys((good,)) == {"site.pub": _PEM}
-    for paths in ((bad,), (good, good)):
-        with pytest.raises(UsageError, match="is no public key"):
+    public, private = _pem()
+    good, bad, both = (tmp_path / name for name in ("site.pub", "site.key", "both.pub"))
+    good.write_text(f"a remark\n{public}")
+    bad.write_text(private)
+    # A ConfigMap is read by everyone in a cluster.
+    both.write_text(public + private)
+    assert read_keys((good,)) == {"site.pub": public}
+    for path in (bad, both):
+        with pytest.raises(ConfigError) as raised:
+            read_keys((path,))
+        assert "is a private key" in str(raised.value.mistakes[0])
+    spaces = tmp_path / "of the site.pub"
+    spaces.write_text(public)
+    for paths in ((good, good), (spaces,)):
+        with pytest.raises(UsageError, match="a name that Kubernetes refuses"):
             read_keys(paths)
     with pytest.raises(NotFoundError):
         read_keys((tmp_path / "none",))
+
+
+def test_a_configuration_that_trusts_no_one_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "provision.toml"
+    text = _CONFIG.replace('keys = "/etc/provision/trust.d"', "")
+    path.write_text(text)
+    with pytest.raises(UsageError, match="whose signatures count"):
+        read_config(path, has_keys=False)
+    path.write_text(text.replace("[trust]", "[trust]\ninsecure = true"))
+    assert read_config(path, has_keys=False)

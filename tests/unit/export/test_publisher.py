@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -94,6 +95,27 @@ def test_a_state_is_one_event(state: str, kind: str, reason: str) -> None:
     assert same.events == []
 
 
+def test_any_drivers_name_is_one_that_kubernetes_takes() -> None:
+    long = status()
+    long["drivers"][0]["name"] = "a_" + "b" * 62
+    assert max(len(label.partition("/")[2]) for label in wanted_labels(long)) == 63
+    api = Api({})
+    publish(long, "node-1", api)
+    (event,) = api.events
+    assert re.fullmatch(r"node-1\.a-b{62}\.[0-9a-f]+", event["metadata"]["name"])
+    again = Api(wanted_labels(long))
+    publish(long, "node-1", again)
+    assert again.events == []
+
+
+def test_an_event_that_fails_is_sent_the_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    api = Api({})
+    monkeypatch.setattr(api, "create_namespaced_event", lambda *_, **__: 1 / 0)
+    with pytest.raises(ProvisionError):
+        publish(status(), "node-1", api)
+    assert api.patches == []
+
+
 class _HttpError(Exception):
     def __init__(self, status: int) -> None:
         super().__init__("said no")
@@ -124,3 +146,4 @@ def test_without_the_client_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(NotFoundError) as raised:
         publish(status(), "node-1")
     assert "provision[kubernetes]" in str(raised.value.resolution)
+    assert "python3-kubernetes" in str(raised.value.resolution)

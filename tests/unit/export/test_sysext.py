@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import datetime as dt
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -92,7 +93,8 @@ def test_what_the_driver_needs_of_its_host_is_in_the_script(tmp_path: Path) -> N
         "is_loaded nouveau && ! modprobe -r nouveau",
         "modprobe -a drm video\n",
         '"$kernel" demo\n',
-        '"$kernel" demo_extra \\\n        || echo "demo: left out demo_extra, which is optional"\n',
+        '"$kernel" demo_extra \\\n',
+        "        || echo 'demo: left out demo_extra, which is optional'\n",
         "make_node democtl demo 255 0666\n",
         "for file in /proc/driver/demo/*/information; do",
         'make_node demo$minor 195 "$minor" 0660',
@@ -103,6 +105,29 @@ def test_what_the_driver_needs_of_its_host_is_in_the_script(tmp_path: Path) -> N
     assert at == sorted(at)
     assert "blacklist nouveau" in (tree / "usr/lib/modprobe.d/provision-demo.conf").read_text()
     assert (tree / "usr/lib/firmware/demo/a.bin").read_bytes() == b"a"
+
+
+def test_a_manifest_puts_no_commands_into_the_script(tmp_path: Path) -> None:
+    demo = make_artifact(tmp_path / "x").modules[0]
+    evil = "$(reboot)"
+    nodes = (
+        DeviceNode(name="a", major=f"x; {evil}", minor=1),
+        DeviceNode(name="b{minor}", major=1, each=MinorsFrom(files=f"proc/{evil} */i", field=evil)),
+    )
+    module = Module(**{**demo.model_dump(), "name": f"demo;{evil}", "depends": (f"drm {evil}",)})
+    one = artifact(
+        tmp_path / "one",
+        modules=(module,),
+        host=HostNeeds(optional=(), nodes=nodes),
+    )
+    lay_out(tmp_path / "tree", [one], Hosts())
+    script = (tmp_path / "tree" / _TOP / "kernels" / KERNEL / "load.sh").read_text()
+    lines = [line for line in script.splitlines() if "reboot" in line]
+    assert len(lines) == 6
+    for line in lines:
+        # Quoted or escaped, each time.
+        bare = re.sub(r"'[^']*'", "", line).replace(r"\$\(reboot\)", "")
+        assert "reboot" not in bare, line
 
 
 @pytest.mark.parametrize(

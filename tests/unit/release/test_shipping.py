@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from kit.cache import REPOSITORY
 from provision.errors import ProvisionError
+from provision.run import Completed
 from provision.store.units import UNITS, WATCHERS, UnitFile, enabling_links
-from shipping import bundled, contents, deb, release, rpm, source, tree
+from shipping import bundled, contents, deb, image, release, rpm, source, tree
 
 _EPOCH = 1_700_000_000
 _MACHINE = "x86_64"
@@ -210,6 +211,29 @@ def test_the_specs_lists_have_every_file_once(checkout: source.Source, tmp_path:
         "%dir /etc/oci-decorator",
     ]
     assert "@" not in rpm.spec_text().replace("$@", "")
+
+
+def test_the_image_is_built_in_a_folder_with_all_that_its_dockerfile_copies(
+    checkout: source.Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("oci-decorator_1.2.3_amd64.deb", "provision_1.2.3_amd64.deb"):
+        (tmp_path / name).write_bytes(b"")
+    copied: list[str] = []
+
+    def run(_program: str, *words: str, **_: object) -> Completed:
+        if words[0] == "build":
+            # Where an engine looks for it, since no other name is given.
+            text = (Path(words[-1]) / "Dockerfile").read_text()
+            for pattern in re.findall(r"(?m)^COPY (\S+) ", text):
+                assert list(Path(words[-1]).glob(pattern)), pattern
+                copied.append(pattern)
+        return Completed((), 0, "", "")
+
+    monkeypatch.setattr(image, "_run", run)
+    made = image.make(checkout, tmp_path, "docker", image.BASE)
+    assert made == tmp_path / "provision-agent-1.2.3.image.tar"
+    # The script that the pods of `export daemonset` run.
+    assert "agent.sh" in copied
 
 
 def _text(entry: tree.Entry) -> str:

@@ -248,7 +248,8 @@ def _print(report: Report, html: Path | None, *, lists_all: bool) -> None:
     if report.stale:
         click.echo(
             f"{click.style(str(len(report.stale)), fg='red')} of them have a status that is older"
-            " than --max-age: their agent does not run, or its status does not arrive."
+            " than --max-age, or says no time: their agent does not run, its status does not"
+            " arrive, or their clock is wrong."
         )
     if html is not None:
         click.echo(f"page: {html}")
