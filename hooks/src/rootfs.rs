@@ -37,13 +37,9 @@ impl Root {
     /// Errors: `NOSYS` where openat2(2) is missing, see [`cannot_open`].
     pub fn open(path: &Path) -> rustix::io::Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        match rustix::fs::openat2(CWD, path, flags, Mode::empty(), ResolveFlags::empty()) {
-            // With this, filters of system calls refuse what they don't know.
-            Err(Errno::PERM) if rustix::fs::open(path, flags, Mode::empty()).is_ok() => {
-                Err(Errno::NOSYS)
-            }
-            other => other.map(Self::new),
-        }
+        let opened = rustix::fs::openat2(CWD, path, flags, Mode::empty(), ResolveFlags::empty());
+        let opens = || rustix::fs::open(path, flags, Mode::empty()).is_ok();
+        opened.map(Self::new).map_err(|error| refused(error, opens))
     }
 
     fn new(fd: OwnedFd) -> Self {
@@ -133,6 +129,16 @@ fn open(
 impl AsFd for Root {
     fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+}
+
+/// What an error of openat2 means, where open(2) may still do it: with `PERM`, filters of
+/// system calls refuse what they don't know.
+fn refused(error: Errno, opens: impl FnOnce() -> bool) -> Errno {
+    if error == Errno::PERM && opens() {
+        Errno::NOSYS
+    } else {
+        error
     }
 }
 
@@ -268,6 +274,41 @@ mod tests {
         rustix::fs::mknodat(rustix::fs::CWD, node, kind, mode, numbers).unwrap();
         let root = Root::open(tree.path()).unwrap();
         assert_eq!(root.read("node", 9).unwrap_err(), Errno::INVAL);
+    }
+
+    #[test]
+    fn a_filter_of_system_calls_is_told_from_a_folder_that_is_closed() {
+        for (error, opens, expected) in [
+            (Errno::PERM, true, Errno::NOSYS),
+            (Errno::PERM, false, Errno::PERM),
+            (Errno::NOENT, true, Errno::NOENT),
+        ] {
+            assert_eq!(refused(error, || opens), expected);
+        }
+        let closed = cannot_open("the root", Path::new("/x"), Errno::NOENT).to_string();
+        assert!(
+            closed.contains("/x: ") && !closed.contains("openat2"),
+            "{closed}"
+        );
+        let filtered = cannot_open("the root", Path::new("/x"), Errno::NOSYS).to_string();
+        assert!(filtered.contains("the system call openat2 is missing"));
+    }
+
+    /// `/proc` is mounted on a folder that is empty, wherever tests run.
+    #[test]
+    fn what_is_mounted_is_left_out() {
+        let (host, folder) = (Path::new("/"), OFlags::PATH);
+        let whole = Root::open(host).unwrap();
+        assert!(whole.open_in("/proc/version", folder).is_ok());
+        let bare = Root::open(host).unwrap().without_mounts();
+        let error = bare.open_plain("/proc/version", folder).unwrap_err();
+        assert_eq!(error, Errno::XDEV);
+        // Who may not clone the mount can't look beneath it.
+        let beneath = bare.open_in("/proc/version", folder).unwrap_err();
+        assert!([Errno::NOENT, Errno::XDEV].contains(&beneath), "{beneath}");
+        if crate::need::root("open_tree") {
+            assert_eq!(beneath, Errno::NOENT);
+        }
     }
 
     #[test]

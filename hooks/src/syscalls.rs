@@ -81,3 +81,72 @@ fn checked(result: libc::c_long) -> rustix::io::Result<libc::c_long> {
     let error = std::io::Error::last_os_error();
     Err(Errno::from_io_error(&error).unwrap_or(Errno::IO))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::edits::{DEVICE_MOUNT, FILE_MOUNT};
+    use rustix::fs::{fstatvfs, StatVfsMountFlags as Flags, CWD};
+    use rustix::mount::{open_tree, OpenTreeFlags};
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
+    /// Numbers of `linux/mount.h`.
+    #[test]
+    fn attributes_have_the_kernels_numbers() {
+        let bits = [
+            (Attribute::ReadOnly, 1),
+            (Attribute::NoSuid, 2),
+            (Attribute::NoDevices, 4),
+            (Attribute::NoPrograms, 8),
+        ];
+        for (attribute, number) in bits {
+            assert_eq!(bit(attribute), number, "{attribute:?}");
+        }
+    }
+
+    /// On a clone that is mounted nowhere.
+    #[test]
+    fn a_mount_has_the_attributes_that_were_set() {
+        if !crate::need::root("open_tree") {
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        for (attributes, expected) in [
+            (FILE_MOUNT, Flags::RDONLY | Flags::NOSUID | Flags::NODEV),
+            (DEVICE_MOUNT, Flags::NOSUID | Flags::NOEXEC),
+        ] {
+            let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+            let mount = open_tree(CWD, folder.path(), flags).unwrap();
+            // A temporary folder may lie on a mount with attributes of its own.
+            let before = fstatvfs(&mount).unwrap().f_flag;
+            restrict_mount(&mount, attributes).unwrap();
+            let known = Flags::RDONLY | Flags::NOSUID | Flags::NODEV | Flags::NOEXEC;
+            let found = fstatvfs(&mount).unwrap().f_flag;
+            assert_eq!(found & known, (before | expected) & known);
+        }
+    }
+
+    /// Credentials for files are a thread's own, and end with it.
+    #[test]
+    fn files_are_made_as_the_user_that_was_named() {
+        if !crate::need::root("setfsuid") {
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let everyone = std::fs::Permissions::from_mode(0o777);
+        std::fs::set_permissions(folder.path(), everyone).unwrap();
+        let file = folder.path().join("file");
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // Folders above it may be closed to that user.
+                let open = std::fs::File::open(folder.path()).unwrap();
+                use_files_as(12345, 23456);
+                let flags = rustix::fs::OFlags::CREATE | rustix::fs::OFlags::WRONLY;
+                let mode = rustix::fs::Mode::from_raw_mode(0o600);
+                rustix::fs::openat(&open, "file", flags, mode).unwrap();
+            });
+        });
+        let about = std::fs::metadata(file).unwrap();
+        assert_eq!((about.uid(), about.gid()), (12345, 23456));
+    }
+}

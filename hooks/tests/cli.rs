@@ -1,6 +1,10 @@
 //! The commands that people type: what they print and how they end.
 
-use crate::support::{code, run, stderr, stdout, Tree};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use crate::support::{code, need, run, stderr, stdout, Tree};
 use oci_decorator::configure::links::NAMES;
 use oci_decorator::frontends::cdi_hook::VERBS;
 
@@ -78,6 +82,31 @@ fn precreate_edits_and_is_idempotent() {
     assert!(once.contains(&source), "{once}");
     assert!(once.contains("\n \"n\": 1e5"), "{once}");
     assert_eq!(stdout(&run(&words, &once)), once);
+}
+
+/// In a rootless engine's user namespace the host's root is nobody that its processes know.
+#[test]
+fn files_of_the_hosts_root_count_where_root_is_a_user() {
+    if !need::root("to become another user") {
+        return;
+    }
+    let tree = host();
+    let open = |path| std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).unwrap();
+    // Below a folder that everybody may enter.
+    let binary = tree.path("it");
+    std::fs::copy(env!("CARGO_BIN_EXE_oci-decorator"), &binary).unwrap();
+    open(tree.0.path().to_owned());
+    open(binary.clone());
+    tree.file("spec", SPEC);
+    let mut command = Command::new("unshare");
+    command.args(["--user", "--map-root-user"]).arg(&binary);
+    command.args(["precreate", "--root", &tree.shown()]);
+    command.uid(1000).gid(1000).current_dir("/");
+    command.stdin(std::fs::File::open(tree.path("spec")).unwrap());
+    let output = command.output().unwrap();
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let edited = stdout(&output);
+    assert!(edited.contains("/lib/libx.so"), "{edited}");
 }
 
 #[test]

@@ -126,7 +126,8 @@ pub fn untrusted(stat: &Stat) -> Option<&'static str> {
     let kind = FileType::from_raw_mode(mode);
     // In a sticky folder others can't replace what is not theirs. A link has no mode.
     let keeps = kind == FileType::Directory && mode & 0o1000 != 0 || kind == FileType::Symlink;
-    if !owner_is_trusted(stat.st_uid) {
+    let own = rustix::process::geteuid().as_raw();
+    if !owner_is_trusted(stat.st_uid, own, unmapped_root()) {
         Some("is not owned by root")
     } else if mode & 0o002 != 0 && !keeps {
         Some("is writable by everyone")
@@ -137,8 +138,8 @@ pub fn untrusted(stat: &Stat) -> Option<&'static str> {
     }
 }
 
-fn owner_is_trusted(uid: u32) -> bool {
-    uid == 0 || uid == rustix::process::geteuid().as_raw() || Some(uid) == unmapped_root()
+fn owner_is_trusted(uid: u32, own: u32, unmapped_root: Option<u32>) -> bool {
+    uid == 0 || uid == own || Some(uid) == unmapped_root
 }
 
 /// In a rootless engine's user namespace the host's root shows as the overflow
@@ -268,6 +269,49 @@ mod tests {
         assert_eq!(open(&root.join("loop")).unwrap_err(), Errno::LOOP);
         assert_eq!(open(&root.join("none")).unwrap_err(), Errno::NOENT);
         assert_eq!(open(&root.join("a/b/file/x")).unwrap_err(), Errno::NOTDIR);
+    }
+
+    #[test]
+    fn root_ourselves_and_an_unmapped_root_are_trusted() {
+        for (uid, own, unmapped, trusted) in [
+            (0, 1000, None, true),
+            (1000, 1000, None, true),
+            (65534, 1000, Some(65534), true),
+            (65534, 1000, None, false),
+            (1001, 1000, Some(65534), false),
+            (1000, 0, None, false),
+        ] {
+            let found = owner_is_trusted(uid, own, unmapped);
+            assert_eq!(found, trusted, "{uid} {own} {unmapped:?}");
+        }
+        let read = |path| std::fs::read_to_string(path).unwrap();
+        let map = read("/proc/self/uid_map");
+        let overflow = read("/proc/sys/kernel/overflowuid");
+        assert_eq!(unmapped_root(), overflow_of(&map, &overflow));
+    }
+
+    #[test]
+    fn as_many_links_as_the_kernel_follows() {
+        let (_dir, root) = tree();
+        let mut last = root.join("a/b/file");
+        for number in 1..=MAX_LINKS + 1 {
+            let link = root.join(number.to_string());
+            symlink(&last, &link).unwrap();
+            let own = open(&link).map(drop);
+            assert_eq!(own, rustix::fs::stat(&link).map(drop), "{number}");
+            last = link;
+        }
+        assert_eq!(open(&last).map(drop), Err(Errno::LOOP));
+    }
+
+    /// A descriptor of `/` opens nothing, and no program that we start has it.
+    #[test]
+    fn the_walk_begins_at_a_descriptor_that_is_ours() {
+        let begin = root().unwrap();
+        let flags = rustix::fs::fcntl_getfl(&begin).unwrap();
+        assert!(flags.contains(OFlags::PATH));
+        let own = rustix::io::fcntl_getfd(&begin).unwrap();
+        assert!(own.contains(rustix::io::FdFlags::CLOEXEC));
     }
 
     #[test]

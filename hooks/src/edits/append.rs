@@ -127,6 +127,20 @@ mod tests {
         assert_eq!(edits.unset, ["E", "C"]);
     }
 
+    /// One source that must make no nodes is enough.
+    #[test]
+    fn nodes_are_kept_where_either_says_so() {
+        let with = |keeps_nodes| Edits {
+            keeps_nodes,
+            ..Edits::default()
+        };
+        for (own, other) in [(false, false), (false, true), (true, false), (true, true)] {
+            let mut edits = with(own);
+            edits.append(with(other));
+            assert_eq!(edits.keeps_nodes, own || other, "{own} {other}");
+        }
+    }
+
     #[test]
     fn groups_and_hooks_are_there_once() {
         let hook = |path: &str| Hook {

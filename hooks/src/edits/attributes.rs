@@ -56,4 +56,19 @@ mod tests {
         let options: Vec<_> = Attribute::options(FILE_MOUNT).collect();
         assert_eq!(options, ["bind", "ro", "nosuid", "nodev", "rprivate"]);
     }
+
+    #[test]
+    fn an_option_stands_for_its_attribute() {
+        for (option, attribute) in [
+            ("ro", Some(Attribute::ReadOnly)),
+            ("nosuid", Some(Attribute::NoSuid)),
+            ("nodev", Some(Attribute::NoDevices)),
+            ("noexec", Some(Attribute::NoPrograms)),
+            ("rw", None),
+            ("bind", None),
+            ("", None),
+        ] {
+            assert_eq!(Attribute::of_option(option), attribute, "{option}");
+        }
+    }
 }

@@ -246,6 +246,8 @@ mod tests {
                 .into(),
             ..Edits::default()
         };
+        // What is not valid is compared all the same.
+        assert!(has_within(&["/opt/c/"], "/opt/c"));
         assert_eq!(
             edits.bare_directories().collect::<Vec<_>>(),
             ["/usr/lib64/nv", "/opt/a"]

@@ -120,6 +120,34 @@ fn the_allow_list_names_vendors_and_features() {
     }
 }
 
+/// Whole devices have no features that a list could hold them to.
+#[test]
+fn whole_devices_need_a_vendor_that_is_allowed_whole() {
+    let features = Allowed::Features(vec!["a".to_owned()]);
+    let policy = Policy {
+        allow: Some(vec![
+            ("v".to_owned(), features),
+            ("w".to_owned(), Allowed::All),
+        ]),
+        ..Policy::default()
+    };
+    for (vendor, reason) in [
+        (
+            "v",
+            Some("X asks for whole devices of the vendor \"v\", and \"policy.allow\" has only features of it"),
+        ),
+        ("w", None),
+        (
+            "u",
+            Some("X asks for the vendor \"u\", and \"policy.allow\" has no such vendor"),
+        ),
+    ] {
+        let judged = policy.judge_whole(vendor, "X");
+        assert_eq!(judged.err().as_deref(), reason);
+        assert_eq!(Policy::default().judge_whole(vendor, "X"), Ok(()));
+    }
+}
+
 #[test]
 fn a_request_in_doubt_may_count_wherever_its_source_does() {
     for (who, may) in [
@@ -166,6 +194,13 @@ fn a_policy_is_one_line() {
         (
             Policy::default(),
             "annotations of all containers, environment of all containers, every vendor; anything else is ignored",
+        ),
+        (
+            Policy {
+                allow: Some(Vec::new()),
+                ..Policy::default()
+            },
+            "annotations of all containers, environment of all containers, no vendor; anything else is ignored",
         ),
         (
             Policy {

@@ -144,3 +144,113 @@ fn attach(
     let one = opened.get_mut(source).and_then(Vec::pop);
     one.map_or(Ok(None), |one| one.attach(rootfs, target))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::edits::paths::Unseen;
+    use crate::edits::{Hook, NetDevice, Present};
+
+    fn described(kind: &str) -> DescribedMount {
+        DescribedMount {
+            source: "/h".to_owned(),
+            target: format!("/t/{kind}"),
+            kind: kind.to_owned(),
+            options: Vec::new(),
+        }
+    }
+
+    fn noted(edits: Edits) -> Option<String> {
+        let (settled, notes) = edits.settle(&Present::default(), &Unseen);
+        assert!(notes.is_empty(), "{notes:?}");
+        left_out(&settled).map(|note| note.message)
+    }
+
+    #[test]
+    fn only_files_of_the_host_can_be_mounted() {
+        for (kind, expected) in [
+            ("", true),
+            ("bind", true),
+            ("tmpfs", false),
+            ("Bind", false),
+        ] {
+            assert_eq!(is_bind(&described(kind)), expected, "{kind}");
+        }
+    }
+
+    #[test]
+    fn what_comes_too_late_is_said_by_name() {
+        let hook = Hook {
+            stage: "createContainer".to_owned(),
+            path: "/bin/x".to_owned(),
+            args: Vec::new(),
+            env: Vec::new(),
+            timeout: None,
+        };
+        let interface = NetDevice {
+            host: "eth7".to_owned(),
+            name: "eth0".to_owned(),
+        };
+        let none = Edits::default;
+        for (edits, what) in [
+            (
+                Edits {
+                    described: vec![described("tmpfs")],
+                    ..none()
+                },
+                "the tmpfs at /t/tmpfs",
+            ),
+            (
+                Edits {
+                    environment: vec!["A=1".to_owned()],
+                    unset: vec!["B".to_owned()],
+                    ..none()
+                },
+                "the variables A, B",
+            ),
+            (
+                Edits {
+                    groups: vec![44, 105],
+                    ..none()
+                },
+                "the groups 44, 105",
+            ),
+            (
+                Edits {
+                    hooks: vec![hook],
+                    ..none()
+                },
+                "the createContainer hook /bin/x",
+            ),
+            (
+                Edits {
+                    intel_rdt: Some("{}".to_owned()),
+                    ..none()
+                },
+                "the settings of Intel RDT",
+            ),
+            (
+                Edits {
+                    net_devices: vec![interface],
+                    ..none()
+                },
+                "the interface eth7",
+            ),
+        ] {
+            let expected = format!(
+                "a hook comes too late for {what}: use oci-decorator-runtime, which edits the spec"
+            );
+            assert_eq!(noted(edits), Some(expected));
+        }
+    }
+
+    #[test]
+    fn nothing_is_said_of_what_a_hook_can_do() {
+        let edits = Edits {
+            described: vec![described("bind")],
+            ..Edits::default()
+        };
+        assert_eq!(noted(edits), None);
+        assert_eq!(noted(Edits::default()), None);
+    }
+}

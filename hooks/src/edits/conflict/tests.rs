@@ -270,6 +270,65 @@ fn devices_of_the_users_stay_and_others_are_allowed() {
     assert_eq!(settle(vec![user("/dev/", "/dev")], &[]), (vec![], both));
 }
 
+/// Who gives a container's devices without settling knows them by name only.
+#[test]
+fn listed_devices_are_left_out_by_name() {
+    let present = Present {
+        devices: vec!["/dev//x0/".to_owned().into()],
+        ..Present::default()
+    };
+    let mut edits = Edits {
+        devices: vec![device("/dev/x0"), device("/dev/x1")],
+        ..Edits::default()
+    };
+    edits.leave_listed(&present);
+    assert_eq!(edits.devices, [device("/dev/x1")]);
+}
+
+#[test]
+fn folders_and_new_file_systems_are_listed_where_they_are() {
+    let image = Links([("/opt", "/private/opt")].into());
+    let present = Present {
+        mounts: vec![tmpfs("/dev/"), user("/mine", "/volume"), tmpfs("/run")],
+        ..Present::default()
+    };
+    let (settled, notes) = edits().settle(&present, &image);
+    assert_eq!(settled.directories(), ["/private/opt/bare"]);
+    assert_eq!(settled.new_file_systems(), ["/dev", "/run"]);
+    assert!(notes.is_empty(), "{notes:?}");
+}
+
+/// A CDI document and an engine may both ask for a tmpfs: that is one, and no conflict.
+#[test]
+fn a_file_system_that_is_made_the_same_way_is_no_conflict() {
+    for (mounted, notes) in [
+        (tmpfs("/scratch"), 0),
+        (
+            Mounted {
+                source: "other".into(),
+                ..tmpfs("/scratch")
+            },
+            1,
+        ),
+    ] {
+        let edits = Edits {
+            described: vec![DescribedMount {
+                source: "tmpfs".to_owned(),
+                kind: "tmpfs".to_owned(),
+                ..described("/scratch")
+            }],
+            ..Edits::default()
+        };
+        let present = Present {
+            mounts: vec![mounted],
+            ..Present::default()
+        };
+        let (settled, found) = edits.settle(&present, &Unseen);
+        assert!(settled.described().is_empty());
+        assert_eq!(found.len(), notes, "{found:?}");
+    }
+}
+
 /// runc takes `..` out of the text first, crun follows the link first (both tried).
 #[test]
 fn a_mount_behind_a_link_and_dots_is_where_either_runtime_puts_it() {
