@@ -144,7 +144,7 @@ class FleetRegistry:
                 resolution="Name the cell as 'provision prebuild FLEET --list' does.",
             )
         if self.has(cell):
-            # Claims end where a machine stands still: another one had this one's for nobody's.
+            # Claims end where a machine stands still: another one took this one's to be free.
             progress(Note(f"{reference} is in the registry meanwhile; nothing is pushed"))
             return
         try:
