@@ -36,7 +36,8 @@ def test_a_mirror_has_what_the_registry_has(outer: Outer, tmp_path: Path) -> Non
     with serving_registry(tmp_path / "inner") as registry:
         words = ("mirror", outer.address, f"{registry}/x/drivers", "--driver", SMALL_DRIVER)
         first = NO_ENGINE.json(*words, "--root", outer.root)
-        assert (first["blobs"], len(first["images"][0]["tags"])) == (4, 2)
+        # The name that hosts look for, the alias by the digest, and the tag of the Pin.
+        assert (first["blobs"], len(first["images"][0]["tags"])) == (4, 3)
         again = NO_ENGINE.json(*words, "--root", outer.root)
         assert (again["blobs"], again["sent"]) == (0, 0)
         name = f"{registry}/x/drivers/{SMALL_DRIVER}:{TAG}"
@@ -69,7 +70,7 @@ def test_a_registry_in_the_gap_is_filled_from_one_file(outer: Outer, tmp_path: P
     with serving_registry(tmp_path / "inner") as registry:
         words = ("bundle", "load", archive, "--registry", f"{registry}/drivers")
         done = NO_ENGINE.json(*words, "--root", outer.root)
-        assert len(done["pushed"]) == 2
+        assert len(done["pushed"]) == 3
         assert NO_ENGINE.json(*words, "--root", outer.root)["sent"] == 0
         found = ("search", SMALL_DRIVER, "--registry", f"{registry}/drivers", "--verify")
         (image,) = NO_ENGINE.json(*found, "--root", outer.root)["images"]
