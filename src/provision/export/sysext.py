@@ -265,7 +265,7 @@ def _render(name: str, **values: object) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
         # Scripts and units, not web pages.
-        autoescape=False,  # noqa: S701
+        autoescape=False,  # noqa: S701 - a script, not HTML
     )
     environment.filters["shell"] = shell_word
     environment.filters["shell_pattern"] = _shell_pattern
