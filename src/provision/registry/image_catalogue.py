@@ -205,7 +205,9 @@ def keep_catalogue(
     """Have every signed image of a repository that has the tag of its Pin in the catalogue.
 
     Registries write no tag on condition. So what was written is read again, together with the tags:
-    as long as something is missing that another writer knew, it is written again.
+    as long as something is missing that another writer knew, it is written again. What had no
+    signature is looked at again, too: its writer may have signed it since, and listed it in a
+    catalogue that this one replaced.
 
     Args:
         client: The repository.
@@ -224,7 +226,7 @@ def keep_catalogue(
         ProvisionError: The registry refuses, or others write all the time.
     """
     waiting = {pin_tag(pin) for pin in pins}
-    passed_over: set[str] = set()
+    gone: set[str] = set()
     for attempt in range(_ROUNDS):
         if attempt:
             client.transport.sleep(_PAUSE * attempt * random.uniform(0.5, 1.5))  # noqa: S311 - no secret
@@ -233,18 +235,16 @@ def keep_catalogue(
         tags = {tag for tag in client.tags() if pin_of_tag(tag)} | waiting
         before = () if again or known is None else known.entries
         entries = {tag: one for one in before if (tag := pin_tag(one.facts.pin)) in tags}
-        for tag in sorted((tags - entries.keys() - passed_over) | waiting):
+        for tag in sorted((tags - entries.keys() - gone) | waiting):
             found = look_at(client, tag, keys)
-            if found is None:
-                passed_over.add(tag)
-            elif found.facts.driver == driver:
+            if found is not None and found.facts.driver == driver:
                 entries[tag] = found
         if known is not None and not again and set(known.entries) == set(entries.values()):
             return known
         # Of two writers whose clocks agree, the one that writes last has the greater one, also
         # where it knew nothing of the other.
         serial = max(int(now() * MILLISECONDS), known.serial + 1 if known else 0)
-        passed_over |= _write(client, ImageCatalogue(driver, serial, (*entries.values(),)), signer)
+        gone |= _write(client, ImageCatalogue(driver, serial, (*entries.values(),)), signer)
         waiting, again = set(), False
     raise ProvisionError(
         f"The catalogue of '{client.reference.registry}/{client.reference.repository}' was written"

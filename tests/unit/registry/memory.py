@@ -8,6 +8,7 @@ import io
 import json
 import re
 import tarfile
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from email.utils import formatdate
@@ -98,6 +99,8 @@ class MemoryRegistry(BaseAdapter):
         self.now = 0.0
         self.deletes = True
         self.date: float | None = 1_790_000_000.0
+        # Cells of a matrix ask it at once, each in a thread of its own.
+        self._answering = threading.Lock()
 
     def send(
         self, request: requests.PreparedRequest, *_: object, **options: object
@@ -107,7 +110,10 @@ class MemoryRegistry(BaseAdapter):
         asked = Asked(request.method or "", request.url or "", dict(request.headers), body)
         self.asked.append(asked)
         found = (handler(asked) for handler in reversed(self.handlers))
-        answer = next((one for one in found if one is not None), None) or self.answer(asked)
+        answer = next((one for one in found if one is not None), None)
+        if answer is None:
+            with self._answering:
+                answer = self.answer(asked)
         response = requests.Response()
         response.status_code = answer.status
         response.headers.update(answer.headers)

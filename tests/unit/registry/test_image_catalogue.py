@@ -172,6 +172,31 @@ def test_two_writers_at_once_lose_no_entry(registry: MemoryRegistry, moment: str
     assert versions(kept) == versions(read(registry)) == ["1.0", "2.0", "3.0"]
 
 
+def test_a_catalogue_that_we_replace_may_have_listed_what_was_unsigned(
+    registry: MemoryRegistry,
+) -> None:
+    """It is signed and listed after we looked at it, and before we write."""
+    theirs = have(registry, "3.0", signed_by=None)
+    met: list[str] = []
+
+    def meets(asked: Asked) -> Answer | None:
+        if asked.method == "PUT" and asked.path.endswith(f"/{CATALOGUE}") and not met:
+            met.append("once")
+            digest = digest_of(registry.manifests[pin_tag(theirs.digest)])
+            registry.sign(digest, facts_of(theirs, SERIAL), KEY)
+            listed = image_catalogue.look_at(registry.client(NAME), pin_tag(theirs.digest), KEYS)
+            assert listed is not None
+            mine = ImageCatalogue("demo", SERIAL, (listed,))
+            image_catalogue.write_catalogue(registry.client(NAME), mine, signs)
+        return None
+
+    registry.handlers.append(meets)
+    ours = have(registry, "2.0")
+    kept = keep(registry, pins=[ours.digest])
+    assert met
+    assert versions(kept) == versions(read(registry)) == ["2.0", "3.0"]
+
+
 def test_writers_that_never_let_each_other_finish_are_an_error(registry: MemoryRegistry) -> None:
     pin = have(registry, "1.0")
     empty = ImageCatalogue("demo", SERIAL, ())
