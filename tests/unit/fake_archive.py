@@ -153,5 +153,5 @@ def fake_gpgv(monkeypatch: pytest.MonkeyPatch, *, good: bool = True) -> None:
         status = "GOODSIG 0 Archive" if good else "BADSIG 0 Archive"
         return Completed(tuple(words), 0 if good else 1, f"[GNUPG:] {status}\n", "gpgv: said so")
 
-    monkeypatch.setattr("provision.fetch.clear_signed.run", run)
-    monkeypatch.setattr("provision.fetch.clear_signed.find_program", {"gpgv": "/usr/bin/gpgv"}.get)
+    monkeypatch.setattr("provision.fetch.signed.run", run)
+    monkeypatch.setattr("provision.fetch.signed.find_program", {"gpgv": "/usr/bin/gpgv"}.get)

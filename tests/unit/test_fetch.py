@@ -278,7 +278,7 @@ def test_a_document_with_anything_unsigned_is_refused(
 
 
 def test_an_endless_document_is_cut_off(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "_MAX_SIGNED", 10)
+    monkeypatch.setattr("provision.fetch.signed._MAX_SIGNED", 10)
     server.answer(200, CONTENT)
     with pytest.raises(ProvisionError, match="larger than 10 bytes"):
         get_signed(server.url, keyrings=[])
@@ -343,8 +343,8 @@ def program(
         Path(words[words.index("--output") + 1]).write_bytes(b"payload")
         return Completed(tuple(words), status, stdout, "what it said")
 
-    monkeypatch.setattr("provision.fetch.clear_signed.run", run)
-    monkeypatch.setattr("provision.fetch.clear_signed.find_program", {n: n for n in names}.get)
+    monkeypatch.setattr("provision.fetch.signed.run", run)
+    monkeypatch.setattr("provision.fetch.signed.find_program", {n: n for n in names}.get)
     return started
 
 

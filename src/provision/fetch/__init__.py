@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from provision.fetch.clear_signed import SignatureError, verify_signed
-from provision.fetch.http import (
+from provision.fetch.downloads import WrongContentError, download, download_any, download_summed
+from provision.fetch.http import UnreachableError, get_small
+from provision.fetch.signed import (
+    SignatureError,
     Signed,
-    UnreachableError,
-    WrongContentError,
-    download,
-    download_any,
     download_signed,
-    download_summed,
     get_signed,
-    get_small,
+    verify_signed,
 )
 
 __all__ = [

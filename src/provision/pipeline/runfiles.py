@@ -6,7 +6,6 @@ import os
 import shutil
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
 from pydantic import Field
@@ -14,7 +13,6 @@ from pydantic import Field
 from provision.build.package_store import PackageStore, closure_key
 from provision.documents import Frozen, load_json
 from provision.errors import ProvisionError
-from provision.fetch.known_sums import known_sum
 from provision.files import in_root, is_writable, lock, write_atomic
 from provision.pin import RunfileSource, Sha256
 from provision.pipeline.tree_files import TreeStore
@@ -22,7 +20,7 @@ from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress, silent
 from provision.sources import PublishedSum
 from provision.sources.repack import repack
-from provision.sources.upstream import published_sum
+from provision.sources.upstream import SumRecord
 from provision.store.layout import STORE
 
 
@@ -48,7 +46,7 @@ def vendor_sums(
     """
     store = in_root(settings.root, STORE)
     state = store if is_writable(store) else settings.state
-    return partial(known_sum, ask=published_sum, state=state, again=again, progress=progress)
+    return SumRecord(state, again=again, progress=progress).sum_of
 
 
 def have_parts(

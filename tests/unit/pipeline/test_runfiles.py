@@ -3,6 +3,7 @@
 import hashlib
 import os
 from pathlib import Path
+from types import MethodType
 
 import pytest
 
@@ -15,8 +16,7 @@ from provision.pin import RunfileSource
 from provision.pipeline import runfiles
 from provision.pipeline.runfiles import have_parts
 from provision.pipeline.workspace import Settings
-from provision.progress import silent
-from provision.sources.upstream import published_sum
+from provision.sources.upstream import SumRecord
 
 VERSION = "580.95.05"
 _ROWS = ("kernel-open/Makefile 0644 KERNEL_MODULE_SRC INHERIT_PATH_DEPTH:1 MODULE:rm",)
@@ -105,16 +105,9 @@ def test_a_file_that_is_refused_leaves_nothing(settings: Settings, vendor: Vendo
 def test_the_record_of_sums_lies_beside_the_store(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[tuple[str, str, Path, bool]] = []
-
-    def answer(url: str, sums: str, *, state: Path, again: bool, **more: object) -> str:
-        assert more == {"ask": published_sum, "progress": silent}
-        asked.append((url, sums, state, again))
-        return "a" * 64
-
-    monkeypatch.setattr(runfiles, "known_sum", answer)
     beside = settings.root / "var/lib/provision"
     for writable, place in ((True, beside), (False, settings.state)):
         monkeypatch.setattr(runfiles, "is_writable", lambda _, answer=writable: answer)
-        runfiles.vendor_sums(settings, again=True)("u", "s")
-        assert asked.pop() == ("u", "s", place, True)
+        asks = runfiles.vendor_sums(settings, again=True)
+        assert isinstance(asks, MethodType)
+        assert asks.__self__ == SumRecord(place, again=True)

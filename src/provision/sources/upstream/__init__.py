@@ -11,14 +11,16 @@ from provision.sources.upstream.branches import (
 )
 from provision.sources.upstream.formats import Release, newest_first
 from provision.sources.upstream.queries import MAX_AGE, Reading, ask, kept
-from provision.sources.upstream.vendor_sums import published_sum
+from provision.sources.upstream.vendor_sums import ChangedSumError, SumRecord, published_sum
 
 __all__ = [
     "MAX_AGE",
     "Branch",
     "Branches",
+    "ChangedSumError",
     "Reading",
     "Release",
+    "SumRecord",
     "ask",
     "how_to_switch",
     "kept",

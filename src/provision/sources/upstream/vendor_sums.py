@@ -1,13 +1,27 @@
-"""Checksums that vendors publish beside their files."""
+"""Checksums that vendors publish beside their files, kept as they were first seen.
+
+A checksum from the server that has the file finds damage, but not a forger who controls both. So
+the first answer is kept in ``.known-sums.json`` beside the store, and counts from then on; another
+answer later is an error that names both, with their times.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from provision.errors import NotFoundError, ProvisionError, UsageError
-from provision.fetch import get_small
+from pydantic import ConfigDict, Field
+
+from provision.documents import Frozen, load_json
+from provision.errors import ConfigError, NotFoundError, ProvisionError, UsageError, redact
+from provision.fetch import UnreachableError, get_small
+from provision.files import lock, write_atomic
+from provision.pin import Sha256
+from provision.progress import Note, Progress, silent
 from provision.sources.upstream.formats import redistributed_sums
 
 # A list of sums of some thousand files.
@@ -20,6 +34,7 @@ _BY_HAND = (
     "If the file is elsewhere, or has no published sum, add a release with its 'url' and 'sha256'"
     " to driver.toml; 'sha256sum FILE' prints it."
 )
+_FILE = ".known-sums.json"
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -104,3 +119,112 @@ def _sums_of(text: str, url: str, checksums: str) -> set[str]:
     # A sum without a name is that of the file that the list is named after.
     is_of_one_file = urlsplit(checksums).path.rpartition("/")[2].startswith(name)
     return sums.get(name) or (sums.get("", set()) if is_of_one_file else set())
+
+
+class KnownSum(Frozen):
+    """What was said of a file.
+
+    Attributes:
+        sha256: Of its content.
+        said_by: Address of the sums.
+        first: When it was first said, as RFC 3339.
+    """
+
+    sha256: Sha256
+    said_by: str
+    first: str
+
+
+class KnownSums(Frozen):
+    """All that were seen, by the file's address."""
+
+    schema_version: int = Field(default=1, alias="schema")
+    sums: dict[str, KnownSum] = Field(default_factory=dict)
+
+    model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
+
+
+class ChangedSumError(ProvisionError):
+    """A vendor says another checksum of a file than before."""
+
+
+@dataclass(frozen=True, slots=True)
+class SumRecord:
+    """What vendors published of their files, as it was first seen on this machine.
+
+    Attributes:
+        folder: Where the record is kept.
+        again: Whether the vendor is asked although the sum is known, and compared.
+        ask: Returns what is published now, from the addresses of file and sums.
+        progress: Receives what is going on.
+    """
+
+    folder: Path
+    again: bool = False
+    ask: Callable[[str, str], str] = published_sum
+    progress: Progress = silent
+
+    def sum_of(self, url: str, sums: str) -> str:
+        """Return the sha256 of a file as it was first seen.
+
+        Args:
+            url: The file's address.
+            sums: Address of the sums.
+
+        Raises:
+            NotFoundError: The vendor has no such list, or it lacks the file.
+            UnreachableError: The vendor can't be reached, and nothing is known.
+            ChangedSumError: The vendor publishes another sum than before.
+            ProvisionError: The answer is no list of sums, or the record is damaged.
+        """
+        with lock(self.folder / ".known-sums.lock"):
+            record = _load(self.folder / _FILE)
+            known = record.sums.get(url)
+            if known is not None and not self.again:
+                return known.sha256
+            try:
+                said = self.ask(url, sums)
+            except (UnreachableError, NotFoundError) as error:
+                if known is None:
+                    raise
+                self.progress(Note(f"{error.message} The sum of {known.first} counts."))
+                return known.sha256
+            if known is not None and said != known.sha256:
+                raise _changed(url, sums, known, said)
+            if known is None:
+                self._keep(record, url, sums, said)
+            return said
+
+    def _keep(self, record: KnownSums, url: str, sums: str, sha256: str) -> None:
+        shown = redact(sums)
+        self.progress(Note(f"{shown} says sha256 {sha256}; it is kept and counts from now on"))
+        first = datetime.now(UTC).isoformat(timespec="seconds")
+        entry = KnownSum(sha256=sha256, said_by=shown, first=first)
+        new = KnownSums(sums={**record.sums, url: entry})
+        text = new.model_dump_json(by_alias=True, indent=1)
+        write_atomic(self.folder / _FILE, f"{text}\n", mode=0o600)
+
+
+def _load(path: Path) -> KnownSums:
+    try:
+        return load_json(path, KnownSums)
+    except NotFoundError:
+        return KnownSums()
+    except ConfigError as error:
+        raise ProvisionError(
+            f"'{path}', which has the checksums that vendors were first seen with, is damaged.",
+            resolution=f"Take it from a backup, or start afresh: mv {path} {path}.damaged",
+            details=error.details,
+        ) from error
+
+
+def _changed(url: str, sums: str, known: KnownSum, said: str) -> ChangedSumError:
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    return ChangedSumError(
+        f"The vendor's checksum of '{redact(url)}' is not what it was.",
+        resolution="Nothing was built. A released file does not change: ask the vendor,"
+        " and compare with other machines. If the new file is right, write its sha256 into the"
+        " release of that version in driver.toml, which then counts.",
+        details=f"{known.first}: {known.said_by} said {known.sha256}\n"
+        f"{now}: {redact(sums)} says {said}",
+    )

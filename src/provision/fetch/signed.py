@@ -1,21 +1,121 @@
-"""Signatures of clear-signed documents, such as the indexes of Debian archives."""
+"""Documents and files that OpenPGP keys have signed, such as the indexes of Debian archives."""
 
 from __future__ import annotations
 
 import re
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 
 from provision.errors import ProvisionError
+from provision.fetch.downloads import LARGEST, download_any
+from provision.fetch.http import content, request, retried
+from provision.files import sync_directory
+from provision.progress import Progress, silent
 from provision.run import Completed, find_program, run
 
 _BEGIN = b"-----BEGIN PGP SIGNED MESSAGE-----"
+# An InRelease has some 150 kB.
+_MAX_SIGNED = 16 << 20
 _WHY = "check the signature of a package index"
 
 
 class SignatureError(ProvisionError):
     """A document is not signed by a key that is trusted for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Signed:
+    """A document whose signature was good.
+
+    Attributes:
+        payload: Only the signed text, without the signature or anything around it.
+        etag: The server's name for this content, if it gave one.
+        last_modified: The server's date of this content, if it gave one.
+    """
+
+    payload: bytes
+    etag: str | None = None
+    last_modified: str | None = None
+
+
+def get_signed(
+    url: str, *, keyrings: Sequence[Path], known: Signed | None = None, patient: bool = True
+) -> Signed:
+    """Download a clear-signed text and return what is signed in it.
+
+    Args:
+        url: Its address.
+        keyrings: Files with the keys that may sign it, in OpenPGP's binary form.
+        known: What it was before; not sent again by a server that knows that it is still that.
+        patient: Whether connection trouble is worth several attempts.
+
+    Returns:
+        The document, or ``known`` itself where that is still current.
+
+    Raises:
+        NotFoundError: The server doesn't have it, or no program that checks signatures is there.
+        UnreachableError: The server can't be reached, or kept failing.
+        SignatureError: It has no good signature by one of the keys.
+    """
+    headers = {}
+    if known is not None and known.etag:
+        headers["If-None-Match"] = known.etag
+    if known is not None and known.last_modified:
+        headers["If-Modified-Since"] = known.last_modified
+
+    def read() -> Signed:
+        with request(url, headers) as response:
+            if known is not None and response.status_code == HTTPStatus.NOT_MODIFIED:
+                return known
+            text = b"".join(content(response, limit=_MAX_SIGNED))
+            found = response.headers
+        payload = verify_signed(text, keyrings=keyrings, name=url)
+        return Signed(payload, found.get("ETag"), found.get("Last-Modified"))
+
+    return retried(url, read, patient=patient)
+
+
+def download_signed(
+    url: str, *, keyring: Path, destination: Path, progress: Progress = silent
+) -> None:
+    """Download a file whose signature its publisher has beside it, as ``URL.sig``.
+
+    A file that is there already stays if its signature is good.
+
+    Args:
+        url: Its address.
+        keyring: File with the keys that may sign it, in OpenPGP's binary form.
+        destination: Where it goes; the folder is made if it is missing.
+        progress: Receives how far it is.
+
+    Raises:
+        NotFoundError: The server lacks the file or its signature.
+        UnreachableError: The server can't be reached, or kept failing.
+        SignatureError: It has no good signature by one of the keys.
+        OSError: The folder can't be written, or the disk is full.
+    """
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    signature = destination.with_name(f".{destination.name}.sig")
+    draft = destination.with_name(f".{destination.name}.draft")
+    try:
+        download_any(f"{url}.sig", destination=signature, limit=_MAX_SIGNED, progress=progress)
+        if destination.is_file():
+            draft = destination
+        else:
+            download_any(url, destination=draft, limit=LARGEST, progress=progress)
+        verify_detached(draft, signature, keyring=keyring, name=url)
+        draft.replace(destination)
+        sync_directory(destination.parent)
+    except SignatureError:
+        destination.unlink(missing_ok=True)
+        raise
+    finally:
+        signature.unlink(missing_ok=True)
+        if draft != destination:
+            draft.unlink(missing_ok=True)
 
 
 def verify_signed(text: bytes, *, keyrings: Sequence[Path], name: str) -> bytes:

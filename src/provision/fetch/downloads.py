@@ -1,0 +1,170 @@
+"""Files from a network, checked by sha256 or MD5 before they get their name."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import tempfile
+from functools import partial
+from pathlib import Path
+from typing import IO
+
+from provision.errors import ProvisionError
+from provision.fetch.http import check_secure, content, get_small, length, request, retried
+from provision.files import sha256_file, sync_directory
+from provision.progress import Progress, Transfer, silent
+
+# For files whose size no index gives. The largest driver has less than 1 GiB.
+LARGEST = 4 << 30
+_MAX_SUM = 4096
+_MD5 = re.compile(r"[0-9A-Fa-f]{32}")
+
+
+class WrongContentError(ProvisionError):
+    """Something answers, with another file than the one whose sha256 is known."""
+
+
+def download(
+    url: str,
+    *,
+    sha256: str,
+    destination: Path,
+    limit: int = LARGEST,
+    progress: Progress = silent,
+) -> bool:
+    """Download a file whose content is known beforehand.
+
+    The file appears under its name only when it is complete and right.
+
+    Args:
+        url: Its address.
+        sha256: Its checksum, 64 hexadecimal digits.
+        destination: Where it goes; the folder is made if it is missing.
+        limit: Bytes that it may have; no more are written. Its size, where that is known.
+        progress: Receives how far it is.
+
+    Returns:
+        Whether it was downloaded: a right file that is there already stays.
+
+    Raises:
+        NotFoundError: The server doesn't have it.
+        UnreachableError: The server can't be reached, or kept failing.
+        ProvisionError: The content is not what it should be.
+        OSError: The folder can't be written, or the disk is full.
+    """
+    if destination.is_file() and sha256_file(destination) == sha256:
+        return False
+    destination.parent.mkdir(parents=True, exist_ok=True)
+
+    def receive() -> None:
+        handle, name = tempfile.mkstemp(dir=destination.parent, prefix=f".{destination.name}.")
+        draft = Path(name)
+        try:
+            with os.fdopen(handle, "wb") as stream:
+                got = _receive(url, stream, limit, progress)
+            if got != sha256:
+                raise _wrong_content(url, expected=sha256, got=got)
+            draft.chmod(0o644)
+            draft.replace(destination)
+        finally:
+            draft.unlink(missing_ok=True)
+
+    retried(url, receive)
+    sync_directory(destination.parent)
+    return True
+
+
+def download_summed(url: str, *, destination: Path, progress: Progress = silent) -> None:
+    """Download a file whose MD5 its publisher has beside it, as ``URL.md5``.
+
+    That finds what was damaged on the way; who wrote it is what HTTPS says, so nothing else is
+    asked, and no redirect to anything else is followed.
+
+    Raises:
+        UsageError: The address is not one of HTTPS.
+        NotFoundError: The server has no such file, or no checksum of it.
+        UnreachableError: The server can't be reached, or kept failing.
+        ProvisionError: The content is not what it should be.
+        OSError: The folder can't be written, or the disk is full.
+    """
+    check_secure(url, url)
+    expected = _published_md5(url)
+
+    def receive() -> None:
+        with destination.open("wb") as stream:
+            _receive(url, stream, LARGEST, progress, secure=True)
+
+    retried(url, receive)
+    with destination.open("rb") as stream:
+        got = hashlib.file_digest(stream, partial(hashlib.md5, usedforsecurity=False)).hexdigest()
+    if got != expected:
+        raise ProvisionError(
+            f"'{url}' is not the file that was published: its MD5 is wrong.",
+            resolution="Try again later: it may be damaged or in the middle of an update.",
+            details=f"expected {expected}\ngot      {got}",
+        )
+
+
+def download_any(url: str, *, destination: Path, limit: int, progress: Progress = silent) -> str:
+    """Download what the caller checks before it is used: nothing vouches for the content yet.
+
+    Args:
+        url: Its address.
+        destination: Where it goes; a file there is written over.
+        limit: Bytes that it may have; no more are written.
+        progress: Receives how far it is.
+
+    Returns:
+        Its sha256, 64 hexadecimal digits.
+
+    Raises:
+        NotFoundError: The server doesn't have it.
+        UnreachableError: The server can't be reached, or kept failing.
+        ProvisionError: It is larger than it may be, or the server refused.
+        OSError: The file can't be written, or the disk is full.
+    """
+
+    def receive() -> str:
+        with destination.open("wb") as stream:
+            return _receive(url, stream, limit, progress)
+
+    return retried(url, receive)
+
+
+def _published_md5(url: str) -> str:
+    text = get_small(f"{url}.md5", limit=_MAX_SUM, secure=True).decode("ascii", "replace").split()
+    if not text or not _MD5.fullmatch(text[0]):
+        raise ProvisionError(
+            f"'{url}.md5' holds no MD5.",
+            resolution="Something else answered in its place: a proxy's page, or a broken mirror.",
+        )
+    return text[0].lower()
+
+
+def _receive(
+    url: str, stream: IO[bytes], limit: int, progress: Progress, *, secure: bool = False
+) -> str:
+    """Write a download to an open file, down to the disk, and return its sha256."""
+    digest = hashlib.sha256()
+    done = 0
+    with request(url, {}, secure=secure) as response:
+        total = length(response)
+        for chunk in content(response, limit=limit):
+            stream.write(chunk)
+            digest.update(chunk)
+            done += len(chunk)
+            progress(Transfer(url, done, total))
+        stream.flush()
+        os.fsync(stream.fileno())
+    return digest.hexdigest()
+
+
+def _wrong_content(url: str, *, expected: str, got: str) -> WrongContentError:
+    return WrongContentError(
+        f"'{url}' is not the file that was expected: its sha256 is wrong.",
+        resolution="Try again later or from another mirror: it may be damaged, altered, or in the"
+        " middle of an update. If its publisher has replaced it on purpose, check it and write the"
+        " new sha256 where the old one stands.",
+        details=f"expected {expected}\ngot      {got}",
+    )
