@@ -17,7 +17,7 @@ from pydantic_core import PydanticUndefined
 
 from provision.catalogue.fields import Installed, InstalledFeature, KernelRange, Patch, PciMatch
 from provision.catalogue.recipe import Flavour
-from provision.catalogue.source import (
+from provision.catalogue.source_models import (
     ArchiveRelease,
     Build,
     DebSource,
@@ -33,9 +33,8 @@ from provision.config.build_settings import (
     RepositoryConfig,
     TreeConfig,
 )
-from provision.config.drivers import DriverConfig, PolicyConfig
+from provision.config.driver_settings import DriverConfig, PolicyConfig, SigningConfig
 from provision.config.file import CdiConfig, Config, MetricsConfig
-from provision.config.module_key import SigningConfig
 from provision.config.trust import RegistryConfig, TrustConfig
 from provision.manifest import Container, ContainerFeature, DeviceNode, HostNeeds
 

@@ -11,9 +11,8 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from kit.probe import find_program, need_programs
 from provision.catalogue import templates_dir
-from provision.fleet.page import render_page
-from provision.fleet.report import Report, make_report
-from provision.fleet.status import broken_host
+from provision.fleet.host_status import broken_host
+from provision.fleet.report import Report, make_report, render_page
 from unit.fleet.documents import HOSTILE, NEXT, NOW, document, driver, failed_document, host, kernel
 
 if TYPE_CHECKING:

@@ -12,8 +12,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 from kit.probe import find_program, need_programs
 from provision.catalogue import templates_dir
 from provision.matrix.cells import Cell, Column, Row
-from provision.matrix.grid import Report
-from provision.matrix.page import render_page
+from provision.matrix.grid import Report, render_page
 from provision.matrix.results import FirstError, result_of
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from provision.catalogue.folders import (
     templates_dir,
 )
 from provision.catalogue.recipe import Flavour, Recipe, Variant
-from provision.catalogue.source import (
+from provision.catalogue.source_models import (
     GIT_TOOLS,
     ArchiveRelease,
     ArchiveReleases,

@@ -27,7 +27,7 @@ from provision.catalogue.fields import (
     Patch,
     version_matches,
 )
-from provision.catalogue.source import Build, OneOrSeveral, RecipeSource, UserFile
+from provision.catalogue.source_models import Build, OneOrSeveral, RecipeSource, UserFile
 from provision.catalogue.upstream import Upstream
 from provision.documents import Frozen
 from provision.manifest import Container, HostNeeds

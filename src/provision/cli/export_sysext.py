@@ -15,8 +15,7 @@ from provision.cli.output import megabytes, print_fields, print_json
 from provision.cli.target import believing, gathering, job
 from provision.engine.scratch import scratch
 from provision.errors import UsageError
-from provision.export.output import check_output
-from provision.export.source import Source, check_driver
+from provision.export.artifact_source import Source, check_driver
 from provision.export.sysext import (
     Artifact,
     Hosts,
@@ -26,6 +25,7 @@ from provision.export.sysext import (
     need_programs,
 )
 from provision.export.verity import Signer, load_signer
+from provision.export.yaml_files import check_output
 from provision.files import sha256_file
 from provision.pipeline.image_signing import read_password
 from provision.pipeline.registries import Consent

@@ -12,9 +12,8 @@ from provision.config.build_settings import (
     RepositoryConfig,
     TreeConfig,
 )
-from provision.config.drivers import DriverConfig, PolicyConfig
+from provision.config.driver_settings import DriverConfig, KeyConfig, PolicyConfig, SigningConfig
 from provision.config.file import PATH, CdiConfig, Config, MetricsConfig, load
-from provision.config.module_key import KeyConfig, SigningConfig
 from provision.config.trust import RegistryConfig, TrustConfig, TrustRule
 
 __all__ = [

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
-from provision.config.drivers import AbsolutePath
+from provision.config.driver_settings import AbsolutePath
 from provision.documents import Frozen
 from provision.pin import Sha256, Url
 

@@ -8,12 +8,12 @@ from typing import Annotated
 from pydantic import Field, StringConstraints
 
 from provision.config.build_settings import DistroConfig, EngineConfig, TreeConfig
-from provision.config.drivers import (
+from provision.config.driver_settings import (
     AbsolutePath,
     DriverConfig,
     PolicyConfig,
+    SigningConfig,
 )
-from provision.config.module_key import SigningConfig
 from provision.config.trust import RegistryConfig, TrustConfig
 from provision.documents import Frozen, load_toml
 from provision.files import in_root

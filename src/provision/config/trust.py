@@ -8,8 +8,7 @@ from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
-from provision.config.drivers import AbsolutePath
-from provision.config.module_key import KeyAddress
+from provision.config.driver_settings import AbsolutePath, KeyAddress
 from provision.documents import Frozen
 from provision.pin import Name
 

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from provision.config import Config
 from provision.documents import load_toml
 from provision.errors import NotFoundError, UsageError
-from provision.export.output import Value
+from provision.export.yaml_files import Value
 from provision.registry.image_signature import load_keys
 
 NAME = "provision-agent"

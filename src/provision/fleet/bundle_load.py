@@ -26,7 +26,7 @@ from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress, Step, silent
 from provision.registry.artifact_images import find
 from provision.registry.copying import copy_image, uploader
-from provision.registry.layout import open_layout
+from provision.registry.image_layout import open_layout
 from provision.registry.names import Reference, parse_reference
 from provision.registry.repository import Repository
 from provision.registry.storage import read_small, refused

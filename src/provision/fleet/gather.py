@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from provision.errors import NotFoundError, ProvisionError
-from provision.fleet.status import LARGEST_STATUS, Host, broken_host, host_of_status
+from provision.fleet.host_status import LARGEST_STATUS, Host, broken_host, host_of_status
 from provision.run import find_program, run
 
 _STATUS = "/run/provision/status.json"

@@ -18,7 +18,7 @@ from urllib.parse import urlencode
 
 from provision.errors import NotFoundError, ProvisionError
 from provision.fetch import UnreachableError, get_small
-from provision.fleet.status import DriverRow, Host, KernelRow, broken_host, rank, shown, worst
+from provision.fleet.host_status import DriverRow, Host, KernelRow, broken_host, rank, shown, worst
 
 _NAMES = (
     "provision_driver_ready",

@@ -18,7 +18,7 @@ from provision.build.artifact_image import Built
 from provision.engine.docker_api import Engine
 from provision.errors import ProvisionError
 from provision.files import in_root
-from provision.fleet.cells import cell_id
+from provision.fleet.fleet_file import cell_id
 from provision.matrix.cells import Cell, Planned
 from provision.matrix.results import BusyError, Result, Results
 from provision.matrix.work import Outcome

@@ -1,7 +1,7 @@
 """Which cells a compatibility matrix has: driver by version, distro and kernel. Pure.
 
-What is there to choose from is gathered by ``matrix_offers``, and what became of each cell is in
-``matrix_results``.
+``matrix.offers`` gathers what there is to choose from; ``matrix.results`` has the result of each
+cell.
 """
 
 from __future__ import annotations

@@ -30,8 +30,8 @@ from provision.progress import Note, Progress, silent
 from provision.registry.artifact_images import Found, facts_of, find
 from provision.registry.attached_signatures import sign
 from provision.registry.detached import require_file, sign_archive, with_detached
+from provision.registry.image_layout import open_layout
 from provision.registry.image_signature import Signer
-from provision.registry.layout import open_layout
 from provision.registry.layout_writer import LayoutWriter
 from provision.registry.manifests import OCI_CONFIG, OCI_MANIFEST, Descriptor
 from provision.registry.names import Reference

@@ -5,7 +5,7 @@ from __future__ import annotations
 from provision.errors import NotFoundError
 from provision.files import in_root
 from provision.pipeline.workspace import Settings
-from provision.registry.layout import open_layout
+from provision.registry.image_layout import open_layout
 from provision.registry.names import Reference, parse_reference
 from provision.registry.repository import Repository
 from provision.registry.storage import FolderFiles

@@ -11,7 +11,14 @@ from provision.errors import NotFoundError
 from provision.files import write_atomic
 from provision.progress import Progress, silent
 from provision.registry.client import Content
-from provision.registry.layout import INDEX, MARKER, MARKER_TEXT, REF_NAME, ImageLayout, open_layout
+from provision.registry.image_layout import (
+    INDEX,
+    MARKER,
+    MARKER_TEXT,
+    REF_NAME,
+    ImageLayout,
+    open_layout,
+)
 from provision.registry.manifests import OCI_INDEX, Descriptor, Manifest, parse_manifest
 from provision.registry.names import Reference
 from provision.registry.storage import FolderFiles

@@ -14,7 +14,7 @@ from provision.build.artifact_image import DIGEST_LABEL
 from provision.engine.docker_api import Image
 from provision.pin import PIN_LABEL
 from provision.pipeline.registries import tag_of
-from provision.registry.layout import REF_NAME
+from provision.registry.image_layout import REF_NAME
 from unit.cli.outcome import Outcome
 from unit.engine.fake_engine import FakeEngine
 from unit.kmod.artifact import make_artifact, make_pin, write

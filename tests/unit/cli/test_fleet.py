@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from provision.cli.commands import fleet
-from provision.fleet.status import Host
+from provision.fleet.host_status import Host
 from unit.cli.outcome import Outcome
 from unit.fleet.documents import document, driver, failed_document, kernel
 

@@ -12,7 +12,7 @@ import pytest
 
 from kit.fileserver import Mirror
 from provision.build.compatibility import suitable_versions
-from provision.catalogue.source import Source
+from provision.catalogue.source_models import Source
 from provision.distros import find_distro
 from provision.distros.debian import ArchiveIndex
 from provision.errors import NotFoundError, ProvisionError

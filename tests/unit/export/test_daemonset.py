@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from provision.errors import ConfigError, NotFoundError, UsageError
 from provision.export.daemonset import Agent, documents, read_config, read_keys
-from provision.export.output import to_yaml
+from provision.export.yaml_files import to_yaml
 
 _CONFIG = """\
 [registry]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from provision.fleet.status import Host, host_of_status
+from provision.fleet.host_status import Host, host_of_status
 
 KERNEL, NEXT = "6.1.0-47-amd64", "6.1.0-50-amd64"
 # What a hostile host could call itself, or say.

@@ -13,7 +13,7 @@ import pytest
 from provision.errors import NotFoundError, ProvisionError
 from provision.fleet import gather
 from provision.fleet.gather import How, hosts_of_folder, hosts_of_inventory
-from provision.fleet.status import LARGEST_STATUS
+from provision.fleet.host_status import LARGEST_STATUS
 from provision.run import Completed
 from unit.fleet.documents import document
 

@@ -17,8 +17,8 @@ from provision.config.trust import TrustConfig
 from provision.engine.docker_api import Engine, Message
 from provision.errors import ProvisionError
 from provision.fetch import UnreachableError
-from provision.fleet import cells as fleet_cells
-from provision.fleet.cells import cell_id
+from provision.fleet import fleet_file
+from provision.fleet.fleet_file import cell_id
 from provision.fleet.prebuild import FleetRegistry, Report, split_present
 from provision.matrix import runner
 from provision.matrix.cells import Offer, Offers, Planned
@@ -346,7 +346,7 @@ def fleet(
 ) -> Path:
     offer = Offer("v4l2loopback", "open", "debian:12", ("2.0",), recipe=recipe())
     offers = Offers((offer,), {"debian:12": KERNELS})
-    monkeypatch.setattr(fleet_cells, "find_offers", lambda *_given, **_more: offers)
+    monkeypatch.setattr(fleet_file, "find_offers", lambda *_given, **_more: offers)
     monkeypatch.setattr(prebuild, "ensure_base_images", lambda *_given, **_more: None)
     monkeypatch.setattr(prebuild, "open_engine", lambda _settings: lab.engine)
 

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from provision.errors import ExitCode
+from provision.fleet.host_status import Host, broken_host
 from provision.fleet.report import make_report
-from provision.fleet.status import Host, broken_host
 from unit.fleet.documents import KERNEL, NEXT, NOW, document, driver, failed_document, host, kernel
 
 GONE = broken_host("gone", "unreachable", "no route to host", "Try it by hand.")

@@ -16,7 +16,7 @@ from provision.build.artifact_image import DIGEST_LABEL, Built
 from provision.build.diagnosis import BuildError, SourceError
 from provision.catalogue import Catalogue
 from provision.config import Config
-from provision.config.drivers import DriverConfig
+from provision.config.driver_settings import DriverConfig
 from provision.engine.docker_api import Engine, EngineLostError, Image
 from provision.engine.stream import StepRecord
 from provision.errors import ExitCode, NotFoundError, ProvisionError

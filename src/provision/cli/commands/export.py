@@ -14,16 +14,16 @@ from provision.cli.export_sysext import kernels, sysext, version
 from provision.cli.output import print_json
 from provision.cli.target import Job, believing, gathering, job
 from provision.errors import UsageError
+from provision.export.artifact_source import Choice, Source, check_driver, choose
 from provision.export.daemonset import Agent, documents, read_config, read_keys
-from provision.export.kmm import (
+from provision.export.kmm_module import (
     Kernels,
     KmmOptions,
     Signing,
     module_document,
     secret_document,
 )
-from provision.export.output import Value, check_output, to_yaml, write_files
-from provision.export.source import Choice, Source, check_driver, choose
+from provision.export.yaml_files import Value, check_output, to_yaml, write_files
 from provision.kmod.load import parameters_of
 from provision.manifest import Manifest
 from provision.pipeline.registries import Consent, registry_credentials

@@ -19,10 +19,9 @@ from provision.cli.target import gathering
 from provision.errors import UsageError
 from provision.files import write_atomic
 from provision.fleet.gather import How, hosts_of_folder, hosts_of_inventory
+from provision.fleet.host_status import STATES, Host, KernelRow, is_out
 from provision.fleet.metrics import hosts_of_files, hosts_of_prometheus
-from provision.fleet.page import render_page
-from provision.fleet.report import Report, make_report
-from provision.fleet.status import STATES, Host, KernelRow, is_out
+from provision.fleet.report import Report, make_report, render_page
 from provision.pipeline.html_page import shown_time
 
 _AGE = re.compile(r"(\d{1,6})([smhd]?)")

@@ -19,9 +19,8 @@ from provision.cli.target import Job, gathering, job
 from provision.errors import ExitCode, ProvisionError, UsageError
 from provision.files import write_atomic
 from provision.matrix.cells import Planned, Selection, plan_cells
-from provision.matrix.grid import LOOKS, Report, report_of_cells, report_of_results
+from provision.matrix.grid import LOOKS, Report, render_page, report_of_cells, report_of_results
 from provision.matrix.offers import ensure_base_images, find_offers
-from provision.matrix.page import render_page
 from provision.matrix.results import Result, Results, matrix_folder
 from provision.matrix.runner import MatrixRun
 from provision.matrix.work import How, Outcome, Retry

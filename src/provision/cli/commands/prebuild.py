@@ -18,7 +18,7 @@ from provision.cli.output import print_json
 from provision.cli.tables import print_table
 from provision.cli.target import Job, gathering, job
 from provision.errors import ExitCode, UsageError
-from provision.fleet.cells import Fleet, cell_id, fleet_cells, load_fleet, read_cell
+from provision.fleet.fleet_file import Fleet, cell_id, fleet_cells, load_fleet, read_cell
 from provision.fleet.prebuild import (
     FleetRegistry,
     Report,

@@ -65,7 +65,7 @@ def status_command(
 def _publish(status: Status, node: str | None) -> None:
     if node is not None:
         # Few hosts are nodes, and the client takes a while to load.
-        publisher = importlib.import_module("provision.export.publisher")
+        publisher = importlib.import_module("provision.export.node_labels")
         publisher.publish(status.document(), node)
 
 

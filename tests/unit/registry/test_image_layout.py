@@ -22,8 +22,8 @@ from provision.registry.artifact_images import Trusted, facts_of, find, unpack_l
 from provision.registry.attached_signatures import sign, verify
 from provision.registry.copying import copy_image
 from provision.registry.detached import sign_archive, signature_file, with_detached
+from provision.registry.image_layout import REF_NAME, open_layout
 from provision.registry.image_signature import UntrustedError
-from provision.registry.layout import REF_NAME, open_layout
 from provision.registry.layout_writer import LayoutWriter
 from provision.registry.names import Reference
 from provision.registry.repository import Repository

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provision.agent.status import Trouble, failed_status
-from provision.fleet.status import LARGEST_STATUS, STATES, host_of_status, rank, shown, worst
+from provision.fleet.host_status import LARGEST_STATUS, STATES, host_of_status, rank, shown, worst
 from unit.fleet.documents import HOSTILE, KERNEL, NEXT, NOW, document, driver, host, kernel
 
 

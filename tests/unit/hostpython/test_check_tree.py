@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from provision.errors import ProvisionError
-from provision.hostpython.check import check_tree
+from provision.hostpython.make import check_tree
 from unit.hostpython.elf_files import elf_file
 
 _PREFIX = "/opt/x/python"

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provision.errors import UsageError
-from provision.export.output import check_output, to_yaml, write_files
+from provision.export.yaml_files import check_output, to_yaml, write_files
 
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20) | st.sampled_from(
     [

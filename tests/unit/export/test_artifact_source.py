@@ -13,8 +13,8 @@ from provision.catalogue import Catalogue
 from provision.config import Config, PolicyConfig, RegistryConfig, TrustConfig
 from provision.engine.docker_api import Engine
 from provision.errors import NotFoundError, UsageError
-from provision.export.kmm import Kernels
-from provision.export.source import Choice, Source, check_driver, choose
+from provision.export.artifact_source import Choice, Source, check_driver, choose
+from provision.export.kmm_module import Kernels
 from provision.pipeline.registries import Consent
 from provision.pipeline.wanted import Wanted
 from provision.pipeline.workspace import Settings

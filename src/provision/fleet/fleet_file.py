@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from pydantic import Field, StringConstraints, TypeAdapter, ValidationError, model_validator
 
 from provision.catalogue import Catalogue
-from provision.config.drivers import AbsolutePath
+from provision.config.driver_settings import AbsolutePath
 from provision.config.trust import RegistryAddress
 from provision.distros import find_distro
 from provision.documents import Frozen, load_toml

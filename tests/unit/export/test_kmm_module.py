@@ -13,14 +13,14 @@ import yaml
 
 from kit.kmm import kmm_node
 from provision.errors import NotFoundError, ProvisionError, UsageError
-from provision.export.kmm import (
+from provision.export.kmm_module import (
     Kernels,
     KmmOptions,
     Signing,
     module_document,
     secret_document,
 )
-from provision.export.output import to_yaml
+from provision.export.yaml_files import to_yaml
 from provision.manifest import DriverFile, HostNeeds, Manifest, Module
 from provision.registry.credentials import Credentials
 from provision.registry.names import parse_reference

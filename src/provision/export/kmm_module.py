@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from provision.errors import NotFoundError, ProvisionError, UsageError
-from provision.export.output import Value
+from provision.export.yaml_files import Value
 from provision.kmod.load import load_order
 from provision.manifest import Manifest
 from provision.registry.credentials import Credentials

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from provision.catalogue import templates_dir
 from provision.errors import NotFoundError
 from provision.matrix.cells import Cell, Column, Row
-from provision.matrix.grid import Report
-from provision.matrix.page import render_page
+from provision.matrix.grid import Report, render_page
 from provision.matrix.results import FirstError, Result, result_of
 
 ROW, OTHER = Row("demo", "2.0", "open"), Row("demo", "1.2", "open")

@@ -6,9 +6,8 @@ import time
 from html.parser import HTMLParser
 
 from provision.catalogue import templates_dir
-from provision.fleet.page import render_page
-from provision.fleet.report import Report, make_report
-from provision.fleet.status import broken_host
+from provision.fleet.host_status import broken_host
+from provision.fleet.report import Report, make_report, render_page
 from unit.fleet.documents import HOSTILE, NEXT, NOW, document, driver, failed_document, host, kernel
 
 _MANY = 1000

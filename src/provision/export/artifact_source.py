@@ -13,7 +13,7 @@ from provision.engine.docker_api import Engine, names_registry
 from provision.engine.scratch import scratch
 from provision.engine.transfer import extract, find_image
 from provision.errors import NotFoundError, UsageError
-from provision.export.kmm import Kernels
+from provision.export.kmm_module import Kernels
 from provision.kmod.verify import MANIFEST, verify
 from provision.manifest import Manifest
 from provision.pipeline.artifacts import verify_path

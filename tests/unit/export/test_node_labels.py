@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from provision.errors import NotFoundError, ProvisionError
-from provision.export.publisher import publish, wanted_labels
+from provision.export.node_labels import publish, wanted_labels
 
 
 def status(state: str = "ready", version: str | None = "535.261.03", **more: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
