@@ -14,8 +14,7 @@ from pathlib import Path
 
 import click
 
-from provision.cli.entry import group
-from provision.cli.group import COMMANDS, load_command
+from provision.cli.entry import COMMANDS, group, load_command
 
 _HELP = Path(__file__).resolve().parents[2] / "hooks/src/cli"
 # In a usage: `[--root DIR]`, `--json`.

@@ -22,7 +22,7 @@ from kit.recorder import FakeProgram, fake_program
 from provision.config import SigningConfig
 from provision.documents import load_json
 from provision.errors import ProvisionError
-from provision.kmod.sign import sign_modules, verify_signatures
+from provision.kmod.module_signatures import sign_modules, verify_signatures
 from provision.kmod.signing_key import PIN_VARIABLE
 from provision.kmod.verify import MANIFEST, verify
 from provision.manifest import Manifest

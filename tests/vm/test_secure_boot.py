@@ -24,7 +24,7 @@ from kit.process import run
 from kit.product import Provision
 from provision.config import SigningConfig
 from provision.documents import load_json
-from provision.kmod.sign import sign_modules
+from provision.kmod.module_signatures import sign_modules
 from provision.kmod.verify import MANIFEST
 from provision.manifest import Manifest
 from vm.stored import Store

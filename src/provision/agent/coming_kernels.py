@@ -19,8 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from provision.files import in_root
-from provision.host.kernel import kernel_order, kernel_release
-from provision.host.kernels import Kernels, find_kernels
+from provision.host.kernels import Kernels, find_kernels, kernel_order, kernel_release
 from provision.progress import Note, Progress, silent
 from provision.run import beside, find_program
 from provision.store.entries import linked_kernels

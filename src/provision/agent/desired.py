@@ -10,22 +10,24 @@ what came out of it is kept beside the store, under a fingerprint of what went i
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import provision
 from provision.agent.model import Desired, DesiredDriver
 from provision.errors import InUseError
 from provision.files import in_root, remove_drafts, write_atomic
-from provision.host.kernel import machine
+from provision.host.kernels import machine
 from provision.store.layout import STORE
 from provision.store.locks import switching
+
+if TYPE_CHECKING:
+    from provision.config import Config
 
 _OS_RELEASES = ("etc/os-release", "usr/lib/os-release")
 _PACKAGE = Path(provision.__file__).parent
@@ -141,8 +143,7 @@ def load_desired(
     kept = _kept(root)
     if kept is not None and kept["key"] == key:
         return _from_json(kept["desired"])
-    # Loads the models of provision.toml.
-    desired: Desired = importlib.import_module("provision.agent.read_config").read(root, catalogues)
+    desired = _read(root, catalogues)
     if keep:
         # A store that can't be written fails where more is written into it.
         with suppress(OSError, InUseError), switching(root):
@@ -150,6 +151,53 @@ def load_desired(
             remove_drafts(path)
             write_atomic(path, json.dumps({"key": key, "desired": asdict(desired)}) + "\n")
     return desired
+
+
+def _read(root: Path, catalogues: Sequence[Path]) -> Desired:
+    """Read provision.toml; errors as ``load_desired``."""
+    # A run with nothing to do would wait for these models.
+    from provision.catalogue import catalogue_folders, templates_dir  # noqa: PLC0415 - as above
+    from provision.config import load  # noqa: PLC0415 - as above
+
+    config = load(root)
+    folders = [*catalogue_folders(config.catalogue, root=root), *catalogues]
+    return Desired(
+        drivers=tuple(
+            DesiredDriver(name, wanted.version, wanted.flavour, wanted.options)
+            for name, wanted in config.drivers.items()
+        ),
+        is_configured=in_root(root, CONFIG).exists(),
+        unload=config.policy.unload,
+        prebuild=config.policy.prebuild,
+        keep=config.policy.keep,
+        update=config.policy.update,
+        textfile=config.metrics.textfile,
+        settings=_settings_fingerprint(config),
+        certificate=config.signing.certificate,
+        catalogue=tuple(map(str, folders)),
+        templates=str(templates_dir()),
+    )
+
+
+def _settings_fingerprint(config: Config) -> str:
+    """Return a fingerprint of what changes the artifacts of all drivers.
+
+    Mirrors do not: they have the same packages, or their checksums differ.
+    """
+    parts: dict[str, object] = {
+        "base_images": {name: distro.base_images for name, distro in config.distros.items()},
+        "signing": config.signing.model_dump(mode="json"),
+    }
+    keyrings = {
+        name: distro.archive.keyring
+        for name, distro in config.distros.items()
+        if distro.archive.keyring is not None
+    }
+    if keyrings:
+        parts["keyrings"] = keyrings
+    if config.kernel_distro is not None:
+        parts["kernel_distro"] = config.kernel_distro
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 def last_desired(root: Path) -> Desired | None:

@@ -24,7 +24,7 @@ from provision.build.package_store import PackageGoneError
 from provision.distros.debian import compare_versions
 from provision.engine.docker_api import Engine, EngineLostError
 from provision.errors import ProvisionError
-from provision.host.kernel import kernel_release
+from provision.host.kernels import kernel_release
 from provision.pin import Pin
 from provision.pipeline.building import obtain, open_engine, resolve_pin
 from provision.pipeline.notifying import look_for_or_tell

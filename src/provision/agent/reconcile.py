@@ -6,7 +6,6 @@ be made is made without that lock; afterwards the host is looked at again: docs/
 
 from __future__ import annotations
 
-import importlib
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
@@ -76,8 +75,9 @@ def apply(run: Run) -> Result:
             layout = Layout(run.root, driver.name)
             _clean(layout, run.progress)
             if run.coming:
-                announcing = importlib.import_module("provision.agent.coming_kernels")
-                announcing.announce(layout, run.coming, run.root)
+                from provision.agent.coming_kernels import announce  # noqa: PLC0415 - rarely needed
+
+                announce(layout, run.coming, run.root)
     work = _Work(run)
     try:
         return work.carry_out()
@@ -164,12 +164,12 @@ class _Work:
     def _executing(self) -> Executor:
         if self._executor is None:
             # Loads the engine's SDK, the archive and the models of manifests.
-            execute = importlib.import_module("provision.agent.execute")
+            from provision.agent.execute import Executor  # noqa: PLC0415 - a run may do nothing
+
             run = self.run
-            made: Executor = execute.Executor(
+            self._executor = Executor(
                 run.root, run.desired, run.mode, run.catalogues, run.progress, run.coming, run.usr
             )
-            self._executor = made
         return self._executor
 
     def close(self) -> None:

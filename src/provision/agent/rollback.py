@@ -13,7 +13,7 @@ from provision.agent.model import Desired, DesiredDriver
 from provision.agent.plan import Mode
 from provision.agent.reconcile import Run, apply
 from provision.errors import InUseError, NotFoundError
-from provision.host.kernel import kernel_release
+from provision.host.kernels import kernel_release
 from provision.progress import Note, Progress, silent
 from provision.store.entries import entries, link_kernel, linked_kernels
 from provision.store.layout import Layout

@@ -13,23 +13,17 @@ from typing import IO
 
 from pydantic import ValidationError
 
-from provision.build.mirror_login import logged_in
 from provision.documents import mistakes_of
 from provision.engine.docker_api import Engine, Image, Message, engine_architecture, split_reference
 from provision.engine.scratch import scratch
 from provision.engine.stream import transfer
 from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.pin import BasePin
-from provision.progress import Note, Output, Progress, silent
-from provision.run import stream
+from provision.progress import Note, Progress, silent
 
-# Where debootstrap has what it does for each release.
-_SCRIPTS = Path("/usr/share/debootstrap/scripts")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 # Copies of the making machine's own, which the engine replaces in every container.
 _FOREIGN = ("etc/hostname", "etc/resolv.conf")
-# What apt and the installation left behind, of no use in a base image.
-_UNTIDY = ("var/cache/apt", "var/lib/apt/lists", "var/log", "tmp", "run")
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,45 +114,6 @@ def ensure_base(engine: Engine, base: BasePin, *, progress: Progress = silent) -
             "name one with --base.",
         )
     return image
-
-
-def make_base(
-    engine: Engine,
-    request: BaseRequest,
-    *,
-    mirror: str,
-    state: Path,
-    keyring: Path | None = None,
-    progress: Progress = silent,
-) -> BasePin:
-    """Make a base image with debootstrap and give it the wanted name.
-
-    Args:
-        engine: Where it goes.
-        request: Which one.
-        mirror: Address of the distro's archive.
-        state: Folder for work in progress.
-        keyring: The keys that sign it; None: those that debootstrap knows.
-        progress: Receives each of debootstrap's lines.
-
-    Raises:
-        NotFoundError: debootstrap is not installed.
-        UsageError: The machine is of another architecture.
-        ProvisionError: It failed.
-    """
-
-    def fill(tree: Path) -> None:
-        _debootstrap(tree, request, mirror=mirror, keyring=keyring, progress=progress)
-
-    return make_image(
-        engine,
-        request,
-        state=state,
-        maker=f"debootstrap --variant=minbase from {mirror}",
-        fill=fill,
-        untidy=_UNTIDY,
-        progress=progress,
-    )
 
 
 def make_image(
@@ -281,29 +236,6 @@ def _check_architecture(image: Image, request: BaseRequest) -> None:
         raise ProvisionError(
             f"The base image '{request.name}' is for {image.architecture}, not {wanted}.",
             resolution=f"Pull the right one: docker pull --platform linux/{wanted} {request.name}",
-        )
-
-
-def _debootstrap(
-    tree: Path, request: BaseRequest, *, mirror: str, keyring: Path | None, progress: Progress
-) -> None:
-    with logged_in(mirror, tree.parent) as (address, environment):
-        stream(
-            [
-                "debootstrap",
-                "--variant=minbase",
-                "--force-check-gpg",
-                *([f"--keyring={keyring}"] if keyring else []),
-                # apt in the image can't read an https mirror without.
-                *(["--include=ca-certificates"] if mirror.startswith("https:") else []),
-                request.codename,
-                tree,
-                address,
-                *([_SCRIPTS / request.script] if request.script else []),
-            ],
-            why="make a base image",
-            env=environment,
-            on_line=lambda line: progress(Output(line)),
         )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from provision.cli import options
-from provision.cli.output import megabytes, print_fields, print_json
+from provision.cli.options import megabytes, print_fields, print_json
 from provision.cli.target import believing, gathering, job
 from provision.engine.scratch import scratch
 from provision.errors import UsageError

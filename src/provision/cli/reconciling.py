@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,8 +26,10 @@ def lazily_shown(*, verbose: bool) -> Iterator[Progress]:
 
     def progress(event: Event) -> None:
         if not opened:
-            shown = importlib.import_module("provision.cli.progress_display").shown(verbose=verbose)
-            opened.extend([shown, shown.__enter__()])
+            from provision.cli.progress_display import shown  # noqa: PLC0415 - loads rich
+
+            display = shown(verbose=verbose)
+            opened.extend([display, display.__enter__()])
         opened[1](event)
 
     try:

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from provision.agent.status import ArtifactStatus, DriverStatus, Status
-from provision.cli.output import for_people
+from provision.cli.options import for_people
 
 _STYLES = {"ready": "green", "pending": "cyan", "reboot-required": "yellow"}
 _COLUMNS = ("driver", "kernel", "", "state", "version", "artifact", "modules")

@@ -11,8 +11,8 @@ from provision.files import in_root
 from provision.kmod.firmware import FOLDER, configured_folder, firmware_names
 from provision.kmod.load import devices_of
 from provision.kmod.loaded import other_builds, users_of
+from provision.kmod.module_signatures import is_signed
 from provision.kmod.nodes import missing_nodes
-from provision.kmod.sign import is_signed
 from provision.kmod.unload import loaded_conflicts
 from provision.manifest import Manifest
 

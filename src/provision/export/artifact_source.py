@@ -14,11 +14,11 @@ from provision.engine.scratch import scratch
 from provision.engine.transfer import extract, find_image
 from provision.errors import NotFoundError, UsageError
 from provision.export.kmm_module import Kernels
+from provision.kmod.module_signatures import sign_for_host
 from provision.kmod.verify import MANIFEST, verify
 from provision.manifest import Manifest
 from provision.pipeline.artifacts import verify_path
 from provision.pipeline.looking import asks_registries, look_for
-from provision.pipeline.module_signing import sign_entry
 from provision.pipeline.pulling import unpack_pulled
 from provision.pipeline.registries import Connect, Consent, connect, examine
 from provision.pipeline.wanted import Wanted
@@ -84,7 +84,13 @@ class Source:
         extract(engine, found, folder, state=self.settings.state, progress=self.progress)
         label = found.labels.get(DIGEST_LABEL, "none")
         manifest = verify(folder, pin_label=label).require_whole(f"The image '{image}'")
-        sign_entry(self.settings, folder, manifest, progress=self.progress)
+        sign_for_host(
+            folder,
+            manifest,
+            self.settings.config.signing,
+            root=self.settings.root,
+            progress=self.progress,
+        )
         return manifest
 
     def manifest(self, image: str) -> Manifest:
@@ -134,7 +140,13 @@ class Source:
         manifest = unpack_pulled(trusted, folder, progress=self.progress)
         if trusted.verified is not None:
             # The key of [signing] signs nothing whose origin is not known.
-            sign_entry(self.settings, folder, manifest, progress=self.progress)
+            sign_for_host(
+                folder,
+                manifest,
+                self.settings.config.signing,
+                root=self.settings.root,
+                progress=self.progress,
+            )
         return manifest
 
     def _stored(self, driver: str, kernel: str) -> Path | None:

@@ -28,8 +28,7 @@ from provision.fleet.bundle_index import (
 )
 from provision.fleet.mirror import Chosen
 from provision.pipeline.archived import pack_folder
-from provision.pipeline.bundled import BUNDLE_IMAGES
-from provision.pipeline.registries import Consent, trusted_keys
+from provision.pipeline.registries import BUNDLE_IMAGES, Consent, trusted_keys
 from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress, Step, silent
 from provision.registry.artifact_images import facts_of

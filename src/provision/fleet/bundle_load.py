@@ -17,11 +17,9 @@ from provision.engine.scratch import scratch
 from provision.fleet.bundle_contents import CLOSURES, PACKAGES
 from provision.fleet.bundle_index import Bundle, BundleArtifact
 from provision.fleet.mirror import ConnectTo
-from provision.host.kernel import machine
-from provision.host.kernels import find_kernels
-from provision.pipeline.bundled import BUNDLE_IMAGES
+from provision.host.kernels import find_kernels, machine
 from provision.pipeline.pulling import store_pulled
-from provision.pipeline.registries import Consent, check_of, connect, examine
+from provision.pipeline.registries import BUNDLE_IMAGES, Consent, check_of, connect, examine
 from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress, Step, silent
 from provision.registry.artifact_images import find

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from provision.host.facts import Distro, Engine, Facts, read_facts
-    from provision.host.kernel import kernel_order
+    from provision.host.kernels import kernel_order
     from provision.host.pci import PciDevice
 
 __all__ = ["Distro", "Engine", "Facts", "PciDevice", "kernel_order", "read_facts"]
@@ -20,7 +20,7 @@ _MODULES = {
     "Distro": "facts",
     "Facts": "facts",
     "read_facts": "facts",
-    "kernel_order": "kernel",
+    "kernel_order": "kernels",
     "PciDevice": "pci",
 }
 

@@ -12,7 +12,7 @@ from distro import LinuxDistribution
 
 from provision.errors import NotFoundError
 from provision.files import in_root
-from provision.host.kernel import kernel_release, machine
+from provision.host.kernels import kernel_release, machine
 from provision.host.pci import PciDevice, pci_devices
 
 # Where programs are: Flatcar's extensions use /opt/bin.

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from provision.config import Config
 from provision.documents import load_toml
 from provision.errors import ConfigError, Mistake, NotFoundError, UsageError
-from provision.host.kernel import elf_machine
+from provision.host.kernels import elf_machine
 from provision.ignition.engine_files import Engine, docker_with_runtime, hook_texts
 from provision.ignition.machine import Variant
 from provision.ignition.pythons import HostPython, read_python

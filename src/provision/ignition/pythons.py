@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from provision.errors import NotFoundError, UsageError
-from provision.host.kernel import elf_machine
+from provision.host.kernels import elf_machine
 
 _ROOT = PurePosixPath("opt/provision/python")
 _PROGRAM = "bin/python3"

@@ -14,8 +14,7 @@ from provision.distros import find_distro
 from provision.distros.debian import default_cache
 from provision.errors import ProvisionError
 from provision.host import read_facts
-from provision.host.kernel import kernel_order
-from provision.host.kernels import Kernels
+from provision.host.kernels import Kernels, kernel_order
 from provision.matrix.results import Result, Results, matrix_folder
 from provision.sources import newest_first
 from provision.sources.upstream import kept, known_branches, today

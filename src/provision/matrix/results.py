@@ -19,7 +19,7 @@ import provision
 from provision.documents import Frozen, load_json
 from provision.errors import ConfigError, InUseError, NotFoundError, ProvisionError
 from provision.files import in_root, lock, remove_drafts, write_atomic
-from provision.host.kernel import kernel_order
+from provision.host.kernels import kernel_order
 from provision.matrix.cells import Cell, Column, Offer, Offers, Row
 from provision.pin import ImageDigest, KernelRelease, Name, Version
 from provision.sources import newest_first

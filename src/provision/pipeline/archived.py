@@ -20,11 +20,10 @@ from provision.engine.docker_api import Engine, Image
 from provision.engine.scratch import scratch
 from provision.errors import NotFoundError, ProvisionError
 from provision.files import sha256_file, sync_directory
-from provision.host.kernel import kernel_release, machine
+from provision.host.kernels import kernel_release, machine
 from provision.pin import Pin
-from provision.pipeline.bundled import FOLDER
 from provision.pipeline.image_signing import SignedImage
-from provision.pipeline.registries import tag_of
+from provision.pipeline.registries import FOLDER, tag_of
 from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress, silent
 from provision.registry.artifact_images import Found, facts_of, find

@@ -13,9 +13,9 @@ from provision.engine.docker_api import Engine, Image
 from provision.engine.scratch import scratch
 from provision.engine.transfer import extract, find_image, read_file
 from provision.errors import ProvisionError
+from provision.kmod.module_signatures import sign_for_host
 from provision.kmod.verify import MANIFEST, Report, verify
 from provision.manifest import Manifest
-from provision.pipeline.module_signing import sign_entry
 from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress, Transfer, silent
 from provision.store.activate import apply, plan, plan_removal
@@ -291,7 +291,9 @@ def finish_draft(
     report = verify(draft, pin_label=pin_digest, on_bytes=_verifying(progress))
     manifest = report.require_whole(f"The image '{name}'")
     if signs:
-        sign_entry(settings, draft, manifest, progress=progress)
+        sign_for_host(
+            draft, manifest, settings.config.signing, root=settings.root, progress=progress
+        )
     label_entry(draft, manifest, layout)
     return manifest
 

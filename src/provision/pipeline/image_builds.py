@@ -10,7 +10,8 @@ from functools import partial
 from pathlib import Path
 
 from provision.build.artifact_image import BuildRequest, Built, build, find
-from provision.build.base_image import BaseRequest, find_base, make_base
+from provision.build.base_image import BaseRequest, find_base
+from provision.build.debootstrap import make_base
 from provision.build.dockerfile import RenderedContext
 from provision.build.git_commits import CommitRequest, commits_of, have_commits
 from provision.build.package_store import PackageStore
@@ -23,7 +24,7 @@ from provision.errors import NotFoundError, ProvisionError
 from provision.files import write_atomic
 from provision.kmod.verify import MANIFEST
 from provision.pin import BasePin, RunfileSource, keyring_digest
-from provision.pipeline.flatcar import developer_request, ensure_developer_image
+from provision.pipeline.developer_container import developer_request, ensure_developer_image
 from provision.pipeline.package_pins import Resolved, render_context
 from provision.pipeline.runfiles import have_parts
 from provision.pipeline.solving import base_request, open_driver_index, rpm_origin

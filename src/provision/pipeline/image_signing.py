@@ -15,7 +15,7 @@ from provision.engine.transfer import Pushed, push
 from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.fetch import UnreachableError
 from provision.files import in_root
-from provision.host.kernel import machine
+from provision.host.kernels import machine
 from provision.kmod.signing_key import open_key
 from provision.pin import Pin
 from provision.pipeline.publishing import keep_list, pushed_before, set_pin_tag, tag_again

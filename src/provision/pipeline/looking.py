@@ -14,7 +14,7 @@ from provision.documents import load_json
 from provision.errors import ConfigError, NotFoundError, ProvisionError
 from provision.fetch import UnreachableError
 from provision.host import read_facts
-from provision.host.kernel import machine
+from provision.host.kernels import machine
 from provision.kmod.verify import MANIFEST
 from provision.manifest import Manifest
 from provision.pin import DistroPin, Pin

@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping
 from provision.build.artifact_image import Built, find, phases
 from provision.engine.docker_api import Engine
 from provision.errors import NotFoundError, ProvisionError
+from provision.kmod.module_signatures import is_signed_for_host
 from provision.pin import Pin
 from provision.pipeline.artifacts import store_image, verify_path
 from provision.pipeline.image_builds import build_image
 from provision.pipeline.image_signing import configured_signer, publish
 from provision.pipeline.looking import asks_registries, look_for_pin
-from provision.pipeline.module_signing import is_signed_here
 from provision.pipeline.package_pins import Resolved
 from provision.pipeline.pulling import Obtained, Origin, obtain_pulled
 from provision.pipeline.registries import Consent, host_reference
@@ -54,7 +54,9 @@ def obtain(
         with changing(layout, progress):
             report = verify_path(entry, progress=progress) if entry.is_dir() else None
         if report is not None and report.manifest is not None and not report.findings:
-            if is_signed_here(settings, entry, report.manifest):
+            if is_signed_for_host(
+                entry, report.manifest, settings.config.signing, root=settings.root
+            ):
                 return Obtained(report.manifest, entry, "store", _total(begun))
             # The same build, and so the same entry: unpacked and signed again.
             progress(Note(f"{entry} is not signed with this host's key; signing it"))

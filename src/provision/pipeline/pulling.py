@@ -17,10 +17,10 @@ from provision.documents import load_json
 from provision.engine.scratch import scratch
 from provision.engine.tar_streams import Unpacker
 from provision.engine.transfer import disk_error
+from provision.kmod.module_signatures import is_signed_for_host
 from provision.kmod.verify import MANIFEST, DamagedError, Report, verify
 from provision.manifest import Manifest
 from provision.pipeline.artifacts import Stored, finish_draft, verify_path
-from provision.pipeline.module_signing import is_signed_here
 from provision.pipeline.registries import Consent
 from provision.pipeline.reuse import complete_from_store
 from provision.pipeline.workspace import Settings
@@ -258,7 +258,9 @@ def _entry_that_serves(
     if trusted.verified is not None and unsigned_reference(entry) is not None:
         progress(Note(f"{entry} came from an unsigned image; pulling it again"))
         return None
-    if trusted.verified is not None and not is_signed_here(settings, entry, report.manifest):
+    if trusted.verified is not None and not is_signed_for_host(
+        entry, report.manifest, settings.config.signing, root=settings.root
+    ):
         progress(Note(f"{entry} is not signed with this host's key; pulling it again"))
         return None
     return report.manifest

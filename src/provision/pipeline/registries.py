@@ -1,4 +1,4 @@
-"""Which images of registries a host asks for, and which of them it believes.
+"""Where a host looks for artifact images (bundles first, then registries), and which it trusts.
 
 A name without a registry's host is local, and never looked for anywhere. What a registry serves is
 believed by its signature only: docs/decisions/21.
@@ -14,7 +14,7 @@ from pathlib import Path
 from provision.config import TrustRule
 from provision.errors import NotFoundError, ProvisionError
 from provision.files import in_root
-from provision.host.kernel import machine
+from provision.host.kernels import machine
 from provision.pin import Pin
 from provision.pipeline.listing import Believing, believed
 from provision.pipeline.workspace import Settings
@@ -24,14 +24,17 @@ from provision.registry.attached_signatures import verify
 from provision.registry.client import Client
 from provision.registry.credentials import Credentials, default_files, find_credentials
 from provision.registry.image_catalogue import ImageCatalogue
+from provision.registry.image_layout import open_layout
 from provision.registry.image_signature import PublicKey, UntrustedError, Verified, load_keys
 from provision.registry.names import (
     HostTag,
     Reference,
+    parse_reference,
     pin_tag,
     read_tag,
 )
 from provision.registry.repository import Repository
+from provision.registry.storage import FolderFiles
 from provision.registry.tokens import Access, DeniedError
 from provision.registry.transport import Transport
 
@@ -242,3 +245,33 @@ def _keys(settings: Settings, rule: TrustRule, repository: str) -> Path:
             ' [policy] build = "always". To install unsigned images: [trust] insecure = true.',
         )
     return in_root(settings.root, rule.keys)
+
+
+# What the name of a folder begins with in place of a registry's: no registry can have it, and no
+# rule of [trust.registries], because a port is a number.
+FOLDER = "file:"
+# Where a bundle has an image layout for each driver.
+BUNDLE_IMAGES = "images"
+
+
+def references(settings: Settings, driver: str) -> list[Reference]:
+    """Return the repositories that a host looks for a driver in, in this order."""
+    registry = settings.config.registry
+    folders = [Reference(f"{FOLDER}{folder}", driver) for folder in registry.folders]
+    return [*folders, *(parse_reference(f"{address}/{driver}") for address in registry.addresses)]
+
+
+def folder_at(settings: Settings, reference: Reference) -> Repository | None:
+    """Return the repository in a folder; None: the reference is a registry's.
+
+    Raises:
+        NotFoundError: The folder is not there, or has nothing of the driver.
+        ProvisionError: What the folder has is no image layout.
+    """
+    if not reference.registry.startswith(FOLDER):
+        return None
+    folder = in_root(settings.root, reference.registry.removeprefix(FOLDER))
+    layout = folder / BUNDLE_IMAGES / reference.repository
+    if not layout.is_dir():
+        raise NotFoundError(f"'{folder}' has no images of {reference.repository}.")
+    return open_layout(FolderFiles(layout), reference)

@@ -10,14 +10,16 @@ from dataclasses import asdict, dataclass, replace
 from provision.errors import NotFoundError, ProvisionError
 from provision.fetch import UnreachableError
 from provision.pin import Pin
-from provision.pipeline.bundled import FOLDER, folder_at, references
 from provision.pipeline.listing import suiting, target_of
 from provision.pipeline.registries import (
+    FOLDER,
     Connect,
     Consent,
     catalogue_of,
     connect,
     examine,
+    folder_at,
+    references,
     trusted_keys,
 )
 from provision.pipeline.workspace import Settings

@@ -16,7 +16,7 @@ from provision.config import TreeConfig
 from provision.distros.kernel_tree.tree_family import read_config, release_address, require_symvers
 from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.files import in_root
-from provision.host.kernel import kernel_release
+from provision.host.kernels import kernel_release
 from provision.pin import TreePin
 from provision.pipeline.tree_files import SeenTree, TreeStore
 from provision.pipeline.tree_origin import TreeOrigin, config_in, filled

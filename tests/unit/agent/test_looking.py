@@ -45,13 +45,13 @@ def test_settings_are_kept_as_they_were_read(
     assert (read.unload, read.keep, read.is_configured) == ("never", 3, True)
     assert read.catalogue[-1] == str(tmp_path / "srv/drivers")
 
-    def import_module(name: str) -> None:
-        raise AssertionError(f"{name} was loaded")
+    def load(root: Path) -> None:
+        raise AssertionError(f"the models were loaded for {root}")
 
-    monkeypatch.setattr("importlib.import_module", import_module)
+    monkeypatch.setattr("provision.config.load", load)
     assert load_desired(tmp_path) == read
     _configure(tmp_path, TEXT + b"\n")
-    with pytest.raises(AssertionError, match="was loaded"):
+    with pytest.raises(AssertionError, match="were loaded"):
         load_desired(tmp_path)
 
 

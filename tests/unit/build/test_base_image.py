@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from provision.build import base_image as module
+from provision.build import debootstrap as module
 from provision.build import rpm_base_image
-from provision.build.base_image import BaseRequest, ensure_base, find_base, make_base
+from provision.build.base_image import BaseRequest, ensure_base, find_base
+from provision.build.debootstrap import make_base
 from provision.build.rpm_base_image import RpmOrigin, make_rpm_base
 from provision.distros import Repository, find_distro, release_of
 from provision.engine.docker_api import Image

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import pytest
 
-from provision.cli.group import COMMANDS, load_command
+from provision.cli.entry import COMMANDS, load_command
 from provision.errors import ExitCode
 
 _REFERENCE = Path(__file__).parents[3] / "docs/reference"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision.distros.debian.keyrings import binary_keyring, dearmor, store_key
+from provision.distros.debian.apt_sources import binary_keyring, dearmor, store_key
 from provision.errors import ProvisionError
 
 BEGIN, END = "-----BEGIN PGP PUBLIC KEY BLOCK-----", "-----END PGP PUBLIC KEY BLOCK-----"

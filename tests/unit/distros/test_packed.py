@@ -12,9 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from provision.distros.debian import packed_files as packed
-from provision.distros.debian.packed_files import read_packed
-from provision.distros.debian.release_file import IndexFile
+from provision.distros.debian import release_file as packed
+from provision.distros.debian.release_file import IndexFile, read_packed
 from provision.errors import ProvisionError
 
 TEXT = b"Package: tool\n" * 1000

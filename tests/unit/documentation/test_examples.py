@@ -14,7 +14,7 @@ import yaml
 
 from kit.cache import REPOSITORY
 from kit.pages import blocks, pages
-from provision.cli.group import COMMANDS, load_command
+from provision.cli.entry import COMMANDS, load_command
 from provision.config.file import Config
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from provision.kmod.module_file import (
     read_content,
     read_signature,
 )
-from provision.kmod.sign import fingerprint, is_signed
+from provision.kmod.module_signatures import fingerprint, is_signed
 from provision.kmod.verify import verify
 from unit.kmod.artifact import MODULE, make_artifact, make_module, make_pin
 

@@ -16,10 +16,11 @@ from provision.documents import load_json
 from provision.engine.docker_api import Engine, Image
 from provision.engine.transfer import Pushed
 from provision.errors import ProvisionError
+from provision.kmod import module_signatures
 from provision.kmod.verify import MANIFEST, Finding, verify
 from provision.manifest import Manifest
 from provision.pin import ClosurePackage, Pin
-from provision.pipeline import module_signing, obtaining
+from provision.pipeline import obtaining
 from provision.pipeline.artifacts import activate_entry, deactivate
 from provision.pipeline.obtaining import obtain
 from provision.pipeline.package_pins import Resolved
@@ -174,11 +175,11 @@ def test_an_entry_that_another_key_signed_is_signed_again_and_not_built(
     obtain(settings, lambda: engine, RESOLVED)
     asked: list[Path] = []
 
-    def is_signed_here(_settings: Settings, entry: Path, _manifest: Manifest) -> bool:
+    def is_signed_for_host(entry: Path, *_: object, **_more: object) -> bool:
         asked.append(entry)
         return False
 
-    monkeypatch.setattr(obtaining, "is_signed_here", is_signed_here)
+    monkeypatch.setattr(obtaining, "is_signed_for_host", is_signed_for_host)
     engine.calls.clear()
     found = obtain(settings, lambda: engine, RESOLVED)
     assert asked == [found.entry]
@@ -208,9 +209,15 @@ def test_the_key_counts_where_the_pin_names_none(
     signing_config = SigningConfig(key="/key", certificate="/certificate")
     signs = replace(settings, config=settings.config.model_copy(update={"signing": signing_config}))
     wrong = (Finding("demo.ko", "signature", "is another's"),)
-    monkeypatch.setattr(module_signing, "verify_signatures", lambda *_given: wrong)
-    assert not module_signing.is_signed_here(signs, tmp_path / "closed", with_closure)
-    assert module_signing.is_signed_here(signs, tmp_path / "plain", plain)
-    assert module_signing.is_signed_here(settings, tmp_path / "closed", with_closure)
-    monkeypatch.setattr(module_signing, "verify_signatures", lambda *_given: ())
-    assert module_signing.is_signed_here(signs, tmp_path / "closed", with_closure)
+    monkeypatch.setattr(module_signatures, "verify_signatures", lambda *_given: wrong)
+    assert not module_signatures.is_signed_for_host(
+        tmp_path / "closed", with_closure, signs.config.signing
+    )
+    assert module_signatures.is_signed_for_host(tmp_path / "plain", plain, signs.config.signing)
+    assert module_signatures.is_signed_for_host(
+        tmp_path / "closed", with_closure, settings.config.signing
+    )
+    monkeypatch.setattr(module_signatures, "verify_signatures", lambda *_given: ())
+    assert module_signatures.is_signed_for_host(
+        tmp_path / "closed", with_closure, signs.config.signing
+    )

@@ -192,13 +192,13 @@ def test_the_hosts_key_signs_nothing_that_is_unsigned(
     registry: MemoryRegistry, tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     signed: list[Path] = []
-    monkeypatch.setattr(artifacts, "sign_entry", lambda _, entry, *_1, **_2: signed.append(entry))
+    monkeypatch.setattr(artifacts, "sign_for_host", lambda entry, *_1, **_2: signed.append(entry))
     have(registry, tmp_path, signed=False)
     consent = Consent(insecure=True)
     store_pulled(settings, found(settings, registry, consent=consent), consent)
     assert signed == []
     # Nor is it pulled again for the lack of a signature that it does not get.
-    monkeypatch.setattr(pulling, "is_signed_here", lambda *_: False)
+    monkeypatch.setattr(pulling, "is_signed_for_host", lambda *_, **_more: False)
     assert not store_pulled(
         settings, found(settings, registry, consent=consent), consent
     ).stored.added
@@ -270,7 +270,7 @@ def test_a_slower_pull_does_not_forget_the_newer_one(
         note_serial(layout, target, SERIAL + 60)
         return True
 
-    monkeypatch.setattr(pulling, "is_signed_here", meanwhile)
+    monkeypatch.setattr(pulling, "is_signed_for_host", meanwhile)
     with pytest.raises(DowngradeError):
         store_pulled(settings, trusted, DEFAULT)
     assert newest_serial(layout, target) == SERIAL + 60

@@ -19,7 +19,7 @@ from provision.distros.debian import ArchiveIndex
 from provision.engine.docker_api import Image
 from provision.errors import ConfigError, NotFoundError, ProvisionError, UsageError
 from provision.pin import BasePin, DistroPin, Pin
-from provision.pipeline import flatcar, package_pins, solving, trees
+from provision.pipeline import developer_container, package_pins, solving, trees
 from provision.pipeline.package_pins import Resolved, render_context
 from provision.pipeline.pin_file import pin_document, read_pin
 from provision.pipeline.resolving import resolve_pin
@@ -264,7 +264,7 @@ def _in_developer(settings: Settings, engine: FakeEngine, *, base: str | None = 
 
 def test_a_release_that_is_known_is_built_in_the_image_that_base_makes(settings: Settings) -> None:
     """Of 4081.2.0, and not of 4081, which is in the data of the distro."""
-    wish = flatcar.developer_request(settings, "flatcar:4081.2.0")
+    wish = developer_container.developer_request(settings, "flatcar:4081.2.0")
     assert wish is not None
     engine = FakeEngine()
     with pytest.raises(NotFoundError, match="no base image 'flatcar-developer:4081") as caught:
@@ -280,7 +280,7 @@ def test_a_release_that_is_known_is_built_in_the_image_that_base_makes(settings:
 @pytest.mark.parametrize("version", ["", "../../etc", "4081/2", "4081.2.0 ", "latest"])
 def test_a_version_that_is_none_goes_into_no_path(settings: Settings, version: str) -> None:
     with pytest.raises(UsageError) as caught:
-        flatcar.developer_request(settings, f"flatcar:{version}")
+        developer_container.developer_request(settings, f"flatcar:{version}")
     assert "provision base flatcar:4081.2.0" in str(caught.value.resolution)
 
 
@@ -367,14 +367,14 @@ def test_one_process_at_a_time_downloads_a_developer_container(
         return BasePin(image="flatcar-developer:1", digest=_BASE.id)
 
     (root / "key").touch()
-    monkeypatch.setattr(flatcar, "_keyring", lambda *_given: root / "key")
-    monkeypatch.setattr(flatcar, "download_signed", download)
-    monkeypatch.setattr(flatcar, "make_developer_image", make)
+    monkeypatch.setattr(developer_container, "_keyring", lambda *_given: root / "key")
+    monkeypatch.setattr(developer_container, "download_signed", download)
+    monkeypatch.setattr(developer_container, "make_developer_image", make)
     engine = FakeEngine()
-    wish = flatcar.developer_request(settings, "flatcar:1")
+    wish = developer_container.developer_request(settings, "flatcar:1")
     assert wish is not None
-    assert flatcar.ensure_developer_image(settings, engine, wish)[1]
+    assert developer_container.ensure_developer_image(settings, engine, wish)[1]
     assert done == ["download", "make"]
     assert not list(settings.state.glob("developer-containers/*"))
     engine.have(replace(_BASE, tags=(wish.name,)))
-    assert not flatcar.ensure_developer_image(settings, engine, wish)[1]
+    assert not developer_container.ensure_developer_image(settings, engine, wish)[1]

@@ -1,1 +1,1 @@
-"""One module a command; ``command`` in each is what ``provision.cli.group`` loads."""
+"""One module a command; ``command`` in each is what ``provision.cli.entry`` loads."""

@@ -18,7 +18,7 @@ from provision.agent.model import Desired
 from provision.agent.plan import Mode, Plan
 from provision.agent.reconcile import Run, apply, look_at
 from provision.cli import options
-from provision.cli.output import print_json
+from provision.cli.options import print_json
 from provision.cli.reconciling import lazily_shown, print_result, result_document
 from provision.errors import ExitCode
 from provision.files import in_root
@@ -187,7 +187,7 @@ def _run(root: Path, catalogues: tuple[Path, ...], ways: Ways, progress: Progres
         importlib.import_module("provision.agent.garbage").remove_unneeded(
             root, desired, progress=progress
         )
-        importlib.import_module("provision.agent.package_garbage").remove_packages(root)
+        importlib.import_module("provision.agent.build_garbage").remove_packages(root)
     return result
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from provision.cli import options
-from provision.cli.output import megabytes, print_fields, print_json
+from provision.cli.options import megabytes, print_fields, print_json
 from provision.cli.target import job
 from provision.hostpython import DEFAULT_PREFIX, PythonPin, make_python, plan_python
 from provision.pipeline.image_builds import ensure_base_image, wanted_base

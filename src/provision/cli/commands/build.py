@@ -13,7 +13,7 @@ from provision.build.artifact_image import Built, find, phases
 from provision.cli import options
 from provision.cli.commands.sign import print_signed
 from provision.cli.key_options import KeyOptions, private_key_options
-from provision.cli.output import megabytes, print_fields, print_json
+from provision.cli.options import megabytes, print_fields, print_json
 from provision.cli.tables import print_table
 from provision.cli.target import Target, building, gathering, job, target
 from provision.engine.transfer import Pushed, find_image

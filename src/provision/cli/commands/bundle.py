@@ -12,7 +12,7 @@ import click
 from provision.cli import options
 from provision.cli.commands.mirror import selecting
 from provision.cli.key_options import KeyOptions, signing_key
-from provision.cli.output import megabytes, print_fields, print_json
+from provision.cli.options import megabytes, print_fields, print_json
 from provision.cli.tables import print_table
 from provision.cli.target import Job, believing, gathering, job
 from provision.errors import UsageError

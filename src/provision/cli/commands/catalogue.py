@@ -8,7 +8,7 @@ import click
 
 from provision.cli import options
 from provision.cli.key_options import KeyOptions, signing_key
-from provision.cli.output import print_fields, print_json
+from provision.cli.options import print_fields, print_json
 from provision.cli.target import job
 from provision.errors import ProvisionError, UsageError
 from provision.pipeline.publishing import keep_list

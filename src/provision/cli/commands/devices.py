@@ -11,7 +11,7 @@ import click
 
 from provision.catalogue import Catalogue, catalogue_folders
 from provision.cli import options
-from provision.cli.output import print_json
+from provision.cli.options import print_json
 from provision.cli.tables import print_table
 from provision.errors import ConfigError, ExitCode, NotFoundError, UsageError
 from provision.files import write_atomic

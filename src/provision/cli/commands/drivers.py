@@ -9,7 +9,7 @@ import click
 
 from provision.catalogue import Entry, Recipe, RecipeSource
 from provision.cli import options
-from provision.cli.output import print_fields, print_json
+from provision.cli.options import print_fields, print_json
 from provision.cli.tables import print_table
 from provision.distros import Distro, Proof, all_distros
 from provision.errors import UsageError

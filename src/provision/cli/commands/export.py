@@ -11,7 +11,7 @@ import click
 
 from provision.cli import options
 from provision.cli.export_sysext import kernels, sysext, version
-from provision.cli.output import print_json
+from provision.cli.options import print_json
 from provision.cli.target import Job, believing, gathering, job
 from provision.errors import UsageError
 from provision.export.artifact_source import Choice, Source, check_driver, choose

@@ -11,7 +11,7 @@ import click
 from provision.agent.desired import load_desired
 from provision.agent.garbage import Removed, remove_unneeded
 from provision.cli import options
-from provision.cli.output import megabytes, print_json
+from provision.cli.options import megabytes, print_json
 from provision.cli.reconciling import lazily_shown
 from provision.files import in_root
 from provision.host.kernels import find_kernels
@@ -36,13 +36,11 @@ def command(*, images: bool, root: Path, dry_run: bool, as_json: bool) -> None:
     gone: list[str] = []
     with lazily_shown(verbose=click.get_current_context().find_root().params["verbose"]) as shown:
         removed = remove_unneeded(root, load_desired(root), dry_run=dry_run, progress=shown)
+        from provision.agent import build_garbage  # noqa: PLC0415 - loads the models of packages
+
         if images:
-            # Loads the engine's SDK.
-            cleaning = importlib.import_module("provision.agent.image_garbage")
-            gone = cleaning.remove_images(root, removed, dry_run=dry_run, progress=shown)
-        # Loads the models of what is in there.
-        packages = importlib.import_module("provision.agent.package_garbage")
-        files = packages.remove_packages(root, dry_run=dry_run)
+            gone = build_garbage.remove_images(root, removed, dry_run=dry_run, progress=shown)
+        files = build_garbage.remove_packages(root, dry_run=dry_run)
         results = _remove_results(root, dry_run=dry_run)
     if as_json:
         found = [asdict(one) for one in removed]

@@ -10,7 +10,7 @@ from typing import Any, get_args
 import click
 
 from provision.cli import options
-from provision.cli.output import megabytes, print_json
+from provision.cli.options import megabytes, print_json
 from provision.cli.progress_display import shown
 from provision.ignition.engine_files import Engine
 from provision.ignition.machine import Variant

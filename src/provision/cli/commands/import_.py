@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from provision.cli import options
-from provision.cli.output import print_fields, print_json
+from provision.cli.options import print_fields, print_json
 from provision.cli.target import job
 from provision.pipeline.importing import Imported, ImportRequest, import_dkms
 

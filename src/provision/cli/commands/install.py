@@ -10,11 +10,12 @@ from typing import Any
 import click
 
 from provision.cli import options
-from provision.cli.output import print_json
+from provision.cli.options import print_json
 from provision.cli.target import Job, Target, believing, building, gathering, job, target
 from provision.documents import load_json
 from provision.engine.docker_api import names_registry
 from provision.errors import ProvisionError
+from provision.kmod.module_signatures import is_signed_for_host
 from provision.kmod.verify import MANIFEST
 from provision.manifest import Manifest
 from provision.pin import Pin
@@ -22,7 +23,6 @@ from provision.pipeline.archived import is_archive_name, open_archive
 from provision.pipeline.artifacts import activate_entry, install_image, verify_entry
 from provision.pipeline.building import build_image
 from provision.pipeline.looking import look_for, may_be_in_store, stored_for
-from provision.pipeline.module_signing import is_signed_here
 from provision.pipeline.pulling import check_age, store_pulled
 from provision.pipeline.registries import Consent, connect, examine
 from provision.pipeline.wanted import BuildSettings, Wanted
@@ -147,7 +147,9 @@ def _stored(work: Job, layout: Layout, entry: Path, way: _Way) -> _Result | None
     """Put an entry of the store to use, without any engine; None: it is signed with another key."""
     verify_entry(layout, entry, progress=work.progress)
     manifest = load_json(entry / MANIFEST, Manifest)
-    if not is_signed_here(work.settings, entry, manifest):
+    if not is_signed_for_host(
+        entry, manifest, work.settings.config.signing, root=work.settings.root
+    ):
         return None
     if way.dry_run:
         return _Result(manifest.pin, entry, tuple(plan(layout, manifest, replace=way.replace)))

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import click
 
 from provision.cli import options
-from provision.cli.output import print_json
+from provision.cli.options import print_json
 from provision.cli.progress_display import shown
 from provision.errors import ExitCode, ProvisionError
 from provision.pipeline.host_modules import Moved, load_driver, stored_drivers, unload_driver

@@ -13,7 +13,7 @@ import click
 
 from provision.catalogue import templates_dir
 from provision.cli import options
-from provision.cli.output import print_json
+from provision.cli.options import print_json
 from provision.cli.tables import print_table
 from provision.cli.target import Job, gathering, job
 from provision.errors import ExitCode, ProvisionError, UsageError

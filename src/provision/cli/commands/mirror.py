@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from provision.cli import options
-from provision.cli.output import megabytes, print_json
+from provision.cli.options import megabytes, print_json
 from provision.cli.tables import print_table
 from provision.cli.target import believing, gathering, job
 from provision.fleet.mirror import Mirrored, Selection, mirror, require_all, total_size

@@ -14,7 +14,7 @@ import click
 
 from provision.cli import options
 from provision.cli.key_options import KeyOptions, private_key_options
-from provision.cli.output import print_json
+from provision.cli.options import print_json
 from provision.cli.tables import print_table
 from provision.cli.target import Job, gathering, job
 from provision.errors import ExitCode, UsageError

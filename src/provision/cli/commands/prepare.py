@@ -14,7 +14,7 @@ from provision.agent.plan import Mode
 from provision.agent.reconcile import Run, apply
 from provision.agent.status import ArtifactStatus, Status
 from provision.cli import options
-from provision.cli.output import print_json
+from provision.cli.options import print_json
 from provision.cli.reconciling import lazily_shown, print_result, result_document
 from provision.errors import ExitCode, UsageError
 from provision.host.kernels import kernels_of_usr

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from provision.cli import options
 from provision.cli.commands.sign import print_signed
 from provision.cli.key_options import KeyOptions, signing_key
-from provision.cli.output import print_json
+from provision.cli.options import print_json
 from provision.cli.target import Job, job
 from provision.engine.transfer import Pushed, find_image
 from provision.errors import ProvisionError, UsageError

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from provision.cli import options
-from provision.cli.output import megabytes, print_fields, print_json
+from provision.cli.options import megabytes, print_fields, print_json
 from provision.cli.target import Target, job, target
 from provision.errors import UsageError
 from provision.files import write_atomic

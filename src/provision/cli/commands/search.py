@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from provision.cli import options
-from provision.cli.output import print_json
+from provision.cli.options import print_json
 from provision.cli.tables import print_table
 from provision.cli.target import Job, believing, job
 from provision.errors import NotFoundError, ProvisionError, UsageError

@@ -9,7 +9,7 @@ import click
 
 from provision.cli import options
 from provision.cli.key_options import KeyOptions, PasswordSource, password_source, signing_key
-from provision.cli.output import print_fields, print_json
+from provision.cli.options import print_fields, print_json
 from provision.cli.target import job
 from provision.errors import UsageError
 from provision.pipeline.archived import is_archive_name, sign_file

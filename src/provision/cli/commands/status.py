@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import time
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from provision.agent.reconcile import look_at
 from provision.agent.rollback import rollback, would_roll_back
 from provision.agent.status import Status
 from provision.cli import options
-from provision.cli.output import print_json
+from provision.cli.options import print_json
 from provision.cli.reconciling import lazily_shown, print_result, result_document
 from provision.errors import ExitCode, UsageError
 
@@ -51,8 +50,8 @@ def status_command(
         _publish(status, node)
         print_json(status.document())
         return _checked(status) if check else ExitCode.DONE
-    # Tables take a while to load.
-    tables = importlib.import_module("provision.cli.tables")
+    from provision.cli import tables  # noqa: PLC0415 - takes a while to load
+
     if watch:
         tables.watch(lambda: _look(root, catalogues), seconds=_SECONDS, sleep=time.sleep)
         return ExitCode.DONE
@@ -65,8 +64,9 @@ def status_command(
 def _publish(status: Status, node: str | None) -> None:
     if node is not None:
         # Few hosts are nodes, and the client takes a while to load.
-        publisher = importlib.import_module("provision.export.node_labels")
-        publisher.publish(status.document(), node)
+        from provision.export.node_labels import publish  # noqa: PLC0415 - as above
+
+        publish(status.document(), node)
 
 
 def _checked(status: Status) -> int:

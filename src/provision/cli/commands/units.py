@@ -9,7 +9,7 @@ import click
 
 from provision.catalogue import documentation_url, templates_dir
 from provision.cli import options
-from provision.cli.output import print_json
+from provision.cli.options import print_json
 from provision.cli.progress_display import shown
 from provision.config import load
 from provision.files import in_root, lock

@@ -1,23 +1,18 @@
-"""``provision verify`` and ``provision doctor``: what is wrong with artifacts and with the host."""
+"""``provision verify``: whether an artifact is what its manifest says."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 
 from provision.cli import options
-from provision.cli.output import megabytes, print_fields, print_json
+from provision.cli.options import megabytes, print_fields, print_json
 from provision.cli.progress_display import shown
 from provision.cli.tables import print_table
 from provision.cli.target import job
-from provision.doctor import Result, State, diagnose, observe
 from provision.engine.docker_api import names_registry
-from provision.errors import ExitCode
 from provision.kmod.verify import Report
 from provision.manifest import Manifest
 from provision.pipeline.archived import is_archive_name, open_archive
@@ -27,8 +22,6 @@ from provision.pipeline.registries import Consent, connect, examine
 from provision.pipeline.workspace import load_settings
 from provision.registry.names import parse_reference
 
-_COLOURS: Mapping[State, str] = {"ok": "green", "warn": "yellow", "fail": "red", "unknown": "cyan"}
-
 
 @click.command("verify")
 @click.argument("what", metavar="IMAGE|FILE.tar|STORE-ENTRY|DRIVER")
@@ -36,7 +29,7 @@ _COLOURS: Mapping[State, str] = {"ok": "green", "warn": "yellow", "fail": "red",
 @options.public_key
 @options.root
 @options.as_json
-def verify_command(
+def command(
     *, what: str, public_key: Path | None, insecure: bool, root: Path, as_json: bool
 ) -> None:
     """Compare an artifact with its manifest: every module and file, and the kernel they are for.
@@ -96,34 +89,3 @@ def _document(what: str, report: Report, manifest: Manifest) -> dict[str, Any]:
         "compared": report.size,
         "findings": [],
     }
-
-
-@click.command("doctor")
-@click.option("--all", "with_ok", is_flag=True, help="Show also what is right.")
-@options.root
-@options.as_json
-def doctor_command(*, with_ok: bool, root: Path, as_json: bool) -> int:
-    """Look for what is commonly wrong with drivers on a host, and say what to do about it.
-
-    Nothing is changed. The exit code is 1 where something fails.
-    """
-    results = diagnose(observe(root))
-    states = Counter(result.state for result in results)
-    if as_json:
-        print_json(
-            {"checks": [asdict(result) for result in results], "states": dict(states)},
-        )
-    else:
-        _print([r for r in results if with_ok or r.state != "ok"])
-        click.echo(", ".join(f"{states[state]} {state}" for state in _COLOURS if states[state]))
-    return ExitCode.FAILED if states["fail"] else ExitCode.DONE
-
-
-def _print(results: Iterable[Result]) -> None:
-    for result in results:
-        state = click.style(f"{result.state:<7}", fg=_COLOURS[result.state], bold=True)
-        driver = f" ({result.driver})" if result.driver else ""
-        click.echo(f"{state} {click.style(result.check, bold=True)}{driver}: {result.seen}")
-        for name, text in (("cause", result.cause), ("cure", result.cure)):
-            if text:
-                click.echo(f"        {name}: {text}")

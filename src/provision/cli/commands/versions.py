@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from provision.cli import options
-from provision.cli.output import print_fields, print_json
+from provision.cli.options import print_fields, print_json
 from provision.cli.tables import print_table
 from provision.cli.target import job
 from provision.errors import ExitCode, ProvisionError, UsageError

@@ -15,11 +15,13 @@ from functools import partial
 from pathlib import Path
 
 from provision.distros.debian.packages_file import PackageTable, parse_packages, write_table
-from provision.distros.debian.packed_files import MAX_PACKED, read_chunks, read_packed
 from provision.distros.debian.release_file import (
+    MAX_PACKED,
     IndexFile,
     ReleaseFile,
     parse_release,
+    read_chunks,
+    read_packed,
 )
 from provision.distros.debian.suites import SuiteAddress
 from provision.errors import NotFoundError, ProvisionError

@@ -10,8 +10,7 @@ from types import MappingProxyType
 
 from provision.config import PATH as CONFIG_PATH
 from provision.config import ArchiveConfig
-from provision.distros.debian.apt_sources import AptSource, read_sources
-from provision.distros.debian.keyrings import binary_keyring, store_key
+from provision.distros.debian.apt_sources import AptSource, binary_keyring, read_sources, store_key
 from provision.errors import NotFoundError
 from provision.files import in_root
 from provision.pin import DistroPin

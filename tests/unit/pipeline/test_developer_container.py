@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision.build import developer_container
-from provision.build.developer_container import Partition, partitions, root_partition
 from provision.errors import ProvisionError
+from provision.pipeline import developer_container
+from provision.pipeline.developer_container import Partition, partitions, root_partition
 
 _SECTOR = 512
 _EXT4 = b"\0" * 0x438 + b"\x53\xef"

@@ -1,17 +1,24 @@
-"""Removes what no build of this host needs from the state folder: packages, logs and locks."""
+"""Removes what builds left and this host no longer needs: packages, logs, locks, engine images."""
 
 from __future__ import annotations
 
 import time
-from contextlib import suppress
+from collections.abc import Iterable
+from contextlib import closing, nullcontext, suppress
 from pathlib import Path
 
+from provision.agent.garbage import Removed, kept_digests
 from provision.build.package_store import PackageStore
 from provision.distros.debian import default_cache
+from provision.errors import ProvisionError
 from provision.files import in_root, remove_lock
 from provision.host.kernels import find_kernels
 from provision.matrix.results import Results, matrix_folder
+from provision.pipeline.building import open_engine
+from provision.pipeline.workspace import load_settings
+from provision.progress import Note, Progress, silent
 from provision.store.layout import STORE
+from provision.store.locks import building
 
 # What was of no use for so long is had again where it is needed: from its addresses.
 UNUSED_DAYS = 30.0
@@ -80,3 +87,47 @@ def _unused(folder: Path, pattern: str) -> list[tuple[Path, int]]:
             if path.is_file() and not path.is_symlink() and status.st_mtime < oldest:
                 found.append((path, status.st_size))
     return found
+
+
+_PREFIX = "provision/"
+_DIGITS = 12
+
+
+def remove_images(
+    root: Path, removed: Iterable[Removed], *, dry_run: bool = False, progress: Progress = silent
+) -> list[str]:
+    """Remove artifact images whose artifact the host's store has not, and return their names.
+
+    Images that carry another name too, or that a container uses, stay.
+
+    Args:
+        root: Root of the host.
+        removed: The artifacts that were removed just now, or would be.
+        dry_run: Only say what would be done.
+        progress: Receives what is done.
+
+    Raises:
+        NotFoundError: No engine answers.
+        ProvisionError: The engine failed.
+    """
+    # Loads the engine's SDK.
+    from provision.build.artifact_image import DIGEST_LABEL  # noqa: PLC0415 - only for images
+
+    gone = []
+    # An image that an agent has just built is not in the store yet.
+    waiting = nullcontext() if dry_run else building(root, progress)
+    with waiting, closing(open_engine(load_settings(root))) as engine:
+        kept = kept_digests(root) - {one.digest for one in removed}
+        for image in engine.images_with_label(DIGEST_LABEL):
+            digest = image.labels[DIGEST_LABEL].removeprefix("sha256:")[:_DIGITS]
+            is_ours = len(image.tags) == 1 and image.tags[0].startswith(_PREFIX)
+            if digest in kept or not is_ours:
+                continue
+            if not dry_run:
+                try:
+                    engine.remove(image.id, with_parents=True)
+                except ProvisionError as error:
+                    progress(Note(f"{image.tags[0]} stays: {error.details or error.message}"))
+                    continue
+            gone.append(image.tags[0])
+    return gone

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from provision.config import SigningConfig
 from provision.errors import NotFoundError, ProvisionError
+from provision.files import in_root
 from provision.kmod.module_file import (
     append_signature,
     find_signature,
@@ -39,6 +40,44 @@ def fingerprint(certificate: Path) -> str:
         ProvisionError: It holds no certificate.
     """
     return hashlib.sha256(_der(certificate)).hexdigest()
+
+
+def sign_for_host(
+    entry: Path,
+    manifest: Manifest,
+    signing: SigningConfig,
+    *,
+    root: Path = Path("/"),
+    progress: Progress = silent,
+) -> None:
+    """Sign the modules of an artifact with the host's key, unless its Pin names another key.
+
+    An image that was made for another host stays as it is. Arguments and errors as
+    ``sign_modules``.
+    """
+    if signing.certificate is None:
+        return
+    pin = manifest.pin
+    # A Pin with a closure or a kernel tree names no key: each host signs with its own.
+    if pin.is_signed_by_hosts or pin.signing_key == fingerprint(in_root(root, signing.certificate)):
+        sign_modules(entry, manifest, signing, root=root, progress=progress)
+
+
+def is_signed_for_host(
+    entry: Path, manifest: Manifest, signing: SigningConfig, *, root: Path = Path("/")
+) -> bool:
+    """Return whether an entry's modules carry the signatures that this host would give them.
+
+    A key is no part of a Pin with a closure: where provision.toml names another key now, the entry
+    stays the right one, and only its signatures are outdated.
+
+    Raises:
+        NotFoundError: There is no certificate, or no ``openssl``.
+        OSError: A module can't be read.
+    """
+    if signing.certificate is None or not manifest.pin.closure:
+        return True
+    return not verify_signatures(entry, manifest, in_root(root, signing.certificate))
 
 
 def sign_modules(

@@ -1,0 +1,132 @@
+"""Base images of Debian and Ubuntu, made by debootstrap from a mirror.
+
+A mirror's password stays out of the arguments of programs, which every user can read: debootstrap
+hands its mirror's address on to wget, and writes it into the image. wget finds name and
+password by itself in ``~/.netrc``: https://www.gnu.org/software/inetutils/manual/html_node/The-_002enetrc-file.html
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+from provision.build.base_image import BaseRequest, make_image
+from provision.engine.docker_api import Engine
+from provision.errors import UsageError, redact
+from provision.pin import BasePin
+from provision.progress import Output, Progress, silent
+from provision.run import stream
+
+# What a word of the file can't hold; wget knows quotes, but no way to write one within.
+_NO_WORD = re.compile(r"[\s\"\\\x00-\x1f]")
+
+# Where debootstrap has what it does for each release.
+_SCRIPTS = Path("/usr/share/debootstrap/scripts")
+# What apt and the installation left behind, of no use in a base image.
+_UNTIDY = ("var/cache/apt", "var/lib/apt/lists", "var/log", "tmp", "run")
+
+
+def make_base(
+    engine: Engine,
+    request: BaseRequest,
+    *,
+    mirror: str,
+    state: Path,
+    keyring: Path | None = None,
+    progress: Progress = silent,
+) -> BasePin:
+    """Make a base image with debootstrap and give it the wanted name.
+
+    Args:
+        engine: Where it goes.
+        request: Which one.
+        mirror: Address of the distro's archive.
+        state: Folder for work in progress.
+        keyring: The keys that sign it; None: those that debootstrap knows.
+        progress: Receives each of debootstrap's lines.
+
+    Raises:
+        NotFoundError: debootstrap is not installed.
+        UsageError: The machine is of another architecture.
+        ProvisionError: It failed.
+    """
+
+    def fill(tree: Path) -> None:
+        _debootstrap(tree, request, mirror=mirror, keyring=keyring, progress=progress)
+
+    return make_image(
+        engine,
+        request,
+        state=state,
+        maker=f"debootstrap --variant=minbase from {mirror}",
+        fill=fill,
+        untidy=_UNTIDY,
+        progress=progress,
+    )
+
+
+@contextmanager
+def _logged_in(mirror: str, folder: Path) -> Iterator[tuple[str, Mapping[str, str]]]:
+    """Have programs that wget reads for log in to a mirror by themselves.
+
+    Args:
+        mirror: Its address; user and password in it are percent-encoded where they have to be.
+        folder: Where there is room for a home of these programs, which only root can read.
+
+    Yields:
+        The address without user and password, and variables of the programs' environment.
+
+    Raises:
+        UsageError: User or password has a character that the file can't hold.
+        OSError: The folder can't be written.
+    """
+    parts = urlsplit(mirror)
+    if parts.username is None or parts.hostname is None:
+        yield mirror, {}
+        return
+    user, password = unquote(parts.username), unquote(parts.password or "")
+    if _NO_WORD.search(user) or _NO_WORD.search(password) or not user:
+        raise UsageError(
+            f"debootstrap can't log in to the mirror '{redact(mirror)}': a blank, a quote or a"
+            " backslash can't be in its user or password.",
+            resolution="Give the mirror another password, or pull a base image instead: docker"
+            " pull NAME, and name it with --base.",
+        )
+    home = Path(tempfile.mkdtemp(dir=folder, prefix="home-"))
+    try:
+        handle = os.open(home / ".netrc", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(handle, "w") as stream:
+            stream.write(f"machine {parts.hostname} login {user} password {password}\n")
+        host = parts.netloc.rpartition("@")[2]
+        yield urlunsplit(parts._replace(netloc=host)), {"HOME": str(home)}
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def _debootstrap(
+    tree: Path, request: BaseRequest, *, mirror: str, keyring: Path | None, progress: Progress
+) -> None:
+    with _logged_in(mirror, tree.parent) as (address, environment):
+        stream(
+            [
+                "debootstrap",
+                "--variant=minbase",
+                "--force-check-gpg",
+                *([f"--keyring={keyring}"] if keyring else []),
+                # apt in the image can't read an https mirror without.
+                *(["--include=ca-certificates"] if mirror.startswith("https:") else []),
+                request.codename,
+                tree,
+                address,
+                *([_SCRIPTS / request.script] if request.script else []),
+            ],
+            why="make a base image",
+            env=environment,
+            on_line=lambda line: progress(Output(line)),
+        )
