@@ -6,6 +6,7 @@ there is one; what needs a driver fast takes v4l2loopback.
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,7 +16,9 @@ from kit.cache import cache_dir, cached
 from kit.hosts import DISTRO, NEW_KERNEL, Containers, Host
 from kit.podman import Podman
 from kit.probe import can_mount, need, need_programs
+from kit.process import run
 from kit.product import RUNTIME, Provision, base_archive, write_runtime_config
+from kit.repackaged import download
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,6 +75,19 @@ def fresh_root(base_root: Path, tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
+def cosign(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The program cosign of Debian 13; Debian 12 has none."""
+
+    def make(draft: Path) -> None:
+        folder = tmp_path_factory.mktemp("cosign")
+        (deb,) = (one for one in download("trixie", ["cosign"], folder) if "cosign_" in one.name)
+        run(["dpkg-deb", "--extract", deb, folder / "root"])
+        shutil.copy(folder / "root/usr/bin/cosign", draft)
+
+    return cached("cosign-trixie", make)
+
+
+@pytest.fixture(scope="session")
 def nvidia_build(engine: Engine, provision: Provision) -> dict[str, Any]:
     """NVIDIA's open modules on NEW_KERNEL, and the user space.
 
@@ -82,7 +98,7 @@ def nvidia_build(engine: Engine, provision: Provision) -> dict[str, Any]:
 
     def build(draft: Path) -> None:
         for replaced in cache_dir().glob("nvidia-artifact-*.tar"):
-            replaced.unlink()
+            replaced.unlink(missing_ok=True)
         engine.docker("save", "--output", draft, provision.build(*target)["image"])
 
     archive = cached(f"nvidia-artifact-{digest12}.tar", build)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kit.agent_host import AgentHost
-from kit.cache import cache_dir
 from kit.hosts import OLD_KERNEL, SMALL_DRIVER
 from kit.outer import NO_ENGINE, PIN, TAG, Outer, outer_side
 from kit.probe import need, need_programs
@@ -98,12 +97,10 @@ def test_the_agent_needs_no_network(outer: Outer, tmp_path: Path) -> None:
     assert host.current(SMALL_DRIVER) == PIN.short_digest
 
 
-def test_what_cosign_saves_is_taken(outer: Outer, tmp_path: Path) -> None:
-    program = cache_dir() / "cosign-trixie"
-    need(program.exists(), str(program), "tests/engine/test_trust.py downloads it")
+def test_what_cosign_saves_is_taken(outer: Outer, cosign: Path, tmp_path: Path) -> None:
     name = f"{outer.address}/{SMALL_DRIVER}@{outer.digest}"
     saved = tmp_path / "saved"
-    run([program, "save", "--allow-insecure-registry", "--dir", saved, name])
+    run([cosign, "save", "--allow-insecure-registry", "--dir", saved, name])
     pulled = NO_ENGINE.json("pull", saved, "--root", outer.root)
     assert (pulled["signed_by"], pulled["digest"]) == ("fleet.pub", PIN.digest)
     assert re.search(r"/saved/", pulled["reference"])

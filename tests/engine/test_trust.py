@@ -117,21 +117,6 @@ def fleet(
         yield Fleet(address, folder, built)
 
 
-@pytest.fixture(scope="module")
-def cosign(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The program cosign of Debian 13; Debian 12 has none."""
-
-    def make(draft: Path) -> None:
-        folder = tmp_path_factory.mktemp("cosign")
-        (deb,) = (one for one in download("trixie", ["cosign"], folder) if "cosign_" in one.name)
-        run(["dpkg-deb", "--extract", deb, folder / "root"])
-        draft.write_bytes((folder / "root/usr/bin/cosign").read_bytes())
-
-    program = cached("cosign-trixie", make)
-    program.chmod(0o755)
-    return program
-
-
 def test_a_host_without_an_engine_pulls_what_is_signed(fleet: Fleet, tmp_path: Path) -> None:
     host = fleet.host(tmp_path / "host", "fleet.pub")
     document = _NO_ENGINE.json("apply", "--root", host.root)

@@ -37,7 +37,8 @@ def host_python(engine: Engine | None = None) -> Path:
     name = f"host-python-{digest.hexdigest()[:12]}.tar.gz"
     if not (cache_dir() / name).exists():
         for old in cache_dir().glob("host-python-*.tar.gz"):
-            old.unlink()
+            # Another process may be at it, too.
+            old.unlink(missing_ok=True)
     return cached(name, lambda draft: _make(engine, draft))
 
 
