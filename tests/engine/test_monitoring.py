@@ -116,7 +116,7 @@ def _prometheus(programs: Path, folder: Path, target: str) -> Iterator[str]:
 def _answers(url: str) -> bool:
     try:
         return requests.get(url, timeout=5).ok
-    except requests.ConnectionError:
+    except (requests.ConnectionError, requests.Timeout):
         return False
 
 

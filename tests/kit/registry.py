@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+import secrets
 import socket
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,8 @@ version: 0.1
 storage: {{filesystem: {{rootdirectory: {folder}}}}}
 http: {{addr: "{address}"}}
 """
+# Below Linux' own, which begin with 32768: ip_local_port_range in ip(7).
+_PORTS = (20_000, 32_000)
 # A line of its access log, in the combined format.
 _ACCESS = re.compile(
     r'"(?P<method>[A-Z]+) \S+ HTTP/1\.1" (?P<status>[0-9]{3}) (?P<size>[0-9]+) '
@@ -97,15 +100,20 @@ class RegistryServer:
 
 
 def free_port() -> int:
-    """A port of the loopback interface at which nothing listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port of the loopback interface at which nothing listens, for a server to be started.
+
+    Not one of those that the kernel gives to connections: one of another test might have it by the
+    time that the server listens.
+    """
+    while True:
+        port = _PORTS[0] + secrets.randbelow(_PORTS[1] - _PORTS[0])
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def _answers(address: str) -> bool:
     try:
         return requests.get(f"http://{address}/v2/", timeout=5).ok
-    except requests.ConnectionError:
+    except (requests.ConnectionError, requests.Timeout):
         return False
