@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -152,7 +153,13 @@ def _mounts_and_files(engine: Engine) -> list[str]:
         if line
     ]
     ours = [mount for mount in mounts if str(engine.folder) in mount or "oci-decorator" in mount]
-    files = [str(path) for path in Path("/run").rglob("*") if "oci-decorator" in path.name]
+    # Unlike pathlib, it does not mind folders of others that go meanwhile.
+    files = [
+        f"{folder}/{name}"
+        for folder, folders, names in os.walk("/run")
+        for name in (*folders, *names)
+        if "oci-decorator" in name
+    ]
     return sorted(ours + files)
 
 
