@@ -24,6 +24,7 @@ echo started >>"$ASKED"
 sleep 60 &
 wait
 """
+_WAIT_S = 50.0
 _DECORATOR = '#!/bin/sh\necho "oci-decorator $*" >/asked\n'
 
 
@@ -124,9 +125,9 @@ def test_a_run_that_is_under_way_ends_before_the_pod(tmp_path: Path, host: Path)
     (programs / "provision").write_text(_SLOW)
     words: list[str | Path] = ["/bin/sh", programs / "agent.sh"]
     with start(words, log=tmp_path / "log", env=_variables(tmp_path, host)) as agent:
-        end = time.monotonic() + 20
+        end = time.monotonic() + _WAIT_S
         while not asked.exists() and time.monotonic() < end:
             time.sleep(0.05)
         agent.terminate()
-        assert agent.wait(20) == 0
+        assert agent.wait(_WAIT_S) == 0
     assert asked.read_text() == "started\ncleaned\n"

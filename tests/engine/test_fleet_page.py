@@ -40,6 +40,7 @@ def _report() -> Report:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     need_programs("chromium")
+    expect.set_options(timeout=_LIMIT_MS)
     with sync_playwright() as playwright:
         # Its own sandbox does not work for root.
         browser = playwright.chromium.launch(

@@ -152,8 +152,8 @@ def test_nothing_is_solved_twice(lab: Lab, cache: Path, built: dict[str, Any]) -
     assert json.loads(done.stdout)["digest"] == built["digest"]
     assert "Solving" not in done.stderr
     assert lab.engine.containers() == before
-    # Python's start and a busy machine included.
-    assert time.monotonic() - begun < 10
+    # Python's start and a busy machine included; to solve takes minutes.
+    assert time.monotonic() - begun < 60
 
 
 def test_a_pin_is_built_again_elsewhere_with_the_same_modules(

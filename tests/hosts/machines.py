@@ -46,7 +46,7 @@ _CAPABILITIES = (
     "SYS_CHROOT",
     "SYS_PTRACE",
 )
-_WAIT_S = 30
+_WAIT_S = 120
 
 
 DEBIAN_12 = EngineTree("host-bookworm", "bookworm", _PACKAGES, then=_THEN)

@@ -92,7 +92,8 @@ def test_a_library_that_hangs_is_given_up(host: Path) -> None:
     library = make_library(host / _STORED, "HANGS")
     begun = time.monotonic()
     document = _facts(host, library, limit=2.0)
-    assert time.monotonic() - begun < 15
+    # On a busy machine; the library itself would hang for ever.
+    assert time.monotonic() - begun < 60
     assert _by_proc(document) == _FALLEN_BACK
     assert "did not finish within 2 s" in document["problems"][0]
 

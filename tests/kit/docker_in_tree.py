@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["DockerInTree"]
 
 _SUITE = "trixie"
+_RELOADED_WITHIN_S = 120
 _PACKAGES = ("docker.io", "docker-cli", "containerd", "runc", "iptables", "ca-certificates")
 
 # Its own root; the first words are the tree, the folder, and how many folders to bind.
@@ -129,7 +130,7 @@ class DockerInTree:
         said = "Reloaded configuration"
         before = self._log().count(said)
         os.kill(self._dockerd.pid, signal.SIGHUP)
-        limit = time.monotonic() + 30
+        limit = time.monotonic() + _RELOADED_WITHIN_S
         while self._log().count(said) == before:
             if time.monotonic() > limit:
                 raise TimeoutError(self._log()[-2000:])

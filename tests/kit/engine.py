@@ -104,7 +104,7 @@ class Engine:
         """The ids of all containers, running or not."""
         return self.docker("ps", "--all", "--quiet").stdout.split()
 
-    def wait_until_empty(self, seconds: float = 30) -> None:
+    def wait_until_empty(self, seconds: float = 120) -> None:
         """Wait until no container is left: the engine removes those that ended by itself.
 
         Raises:

@@ -26,6 +26,8 @@ __all__ = [
     "stream",
 ]
 
+_ENDS_WITHIN_S = 60
+
 
 @dataclass(frozen=True, slots=True)
 class Completed:
@@ -209,14 +211,14 @@ def end_tree_of(word: str) -> None:
     The word has to be unique, such as a path in a folder of our own. All have ended on return.
 
     Raises:
-        TimeoutError: a process has not ended ten seconds after its SIGKILL.
+        TimeoutError: a process has not ended a minute after its SIGKILL.
     """
     found = [pid for pid in _processes() if word in _command_line(pid)]
     victims = [victim for pid in found for victim in (*_descendants(pid), pid)]
     for victim in victims:
         with suppress(ProcessLookupError):
             os.kill(victim, signal.SIGKILL)
-    limit = time.monotonic() + 10
+    limit = time.monotonic() + _ENDS_WITHIN_S
     while running := [pid for pid in victims if _runs(pid)]:
         if time.monotonic() > limit:
             raise TimeoutError(f"still running after SIGKILL: {running} of {word}")

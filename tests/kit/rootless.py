@@ -34,7 +34,7 @@ __all__ = ["END", "USER", "open_folder", "run_rootless"]
 USER = 61234
 END = "end of the report"
 
-_LIMIT_S = 60
+_LIMIT_S = 180
 
 _CONFIG = """\
 [containers]

@@ -30,7 +30,7 @@ __all__ = ["CAPABILITIES", "SystemdContainer", "has_device_cgroups"]
 
 _SUITE = "bookworm"
 _PACKAGES = ("systemd", "dbus", "runc", "crun")
-_BOOT_S = 60
+_BOOT_S = 180
 _CGROUPS = Path("/sys/fs/cgroup")
 # What systemd itself, and containers within this one, need of a machine.
 CAPABILITIES = (

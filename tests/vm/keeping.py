@@ -40,7 +40,7 @@ network = "host"
 """
 _DRIVER = '[drivers.{name}]\nversion = "{version}"\n'
 _BUILT_WITHIN_S = 900
-_STARTED_WITHIN_S = 60
+_STARTED_WITHIN_S = 180
 _ENTRY = re.compile("[0-9a-f]{12}")
 _PROGRAM = f"/var/lib/provision/{DUO}/current/driver/usr/bin/duo-version"
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.nightly
 
 # Connects to what answers at the other side of the world network: this machine's ports.
-_REACH_HOST = "timeout 5 python3 -c 'import socket; socket.create_connection((\"10.0.2.2\", {}))'"
+_REACH_HOST = "python3 -c 'import socket; socket.create_connection((\"10.0.2.2\", {}), timeout=5)'"
 
 
 @pytest.fixture(scope="module")

@@ -47,7 +47,7 @@ _INSPECTING_S = 200.0
 _STORE = f"/var/lib/provision/{DUO}"
 _ENTRIES = f"{_STORE}/{'[0-9a-f]' * 12}"
 _INSPECT = f"""
-for try in 1 2 3 4 5 6 7 8 9; do test -e /dev/vdb1 && break; sleep 0.3; done
+for try in $(seq 200); do test -e /dev/vdb1 && break; sleep 0.3; done
 mount /dev/vdb1 /mnt
 # Programs are the same here, and this guest has them in memory: only what changes is the copy's.
 for name in proc sys dev usr {VENV[1:]}; do mount --bind /$name /mnt/$name; done

@@ -35,7 +35,7 @@ _SECOND = "second"
 # How long one command of the monitor may take: writing a snapshot is the longest.
 _ANSWER_WITHIN_S = 120
 _PAUSE_S = 0.1
-_LISTENS_WITHIN_S = 10
+_LISTENS_WITHIN_S = 60
 
 
 def accelerator() -> str:
