@@ -17,13 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["host_python"]
 
 # What of this project the result is made from; the distro's security updates are let pass.
-_PARTS = (
-    "templates/python/*",
-    *(
-        f"src/provision/hostpython/{name}.py"
-        for name in ("relocate", "pack", "python_pin", "python_context")
-    ),
-)
+_PARTS = ("templates/python/*", "src/provision/hostpython/*.py")
 
 
 def host_python(engine: Engine | None = None) -> Path:
