@@ -65,16 +65,19 @@ LogLevel = Literal[
 
 
 class Module(Frozen):
-    """A kernel module; ``path`` is relative to the store entry, ``size`` in bytes."""
+    """A kernel module; ``path`` is relative to the store entry, ``size`` in bytes.
 
-    name: str
+    Its name and those that it needs are given to modprobe, and stand in scripts and in KMM's YAML.
+    """
+
+    name: ModuleName
     path: RelativePath
     sha256: Sha256
     size: int = Field(ge=0)
     vermagic: str
     version: str | None = None
     licence: str | None = None
-    depends: tuple[str, ...] = ()
+    depends: tuple[ModuleName, ...] = ()
 
 
 class DriverFile(Frozen):

@@ -114,7 +114,8 @@ def test_a_manifest_puts_no_commands_into_the_script(tmp_path: Path) -> None:
         DeviceNode(name="a", major=f"x; {evil}", minor=1),
         DeviceNode(name="b{minor}", major=1, each=MinorsFrom(files=f"proc/{evil} */i", field=evil)),
     )
-    module = Module(**{**demo.model_dump(), "name": f"demo;{evil}", "depends": (f"drm {evil}",)})
+    # Manifests with such names are refused when they are read; the script relies on nothing.
+    module = demo.model_copy(update={"name": f"demo;{evil}", "depends": (f"drm {evil}",)})
     one = artifact(
         tmp_path / "one",
         modules=(module,),

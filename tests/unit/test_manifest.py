@@ -1,0 +1,73 @@
+"""Manifests: names of modules, which modprobe, scripts and Kubernetes are given."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provision.documents import parse_json
+from provision.errors import ConfigError
+from provision.kmod.verify import verify
+from provision.manifest import Manifest
+from unit.kmod.artifact import make_artifact, write
+
+_NAMES = st.from_regex(r"[A-Za-z0-9_]{1,64}", fullmatch=True)
+# Names that are nearly right, and whatever else there is.
+_TEXTS = st.one_of(
+    st.text(max_size=80),
+    st.text(alphabet="ab_-. \n\0;$('é", max_size=8),
+    st.from_regex(r"[a-z_]{60,70}", fullmatch=True),
+)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A manifest as it lies in an artifact."""
+    folder = tmp_path_factory.mktemp("artifact")
+    make_artifact(folder)
+    return (folder / "driver/manifest.json").read_text()
+
+
+def with_module(written: str, **changes: object) -> str:
+    document = json.loads(written)
+    document["modules"][0] |= changes
+    return json.dumps(document)
+
+
+@given(name=_NAMES, depends=st.lists(_NAMES, max_size=4))
+def test_names_as_the_kernel_has_them_are_read(written: str, name: str, depends: list[str]) -> None:
+    text = with_module(written, name=name, depends=depends)
+    (module,) = parse_json(text, Manifest, name="manifest.json").modules
+    assert (module.name, list(module.depends)) == (name, depends)
+
+
+@given(name=_TEXTS)
+def test_no_other_name_gets_past_reading(written: str, name: str) -> None:
+    is_good = re.fullmatch(r"[A-Za-z0-9_]{1,64}", name) is not None
+    for key, value in {"name": name, "depends": [name]}.items():
+        text = with_module(written, **{key: value})
+        if is_good:
+            parse_json(text, Manifest, name="manifest.json")
+            continue
+        with pytest.raises(ConfigError) as caught:
+            parse_json(text, Manifest, name="/store/demo/manifest.json")
+        assert "/store/demo/manifest.json" in str(caught.value)
+        (mistake,) = caught.value.mistakes
+        assert mistake.path.startswith(f"modules.0.{key}")
+
+
+def test_an_artifact_with_such_a_name_is_damaged(written: str, tmp_path: Path) -> None:
+    make_artifact(tmp_path)
+    hostile = with_module(written, depends=["--config=/tmp/x"])
+    write(tmp_path / "driver/manifest.json", hostile.encode())
+    report = verify(tmp_path)
+    assert report.manifest is None
+    assert [(one.path, one.kind) for one in report.findings] == [
+        ("driver/manifest.json", "manifest")
+    ]
+    assert "modules.0.depends.0" in report.findings[0].message
