@@ -18,7 +18,8 @@ from typing import IO
 from provision.errors import ProvisionError
 from provision.progress import Progress, Transfer
 
-_CHUNK = 1 << 20
+# Small enough for a processor's cache: what was just decompressed is written out of it.
+_CHUNK = 256 << 10
 # No set-uid bits, and no one but the owner writes.
 _PERMISSIONS = 0o755
 _PROGRESS_BYTES = 8 << 20

@@ -7,19 +7,14 @@ says, the image's configuration, and then its layers, all by their digests.
 from __future__ import annotations
 
 import errno
-import gzip
-import hashlib
 import os
 import shutil
 import signal
 import tempfile
-import zlib
-from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Self, cast
+from typing import IO, cast
 
 from provision.documents import parse_json
 from provision.errors import ConfigError, ProvisionError
@@ -27,6 +22,7 @@ from provision.pin import PIN_LABEL, Pin
 from provision.progress import Note, Progress, silent
 from provision.registry.client import Content
 from provision.registry.image_signature import Facts, UntrustedError, Verified
+from provision.registry.layers import LARGEST_CONTENT, LayerContent, too_much
 from provision.registry.manifests import (
     LONGEST_MANIFEST,
     ImageConfig,
@@ -40,13 +36,8 @@ from provision.registry.names import CATALOGUE, Reference
 from provision.registry.repository import Repository
 from provision.run import find_program, run
 
-# What a layer may unpack to; a driver has some 1.5 GB.
-_LARGEST_CONTENT = 16 << 30
-_CHUNK = 1 << 20
 # As long as a slow machine takes for a large layer.
 _ZSTD_SECONDS = 900.0
-# Chunks that were read and are not hashed yet.
-_MOST_AHEAD = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,11 +210,12 @@ def unpack_layers(
             image.client.download(layer, file, progress=progress)
             if layer.is_zstd:
                 file = _unzstd(file, str(image.reference))
-            with file.open("rb") as stored:
-                plain = gzip.GzipFile(fileobj=stored) if layer.is_gzip else stored
-                with _Bounded(cast("IO[bytes]", plain), _LARGEST_CONTENT) as stream:
-                    unpack(cast("IO[bytes]", stream))
-                    digest = stream.finish()
+            with (
+                file.open("rb") as stored,
+                LayerContent(stored, is_gzip=layer.is_gzip) as content,
+            ):
+                unpack(cast("IO[bytes]", content))
+                digest = content.finish()
         if digest != diff_id:
             raise ProvisionError(
                 f"'{image.reference}' is refused: a layer does not unpack to what the image's"
@@ -241,10 +233,10 @@ def _unzstd(file: Path, name: str) -> Path:
     target = file.with_name("plain")
     argv = ["zstd", "--decompress", "--quiet", "--memory=128MB", "-o", str(target), str(file)]
     if find_program("zstd") and find_program("prlimit"):
-        argv = ["prlimit", f"--fsize={_LARGEST_CONTENT}", *argv]
+        argv = ["prlimit", f"--fsize={LARGEST_CONTENT}", *argv]
     done = run(argv, why=f"unpack a layer of {name}", check=False, timeout=_ZSTD_SECONDS)
     if done.returncode == -signal.SIGXFSZ or "File too large" in done.stderr:
-        raise _too_much()
+        raise too_much()
     if done.returncode:
         if not shutil.disk_usage(file.parent).free:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -253,54 +245,3 @@ def _unzstd(file: Path, name: str) -> Path:
         )
     file.unlink()
     return target
-
-
-def _too_much() -> ProvisionError:
-    return ProvisionError(
-        f"A layer of the image unpacks to more than {_LARGEST_CONTENT} bytes.",
-        resolution="This is no artifact image that provision built: don't use it.",
-    )
-
-
-class _Bounded:
-    """Reads a stream, counting what comes and hashing it in a thread beside.
-
-    Raises:
-        ProvisionError: It can't be decompressed, or is too long.
-    """
-
-    def __init__(self, source: IO[bytes], limit: int) -> None:
-        self._source = source
-        self._left = limit
-        self._hash = hashlib.sha256()
-        self._worker = ThreadPoolExecutor(1)
-        self._hashed: deque[Future[None]] = deque()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._worker.shutdown()
-
-    def read(self, size: int) -> bytes:
-        try:
-            data = self._source.read(size)
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise ProvisionError(
-                "A layer of the image can't be decompressed.", details=str(error)
-            ) from error
-        self._left -= len(data)
-        if self._left < 0:
-            raise _too_much()
-        self._hashed.append(self._worker.submit(self._hash.update, data))
-        if len(self._hashed) > _MOST_AHEAD:
-            self._hashed.popleft().result()
-        return data
-
-    def finish(self) -> str:
-        """Read what follows the archive's end; returns the digest of everything."""
-        while self.read(_CHUNK):
-            pass
-        for one in self._hashed:
-            one.result()
-        return f"sha256:{self._hash.hexdigest()}"

@@ -5,7 +5,6 @@ Source: https://github.com/opencontainers/distribution-spec/blob/v1.1.0/spec.md.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -18,6 +17,7 @@ from urllib.parse import urlencode, urljoin, urlsplit
 from provision.errors import NotFoundError, ProvisionError
 from provision.fetch import UnreachableError, WrongContentError
 from provision.progress import Progress, Transfer, silent
+from provision.registry.layers import Hashing
 from provision.registry.manifests import INDEXES, LONGEST_MANIFEST, MANIFESTS, Descriptor, date_of
 from provision.registry.names import Reference
 from provision.registry.transport import Transport, TroubleError, content_digest
@@ -304,30 +304,30 @@ class Client:
 
     def _download(self, descriptor: Descriptor, stream: IO[bytes], progress: Progress) -> str:
         """Write a blob, and return the digest of what was written."""
-        digest = hashlib.sha256()
         what = f"the layer {descriptor.digest[:19]}"
         attempts = self.transport.attempts()
-        while True:
-            before = stream.tell()
-            pause = next(attempts)
-            try:
-                for chunk in self._rest(descriptor, before, what):
-                    if chunk is None:
-                        stream.seek(0)
-                        stream.truncate()
-                        digest = hashlib.sha256()
-                        continue
-                    stream.write(chunk)
-                    digest.update(chunk)
-                    progress(Transfer(f"Pulling {what}", stream.tell(), descriptor.size))
-                _check_whole(stream.tell(), descriptor.size)
-            except TroubleError as error:
-                if stream.tell() - before >= _WORTH_GOING_ON:
-                    attempts = self.transport.attempts()
-                    pause = next(attempts)
-                self.transport.give_up_or_wait(what, error, pause)
-            else:
-                return f"sha256:{digest.hexdigest()}"
+        with Hashing() as hashing:
+            while True:
+                before = stream.tell()
+                pause = next(attempts)
+                try:
+                    for chunk in self._rest(descriptor, before, what):
+                        if chunk is None:
+                            stream.seek(0)
+                            stream.truncate()
+                            hashing.restart()
+                            continue
+                        stream.write(chunk)
+                        hashing.update(chunk)
+                        progress(Transfer(f"Pulling {what}", stream.tell(), descriptor.size))
+                    _check_whole(stream.tell(), descriptor.size)
+                except TroubleError as error:
+                    if stream.tell() - before >= _WORTH_GOING_ON:
+                        attempts = self.transport.attempts()
+                        pause = next(attempts)
+                    self.transport.give_up_or_wait(what, error, pause)
+                else:
+                    return hashing.digest()
 
     def _rest(self, descriptor: Descriptor, offset: int, what: str) -> Iterator[bytes | None]:
         """Yield a blob from an offset on; None where it begins at the beginning again."""

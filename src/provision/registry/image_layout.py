@@ -12,7 +12,6 @@ https://github.com/moby/docker-image-spec/blob/v1.3.1/spec.md (combined image JS
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Mapping
@@ -24,6 +23,7 @@ from provision.errors import NotFoundError
 from provision.fetch import WrongContentError
 from provision.progress import Progress, Transfer, silent
 from provision.registry.client import Content
+from provision.registry.layers import Hashing
 from provision.registry.manifests import (
     DOCKER_CONFIG,
     LONGEST_MANIFEST,
@@ -298,14 +298,18 @@ def _copy(
         raise WrongContentError(
             f"'{files.name}' is damaged: '{path}' in it has another size than is said of it."
         )
-    digest = hashlib.sha256()
     try:
-        with files.open(path) as source, destination.open("xb") as target:
+        with (
+            files.open(path) as source,
+            destination.open("xb") as target,
+            Hashing() as hashing,
+        ):
             while chunk := source.read(_CHUNK):
                 target.write(chunk)
-                digest.update(chunk)
+                hashing.update(chunk)
                 progress(Transfer(f"Reading {path[-71:-45]}", target.tell(), descriptor.size))
-        _compare(files.name, descriptor.digest, f"sha256:{digest.hexdigest()}")
+            digest = hashing.digest()
+        _compare(files.name, descriptor.digest, digest)
     except BaseException:
         destination.unlink(missing_ok=True)
         raise

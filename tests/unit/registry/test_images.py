@@ -20,7 +20,7 @@ from provision.engine.tar_streams import Unpacker
 from provision.errors import NotFoundError, ProvisionError
 from provision.pin import PIN_LABEL
 from provision.progress import silent
-from provision.registry import artifact_images
+from provision.registry import artifact_images, layers
 from provision.registry.artifact_images import Trusted, facts_of, find, unpack_layers
 from provision.registry.attached_signatures import sign, signature_tag, verify
 from provision.registry.image_signature import ANNOTATION, PAYLOAD, UntrustedError, payload_of
@@ -578,7 +578,7 @@ def test_even_what_is_signed_is_not_unpacked_blindly(
     said: str,
 ) -> None:
     """A key of ours signed it: the machine that builds may belong to others by now."""
-    monkeypatch.setattr(artifact_images, "_LARGEST_CONTENT", 1 << 19)
+    monkeypatch.setattr(layers, "LARGEST_CONTENT", 1 << 19)
     monkeypatch.setattr(unpack, "_MOST_MEMBERS", 50)
     attack(registry)
     with pytest.raises(ProvisionError, match=said):

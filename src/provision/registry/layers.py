@@ -1,0 +1,129 @@
+"""Layers on their way to the disk: decompressed ahead, and hashed beside those who use them.
+
+zlib, OpenSSL and the kernel all let other threads run while they work, so two processors share what
+one would do in turns. Nothing here decides anything: digests are compared by the callers.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import zlib
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import IO, Self, cast
+
+from provision.errors import ProvisionError
+
+# What a layer may unpack to; a driver has some 1.5 GB.
+LARGEST_CONTENT = 16 << 30
+# Large enough that threads seldom wait for each other, small enough for a processor's cache.
+_CHUNK = 256 << 10
+# Chunks that lie between two threads.
+_MOST_AHEAD = 8
+
+
+class Hashing:
+    """The sha256 of bytes, computed in a thread of its own."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+        self._worker = ThreadPoolExecutor(1)
+        self._waiting: deque[Future[None]] = deque()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._worker.shutdown(cancel_futures=True)
+
+    def update(self, data: bytes) -> None:
+        """Hash some more; waits only where much is left to be hashed."""
+        self._waiting.append(self._worker.submit(self._hash.update, data))
+        if len(self._waiting) > _MOST_AHEAD:
+            self._waiting.popleft().result()
+
+    def digest(self) -> str:
+        """Return the digest of all that came so far, as registries write it."""
+        while self._waiting:
+            self._waiting.popleft().result()
+        return f"sha256:{self._hash.hexdigest()}"
+
+    def restart(self) -> None:
+        """Forget what came so far."""
+        self.digest()
+        self._hash = hashlib.sha256()
+
+
+class LayerContent:
+    """The tar stream in a layer, read from its file some chunks ahead.
+
+    Args:
+        stored: The layer's file; it is read by another thread until the end of the ``with`` block.
+        is_gzip: Whether it is compressed.
+    """
+
+    def __init__(self, stored: IO[bytes], *, is_gzip: bool) -> None:
+        self._source = cast("IO[bytes]", gzip.GzipFile(fileobj=stored)) if is_gzip else stored
+        self._left = LARGEST_CONTENT
+        self._rest = b""
+        self._hashing = Hashing()
+        self._reader = ThreadPoolExecutor(1)
+        self._ahead: deque[Future[bytes]] = deque()
+
+    def __enter__(self) -> Self:
+        for _ in range(_MOST_AHEAD):
+            self._ahead.append(self._reader.submit(self._next))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._reader.shutdown(cancel_futures=True)
+        self._hashing.__exit__()
+
+    def read(self, size: int) -> bytes:
+        """Return the next bytes, at most ``size``, or fewer; none at the end.
+
+        Raises:
+            ProvisionError: The layer can't be decompressed, or is too long.
+            OSError: Its file can't be read.
+        """
+        data = self._rest or self._chunk()
+        self._rest = data[size:]
+        return data[:size]
+
+    def finish(self) -> str:
+        """Read what follows the archive's end; returns the digest of everything.
+
+        Raises:
+            As ``read``.
+        """
+        while self.read(_CHUNK):
+            pass
+        return self._hashing.digest()
+
+    def _chunk(self) -> bytes:
+        data = self._ahead.popleft().result()
+        self._ahead.append(self._reader.submit(self._next))
+        self._hashing.update(data)
+        return data
+
+    def _next(self) -> bytes:
+        """Read a chunk; one thread does that."""
+        try:
+            data = self._source.read(_CHUNK)
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise ProvisionError(
+                "A layer of the image can't be decompressed.", details=str(error)
+            ) from error
+        self._left -= len(data)
+        if self._left < 0:
+            raise too_much()
+        return data
+
+
+def too_much() -> ProvisionError:
+    """Return what is said of a layer that unpacks to more than it may."""
+    return ProvisionError(
+        f"A layer of the image unpacks to more than {LARGEST_CONTENT} bytes.",
+        resolution="This is no artifact image that provision built: don't use it.",
+    )

@@ -1,0 +1,112 @@
+"""Layers as streams: what is read is what was packed, and its digest, whatever the threads do."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provision.errors import ProvisionError
+from provision.registry import layers
+from provision.registry.layers import Hashing, LayerContent
+
+CONTENTS = st.lists(st.binary(max_size=3000), max_size=6)
+SIZES = st.lists(st.integers(1, 5000), min_size=1, max_size=5)
+
+
+def digest_of(data: bytes) -> str:
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+@pytest.mark.parametrize("is_gzip", [True, False])
+@given(parts=CONTENTS, sizes=SIZES, chunk=st.integers(1, 4000), reads=st.integers(0, 20))
+def test_what_is_read_is_what_was_packed(
+    *, is_gzip: bool, parts: list[bytes], sizes: list[int], chunk: int, reads: int
+) -> None:
+    """Members of gzip one after the other, as some programs write them, are one stream."""
+    whole = b"".join(parts)
+    stored = b"".join(map(gzip.compress, parts)) if is_gzip else whole
+    read = b""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(layers, "_CHUNK", chunk)
+        with LayerContent(io.BytesIO(stored), is_gzip=is_gzip and bool(parts)) as content:
+            for number in range(reads):
+                size = sizes[number % len(sizes)]
+                data = content.read(size)
+                assert len(data) <= size
+                read += data
+            # What was not read counts as well.
+            assert content.finish() == digest_of(whole)
+    assert whole.startswith(read)
+
+
+@given(CONTENTS, CONTENTS)
+def test_a_digest_that_begins_again_has_nothing_of_before(
+    before: list[bytes], after: list[bytes]
+) -> None:
+    with Hashing() as hashing:
+        for data in before:
+            hashing.update(data)
+        assert hashing.digest() == digest_of(b"".join(before))
+        hashing.restart()
+        for data in after:
+            hashing.update(data)
+        assert hashing.digest() == digest_of(b"".join(after))
+
+
+def _packed(size: int) -> bytes:
+    return gzip.compress(hashlib.shake_256(b"layer").digest(size))
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        _packed(3 << 20)[:-20],
+        _packed(3 << 20)[:1000],
+        _packed(3 << 20)[:-8] + bytes(8),
+        _packed(1000) + b"something else",
+        b"no gzip at all",
+    ],
+    ids=["cut off", "early", "another checksum", "more behind it", "nothing of it"],
+)
+def test_what_can_not_be_decompressed_is_said_by_the_reader(stored: bytes) -> None:
+    before = threading.active_count()
+    with (
+        pytest.raises(ProvisionError, match="can't be decompressed"),
+        LayerContent(io.BytesIO(stored), is_gzip=True) as content,
+    ):
+        content.finish()
+    assert threading.active_count() == before
+
+
+def test_a_layer_that_unpacks_to_too_much_is_not_read_to_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(layers, "LARGEST_CONTENT", 1 << 20)
+    stored = io.BytesIO(gzip.compress(bytes(64 << 20)))
+    with (
+        pytest.raises(ProvisionError, match="more than 1048576 bytes"),
+        LayerContent(stored, is_gzip=True) as content,
+    ):
+        content.finish()
+    assert stored.tell() < len(stored.getvalue()) / 2
+
+
+def test_a_reader_that_stops_leaves_no_thread_behind() -> None:
+    before = threading.active_count()
+    with LayerContent(io.BytesIO(_packed(8 << 20)), is_gzip=True) as content:
+        assert content.read(100)
+        assert threading.active_count() > before
+    assert threading.active_count() == before
+
+
+def test_only_some_chunks_are_read_ahead() -> None:
+    stored = io.BytesIO(bytes(64 << 20))
+    with LayerContent(stored, is_gzip=False) as content:
+        content.read(1)
+    assert stored.tell() <= 4 << 20
