@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import stat
+import sys
 import tempfile
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -90,7 +91,11 @@ class Scene:
         self._opened = ExitStack()
 
     def __enter__(self) -> Self:
-        """Nothing is made yet."""
+        """Compile our Python modules, as pip does when it installs them; nothing else is made yet.
+
+        Where PYTHONDONTWRITEBYTECODE is set, each command would compile them again.
+        """
+        run([sys.executable, "-m", "compileall", "-q", REPOSITORY / "src"])
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -252,7 +252,7 @@ def ensure_base_image(
     if not uses_archive(chosen):
         origin = rpm_origin(settings, chosen)
         return make_rpm_base(engine, request, origin, state=settings.state, progress=progress), True
-    index = open_driver_index(settings, None, chosen, progress=progress)
+    index = open_driver_index(settings, None, chosen, at_once=False, progress=progress)
     index.close()
     pin = make_base(
         engine,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,11 +16,15 @@ from provision.build.decision import Decision, decide
 from provision.build.dockerfile import RenderedContext, render
 from provision.build.package_store import PackageStore
 from provision.build.solve import solve
+from provision.build.solve_request import SolveRequest
 from provision.build.templates import Templates, load_templates
 from provision.catalogue import Entry, templates_dir
-from provision.distros.debian.distro_archive import uses_archive
+from provision.distros.debian import ArchiveIndex
+from provision.distros.debian.apt import superseded
+from provision.distros.debian.distro_archive import require_headers, uses_archive
 from provision.engine.docker_api import Engine, names_registry
-from provision.errors import NotFoundError
+from provision.errors import NotFoundError, ProvisionError
+from provision.fetch import UnreachableError
 from provision.host import read_facts
 from provision.pin import PIN_LABEL, BasePin, ClosurePackage, DistroPin, PackagePin, Pin
 from provision.pipeline.following import follow
@@ -35,7 +40,6 @@ from provision.pipeline.solving import (
 from provision.pipeline.wanted import Wanted, choose_distro, own_kernel
 from provision.pipeline.workspace import Settings
 from provision.progress import Progress, silent
-from provision.sources import PublishedSum
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,32 +125,35 @@ def resolve_solved(
     """
     request = request_of(settings, wanted, target.distro, progress=progress)
     sums = vendor_sums(settings, again=wanted.update, progress=progress)
-    decision, repositories = _decided(settings, request, target, tree, sums, progress)
-    asked = base_request(settings, target.distro, reference=wanted.base)
-    base = named_base(asked) or find_base(engine(), asked, progress=progress)
     network = wanted.network or settings.config.engine.network
-    toolchain = tree.toolchain if tree else None
-    wish = solve_request(
-        settings,
-        target.distro,
-        base,
-        kernel=request.kernel,
-        network=network,
-        packages=decision.tools,
-        repositories=repositories,
-        toolchain=toolchain,
-    )
-    try:
-        closure = solve(
-            engine, wish, PackageStore(settings.state), update=wanted.update, progress=progress
+    with _archive_of(settings, target, tree, progress) as archive:
+        decision = decide(
+            request,
+            entry=target.entry,
+            distro=target.distro,
+            index=archive.index,
+            template=target.templates.digest,
+            is_complete=archive.knows_kernels,
+            tree=tree,
+            published_sum=sums,
         )
-        pin, urls = decision.pin(base, closure), closure.urls
-    except NotFoundError:
-        # A host that got the artifact image by itself has nothing to solve in, and needs nothing.
-        made = None if wanted.update else _made_before(engine(), decision, base)
-        if made is None:
-            raise
-        pin, urls = made, {}
+        with archive.refusing(request.kernel):
+            asked = base_request(settings, target.distro, reference=wanted.base)
+            base = named_base(asked) or find_base(engine(), asked, progress=progress)
+            wish = solve_request(
+                settings,
+                target.distro,
+                base,
+                kernel=request.kernel,
+                network=network,
+                packages=decision.tools,
+                repositories=archive.repositories,
+                toolchain=tree.toolchain if tree else None,
+            )
+            pin, urls = _solved(
+                settings, engine, wish, decision, update=wanted.update, progress=progress
+            )
+            archive.require(wish, pin)
     return Resolved(
         pin,
         target.entry,
@@ -154,6 +161,29 @@ def resolve_solved(
         urls={**urls, **decision.urls},
         network=network,
     )
+
+
+def _solved(
+    settings: Settings,
+    engine: Callable[[], Engine],
+    wish: SolveRequest,
+    decision: Decision,
+    *,
+    update: bool,
+    progress: Progress,
+) -> tuple[Pin, Mapping[str, tuple[str, ...]]]:
+    """Return the Pin of a decision with what a solver finds, and the addresses of the packages."""
+    try:
+        closure = solve(
+            engine, wish, PackageStore(settings.state), update=update, progress=progress
+        )
+        return decision.pin(wish.base, closure), closure.urls
+    except NotFoundError:
+        # A host that got the artifact image by itself has nothing to solve in, and needs nothing.
+        made = None if update else _made_before(engine(), decision, wish.base)
+        if made is None:
+            raise
+        return made, {}
 
 
 def _made_before(engine: Engine, decision: Decision, base: BasePin) -> Pin | None:
@@ -168,14 +198,14 @@ def _made_before(engine: Engine, decision: Decision, base: BasePin) -> Pin | Non
             pin = Pin.model_validate_json(image.labels[PIN_LABEL])
         except ValidationError:
             continue
-        solved = _Solved(pin.compiler, pin.headers, pin.packages, pin.closure)
+        solved = _Packages(pin.compiler, pin.headers, pin.packages, pin.closure)
         if pin.closure and decision.pin(base, solved).digest == pin.digest:
             return pin
     return None
 
 
 @dataclass(frozen=True, slots=True)
-class _Solved:
+class _Packages:
     """What a Pin says of its packages."""
 
     compiler: PackagePin | None
@@ -212,46 +242,85 @@ def request_of(
     )
 
 
-def _decided(
-    settings: Settings,
-    request: Request,
-    target: Target,
-    tree: KernelTree | None,
-    vendor_sum: PublishedSum,
-    progress: Progress,
-) -> tuple[Decision, tuple[distros.Repository, ...]]:
-    """Decide what takes no engine, and where the packages come from.
+@dataclass(frozen=True, slots=True)
+class _Archive:
+    """Where the packages of a build come from.
 
-    Archives of Debian's kind are read here: they say which kernels there are, and which versions
-    of a driver whose source is a package.
+    Attributes:
+        repositories: What the solver is given; empty: what the base image names.
+        index: What is read of an archive of Debian's kind; None: it is of another kind.
+        has_all_kernels: Whether the index has every kernel that the solver may find.
     """
-    entry, distro, template = target.entry, target.distro, target.templates.digest
+
+    repositories: tuple[distros.Repository, ...]
+    index: ArchiveIndex | None = None
+    has_all_kernels: bool = False
+
+    @property
+    def knows_kernels(self) -> bool:
+        """Whether a kernel that is not packaged can be refused before the solver is asked.
+
+        Reading an index that is not cached takes as long as the solver does for the same.
+        """
+        return self.index is not None and self.index.is_read and self.has_all_kernels
+
+    def require(self, wish: SolveRequest, pin: Pin) -> None:
+        """Refuse what apt found by a pattern: a name that no package has is one to it.
+
+        Raises:
+            NotFoundError: The headers of a Pin are of another kernel.
+        """
+        found = {package.name for package in pin.headers}
+        if self.index is not None and not found.issuperset(s.text for s in wish.query.specs):
+            raise NotFoundError(
+                f"No headers are packaged for the kernel {wish.kernel} on {wish.distro.id}"
+                f" {wish.release.version}.",
+                resolution=superseded(wish.distro),
+                details=f"apt found {', '.join(sorted(found)) or 'no headers'}",
+            )
+
+    @contextmanager
+    def refusing(self, kernel: str) -> Iterator[None]:
+        """Refuse a kernel that is not packaged, where the solver finds no solution or no engine.
+
+        The solver only says that it has no such package, and the index which kernels there are.
+
+        Raises:
+            NotFoundError: Its headers are not packaged; names the nearest that are.
+        """
+        try:
+            yield
+        except UnreachableError:
+            raise
+        except ProvisionError:
+            if self.index is not None and self.has_all_kernels:
+                with suppress(UnreachableError):
+                    require_headers(self.index, kernel)
+            raise
+
+
+@contextmanager
+def _archive_of(
+    settings: Settings, target: Target, tree: KernelTree | None, progress: Progress
+) -> Iterator[_Archive]:
+    """Open the archive of a distro.
+
+    Those of Debian's kind are read here: they say which kernels there are, and which versions of a
+    driver whose source is a package.
+    """
+    entry, distro = target.entry, target.distro
     if not uses_archive(distro):
-        decision = decide(
-            request,
-            entry=entry,
-            distro=distro,
-            index=None,
-            template=template,
-            tree=tree,
-            published_sum=vendor_sum,
-        )
-        return decision, configured_repositories(settings, distro)
-    index = open_driver_index(settings, entry, distro, progress=progress)
+        yield _Archive(configured_repositories(settings, distro))
+        return
+    index = open_driver_index(settings, entry, distro, at_once=False, progress=progress)
     try:
-        decision = decide(
-            request,
-            entry=entry,
-            distro=distro,
-            index=index,
-            template=template,
-            is_complete=not is_entitled(settings, distro),
-            tree=tree,
-            published_sum=vendor_sum,
+        yield _Archive(
+            archive_repositories(index.suites),
+            index,
+            has_all_kernels=tree is None and not is_entitled(settings, distro),
         )
     finally:
         index.close()
-    return decision, archive_repositories(index.suites)
 
 
 def render_context(resolved: Resolved) -> RenderedContext:

@@ -217,9 +217,21 @@ def refuse_repositories(settings: Settings, distro: DistroPin) -> None:
 
 
 def open_driver_index(
-    settings: Settings, entry: Entry | None, distro: DistroPin, *, progress: Progress = silent
+    settings: Settings,
+    entry: Entry | None,
+    distro: DistroPin,
+    *,
+    at_once: bool = True,
+    progress: Progress = silent,
 ) -> ArchiveIndex:
     """Open the distro's archive with the sections that a driver needs; the caller closes it.
+
+    Args:
+        settings: The host.
+        entry: The driver; None: no section besides those that are always read.
+        distro: The distro.
+        at_once: Whether its packages are read now, and not when the first is asked for.
+        progress: Receives what is read.
 
     Raises:
         NotFoundError: No mirror or keyring is known, or the distro has no such components.
@@ -237,7 +249,7 @@ def open_driver_index(
             resolution="Take a driver whose source is an archive or a git repository"
             " ('provision drivers' lists them).",
         )
-    return open_index(
+    index = open_index(
         distro,
         layout,
         architecture=read_facts(settings.root).arch,
@@ -247,3 +259,6 @@ def open_driver_index(
         cache_dir=settings.state,
         progress=progress,
     )
+    if at_once:
+        index.read()
+    return index

@@ -55,7 +55,7 @@ class Host:
         config: Config | None = None,
         progress: Progress = silent,
     ) -> ArchiveIndex:
-        return open_index(
+        index = open_index(
             find_distro(distro),
             layout_of(find_distro(distro)),
             architecture=architecture,
@@ -65,6 +65,8 @@ class Host:
             cache_dir=self.cache,
             progress=progress,
         )
+        index.read()
+        return index
 
     def newest(self) -> str:
         with closing(self.open()) as index:

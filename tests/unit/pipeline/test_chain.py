@@ -12,8 +12,10 @@ from provision.build.artifact_image import DIGEST_LABEL, BuildRequest, Built
 from provision.build.package_store import Closure, PackageStore
 from provision.build.solve_request import SolveRequest
 from provision.distros.debian import ArchiveIndex
+from provision.distros.debian.packages_file import PackageTable
 from provision.engine.docker_api import Engine, Image
-from provision.errors import NotFoundError
+from provision.errors import NotFoundError, ProvisionError
+from provision.fetch import UnreachableError
 from provision.matrix.cells import Selection, plan_cells
 from provision.matrix.offers import find_offers
 from provision.pin import PIN_LABEL, BasePin, Pin
@@ -168,6 +170,106 @@ def test_what_does_not_exist_is_said_without_an_engine(settings: Settings) -> No
     named = f"debian:bookworm@sha256:{'0' * 64}"
     pin = resolve_pin(settings, no_engine, replace(_WANTED, base=named)).pin
     assert f"{pin.base.image}@{pin.base.digest}" == named
+
+
+def _unread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Have the archive's lists of packages not be cached; returns when they are read."""
+    read: list[str] = []
+    index = sample_index(tmp_path / "unread")
+
+    def tables() -> Sequence[PackageTable]:
+        read.append("read")
+        return sample_index(tmp_path / f"unread-{len(read)}").read()
+
+    def open_index(*_distro: object, **_options: object) -> ArchiveIndex:
+        return ArchiveIndex(
+            distro=index.distro,
+            architecture=index.architecture,
+            tables=tables,
+            suites=index.suites,
+        )
+
+    monkeypatch.setattr(solving, "open_index", open_index)
+    return read
+
+
+def test_the_solver_is_asked_before_lists_of_packages_are_downloaded(
+    settings: Settings,
+    engine: FakeEngine,
+    solved: list[SolveRequest],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    archived = replace(_WANTED, driver="onload", force=True)
+    before = resolve_pin(settings, lambda: engine, archived)
+    read = _unread(tmp_path, monkeypatch)
+    assert resolve_pin(settings, lambda: engine, archived).pin == before.pin
+    assert read == []
+    assert solved[0].repositories == solved[1].repositories
+    # Which versions there are of what is packaged, only the lists say.
+    resolve_pin(settings, lambda: engine, _WANTED)
+    assert read == ["read"]
+
+
+@pytest.mark.parametrize(
+    "error", [NotFoundError("Unable to locate package"), ProvisionError("The connection broke.")]
+)
+def test_what_the_solver_does_not_find_is_explained_by_the_lists(
+    settings: Settings,
+    engine: FakeEngine,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: ProvisionError,
+) -> None:
+    read = _unread(tmp_path, monkeypatch)
+
+    def fail(*_request: object, **_more: object) -> Closure:
+        raise error
+
+    monkeypatch.setattr(package_pins, "solve", fail)
+    with pytest.raises(NotFoundError, match="No headers are packaged") as caught:
+        resolve_pin(
+            settings,
+            lambda: engine,
+            replace(_WANTED, driver="onload", kernel="6.1.0-1-amd64", force=True),
+        )
+    assert "6.1.0-47-amd64" in str(caught.value.details)
+    assert read == ["read"]
+    # Its headers are there: what went wrong is something else.
+    with pytest.raises(ProvisionError, match=error.message):
+        resolve_pin(settings, lambda: engine, _WANTED)
+
+
+def test_an_archive_that_cannot_be_reached_is_not_asked_again(
+    settings: Settings, engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = _unread(tmp_path, monkeypatch)
+
+    def fail(*_request: object, **_more: object) -> Closure:
+        raise UnreachableError("The archive can't be reached from the solving container.")
+
+    monkeypatch.setattr(package_pins, "solve", fail)
+    with pytest.raises(UnreachableError):
+        resolve_pin(
+            settings,
+            lambda: engine,
+            replace(_WANTED, driver="onload", kernel="6.1.0-1-amd64", force=True),
+        )
+    assert read == []
+
+
+def test_headers_that_apt_took_a_name_for_a_pattern_of_are_refused(
+    settings: Settings, engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _unread(tmp_path, monkeypatch)
+
+    def other(_engine: object, request: SolveRequest, _store: object, **_more: object) -> Closure:
+        return closure(replace(request, kernel=_KERNEL))
+
+    monkeypatch.setattr(package_pins, "solve", other)
+    wanted = replace(_WANTED, driver="onload", kernel=_KERNEL.removesuffix("4"), force=True)
+    with pytest.raises(NotFoundError, match="No headers are packaged"):
+        resolve_pin(settings, lambda: engine, wanted)
 
 
 def test_what_cannot_change_the_result_goes_beside_the_pin(

@@ -112,8 +112,8 @@ class SuiteCache:
         index = release.packages_file(component, architecture)
         if index is None:
             return None
-        stem = f"{component}-{architecture}-"
-        path = self.folder / f"{stem}{index.sha256[:32]}.sqlite"
+        stem = _stem(component, architecture)
+        path = self._table_path(index, stem)
         if not path.exists():
             self._read_packages(release, index, path, progress)
             # Older ones, and what a process that was killed has left.
@@ -127,6 +127,14 @@ class SuiteCache:
             uri=self.address.uri,
             is_automatic=release.is_automatic,
         )
+
+    def has_table(self, release: ReleaseFile, component: str, architecture: str) -> bool:
+        """Return whether a section's packages are cached, or the suite has no such section."""
+        index = release.packages_file(component, architecture)
+        return index is None or self._table_path(index, _stem(component, architecture)).exists()
+
+    def _table_path(self, index: IndexFile, stem: str) -> Path:
+        return self.folder / f"{stem}{index.sha256[:32]}.sqlite"
 
     def sources(self, release: ReleaseFile, component: str, progress: Progress) -> bytes | None:
         """Return the text of a section's Sources file; None if the suite has no such section.
@@ -274,3 +282,8 @@ class SuiteCache:
             "tried": known.tried,
         }
         write_atomic(self.folder / "state.json", json.dumps(state, indent=1) + "\n")
+
+
+def _stem(component: str, architecture: str) -> str:
+    """Return what the name of a section's table begins with."""
+    return f"{component}-{architecture}-"

@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from provision.config import Config
@@ -55,7 +57,7 @@ class ArchiveIndex:
     Args:
         distro: The distro.
         architecture: Debian's name of it.
-        tables: Its packages.
+        tables: Its packages; or what reads them, which is called when the first is asked for.
         suites: Where they come from; the release itself among them.
     """
 
@@ -64,13 +66,18 @@ class ArchiveIndex:
         *,
         distro: DistroPin,
         architecture: str,
-        tables: Sequence[PackageTable],
+        tables: Sequence[PackageTable] | Callable[[], Sequence[PackageTable]],
         suites: Sequence[Suite],
     ) -> None:
         self.distro = distro
         self.architecture = architecture
         self.suites = tuple(suites)
-        self._tables = tuple(tables)
+        self._tables = tables
+
+    @property
+    def is_read(self) -> bool:
+        """Whether an answer takes no download."""
+        return not callable(self._tables)
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -112,20 +119,33 @@ class ArchiveIndex:
 
     def versions(self, name: str) -> list[IndexedPackage]:
         """Return every version of a package, the newest first."""
-        return newest_first(p for table in self._tables for p in table.named(name))
+        return newest_first(p for table in self.read() for p in table.named(name))
 
     def packages_matching(self, prefix: str) -> list[IndexedPackage]:
         """Return the newest version of each package whose name starts with a text, by name."""
         names: dict[str, list[IndexedPackage]] = {}
-        for table in self._tables:
+        for table in self.read():
             for package in table.starting(prefix):
                 names.setdefault(package.name, []).append(package)
         return [newest_first(names[name])[0] for name in sorted(names)]
 
     def close(self) -> None:
         """Close its files."""
-        for table in self._tables:
+        for table in () if callable(self._tables) else self._tables:
             table.close()
+
+    def read(self) -> Sequence[PackageTable]:
+        """Return its packages, which are downloaded where they are not cached.
+
+        Raises:
+            NotFoundError: The archive doesn't have what it lists.
+            UnreachableError: The archive can't be reached.
+            ProvisionError: A list is broken.
+            OSError: The cache can't be written.
+        """
+        if callable(self._tables):
+            self._tables = self._tables()
+        return self._tables
 
 
 def default_cache() -> Path:
@@ -152,7 +172,10 @@ def open_index(
     cache_dir: Path | None = None,
     progress: Progress = silent,
 ) -> ArchiveIndex:
-    """Return the index of a distro's archive, reading what is not cached or too old.
+    """Return the index of a distro's archive, asking the archive where ours is too old.
+
+    Lists of packages that are not cached are downloaded when the first package is asked for, or by
+    ``ArchiveIndex.read``; what is said below of them is raised then.
 
     Args:
         distro: Which distro.
@@ -178,10 +201,7 @@ def open_index(
         distro, layout, config=settings, root=root, key_folder=folder / "keys"
     )
     sections = tuple(dict.fromkeys([*layout.enabled, *components]))
-    with (
-        lock(folder / "lock", on_wait=lambda: progress(Note(WAITING))),
-        ThreadPoolExecutor(_THREADS) as pool,
-    ):
+    with _reading(folder, progress) as pool:
         found = [
             (cache, release)
             for cache, release in pool.map(
@@ -192,11 +212,16 @@ def open_index(
         releases = [(cache.address, release) for cache, release in found]
         _check(distro, addresses, releases, sections, debian_name)
         wanted = list(_wanted(found, sections, debian_name))
-        tables = list(pool.map(lambda want: _table(want, progress), wanted))
+        is_cached = all(want[0].has_table(*want[1:]) for want in wanted)
+        tables = (
+            _tables(wanted, pool, progress)
+            if is_cached
+            else partial(_read_later, folder, wanted, progress)
+        )
     return ArchiveIndex(
         distro=distro,
         architecture=debian_name,
-        tables=[table for table in tables if table is not None],
+        tables=tables,
         suites=[_suite(address, release, sections, layout) for address, release in releases],
     )
 
@@ -220,9 +245,28 @@ def _wanted(
                 yield cache, release, section, name
 
 
-def _table(want: Want, progress: Progress) -> PackageTable | None:
-    cache, release, section, architecture = want
-    return cache.table(release, section, architecture, progress)
+def _read_later(folder: Path, wanted: Sequence[Want], progress: Progress) -> list[PackageTable]:
+    """Return the packages of sections, after the lock of the cache was given back."""
+    with _reading(folder, progress) as pool:
+        return _tables(wanted, pool, progress)
+
+
+@contextmanager
+def _reading(folder: Path, progress: Progress) -> Iterator[ThreadPoolExecutor]:
+    """Hold the lock of the cache, with threads to read with."""
+    with (
+        lock(folder / "lock", on_wait=lambda: progress(Note(WAITING))),
+        ThreadPoolExecutor(_THREADS) as pool,
+    ):
+        yield pool
+
+
+def _tables(
+    wanted: Sequence[Want], pool: ThreadPoolExecutor, progress: Progress
+) -> list[PackageTable]:
+    """Return the packages of sections; some suites lack some of them."""
+    found = pool.map(lambda want: want[0].table(*want[1:], progress), wanted)
+    return [table for table in found if table is not None]
 
 
 def suite_release(cache: SuiteCache) -> tuple[SuiteCache, ReleaseFile | None]:
