@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
-from provision.engine.docker_api import Engine
 from provision.errors import ProvisionError
 from provision.files import lock, sha256_file, write_atomic
 from provision.fleet.bundle_contents import BASES, Contents, Order
@@ -26,14 +25,13 @@ from provision.fleet.bundle_index import (
     BundleKey,
     sums_text,
 )
-from provision.fleet.mirror import Chosen
+from provision.fleet.mirror import Chosen, RegistryAccess
 from provision.pipeline.archived import pack_folder
-from provision.pipeline.registries import BUNDLE_IMAGES, Consent, trusted_keys
-from provision.pipeline.workspace import Settings
-from provision.progress import Note, Progress, Step, silent
+from provision.pipeline.registries import BUNDLE_IMAGES, trusted_keys
+from provision.progress import Note, Progress, Step
 from provision.registry.artifact_images import facts_of
 from provision.registry.attached_signatures import signature_tag
-from provision.registry.copying import copy_image
+from provision.registry.copying import ImageCopier
 from provision.registry.detached import fingerprint
 from provision.registry.image_signature import Signer
 from provision.registry.layout_writer import LayoutWriter
@@ -48,27 +46,16 @@ _MARGIN = 64 << 20
 
 
 def create(
-    settings: Settings,
-    order: Order,
-    contents: Contents,
-    consent: Consent,
-    output: Path,
-    signer: Signer | None,
-    engine: Callable[[], Engine],
-    *,
-    progress: Progress = silent,
+    access: RegistryAccess, order: Order, contents: Contents, output: Path, signer: Signer | None
 ) -> BundleIndex:
     """Write a bundle.
 
     Args:
-        settings: This machine.
+        access: How the registry is reached.
         order: What was asked for.
         contents: What ``gather`` found.
-        consent: What the caller allows.
         output: A folder, or a file that ends in ``.tar``.
         signer: Signs it; None: it is not signed.
-        engine: Connects to the engine.
-        progress: Receives what goes on.
 
     Raises:
         ProvisionError: The folder has other files, the disk has no room, or the registry failed.
@@ -80,19 +67,14 @@ def create(
     _claim(folder)
     with lock(folder / _MARKER):
         (folder / _WORK).mkdir(exist_ok=True)
-        for number, one in enumerate(contents.chosen, 1):
-            progress(Step(number, len(contents.chosen), f"{one.driver} {', '.join(one.tags)}"))
-            reference = parse_reference(f"{order.registry}/{one.driver}")
-            writer = LayoutWriter(folder / BUNDLE_IMAGES / one.driver, reference)
-            work = folder / _WORK
-            copy_image(one.repository, writer, one.content, one.tags, work, progress=progress)
-        bases = _write_files(folder, contents, engine, progress)
+        _write_images(folder, order, contents, access.progress)
+        bases = _write_files(folder, contents, access.progress)
         shutil.rmtree(folder / _WORK)
         _tidy(folder, contents)
-        index = _index(settings, folder, order, contents, consent, bases)
+        index = _index(access, folder, order, contents, bases)
         _seal(folder, index, signer)
         if is_archive:
-            progress(Note(f"Writing {output}"))
+            access.progress(Note(f"Writing {output}"))
             pack_folder(folder, output, (SUMS, INDEX))
     if is_archive:
         shutil.rmtree(folder)
@@ -139,9 +121,16 @@ def _claim(folder: Path) -> None:
         (folder / name).unlink(missing_ok=True)
 
 
-def _write_files(
-    folder: Path, contents: Contents, engine: Callable[[], Engine], progress: Progress
-) -> tuple[BundleBase, ...]:
+def _write_images(folder: Path, order: Order, contents: Contents, progress: Progress) -> None:
+    for number, one in enumerate(contents.chosen, 1):
+        progress(Step(number, len(contents.chosen), f"{one.driver} {', '.join(one.tags)}"))
+        reference = parse_reference(f"{order.registry}/{one.driver}")
+        writer = LayoutWriter(folder / BUNDLE_IMAGES / one.driver, reference)
+        copier = ImageCopier(one.repository, writer, folder / _WORK, progress)
+        copier.copy(one.content, one.tags)
+
+
+def _write_files(folder: Path, contents: Contents, progress: Progress) -> tuple[BundleBase, ...]:
     for place, text in contents.texts.items():
         write_atomic(folder / place, text)
     for place, source in contents.copies.items():
@@ -161,7 +150,7 @@ def _write_files(
             progress(Note(f"Copying the base image {base.image}"))
             draft = folder / _WORK / "base"
             with draft.open("wb") as stream:
-                for chunk in engine().save(image.id):
+                for chunk in contents.engine().save(image.id):
                     stream.write(chunk)
             target.parent.mkdir(parents=True, exist_ok=True)
             draft.replace(target)
@@ -202,11 +191,10 @@ def _tidy_layout(folder: Path, chosen: list[Chosen]) -> None:
 
 
 def _index(
-    settings: Settings,
+    access: RegistryAccess,
     folder: Path,
     order: Order,
     contents: Contents,
-    consent: Consent,
     bases: tuple[BundleBase, ...],
 ) -> BundleIndex:
     files = [
@@ -219,7 +207,8 @@ def _index(
     used = {t.verified.key for one in contents.chosen for t in one.images if t.verified}
     keys: dict[str, str] = {}
     for driver in {one.driver for one in contents.chosen}:
-        known = trusted_keys(settings, f"{order.registry}/{driver}", driver, consent) or ()
+        repository = f"{order.registry}/{driver}"
+        known = trusted_keys(access.settings, repository, driver, access.consent) or ()
         keys.update({key.name: fingerprint(key) for key in known if key.name in used})
     return BundleIndex(
         created=int(time.time()),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,8 +13,8 @@ from provision.engine.docker_api import Engine, Image, split_reference
 from provision.errors import NotFoundError, ProvisionError
 from provision.fleet.mirror import (
     Chosen,
-    ConnectTo,
     Mirrored,
+    RegistryAccess,
     Selection,
     choose,
     require_all,
@@ -22,9 +22,6 @@ from provision.fleet.mirror import (
 )
 from provision.pin import BasePin, Pin
 from provision.pipeline.pin_file import pin_document
-from provision.pipeline.registries import Consent, connect
-from provision.pipeline.workspace import Settings
-from provision.progress import Progress, silent
 
 # Places in a bundle.
 PACKAGES = "packages/sha256"
@@ -82,12 +79,14 @@ class Contents:
         copies: Files by their places in the bundle.
         texts: Further files, by place.
         bases: Images of the engine, by their Pins.
+        engine: Connects to the engine that has these images.
     """
 
     chosen: tuple[Chosen, ...]
     copies: Mapping[str, Path]
     texts: Mapping[str, str]
-    bases: tuple[tuple[BasePin, Image], ...] = ()
+    bases: tuple[tuple[BasePin, Image], ...]
+    engine: Callable[[], Engine]
 
     @property
     def size(self) -> int:
@@ -113,58 +112,33 @@ class Order:
     builds: bool = True
 
 
-def gather(
-    settings: Settings,
-    order: Order,
-    consent: Consent,
-    engine: Callable[[], Engine],
-    *,
-    connected: ConnectTo = connect,
-    progress: Progress = silent,
-) -> Contents:
+def gather(access: RegistryAccess, order: Order, engine: Callable[[], Engine]) -> Contents:
     """Find everything that a bundle is to hold; nothing is written.
 
     Args:
-        settings: This machine: its keys, catalogue and package store count.
+        access: How the registry is reached; the machine's package store counts too.
         order: What is asked for.
-        consent: What the caller allows.
         engine: Connects to the engine that has the base images; called if any are wanted.
-        connected: Makes clients of registries.
-        progress: Receives what is looked at.
 
     Raises:
         NotFoundError: Packages, sources or base images are missing; all of them are named.
         UntrustedError: An image is not signed as it has to be; all of them are named.
         ProvisionError: As ``choose``.
     """
-    chosen, refused = choose(
-        settings,
-        order.registry,
-        order.selection,
-        consent,
-        connected=connected,
-        progress=progress,
-    )
+    chosen, refused = choose(access, order.registry, order.selection)
     require_all(Mirrored(chosen, refused=refused))
-    copies, texts = dict(order.extras.files()), {}
     pins = {one.image.pin.digest: one.image.pin for each in chosen for one in each.images}
-    bases: dict[str, tuple[BasePin, Image]] = {}
+    copies, texts = dict(order.extras.files()), {}
+    bases: tuple[tuple[BasePin, Image], ...] = ()
     missing: list[str] = []
     if order.builds:
-        store = PackageStore(settings.state)
+        store = PackageStore(access.settings.state)
         for pin in pins.values():
             name = f"{PINS}/{pin.driver.name}-{pin.short_digest}.json"
             texts[name] = json.dumps(pin_document(pin), indent=1) + "\n"
-            found, absent = _inputs(store, pin)
-            copies.update(found)
-            missing += absent
             texts.update(_closures(store, pin))
-        for base in {pin.base.digest: pin.base for pin in pins.values()}.values():
-            image = _base_image(engine(), base)
-            if image is None:
-                missing.append(f"the base image {base.image}@{base.digest}")
-            else:
-                bases[base.digest] = (base, image)
+            copies.update(_inputs(store, pin, missing))
+        bases = tuple(_base_images(pins.values(), engine, missing))
     if missing:
         raise NotFoundError(
             "What builds need is not all on this machine, so a bundle would lack it.",
@@ -172,23 +146,23 @@ def gather(
             " build --pin', 'docker pull'), or bring artifacts only: --artifacts-only.",
             details="\n".join(dict.fromkeys(missing)),
         )
-    return Contents(chosen, copies, texts, tuple(bases.values()))
+    return Contents(chosen, copies, texts, bases, engine)
 
 
-def _inputs(store: PackageStore, pin: Pin) -> tuple[dict[str, Path], list[str]]:
-    """Return the files that a build of a Pin installs, and what of it is not here."""
+def _inputs(store: PackageStore, pin: Pin, missing: list[str]) -> dict[str, Path]:
+    """Return the files that a build of a Pin installs; notes those that are not here."""
     wanted = {package.sha256: package.name for package in pin.closure}
     for source in pin.sources:
         if source.file is not None and source.sha256 is not None:
             wanted[source.sha256] = source.address or source.sha256
-    found, missing = {}, []
+    found = {}
     for sha256, name in wanted.items():
         path = store.whole(sha256)
         if path is None:
             missing.append(f"{name} (sha256 {sha256[:12]}…), for {pin.image}")
         else:
             found[f"{PACKAGES}/{sha256}"] = path
-    return found, missing
+    return found
 
 
 def _closures(store: PackageStore, pin: Pin) -> Iterator[tuple[str, str]]:
@@ -208,6 +182,14 @@ def _closures(store: PackageStore, pin: Pin) -> Iterator[tuple[str, str]]:
             yield f"{CLOSURES}/{path.name}", f"{bare.model_dump_json(by_alias=True, indent=1)}\n"
 
 
-def _base_image(engine: Engine, base: BasePin) -> Image | None:
-    name, _tag = split_reference(base.image)
-    return engine.image(base.digest) or engine.image(f"{name}@{base.digest}")
+def _base_images(
+    pins: Iterable[Pin], engine: Callable[[], Engine], missing: list[str]
+) -> Iterator[tuple[BasePin, Image]]:
+    """Yield the base images of Pins, each once; notes those that the engine lacks."""
+    for base in {pin.base.digest: pin.base for pin in pins}.values():
+        name, _tag = split_reference(base.image)
+        image = engine().image(base.digest) or engine().image(f"{name}@{base.digest}")
+        if image is None:
+            missing.append(f"the base image {base.image}@{base.digest}")
+        else:
+            yield base, image

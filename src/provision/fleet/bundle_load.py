@@ -16,16 +16,16 @@ from provision.engine.docker_api import Engine
 from provision.engine.scratch import scratch
 from provision.fleet.bundle_contents import CLOSURES, PACKAGES
 from provision.fleet.bundle_index import Bundle, BundleArtifact
-from provision.fleet.mirror import ConnectTo
+from provision.fleet.mirror import RegistryAccess
 from provision.host.kernels import find_kernels, machine
 from provision.pipeline.pulling import store_pulled
-from provision.pipeline.registries import BUNDLE_IMAGES, Consent, check_of, connect, examine
+from provision.pipeline.registries import BUNDLE_IMAGES, check_of, examine
 from provision.pipeline.workspace import Settings
-from provision.progress import Note, Progress, Step, silent
+from provision.progress import Note, Progress, Step
 from provision.registry.artifact_images import find
-from provision.registry.copying import copy_image, uploader
+from provision.registry.copying import ImageCopier, uploader
 from provision.registry.image_layout import open_layout
-from provision.registry.names import Reference, parse_reference
+from provision.registry.names import Reference
 from provision.registry.repository import Repository
 from provision.registry.storage import read_small, refused
 
@@ -55,24 +55,13 @@ class Loaded:
     changed: bool = False
 
 
-def push_bundle(
-    settings: Settings,
-    bundle: Bundle,
-    address: str,
-    consent: Consent,
-    *,
-    connected: ConnectTo = connect,
-    progress: Progress = silent,
-) -> Loaded:
+def push_bundle(access: RegistryAccess, bundle: Bundle, address: str) -> Loaded:
     """Copy all artifact images of a bundle, with their signatures, to a registry.
 
     Args:
-        settings: This machine: its keys and credentials count.
+        access: How the registry is reached.
         bundle: The bundle; its files were checked.
         address: The registry: ``host[:port][/prefix]``.
-        consent: What the caller allows.
-        connected: Makes clients.
-        progress: Receives what is sent.
 
     Raises:
         UntrustedError: An artifact is not signed as it has to be; nothing was sent.
@@ -81,25 +70,29 @@ def push_bundle(
     """
     done = Loaded()
     for artifact in bundle.index.artifacts:
-        repository = _repository(bundle, artifact)
-        check = check_of(settings, repository, {}, consent, artifact.driver)
-        image = find(repository, artifact.architecture, examine=check).image
-        if image.pin.digest != artifact.pin or image.pin.driver.name != artifact.driver:
-            raise refused(bundle.name, f"{artifact.digest} is not the image that it says")
+        _examine(access, bundle, artifact)
     contents = {(one.driver, one.within): one for one in bundle.index.artifacts}
-    with scratch(settings.state, "mirror", progress=progress) as folder:
+    with scratch(access.settings.state, "mirror", progress=access.progress) as folder:
         for number, artifact in enumerate(contents.values(), 1):
             text = f"{artifact.driver} {', '.join(artifact.tags)}"
-            progress(Step(number, len(contents), text))
+            access.progress(Step(number, len(contents), text))
             name = f"{address}/{artifact.driver}"
-            target = uploader(connected(settings, parse_reference(name)))
             source = _repository(bundle, artifact)
-            content = source.manifest(artifact.within)
-            copied = copy_image(source, target, content, artifact.tags, folder, progress=progress)
-            done.sent += copied.size
-            done.changed |= copied.blobs > 0
+            copier = ImageCopier(source, uploader(access.client(name)), folder, access.progress)
+            copier.copy(source.manifest(artifact.within), artifact.tags)
+            done.sent += copier.size
+            done.changed |= copier.blobs > 0
             done.pushed += [f"{name}:{tag}" for tag in artifact.tags]
     return done
+
+
+def _examine(access: RegistryAccess, bundle: Bundle, artifact: BundleArtifact) -> None:
+    """See that an artifact is signed as it has to be, and what the bundle says that it is."""
+    repository = _repository(bundle, artifact)
+    check = check_of(access.settings, repository, {}, access.consent, artifact.driver)
+    image = find(repository, artifact.architecture, examine=check).image
+    if image.pin.digest != artifact.pin or image.pin.driver.name != artifact.driver:
+        raise refused(bundle.name, f"{artifact.digest} is not the image that it says")
 
 
 def for_host(
@@ -122,35 +115,30 @@ def for_host(
 
 
 def store_bundle(
-    settings: Settings,
+    access: RegistryAccess,
     bundle: Bundle,
     artifacts: tuple[BundleArtifact, ...],
-    consent: Consent,
     *,
     engine: Callable[[], Engine] | None = None,
-    progress: Progress = silent,
 ) -> Loaded:
     """Put artifacts into a host's store, and what builds need into its package store.
 
     Args:
-        settings: The host.
+        access: The host, and what it accepts.
         bundle: The bundle; its files were checked.
         artifacts: Those that it gets.
-        consent: What the caller allows.
         engine: Connects to the engine that gets the base images; None: none does.
-        progress: Receives what is done.
 
     Raises:
         UntrustedError: An artifact is not signed as it has to be, or older than one before it.
         ProvisionError: An artifact is damaged, the disk is full, or the engine failed.
     """
     done = Loaded()
+    settings, consent, progress = access.settings, access.consent, access.progress
     trusted = []
     for artifact in artifacts:
-        repository = _repository(bundle, artifact)
-        trusted.append(
-            examine(settings, repository, {"driver": artifact.driver, "pin": artifact.pin}, consent)
-        )
+        wanted = {"driver": artifact.driver, "pin": artifact.pin}
+        trusted.append(examine(settings, _repository(bundle, artifact), wanted, consent))
     for one in trusted:
         stored = store_pulled(settings, one, consent, progress=progress).stored
         done.entries.append(str(stored.entry))

@@ -8,7 +8,7 @@ target has is not sent again: a copy that was interrupted goes on where it ended
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -21,7 +21,7 @@ from provision.progress import Note, Progress, Step, silent
 from provision.registry.artifact_images import Found, Trusted, find
 from provision.registry.attached_signatures import signer_of
 from provision.registry.client import Client, Content
-from provision.registry.copying import copy_image, uploader
+from provision.registry.copying import ImageCopier, uploader
 from provision.registry.image_signature import UntrustedError, Verified
 from provision.registry.manifests import Index, parse_manifest
 from provision.registry.names import Reference, parse_reference, read_tag
@@ -31,6 +31,27 @@ from provision.registry.repository import Repository, Target
 CATALOGUE = "catalogue"
 _ALIAS = re.compile(r"-[0-9a-f]{12}")
 ConnectTo = Callable[[Settings, Reference], Client]
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryAccess:
+    """How a machine reaches registries, and what it accepts from them.
+
+    Attributes:
+        settings: The machine: its keys, credentials and catalogue count.
+        consent: What the caller allows.
+        connected: Makes clients of registries.
+        progress: Receives what is looked at and copied.
+    """
+
+    settings: Settings
+    consent: Consent
+    connected: ConnectTo = connect
+    progress: Progress = silent
+
+    def client(self, name: str) -> Client:
+        """Return the client of a repository, such as ``registry.example/drivers/nvidia``."""
+        return self.connected(self.settings, parse_reference(name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,23 +144,14 @@ class Mirrored:
 
 
 def choose(
-    settings: Settings,
-    address: str,
-    selection: Selection,
-    consent: Consent,
-    *,
-    connected: ConnectTo = connect,
-    progress: Progress = silent,
+    access: RegistryAccess, address: str, selection: Selection
 ) -> tuple[tuple[Chosen, ...], list[str]]:
     """Return what a registry has of a selection, verified, and what of it is refused.
 
     Args:
-        settings: This machine: its keys and catalogue count.
+        access: How the registry is reached.
         address: ``host[:port][/prefix]``.
         selection: What is meant.
-        consent: What the caller allows.
-        connected: Makes clients.
-        progress: Receives what is looked at.
 
     Raises:
         NotFoundError: The registry has nothing of it.
@@ -148,26 +160,22 @@ def choose(
     """
     found: list[Chosen] = []
     refused: list[str] = []
-    drivers = selection.drivers or tuple(settings.catalogue.names)
+    drivers = selection.drivers or tuple(access.settings.catalogue.names)
     for driver in drivers:
-        client = connected(settings, parse_reference(f"{address}/{driver}"))
-        check = check_of(settings, client, {}, consent, driver)
+        client = access.client(f"{address}/{driver}")
         try:
             tags = client.tags()
         except NotFoundError:
             if selection.drivers:
                 refused.append(f"{address}/{driver}: the registry has no such repository")
             continue
-        progress(Note(f"{address}/{driver} has {len(tags)} tags"))
-        for content, names in _by_content(client, tags, selection).values():
-            try:
-                images = tuple(_examined(client, content, check))
-                _check_names(driver, images, names)
-            except (UntrustedError, NotFoundError) as error:
-                refused.append(f"{error.message} {error.details or ''}".strip())
-                continue
-            if any(selection.takes(one.image) for one in images):
-                found.append(Chosen(client, driver, content, images, names))
+        access.progress(Note(f"{address}/{driver} has {len(tags)} tags"))
+        by_content = _by_content(client, tags, selection)
+        found += [
+            chosen
+            for chosen in _verified(access, client, driver, by_content.values(), refused)
+            if any(selection.takes(one.image) for one in chosen.images)
+        ]
     if not found and not refused:
         raise NotFoundError(
             f"'{address}' has no artifact image of {', '.join(drivers)} for these kernels and"
@@ -175,6 +183,25 @@ def choose(
             resolution="'provision search DRIVER --registry HOST' lists what a registry has.",
         )
     return tuple(found), refused
+
+
+def _verified(
+    access: RegistryAccess,
+    client: Client,
+    driver: str,
+    contents: Iterable[tuple[Content, tuple[str, ...]]],
+    refused: list[str],
+) -> Iterator[Chosen]:
+    """Yield the contents of a driver's repository whose images are signed; notes the others."""
+    check = check_of(access.settings, client, {}, access.consent, driver)
+    for content, tags in contents:
+        try:
+            images = tuple(_examined(client, content, check))
+            _check_names(driver, images, tags)
+        except (UntrustedError, NotFoundError) as error:
+            refused.append(f"{error.message} {error.details or ''}".strip())
+        else:
+            yield Chosen(client, driver, content, images, tags)
 
 
 def _by_content(
@@ -225,88 +252,62 @@ def _check_names(driver: str, images: tuple[Trusted, ...], tags: tuple[str, ...]
 
 
 def mirror(
-    settings: Settings,
-    old: str,
-    new: str,
-    selection: Selection,
-    consent: Consent,
-    *,
-    dry_run: bool = False,
-    connected: ConnectTo = connect,
-    progress: Progress = silent,
+    access: RegistryAccess, old: str, new: str, selection: Selection, *, dry_run: bool = False
 ) -> Mirrored:
     """Copy artifact images from one registry to another.
 
     Args:
-        settings: This machine: its keys and credentials count.
+        access: How the registries are reached.
         old: From where: ``host[:port][/prefix]``.
         new: To where.
         selection: What is copied.
-        consent: What the caller allows.
         dry_run: Only say what would be copied.
-        connected: Makes clients.
-        progress: Receives what is copied.
 
     Raises:
         As ``choose``; OSError: the disk for a layer on its way is full.
     """
-    chosen, refused = choose(
-        settings, old, selection, consent, connected=connected, progress=progress
-    )
+    chosen, refused = choose(access, old, selection)
     done = Mirrored(chosen, refused=refused)
     if dry_run:
         return done
-    with scratch(settings.state, "mirror", progress=progress) as folder:
+    with scratch(access.settings.state, "mirror", progress=access.progress) as folder:
         for number, one in enumerate(chosen, 1):
-            progress(Step(number, len(chosen), f"{one.driver} {', '.join(one.tags)}"))
-            target = uploader(connected(settings, parse_reference(f"{new}/{one.driver}")))
-            copied = copy_image(
-                one.repository, target, one.content, one.tags, folder, progress=progress
-            )
-            done.sent += copied.size
-            done.blobs += copied.blobs
-            done.present += copied.present
+            access.progress(Step(number, len(chosen), f"{one.driver} {', '.join(one.tags)}"))
+            target = uploader(access.client(f"{new}/{one.driver}"))
+            copier = ImageCopier(one.repository, target, folder, access.progress)
+            copier.copy(one.content, one.tags)
+            done.sent += copier.size
+            done.blobs += copier.blobs
+            done.present += copier.present
         for driver in dict.fromkeys(one.driver for one in chosen):
-            source = connected(settings, parse_reference(f"{old}/{driver}"))
-            target = uploader(connected(settings, parse_reference(f"{new}/{driver}")))
-            copy_catalogue(settings, source, target, driver, consent, folder, progress=progress)
+            source = access.client(f"{old}/{driver}")
+            target = uploader(access.client(f"{new}/{driver}"))
+            _copy_catalogue(access, source, target, driver, folder)
     return done
 
 
-def copy_catalogue(
-    settings: Settings,
-    source: Client,
-    target: Target,
-    driver: str,
-    consent: Consent,
-    folder: Path,
-    *,
-    progress: Progress = silent,
-) -> bool:
-    """Copy the signed list of a repository's images, if the target has all of these.
-
-    Returns:
-        Whether it is there now.
-    """
+def _copy_catalogue(
+    access: RegistryAccess, source: Client, target: Target, driver: str, folder: Path
+) -> None:
+    """Copy the signed list of a repository's images, if the target has all of these."""
     try:
         content = source.manifest(CATALOGUE)
     except NotFoundError:
-        return False
+        return
     name = f"{source.reference.registry}/{source.reference.repository}"
     found = parse_manifest(content.data, f"{name}:{CATALOGUE}")
     if not isinstance(found, Index):
-        return False
+        return
     try:
-        keys = trusted_keys(settings, name, driver, consent)
+        keys = trusted_keys(access.settings, name, driver, access.consent)
         if keys is not None:
             signer_of(source, content.digest, keys)
         for one in found.manifests:
             target.manifest(one.digest)
     except (NotFoundError, UntrustedError) as error:
-        progress(Note(f"{name}:{CATALOGUE} is not copied: {error.message}"))
-        return False
-    copy_image(source, target, content, (CATALOGUE,), folder, progress=progress)
-    return True
+        access.progress(Note(f"{name}:{CATALOGUE} is not copied: {error.message}"))
+        return
+    ImageCopier(source, target, folder, access.progress).copy(content, (CATALOGUE,))
 
 
 def require_all(done: Mirrored) -> None:

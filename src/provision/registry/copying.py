@@ -113,139 +113,105 @@ def uploader(client: Client) -> Uploader:
 
 
 @dataclass(slots=True)
-class Copied:
-    """What a copy moved.
+class ImageCopier:
+    """Copies images from one repository to another, with their signatures.
 
     Attributes:
+        source: Where they are. What is copied was examined before.
+        target: Where they go.
+        folder: Where a layer lies meanwhile, on the file system of a target on disk.
+        progress: Receives what is moved.
         blobs: Contents that were sent.
         size: Their bytes.
         present: Contents that the target had.
     """
 
+    source: Repository
+    target: Target
+    folder: Path
+    progress: Progress = silent
     blobs: int = 0
     size: int = 0
     present: int = 0
 
+    def copy(self, content: Content, tags: Sequence[str]) -> None:
+        """Copy an image, or all images of an index.
 
-def copy_image(
-    source: Repository,
-    target: Target,
-    content: Content,
-    tags: Sequence[str],
-    folder: Path,
-    *,
-    progress: Progress = silent,
-) -> Copied:
-    """Copy an image, or all images of an index, with their signatures.
+        Args:
+            content: Its manifest, or the index.
+            tags: The names that it gets.
 
-    Args:
-        source: Where it is. What is copied was examined before.
-        target: Where it goes.
-        content: Its manifest, or the index.
-        tags: The names that it gets.
-        folder: Where a layer lies meanwhile, on the file system of a target on disk.
-        progress: Receives what is moved.
+        Raises:
+            WrongContentError: A content is not what its digest says.
+            UnreachableError: A registry kept failing.
+            ProvisionError: A registry refuses.
+            OSError: The disk is full.
+        """
+        reference = self.source.reference
+        name = f"{reference.registry}/{reference.repository}@{content.digest}"
+        found = parse_manifest(content.data, name)
+        if isinstance(found, Index):
+            for one in found.manifests:
+                self._copy_manifest(self.source.manifest(one.digest))
+        self._copy_manifest(content)
+        for tag in tags:
+            if not self._has(tag, content.digest):
+                self.target.put_manifest(tag, content.data, _media_type(content, found))
 
-    Raises:
-        WrongContentError: A content is not what its digest says.
-        UnreachableError: A registry kept failing.
-        ProvisionError: A registry refuses.
-        OSError: The disk is full.
-    """
-    done = Copied()
-    name = f"{source.reference.registry}/{source.reference.repository}@{content.digest}"
-    found = parse_manifest(content.data, name)
-    if isinstance(found, Index):
-        for one in found.manifests:
-            _copy_one(source, target, source.manifest(one.digest), folder, done, progress)
-    _copy_one(source, target, content, folder, done, progress)
-    for tag in tags:
-        if not _has(target, tag, content.digest):
-            target.put_manifest(tag, content.data, _kind(content, found))
-    return done
+    def _copy_manifest(self, content: Content) -> None:
+        """Copy a manifest under its digest, with its blobs before it and its signatures."""
+        found = parse_manifest(content.data, content.digest)
+        if isinstance(found, Manifest):
+            for blob in {one.digest: one for one in (found.config, *found.layers)}.values():
+                self._copy_blob(blob)
+        if not self._has(content.digest, content.digest):
+            self.target.put_manifest(content.digest, content.data, _media_type(content, found))
+        self._copy_signatures(content.digest)
+
+    def _copy_signatures(self, digest: str) -> None:
+        """Copy the signatures of an image; further ones in the target stay."""
+        tag = signature_tag(digest)
+        try:
+            content = self.source.manifest(tag)
+        except NotFoundError:
+            return
+        if self._has(tag, content.digest):
+            return
+        found = parse_manifest(content.data, tag)
+        if isinstance(found, Index):
+            return
+        for blob in (found.config, *found.layers):
+            if blob.size > max(LONGEST_PAYLOAD, LONGEST_MANIFEST):
+                return
+            self._copy_blob(blob)
+        theirs = signature_layers(self.target, digest)
+        ours = signature_layers(self.source, digest)
+        more = [one for one in theirs if one["annotations"] not in [o["annotations"] for o in ours]]
+        if more:
+            put_signatures(self.target, digest, [*more, *ours])
+        else:
+            self.target.put_manifest(tag, content.data, OCI_MANIFEST)
+
+    def _copy_blob(self, blob: Descriptor) -> None:
+        if self.target.has_blob(blob.digest) or self.target.mount(
+            blob.digest, self.source.reference
+        ):
+            self.present += 1
+            return
+        with tempfile.TemporaryDirectory(prefix=".blob-", dir=self.folder) as name:
+            file = Path(name, "blob")
+            self.source.download(blob, file, progress=self.progress)
+            self.target.upload(blob, file, progress=self.progress)
+        self.blobs += 1
+        self.size += blob.size
+
+    def _has(self, name: str, digest: str) -> bool:
+        try:
+            return self.target.manifest(name).digest == digest
+        except NotFoundError:
+            return False
 
 
-def _kind(content: Content, found: Manifest | Index) -> str:
+def _media_type(content: Content, found: Manifest | Index) -> str:
     usual = OCI_INDEX if isinstance(found, Index) else OCI_MANIFEST
     return str(json.loads(content.data).get("mediaType") or usual)
-
-
-def _copy_one(
-    source: Repository,
-    target: Target,
-    content: Content,
-    folder: Path,
-    done: Copied,
-    progress: Progress,
-) -> None:
-    """Copy a manifest under its digest, with its blobs before it and its signatures."""
-    found = parse_manifest(content.data, content.digest)
-    if isinstance(found, Manifest):
-        for blob in {one.digest: one for one in (found.config, *found.layers)}.values():
-            _copy_blob(source, target, blob, folder, done, progress)
-    if not _has(target, content.digest, content.digest):
-        target.put_manifest(content.digest, content.data, _kind(content, found))
-    copy_signatures(source, target, content.digest, folder, done, progress=progress)
-
-
-def copy_signatures(
-    source: Repository,
-    target: Target,
-    digest: str,
-    folder: Path,
-    done: Copied,
-    *,
-    progress: Progress = silent,
-) -> None:
-    """Copy the signatures of an image; those that the target has besides stay.
-
-    Raises:
-        As ``copy_image``.
-    """
-    tag = signature_tag(digest)
-    try:
-        content = source.manifest(tag)
-    except NotFoundError:
-        return
-    if _has(target, tag, content.digest):
-        return
-    found = parse_manifest(content.data, tag)
-    if isinstance(found, Index):
-        return
-    for blob in (found.config, *found.layers):
-        if blob.size > max(LONGEST_PAYLOAD, LONGEST_MANIFEST):
-            return
-        _copy_blob(source, target, blob, folder, done, progress)
-    theirs = signature_layers(target, digest)
-    ours = signature_layers(source, digest)
-    more = [one for one in theirs if one["annotations"] not in [o["annotations"] for o in ours]]
-    if more:
-        put_signatures(target, digest, [*more, *ours])
-    else:
-        target.put_manifest(tag, content.data, OCI_MANIFEST)
-
-
-def _copy_blob(
-    source: Repository,
-    target: Target,
-    blob: Descriptor,
-    folder: Path,
-    done: Copied,
-    progress: Progress,
-) -> None:
-    if target.has_blob(blob.digest) or target.mount(blob.digest, source.reference):
-        done.present += 1
-        return
-    with tempfile.TemporaryDirectory(prefix=".blob-", dir=folder) as name:
-        file = Path(name, "blob")
-        source.download(blob, file, progress=progress)
-        target.upload(blob, file, progress=progress)
-    done.blobs += 1
-    done.size += blob.size
-
-
-def _has(target: Target, name: str, digest: str) -> bool:
-    try:
-        return target.manifest(name).digest == digest
-    except NotFoundError:
-        return False

@@ -28,7 +28,7 @@ from provision.fleet.bundle_index import (
     sums_text,
 )
 from provision.fleet.bundle_load import for_host, push_bundle, store_bundle
-from provision.fleet.mirror import Selection
+from provision.fleet.mirror import RegistryAccess, Selection
 from provision.pin import ClosurePackage, Pin
 from provision.pipeline.registries import Consent, tag_of
 from provision.pipeline.seeking import Sought, seek
@@ -108,11 +108,9 @@ def make(registries: Registries, settings: Settings, tmp_path: Path) -> Make:
     ) -> BundleIndex:
         order = Order(OLD, selection, extras, builds)
         one = engine or SavingEngine()
-        contents: Contents = gather(
-            settings, order, DEFAULT, lambda: one, connected=registries.connect
-        )
-        sign = signer if key else None
-        return create(settings, order, contents, DEFAULT, output, sign, lambda: one)
+        access = RegistryAccess(settings, DEFAULT, registries.connect)
+        contents: Contents = gather(access, order, lambda: one)
+        return create(access, order, contents, output, signer if key else None)
 
     return made
 
@@ -134,6 +132,10 @@ def settings_at(folder: Path, trust: str = '{"keys": "/etc/provision/trust.d"}')
     return Settings(folder / "host", config, Catalogue([]), folder / "state")
 
 
+def reaching(host: Settings, registries: Registries | None = None) -> RegistryAccess:
+    return RegistryAccess(host, DEFAULT, (registries or Registries()).connect)
+
+
 @pytest.mark.parametrize("name", ["bundle", "bundle.tar"])
 def test_a_bundle_goes_over_the_gap(make: Make, tmp_path: Path, name: str) -> None:
     output = tmp_path / name
@@ -145,12 +147,12 @@ def test_a_bundle_goes_over_the_gap(make: Make, tmp_path: Path, name: str) -> No
     assert bundle.signed_by == "fleet.pub"
     check_files(bundle)
     inner = Registries()
-    done = push_bundle(host, bundle, INNER, DEFAULT, connected=inner.connect)
+    done = push_bundle(reaching(host, inner), bundle, INNER)
     assert done.pushed == [f"{INNER}/demo:{tag_of(PIN).text}"]
-    assert push_bundle(host, bundle, INNER, DEFAULT, connected=inner.connect).sent == 0
-    stored = store_bundle(host, bundle, for_host(host, bundle), DEFAULT)
+    assert push_bundle(reaching(host, inner), bundle, INNER).sent == 0
+    stored = store_bundle(reaching(host), bundle, for_host(host, bundle))
     assert [Path(entry).name for entry in stored.entries] == [PIN.short_digest]
-    assert store_bundle(host, bundle, for_host(host, bundle), DEFAULT).changed is False
+    assert store_bundle(reaching(host), bundle, for_host(host, bundle)).changed is False
     assert not list(tmp_path.glob(".bundle*"))
 
 
@@ -224,7 +226,7 @@ def test_what_builds_need_comes_along(
     assert b"secret" not in everything
     host, engine = host_of(tmp_path), SavingEngine(has_base=False)
     bundle = open_bundle(host, tmp_path / "bundle", DEFAULT)
-    done = store_bundle(host, bundle, (), DEFAULT, engine=lambda: engine)
+    done = store_bundle(reaching(host), bundle, (), engine=lambda: engine)
     assert (done.packages, done.closures, len(done.bases)) == (1, 1, 1)
     assert engine.loaded == [f"saved {PIN.base.digest}".encode()]
     inner = PackageStore(host.state)
@@ -232,7 +234,7 @@ def test_what_builds_need_comes_along(
     found = inner.closure("5" * 64)
     assert found is not None
     assert found.packages == pin.closure
-    assert store_bundle(host, bundle, (), DEFAULT, engine=lambda: engine).changed is False
+    assert store_bundle(reaching(host), bundle, (), engine=lambda: engine).changed is False
 
 
 def test_a_bundle_is_made_again_in_place(
@@ -398,18 +400,12 @@ def test_a_signed_index_that_lies_is_refused_too(make: Make, tmp_path: Path, cas
     host = host_of(tmp_path)
     inner = Registries()
     with pytest.raises(ProvisionError, match=said):
-        push_bundle(
-            host,
-            open_bundle(host, tmp_path / "bundle", DEFAULT),
-            INNER,
-            DEFAULT,
-            connected=inner.connect,
-        )
+        push_bundle(reaching(host, inner), open_bundle(host, tmp_path / "bundle", DEFAULT), INNER)
     assert not inner.stored
 
     def store() -> None:
         bundle = open_bundle(host, tmp_path / "bundle", DEFAULT)
-        store_bundle(host, bundle, for_host(host, bundle), DEFAULT)
+        store_bundle(reaching(host), bundle, for_host(host, bundle))
 
     with pytest.raises(ProvisionError, match=said):
         store()
@@ -434,4 +430,4 @@ def test_an_unsigned_artifact_in_a_signed_bundle_is_refused(make: Make, tmp_path
     bundle = open_bundle(host, tmp_path / "bundle", DEFAULT)
     check_files(bundle)
     with pytest.raises(UntrustedError, match="no signature of it counts"):
-        store_bundle(host, bundle, for_host(host, bundle), DEFAULT)
+        store_bundle(reaching(host), bundle, for_host(host, bundle))

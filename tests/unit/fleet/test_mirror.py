@@ -15,7 +15,14 @@ from provision.catalogue import Catalogue
 from provision.config.file import Config
 from provision.errors import NotFoundError, ProvisionError
 from provision.fetch import UnreachableError
-from provision.fleet.mirror import CATALOGUE, Mirrored, Selection, mirror, require_all
+from provision.fleet.mirror import (
+    CATALOGUE,
+    Mirrored,
+    RegistryAccess,
+    Selection,
+    mirror,
+    require_all,
+)
 from provision.pin import Pin
 from provision.pipeline.registries import Consent, examine, tag_of
 from provision.pipeline.workspace import Settings
@@ -110,9 +117,8 @@ def copy(
     *,
     dry_run: bool = False,
 ) -> Mirrored:
-    return mirror(
-        settings, OLD, new, selection, consent, dry_run=dry_run, connected=registries.connect
-    )
+    access = RegistryAccess(settings, consent, registries.connect)
+    return mirror(access, OLD, new, selection, dry_run=dry_run)
 
 
 def test_images_keep_digests_names_and_signatures(

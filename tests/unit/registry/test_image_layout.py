@@ -20,7 +20,7 @@ from provision.errors import NotFoundError, ProvisionError
 from provision.progress import silent
 from provision.registry.artifact_images import Trusted, facts_of, find, unpack_layers
 from provision.registry.attached_signatures import sign, verify
-from provision.registry.copying import copy_image
+from provision.registry.copying import ImageCopier
 from provision.registry.detached import sign_archive, signature_file, with_detached
 from provision.registry.image_layout import REF_NAME, open_layout
 from provision.registry.image_signature import UntrustedError
@@ -58,9 +58,10 @@ def layout(layer: bytes, tmp_path: Path) -> Path:
     registry.sign(registry.have_image(PIN, [layer]), FACTS, KEY)
     client = registry.client()
     writer = LayoutWriter(tmp_path / "layout", REFERENCE)
-    copied = copy_image(client, writer, client.manifest("1"), ("1",), tmp_path)
-    assert copied.blobs == 4
-    assert copy_image(client, writer, client.manifest("1"), ("1",), tmp_path).blobs == 0
+    for sent in (4, 0):
+        copier = ImageCopier(client, writer, tmp_path)
+        copier.copy(client.manifest("1"), ("1",))
+        assert copier.blobs == sent
     return writer.folder
 
 
@@ -105,7 +106,7 @@ def test_a_second_signature_survives_another_copy(
     registry.sign(digest, FACTS, OTHER)
     client = registry.client()
     writer = LayoutWriter(layout, REFERENCE)
-    copy_image(client, writer, client.manifest("1"), ("1",), tmp_path)
+    ImageCopier(client, writer, tmp_path).copy(client.manifest("1"), ("1",))
     for key in (KEY, OTHER):
         assert verify(writer, digest, [public(key)], {}).facts == FACTS
 
@@ -344,7 +345,7 @@ def test_a_signature_in_an_archive_comes_from_the_writer_too(layer: bytes, tmp_p
     registry = MemoryRegistry()
     client = registry.client()
     registry.have_image(PIN, [layer])
-    copy_image(client, writer, client.manifest("1"), ("1",), tmp_path)
+    ImageCopier(client, writer, tmp_path).copy(client.manifest("1"), ("1",))
     sign(writer, client.manifest("1").digest, FACTS, signer)
     assert pulled(writer.folder, tmp_path / "a").facts == FACTS
 

@@ -26,7 +26,7 @@ from provision.fleet.bundle_index import (
     open_bundle,
 )
 from provision.fleet.bundle_load import Loaded, for_host, push_bundle, store_bundle
-from provision.fleet.mirror import Selection
+from provision.fleet.mirror import RegistryAccess, Selection
 from provision.pipeline.registries import Consent
 
 _FILES = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -162,25 +162,15 @@ def create_command(  # noqa: PLR0913 - one for each option
         # A key that can't be used is found out before anything is copied.
         signer = None if unsigned or dry_run else private.signer(work.settings)
         order = Order(address, selection, extras, builds=not artifacts_only)
-        contents = gather(
-            work.settings, order, consent, lambda: work.engine, progress=work.progress
-        )
+        access = RegistryAccess(work.settings, consent, progress=work.progress)
+        contents = gather(access, order, lambda: work.engine)
         if dry_run:
             check_room(output, contents.size)
             _print_planned(contents, output, as_json=as_json)
             return
         if not as_json:
             click.echo(f"The bundle takes some {megabytes(contents.size)}.", err=True)
-        index = create(
-            work.settings,
-            order,
-            contents,
-            consent,
-            output,
-            signer,
-            lambda: work.engine,
-            progress=work.progress,
-        )
+        index = create(access, order, contents, output, signer)
     document = {"output": str(output), "signed": signer is not None, **_index_document(index)}
     if as_json:
         print_json({**document, "dry_run": False})
@@ -248,13 +238,16 @@ def load_command(
             click.echo(f"{bundle} has {megabytes(found.index.size)}.", err=True)
         check_files(found, progress=work.progress)
         done = Loaded()
+        access = RegistryAccess(work.settings, consent, progress=work.progress)
         if where.registry is not None and not dry_run:
-            done = push_bundle(
-                work.settings, found, where.registry, consent, progress=work.progress
-            )
+            done = push_bundle(access, found, where.registry)
         wanted = _wanted(work, found, where)
         if where.stores and not dry_run:
-            done = _stored(work, found, wanted, consent, done, base_images=where.base_images)
+            engine = (lambda: work.engine) if where.base_images else None
+            stored = store_bundle(access, found, wanted, engine=engine)
+            stored.pushed, stored.sent = done.pushed, done.sent
+            stored.changed |= done.changed
+            done = stored
     if as_json:
         planned = [one.digest for one in wanted]
         print_json(
@@ -268,24 +261,6 @@ def _wanted(work: Job, found: Bundle, where: _Target) -> tuple[BundleArtifact, .
     if not where.stores:
         return ()
     return for_host(work.settings, found, all_kernels=where.all_kernels)
-
-
-def _stored(
-    work: Job,
-    found: Bundle,
-    wanted: tuple[BundleArtifact, ...],
-    consent: Consent,
-    pushed: Loaded,
-    *,
-    base_images: bool,
-) -> Loaded:
-    engine = (lambda: work.engine) if base_images else None
-    done = store_bundle(
-        work.settings, found, wanted, consent, engine=engine, progress=work.progress
-    )
-    done.pushed, done.sent = pushed.pushed, pushed.sent
-    done.changed |= pushed.changed
-    return done
 
 
 def _index_document(index: BundleIndex) -> dict[str, Any]:

@@ -11,7 +11,14 @@ from provision.cli import options
 from provision.cli.options import megabytes, print_json
 from provision.cli.tables import print_table
 from provision.cli.target import believing, gathering, job
-from provision.fleet.mirror import Mirrored, Selection, mirror, require_all, total_size
+from provision.fleet.mirror import (
+    Mirrored,
+    RegistryAccess,
+    Selection,
+    mirror,
+    require_all,
+    total_size,
+)
 from provision.pipeline.registries import Consent
 
 
@@ -72,9 +79,8 @@ def command(
     is copied, and keeps its digest and all of its names. What NEW has is not sent again.
     """
     with job(root, catalogues) as work:
-        done = mirror(
-            work.settings, old, new, selection, consent, dry_run=dry_run, progress=work.progress
-        )
+        access = RegistryAccess(work.settings, consent, progress=work.progress)
+        done = mirror(access, old, new, selection, dry_run=dry_run)
     if as_json:
         if done.refused and not dry_run:
             require_all(done)
