@@ -131,13 +131,12 @@ def _build(engine: Engine, request: BuildRequest, progress: Progress) -> Built:
     base = ensure_base(engine, request.pin.base, progress=progress)
     # By id, so that no one can move the name between this check and the build.
     args = {**request.build_args, "BASE_IMAGE": base.id}
-    stream = BuildStream()
     request.log.parent.mkdir(parents=True, exist_ok=True)
     with request.log.open("w", encoding="utf-8") as log:
         if request.fetch is not None:
             stage = partial(_toolchain, engine, request, args, log, progress)
             request = replace(request, files={**request.files, **request.fetch(stage)})
-        _run(engine, request, BuildOptions(args, request.network), stream, log, progress)
+        stream = _run(engine, request, BuildOptions(args, request.network), log, progress)
     image = _checked(engine, request, stream, base)
     before = engine.image(request.pin.image)
     engine.tag(image.id, request.pin.image)
@@ -162,27 +161,57 @@ def _toolchain(
     progress: Progress,
 ) -> str:
     """Return the id of the image with compiler and tools, with which the whole build begins."""
-    stream = BuildStream()
     options = BuildOptions(args, request.network, target=TOOLS_STAGE)
-    _run(engine, request, options, stream, log, progress)
-    return stream.image_id or ""
+    return _run(engine, request, options, log, progress).image_id or ""
 
 
 def _run(
     engine: Engine,
     request: BuildRequest,
     options: BuildOptions,
-    stream: BuildStream,
     log: IO[str],
     progress: Progress,
-) -> None:
-    """Let the engine build, writing all that it says to the log.
+) -> BuildStream:
+    """Let the engine build, writing all that it says to the log; returns what became of it.
 
     Raises:
         BuildError: An instruction failed.
         EngineLostError: The engine went away.
     """
-    with pack(request.files) as context:
+    stream = logged_build(engine, request.files, options, log, progress)
+    if stream.error is not None:
+        raise build_error(request.pin, stream, request.log)
+    if stream.image_id is None:
+        raise EngineLostError(
+            f"The engine at {engine.host} stopped in the middle of building {request.pin.image}.",
+            resolution="Look whether it runs (systemctl status docker), and run the command "
+            "again: it goes on after the last complete step.",
+            details=f"Whole output: {request.log}",
+        )
+    return stream
+
+
+def logged_build(
+    engine: Engine,
+    files: Mapping[str, bytes | Path],
+    options: BuildOptions,
+    log: IO[str],
+    progress: Progress,
+) -> BuildStream:
+    """Have an engine build a context, to its end; returns what it said, its error included.
+
+    Args:
+        engine: The engine.
+        files: The build context: content by path, or the file that has it.
+        options: What the engine is asked for besides.
+        log: Receives the whole output.
+        progress: Receives each step, and each line of the output.
+
+    Raises:
+        EngineLostError: The engine went away.
+    """
+    stream = BuildStream()
+    with pack(files) as context:
         for message in engine.build(context, options):
             for event in stream.feed(message):
                 if isinstance(event, Step):
@@ -194,14 +223,7 @@ def _run(
     if stream.error is not None:
         log.write(f"{stream.error}\n")
         log.flush()
-        raise build_error(request.pin, stream, request.log)
-    if stream.image_id is None:
-        raise EngineLostError(
-            f"The engine at {engine.host} stopped in the middle of building {request.pin.image}.",
-            resolution="Look whether it runs (systemctl status docker), and run the command "
-            "again: it goes on after the last complete step.",
-            details=f"Whole output: {request.log}",
-        )
+    return stream
 
 
 def _checked(engine: Engine, request: BuildRequest, stream: BuildStream, base: Image) -> Image:

@@ -6,7 +6,15 @@ where it has none (docs/decisions/28).
 
 from __future__ import annotations
 
-from provision.hostpython.make import Made, Planned, make_python, plan_python
+from provision.hostpython.make import Made, Planned, PythonRequest, make_python, plan_python
 from provision.hostpython.python_context import DEFAULT_PREFIX, PythonPin
 
-__all__ = ["DEFAULT_PREFIX", "Made", "Planned", "PythonPin", "make_python", "plan_python"]
+__all__ = [
+    "DEFAULT_PREFIX",
+    "Made",
+    "Planned",
+    "PythonPin",
+    "PythonRequest",
+    "make_python",
+    "plan_python",
+]

@@ -19,6 +19,7 @@ from provision.engine.transfer import extract
 from provision.errors import ProvisionError
 from provision.files import lock, sha256_file, sync_directory
 from provision.hostpython.python_context import (
+    PythonBuild,
     PythonPin,
     build_image,
     find_image,
@@ -83,6 +84,23 @@ def _add(archive: tarfile.TarFile, path: Path, name: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
+class PythonRequest:
+    """What archive is wanted.
+
+    Attributes:
+        distro: Whose Python, such as ``debian:12``; None: this machine's.
+        prefix: Where it will lie on hosts.
+        output: The archive, or a folder that gets it under its usual name.
+        network: Network of the build containers; None: what provision.toml says.
+    """
+
+    distro: str | None
+    prefix: str
+    output: Path
+    network: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Planned:
     """What would be made.
 
@@ -119,10 +137,8 @@ class Made:
 def plan_python(
     settings: Settings,
     engine: Callable[[], Engine],
+    request: PythonRequest,
     *,
-    distro: str | None,
-    prefix: str,
-    output: Path,
     progress: Progress = silent,
 ) -> Planned:
     """Decide every input, and say what would be made of it.
@@ -132,18 +148,16 @@ def plan_python(
         UsageError: The prefix is not valid.
         ProvisionError: The archive or the engine failed.
     """
-    pin = resolve_python(settings, engine, distro, prefix, progress=progress).pin
-    return Planned(pin, _target(output, pin), find_image(engine(), pin) is None)
+    resolved = resolve_python(settings, engine, request.distro, request.prefix, progress=progress)
+    pin = resolved.pin
+    return Planned(pin, _target(request.output, pin), find_image(engine(), pin) is None)
 
 
 def make_python(
     settings: Settings,
     engine: Callable[[], Engine],
+    request: PythonRequest,
     *,
-    distro: str | None,
-    prefix: str,
-    output: Path,
-    network: str | None = None,
     progress: Progress = silent,
 ) -> Made:
     """Make the archive; it is compiled where the engine does not have the result already.
@@ -151,10 +165,7 @@ def make_python(
     Args:
         settings: The machine that builds.
         engine: Connects to its engine.
-        distro: Whose Python, such as ``debian:12``; None: this machine's.
-        prefix: Where it will lie on hosts.
-        output: The archive, or a folder that gets it under its usual name.
-        network: Network of the build containers; None: what provision.toml says.
+        request: What is wanted.
         progress: Receives what goes on.
 
     Raises:
@@ -163,7 +174,7 @@ def make_python(
         ProvisionError: The archive or the engine failed, or the result needs more than it brings.
         OSError: The output can't be written.
     """
-    resolved = resolve_python(settings, engine, distro, prefix, progress=progress)
+    resolved = resolve_python(settings, engine, request.distro, request.prefix, progress=progress)
     pin = resolved.pin
 
     def waiting() -> None:
@@ -171,8 +182,8 @@ def make_python(
 
     with lock(settings.state / "locks" / pin.short_digest, on_wait=waiting):
         found = find_image(engine(), pin)
-        image = found or _build(settings, engine(), resolved, network, progress)
-    target = _target(output, pin)
+        image = found or _build(settings, engine(), resolved, request.network, progress)
+    target = _target(request.output, pin)
     target.parent.mkdir(parents=True, exist_ok=True)
     with scratch(settings.state, "host-python", progress=progress) as folder:
         tree = folder / "tree"
@@ -194,20 +205,15 @@ def _build(
     files = render_python(pin, templates_of(templates_dir())) | keyring_file(resolved.keyring)
     for source in (pin.original, pin.patches):
         files[f"source/{source.name}"] = read_source(settings, source)
-    return build_image(
-        engine,
+    mirrors = resolved.mirror, resolved.security_mirror
+    build = PythonBuild(
         pin,
         files,
-        build_args=build_arguments(
-            settings,
-            resolved.mirror,
-            resolved.security_mirror,
-            is_snapshot=resolved.is_snapshot,
-        ),
-        network=network or settings.config.engine.network,
-        log=settings.state / "logs" / f"host-python-{pin.short_digest}.log",
-        progress=progress,
+        build_arguments(settings, *mirrors, is_snapshot=resolved.is_snapshot),
+        network or settings.config.engine.network,
+        settings.state / "logs" / f"host-python-{pin.short_digest}.log",
     )
+    return build_image(engine, build, progress=progress)
 
 
 def _target(output: Path, pin: PythonPin) -> Path:

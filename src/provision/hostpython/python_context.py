@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import IO, Annotated
+from typing import Annotated
 
 from pydantic import StringConstraints
 
+from provision.build.artifact_image import logged_build
 from provision.build.base_image import ensure_base
 from provision.build.diagnosis import BuildError, source_errors
 from provision.build.templates import digest_of, fill_template
-from provision.documents import Frozen
 from provision.engine.docker_api import BuildOptions, Engine, EngineLostError, Image
 from provision.engine.stream import BuildStream
-from provision.engine.tar_streams import pack
 from provision.errors import ProvisionError
-from provision.pin import BasePin, DistroPin, FilePin, Name, PackagePin, PackageVersion, Sha256
-from provision.progress import Output, Progress, Step
+from provision.pin import (
+    BasePin,
+    Digested,
+    DistroPin,
+    FilePin,
+    Name,
+    PackagePin,
+    PackageVersion,
+    Sha256,
+)
+from provision.progress import Progress
 
 DEFAULT_PREFIX = "/opt/provision/python"
 # Names go into file names and RUN lines; Debian's have '+' and '~' too.
@@ -39,13 +46,13 @@ _BUNDLER_FILE = "relocate.py"
 _LAST_LINES = 20
 
 
-class SourcePin(FilePin):
+class SourceFilePin(FilePin):
     """A file of the source package."""
 
     name: _FileName
 
 
-class PythonPin(Frozen):
+class PythonPin(Digested):
     """What a host's Python is made of.
 
     Attributes:
@@ -68,25 +75,11 @@ class PythonPin(Frozen):
     architecture: Name
     distro: DistroPin
     base: BasePin
-    original: SourcePin
-    patches: SourcePin
+    original: SourceFilePin
+    patches: SourceFilePin
     packages: tuple[PackagePin, ...]
     template: Sha256
     keyring: Sha256 | None = None
-
-    def canonical_json(self) -> str:
-        """Return the one JSON text of this pin: sorted keys, no blanks."""
-        return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
-
-    @property
-    def digest(self) -> str:
-        """``sha256:`` and the sha256 of the canonical JSON."""
-        return f"sha256:{hashlib.sha256(self.canonical_json().encode()).hexdigest()}"
-
-    @property
-    def short_digest(self) -> str:
-        """The digest's first 12 hexadecimal digits."""
-        return self.digest.removeprefix("sha256:")[:12]
 
     @property
     def image(self) -> str:
@@ -159,50 +152,47 @@ def find_image(engine: Engine, pin: PythonPin) -> Image | None:
     return image if image and image.labels.get(DIGEST_LABEL) == pin.digest else None
 
 
-def build_image(
-    engine: Engine,
-    pin: PythonPin,
-    files: Mapping[str, bytes],
-    *,
-    build_args: Mapping[str, str],
-    network: str | None,
-    log: Path,
-    progress: Progress,
-) -> Image:
-    """Build the image of a pin, and give it its name.
+@dataclass(frozen=True, slots=True)
+class PythonBuild:
+    """What an image is built from.
 
-    Args:
-        engine: Where.
-        pin: What.
+    Attributes:
+        pin: Names the result.
         files: The build context.
         build_args: Values that can't change the result.
         network: Network of the build containers; None: the engine's default.
         log: Where the whole output goes.
-        progress: Receives each step, and each line of the output.
+    """
+
+    pin: PythonPin
+    files: Mapping[str, bytes]
+    build_args: Mapping[str, str]
+    network: str | None
+    log: Path
+
+
+def build_image(engine: Engine, build: PythonBuild, *, progress: Progress) -> Image:
+    """Build the image of a pin, and give it its name.
 
     Raises:
         BuildError: A step failed; has its last lines.
         EngineLostError: The engine went away.
     """
+    pin = build.pin
     base = ensure_base(engine, pin.base, progress=progress)
-    options = BuildOptions({**build_args, "BASE_IMAGE": base.id}, network)
-    stream = BuildStream()
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("w", encoding="utf-8") as output:
-        for message in engine.build(pack(files), options):
-            for event in stream.feed(message):
-                _write(output, event)
-                progress(event)
-        stream.finish()
+    options = BuildOptions({**build.build_args, "BASE_IMAGE": base.id}, build.network)
+    build.log.parent.mkdir(parents=True, exist_ok=True)
+    with build.log.open("w", encoding="utf-8") as log:
+        stream = logged_build(engine, {**build.files}, options, log, progress)
     if stream.error is not None:
-        raise _failed(pin, stream, log)
+        raise _failed(pin, stream, build.log)
     image = engine.image(stream.image_id) if stream.image_id else None
     if image is None:
         raise EngineLostError(
             f"The engine at {engine.host} stopped in the middle of building Python {pin.version}.",
             resolution="Look whether it runs (systemctl status docker), and run the command"
             " again: it goes on after the last complete step.",
-            details=f"Whole output: {log}",
+            details=f"Whole output: {build.log}",
         )
     if image.labels.get(DIGEST_LABEL) != pin.digest:
         raise ProvisionError(
@@ -211,13 +201,6 @@ def build_image(
         )
     engine.tag(image.id, pin.image)
     return image
-
-
-def _write(output: IO[str], event: object) -> None:
-    if isinstance(event, Step):
-        output.write(f"Step {event.number}/{event.total}: {event.text}\n")
-    elif isinstance(event, Output):
-        output.write(f"{event.text}\n")
 
 
 def _failed(pin: PythonPin, stream: BuildStream, log: Path) -> BuildError:

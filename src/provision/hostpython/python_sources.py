@@ -26,7 +26,7 @@ from provision.engine.docker_api import Engine
 from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.fetch import download
 from provision.host import read_facts
-from provision.hostpython.python_context import PythonPin, SourcePin, templates_of
+from provision.hostpython.python_context import PythonPin, SourceFilePin, templates_of
 from provision.pin import PackagePin, keyring_digest
 from provision.pipeline.solving import base_request
 from provision.pipeline.wanted import choose_distro
@@ -145,7 +145,7 @@ def resolve_python(
     )
 
 
-def read_source(settings: Settings, pin: SourcePin) -> bytes:
+def read_source(settings: Settings, pin: SourceFilePin) -> bytes:
     """Return a file of the source, which ``resolve_python`` has downloaded.
 
     Raises:
@@ -161,7 +161,7 @@ def read_source(settings: Settings, pin: SourcePin) -> bytes:
 
 def _download(
     folder: Path, sources: Sequence[SourcePackage], progress: Progress
-) -> tuple[str, SourcePin, SourcePin]:
+) -> tuple[str, SourceFilePin, SourceFilePin]:
     """Return the newest version whose files can be had, its source and its patches.
 
     Mirrors that lag behind, and those with only packages, may lack what their index lists.
@@ -180,7 +180,7 @@ def _download(
 
 def _downloaded(
     folder: Path, source: SourcePackage, progress: Progress
-) -> tuple[str, SourcePin, SourcePin]:
+) -> tuple[str, SourceFilePin, SourceFilePin]:
     files = source.file(".orig.tar."), source.file(".debian.tar.")
     for file in files:
         download(
@@ -191,7 +191,7 @@ def _downloaded(
             progress=progress,
         )
     with refusing(f"The source package {source.name} {source.version} can't be pinned."):
-        original, patches = (SourcePin(name=file.name, sha256=file.sha256) for file in files)
+        original, patches = (SourceFilePin(name=file.name, sha256=file.sha256) for file in files)
     return source.version, original, patches
 
 

@@ -52,6 +52,7 @@ __all__ = [
     "BasePin",
     "ClosurePackage",
     "Commit",
+    "Digested",
     "DistroPin",
     "DriverPin",
     "FilePin",
@@ -86,6 +87,28 @@ PIN_LABEL = "provision.pin"
 _DIGEST_LENGTH = 12
 # https://github.com/opencontainers/distribution-spec/blob/v1.1.0/spec.md#pulling-manifests
 _TAG_LENGTH = 128
+
+
+class Digested(Frozen):
+    """A document that is identified by the digest of its canonical JSON."""
+
+    def canonical_json(self) -> str:
+        """Return the one JSON text of this document: sorted keys, no blanks, ASCII only.
+
+        The same as RFC 8785 for these values: strings of ASCII, integers and null.
+        """
+        data = self.model_dump(mode="json", by_alias=True)
+        return json.dumps(data, sort_keys=True, separators=(",", ":"))
+
+    @property
+    def digest(self) -> str:
+        """``sha256:`` and the sha256 of the canonical JSON."""
+        return f"sha256:{hashlib.sha256(self.canonical_json().encode()).hexdigest()}"
+
+    @property
+    def short_digest(self) -> str:
+        """The digest's first 12 hexadecimal digits; store entries and tags have them."""
+        return self.digest.removeprefix("sha256:")[:_DIGEST_LENGTH]
 
 
 class DriverPin(Frozen):
@@ -189,7 +212,7 @@ class TreePin(Frozen):
     llvm: Annotated[str, StringConstraints(pattern=r"^(1|-[0-9]+)$")] | None = None
 
 
-class Pin(Frozen):
+class Pin(Digested):
     """Everything that can change the artifact.
 
     ``components``, ``signing_key`` and ``keyring`` are of Pins that versions before closures
@@ -245,28 +268,10 @@ class Pin(Frozen):
             del data["closure"]
         return data
 
-    def canonical_json(self) -> str:
-        """Return the one JSON text of this Pin: sorted keys, no blanks, ASCII only.
-
-        The same as RFC 8785 for these values: strings of ASCII, integers and null.
-        """
-        data = self.model_dump(mode="json", by_alias=True)
-        return json.dumps(data, sort_keys=True, separators=(",", ":"))
-
     @property
     def is_signed_by_hosts(self) -> bool:
         """Whether each host signs the modules with its own key, whatever key the Pin names."""
         return bool(self.closure) or self.tree is not None
-
-    @property
-    def digest(self) -> str:
-        """``sha256:`` and the sha256 of the canonical JSON."""
-        return f"sha256:{hashlib.sha256(self.canonical_json().encode()).hexdigest()}"
-
-    @property
-    def short_digest(self) -> str:
-        """The digest's first 12 hexadecimal digits: the store's folder and the tag's end."""
-        return self.digest.removeprefix("sha256:")[:_DIGEST_LENGTH]
 
     @property
     def image(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from provision.hostpython.python_context import DEFAULT_PREFIX, PythonPin, SourcePin
+from provision.hostpython.python_context import DEFAULT_PREFIX, PythonPin, SourceFilePin
 from provision.pin import BasePin, DistroPin, PackagePin
 
 TEMPLATES = Path(__file__).parents[3] / "templates"
@@ -19,8 +19,8 @@ def python_pin(*, prefix: str = DEFAULT_PREFIX) -> PythonPin:
         architecture="x86_64",
         distro=DistroPin(id="debian", version="12", codename="bookworm"),
         base=BasePin(image="debian:bookworm", digest="sha256:" + "b" * 64),
-        original=SourcePin(name="python3.11_3.11.2.orig.tar.gz", sha256="1" * 64),
-        patches=SourcePin(name="python3.11_3.11.2-6+deb12u9.debian.tar.xz", sha256="2" * 64),
+        original=SourceFilePin(name="python3.11_3.11.2.orig.tar.gz", sha256="1" * 64),
+        patches=SourceFilePin(name="python3.11_3.11.2-6+deb12u9.debian.tar.xz", sha256="2" * 64),
         packages=(
             PackagePin(name="gcc", version="4:12.2.0-3"),
             PackagePin(name="libssl-dev", version="3.0.17-1~deb12u3"),

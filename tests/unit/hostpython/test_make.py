@@ -16,7 +16,7 @@ from provision.build.diagnosis import BuildError
 from provision.distros.debian import SourceFile, SourcePackage
 from provision.engine.docker_api import BuildOptions, Image, Message
 from provision.errors import NotFoundError, UsageError
-from provision.hostpython import make_python, plan_python, python_sources
+from provision.hostpython import PythonRequest, make_python, plan_python, python_sources
 from provision.hostpython.python_sources import python_package
 from provision.pipeline.workspace import Settings, load_settings
 from provision.progress import Event, Note
@@ -130,11 +130,7 @@ def test_an_archive_is_made_and_the_image_serves_a_second_time(
     workshop: Workshop, tmp_path: Path
 ) -> None:
     first = make_python(
-        workshop.settings,
-        lambda: workshop.engine,
-        distro="debian:12",
-        prefix=_PREFIX,
-        output=tmp_path,
+        workshop.settings, lambda: workshop.engine, PythonRequest("debian:12", _PREFIX, tmp_path)
     )
     assert first.built
     assert first.path == tmp_path / "provision-python-3.11.2-x86_64.tar.gz"
@@ -146,9 +142,7 @@ def test_an_archive_is_made_and_the_image_serves_a_second_time(
     again = make_python(
         workshop.settings,
         lambda: workshop.engine,
-        distro="debian:12",
-        prefix=_PREFIX,
-        output=tmp_path / "again.tar.gz",
+        PythonRequest("debian:12", _PREFIX, tmp_path / "again.tar.gz"),
     )
     assert not again.built
     assert again.sha256 == first.sha256
@@ -163,9 +157,7 @@ def test_a_mirror_that_lags_behind_gives_an_older_source(
     planned = plan_python(
         workshop.settings,
         lambda: workshop.engine,
-        distro="debian:12",
-        prefix=_PREFIX,
-        output=tmp_path,
+        PythonRequest("debian:12", _PREFIX, tmp_path),
         progress=events.append,
     )
     assert planned.pin.package == "3.11.2-6"
@@ -180,11 +172,7 @@ def test_a_python_that_is_not_whole_is_not_packed(workshop: Workshop, tmp_path: 
     target = tmp_path / "made.tar.gz"
     with pytest.raises(Exception, match="would need something of the host"):
         make_python(
-            workshop.settings,
-            lambda: workshop.engine,
-            distro="debian:12",
-            prefix=_PREFIX,
-            output=target,
+            workshop.settings, lambda: workshop.engine, PythonRequest("debian:12", _PREFIX, target)
         )
     assert not target.exists()
 
@@ -199,9 +187,7 @@ def test_a_failed_step_is_told_with_its_last_lines(workshop: Workshop, tmp_path:
         make_python(
             workshop.settings,
             lambda: workshop.engine,
-            distro="debian:12",
-            prefix=_PREFIX,
-            output=tmp_path,
+            PythonRequest("debian:12", _PREFIX, tmp_path),
         )
     assert "no OpenSSL" in (caught.value.details or "")
     assert caught.value.log is not None
@@ -211,11 +197,7 @@ def test_a_failed_step_is_told_with_its_last_lines(workshop: Workshop, tmp_path:
 def test_a_prefix_that_is_none_is_refused(workshop: Workshop, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="'/opt'"):
         plan_python(
-            workshop.settings,
-            lambda: workshop.engine,
-            distro="debian:12",
-            prefix="/opt",
-            output=tmp_path,
+            workshop.settings, lambda: workshop.engine, PythonRequest("debian:12", "/opt", tmp_path)
         )
 
 

@@ -10,7 +10,13 @@ import click
 from provision.cli import options
 from provision.cli.options import megabytes, print_fields, print_json
 from provision.cli.target import job
-from provision.hostpython import DEFAULT_PREFIX, PythonPin, make_python, plan_python
+from provision.hostpython import (
+    DEFAULT_PREFIX,
+    PythonPin,
+    PythonRequest,
+    make_python,
+    plan_python,
+)
 from provision.pipeline.image_builds import ensure_base_image, wanted_base
 
 _DISTRO = "debian:12"
@@ -94,28 +100,16 @@ def host_python_command(
     It is compiled from the distro's source, which is pinned by checksum, and packed with the C
     library and all else that it needs: one archive, to be unpacked at /.
     """
+    request = PythonRequest(distro, prefix, output, network)
     with job(root) as work:
         if dry_run:
             planned = plan_python(
-                work.settings,
-                lambda: work.engine,
-                distro=distro,
-                prefix=prefix,
-                output=output,
-                progress=work.progress,
+                work.settings, lambda: work.engine, request, progress=work.progress
             )
             what = {"path": str(planned.path), "dry_run": True, "would_build": planned.would_build}
             _print({**_document(planned.pin), **what}, as_json=as_json)
             return
-        made = make_python(
-            work.settings,
-            lambda: work.engine,
-            distro=distro,
-            prefix=prefix,
-            output=output,
-            network=network,
-            progress=work.progress,
-        )
+        made = make_python(work.settings, lambda: work.engine, request, progress=work.progress)
     done = {"path": str(made.path), "sha256": made.sha256, "size": made.size, "built": made.built}
     _print({**_document(made.pin), **done}, as_json=as_json)
 
