@@ -36,7 +36,7 @@ _LISTED = re.compile(r"^ {4}(\S.*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
-class How:
+class AnsibleOptions:
     """How the hosts of an inventory are asked.
 
     Attributes:
@@ -50,18 +50,18 @@ class How:
     limit: str | None = None
 
 
-def hosts_of_inventory(inventory: Path, how: How | None = None) -> list[Host]:
+def hosts_of_inventory(inventory: Path, how: AnsibleOptions | None = None) -> list[Host]:
     """Return the hosts of an inventory; one that does not answer is a row of its own.
 
     Args:
         inventory: File, script or folder, as ``ansible -i`` takes it.
-        how: How they are asked.
+        how: AnsibleOptions they are asked.
 
     Raises:
         NotFoundError: Ansible is not installed, or finds no host there.
         ProvisionError: Ansible itself failed.
     """
-    how = how or How()
+    how = how or AnsibleOptions()
     names = _names(inventory, how)
     batches = math.ceil(len(names) / how.forks)
     limit = _START_S + batches * (how.timeout + _ANSWER_S)
@@ -124,7 +124,7 @@ def _of_file(name: str, path: Path) -> Host:
         return broken_host(name, "unreadable", why, None)
 
 
-def _names(inventory: Path, how: How) -> list[str]:
+def _names(inventory: Path, how: AnsibleOptions) -> list[str]:
     """Return the hosts' names, in the order of the inventory."""
     argv = [*_ansible(inventory, how), "--list-hosts"]
     done = run(argv, why=_WHY, check=False, env=_environment(), timeout=_START_S)
@@ -141,7 +141,7 @@ def _names(inventory: Path, how: How) -> list[str]:
     return names
 
 
-def _ansible(inventory: Path, how: How) -> list[str]:
+def _ansible(inventory: Path, how: AnsibleOptions) -> list[str]:
     # A virtual environment that is not activated has it beside its Python.
     beside = Path(sys.executable).with_name("ansible")
     program = find_program("ansible") or (str(beside) if beside.exists() else None)

@@ -20,10 +20,10 @@ from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress, Step, silent
 from provision.registry.artifact_images import Found, Trusted, find
 from provision.registry.attached_signatures import signer_of
-from provision.registry.client import Client, Content
+from provision.registry.client import Client
 from provision.registry.copying import ImageCopier, uploader
 from provision.registry.image_signature import UntrustedError, Verified
-from provision.registry.manifests import Index, parse_manifest
+from provision.registry.manifests import Content, Index, parse_manifest
 from provision.registry.names import Reference, parse_reference, read_tag
 from provision.registry.repository import Repository, Target
 

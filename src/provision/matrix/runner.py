@@ -1,7 +1,6 @@
-"""Builds the cells of a compatibility matrix, and remembers what became of each.
+"""Runs a compatibility matrix: takes its cells one by one, and remembers what became of each.
 
-A result is a fact about its cell: a compiler's refusal, a missing header, a success. What is wrong
-with the machine (a full disk, an engine or archive that does not answer) is no result; it ends the
+What is wrong with the machine (a full disk, an engine or archive that does not answer) ends the
 run, because other cells would fail alike.
 """
 
@@ -13,28 +12,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 
-from provision.build.artifact_image import (
-    KERNEL_STAGE,
-    TOOLS_STAGE,
-    Built,
-    find,
-    layers_of,
-    phases,
-    remove_layers,
-)
-from provision.build.diagnosis import BuildError
 from provision.engine.docker_api import Engine
-from provision.engine.stream import StepRecord
 from provision.errors import ProvisionError
-from provision.host.kernels import find_kernels
-from provision.matrix.cell_failures import disk_error, failed_result, refuse_trouble
+from provision.matrix.cell_builds import TOOLS, CellBuilder, disk_error, shared_by
 from provision.matrix.cells import Cell, Column, Planned
-from provision.matrix.results import BusyError, Result, Results, result_of
-from provision.matrix.work import CellQueue, Crew, How, Outcome, Publisher, SharedLayers
-from provision.pipeline.image_builds import build_image
-from provision.pipeline.package_pins import Resolved
-from provision.pipeline.resolving import resolve_pin
-from provision.pipeline.wanted import BuildSettings, Wanted
+from provision.matrix.results import BusyError, Result, Results
+from provision.matrix.work import CellQueue, Crew, Outcome, RunOptions, SharedLayers
 from provision.pipeline.workspace import Settings
 from provision.progress import Event, Note, Output, Progress, Step, Tally, Transfer, silent
 
@@ -43,8 +26,6 @@ from provision.progress import Event, Note, Output, Progress, Step, Tally, Trans
 _POLL_S = 0.1
 _GRACE_S = 10.0
 _LOOK_AGAIN_S = 0.5
-# In the place of a kernel: the layers that all kernels of a distro begin with.
-_TOOLS = "tools"
 
 
 class _StoppedError(BaseException):
@@ -57,9 +38,8 @@ class MatrixRun:
     Args:
         settings: The host.
         results: Where results are kept.
-        how: How to go about it.
+        options: How it goes about them.
         open_engine: Connects to the engine; each thread has a connection of its own.
-        publisher: Where cells go; None: nowhere, only their results are wanted.
         progress: Gets what goes on; called by one thread at a time.
     """
 
@@ -67,19 +47,15 @@ class MatrixRun:
         self,
         settings: Settings,
         results: Results,
-        how: How,
+        options: RunOptions,
         open_engine: Callable[[], Engine],
         *,
-        publisher: Publisher | None = None,
         progress: Progress = silent,
     ) -> None:
-        self._settings = settings
         self._results = results
-        self._how = how
+        self._options = options
         self._open_engine = open_engine
-        self._publisher = publisher
         self._progress = progress
-        self._begun = int(time.time())
         self._lock = threading.Lock()
         self._clearing = threading.Lock()
         self._stop = threading.Event()
@@ -91,9 +67,8 @@ class MatrixRun:
         self._total = 0
         self._columns: Counter[Column] = Counter()
         self._layers = SharedLayers(results.folder)
-        self._uncleared: dict[Column, None] = {}
+        self._builder = CellBuilder(settings, results, options, self._layers)
         self._outcome = Outcome()
-        self._own = _own_images(settings)
 
     def run(self, planned: Sequence[Planned]) -> Outcome:
         """Have a result of every cell.
@@ -108,11 +83,12 @@ class MatrixRun:
         self._queue = CellQueue(planned)
         self._total = len(planned)
         for one in planned:
-            self._columns.update(_shared_by(one.cell.column))
-        # What a run that was killed left to be removed.
-        noted = (column for column in self._columns if self._layers.noted(column))
-        self._uncleared = dict.fromkeys(noted)
-        for _ in range(max(1, min(self._how.jobs, len(planned)))):
+            self._columns.update(shared_by(one.cell.column))
+        for column in self._columns:
+            # A run that was killed left them.
+            if self._layers.noted(column):
+                self._layers.postpone(column)
+        for _ in range(max(1, min(self._options.jobs, len(planned)))):
             self._crew.start(self._take_cells)
         self._crew.complete()
         try:
@@ -167,118 +143,26 @@ class MatrixRun:
             del self._running[planned.cell]
 
     def _claimed(self, planned: Planned) -> AbstractContextManager[None]:
-        if self._publisher is None or planned.refusal is not None:
+        if self._options.publisher is None or planned.refusal is not None:
             return nullcontext()
-        return self._publisher.claimed(planned.cell)
+        return self._options.publisher.claimed(planned.cell)
 
     def _do(self, planned: Planned, engine: Callable[[], Engine]) -> None:
         """Have a result of a cell; the caller holds its lock."""
         cell = planned.cell
-        known = self._results.read(cell)
-        if planned.refusal is not None:
-            if known is not None and known.forced and known.state != "not-supported":
-                # What was tried says more than what is known to be supported.
-                self._outcome.unchanged.append(cell)
-                self._ended(cell, known.state)
-                return
-            if known is None or (known.state, known.message) != ("not-supported", planned.refusal):
-                said = result_of(
-                    cell, "not-supported", message=planned.refusal, resolution=planned.resolution
-                )
-                self._results.write(said)
-            self._ended(cell, "not-supported")
-            return
-        is_elsewhere = self._publisher is not None and self._publisher.has(cell)
-        is_new = known is not None and known.finished > self._begun
-        if is_elsewhere or (is_new and not self._is_lacking(known)):
-            # Another matrix had it meanwhile.
-            self._outcome.unchanged.append(cell)
-            self._ended(cell, "built" if is_elsewhere or known is None else known.state)
-            return
         begun = time.monotonic()
-        # Without one, nothing is to be said of the cell.
-        connected = engine()
-        try:
-            resolved = self._resolved(cell, connected)
-        except ProvisionError as error:
-            refuse_trouble(error)
-            self._record(failed_result(cell, error, phase="resolve"), begun)
-            return
-        if known is not None and self._still_holds(known, resolved, connected):
+        decided = self._builder.decide(planned, engine, self._telling(cell))
+        if decided.is_unchanged:
             self._outcome.unchanged.append(cell)
-            self._ended(cell, known.state)
-            return
-        with ExitStack() as stack:
-            for column in _shared_by(cell.column):
-                stack.enter_context(self._layers.using(column))
-            result = self._build(cell, resolved, connected)
-        self._record(result, begun)
-
-    def _resolved(self, cell: Cell, engine: Engine) -> Resolved:
-        row, column = cell.row, cell.column
-        wanted = Wanted(
-            row.driver,
-            kernel=column.kernel,
-            distro=column.distro,
-            version=row.version,
-            flavour=row.flavour,
-            network=self._how.network,
-            force=self._how.force,
-        )
-        return resolve_pin(self._settings, lambda: engine, wanted, progress=self._telling(cell))
-
-    def _still_holds(self, known: Result, resolved: Resolved, engine: Engine) -> bool:
-        """Whether a cell need not be built: the Pin is the same, and no option asks for it."""
-        if known.digest != resolved.pin.digest or not known.is_final or self._is_lacking(known):
-            return False
-        if self._how.retry == "all" or (self._how.retry == "failed" and known.state == "failed"):
-            return False
-        needs_image = self._how.keep_images and known.state == "built"
-        return not needs_image or find(engine, resolved.pin) is not None
-
-    def _is_lacking(self, known: Result | None) -> bool:
-        """Whether a cell was built and is not where it is to be: a result is no image."""
-        return self._publisher is not None and known is not None and known.state == "built"
-
-    def _build(self, cell: Cell, resolved: Resolved, engine: Engine) -> Result:
-        """Build a cell, and leave in the engine what is to stay."""
-        pin = resolved.pin
-        how = BuildSettings(jobs=self._how.compilers, rebuild=self._how.retry == "all")
-        try:
-            built = build_image(self._settings, engine, resolved, how, progress=self._telling(cell))
-        except ProvisionError as error:
-            if isinstance(error, BuildError) and not self._how.keep_images:
-                remove_layers(engine, layers_of(error.steps))
-                self._note_layers(cell, error.steps)
-            refuse_trouble(error)
-            return failed_result(cell, error, phase="build", digest=pin.digest)
-        if self._publisher is not None:
-            self._publisher.publish(cell, engine, built, pin, self._telling(cell))
-        kept = self._is_kept(cell, built)
-        if not kept:
-            self._note_layers(cell, built.steps)
-            with suppress(ProvisionError):
-                engine.remove(built.image_id, with_parents=True)
-        return result_of(
-            cell,
-            "built",
-            digest=pin.digest,
-            size=built.size,
-            image=built.image if kept else None,
-            seconds={name: round(taken, 3) for name, taken in phases(built).items()},
-        )
-
-    def _is_kept(self, cell: Cell, built: Built) -> bool:
-        """Whether an image stays: it was there before, is wanted, or this host may install it."""
-        is_own = (cell.row.driver, cell.column.kernel) in self._own
-        return self._how.keep_images or not built.built or is_own
-
-    def _note_layers(self, cell: Cell, steps: Sequence[StepRecord]) -> None:
-        shared = _shared_by(cell.column)
-        for column, stage in zip(shared, (KERNEL_STAGE, TOOLS_STAGE), strict=True):
-            self._layers.note(column, layers_of(steps, stage=stage))
-        with self._lock:
-            self._uncleared.update(dict.fromkeys(shared))
+        elif decided.result is not None and planned.refusal is not None:
+            self._results.write(decided.result)
+        elif decided.result is not None:
+            self._record(decided.result, begun)
+        self._ended(cell, decided.state)
+        if decided.result is not None and planned.refusal is None:
+            cause = f": {decided.result.cause}" if decided.state == "failed" else ""
+            with self._lock:
+                self._progress(Note(f"{decided.state:<7} {cell}{cause}"))
 
     def _clear_columns(self) -> None:
         """Remove the layers of kernels whose cells are done, beside the next build.
@@ -286,11 +170,9 @@ class MatrixRun:
         Where another matrix still builds on them, they are left to it, or to a later moment.
         """
         with self._lock:
-            done = [column for column in self._uncleared if self._columns[column] == 0]
+            done = self._layers.take_pending(lambda column: self._columns[column] == 0)
             # Kernels' layers first: they grew out of those of the tools.
-            done.sort(key=lambda column: column.kernel == _TOOLS)
-            for column in done:
-                del self._uncleared[column]
+            done.sort(key=lambda column: column.kernel == TOOLS)
         if done:
             self._crew.start(lambda: self._clear(done))
 
@@ -299,8 +181,7 @@ class MatrixRun:
             engine = self._connecting(stack)
             for column in columns:
                 if not self._layers.clear(column, engine):
-                    with self._lock:
-                        self._uncleared[column] = None
+                    self._layers.postpone(column)
 
     def _connecting(self, stack: ExitStack) -> Callable[[], Engine]:
         """Return what connects to the engine, once, until the stack is closed."""
@@ -316,23 +197,19 @@ class MatrixRun:
 
     def _record(self, result: Result, begun: float) -> None:
         seconds = {**result.seconds, "total": round(time.monotonic() - begun, 3)}
-        result = result.model_copy(update={"seconds": seconds, "forced": self._how.force})
-        self._results.write(result)
+        said = {"seconds": seconds, "forced": self._options.force}
+        self._results.write(result.model_copy(update=said))
         self._outcome.built.append(result.cell)
-        self._ended(result.cell, result.state)
-        with self._lock:
-            cause = f": {result.cause}" if result.state == "failed" else ""
-            self._progress(Note(f"{result.state:<7} {result.cell}{cause}"))
 
     def _ended(self, cell: Cell, state: str, error: ProvisionError | None = None) -> None:
         with self._lock:
             self._running.pop(cell, None)
             self._counts[state] += 1
-            self._columns.subtract(_shared_by(cell.column))
+            self._columns.subtract(shared_by(cell.column))
             if error is not None:
                 self._outcome.troubles.append((cell, error))
                 self._progress(Note(f"trouble {cell}: {error.message}"))
-                self._is_over = self._is_over or not self._how.keep_going
+                self._is_over = self._is_over or not self._options.keep_going
             self._tell()
 
     def _tell(self) -> None:
@@ -358,14 +235,3 @@ class MatrixRun:
                         pass
 
         return telling
-
-
-def _shared_by(column: Column) -> tuple[Column, Column]:
-    """Return what shares layers with a cell: its kernel's cells, and its distro's."""
-    return column, Column(column.distro, _TOOLS)
-
-
-def _own_images(settings: Settings) -> frozenset[tuple[str, str]]:
-    """Return driver and kernel of images that this host may install: they are left to ``gc``."""
-    kernels = find_kernels(settings.root).bootable
-    return frozenset((driver, kernel) for driver in settings.config.drivers for kernel in kernels)

@@ -1,8 +1,4 @@
-"""What a run of a matrix works with: how, which cell is next, shared layers; and what it did.
-
-Which they are is noted in files, so that they go even if the run that made them was killed, or if
-two matrices made them at once.
-"""
+"""What a run of a matrix works with: options, the queue of cells, shared layers, threads."""
 
 from __future__ import annotations
 
@@ -31,14 +27,19 @@ Retry = Literal["failed", "all"]
 
 
 class SharedLayers:
-    """The layers of kernels.
+    """The layers that the cells of a kernel, or of a distro, have in common.
+
+    They are noted in files, so that they are removed even if the run that made them was killed, or
+    if two matrices made them at once.
 
     Args:
-        folder: Of the matrix; need not be there.
+        folder: Of the matrix; need not exist.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._lock = threading.Lock()
+        self._pending: dict[Column, None] = {}
 
     @contextmanager
     def using(self, column: Column) -> Iterator[None]:
@@ -48,10 +49,24 @@ class SharedLayers:
 
     def note(self, column: Column, layers: Sequence[str]) -> None:
         """Remember layers until they are removed; the caller is using them."""
+        self.postpone(column)
         if layers:
             text = json.dumps(list(layers))
             name = hashlib.sha256(text.encode()).hexdigest()[:32]
             write_atomic(self._notes(column) / f"{name}.json", f"{text}\n")
+
+    def postpone(self, column: Column) -> None:
+        """Have the layers of a kernel removed later."""
+        with self._lock:
+            self._pending[column] = None
+
+    def take_pending(self, is_done: Callable[[Column], bool]) -> list[Column]:
+        """Return the kernels whose layers are to be removed now, and forget them."""
+        with self._lock:
+            done = [column for column in self._pending if is_done(column)]
+            for column in done:
+                del self._pending[column]
+            return done
 
     def noted(self, column: Column) -> list[list[str]]:
         """Return what is remembered, the oldest layer of each build first."""
@@ -90,8 +105,8 @@ class SharedLayers:
 
 
 @dataclass(frozen=True, slots=True)
-class How:
-    """How to go about a matrix.
+class RunOptions:
+    """How a run goes about its cells.
 
     Attributes:
         jobs: Builds at once.
@@ -101,6 +116,7 @@ class How:
         keep_going: Whether to go on after something that is wrong with the machine.
         network: Network of the containers that download; None: what provision.toml says.
         force: Whether kernels are tried that a recipe does not name.
+        publisher: Where cells go; None: nowhere, only their results are wanted.
     """
 
     jobs: int = 1
@@ -110,6 +126,7 @@ class How:
     keep_going: bool = False
     network: str | None = None
     force: bool = False
+    publisher: Publisher | None = None
 
 
 class Publisher(Protocol):

@@ -10,7 +10,7 @@ import pytest
 from provision.build.diagnosis import BuildError
 from provision.cli.commands import matrix
 from provision.fetch import UnreachableError
-from provision.matrix import runner
+from provision.matrix import cell_builds, runner
 from provision.matrix.cells import Offer, Offers
 from provision.matrix.results import Results, matrix_folder
 from provision.pipeline.workspace import Settings
@@ -36,8 +36,8 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
     monkeypatch.setattr(matrix, "ensure_base_images", lambda *_given, **_more: None)
     monkeypatch.setattr(matrix, "open_engine", lambda _settings: lab.engine)
     monkeypatch.setattr("provision.cli.target.open_engine", lambda _settings: lab.engine)
-    monkeypatch.setattr(runner, "resolve_pin", lab.resolve)
-    monkeypatch.setattr(runner, "build_image", lab.build)
+    monkeypatch.setattr(cell_builds, "resolve_pin", lab.resolve)
+    monkeypatch.setattr(cell_builds, "build_image", lab.build)
     return lab
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from provision.errors import NotFoundError, ProvisionError
 from provision.fleet import gather
-from provision.fleet.gather import How, hosts_of_folder, hosts_of_inventory
+from provision.fleet.gather import AnsibleOptions, hosts_of_folder, hosts_of_inventory
 from provision.fleet.host_status import LARGEST_STATUS
 from provision.run import Completed
 from unit.fleet.documents import document
@@ -79,7 +79,7 @@ def test_each_host_of_an_inventory_is_a_row(ansible: Ansible) -> None:
     ansible.answers("c", kind="failed", rc=66, message="non-zero return code")
     ansible.answers("d", kind="failed", rc=1, stdout="head: cannot open", message="")
     ansible.returncode = 4
-    hosts = hosts_of_inventory(Path("hosts.yml"), How(forks=3, timeout=7, limit="web*"))
+    hosts = hosts_of_inventory(Path("hosts.yml"), AnsibleOptions(forks=3, timeout=7, limit="web*"))
     assert [host.state for host in hosts] == ["ready", "unreachable", "no-status", "unreadable"]
     assert hosts[1].reason == "no route to host"
     assert "head: cannot open" in (hosts[3].reason or "")
@@ -115,7 +115,7 @@ def test_an_inventory_without_hosts_is_named(ansible: Ansible) -> None:
         hosts_of_inventory(Path("hosts.yml"))
     assert "WARNING" in (caught.value.details or "")
     with pytest.raises(NotFoundError, match="meant by 'web'"):
-        hosts_of_inventory(Path("hosts.yml"), How(limit="web"))
+        hosts_of_inventory(Path("hosts.yml"), AnsibleOptions(limit="web"))
 
 
 def test_without_ansible_there_are_other_ways(

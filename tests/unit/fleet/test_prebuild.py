@@ -20,12 +20,12 @@ from provision.fetch import UnreachableError
 from provision.fleet import fleet_file
 from provision.fleet.fleet_file import cell_id
 from provision.fleet.prebuild import FleetRegistry, Report, split_present
-from provision.matrix import runner
+from provision.matrix import cell_builds
 from provision.matrix.cells import Offer, Offers, Planned
 from provision.matrix.results import BusyError, Results, result_of
 from provision.matrix.runner import MatrixRun
-from provision.matrix.work import How
 from provision.matrix.work import Outcome as RunOutcome
+from provision.matrix.work import RunOptions
 from provision.pin import Pin
 from provision.pipeline import image_signing
 from provision.pipeline.registries import connect, tag_of
@@ -93,8 +93,8 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, registry: MemoryRegistr
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     settings = Settings(root, Config(), Catalogue([]), tmp_path / "cache")
     lab = Lab(settings, Results(tmp_path / "state"), engine=PushingEngine(registry))
-    monkeypatch.setattr(runner, "resolve_pin", lab.resolve)
-    monkeypatch.setattr(runner, "build_image", lab.build)
+    monkeypatch.setattr(cell_builds, "resolve_pin", lab.resolve)
+    monkeypatch.setattr(cell_builds, "build_image", lab.build)
     return lab
 
 
@@ -121,13 +121,12 @@ def publisher(lab: Lab, registry: MemoryRegistry, **more: Any) -> FleetRegistry:
     )
 
 
-def run(lab: Lab, place: FleetRegistry, *planned: Planned, **how: Any) -> RunOutcome:  # noqa: ANN401 - How's fields
+def run(lab: Lab, place: FleetRegistry, *planned: Planned, **how: Any) -> RunOutcome:  # noqa: ANN401 - RunOptions' fields
     made = MatrixRun(
         lab.settings,
         lab.results,
-        How(**how),
+        RunOptions(**how, publisher=place),
         lambda: lab.engine,
-        publisher=place,
         progress=lab.events.append,
     )
     return made.run(planned or cells())

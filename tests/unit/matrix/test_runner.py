@@ -21,11 +21,11 @@ from provision.engine.docker_api import Engine, EngineLostError, Image
 from provision.engine.stream import StepRecord
 from provision.errors import ExitCode, NotFoundError, ProvisionError
 from provision.fetch import UnreachableError
-from provision.matrix import runner
+from provision.matrix import cell_builds
 from provision.matrix.cells import Cell, Column, Planned, Row
 from provision.matrix.results import Result, Results
 from provision.matrix.runner import MatrixRun
-from provision.matrix.work import Crew, How, Outcome, SharedLayers
+from provision.matrix.work import Crew, Outcome, RunOptions, SharedLayers
 from provision.pipeline.package_pins import Resolved
 from provision.pipeline.wanted import BuildSettings, Wanted
 from provision.pipeline.workspace import Settings
@@ -133,7 +133,7 @@ class Lab:
         return MatrixRun(
             self.settings,
             self.results,
-            replace(How(), **how),  # type: ignore[arg-type] # members of How
+            replace(RunOptions(), **how),  # type: ignore[arg-type] # members of RunOptions
             lambda: self.engine,
             progress=self.events.append,
         )
@@ -170,8 +170,8 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
     (tmp_path / "host").mkdir()
     settings = Settings(tmp_path / "host", Config(), Catalogue([]), tmp_path / "cache")
     lab = Lab(settings, Results(tmp_path / "matrix"))
-    monkeypatch.setattr(runner, "resolve_pin", lab.resolve)
-    monkeypatch.setattr(runner, "build_image", lab.build)
+    monkeypatch.setattr(cell_builds, "resolve_pin", lab.resolve)
+    monkeypatch.setattr(cell_builds, "build_image", lab.build)
     return lab
 
 
@@ -298,7 +298,7 @@ def test_an_engine_that_does_not_answer_is_no_result(
     def gone() -> Engine:
         raise NotFoundError("No container engine answers.")
 
-    run = MatrixRun(lab.settings, lab.results, How(), gone)
+    run = MatrixRun(lab.settings, lab.results, RunOptions(), gone)
     assert len(run.run(cells()).troubles) == 1
     assert lab.states() == {}
     del monkeypatch

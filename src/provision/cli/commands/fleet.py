@@ -18,7 +18,7 @@ from provision.cli.tables import print_table
 from provision.cli.target import gathering
 from provision.errors import UsageError
 from provision.files import write_atomic
-from provision.fleet.gather import How, hosts_of_folder, hosts_of_inventory
+from provision.fleet.gather import AnsibleOptions, hosts_of_folder, hosts_of_inventory
 from provision.fleet.host_status import STATES, Host, KernelRow, is_out
 from provision.fleet.metrics import hosts_of_files, hosts_of_prometheus
 from provision.fleet.report import Report, make_report, render_page
@@ -64,7 +64,7 @@ class Source:
         if self.limit and not self.inventory:
             raise UsageError("--limit is for --inventory only.")
         if self.inventory:
-            how = How(forks=self.forks, timeout=self.timeout, limit=self.limit)
+            how = AnsibleOptions(forks=self.forks, timeout=self.timeout, limit=self.limit)
             return hosts_of_inventory(self.inventory, how)
         return hosts_of_folder(self.status) if self.status else _of_metrics(self.metrics)
 

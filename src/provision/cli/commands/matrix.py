@@ -23,7 +23,7 @@ from provision.matrix.grid import LOOKS, Report, render_page, report_of_cells, r
 from provision.matrix.offers import ensure_base_images, find_offers
 from provision.matrix.results import Result, Results, matrix_folder
 from provision.matrix.runner import MatrixRun
-from provision.matrix.work import How, Outcome, Retry
+from provision.matrix.work import Outcome, Retry, RunOptions
 from provision.pipeline.image_builds import open_engine
 from provision.progress import Note
 
@@ -88,10 +88,10 @@ class Ways:
     network: str | None
     only_report: bool
 
-    def how(self, *, force: bool) -> How:
+    def how(self, *, force: bool) -> RunOptions:
         """Return what a run takes: the processors are shared by the builds."""
         processors = len(os.sched_getaffinity(0))
-        return How(
+        return RunOptions(
             jobs=self.jobs,
             compilers=max(1, processors // self.jobs) if self.jobs > 1 else None,
             retry=self.retry,
@@ -255,7 +255,7 @@ def _planned(work: Job, selection: Selection, ways: Ways) -> list[Planned]:
 
 
 def _built(
-    work: Job, planned: list[Planned], results: Results, how: How, html: Path | None
+    work: Job, planned: list[Planned], results: Results, how: RunOptions, html: Path | None
 ) -> tuple[Report, Outcome]:
     """Build; the page is written however the run ends."""
     run = MatrixRun(

@@ -30,7 +30,7 @@ from provision.matrix.cells import Planned
 from provision.matrix.offers import ensure_base_images
 from provision.matrix.results import Results
 from provision.matrix.runner import MatrixRun
-from provision.matrix.work import How, Outcome, Retry
+from provision.matrix.work import Outcome, Retry, RunOptions
 from provision.pipeline.image_builds import open_engine
 from provision.pipeline.workspace import Settings
 from provision.progress import Note
@@ -73,11 +73,11 @@ class _Ways:
     keep_going: bool
     network: str | None
 
-    def how(self, fleet: Fleet, *, force: bool) -> How:
+    def how(self, fleet: Fleet, *, force: bool) -> RunOptions:
         """Return what a run takes: the processors are shared by the builds."""
         jobs = self.jobs or fleet.jobs
         processors = len(os.sched_getaffinity(0))
-        return How(
+        return RunOptions(
             jobs=jobs,
             compilers=max(1, processors // jobs) if jobs > 1 else None,
             retry=self.retry,
@@ -221,7 +221,7 @@ def _planned(work: Job, file: Path, fleet: Fleet) -> list[Planned]:
 
 
 def _built(
-    work: Job, registry: FleetRegistry, planned: list[Planned], results: Results, how: How
+    work: Job, registry: FleetRegistry, planned: list[Planned], results: Results, how: RunOptions
 ) -> Report:
     cells = [one.cell for one in planned]
     lacking, present = split_present(registry, planned, work.progress)
@@ -233,9 +233,8 @@ def _built(
         run = MatrixRun(
             work.settings,
             results,
-            how,
+            replace(how, publisher=registry),
             lambda: open_engine(work.settings),
-            publisher=registry,
             progress=work.progress,
         )
         outcome = run.run(lacking)
