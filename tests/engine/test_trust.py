@@ -32,8 +32,9 @@ from provision.fetch import UnreachableError
 from provision.pipeline.image_signing import open_signer
 from provision.registry import transport
 from provision.registry.attached_signatures import sign
+from provision.registry.catalogue_keeper import CatalogueKeeper
 from provision.registry.client import Client
-from provision.registry.image_catalogue import ImageCatalogue, keep_catalogue, read_catalogue
+from provision.registry.image_catalogue import ImageCatalogue, read_catalogue
 from provision.registry.image_signature import Facts, load_keys
 from provision.registry.manifests import OCI_CONFIG, OCI_MANIFEST, Descriptor
 from provision.registry.names import parse_reference, pin_tag
@@ -463,7 +464,7 @@ def test_writers_at_once_lose_no_entry_in_a_real_registry(tmp_path: Path) -> Non
             target = ("demo", "1.0", "open", "debian:12", f"6.{number}", "x86_64")
             sign(client, digest, Facts(pin, *target, serial=number), signer)
             keys = (signer.public,)
-            return keep_catalogue(client, "demo", signer, keys, pins=[pin], now=time.time)
+            return CatalogueKeeper(client, "demo", signer, keys).keep([pin])
 
         with ThreadPoolExecutor(4) as pool:
             written = list(pool.map(push, range(12)))

@@ -19,10 +19,11 @@ from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress, silent
 from provision.registry.artifact_images import facts_of
 from provision.registry.attached_signatures import signature_tag
-from provision.registry.client import Client, Content
-from provision.registry.image_catalogue import ImageCatalogue, keep_catalogue, look_at
+from provision.registry.catalogue_keeper import CatalogueKeeper, look_at
+from provision.registry.client import Client
+from provision.registry.image_catalogue import ImageCatalogue
 from provision.registry.image_signature import PublicKey, Signer, load_keys
-from provision.registry.manifests import OCI_MANIFEST, Index, parse_manifest
+from provision.registry.manifests import OCI_MANIFEST, Content, Index, parse_manifest
 from provision.registry.names import CATALOGUE, pin_tag
 from provision.registry.private_key import FileSigner
 from provision.registry.tokens import DeniedError
@@ -210,7 +211,7 @@ def keep_list(
             )
         )
         return None
-    return keep_catalogue(client, driver, signer, keys, pins=pins, again=again, now=now)
+    return CatalogueKeeper(client, driver, signer, keys, now).keep(pins, again=again)
 
 
 def _keys(settings: Settings, client: Client, driver: str, signer: Signer) -> tuple[PublicKey, ...]:

@@ -20,11 +20,11 @@ from provision.documents import parse_json
 from provision.errors import ConfigError, ProvisionError
 from provision.pin import PIN_LABEL, Pin
 from provision.progress import Note, Progress, silent
-from provision.registry.client import Content
 from provision.registry.image_signature import Facts, UntrustedError, Verified
 from provision.registry.layers import LARGEST_CONTENT, LayerContent, too_much
 from provision.registry.manifests import (
     LONGEST_MANIFEST,
+    Content,
     ImageConfig,
     Index,
     Manifest,

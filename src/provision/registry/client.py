@@ -18,7 +18,7 @@ from provision.errors import NotFoundError, ProvisionError
 from provision.fetch import UnreachableError, WrongContentError
 from provision.progress import Progress, Transfer, silent
 from provision.registry.layers import Hashing
-from provision.registry.manifests import INDEXES, LONGEST_MANIFEST, MANIFESTS, Descriptor, date_of
+from provision.registry.manifests import ACCEPTED, LONGEST_MANIFEST, Content, Descriptor, date_of
 from provision.registry.names import Reference
 from provision.registry.transport import Transport, TroubleError, content_digest
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     import requests
 
 T = TypeVar("T")
-_ACCEPT = ", ".join((*MANIFESTS, *INDEXES))
 _TAGS_A_PAGE = 1000
 _MOST_PAGES = 50
 _LONGEST_PAGE = 4 << 20
@@ -37,14 +36,6 @@ _RANGE = re.compile(r"bytes ([0-9]{1,18})-[0-9]+/([0-9]+|\*)")
 _PARTIAL = 206
 # A transfer that got this much further has its attempts again.
 _WORTH_GOING_ON = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Content:
-    """A manifest: its bytes, and the digest of these bytes."""
-
-    data: bytes
-    digest: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +58,7 @@ class Client:
             UnreachableError: The registry kept failing.
             ProvisionError: It refuses, or the manifest is too large.
         """
-        headers = {"Accept": _ACCEPT}
+        headers = {"Accept": ACCEPTED}
         data = self._get(f"manifests/{name}", LONGEST_MANIFEST, f"the manifest '{name}'", headers)
         digest = content_digest(data)
         if name.startswith("sha256:"):
@@ -84,9 +75,9 @@ class Client:
             ProvisionError: It refuses.
         """
 
-        def once(_: object) -> str:
+        def once() -> str:
             path = f"manifests/{name}"
-            with self._request("HEAD", path, headers={"Accept": _ACCEPT}) as response:
+            with self._request("HEAD", path, headers={"Accept": ACCEPTED}) as response:
                 return response.headers.get("Docker-Content-Digest", "")
 
         try:
@@ -103,7 +94,7 @@ class Client:
             As ``head``.
         """
 
-        def once(_: object) -> float | None:
+        def once() -> float | None:
             with self._request("GET", "/v2/") as response:
                 return date_of(response.headers.get("Date", ""))
 
@@ -119,7 +110,7 @@ class Client:
             UnreachableError: The registry kept failing.
         """
 
-        def once(_: object) -> bool:
+        def once() -> bool:
             with self._request("DELETE", f"manifests/{digest}"):
                 return True
 
@@ -187,16 +178,9 @@ class Client:
         """
         digest = content_digest(data)
         descriptor = Descriptor(mediaType="", digest=digest, size=len(data))
-        with_digest = urlencode({"digest": digest})
 
-        def send(_: object) -> None:
-            with self._request("POST", "blobs/uploads/", body=b"") as response:
-                location = response.headers.get("Location", "")
-            place = self._upload_place(response.url, location)
-            joined = "&" if urlsplit(place).query else "?"
-            headers = {"Content-Type": "application/octet-stream"}
-            with self._request("PUT", f"{place}{joined}{with_digest}", body=data, headers=headers):
-                return
+        def send() -> None:
+            self._complete_upload(self._begin_upload(), digest, data)
 
         try:
             with self._request("HEAD", f"blobs/{digest}"):
@@ -212,7 +196,7 @@ class Client:
             ProvisionError: The registry refuses or can't be reached.
         """
 
-        def send(_: object) -> None:
+        def send() -> None:
             headers = {"Content-Type": media_type}
             with self._request("PUT", f"manifests/{tag}", body=data, headers=headers):
                 return
@@ -234,8 +218,21 @@ class Client:
                 details=f"expected {expected}\ngot      {got}",
             )
 
-    def _upload_place(self, url: str, location: str) -> str:
-        """Return where an upload goes: nowhere but to the registry itself."""
+    def _begin_upload(self) -> str:
+        with self._request("POST", "blobs/uploads/", body=b"") as response:
+            return self._upload_place(response)
+
+    def _complete_upload(self, place: str, digest: str, data: bytes) -> None:
+        """Send the last bytes of an upload, and the digest that all of it has to have."""
+        joined = "&" if urlsplit(place).query else "?"
+        headers = {"Content-Type": "application/octet-stream"} if data else None
+        query = urlencode({"digest": digest})
+        with self._request("PUT", f"{place}{joined}{query}", body=data, headers=headers):
+            return
+
+    def _upload_place(self, response: requests.Response) -> str:
+        """Return where an upload goes on: nowhere but to the registry itself."""
+        url, location = response.url, response.headers.get("Location", "")
         try:
             place = urljoin(url, location)
         except ValueError:
@@ -263,10 +260,10 @@ class Client:
             path = f"/v2/{self.reference.repository}/{path}"
         return self.transport.request(method, path, scope=scope, headers=headers, body=body)
 
-    def _tried(self, what: str, once: Callable[[object], T]) -> T:
+    def _tried(self, what: str, once: Callable[[], T]) -> T:
         for pause in self.transport.attempts():
             try:
-                return once(pause)
+                return once()
             except TroubleError as error:
                 self.transport.give_up_or_wait(what, error, pause)
         raise AssertionError("the last attempt returns or raises")
@@ -274,14 +271,14 @@ class Client:
     def _get(
         self, path: str, limit: int, what: str, headers: dict[str, str] | None = None
     ) -> bytes:
-        def once(_: object) -> bytes:
+        def once() -> bytes:
             with self._request("GET", path, headers=headers) as response:
                 return b"".join(self.transport.read(response, limit, what))
 
         return self._tried(what, once)
 
     def _page(self, path: str) -> tuple[list[str], str | None]:
-        def once(_: object) -> tuple[bytes, str]:
+        def once() -> tuple[bytes, str]:
             with self._request("GET", path) as response:
                 data = b"".join(self.transport.read(response, _LONGEST_PAGE, "a list of tags"))
                 return data, response.headers.get("Link", "")

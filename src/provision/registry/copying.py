@@ -12,17 +12,18 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
 from provision.errors import NotFoundError, ProvisionError
 from provision.progress import Progress, Transfer, silent
 from provision.registry.attached_signatures import put_signatures, signature_layers, signature_tag
-from provision.registry.client import Client, Content
+from provision.registry.client import Client
 from provision.registry.image_signature import LONGEST_PAYLOAD
 from provision.registry.manifests import (
     LONGEST_MANIFEST,
     OCI_INDEX,
     OCI_MANIFEST,
+    Content,
     Descriptor,
     Index,
     Manifest,
@@ -47,7 +48,7 @@ class Uploader(Client):
             ProvisionError: The registry refuses or can't be reached.
         """
 
-        def ask(_: object) -> bool:
+        def ask() -> bool:
             try:
                 with self._request("HEAD", f"blobs/{digest}"):
                     return True
@@ -80,9 +81,8 @@ class Uploader(Client):
         """
         what = f"an upload of {descriptor.digest[:19]}"
 
-        def send(_: object) -> None:
-            with self._request("POST", "blobs/uploads/", body=b"") as response:
-                place = self._upload_place(response.url, response.headers.get("Location", ""))
+        def send() -> None:
+            place = self._begin_upload()
             sent = 0
             with file.open("rb") as stream:
                 while part := stream.read(_PART):
@@ -91,14 +91,10 @@ class Uploader(Client):
                         "Content-Range": f"{sent}-{sent + len(part) - 1}",
                     }
                     with self._request("PATCH", place, body=part, headers=headers) as response:
-                        found = response.headers.get("Location", "")
-                        place = self._upload_place(response.url, found)
+                        place = self._upload_place(response)
                     sent += len(part)
                     progress(Transfer(f"Pushing {descriptor.digest[:19]}", sent, descriptor.size))
-            joined = "&" if urlsplit(place).query else "?"
-            whole = urlencode({"digest": descriptor.digest})
-            with self._request("PUT", f"{place}{joined}{whole}", body=b""):
-                return
+            self._complete_upload(place, descriptor.digest, b"")
 
         self._tried(what, send)
 

@@ -18,7 +18,6 @@ from provision.errors import NotFoundError, ProvisionError
 from provision.files import write_atomic
 from provision.progress import Progress, silent
 from provision.registry.attached_signatures import signature_layers, signature_tag
-from provision.registry.client import Content
 from provision.registry.image_signature import (
     ANNOTATION,
     LONGEST_PAYLOAD,
@@ -28,7 +27,7 @@ from provision.registry.image_signature import (
     Signer,
     payload_of,
 )
-from provision.registry.manifests import OCI_CONFIG, OCI_MANIFEST, Descriptor
+from provision.registry.manifests import OCI_CONFIG, OCI_MANIFEST, Content, Descriptor
 from provision.registry.names import Reference
 from provision.registry.repository import Repository
 from provision.registry.transport import content_digest

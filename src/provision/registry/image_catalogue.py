@@ -8,8 +8,7 @@ lose none of each other's entries: docs/decisions/21.
 from __future__ import annotations
 
 import json
-import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal
 
@@ -17,34 +16,22 @@ from pydantic import Field
 
 from provision.documents import refusing
 from provision.errors import NotFoundError, ProvisionError
-from provision.fetch import UnreachableError
-from provision.registry.attached_signatures import sign, verify, verify_catalogue
-from provision.registry.client import Client
+from provision.registry.attached_signatures import verify_catalogue
 from provision.registry.image_signature import (
-    CATALOGUE_FACT,
     Facts,
     PublicKey,
-    Signer,
-    UntrustedError,
 )
 from provision.registry.manifests import (
     ARCHITECTURES,
-    LONGEST_MANIFEST,
     OCI_INDEX,
-    OCI_MANIFEST,
     Descriptor,
     Foreign,
 )
-from provision.registry.names import CATALOGUE, pin_of_tag, pin_tag
+from provision.registry.names import CATALOGUE
 from provision.registry.repository import Repository
-from provision.registry.tokens import DeniedError
-from provision.registry.transport import content_digest
 
 # Some 560 bytes each, in a manifest of no more than 4 MiB.
-_MOST_ENTRIES = 6000
-_ROUNDS = 12
-# Seconds between two rounds, so that writers who met once do not meet again.
-_PAUSE = 0.3
+MOST_ENTRIES = 6000
 _LONGEST_SERIAL = 15
 # In a second: what serials of catalogues count in, which several writers may replace in one.
 MILLISECONDS = 1000
@@ -99,7 +86,7 @@ class ImageCatalogue:
 
 class _Document(Foreign):
     schema_version: Literal[2] = Field(alias="schemaVersion")
-    manifests: tuple[Descriptor, ...] = Field(max_length=_MOST_ENTRIES)
+    manifests: tuple[Descriptor, ...] = Field(max_length=MOST_ENTRIES)
     annotations: Mapping[str, str]
 
 
@@ -164,156 +151,6 @@ def _entry(one: Descriptor, driver: str) -> Listed | None:
 def _number(text: str) -> int | None:
     is_good = text.isascii() and text.isdigit() and len(text) <= _LONGEST_SERIAL
     return int(text) if is_good else None
-
-
-def look_at(client: Client, tag: str, keys: Sequence[PublicKey]) -> Listed | None:
-    """Return what a catalogue says of the image of a Pin's tag; None: it may not be listed.
-
-    Args:
-        client: The repository.
-        tag: The tag of a Pin.
-        keys: Those that are trusted.
-
-    Raises:
-        UnreachableError: The registry kept failing.
-        DeniedError: It does not let this host in.
-    """
-    try:
-        content = client.manifest(tag)
-        verified = verify(client, content.digest, keys, {"pin": pin_of_tag(tag) or ""})
-    except (UnreachableError, DeniedError):
-        raise
-    except ProvisionError:
-        # It is gone, signed by others, or none at all.
-        return None
-    if verified.facts is None:
-        return None
-    kind = json.loads(content.data).get("mediaType") or OCI_MANIFEST
-    return Listed(content.digest, len(content.data), kind, verified.facts)
-
-
-def keep_catalogue(
-    client: Client,
-    driver: str,
-    signer: Signer,
-    keys: Sequence[PublicKey],
-    *,
-    pins: Iterable[str] = (),
-    again: bool = False,
-    now: Callable[[], float],
-) -> ImageCatalogue:
-    """Have every signed image of a repository that has the tag of its Pin in the catalogue.
-
-    Registries write no tag on condition. So what was written is read again, together with the tags:
-    as long as something is missing that another writer knew, it is written again. What had no
-    signature is looked at again, too: its writer may have signed it since, and listed it in a
-    catalogue that this one replaced.
-
-    Args:
-        client: The repository.
-        driver: The driver.
-        signer: Signs the catalogue.
-        keys: What they signed is listed, and a catalogue that they signed is gone on with.
-        pins: Digests of Pins whose images were signed just now.
-        again: Begin with none: look at every image, whatever the catalogue says.
-        now: Unix seconds.
-
-    Returns:
-        The catalogue as it is in the registry then.
-
-    Raises:
-        UntrustedError: There is a catalogue that none of the keys signed.
-        ProvisionError: The registry refuses, or others write all the time.
-    """
-    waiting = {pin_tag(pin) for pin in pins}
-    gone: set[str] = set()
-    for attempt in range(_ROUNDS):
-        if attempt:
-            client.transport.sleep(_PAUSE * attempt * random.uniform(0.5, 1.5))  # noqa: S311 - no secret
-        known = _known(client, driver, keys, again=again)
-        # In this order: anyone who had an entry written had set its tag before.
-        tags = {tag for tag in client.tags() if pin_of_tag(tag)} | waiting
-        before = () if again or known is None else known.entries
-        entries = {tag: one for one in before if (tag := pin_tag(one.facts.pin)) in tags}
-        for tag in sorted((tags - entries.keys() - gone) | waiting):
-            found = look_at(client, tag, keys)
-            if found is not None and found.facts.driver == driver:
-                entries[tag] = found
-        if known is not None and not again and set(known.entries) == set(entries.values()):
-            return known
-        # Of two writers whose clocks agree, the one that writes last has the greater one, also
-        # where it knew nothing of the other.
-        serial = max(int(now() * MILLISECONDS), known.serial + 1 if known else 0)
-        gone |= _write(client, ImageCatalogue(driver, serial, (*entries.values(),)), signer)
-        waiting, again = set(), False
-    raise ProvisionError(
-        f"The catalogue of '{client.reference.registry}/{client.reference.repository}' was written"
-        f" {_ROUNDS} times, and each time another writer had replaced it.",
-        resolution=f"The image itself is there. Later: provision catalogue {driver}",
-    )
-
-
-def _known(
-    client: Client, driver: str, keys: Sequence[PublicKey], *, again: bool
-) -> ImageCatalogue | None:
-    try:
-        return read_catalogue(client, driver, keys)
-    except UntrustedError as error:
-        if again:
-            return None
-        raise UntrustedError(
-            f"{error.message} So it is not replaced, and no image was added to it.",
-            resolution="If others sign images there too, put their public key into the folder that"
-            " [trust] keys names. If it is damaged, have it made of the images that there are:"
-            f" provision catalogue {driver} --replace",
-            details=error.details,
-        ) from error
-
-
-def _write(client: Client, catalogue: ImageCatalogue, signer: Signer) -> set[str]:
-    """Write a catalogue; returns the tags of the entries whose images are gone."""
-    try:
-        write_catalogue(client, catalogue, signer)
-    except (UnreachableError, DeniedError):
-        raise
-    except ProvisionError:
-        # Registries take no index of what they do not have.
-        gone = [one for one in catalogue.entries if not _is_there(client, one.digest)]
-        if not gone:
-            raise
-        left = tuple(one for one in catalogue.entries if one not in gone)
-        write_catalogue(client, ImageCatalogue(catalogue.driver, catalogue.serial, left), signer)
-        return {pin_tag(one.facts.pin) for one in gone}
-    return set()
-
-
-def _is_there(client: Client, digest: str) -> bool:
-    try:
-        client.manifest(digest)
-    except NotFoundError:
-        return False
-    return True
-
-
-def write_catalogue(client: Client, catalogue: ImageCatalogue, signer: Signer) -> None:
-    """Sign a catalogue and put it into its repository, whatever was there.
-
-    Raises:
-        ProvisionError: It is too large, or the registry refuses or can't be reached.
-    """
-    data = document_of(catalogue)
-    if len(data) > LONGEST_MANIFEST or len(catalogue.entries) > _MOST_ENTRIES:
-        raise ProvisionError(
-            f"The catalogue of {catalogue.driver} would have {len(catalogue.entries)} images, and"
-            f" {len(data)} bytes: registries take {LONGEST_MANIFEST}, and hosts {_MOST_ENTRIES}"
-            " images.",
-            resolution="Remove images that no host needs any more from the registry, or keep those"
-            " of old kernels below another prefix; then: provision catalogue"
-            f" {catalogue.driver} --replace",
-        )
-    # Signed first, so that no host ever finds it without a signature.
-    sign(client, content_digest(data), {CATALOGUE_FACT: catalogue.driver}, signer)
-    client.put_manifest(CATALOGUE, data, OCI_INDEX)
 
 
 def document_of(catalogue: ImageCatalogue) -> bytes:

@@ -22,12 +22,12 @@ from typing import Any, Self
 from provision.errors import NotFoundError
 from provision.fetch import WrongContentError
 from provision.progress import Progress, Transfer, silent
-from provision.registry.client import Content
 from provision.registry.layers import Hashing
 from provision.registry.manifests import (
     DOCKER_CONFIG,
     LONGEST_MANIFEST,
     OCI_MANIFEST,
+    Content,
     Descriptor,
     Index,
     Manifest,

@@ -10,7 +10,6 @@ from pathlib import Path
 from provision.errors import NotFoundError
 from provision.files import write_atomic
 from provision.progress import Progress, silent
-from provision.registry.client import Content
 from provision.registry.image_layout import (
     INDEX,
     MARKER,
@@ -19,7 +18,7 @@ from provision.registry.image_layout import (
     ImageLayout,
     open_layout,
 )
-from provision.registry.manifests import OCI_INDEX, Descriptor, Manifest, parse_manifest
+from provision.registry.manifests import OCI_INDEX, Content, Descriptor, Manifest, parse_manifest
 from provision.registry.names import Reference
 from provision.registry.storage import FolderFiles
 from provision.registry.transport import content_digest

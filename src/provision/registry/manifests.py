@@ -26,6 +26,8 @@ DOCKER_LIST = "application/vnd.docker.distribution.manifest.list.v2+json"
 DOCKER_CONFIG = "application/vnd.docker.container.image.v1+json"
 MANIFESTS = (OCI_MANIFEST, DOCKER_MANIFEST)
 INDEXES = (OCI_INDEX, DOCKER_LIST)
+# The header "Accept" of requests for any of them.
+ACCEPTED = ", ".join((*MANIFESTS, *INDEXES))
 _GZIP = (
     "application/vnd.oci.image.layer.v1.tar+gzip",
     "application/vnd.docker.image.rootfs.diff.tar.gzip",
@@ -53,6 +55,14 @@ ARCHITECTURES = {
     "riscv64": "riscv64",
 }
 _NOT_OURS = "This is no artifact image that provision built: don't use it."
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """A manifest: its bytes, and the digest of these bytes."""
+
+    data: bytes
+    digest: str
 
 
 class Foreign(BaseModel):

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Protocol, Self
 
 from provision.progress import Progress, silent
-from provision.registry.client import Content
-from provision.registry.manifests import Descriptor
+from provision.registry.manifests import Content, Descriptor
 from provision.registry.names import Reference
 
 

@@ -24,7 +24,8 @@ from provision.pipeline.seeking import seek, seek_pin
 from provision.pipeline.workspace import Settings
 from provision.progress import Note
 from provision.registry.artifact_images import Trusted
-from provision.registry.image_catalogue import ImageCatalogue, keep_catalogue, write_catalogue
+from provision.registry.catalogue_keeper import CatalogueKeeper, write_catalogue
+from provision.registry.image_catalogue import ImageCatalogue
 from provision.registry.image_signature import UntrustedError
 from provision.registry.names import CATALOGUE, pin_tag
 from provision.store.layout import Layout
@@ -64,7 +65,7 @@ def have_listed(
         have(registry, folder, pin)
         registry.manifests[pin_tag(pin.digest)] = registry.manifests[tag_of(pin).text]
     client = registry.client(NAME)
-    known = keep_catalogue(client, "demo", signs, (public(KEY),), now=lambda: serial)
+    known = CatalogueKeeper(client, "demo", signs, (public(KEY),), lambda: serial).keep()
     registry.asked.clear()
     return known
 

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from provision.errors import ProvisionError
 from provision.pin import Pin
-from provision.registry import image_catalogue
+from provision.registry import catalogue_keeper, image_catalogue
 from provision.registry.artifact_images import facts_of
 from provision.registry.attached_signatures import sign
+from provision.registry.catalogue_keeper import CatalogueKeeper
 from provision.registry.image_catalogue import (
     ImageCatalogue,
     Listed,
     document_of,
-    keep_catalogue,
     read_catalogue,
 )
 from provision.registry.image_signature import UntrustedError
@@ -68,7 +68,7 @@ def have(registry: MemoryRegistry, version: str, *, signed_by: object = KEY) -> 
 
 def keep(registry: MemoryRegistry, **more: object) -> ImageCatalogue:
     client = registry.client(NAME)
-    return keep_catalogue(client, "demo", signs, KEYS, now=now, **more)  # type: ignore[arg-type] # by name
+    return CatalogueKeeper(client, "demo", signs, KEYS, now).keep(**more)  # type: ignore[arg-type] # by name
 
 
 def read(registry: MemoryRegistry) -> ImageCatalogue | None:
@@ -155,14 +155,14 @@ def test_two_writers_at_once_lose_no_entry(registry: MemoryRegistry, moment: str
         assert stale is not None
         # It has pushed and signed its image, and knows nothing of ours.
         theirs = have(registry, "3.0")
-        listed = image_catalogue.look_at(registry.client(NAME), pin_tag(theirs.digest), KEYS)
+        listed = catalogue_keeper.look_at(registry.client(NAME), pin_tag(theirs.digest), KEYS)
         assert listed is not None
         mine = replace(stale, serial=others[0], entries=(*stale.entries, listed))
         if moment == "before":
-            image_catalogue.write_catalogue(registry.client(NAME), mine, signs)
+            catalogue_keeper.write_catalogue(registry.client(NAME), mine, signs)
             return None
         answer = registry.answer(asked)
-        image_catalogue.write_catalogue(registry.client(NAME), mine, signs)
+        catalogue_keeper.write_catalogue(registry.client(NAME), mine, signs)
         return answer
 
     registry.handlers.append(meets)
@@ -184,10 +184,10 @@ def test_a_catalogue_that_we_replace_may_have_listed_what_was_unsigned(
             met.append("once")
             digest = digest_of(registry.manifests[pin_tag(theirs.digest)])
             registry.sign(digest, facts_of(theirs, SERIAL), KEY)
-            listed = image_catalogue.look_at(registry.client(NAME), pin_tag(theirs.digest), KEYS)
+            listed = catalogue_keeper.look_at(registry.client(NAME), pin_tag(theirs.digest), KEYS)
             assert listed is not None
             mine = ImageCatalogue("demo", SERIAL, (listed,))
-            image_catalogue.write_catalogue(registry.client(NAME), mine, signs)
+            catalogue_keeper.write_catalogue(registry.client(NAME), mine, signs)
         return None
 
     registry.handlers.append(meets)
@@ -206,7 +206,7 @@ def test_writers_that_never_let_each_other_finish_are_an_error(registry: MemoryR
             registry.manifests[CATALOGUE] = document_of(empty)
         return None
 
-    image_catalogue.write_catalogue(registry.client(NAME), empty, signs)
+    catalogue_keeper.write_catalogue(registry.client(NAME), empty, signs)
     registry.handlers.append(undoes)
     with pytest.raises(ProvisionError, match="another writer had replaced it"):
         keep(registry, pins=[pin.digest])
@@ -216,7 +216,7 @@ def test_a_catalogue_of_others_is_not_signed_over(registry: MemoryRegistry) -> N
     """Who signed what an attacker put there would make it true."""
     have(registry, "1.0")
     evil = ImageCatalogue("demo", SERIAL, ())
-    image_catalogue.write_catalogue(
+    catalogue_keeper.write_catalogue(
         registry.client(NAME), evil, lambda data: OTHER.sign(data, ECDSA)
     )
     before = registry.manifests[CATALOGUE]
@@ -231,14 +231,14 @@ def _unsigned(registry: MemoryRegistry) -> None:
 
 
 def _of_another_driver(registry: MemoryRegistry) -> None:
-    image_catalogue.write_catalogue(
+    catalogue_keeper.write_catalogue(
         registry.client(NAME), ImageCatalogue("other", SERIAL, ()), signs
     )
 
 
 def _by_another_key(registry: MemoryRegistry) -> None:
     empty = ImageCatalogue("demo", SERIAL, ())
-    image_catalogue.write_catalogue(
+    catalogue_keeper.write_catalogue(
         registry.client(NAME), empty, lambda data: OTHER.sign(data, ECDSA)
     )
 
