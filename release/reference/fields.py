@@ -17,12 +17,10 @@ from pydantic_core import PydanticUndefined
 
 from provision.catalogue.fields import Installed, InstalledFeature, KernelRange, Patch, PciMatch
 from provision.catalogue.recipe import Flavour
+from provision.catalogue.releases import ArchiveRelease, GitRelease, RunfileRelease
 from provision.catalogue.source_models import (
-    ArchiveRelease,
     Build,
     DebSource,
-    GitRelease,
-    RunfileRelease,
     RunfileReleases,
     UserFile,
 )

@@ -21,17 +21,15 @@ from provision.catalogue.folders import (
     templates_dir,
 )
 from provision.catalogue.recipe import Flavour, Recipe, Variant
+from provision.catalogue.releases import ArchiveRelease, GitRelease, RunfileRelease
 from provision.catalogue.source_models import (
     GIT_TOOLS,
-    ArchiveRelease,
     ArchiveReleases,
     Build,
     DebSource,
     DkmsSource,
-    GitRelease,
     GitReleases,
     RecipeSource,
-    RunfileRelease,
     RunfileReleases,
     Source,
     UserFile,

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from fnmatch import fnmatchcase
-from itertools import pairwise
 from typing import Annotated, Literal, Self
 
 from pydantic import (
-    AfterValidator,
     ConfigDict,
     Discriminator,
     Field,
@@ -23,26 +21,23 @@ from pydantic import (
 from provision.catalogue.fields import (
     Argument,
     DistroPattern,
-    PublicUrl,
     SourcePath,
     Specifiers,
     Template,
     UrlTemplate,
-    public,
     version_matches,
+)
+from provision.catalogue.releases import (
+    AnyRelease,
+    ArchiveRelease,
+    GitRelease,
+    RunfileRelease,
 )
 from provision.documents import Frozen
 from provision.manifest import ContainerFeature, FeatureName, FileKind
 from provision.pin import (
-    Architecture,
-    ArchiveSource,
-    Commit,
-    GitSource,
-    GitSubmodule,
     Name,
     PackageName,
-    Sha256,
-    Version,
 )
 
 
@@ -174,66 +169,6 @@ class DebSource(Source):
         return build.package or shared
 
 
-class ArchiveRelease(Frozen):
-    """One released version as a tarball or zip file; ``strip``: leading path parts to drop.
-
-    Attributes:
-        version: The driver's version.
-        url: A tarball or zip file, ``http`` or ``https``.
-        sha256: Of the file.
-        strip: Leading parts to drop from paths inside.
-    """
-
-    version: Version
-    url: PublicUrl
-    sha256: Sha256
-    strip: int = Field(default=1, ge=0)
-
-    def source(self) -> ArchiveSource:
-        """Return what goes into the Pin."""
-        return ArchiveSource(url=self.url, sha256=self.sha256, strip=self.strip)
-
-
-def _public_submodule(module: GitSubmodule) -> GitSubmodule:
-    public(module.url)
-    return module
-
-
-PublicSubmodule = Annotated[GitSubmodule, AfterValidator(_public_submodule)]
-
-
-class GitRelease(Frozen):
-    """One released version as a git commit; sha256 of ``git archive --format=tar COMMIT``.
-
-    Attributes:
-        version: The driver's version.
-        url: Address of the repository.
-        commit: 40 hexadecimal digits; tags and branches move.
-        sha256: Of ``git archive --format=tar COMMIT``.
-        submodules: Those that the build needs: a table each, see below. Without it: none.
-    """
-
-    version: Version
-    url: PublicUrl
-    commit: Commit
-    sha256: Sha256
-    submodules: tuple[PublicSubmodule, ...] = ()
-
-    def source(self) -> GitSource:
-        """Return what goes into the Pin."""
-        return GitSource(
-            url=self.url, commit=self.commit, sha256=self.sha256, submodules=self.submodules
-        )
-
-    @model_validator(mode="after")
-    def _folders_apart(self) -> Self:
-        paths = sorted(module.path for module in self.submodules)
-        for before, after in pairwise(paths):
-            if f"{after}/".startswith(f"{before}/"):
-                raise ValueError(f"two submodules fill the folder '{after}'")
-        return self
-
-
 class ArchiveReleases(Source):
     """A driver that its vendor publishes as files."""
 
@@ -246,25 +181,6 @@ class GitReleases(Source):
 
     kind: Literal["git"]
     releases: tuple[GitRelease, ...] = Field(min_length=1)
-
-
-class RunfileRelease(Frozen):
-    """One released version as a ``.run``.
-
-    Attributes:
-        version: The driver's version.
-        architecture: What machine ``sha256`` is for.
-        url: As in the source, for this version. Without it: that of the source.
-        sha256: Of the file. Without it: the vendor's sum [counts as it was first
-            seen](../decisions/19-sources.md).
-        checksums: As in the source, for this version. Without it: that of the source.
-    """
-
-    version: Version
-    architecture: Architecture = "x86_64"
-    url: UrlTemplate | None = None
-    sha256: Sha256 | None = None
-    checksums: UrlTemplate | None = None
 
 
 class RunfileReleases(Source):
@@ -310,16 +226,6 @@ class RunfileReleases(Source):
         return self
 
 
-def _release(value: object) -> str:
-    is_git = isinstance(value, GitRelease) or (isinstance(value, dict) and "commit" in value)
-    return "<commit>" if is_git else "<file>"
-
-
-# A file or a commit; messages don't show the names in angle brackets.
-AnyRelease = Annotated[
-    Annotated[ArchiveRelease, Tag("<file>")] | Annotated[GitRelease, Tag("<commit>")],
-    Discriminator(_release),
-]
 # What fetches a commit in the build, by the names of Debian's packages.
 GIT_TOOLS = ("ca-certificates", "git")
 # What every build from a dkms.conf is: templates/dkms/dkms.bash reads the rest from there.

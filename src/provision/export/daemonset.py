@@ -126,7 +126,6 @@ def documents(agent: Agent) -> list[dict[str, Value]]:
     """Return everything that a cluster needs, in the order in which it is applied."""
     labels: dict[str, Value] = {"app.kubernetes.io/name": NAME}
     here: dict[str, Value] = {"name": NAME, "namespace": agent.namespace, "labels": labels}
-    everywhere: dict[str, Value] = {"name": NAME, "labels": labels}
     return [
         {
             "apiVersion": "v1",
@@ -138,26 +137,7 @@ def documents(agent: Agent) -> list[dict[str, Value]]:
             },
         },
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": here},
-        {
-            "apiVersion": "rbac.authorization.k8s.io/v1",
-            "kind": "ClusterRole",
-            "metadata": everywhere,
-            "rules": [
-                {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "patch"]},
-                {"apiGroups": [""], "resources": ["events"], "verbs": ["create"]},
-            ],
-        },
-        {
-            "apiVersion": "rbac.authorization.k8s.io/v1",
-            "kind": "ClusterRoleBinding",
-            "metadata": everywhere,
-            "roleRef": {
-                "apiGroup": "rbac.authorization.k8s.io",
-                "kind": "ClusterRole",
-                "name": NAME,
-            },
-            "subjects": [{"kind": "ServiceAccount", "name": NAME, "namespace": agent.namespace}],
-        },
+        *_permissions(agent, labels),
         {
             "apiVersion": "v1",
             "kind": "ConfigMap",
@@ -181,6 +161,33 @@ def documents(agent: Agent) -> list[dict[str, Value]]:
             "metadata": {"name": HANDLER},
             "handler": HANDLER,
             "scheduling": {"nodeSelector": {"provision/ready": "true"}},
+        },
+    ]
+
+
+def _permissions(agent: Agent, labels: Mapping[str, Value]) -> list[dict[str, Value]]:
+    """Return what lets the agent label its node and write events."""
+    everywhere: dict[str, Value] = {"name": NAME, "labels": labels}
+    return [
+        {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "ClusterRole",
+            "metadata": everywhere,
+            "rules": [
+                {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "patch"]},
+                {"apiGroups": [""], "resources": ["events"], "verbs": ["create"]},
+            ],
+        },
+        {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "ClusterRoleBinding",
+            "metadata": everywhere,
+            "roleRef": {
+                "apiGroup": "rbac.authorization.k8s.io",
+                "kind": "ClusterRole",
+                "name": NAME,
+            },
+            "subjects": [{"kind": "ServiceAccount", "name": NAME, "namespace": agent.namespace}],
         },
     ]
 

@@ -27,7 +27,7 @@ from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.fetch import download
 from provision.host import read_facts
 from provision.hostpython.python_context import PythonPin, SourceFilePin, templates_of
-from provision.pin import PackagePin, keyring_digest
+from provision.pin import DistroPin, PackagePin, keyring_digest
 from provision.pipeline.solving import base_request
 from provision.pipeline.wanted import choose_distro
 from provision.pipeline.workspace import Settings
@@ -96,32 +96,7 @@ def resolve_python(
     """
     chosen = choose_distro(settings, distro)
     architecture = read_facts(settings.root).arch
-    # Both keep what they read in the same cache.
-    layout = layout_of(chosen)
-    index = open_index(
-        chosen,
-        layout,
-        architecture=architecture,
-        config=settings.config,
-        root=settings.root,
-        cache_dir=settings.state,
-        progress=progress,
-    )
-    try:
-        name = python_package(index)
-        with refusing("A package of the distro can't be pinned."):
-            packages = tuple(PackagePin(name=p, version=_version(index, p)) for p in _PACKAGES)
-    finally:
-        index.close()
-    sources = find_sources(
-        name,
-        chosen,
-        layout,
-        config=settings.config,
-        root=settings.root,
-        cache_dir=settings.state,
-        progress=progress,
-    )
+    index, packages, sources = _offered(settings, chosen, architecture, progress)
     version, original, patches = _download(settings.state / "sources", sources, progress)
     base = find_base(engine(), base_request(settings, chosen), progress=progress)
     try:
@@ -143,6 +118,42 @@ def resolve_python(
     return ResolvedPython(
         pin, index.mirror, index.security_mirror, index.keyring, is_snapshot=index.is_snapshot
     )
+
+
+def _offered(
+    settings: Settings, distro: DistroPin, architecture: str, progress: Progress
+) -> tuple[ArchiveIndex, tuple[PackagePin, ...], Sequence[SourcePackage]]:
+    """Return a distro's archive, the packages of a build, and the sources of its Python.
+
+    The index is closed: only what it says of the archive as a whole can still be read.
+    """
+    # Both keep what they read in the same cache.
+    layout = layout_of(distro)
+    index = open_index(
+        distro,
+        layout,
+        architecture=architecture,
+        config=settings.config,
+        root=settings.root,
+        cache_dir=settings.state,
+        progress=progress,
+    )
+    try:
+        name = python_package(index)
+        with refusing("A package of the distro can't be pinned."):
+            packages = tuple(PackagePin(name=p, version=_version(index, p)) for p in _PACKAGES)
+    finally:
+        index.close()
+    sources = find_sources(
+        name,
+        distro,
+        layout,
+        config=settings.config,
+        root=settings.root,
+        cache_dir=settings.state,
+        progress=progress,
+    )
+    return index, packages, sources
 
 
 def read_source(settings: Settings, pin: SourceFilePin) -> bytes:

@@ -91,7 +91,15 @@ def answer(
             resolution="If that host issues the registry's tokens, allow it: [registry]"
             f' token_hosts = ["{place.netloc}"] in /etc/provision/provision.toml.',
         )
-    parameters = {"service": given.get("service", ""), "scope": scope}
+    return _token_request(place, given.get("service", ""), scope, credentials)
+
+
+def _token_request(
+    realm: SplitResult, service: str, scope: str, credentials: Credentials | None
+) -> TokenRequest:
+    """Return how a token is asked for at an address that was checked."""
+    url = realm.geturl()
+    parameters = {"service": service, "scope": scope}
     query = urlencode({name: value for name, value in parameters.items() if value})
     if credentials is not None and credentials.refresh_token:
         grant = {
@@ -100,9 +108,9 @@ def answer(
             "client_id": "provision",
         }
         form = {"Content-Type": "application/x-www-form-urlencoded"}
-        return TokenRequest("POST", realm, form, f"{query}&{urlencode(grant)}".encode())
+        return TokenRequest("POST", url, form, f"{query}&{urlencode(grant)}".encode())
     who = {"Authorization": credentials.basic} if credentials else {}
-    return TokenRequest("GET", f"{realm}{'&' if place.query else '?'}{query}", who)
+    return TokenRequest("GET", f"{url}{'&' if realm.query else '?'}{query}", who)
 
 
 def token_in(text: bytes, host: str) -> str:

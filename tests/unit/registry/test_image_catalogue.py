@@ -310,7 +310,7 @@ def test_what_is_no_catalogue_is_an_error_of_ours(data: bytes) -> None:
 def test_more_than_a_registry_takes_is_said_before_it_is_sent(
     registry: MemoryRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(image_catalogue, "_MOST_ENTRIES", 1)
+    monkeypatch.setattr(catalogue_keeper, "MOST_ENTRIES", 1)
     have(registry, "1.0")
     keep(registry)
     have(registry, "2.0")

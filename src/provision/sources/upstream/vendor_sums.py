@@ -56,21 +56,7 @@ def published_sum(url: str, checksums: str) -> str:
         UnreachableError: The server can't be reached, or kept failing.
         ProvisionError: What answers are no sums, or two different ones of this file.
     """
-    parts = urlsplit(checksums)
-    if parts.scheme != "https" and parts.hostname not in _LOOPBACK:
-        raise UsageError(
-            f"'{checksums}' can't vouch for a checksum: it is not https.",
-            resolution="Name an address that begins with https:// as 'checksums', or give the"
-            " file's 'sha256' itself.",
-        )
-    try:
-        content = get_small(checksums, limit=_MAX_SUMS)
-    except NotFoundError as error:
-        raise NotFoundError(
-            f"The vendor publishes no checksum of '{url}' at '{checksums}'.",
-            resolution=f"Check the version. {_BY_HAND}",
-            details=error.message,
-        ) from error
+    content = _asked(url, checksums)
     if content.lstrip()[:1] == b"{":
         found = redistributed_sums(content, url=checksums).get(url)
         sums = set() if found is None else {found}
@@ -88,6 +74,24 @@ def published_sum(url: str, checksums: str) -> str:
             details="\n".join(sorted(sums)),
         )
     return sums.pop()
+
+
+def _asked(url: str, checksums: str) -> bytes:
+    parts = urlsplit(checksums)
+    if parts.scheme != "https" and parts.hostname not in _LOOPBACK:
+        raise UsageError(
+            f"'{checksums}' can't vouch for a checksum: it is not https.",
+            resolution="Name an address that begins with https:// as 'checksums', or give the"
+            " file's 'sha256' itself.",
+        )
+    try:
+        return get_small(checksums, limit=_MAX_SUMS)
+    except NotFoundError as error:
+        raise NotFoundError(
+            f"The vendor publishes no checksum of '{url}' at '{checksums}'.",
+            resolution=f"Check the version. {_BY_HAND}",
+            details=error.message,
+        ) from error
 
 
 def parse_sums(text: str) -> Mapping[str, set[str]]:
