@@ -71,7 +71,7 @@ def look_at(client: Client, tag: str, keys: Sequence[PublicKey]) -> Listed | Non
 
 @dataclass(frozen=True, slots=True)
 class CatalogueKeeper:
-    """Keeps the catalogue of a repository complete, whoever else writes it at the same time.
+    """Keeps the catalogue of a repository complete, also while others write it.
 
     Registries write no tag on condition. So what was written is read again, together with the tags:
     as long as something is missing that another writer knew, it is written again. Images without a
