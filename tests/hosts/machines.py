@@ -158,6 +158,8 @@ class Machine:
             "ansible_user": "root",
             "ansible_ssh_private_key_file": str(self.key),
             "ansible_ssh_common_args": " ".join(self._ssh_options),
+            # Without it ten seconds, in which a busy machine may not come to answer.
+            "ansible_ssh_timeout": _WAIT_S,
             # Hosts come and go at the same ports: no connection is kept for the next one.
             "ansible_control_path_dir": str(self.folder / "cp"),
         }

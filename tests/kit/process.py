@@ -155,7 +155,7 @@ class Daemon:
         log: Path,
         ready: Callable[[], bool],
         env: Mapping[str, str] | None = None,
-        ready_within_s: float = 60,
+        ready_within_s: float = 180,
     ) -> None:
         """Start it and wait until it is ready.
 

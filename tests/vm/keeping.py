@@ -39,7 +39,7 @@ network = "host"
 {{drivers}}
 """
 _DRIVER = '[drivers.{name}]\nversion = "{version}"\n'
-_BUILT_WITHIN_S = 900
+_BUILT_WITHIN_S = 1800
 _STARTED_WITHIN_S = 180
 _ENTRY = re.compile("[0-9a-f]{12}")
 _PROGRAM = f"/var/lib/provision/{DUO}/current/driver/usr/bin/duo-version"
@@ -90,7 +90,8 @@ class Keeper:
 
     def apply(self, *words: str, status: int = 0) -> Completed:
         """Run `provision apply`, which has to end with the exit status `status`."""
-        done = self.guest(f"provision apply {' '.join(words)}", check=False)
+        command = f"provision apply {' '.join(words)}"
+        done = self.guest(command, check=False, timeout_s=_BUILT_WITHIN_S)
         assert done.returncode == status, done.output
         self.remember_archive()
         return done

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kit.engine import Engine
     from kit.guest import Guest
 
-_WAIT_S = 180
+_WAIT_S = 600
 _VENDOR = """
 {"activation_flag": "OCI_ZERO", "driver_feature": [], "inventory": {"a": {"devices": ["zero"]}}}
 """

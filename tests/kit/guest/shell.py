@@ -18,8 +18,12 @@ __all__ = ["NotReachableError", "Shell"]
 _USER = "root@guest"
 # ssh's own status when it, and not the command, failed.
 _SSH_FAILED = 255
-# How long sshd may take to begin with its banner before the connection is tried again.
+# How long sshd may take to begin with its banner before the connection is tried again: longer each
+# time, as in emulation on a busy machine to begin takes longer than a connection should that was
+# made before the guest's network was up.
 _BANNER_S = 5.0
+_LONGEST_BANNER_S = 20.0
+_LONGER = 1.25
 _PAUSE_S = 0.3
 
 
@@ -49,9 +53,11 @@ class Shell:
             NotReachableError: It didn't in time, or the machine ended.
         """
         deadline = time.monotonic() + within_s
-        while not _has_banner(port):
+        patience = _BANNER_S
+        while not _has_banner(port, patience):
             if not alive() or time.monotonic() > deadline:
                 raise NotReachableError(f"no sshd at port {port} within {within_s:.0f} s")
+            patience = min(patience * _LONGER, _LONGEST_BANNER_S)
             time.sleep(_PAUSE_S)
         control = folder / "ssh"
         control.unlink(missing_ok=True)
@@ -99,10 +105,10 @@ class Shell:
         self.master.stop()
 
 
-def _has_banner(port: int) -> bool:
+def _has_banner(port: int, within_s: float) -> bool:
     """Whether sshd answers; slirp itself accepts connections as soon as QEMU runs."""
     try:
-        with socket.create_connection(("127.0.0.1", port), timeout=_BANNER_S) as connection:
+        with socket.create_connection(("127.0.0.1", port), timeout=within_s) as connection:
             return connection.recv(4) == b"SSH-"
     except OSError:
         return False
