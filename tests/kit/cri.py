@@ -19,7 +19,7 @@ __all__ = ["Cri", "CriError"]
 
 _NODE = 2  # NamespaceMode.NODE: the host's network, so that no network plugin is wanted
 _NOT_NODE = 0
-_TIMEOUT_S = 60
+_TIMEOUT_S = 180
 
 
 class CriError(Exception):
