@@ -30,7 +30,8 @@ def test_five_kernels_cost_five_builds_and_no_host_compiles(tmp_path: Path) -> N
     assert figures.each[-1] > 0.5
     # The first host of each kernel comes before the build.
     assert figures.waited >= len(KERNELS)
-    assert 1.0 <= figures.ratio <= 1.02, figures.table()
+    # A transfer that a restart cuts off is not in the registry's log, or twice: two at a time.
+    assert 0.9 <= figures.ratio <= 1.1, figures.table()
     assert figures.idle is not None
     assert figures.idle.requests == 0
     # And the fleet is seen as it is: what hosts wrote lies below each one's root.

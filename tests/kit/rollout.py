@@ -77,6 +77,7 @@ class Figures:
         pulled: Hosts that took their artifact from the registry.
         compiled: Hosts that built anything.
         waited: Hosts that found none at first, and came again an hour later.
+        lost: Runs that gave up while the registry was away; they came again an hour later, too.
         failed: Hosts that ended otherwise, with what they said.
         idle: Runs with nothing to do, and what they had the registry send.
         needed: Bytes of what the hosts have to read: manifests, configurations, signatures, layers.
@@ -93,6 +94,7 @@ class Figures:
     pulled: int = 0
     compiled: int = 0
     waited: int = 0
+    lost: int = 0
     failed: list[str] = field(default_factory=list)
     idle: Sent | None = None
     needed: int = 0
@@ -118,7 +120,7 @@ class Figures:
             ("hosts that compiled", str(self.compiled)),
             ("hosts that failed", str(len(self.failed))),
             ("hosts that came before the build", f"{self.waited}; pulled an hour later"),
-            ("restarts of the registry", str(self.restarts)),
+            ("restarts of the registry", f"{self.restarts}; {self.lost} runs gave up meanwhile"),
             ("bytes that hosts need", f"{self.needed:,}"),
             ("bytes out of the registry", f"{sent.size if sent else 0:,} ({self.ratio:.4f} x)"),
             ("requests, of them 404", f"{sent.requests}, {sent.missing}" if sent else "-"),
@@ -285,6 +287,23 @@ def _manifest(config: bytes, packed: Sequence[bytes]) -> bytes:
     return json.dumps(document).encode()
 
 
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """A run of a host that has not ended.
+
+    Attributes:
+        time: When it began, in simulated seconds.
+        number: Of the host.
+        restarts: How often the registry had been started again by then.
+        is_away: Whether it was away.
+    """
+
+    time: float
+    number: int
+    restarts: int
+    is_away: bool
+
+
 @dataclass
 class _Play:
     """The runs of a rollout, in their simulated order, some at once.
@@ -306,7 +325,7 @@ class _Play:
         self._asked: set[str] = set()
         self._minutes: dict[int, int] = {}
         self._restarting = Thread()
-        self._running: dict[Future[dict[str, Any]], tuple[float, int]] = {}
+        self._running: dict[Future[dict[str, Any]], _Running] = {}
         # Twice while most hosts are at it.
         restarts = [_HOUR / 3, 2 * _HOUR / 3]
         heapq.heapify(self._events)
@@ -323,11 +342,15 @@ class _Play:
                 continue
             time_, kind, number = heapq.heappop(self._events)
             if kind == 0:
+                # A builder tries until the registry is there.
+                if self._restarting.ident:
+                    self._restarting.join()
                 rollout.build(KERNELS[number])
                 continue
             rollout.figures.runs += 1
             future = self.pool.submit(_apply, rollout.roots[number])
-            self._running[future] = (time_, number)
+            before, is_away = rollout.figures.restarts, self._restarting.is_alive()
+            self._running[future] = _Running(time_, number, before, is_away)
         if self._restarting.ident:
             self._restarting.join()
         rollout.figures.peak = max(self._minutes.values(), default=0)
@@ -341,10 +364,10 @@ class _Play:
         if not done:
             raise RuntimeError("no host has ended within 300 s")
         for future in done:
-            time_, number = self._running.pop(future)
-            self._ended(time_, number, future.result())
+            self._ended(self._running.pop(future), future.result())
 
-    def _ended(self, time_: float, number: int, said: dict[str, Any]) -> None:
+    def _ended(self, run: _Running, said: dict[str, Any]) -> None:
+        time_, number = run.time, run.number
         figures, kernel = self.rollout.figures, KERNELS[number % len(KERNELS)]
         figures.compiled += "(from: build)" in said["result"]
         if said["state"] == "ready" and "(from: registry)" in said["result"]:
@@ -360,6 +383,10 @@ class _Play:
                 self._asked.add(kernel)
                 build = (time_ + BUILD_S, 0, KERNELS.index(kernel))
                 heapq.heappush(self._events, build)
+        elif run.is_away or self._restarting.is_alive() or figures.restarts != run.restarts:
+            # To start it may take longer than a client tries, on a busy machine.
+            figures.lost += 1
+            heapq.heappush(self._events, (time_ + self.rollout.later(), 1, number))
         else:
             figures.failed.append(f"{said['root']}: {said}")
 
