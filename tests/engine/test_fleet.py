@@ -48,9 +48,9 @@ def _fleet(folder: Path, *words: object, code: int) -> Any:  # noqa: ANN401 - of
         inventory,
         "--json",
         "--timeout",
-        "5",
+        "60",
     ]
-    done = run([*argv, *map(str, words)], check=False, timeout_s=120)
+    done = run([*argv, *map(str, words)], check=False, timeout_s=600)
     assert done.returncode == code, done.output
     return json.loads(done.stdout)
 
