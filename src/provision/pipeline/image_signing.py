@@ -18,12 +18,24 @@ from provision.files import in_root
 from provision.host.kernels import machine
 from provision.kmod.signing_key import open_key
 from provision.pin import Pin
-from provision.pipeline.publishing import keep_list, pushed_before, set_pin_tag, tag_again
+from provision.pipeline.publishing import (
+    TakenError,
+    keep_list,
+    name_theirs,
+    pushed_before,
+    set_pin_tag,
+    tag_again,
+    taken,
+)
 from provision.pipeline.registries import Connect, connect
 from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress, silent
 from provision.registry.artifact_images import facts_of, find
-from provision.registry.attached_signatures import sign
+from provision.registry.attached_signatures import (
+    add_signature,
+    make_signature,
+    signatures_name,
+)
 from provision.registry.client import Client
 from provision.registry.image_signature import Facts, Signer
 from provision.registry.names import Reference, parse_reference
@@ -34,6 +46,10 @@ from provision.run import run
 _SCHEME = "pkcs11:"
 _LONGEST_PASSWORD = 1023
 _WHY = "sign an image"
+# How often a signature is put back that others wrote over.
+_MOST_ROUNDS = 5
+# Seconds until an image is looked at again that another is signing.
+_PAUSE_S = 2.0
 
 # Returns the key's password or the token's PIN.
 Password = Callable[[], bytes]
@@ -106,11 +122,18 @@ def sign_image(
     digest = str(image.reference.digest)
     # The tag first: that of another image is found out before anything is said of this one.
     tag = set_pin_tag(client, image.pin, client.manifest(digest), is_signed=True)
-    signature = sign(client, digest, facts, signer)
-    driver = image.pin.driver.name
-    known = keep_list(settings, client, driver, signer, pins=(facts.pin,), progress=progress)
-    serial = known.serial if known else None
-    return SignedImage(str(image.reference), signature, facts, tag, serial)
+    made = make_signature(client, digest, facts, signer)
+    driver, known = image.pin.driver.name, None
+    for _ in range(_MOST_ROUNDS):
+        # Again after the catalogue: another who signed it meanwhile may have written over this one.
+        if not add_signature(client, digest, made, signer):
+            break
+        known = keep_list(settings, client, driver, signer, pins=(facts.pin,), progress=progress)
+    if (found := client.head(tag)) != digest:
+        # One that was pushed at the same moment.
+        raise taken(client, image.pin, found or "another")
+    name = signatures_name(client, digest)
+    return SignedImage(str(image.reference), name, facts, tag, known.serial if known else None)
 
 
 def publish(
@@ -155,10 +178,23 @@ def publish(
             _tag_unsigned(client, pin, pushed, progress)
         return pushed, None
     by_digest = pushed_reference(pushed)
-    signed = sign_image(
-        settings, by_digest, signer, expected=pin, connected=connected, progress=progress
-    )
+    try:
+        signed = sign_image(
+            settings, by_digest, signer, expected=pin, connected=connected, progress=progress
+        )
+    except TakenError:
+        # Another was pushed while this one was. Its name must not lead to what hosts refuse.
+        _give_name_back(settings, client, pin, signer)
+        raise
     return pushed, signed
+
+
+def _give_name_back(settings: Settings, client: Client, pin: Pin, signer: Signer) -> None:
+    """Let a name lead to the other image of its Pin, which may be about to be signed."""
+    for _ in range(_MOST_ROUNDS):
+        if name_theirs(settings, client, pin, signer) is not None:
+            return
+        client.transport.sleep(_PAUSE_S)
 
 
 def _tag_unsigned(client: Client, pin: Pin, pushed: Pushed, progress: Progress) -> None:

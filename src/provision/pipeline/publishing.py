@@ -67,7 +67,7 @@ def pushed_before(
         return content
     if is_signed and not _has_signature(client, content.digest):
         return None
-    raise _taken(client, pin, content.digest)
+    raise taken(client, pin, content.digest)
 
 
 def _has_signature(client: Client, digest: str) -> bool:
@@ -116,7 +116,7 @@ def set_pin_tag(client: Client, pin: Pin, content: Content, *, is_signed: bool =
         # Another one may have been there first, or last: then both say so.
         found = _digest_of(client, tag)
     if found != content.digest:
-        raise _taken(client, pin, found or "another")
+        raise taken(client, pin, found or "another")
     return tag
 
 
@@ -132,7 +132,8 @@ def media_type_of(content: Content) -> str:
     return str(json.loads(content.data).get("mediaType") or OCI_MANIFEST)
 
 
-def _taken(client: Client, pin: Pin, digest: str) -> TakenError:
+def taken(client: Client, pin: Pin, digest: str) -> TakenError:
+    """Return what is said where the tag of a Pin leads to another image."""
     repository = f"{client.reference.registry}/{client.reference.repository}"
     return TakenError(
         f"'{repository}' has another image of the Pin {pin.digest}: its tag leads to {digest}, and"

@@ -145,7 +145,8 @@ def store_pulled(
         check_age(settings, trusted, consent)
         added = adopt(layout, entry.name, draft, replace=is_there)
         _write_age(layout, trusted, consent)
-    manifest = load_json(entry / MANIFEST, Manifest)
+        # Before garbage collection may take the entry: nothing says yet that it is needed.
+        manifest = load_json(entry / MANIFEST, Manifest)
     return Pulled(Stored(manifest, entry, added), time.monotonic() - begun, received)
 
 

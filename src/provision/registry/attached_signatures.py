@@ -173,29 +173,66 @@ def sign(client: Writable, digest: str, facts: Facts | Mapping[str, str], signer
     Raises:
         ProvisionError: The registry refuses, or what lies where signatures lie is not one.
     """
+    made = make_signature(client, digest, facts, signer)
+    add_signature(client, digest, made, signer)
+    return signatures_name(client, digest)
+
+
+def make_signature(
+    client: Writable, digest: str, facts: Facts | Mapping[str, str], signer: Signer
+) -> dict[str, Any]:
+    """Return a signature of an image, as ``add_signature`` takes it; its payload is uploaded.
+
+    Arguments and errors as ``sign``.
+    """
     name = f"{client.reference.registry}/{client.reference.repository}"
     payload = payload_of(digest, facts, name)
-    layers = signature_layers(client, digest)
-    if len(layers) >= _MOST_SIGNATURES and isinstance(signer, FileSigner):
-        # What this key signed before says the same, with an older serial.
-        layers = [one for one in layers if not _is_own(client, one, digest, signer.public)]
-    if len(layers) >= _MOST_SIGNATURES:
-        tag = signature_tag(digest)
-        raise ProvisionError(
-            f"'{name}@{digest}' has {len(layers)} signatures; with one more, hosts would read none"
-            " of them.",
-            resolution=f"Remove the tag '{tag}' from the registry, and sign again with each key"
-            " that is in use.",
-        )
     stored = client.put_blob(payload)
     annotations = {ANNOTATION: base64.b64encode(signer(payload)).decode()}
-    added = {
+    return {
         "mediaType": PAYLOAD,
         "digest": stored.digest,
         "size": stored.size,
         "annotations": annotations,
     }
-    return put_signatures(client, digest, [*layers, added])
+
+
+def add_signature(client: Writable, digest: str, made: dict[str, Any], signer: Signer) -> bool:
+    """Put a signature beside those that an image has; returns False if it is among them.
+
+    Registries write no tag on condition: of two who sign an image at the same moment, the last one
+    may write over the other's signature. So who has signed does this again a little later.
+
+    Raises:
+        As ``sign``.
+    """
+    layers = signature_layers(client, digest)
+    if any(_is_same(one, made) for one in layers):
+        return False
+    if len(layers) >= _MOST_SIGNATURES and isinstance(signer, FileSigner):
+        # What this key signed before says the same, with an older serial.
+        layers = [one for one in layers if not _is_own(client, one, digest, signer.public)]
+    if len(layers) >= _MOST_SIGNATURES:
+        repository, _, tag = signatures_name(client, digest).rpartition(":")
+        raise ProvisionError(
+            f"'{repository}@{digest}' has {len(layers)} signatures; with one more, hosts would read"
+            " none of them.",
+            resolution=f"Remove the tag '{tag}' from the registry, and sign again with each key"
+            " that is in use.",
+        )
+    put_signatures(client, digest, [*layers, made])
+    return True
+
+
+def signatures_name(client: Repository, digest: str) -> str:
+    """Return the name of an image's signatures."""
+    return f"{client.reference.registry}/{client.reference.repository}:{signature_tag(digest)}"
+
+
+def _is_same(layer: Mapping[str, Any], made: Mapping[str, Any]) -> bool:
+    said = layer.get("annotations") or {}
+    mine = made["annotations"][ANNOTATION]
+    return bool(layer.get("digest") == made["digest"] and said.get(ANNOTATION) == mine)
 
 
 def signature_layers(client: Repository, digest: str) -> list[dict[str, Any]]:
@@ -204,10 +241,9 @@ def signature_layers(client: Repository, digest: str) -> list[dict[str, Any]]:
     Raises:
         ProvisionError: What lies where signatures lie is none.
     """
-    tag = signature_tag(digest)
-    name = f"{client.reference.registry}/{client.reference.repository}:{tag}"
+    name = signatures_name(client, digest)
     try:
-        before = parse_manifest(client.manifest(tag).data, name)
+        before = parse_manifest(client.manifest(signature_tag(digest)).data, name)
     except NotFoundError:
         return []
     if isinstance(before, Index):
@@ -219,13 +255,12 @@ def signature_layers(client: Repository, digest: str) -> list[dict[str, Any]]:
     return layers
 
 
-def put_signatures(client: Writable, digest: str, layers: Sequence[dict[str, Any]]) -> str:
-    """Have these as the signatures of an image, whose payloads are there; returns their name.
+def put_signatures(client: Writable, digest: str, layers: Sequence[dict[str, Any]]) -> None:
+    """Have these as the signatures of an image, whose payloads are there.
 
     Raises:
         ProvisionError: The registry refuses.
     """
-    tag = signature_tag(digest)
     config = json.dumps(_signature_config([str(layer["digest"]) for layer in layers])).encode()
     client.put_blob(config)
     manifest = {
@@ -238,8 +273,7 @@ def put_signatures(client: Writable, digest: str, layers: Sequence[dict[str, Any
         },
         "layers": list(layers),
     }
-    client.put_manifest(tag, json.dumps(manifest).encode(), OCI_MANIFEST)
-    return f"{client.reference.registry}/{client.reference.repository}:{tag}"
+    client.put_manifest(signature_tag(digest), json.dumps(manifest).encode(), OCI_MANIFEST)
 
 
 def signer_of(client: Repository, digest: str, keys: Sequence[PublicKey]) -> str:

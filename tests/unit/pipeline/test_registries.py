@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,14 +28,16 @@ from provision.pipeline.registries import Consent, connect, examine, host_refere
 from provision.pipeline.seeking import Sought, seek
 from provision.pipeline.wanted import Wanted
 from provision.pipeline.workspace import Settings
-from provision.progress import Note
+from provision.progress import Note, Progress
 from provision.registry.artifact_images import Trusted, facts_of
 from provision.registry.attached_signatures import signature_tag
 from provision.registry.client import Client
 from provision.registry.image_signature import UntrustedError
 from provision.registry.names import Reference, parse_reference
 from provision.registry.tokens import DeniedError
+from provision.store.entries import remove
 from provision.store.layout import Layout
+from provision.store.locks import changing
 from provision.store.origin import newest_serial, note_serial, unsigned_reference
 from unit.kmod.artifact import KERNEL, VERMAGIC, make_artifact, make_module, make_pin
 from unit.registry.memory import (
@@ -169,6 +172,27 @@ def test_a_damaged_entry_is_pulled_again(
     (entry / f"lib/modules/{KERNEL}/demo.ko").write_bytes(b"broken")
     assert store_pulled(settings, trusted, DEFAULT).stored.added
     assert verify_artifact(entry).findings == ()
+
+
+def test_an_entry_that_is_collected_at_once_is_no_failure_of_the_pull(
+    settings: Settings,
+    registry: MemoryRegistry,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing says that it is needed until it is linked; who links it looks, and pulls again."""
+    have(registry, tmp_path)
+
+    @contextmanager
+    def changing_and_collecting(layout: Layout, progress: Progress) -> Iterator[None]:
+        with changing(layout, progress):
+            yield
+        remove(layout, make_pin().short_digest)
+
+    monkeypatch.setattr(pulling, "changing", changing_and_collecting)
+    pulled = store_pulled(settings, found(settings, registry), DEFAULT)
+    assert (pulled.stored.manifest.pin, pulled.stored.added) == (make_pin(), True)
+    assert not pulled.stored.entry.exists()
 
 
 def test_what_is_unsigned_is_marked_where_it_is_allowed(

@@ -713,7 +713,7 @@ def test_no_more_is_signed_than_hosts_read(registry: MemoryRegistry) -> None:
     full = registry.manifests[tag]
     assert len(json.loads(full)["layers"]) == 64
     with pytest.raises(ProvisionError, match="has 64 signatures") as caught:
-        sign(registry.client(), digest, FACTS, lambda _data: b"x")
+        sign(registry.client(), digest, FACTS, lambda _data: b"y")
     assert tag in (caught.value.resolution or "")
     assert registry.manifests[tag] == full
     assert verify(registry.client(), digest, [public(KEY)], {}).facts == FACTS
