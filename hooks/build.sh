@@ -1,7 +1,8 @@
 #!/bin/bash
 # Builds and tests the crate with whatever toolchain there is.
 #
-#   hooks/build.sh build         the release binary, as build/oci-decorator and its other name
+#   hooks/build.sh build         the release binary, as build/oci-decorator and its other name; the
+#                                same bytes wherever the checkout and cargo's home lie
 #   hooks/build.sh check         format and lints
 #   hooks/build.sh test          the crate's own tests
 #   hooks/build.sh msrv          the same with the oldest compiler that Cargo.toml promises
@@ -176,7 +177,17 @@ in_tree() {
     mkdir -p "$home" "$IN_TREE_TARGET"
     PATH=/usr/sbin:/usr/bin:/sbin:/bin CARGO_HOME=$home CARGO_TARGET_DIR=$IN_TREE_TARGET \
         unshare --mount --pid --fork --kill-child --propagation=private \
-        sh -c "$ENTER" sh "$(tree)" "$REPOSITORY" "$home" "$settings" cargo "$@"
+        sh -c "$ENTER" sh "$(tree)" "$REPOSITORY" "$home" "$settings" "$@"
+}
+
+# Runs a program of the toolchain.
+toolchain() {
+    if [ -z "$cargo" ]; then
+        in_tree "$@"
+    else
+        # cargo finds rustc on PATH, and rustup's is not always there.
+        PATH=${cargo%/*}:$PATH "$@"
+    fi
 }
 
 # Runs `cargo VERB …`, for the target if VERB compiles.
@@ -184,17 +195,37 @@ run_cargo() {
     local verb=$1
     shift
     [[ $verb =~ ^(fmt|metadata)$ ]] || set -- "${target[@]}" "$@"
-    if [ -z "$cargo" ]; then
-        in_tree "$verb" "$@"
-    else
-        # cargo finds rustc on PATH, and rustup's is not always there.
-        PATH=${cargo%/*}:$PATH "$cargo" "$verb" "$@"
-    fi
+    toolchain cargo "$verb" "$@"
+}
+
+# Prints, as cargo's setting, the compiler's flags that keep the folders of this machine out of the
+# program: panic messages name source files. cargo adds them to those of .cargo/config.toml. All
+# paths are those that cargo itself hands to the compiler, so mirrors and vendored crates count too.
+without_paths() {
+    local described folder found=() flags=
+    described=$(run_cargo metadata --locked --format-version 1)
+    # The last one that matches counts: the target folder lies in this repository, or elsewhere.
+    mapfile -t found < <(grep -o '"manifest_path":"[^"]*"' <<<"$described" | cut -d '"' -f 4)
+    while read -r folder; do
+        flags+="\"--remap-path-prefix=$folder=/crates\","
+    done < <(printf '%s\n' "${found[@]}" | sed 's|/[^/]*/Cargo.toml$||' | sort -u)
+    flags+="\"--remap-path-prefix=$REPOSITORY=/oci-decorator\","
+    folder=$(grep -o '"target_directory":"[^"]*"' <<<"$described" | cut -d '"' -f 4)
+    flags+="\"--remap-path-prefix=$folder=/target\","
+    # The standard library's sources, where the toolchain has them; its own name for them elsewhere.
+    found=("$(toolchain rustc --print sysroot)" "$(toolchain rustc -vV | sed -n 's/^commit-hash: //p')")
+    flags+="\"--remap-path-prefix=${found[0]}/lib/rustlib/src/rust=/rustc/${found[1]}\""
+    printf "target.'cfg(unix)'.rustflags=[%s]\n" "$flags"
 }
 
 build() {
-    local folder=$REPOSITORY/build from
-    run_cargo build --release --locked
+    local folder=$REPOSITORY/build from flags
+    if [ -n "${RUSTFLAGS:-}${CARGO_ENCODED_RUSTFLAGS:-}" ]; then
+        say "RUSTFLAGS has no effect here: the program is built with the flags of .cargo/config.toml"
+        unset RUSTFLAGS CARGO_ENCODED_RUSTFLAGS
+    fi
+    flags=$(without_paths)
+    run_cargo build --release --locked --config "$flags"
     from=${CARGO_TARGET_DIR:-target}
     [ -n "$cargo" ] || from=$IN_TREE_TARGET
     mkdir -p "$folder"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+import shutil
+from pathlib import Path
 
 import pytest
 
@@ -10,9 +12,6 @@ from kit.cache import REPOSITORY
 from kit.probe import is_root, need, need_programs
 from kit.process import run
 from kit.product import DECORATOR
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _BUILD = REPOSITORY / "hooks/build.sh"
 # What a rustc says of itself. It has no target but its own.
@@ -70,3 +69,29 @@ def test_the_other_name_is_the_same_binary() -> None:
     runtime = REPOSITORY / "build/oci-decorator-runtime"
     need(runtime.exists(), str(runtime), "make build")
     assert runtime.samefile(DECORATOR)
+
+
+def test_no_folder_of_this_machine_is_in_the_binary() -> None:
+    need(DECORATOR.exists(), str(DECORATOR), "make build")
+    content = DECORATOR.read_bytes()
+    for folder in (str(REPOSITORY), f"{Path.home()}/.", "/registry/src/", "/lib/rustlib/src/"):
+        assert folder.encode() not in content, folder
+
+
+@pytest.mark.nightly
+def test_the_same_bytes_from_every_folder(tmp_path: Path) -> None:
+    need_programs("cargo", "git")
+    home = Path(os.environ.get("CARGO_HOME") or Path.home() / ".cargo")
+    need((home / "registry").is_dir(), str(home / "registry"), "make build")
+    made = []
+    for name, settings in (
+        ("one", {}),
+        ("another and/longer", {"CARGO_TARGET_DIR": str(tmp_path / "target"), "RUSTFLAGS": "-g"}),
+    ):
+        clone, own = tmp_path / name, tmp_path / f"{name}.home"
+        run(["git", "clone", "--quiet", f"file://{REPOSITORY}", clone])
+        shutil.copytree(home / "registry", own / "registry")
+        variables = {"CARGO_HOME": str(own), "CARGO_NET_OFFLINE": "true", **settings}
+        run([clone / "hooks/build.sh", "build"], env=variables, timeout_s=1800)
+        made.append((clone / "build/oci-decorator").read_bytes())
+    assert made[0] == made[1]
