@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from kit.engine import Engine
     from kit.process import Completed
 
-_PAGE = "how-to/slurm-and-sarus.md"
+_PAGE = "how-to/hpc.md"
 _HOOK = REPOSITORY / "hooks/sarus/20-oci-decorator-prestart.json"
 # `slurmd` as far as a step sees it: variables of its own, and none of the user's about GPUs.
 _SRUN = """#!/bin/sh
