@@ -18,6 +18,7 @@ from kit.podman import Podman
 from kit.probe import can_mount, need, need_programs
 from kit.process import run
 from kit.product import RUNTIME, Provision, base_archive, write_runtime_config
+from kit.released import make_release
 from kit.repackaged import download
 
 if TYPE_CHECKING:
@@ -41,6 +42,12 @@ def podman(engine: Engine, shim_config: Path) -> Iterator[Podman]:
 def containers(engine: Engine, podman: Podman) -> Containers:
     """Both ways to start a container."""
     return Containers(engine, podman)
+
+
+@pytest.fixture(scope="session")
+def release(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a release, which takes minutes to make."""
+    return make_release(tmp_path_factory.mktemp("release"), engine)
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sys
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,16 +17,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kit.cache import REPOSITORY, cached
-from kit.debian import debootstrap, mirror
+from kit.cache import REPOSITORY
+from kit.debian import mirror
 from kit.engine import remove_tree
 from kit.fileserver import served
 from kit.hosts import OLD_KERNEL
 from kit.made_up import MADE_UP, MADE_UP_VERSION, made_up_source, write_made_up
 from kit.pages import blocks
-from kit.probe import need, need_programs
+from kit.probe import need_programs
 from kit.process import Completed, run
-from kit.product import BUILD_NETWORK, DECORATOR, DISTRO, IMAGE
+from kit.product import BUILD_NETWORK, DISTRO
+from kit.released import bare, shipping
 from kit.repackaged import Rpm, write_rpm
 from kit.rpm_distros import rocky_9
 from kit.rpm_sites import site_of
@@ -103,48 +103,18 @@ class _Host:
         self.path(name).write_text(text)
 
 
-def _shipping(*words: str | Path, engine: Engine | None = None, mask: int = 0o022) -> Completed:
-    path = f"{REPOSITORY / 'tests'}:{REPOSITORY / 'release'}"
-    old = os.umask(mask)
-    try:
-        argv = [sys.executable, "-m", "shipping", *words]
-        address = engine.host if engine else "unix:///nowhere.sock"
-        variables = {"PYTHONPATH": path, "TZ": f"UTC{mask % 7}", "DOCKER_HOST": address}
-        return run(argv, env=variables, cwd=Path("/"))
-    finally:
-        os.umask(old)
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory, engine: Engine) -> Path:
-    """The folder of a release."""
-    need_programs("dpkg-deb", "rpmbuild", "git")
-    need(DECORATOR.exists(), str(DECORATOR), "make build")
-    folder = tmp_path_factory.mktemp("release") / "dist"
-    _shipping("--output", folder, "--base", IMAGE, engine=engine)
-    return folder
-
-
-def test_everything_is_there_with_its_sum(made: Path) -> None:
-    names = {path.name for path in made.iterdir()}
+def test_everything_is_there_with_its_sum(release: Path) -> None:
+    names = {path.name for path in release.iterdir()}
     assert {"SHA256SUMS", "sbom.cdx.json"} <= names
     for pattern in _RELEASED:
-        assert list(made.glob(pattern)), pattern
-    run(["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=made)
-    bom = json.loads((made / "sbom.cdx.json").read_text())
+        assert list(release.glob(pattern)), pattern
+    run(["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=release)
+    bom = json.loads((release / "sbom.cdx.json").read_text())
     assert {"pydantic", "serde_json", "rustix"} <= {one["name"] for one in bom["components"]}
 
 
-def test_the_same_commit_gives_the_same_bytes(made: Path) -> None:
-    assert "the same again" in _shipping("--verify", "--output", made, mask=0o077).stdout
-
-
-def test_the_image_of_the_agent_runs(made: Path, engine: Engine) -> None:
-    (archive,) = made.glob("provision-agent-*.image.tar")
-    tag = engine.docker("load", "--quiet", "--input", archive).stdout.split()[-1]
-    assert tag.startswith("provision/agent:")
-    said = engine.docker("run", "--rm", "--network=none", tag, "facts", "--json").stdout
-    assert json.loads(said)["distro"]["id"] == "debian"
+def test_the_same_commit_gives_the_same_bytes(release: Path) -> None:
+    assert "the same again" in shipping("--verify", "--output", release, mask=0o077).stdout
 
 
 @contextmanager
@@ -159,16 +129,16 @@ def _copy(tree: Path, folder: Path, binds: Sequence[Path]) -> Iterator[_Host]:
 @pytest.fixture(scope="module", params=["bookworm", "trixie"])
 def debian(
     request: pytest.FixtureRequest,
-    made: Path,
+    release: Path,
     engine: Engine,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[_Host]:
     """A bare Debian with the packages of the release, installed as the first page says."""
     suite = request.param
-    tree = cached(f"bare-{suite}", lambda draft: debootstrap(suite, draft))
+    tree = bare(suite)
     folder = tmp_path_factory.mktemp(suite)
     socket = Path(engine.host.removeprefix("unix://")).parent
-    with _copy(tree, folder / "root", [made, socket, folder.parent]) as host:
+    with _copy(tree, folder / "root", [release, socket, folder.parent]) as host:
         shutil.copy("/etc/resolv.conf", host.path("/etc/resolv.conf"))
         host.write("/etc/apt/sources.list", f"deb {mirror()} {suite} main\n")
         host.write("/usr/sbin/policy-rc.d", "#!/bin/sh\nexit 101\n")
@@ -176,14 +146,14 @@ def debian(
         # The engine is this machine's; what else is recommended is not needed for what is shown.
         host.write("/etc/apt/apt.conf.d/90test", 'APT::Install-Recommends "false";\n')
         sums, install, look = (text for kind, text in blocks(_PAGE.read_text()) if kind == "sh")
-        run(["sh", "-euc", sums], cwd=made)
-        host("sh", "-euc", f"cd '{made}'\n{install}\napt-get install -y systemd gpgv")
+        run(["sh", "-euc", sums], cwd=release)
+        host("sh", "-euc", f"cd '{release}'\n{install}\napt-get install -y systemd gpgv")
         host("sh", "-euc", look)
         yield host
 
 
 @pytest.fixture(scope="module")
-def el(made: Path, engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Host]:
+def el(release: Path, engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Host]:
     """The stand-in of Rocky Linux 9 with Python, and with the packages of the release."""
     need_programs("dnf", "rpm", "createrepo_c")
     site = site_of(rocky_9())
@@ -193,11 +163,11 @@ def el(made: Path, engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> 
     root.mkdir()
     try:
         run(["tar", "-C", root, "-xf", site.image])
-        host = _Host(root, [made, socket, folder.parent, site.folder])
+        host = _Host(root, [release, socket, folder.parent, site.folder])
         for one in site.distro.repositories:
             text = f"[{one.id}]\nname={one.id}\nbaseurl=file://{site.mirror()}/{one.path}\ngpgcheck=0\n"
             host.write(f"/etc/yum.repos.d/{one.id}.repo", text)
-        rpms = [*made.glob("oci-decorator-[0-9]*.rpm"), *made.glob("provision-[0-9]*.rpm")]
+        rpms = [*release.glob("oci-decorator-[0-9]*.rpm"), *release.glob("provision-[0-9]*.rpm")]
         # Of the distro's bash, which is Debian's here.
         (folder / "empty").mkdir()
         shell = Rpm("stand-in-sh", "1", "1", noarch=True, provides=("/bin/sh",))
@@ -263,7 +233,9 @@ def test_the_main_job_on_debian(debian: _Host, engine: Engine) -> None:
 
 def test_units_of_the_package_are_enabled_and_whole(debian: _Host) -> None:
     units = sorted(path.name for path in debian.path("/usr/lib/systemd/system").glob("provision-*"))
-    assert len(units) == 8
+    assert units == sorted(
+        path.stem for path in (REPOSITORY / "templates/systemd").glob("provision-*.j2")
+    )
     debian("systemd-analyze", "verify", *(f"/usr/lib/systemd/system/{name}" for name in units))
     links = {path.name for path in debian.path("/etc/systemd/system").glob("*.wants/provision-*")}
     assert {"provision-boot.service", "provision-kernel.path"} <= links

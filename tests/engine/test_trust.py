@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import requests
 
-from kit.agent_host import AgentHost
 from kit.cache import REPOSITORY, cached
-from kit.hosts import DISTRO, OLD_KERNEL, SMALL_DRIVER
+from kit.hosts import OLD_KERNEL, SMALL_DRIVER
 from kit.probe import need, need_programs
 from kit.process import Daemon, run
 from kit.product import Provision
 from kit.registry import free_port, serving_registry
 from kit.repackaged import download
+from kit.signed_fleet import PASSWORD, Fleet, signed_fleet
 from provision.errors import ProvisionError
 from provision.fetch import UnreachableError
 from provision.pipeline.image_signing import open_signer
@@ -47,47 +47,11 @@ if TYPE_CHECKING:
     from kit.engine import Engine
     from kit.process import Completed
 
-_TARGET = (SMALL_DRIVER, "--kernel", OLD_KERNEL, "--distro", DISTRO)
-_PASSWORD = "of a test"  # noqa: S105 - of no one
 _INSECURE = ("--insecure-ignore-tlog", "--allow-insecure-registry")
 _PIN = "4711"
 _SOFTHSM = Path("/usr/lib/softhsm/libsofthsm2.so")
 # An address at which no engine is: what is run there needs none.
 _NO_ENGINE = Provision("unix:///nonexistent/docker.sock")
-
-
-@dataclass(frozen=True, slots=True)
-class Fleet:
-    """A registry with one signed image, and the keys that it is signed with.
-
-    Attributes:
-        address: Of the registry, with the prefix.
-        folder: Where the keys are.
-        built: What 'provision build --push --sign' printed.
-    """
-
-    address: str
-    folder: Path
-    built: dict[str, Any]
-
-    @property
-    def by_digest(self) -> str:
-        """The image, by its digest."""
-        reference = str(self.built["signed"]["reference"])
-        return f"{self.address}/{SMALL_DRIVER}@{reference.rsplit('@', 1)[1]}"
-
-    def host(self, folder: Path, *keys: str, more: str = "") -> AgentHost:
-        """A host that pulls from the registry and never builds."""
-        host = AgentHost.make(folder, running=OLD_KERNEL)
-        host.configure(
-            f'[drivers.{SMALL_DRIVER}]\n[registry]\naddress = "{self.address}"\n'
-            f'[trust]\nkeys = "/etc/provision/trust.d"\n{more}[policy]\nbuild = "never"\n'
-        )
-        trusted = host.root / "etc/provision/trust.d"
-        trusted.mkdir()
-        for key in keys:
-            (trusted / key).write_bytes((self.folder / key).read_bytes())
-        return host
 
 
 @pytest.fixture(scope="module")
@@ -99,23 +63,8 @@ def fleet(
     """One image, built, pushed under the name that hosts look for, and signed."""
     # Built by then: what follows takes no minutes.
     assert first_small_build["image"]
-    need_programs("docker-registry")
-    folder = tmp_path_factory.mktemp("fleet")
-    provision = Provision(engine.host)
-    password = folder / "password"
-    password.write_text(f"{_PASSWORD}\n")
-    for name in ("fleet", "other"):
-        words = ("--output", folder / name, "--password-file", password)
-        _NO_ENGINE("key", "generate", *words)
-    (folder / "registry").mkdir()
-    with serving_registry(folder / "registry") as registry:
-        address = f"{registry}/drivers"
-        facts = provision.json("resolve", *_TARGET)
-        tag = f"{facts['driver']['version']}-{facts['driver']['flavour']}-{OLD_KERNEL}.debian12"
-        name = f"{address}/{SMALL_DRIVER}:{tag}"
-        signing = ("--sign", "--key", folder / "fleet.key", "--password-file", password)
-        built = provision.build(*_TARGET, "--push", name, *signing)
-        yield Fleet(address, folder, built)
+    with signed_fleet(engine, tmp_path_factory.mktemp("fleet")) as fleet:
+        yield fleet
 
 
 def test_a_host_without_an_engine_pulls_what_is_signed(fleet: Fleet, tmp_path: Path) -> None:
@@ -161,7 +110,7 @@ def test_cosign_reads_ours_and_we_read_cosigns(fleet: Fleet, cosign: Path, tmp_p
     public = fleet.folder / "fleet.pub"
     annotation = ("-a", f"driver={SMALL_DRIVER}")
     run([cosign, "verify", "--key", public, *_INSECURE, *annotation, fleet.by_digest])
-    environment = {"COSIGN_PASSWORD": _PASSWORD, "HOME": str(tmp_path)}
+    environment = {"COSIGNPASSWORD": PASSWORD, "HOME": str(tmp_path)}
     prefix = fleet.folder / "cosign"
     words = ("generate-key-pair", "--output-key-prefix", prefix)
     run([cosign, *words], env=environment)

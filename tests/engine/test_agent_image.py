@@ -1,0 +1,133 @@
+"""The agent's image: what its DaemonSet starts, in podman and containerd, on a node's root."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from kit.agent_host import AgentHost
+from kit.containerd import Containerd
+from kit.engine import remove_tree
+from kit.hosts import OLD_KERNEL, SMALL_DRIVER
+from kit.podman import Podman
+from kit.process import run
+from kit.product import DECORATOR, Provision
+from kit.released import bare
+from kit.signed_fleet import Fleet, signed_fleet
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from kit.engine import Engine
+
+# Minutes: the image is made of the packages of a release.
+pytestmark = pytest.mark.nightly
+
+
+@pytest.fixture(scope="module")
+def agent(release: Path) -> Path:
+    """The archive with the agent's image."""
+    (archive,) = release.glob("provision-agent-*.image.tar")
+    return archive
+
+
+def test_the_image_of_the_agent_runs(agent: Path, engine: Engine) -> None:
+    tag = engine.docker("load", "--quiet", "--input", agent).stdout.split()[-1]
+    assert tag.startswith("provision/agent:")
+    said = engine.docker("run", "--rm", "--network=none", tag, "facts", "--json").stdout
+    assert json.loads(said)["distro"]["id"] == "debian"
+
+
+@pytest.fixture(scope="module")
+def fleet(
+    engine: Engine,
+    first_small_build: dict[str, Any],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Fleet]:
+    """A registry with an image that hosts of the next test pull."""
+    assert first_small_build["image"]
+    with signed_fleet(engine, tmp_path_factory.mktemp("fleet")) as fleet:
+        yield fleet
+
+
+@pytest.fixture
+def node(fleet: Fleet, tmp_path: Path) -> Iterator[AgentHost]:
+    """A bare Debian 12 as a node, and beside it the folder that its pod gets as settings."""
+    root = tmp_path / "node"
+    run(["cp", "-a", "--reflink=auto", bare("bookworm"), root])
+    try:
+        host = AgentHost(root)
+        host.add_kernel(OLD_KERNEL)
+        host.boot(OLD_KERNEL)
+        host.write("dev/video0", "").unlink()
+        os.mknod(root / "dev/video0", 0o600 | stat.S_IFCHR, os.makedev(81, 0))
+        (tmp_path / "config").mkdir()
+        (tmp_path / "config/provision.toml").write_text(fleet.settings())
+        shutil.copy(fleet.folder / "fleet.pub", tmp_path / "config")
+        yield host
+    finally:
+        remove_tree(root)
+
+
+def _rights(config: Path) -> list[str]:
+    """The capabilities of the pod that `provision export daemonset` writes for these settings."""
+    words: list[str | Path] = ["--image", "agent", "--config", config / "provision.toml"]
+    words += ["--key", config / "fleet.pub", "--output", config.with_name("manifests")]
+    Provision("unix:///nowhere.sock")("export", "daemonset", *words)
+    texts = [path.read_text() for path in config.with_name("manifests").iterdir()]
+    objects = [one for text in texts for one in yaml.safe_load_all(text)]
+    (daemonset,) = (one for one in objects if one["kind"] == "DaemonSet")
+    (container,) = daemonset["spec"]["template"]["spec"]["containers"]
+    rights = container["securityContext"]["capabilities"]
+    assert rights["drop"] == ["ALL"]
+    added: list[str] = rights["add"]
+    return added
+
+
+def _podman(archive: Path, names: list[str], mounts: dict[Path, str]) -> None:
+    rights = [f"--cap-add={name}" for name in names]
+    bound = [f"--volume={folder}:{place}" for folder, place in mounts.items()]
+    with Podman() as podman:
+        podman.load(archive)
+        tag = podman("images", "--format={{.Repository}}:{{.Tag}}").stdout.split()[0]
+        words = ["--cap-drop=all", *rights, *bound, "--network=host", "--env=ONCE=1", tag]
+        podman("run", "--rm", *words)
+
+
+def _containerd(archive: Path, names: list[str], mounts: dict[Path, str]) -> None:
+    rights = [word for name in names for word in ("--cap-add", f"CAP_{name}")]
+    bound = [
+        word
+        for folder, place in mounts.items()
+        for word in ("--mount", f"type=bind,src={folder},dst={place},options=rbind:rw")
+    ]
+    with Containerd() as containerd:
+        containerd.load(archive, "default")
+        (tag,) = containerd("images", "list", "--quiet").stdout.split()
+        containerd("run", "--rm", "--net-host", "--env", "ONCE=1", *rights, *bound, tag, "agent")
+
+
+@pytest.mark.parametrize("start", [_podman, _containerd], ids=["podman", "containerd"])
+def test_the_agent_keeps_a_node(
+    start: Callable[[Path, list[str], dict[Path, str]], None],
+    agent: Path,
+    fleet: Fleet,
+    node: AgentHost,
+) -> None:
+    """As its DaemonSet starts it: with the node's root, its settings, and no further rights."""
+    config = node.root.with_name("config")
+    start(agent, _rights(config), {node.root: "/host", config: "/config"})
+    assert node.current(SMALL_DRIVER) == fleet.built["digest"].removeprefix("sha256:")[:12]
+    (key,) = (node.root / "etc/provision/trust.d").glob("*.pub")
+    assert key.read_bytes() == (fleet.folder / "fleet.pub").read_bytes()
+    program = node.root / "opt/provision/bin/oci-decorator"
+    assert program.read_bytes() == DECORATOR.read_bytes()
+    (written,) = (node.root / "run/cdi").glob("*.json")
+    assert "/dev/video0" in written.read_text()

@@ -1,0 +1,45 @@
+"""A release, made from the checkout, and the bare distros that it is installed on."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kit.cache import REPOSITORY, cached
+from kit.debian import debootstrap
+from kit.probe import need, need_programs
+from kit.process import Completed, run
+from kit.product import DECORATOR, IMAGE
+
+if TYPE_CHECKING:
+    from kit.engine import Engine
+
+__all__ = ["bare", "make_release", "shipping"]
+
+
+def bare(suite: str) -> Path:
+    """The tree of the smallest Debian of a suite; copy it before use."""
+    return cached(f"bare-{suite}", lambda draft: debootstrap(suite, draft))
+
+
+def shipping(*words: str | Path, engine: Engine | None = None, mask: int = 0o022) -> Completed:
+    """Run `python -m shipping`, with other permissions and in another time zone by the mask."""
+    path = f"{REPOSITORY / 'tests'}:{REPOSITORY / 'release'}"
+    old = os.umask(mask)
+    try:
+        argv = [sys.executable, "-m", "shipping", *words]
+        address = engine.host if engine else "unix:///nowhere.sock"
+        variables = {"PYTHONPATH": path, "TZ": f"UTC{mask % 7}", "DOCKER_HOST": address}
+        return run(argv, env=variables, cwd=Path("/"))
+    finally:
+        os.umask(old)
+
+
+def make_release(folder: Path, engine: Engine) -> Path:
+    """Make a release below `folder`, with the agent's image on the engine's base image."""
+    need_programs("dpkg-deb", "rpmbuild", "git")
+    need(DECORATOR.exists(), str(DECORATOR), "make build")
+    shipping("--output", folder / "dist", "--base", IMAGE, engine=engine)
+    return folder / "dist"

@@ -1,0 +1,82 @@
+"""A registry with one signed image, and hosts that pull it: what a fleet is at its smallest."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kit.agent_host import AgentHost
+from kit.hosts import DISTRO, OLD_KERNEL, SMALL_DRIVER
+from kit.probe import need_programs
+from kit.product import Provision
+from kit.registry import serving_registry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from kit.engine import Engine
+
+__all__ = ["PASSWORD", "TARGET", "Fleet", "signed_fleet"]
+
+TARGET = (SMALL_DRIVER, "--kernel", OLD_KERNEL, "--distro", DISTRO)
+PASSWORD = "of a test"  # noqa: S105 - of no one
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """A registry with one signed image, and the keys that it is signed with.
+
+    Attributes:
+        address: Of the registry, with the prefix.
+        folder: Where the keys are.
+        built: What 'provision build --push --sign' printed.
+    """
+
+    address: str
+    folder: Path
+    built: dict[str, Any]
+
+    @property
+    def by_digest(self) -> str:
+        """The image, by its digest."""
+        reference = str(self.built["signed"]["reference"])
+        return f"{self.address}/{SMALL_DRIVER}@{reference.rsplit('@', 1)[1]}"
+
+    def settings(self, more: str = "") -> str:
+        """A provision.toml that pulls from the registry and never builds."""
+        return (
+            f'[drivers.{SMALL_DRIVER}]\n[registry]\naddress = "{self.address}"\n'
+            f'[trust]\nkeys = "/etc/provision/trust.d"\n{more}[policy]\nbuild = "never"\n'
+        )
+
+    def host(self, folder: Path, *keys: str, more: str = "") -> AgentHost:
+        """A host with these settings, which trusts these keys."""
+        host = AgentHost.make(folder, running=OLD_KERNEL)
+        host.configure(self.settings(more))
+        trusted = host.root / "etc/provision/trust.d"
+        trusted.mkdir()
+        for key in keys:
+            (trusted / key).write_bytes((self.folder / key).read_bytes())
+        return host
+
+
+@contextmanager
+def signed_fleet(engine: Engine, folder: Path) -> Iterator[Fleet]:
+    """Serve the small driver's image from a registry; the first of two keys has signed it."""
+    need_programs("docker-registry")
+    provision = Provision(engine.host)
+    password = folder / "password"
+    password.write_text(f"{PASSWORD}\n")
+    for name in ("fleet", "other"):
+        provision("key", "generate", "--output", folder / name, "--password-file", password)
+    (folder / "registry").mkdir()
+    with serving_registry(folder / "registry") as registry:
+        address = f"{registry}/drivers"
+        facts = provision.json("resolve", *TARGET)
+        tag = f"{facts['driver']['version']}-{facts['driver']['flavour']}-{OLD_KERNEL}.debian12"
+        name = f"{address}/{SMALL_DRIVER}:{tag}"
+        signing = ("--sign", "--key", folder / "fleet.key", "--password-file", password)
+        built = provision.build(*TARGET, "--push", name, *signing)
+        yield Fleet(address, folder, built)
