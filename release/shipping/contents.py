@@ -13,6 +13,7 @@ from provision.store.units import (
     PACKAGED_UNITS,
     UNITS,
     WATCHERS,
+    UnitSettings,
     unit_files,
 )
 from reference import completion, manual
@@ -154,9 +155,11 @@ def _units(source: Source, places: Places) -> Tree:
     hooks = (*DEBIAN_HOOKS, *KERNEL_INSTALL_HOOKS)
     files = unit_files(
         source.root / "templates",
-        program="/usr/bin/provision",
-        documentation=_PAGE,
-        hooks=[hook for hook in hooks if str(hook) in places.hooks],
+        UnitSettings(
+            program="/usr/bin/provision",
+            documentation=_PAGE,
+            hooks=[hook for hook in hooks if str(hook) in places.hooks],
+        ),
     )
     for file in files:
         content = _WRITTEN_BY.sub("# Part of the package provision;", file.text)

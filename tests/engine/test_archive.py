@@ -12,7 +12,7 @@ from kit.probe import need
 from kit.product import Provision
 from provision.config import ArchiveConfig
 from provision.distros import find_distro
-from provision.distros.debian import open_index
+from provision.distros.debian import ArchiveAccess, open_index
 from provision.distros.debian.distro_archive import layout_of, packaged_kernels, require_headers
 from provision.distros.debian.suites import SuiteAddress, suite_addresses
 from provision.fetch import SignatureError, verify_signed
@@ -62,16 +62,15 @@ def test_another_keyring_is_no_reason_to_believe(signed: bytes, tmp_path: Path) 
 @pytest.mark.parametrize("distro", ["debian:12", "debian:13"])
 def test_every_packaged_kernel_has_headers(distro: str, tmp_path: Path) -> None:
     pin = find_distro(distro)
-    index = open_index(pin, layout_of(pin), architecture="x86_64", cache_dir=tmp_path)
+    index = open_index(pin, layout_of(pin), ArchiveAccess(cache=tmp_path), architecture="x86_64")
     kernels = packaged_kernels(index)
     assert kernels
     for kernel in kernels:
         require_headers(index, kernel)
     index.close()
     events: list[Event] = []
-    open_index(
-        pin, layout_of(pin), architecture="x86_64", cache_dir=tmp_path, progress=events.append
-    ).close()
+    access = ArchiveAccess(cache=tmp_path, progress=events.append)
+    open_index(pin, layout_of(pin), access, architecture="x86_64").close()
     assert events == [], "the second time everything is cached"
 
 

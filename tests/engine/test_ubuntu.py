@@ -28,7 +28,7 @@ from kit.ubuntu import (
     ubuntu_image,
 )
 from provision.distros import find_distro
-from provision.distros.debian import open_index
+from provision.distros.debian import ArchiveAccess, open_index
 from provision.distros.debian.distro_archive import layout_of
 from provision.fetch import download
 
@@ -211,7 +211,9 @@ def test_an_archive_that_another_key_signs_is_refused(lab: Lab, tmp_path: Path) 
 
 def test_the_package_of_ubuntus_keys_puts_them_where_they_are_looked_for(tmp_path: Path) -> None:
     debian = find_distro("debian:13")
-    index = open_index(debian, layout_of(debian), architecture="x86_64", cache_dir=tmp_path)
+    index = open_index(
+        debian, layout_of(debian), ArchiveAccess(cache=tmp_path), architecture="x86_64"
+    )
     layout = layout_of(find_distro(UBUNTU))
     package = index.package(layout.keyring_package)
     index.close()

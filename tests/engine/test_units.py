@@ -10,7 +10,7 @@ import pytest
 from kit.probe import need_programs
 from kit.process import run
 from provision.catalogue import templates_dir
-from provision.store.units import DEBIAN_HOOKS, apply_units, plan_units, unit_files
+from provision.store.units import DEBIAN_HOOKS, UnitSettings, apply_units, plan_units, unit_files
 
 # What docs/how-to/keep-drivers-loaded.md says: 0 is best, 10 is an unconfined service.
 EXPOSURE = {
@@ -27,7 +27,8 @@ _OVERALL = re.compile(r"Overall exposure level for \S+: ([\d.]+)")
 def root(tmp_path: Path) -> Path:
     """A root with the units; their program is one that exists everywhere."""
     files = unit_files(
-        templates_dir(), program="/bin/true", documentation="file:///", hooks=DEBIAN_HOOKS
+        templates_dir(),
+        UnitSettings(program="/bin/true", documentation="file:///", hooks=DEBIAN_HOOKS),
     )
     apply_units(tmp_path, plan_units(tmp_path, files), on_change=lambda _change: None)
     return tmp_path

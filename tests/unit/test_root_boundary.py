@@ -20,7 +20,7 @@ from provision.catalogue import templates_dir
 from provision.config import load
 from provision.distros.debian.apt_sources import read_sources
 from provision.doctor import diagnose, observe
-from provision.host import read_facts
+from provision.host.facts import read_facts
 from provision.host.kernels import find_kernels
 from provision.kmod.firmware import configured_folder
 from provision.kmod.loaded import loaded_modules
@@ -32,7 +32,7 @@ from provision.progress import silent
 from provision.store.entries import current_entry, link_kernel, linked_kernels
 from provision.store.layout import Layout
 from provision.store.locks import building, switching
-from provision.store.units import DEBIAN_HOOKS, apply_units, plan_units, unit_files
+from provision.store.units import DEBIAN_HOOKS, UnitSettings, apply_units, plan_units, unit_files
 from unit.doctor.host import DRIVER, DoctorHost
 from unit.kmod.artifact import KERNEL, make_artifact, make_pin
 
@@ -164,7 +164,8 @@ def test_doctor_looks_below_the_root(host: DoctorHost) -> None:
 
 def test_units_are_installed_and_removed_below_the_root(host: DoctorHost) -> None:
     files = unit_files(
-        templates_dir(), program="/bin/false", documentation="file:///", hooks=DEBIAN_HOOKS
+        templates_dir(),
+        UnitSettings(program="/bin/false", documentation="file:///", hooks=DEBIAN_HOOKS),
     )
     changes = plan_units(host.root, files)
     assert changes

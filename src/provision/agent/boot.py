@@ -1,4 +1,4 @@
-"""What happens at a boot: the running kernel's artifacts are put to use, only from the store.
+"""Puts the running kernel's artifacts to use at boot, from the store only.
 
 No network, no engine, nothing is made. What is missing is left to a later run.
 """
@@ -14,8 +14,9 @@ from provision.agent.contents import damages, read_contents
 from provision.agent.desired import last_desired, load_desired
 from provision.agent.model import Desired, DesiredDriver, KernelArtifact, Observed
 from provision.agent.observe import observe
+from provision.agent.outcome import Run
 from provision.agent.plan import Mode
-from provision.agent.reconcile import Run, apply
+from provision.agent.reconcile import apply
 from provision.errors import ConfigError
 from provision.files import glob_in_root
 from provision.progress import Note, Progress, silent
@@ -53,13 +54,13 @@ def boot(
 
 
 def _stored(root: Path) -> Desired:
-    """Return as desired what the store has."""
+    """Return a desired state that is made of what the store has."""
     names = sorted({link.parent.parent.name for link in glob_in_root(root, f"{STORE}/*/kernels/*")})
     return Desired(tuple(DesiredDriver(name) for name in names))
 
 
 def _replace_damaged(root: Path, observed: Observed, progress: Progress) -> None:
-    """Note which artifacts are damaged, and take the one before where there is one that is whole.
+    """Record damaged artifacts, and fall back to previous ones that are whole.
 
     A later run makes the damaged one again.
     """
@@ -80,7 +81,7 @@ def _replace_damaged(root: Path, observed: Observed, progress: Progress) -> None
 
 
 def _replace(layout: Layout, running: str, artifact: KernelArtifact, progress: Progress) -> None:
-    """Note that a kernel's artifact is damaged, and let it use the one before if that is whole."""
+    """Record that a kernel's artifact is damaged; fall back to the previous one if it is whole."""
     state = load_state(layout)
     known = replace(state.of(running), damaged=artifact.digest)
     before = artifact.previous

@@ -14,13 +14,13 @@ from provision.errors import ProvisionError
 from provision.files import in_root, remove_lock
 from provision.host.kernels import find_kernels
 from provision.matrix.results import Results, matrix_folder
-from provision.pipeline.building import open_engine
+from provision.pipeline.lazy_builds import open_engine
 from provision.pipeline.workspace import load_settings
 from provision.progress import Note, Progress, silent
 from provision.store.layout import STORE
 from provision.store.locks import building
 
-# What was of no use for so long is had again where it is needed: from its addresses.
+# What is needed again after that is downloaded again.
 UNUSED_DAYS = 30.0
 _DAY_S = 24 * 3600.0
 
@@ -28,7 +28,7 @@ _DAY_S = 24 * 3600.0
 def remove_packages(
     root: Path, *, state: Path | None = None, dry_run: bool = False
 ) -> list[tuple[str, int]]:
-    """Remove what was of no use for 30 days, except for kernels that this host may boot.
+    """Remove what was not used for 30 days, except what kernels of this host need.
 
     Logs that a result of the compatibility matrix or of a fleet's builds names stay as long as it
     does. A lock goes only if no process holds it.
@@ -96,7 +96,7 @@ _DIGITS = 12
 def remove_images(
     root: Path, removed: Iterable[Removed], *, dry_run: bool = False, progress: Progress = silent
 ) -> list[str]:
-    """Remove artifact images whose artifact the host's store has not, and return their names.
+    """Remove artifact images whose artifacts are not in the store, and return their names.
 
     Images that carry another name too, or that a container uses, stay.
 

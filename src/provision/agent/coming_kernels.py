@@ -1,4 +1,4 @@
-"""Kernels that are yet to come: announced, being installed, or built for while a shutdown waits.
+"""Kernels that are not installed yet: announced, being installed, or built for during a shutdown.
 
 Until such a kernel is there, nothing on the host speaks of it; so it is written down, for garbage
 collection to know.
@@ -40,7 +40,7 @@ _LOGIND = Path("run/systemd/seats")
 
 
 def announce(layout: Layout, coming: Iterable[str], root: Path) -> None:
-    """Note that kernels are to come which have an artifact of a driver already.
+    """Record announced kernels that have an artifact of a driver already.
 
     Of a driver whose state a newer provision wrote nothing is noted; nor is any of it removed.
 
@@ -83,7 +83,7 @@ def awaited(state: DriverState, kernels: Kernels) -> frozenset[str]:
 
 
 def settled(layout: Layout, kernels: Kernels) -> DriverState:
-    """Return what is remembered, without announcements that have come true or are given up."""
+    """Return the state without announcements that came true or expired."""
     state = load_state(layout)
     still = awaited(state, kernels)
     for release, known in state.kernels.items():
@@ -99,7 +99,7 @@ def wait_for_kernel(
     sleep: Callable[[float], None] = time.sleep,
     progress: Progress = silent,
 ) -> bool:
-    """Wait until no package manager is at work.
+    """Wait until no package manager is running.
 
     A folder of a kernel that is incomplete then stays so: whatever was to come did.
 
@@ -129,12 +129,12 @@ def wait_for_kernel(
 
 
 def is_calm(root: Path) -> bool:
-    """Return whether no package manager is at work at this moment."""
+    """Return whether no package manager is running."""
     return _busy(root) is None
 
 
 def _busy(root: Path) -> Path | None:
-    """Return the lock that someone holds; None if no one holds any."""
+    """Return a lock that a package manager holds; None if all are free."""
     return next((path for name in _LOCKS if _is_locked(path := in_root(root, name))), None)
 
 

@@ -1,4 +1,4 @@
-"""How a run ends: what failed is part of the status, and the status is there to be read."""
+"""How a run ends: failures become part of the status, and the status is published."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from provision.agent.desired import last_desired
 from provision.agent.model import Desired, Observed
 from provision.agent.observe import observe
 from provision.agent.outcome import Outcome, as_error
-from provision.agent.plan import Plan, plan
+from provision.agent.plan import plan
 from provision.agent.publish import publish
 from provision.agent.status import Status, Trouble, failed_status, status_of
 from provision.errors import ExitCode, ProvisionError
@@ -34,7 +34,7 @@ class Result:
     Attributes:
         outcomes: What was done, in its order.
         status: How the host is now.
-        problems: What could not be written down.
+        problems: What could not be published.
     """
 
     outcomes: tuple[Outcome, ...]
@@ -50,26 +50,25 @@ def conclude(
     *,
     progress: Progress,
 ) -> Result:
-    """Write down and publish how a host is after a run; the caller holds the host's lock."""
+    """Record and publish a host's status after a run; the caller holds the host's lock."""
     observed = _with_failures(observed, outcomes)
     _remember_fingerprints(root, observed)
+    trouble = _trouble(desired, outcomes)
     planned = plan(desired, observed)
-    return publish_status(root, desired, observed, planned, outcomes, progress=progress)
+    status = status_of(desired, observed, planned, time=int(time.time()), trouble=trouble)
+    return publish_status(root, status, outcomes, textfile=desired.textfile, progress=progress)
 
 
 def publish_status(
     root: Path,
-    desired: Desired,
-    observed: Observed,
-    planned: Plan,
+    status: Status,
     outcomes: tuple[Outcome, ...] = (),
     *,
+    textfile: str | None,
     progress: Progress,
 ) -> Result:
-    """Publish how a host is; the caller holds the host's lock."""
-    trouble = _trouble(desired, outcomes)
-    status = status_of(desired, observed, planned, time=int(time.time()), trouble=trouble)
-    problems = publish(root, status, outcomes, textfile=desired.textfile)
+    """Publish a host's status; the caller holds the host's lock."""
+    problems = publish(root, status, outcomes, textfile=textfile)
     for problem in problems:
         progress(Note(problem))
     return Result(outcomes, status, tuple(problems))
@@ -77,14 +76,14 @@ def publish_status(
 
 @contextmanager
 def always_published(root: Path, progress: Progress = silent) -> Iterator[None]:
-    """Publish that a run failed, and why, whatever it raises; only SIGKILL goes untold.
+    """Publish that a run failed, and why, whatever it raises; only SIGKILL is not reported.
 
     The error goes on to the caller.
     """
     try:
         yield
     except BaseException as error:
-        # Whatever stands in the way of telling, the error itself must come through.
+        # Whatever keeps the status from being published, the caller must get the error.
         with suppress(Exception):
             _publish_failure(root, as_error(error), progress)
         raise
@@ -94,7 +93,7 @@ def _publish_failure(root: Path, error: ProvisionError, progress: Progress) -> N
     desired = last_desired(root) or Desired()
     trouble = Trouble(error.message, error.resolution, error.details, int(error.exit_code))
     status = failed_status(trouble, time=int(time.time()))
-    # What failed may be the looking.
+    # Observing may be what failed.
     with suppress(Exception):
         observed = observe(root, desired, ask=lambda _argv: None)
         planned = plan(desired, observed)
@@ -107,10 +106,10 @@ def _publish_failure(root: Path, error: ProvisionError, progress: Progress) -> N
 
 
 def _trouble(desired: Desired, outcomes: Iterable[Outcome]) -> Trouble | None:
-    """Return the first failure that no kernel's part of the status has.
+    """Return the first failure that is not part of any kernel's status.
 
-    That of a driver which is not wanted any more, and what is a defect of this program: it counts
-    even where what is there serves.
+    It concerns a driver that is no longer wanted, or is a defect of this program, which counts even
+    where the artifact that is installed works.
     """
     names = {driver.name for driver in desired.drivers}
     # What succeeded in the end is no failure.
@@ -125,7 +124,7 @@ def _trouble(desired: Desired, outcomes: Iterable[Outcome]) -> Trouble | None:
 
 
 def _with_failures(observed: Observed, outcomes: Iterable[Outcome]) -> Observed:
-    """Return the same with what failed in this run and could not be written down."""
+    """Return the same with failures of this run that could not be recorded."""
     drivers = dict(observed.drivers)
     # What succeeded in the end is no failure.
     for outcome in {outcome.action.key: outcome for outcome in outcomes}.values():
@@ -143,7 +142,7 @@ def _with_failures(observed: Observed, outcomes: Iterable[Outcome]) -> Observed:
 
 
 def _remember_fingerprints(root: Path, observed: Observed) -> None:
-    """Note that artifacts were compared with their manifests, so that this isn't done again."""
+    """Record that artifacts were compared with their manifests, so that it is not repeated."""
     for driver in observed.drivers.values():
         layout = Layout(root, driver.name)
         fingerprints = {

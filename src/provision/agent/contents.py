@@ -1,4 +1,4 @@
-"""What is in a store entry, read in a moment: for decisions that are made at every boot.
+"""The contents of a store entry, read without slow models for the decisions of every boot.
 
 The manifest was validated when the entry was made; here it is only read, without the models that
 take longer to load than everything else. What can't be read is a damaged entry.

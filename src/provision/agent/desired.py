@@ -1,4 +1,4 @@
-"""What provision.toml asks for, in models that load in a moment, and fingerprints of all inputs.
+"""What provision.toml asks for, in models that load fast, and fingerprints of all inputs.
 
 As long as a fingerprint is the same, resolving would give the artifact that is there, or a newer
 one that no one asked for. So a run with nothing to do asks neither the archive nor an engine.

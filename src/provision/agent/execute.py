@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from provision.agent.failures import failure_of
-from provision.agent.model import Desired, KernelArtifact, Observed
-from provision.agent.outcome import Outcome, as_error
-from provision.agent.plan import Action, Mode
+from provision.agent.model import KernelArtifact, Observed
+from provision.agent.outcome import Outcome, Run, as_error
+from provision.agent.plan import Action
 from provision.agent.preparing import Preparer
 from provision.agent.rollback import choose, reject
 from provision.documents import load_json
@@ -20,10 +19,10 @@ from provision.errors import NotFoundError, ProvisionError
 from provision.kmod.load import load, unload
 from provision.kmod.verify import MANIFEST
 from provision.manifest import Manifest
+from provision.pipeline.artifact_lookup import asks_registries
 from provision.pipeline.artifacts import activate_entry, deactivate
 from provision.pipeline.host_modules import record_loaded, unloading
-from provision.pipeline.looking import asks_registries
-from provision.progress import Note, Progress
+from provision.progress import Note
 from provision.store.layout import Layout
 from provision.store.locks import changing
 from provision.store.state import DriverState, Failure, NewerStateError, update_state
@@ -36,28 +35,15 @@ class Executor:
     The caller holds the host's lock, but for ``prepare``.
 
     Attributes:
-        root: Root of the host.
-        desired: What it should have.
-        mode: How to go about it.
-        catalogues: Further folders of drivers.
-        progress: Receives what goes on.
-        coming: Kernels that are yet to come.
-        usr: A /usr that boots next, where it is mounted.
+        run: What the run works on.
     """
 
-    root: Path
-    desired: Desired
-    mode: Mode
-    catalogues: Sequence[Path]
-    progress: Progress
-    coming: tuple[str, ...] = ()
-    usr: Path | None = None
+    run: Run
 
     @cached_property
     def preparer(self) -> Preparer:
         """What makes artifacts."""
-        options = (self.mode, self.catalogues, self.progress, self.coming, self.usr)
-        return Preparer(self.root, self.desired, *options)
+        return Preparer(self.run)
 
     def close(self) -> None:
         """Give the engine's connections back, if there are any."""
@@ -66,7 +52,7 @@ class Executor:
 
     def do(self, action: Action, observed: Observed) -> Outcome:
         """Carry out an action; what it raises is remembered and becomes part of the outcome."""
-        self.progress(Note(str(action)))
+        self.run.progress(Note(str(action)))
         begun = time.monotonic()
         steps: dict[str, Callable[[Action, Observed], str]] = {
             "prepare": self._prepare,
@@ -96,20 +82,20 @@ class Executor:
             Whether there is one, which the kernel uses now.
         """
         artifact = _artifact(observed, action)
-        layout = Layout(self.root, action.driver)
+        layout = Layout(self.run.root, action.driver)
         if artifact.previous is None or isinstance(error, NotFoundError):
             return False
         failure = failure_of(
             error, artifact.inputs, before=artifact.load_failure, time=int(time.time())
         )
         failure = replace(failure, reason="load", final=True)
-        with changing(layout, self.progress):
+        with changing(layout, self.run.progress):
             try:
                 _now, digest = choose(layout, action.kernel)
                 reject(layout, action.kernel, digest, inputs=artifact.inputs, failure=failure)
             except (NotFoundError, NewerStateError):
                 return False
-        self.progress(Note(f"{action.driver} goes back to {digest}"))
+        self.run.progress(Note(f"{action.driver} goes back to {digest}"))
         return True
 
     def _prepare(self, action: Action, observed: Observed) -> str:
@@ -117,49 +103,53 @@ class Executor:
 
     def _unload(self, action: Action, observed: Observed) -> str:
         """Unload the modules of the artifact in use, and those that the next one replaces."""
-        layout = Layout(self.root, action.driver)
+        layout = Layout(self.run.root, action.driver)
         driver = observed.drivers[action.driver]
         artifact = driver.artifacts.get(action.kernel)
         digests = [driver.current, artifact.digest if artifact else None]
         done: list[str] = []
         with (
-            changing(layout, self.progress),
-            unloading(self.root, action.driver, progress=self.progress),
+            changing(layout, self.run.progress),
+            unloading(self.run.root, action.driver, progress=self.run.progress),
         ):
             for digest in dict.fromkeys(digests):
                 if digest and (layout.entry(digest) / MANIFEST).is_file():
                     manifest = load_json(layout.entry(digest) / MANIFEST, Manifest)
-                    done += unload(manifest, root=self.root, progress=self.progress)
+                    done += unload(manifest, root=self.run.root, progress=self.run.progress)
         return f"unloaded {', '.join(done) or 'nothing'}"
 
     def _activate(self, action: Action, observed: Observed) -> str:
-        layout = Layout(self.root, action.driver)
+        layout = Layout(self.run.root, action.driver)
         entry = layout.entry(_artifact(observed, action).digest or "")
-        activate_entry(layout, entry, progress=self.progress)
+        activate_entry(layout, entry, progress=self.run.progress)
         try:
             update_state(layout, lambda state: replace(state, activated=entry.name))
         except NewerStateError as error:
             # What is in use is as it should be; only that can't be written down.
-            self.progress(Note(error.message))
+            self.run.progress(Note(error.message))
         return f"{entry} is in use"
 
     def _deactivate(self, action: Action, observed: Observed) -> str:
         del observed
-        deactivate(Layout(self.root, action.driver), progress=self.progress)
+        deactivate(Layout(self.run.root, action.driver), progress=self.run.progress)
         return f"{action.driver} is out of use; 'provision gc' removes its artifacts"
 
     def _load(self, action: Action, observed: Observed) -> str:
-        layout = Layout(self.root, action.driver)
+        layout = Layout(self.run.root, action.driver)
         entry = layout.entry(_artifact(observed, action).digest or "")
-        driver = next(d for d in self.desired.drivers if d.name == action.driver)
-        with changing(layout, self.progress):
+        driver = next(d for d in self.run.desired.drivers if d.name == action.driver)
+        with changing(layout, self.run.progress):
             manifest = load_json(entry / MANIFEST, Manifest)
             done = load(
-                entry, manifest, options=driver.options, root=self.root, progress=self.progress
+                entry,
+                manifest,
+                options=driver.options,
+                root=self.run.root,
+                progress=self.run.progress,
             )
             if _artifact(observed, action).load_failure is not None:
                 self._update(action, load_failure=None)
-            problems = record_loaded(self.root, entry, manifest, progress=self.progress)
+            problems = record_loaded(self.run.root, entry, manifest, progress=self.run.progress)
         return "; ".join([f"loaded {', '.join(done) or 'nothing'}", *problems])
 
     def _remember(
@@ -177,7 +167,7 @@ class Executor:
         failure = failure_of(error, artifact.inputs, before=before, time=int(time.time()))
         if not is_preparing:
             failure = replace(failure, reason=action.kind)
-        elif self.mode.update and artifact.is_current:
+        elif self.run.mode.update and artifact.is_current:
             # What is there is what was asked for. Only a newer one that can't be built is worth
             # remembering, and not for ever: there may be an even newer one.
             if failure.reason not in {"build", "compile"}:
@@ -191,14 +181,14 @@ class Executor:
             self._update(action, **{name: failure})
         except (OSError, ProvisionError) as problem:
             # A full disk, likely: the run goes on, and the host's status has it all the same.
-            self.progress(Note(f"What failed can't be remembered: {problem}"))
+            self.run.progress(Note(f"What failed can't be remembered: {problem}"))
         return failure
 
     def _update(self, action: Action, **changes: Any) -> None:  # noqa: ANN401 - fields of the state
         def changed(state: DriverState) -> DriverState:
             return state.updated(action.kernel, replace(state.of(action.kernel), **changes))
 
-        update_state(Layout(self.root, action.driver), changed)
+        update_state(Layout(self.run.root, action.driver), changed)
 
 
 def _artifact(observed: Observed, action: Action) -> KernelArtifact:

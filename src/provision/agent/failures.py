@@ -6,7 +6,7 @@ from pathlib import Path
 
 from provision.build.diagnosis import BuildError, kind_of
 from provision.errors import ProvisionError
-from provision.pipeline.looking import MissingArtifactError
+from provision.pipeline.artifact_lookup import MissingArtifactError
 from provision.registry.image_signature import UntrustedError
 from provision.store.state import Failure
 

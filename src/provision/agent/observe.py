@@ -1,4 +1,4 @@
-"""Looks at a host: which kernels it has, what the store holds for them, what is loaded."""
+"""Observes a host: its kernels, what the store holds for them, and what is loaded."""
 
 from __future__ import annotations
 

@@ -1,17 +1,46 @@
-"""What became of an action, and the errors that stand for what was not expected."""
+"""A run of the agent: what it works on, what its actions came to, and unexpected errors."""
 
 from __future__ import annotations
 
 import traceback
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 
-from provision.agent.plan import Action
+from provision.agent.model import Desired
+from provision.agent.plan import Action, Mode
 from provision.errors import ExitCode, ProvisionError
+from provision.progress import Progress, silent
 from provision.store.state import Failure
 
 
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What a run works on.
+
+    Attributes:
+        root: Root of the host.
+        desired: What it should have.
+        mode: How to go about it.
+        catalogues: Further folders of drivers.
+        progress: Receives what goes on.
+        coming: Kernels that may boot next, besides those that the host names.
+        whole: What the host should have, where the run is about a part of it.
+        usr: A /usr that boots next, where it is mounted.
+    """
+
+    root: Path
+    desired: Desired
+    mode: Mode = field(default_factory=Mode)
+    catalogues: Sequence[Path] = ()
+    progress: Progress = silent
+    coming: tuple[str, ...] = ()
+    whole: Desired | None = None
+    usr: Path | None = None
+
+
 class UnexpectedError(ProvisionError):
-    """An error that no part of the program has words for: a library's, or a defect."""
+    """An error that the program does not expect: a library's, or a defect."""
 
 
 class InterruptedRunError(ProvisionError):
@@ -47,7 +76,7 @@ def as_error(error: BaseException) -> ProvisionError:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of an action.
+    """The outcome of an action.
 
     Attributes:
         action: The action.
@@ -65,5 +94,5 @@ class Outcome:
 
     @property
     def is_defect(self) -> bool:
-        """Whether something failed that no part of the program has words for."""
+        """Whether it failed with an error that the program does not expect."""
         return isinstance(self.error, UnexpectedError)

@@ -1,4 +1,4 @@
-"""From what a host has to what it should have: what has to be done, and why. Pure."""
+"""Plans what brings a host from its observed to its desired state, and why. Pure."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """Something that should be and can't be brought about now.
+    """Something that should be done and can't be done now.
 
     Attributes:
         driver: Of which driver.
@@ -93,7 +93,7 @@ class Mode:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What has to be done, in this order, and what can't be done; both empty: all is well."""
+    """Actions in their order, and what can't be done; both are empty if the host is as desired."""
 
     actions: tuple[Action, ...] = ()
     blocked: tuple[Blocked, ...] = ()
@@ -121,7 +121,13 @@ def plan(
     steps: list[tuple[int, Step]] = []
     for driver in desired.drivers:
         for release in observed.kernels.relevant:
-            steps += _for_kernel(desired, observed, driver, release, mode, tried)
+            if release != observed.kernels.running and not (desired.prebuild and mode.may_prepare):
+                continue
+            artifact = observed.drivers[driver.name].artifacts[release]
+            step = _prepare(driver, release, artifact, mode)
+            if isinstance(step, Action) and step.key in tried:
+                step = None
+            steps += _for_kernel(desired, observed, driver, release, step)
     strays = sorted(observed.drivers.keys() - {driver.name for driver in desired.drivers})
     if desired.is_configured and mode.may_prepare:
         for name in strays:
@@ -140,17 +146,14 @@ def _for_kernel(
     observed: Observed,
     driver: DesiredDriver,
     release: str,
-    mode: Mode,
-    tried: frozenset[Key],
+    step: Step | None,
 ) -> Iterator[tuple[int, Step]]:
-    """Yield what a driver needs for a kernel, with when its turn comes."""
+    """Yield what a driver needs for a kernel, with when its turn comes.
+
+    ``step`` makes its artifact; None: it is there, or was tried.
+    """
     there = observed.drivers[driver.name]
     is_running = release == observed.kernels.running
-    if not is_running and not (desired.prebuild and mode.may_prepare):
-        return
-    step = _prepare(driver, release, there.artifacts[release], mode)
-    if isinstance(step, Action) and step.key in tried:
-        step = None
     prepares = isinstance(step, Action)
     if step is not None:
         yield (_SECOND if is_running else _THIRD), step
@@ -162,7 +165,7 @@ def _for_kernel(
 def _prepare(
     driver: DesiredDriver, release: str, artifact: KernelArtifact, mode: Mode
 ) -> Step | None:
-    """Return how the artifact for a kernel comes to be; None if it is there."""
+    """Return the step that makes the artifact for a kernel; None if it is there."""
     reason = _need(driver, artifact, mode)
     if reason is None:
         return None
@@ -184,9 +187,9 @@ def _prepare(
 
 
 def _need(driver: DesiredDriver, artifact: KernelArtifact, mode: Mode) -> str | None:
-    """Return why an artifact has to be made; None if it need not."""
+    """Return why an artifact has to be made; None if it does not."""
     if artifact.digest is None:
-        return "there is none"
+        return "it does not exist yet"
     if not artifact.is_whole:
         return artifact.damage or "it is missing in the store"
     if not mode.may_prepare:
@@ -209,7 +212,7 @@ def _may_move(driver: DesiredDriver, artifact: KernelArtifact) -> bool:
 def _serve(
     desired: Desired, observed: Observed, driver: ObservedDriver, *, prepares: bool
 ) -> Iterator[Step]:
-    """Yield how the running kernel gets to use its artifact, which may have to be made first."""
+    """Yield the steps that put the running kernel's artifact to use, which may be made before."""
     release = observed.kernels.running or ""
     artifact = driver.artifacts[release]
     if not artifact.is_whole and not prepares:
@@ -237,7 +240,7 @@ def _serve(
 
 
 def _deactivate(desired: Desired, observed: Observed, driver: ObservedDriver) -> Iterator[Step]:
-    """Yield how a driver goes that provision.toml no longer names."""
+    """Yield the steps that remove a driver which provision.toml no longer names."""
     release = observed.kernels.running or ""
     reason = "provision.toml does not name it any more"
     if observed.is_live and driver.loaded != "no":
@@ -250,7 +253,7 @@ def _deactivate(desired: Desired, observed: Observed, driver: ObservedDriver) ->
 
 
 def _difference(observed: Observed, driver: ObservedDriver, artifact: KernelArtifact) -> str | None:
-    """Return in what an artifact that is there is not in use; None if it is."""
+    """Return why an artifact that is there is not in use; None if it is."""
     if driver.current != artifact.digest:
         return "another artifact is in use" if driver.current else "no artifact is in use"
     if not driver.is_active:
@@ -265,7 +268,7 @@ def _difference(observed: Observed, driver: ObservedDriver, artifact: KernelArti
 
 
 def _hindrance(desired: Desired, driver: ObservedDriver, what: str) -> str | None:
-    """Return why loaded modules can't give way; None if they can."""
+    """Return why loaded modules can't be unloaded; None if they can."""
     if desired.unload == "never":
         return f"{what}, and the policy is to leave that to a reboot"
     return f"{what} and in use: {'; '.join(driver.users)}" if driver.users else None

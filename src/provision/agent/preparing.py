@@ -7,32 +7,32 @@ was decided at the beginning is held against what is there in the end.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from provision.agent.coming_kernels import shutdown_delayed
 from provision.agent.contents import files_fingerprint, read_contents
 from provision.agent.desired import wanted_fingerprint
 from provision.agent.failures import rejected, removed_again
-from provision.agent.model import Desired, DesiredDriver, KernelArtifact, Observed
-from provision.agent.plan import Action, Mode
+from provision.agent.model import DesiredDriver, KernelArtifact, Observed
+from provision.agent.outcome import Run
+from provision.agent.plan import Action
 from provision.build.package_store import PackageGoneError
 from provision.distros.debian import compare_versions
 from provision.engine.docker_api import Engine, EngineLostError
 from provision.errors import ProvisionError
 from provision.host.kernels import kernel_release
 from provision.pin import Pin
-from provision.pipeline.building import obtain, open_engine, resolve_pin
-from provision.pipeline.notifying import look_for_or_tell
+from provision.pipeline.lazy_builds import obtain, open_engine, resolve_pin
+from provision.pipeline.notifying import look_for_or_notify
 from provision.pipeline.pulling import Obtained, obtain_pulled
 from provision.pipeline.registries import Consent
+from provision.pipeline.registry_search import Lookup
 from provision.pipeline.wanted import Wanted
 from provision.pipeline.workspace import Settings, load_settings
-from provision.progress import Note, Progress
+from provision.progress import Note
 from provision.store.entries import link_kernel, linked_kernels
 from provision.store.layout import Layout
 from provision.store.locks import changing
@@ -57,20 +57,16 @@ _ATTEMPTS = 3
 
 @dataclass
 class Preparer:
-    """Makes artifacts for one host; the attributes are those of ``Executor``."""
+    """Makes the artifacts of a run."""
 
-    root: Path
-    desired: Desired
-    mode: Mode
-    catalogues: Sequence[Path]
-    progress: Progress
-    coming: tuple[str, ...] = ()
-    usr: Path | None = None
+    run: Run
 
     @cached_property
     def settings(self) -> Settings:
         """What builds need besides; read when the first one comes."""
-        return replace(load_settings(self.root, catalogues=self.catalogues), usr=self.usr)
+        return replace(
+            load_settings(self.run.root, catalogues=self.run.catalogues), usr=self.run.usr
+        )
 
     @cached_property
     def engine(self) -> Engine:
@@ -97,22 +93,22 @@ class Preparer:
             NewerStateError: A newer provision wrote what is remembered of the driver.
             ProvisionError: It can't be had.
         """
-        refuse_newer(Layout(self.root, action.driver))
+        refuse_newer(Layout(self.run.root, action.driver))
         artifact = observed.drivers[action.driver].artifacts[action.kernel]
-        driver = next(d for d in self.desired.drivers if d.name == action.driver)
+        driver = next(d for d in self.run.desired.drivers if d.name == action.driver)
         is_next = action.kernel != observed.kernels.running and observed.is_live
         why = f"building {action.driver} for the kernel that boots next"
-        with shutdown_delayed(self.root, why) if is_next else nullcontext():
+        with shutdown_delayed(self.run.root, why) if is_next else nullcontext():
             done = self._pull(driver, action, artifact)
             if done is not None:
                 return done
             resolved = self._resolve(driver, action)
             pin = resolved.pin
-            if self.mode.update and artifact.is_current and not _is_newer(pin, artifact):
+            if self.run.mode.update and artifact.is_current and not _is_newer(pin, artifact):
                 self._forget_failure(action)
                 return _stays(pin, artifact)
             self._refuse_older(driver, action, artifact, pin)
-            if pin.short_digest in artifact.rejected and not self.mode.retry:
+            if pin.short_digest in artifact.rejected and not self.run.mode.retry:
                 raise rejected(pin.short_digest, driver.name, action.kernel)
             is_damaged = not artifact.is_whole and artifact.digest == pin.short_digest
             for _ in range(_ATTEMPTS):
@@ -138,24 +134,25 @@ class Preparer:
             ProvisionError: It can't be had, and nothing is built here; it is older than what
                 serves; or provision.toml does not say whom to trust.
         """
-        consent = Consent(allow_downgrade=self.mode.allow_downgrade)
+        consent = Consent(allow_downgrade=self.run.mode.allow_downgrade)
         wanted = self._wanted(driver, action)
-        trusted = look_for_or_tell(self.settings, wanted, consent, progress=self.progress)
+        lookup = Lookup(consent, progress=self.run.progress)
+        trusted = look_for_or_notify(self.settings, wanted, lookup)
         if trusted is None:
             return None
         pin = trusted.image.pin
-        if self.mode.update and artifact.is_current and not _is_newer(pin, artifact):
+        if self.run.mode.update and artifact.is_current and not _is_newer(pin, artifact):
             self._forget_failure(action)
             return _stays(pin, artifact)
-        if not self.mode.allow_downgrade:
+        if not self.run.mode.allow_downgrade:
             # A serial says when something was signed: an old version may be signed again.
             self._refuse_older(driver, action, artifact, pin)
-        if pin.short_digest in artifact.rejected and not self.mode.retry:
+        if pin.short_digest in artifact.rejected and not self.run.mode.retry:
             raise rejected(pin.short_digest, driver.name, action.kernel)
         is_damaged = not artifact.is_whole and artifact.digest == pin.short_digest
         for _ in range(_ATTEMPTS):
             obtained = obtain_pulled(
-                self.settings, trusted, consent, replace=is_damaged, progress=self.progress
+                self.settings, trusted, consent, replace=is_damaged, progress=self.run.progress
             )
             result = self._link(action, driver, artifact, obtained)
             if result is not None:
@@ -170,7 +167,7 @@ class Preparer:
         Raises:
             ProvisionError: What is offered for the same setting is older than what serves.
         """
-        known = load_state(Layout(self.root, driver.name)).of(action.kernel)
+        known = load_state(Layout(self.run.root, driver.name)).of(action.kernel)
         if (
             known.wanted != wanted_fingerprint(driver)
             or not artifact.is_whole
@@ -204,9 +201,9 @@ class Preparer:
         """
         if gone.sha256 not in {package.sha256 for package in before.pin.closure}:
             raise gone
-        self.progress(Note(f"{gone.message} Solving for the packages again"))
+        self.run.progress(Note(f"{gone.message} Solving for the packages again"))
         resolved = self._resolve(driver, action, update=True)
-        if resolved.pin.short_digest in artifact.rejected and not self.mode.retry:
+        if resolved.pin.short_digest in artifact.rejected and not self.run.mode.retry:
             raise rejected(resolved.pin.short_digest, driver.name, action.kernel)
         return resolved
 
@@ -217,11 +214,13 @@ class Preparer:
             return self.engine
 
         try:
-            return obtain(self.settings, engine, resolved, replace=replace, progress=self.progress)
+            return obtain(
+                self.settings, engine, resolved, replace=replace, progress=self.run.progress
+            )
         except EngineLostError as error:
-            self.progress(Note(f"{error.message} Waiting until it is back"))
+            self.run.progress(Note(f"{error.message} Waiting until it is back"))
             self._reconnect(error)
-        return obtain(self.settings, engine, resolved, replace=replace, progress=self.progress)
+        return obtain(self.settings, engine, resolved, replace=replace, progress=self.run.progress)
 
     def _reconnect(self, lost: EngineLostError) -> None:
         """Connect to the engine again.
@@ -243,7 +242,7 @@ class Preparer:
 
     def _resolve(self, driver: DesiredDriver, action: Action, *, update: bool = False) -> Resolved:
         wanted = self._wanted(driver, action, update=update)
-        return resolve_pin(self.settings, lambda: self.engine, wanted, progress=self.progress)
+        return resolve_pin(self.settings, lambda: self.engine, wanted, progress=self.run.progress)
 
     def _wanted(self, driver: DesiredDriver, action: Action, *, update: bool = False) -> Wanted:
         return Wanted(
@@ -251,7 +250,7 @@ class Preparer:
             kernel=action.kernel,
             version=None if driver.version == "latest" else driver.version,
             flavour=driver.flavour,
-            prefer=None if self.mode.update else self._settled(driver, action.kernel),
+            prefer=None if self.run.mode.update else self._settled(driver, action.kernel),
             update=update,
         )
 
@@ -261,7 +260,7 @@ class Preparer:
         Versions stay until another or a newer one is asked for: also for new kernels, and
         where what was remembered is lost. Then what kernels use is what was chosen.
         """
-        layout = Layout(self.root, driver.name)
+        layout = Layout(self.run.root, driver.name)
         known = load_state(layout)
         candidates = [known.of(release), *known.kernels.values()]
         mine = wanted_fingerprint(driver)
@@ -281,9 +280,9 @@ class Preparer:
         Returns:
             What was done; None if the artifact is gone again.
         """
-        layout = Layout(self.root, driver.name)
+        layout = Layout(self.run.root, driver.name)
         digest = obtained.entry.name
-        with changing(layout, self.progress):
+        with changing(layout, self.run.progress):
             contents = read_contents(obtained.entry)
             if contents is None:
                 return None
@@ -314,9 +313,9 @@ class Preparer:
         known: KernelState,
     ) -> KernelState:
         """Return what is known of a kernel whose link was set."""
-        is_same = artifact.made_from == artifact.inputs and not self.mode.retry
-        is_coming = action.kernel in self.coming
-        announced = kernel_release(self.root) or "" if is_coming else known.announced
+        is_same = artifact.made_from == artifact.inputs and not self.run.mode.retry
+        is_coming = action.kernel in self.run.coming
+        announced = kernel_release(self.run.root) or "" if is_coming else known.announced
         return KernelState(
             inputs=artifact.inputs,
             wanted=wanted_fingerprint(driver),
@@ -333,7 +332,7 @@ class Preparer:
         def changed(state: DriverState) -> DriverState:
             return state.updated(action.kernel, replace(state.of(action.kernel), failure=None))
 
-        update_state(Layout(self.root, action.driver), changed)
+        update_state(Layout(self.run.root, action.driver), changed)
 
 
 def _is_newer(pin: Pin, artifact: KernelArtifact) -> bool:

@@ -1,4 +1,4 @@
-"""Publishes how the host is: status.json, metrics for Prometheus' node exporter, and the journal.
+"""Publishes a host's status: status.json, metrics for Prometheus' node exporter, and the journal.
 
 Source: https://systemd.io/JOURNAL_NATIVE_PROTOCOL/. The protocol is a datagram of lines, which
 takes less code than a library that would have to be there on every host.

@@ -1,4 +1,4 @@
-"""One run of the agent: observe → plan → apply, and say how the host is then.
+"""One run of the agent: observe → plan → apply, then publish the host's status.
 
 What serves is switched under the host's lock, decided from what is observed under it. What has to
 be made is made without that lock; afterwards the host is looked at again: docs/decisions/24.
@@ -7,19 +7,18 @@ be made is made without that lock; afterwards the host is looked at again: docs/
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from provision.agent.conclusion import Result, conclude, publish_status
 from provision.agent.model import Desired, Observed
 from provision.agent.observe import observe
-from provision.agent.outcome import Outcome
+from provision.agent.outcome import Outcome, Run
 from provision.agent.plan import Action, Key, Mode, Plan, plan
 from provision.agent.status import Status, status_of
-from provision.progress import Note, Progress, silent
+from provision.progress import Note, Progress
 from provision.store.entries import remove_leftovers
 from provision.store.layout import Layout
 from provision.store.locks import building, changing, switching
@@ -28,33 +27,8 @@ if TYPE_CHECKING:
     from provision.agent.execute import Executor
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    """What a run works on.
-
-    Attributes:
-        root: Root of the host.
-        desired: What it should have.
-        mode: How to go about it.
-        catalogues: Further folders of drivers.
-        progress: Receives what goes on.
-        coming: Kernels that may boot next, besides those that the host names.
-        whole: What the host should have, where the run is about a part of it.
-        usr: A /usr that boots next, where it is mounted.
-    """
-
-    root: Path
-    desired: Desired
-    mode: Mode = field(default_factory=Mode)
-    catalogues: Sequence[Path] = ()
-    progress: Progress = silent
-    coming: tuple[str, ...] = ()
-    whole: Desired | None = None
-    usr: Path | None = None
-
-
 def look_at(root: Path, desired: Desired, mode: Mode | None = None) -> tuple[Plan, Status]:
-    """Return what an apply would do on a host, and how the host is, without changing it."""
+    """Return what an apply would do on a host, and the host's status, without changing it."""
     observed = observe(root, desired)
     planned = plan(desired, observed, mode)
     return planned, status_of(desired, observed, planned, time=int(time.time()))
@@ -101,7 +75,7 @@ class _Work:
         self._executor: Executor | None = None
 
     def carry_out(self) -> Result:
-        """Do everything; after each action the host is looked at and planned for again."""
+        """Do everything; after each action the host is observed and planned for again."""
         with ExitStack() as stack:
             is_builder = False
             while True:
@@ -116,7 +90,7 @@ class _Work:
                 self._do(*served)
 
     def _serve(self) -> Result | tuple[Action, Observed]:
-        """Do what needs nothing to be made, under the host's lock.
+        """Do what needs no new artifact, under the host's lock.
 
         Returns:
             How the run ended; or the first action that makes something, and what it was planned
@@ -131,8 +105,10 @@ class _Work:
                     return self._concluded(observed)
                 action = planned.actions[0]
                 if action.kind == "prepare":
-                    # That may take minutes, in which others want to know what goes on.
-                    publish_status(run.root, run.desired, observed, planned, progress=run.progress)
+                    # That may take minutes, in which the status should say what goes on.
+                    status = status_of(run.desired, observed, planned, time=int(time.time()))
+                    textfile = run.desired.textfile
+                    publish_status(run.root, status, textfile=textfile, progress=run.progress)
                     return action, observed
                 outcome = self._do(action, observed)
                 if _has_lost_driver(run, outcome, self.tried):
@@ -166,10 +142,7 @@ class _Work:
             # Loads the engine's SDK, the archive and the models of manifests.
             from provision.agent.execute import Executor  # noqa: PLC0415 - a run may do nothing
 
-            run = self.run
-            self._executor = Executor(
-                run.root, run.desired, run.mode, run.catalogues, run.progress, run.coming, run.usr
-            )
+            self._executor = Executor(self.run)
         return self._executor
 
     def close(self) -> None:

@@ -10,8 +10,9 @@ from provision.agent.conclusion import Result, always_published
 from provision.agent.contents import damages, read_contents
 from provision.agent.desired import read_inputs
 from provision.agent.model import Desired, DesiredDriver
+from provision.agent.outcome import Run
 from provision.agent.plan import Mode
-from provision.agent.reconcile import Run, apply
+from provision.agent.reconcile import apply
 from provision.errors import InUseError, NotFoundError
 from provision.host.kernels import kernel_release
 from provision.progress import Note, Progress, silent
@@ -60,7 +61,7 @@ def choose(layout: Layout, release: str) -> tuple[str, str]:
 def reject(
     layout: Layout, release: str, digest: str, *, inputs: str, failure: Failure | None = None
 ) -> None:
-    """Let a kernel use another artifact, and its present one no more until the inputs change.
+    """Switch a kernel to another artifact, and refuse the present one until the inputs change.
 
     The caller holds the driver's lock since it chose.
 

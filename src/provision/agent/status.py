@@ -1,4 +1,4 @@
-"""How a host is, for people, for programs (``status.json``) and as an exit code. Pure."""
+"""A host's status: for people, for programs (``status.json``) and as an exit code. Pure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ORDER: tuple[State, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """What failed that is about no driver's kernel: the run itself, or a driver on its way out.
+    """A failure that concerns no driver's kernel: that of the run, or of removing a driver.
 
     Attributes:
         message: What happened, in one line.
@@ -44,7 +44,7 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True)
 class ArtifactStatus:
-    """How a driver is for one kernel.
+    """The status of a driver for one kernel.
 
     Attributes:
         release: The kernel.
@@ -82,7 +82,7 @@ class ArtifactStatus:
 
 @dataclass(frozen=True, slots=True)
 class DriverStatus:
-    """How a driver is.
+    """The status of a driver.
 
     Attributes:
         name: Its name.
@@ -114,7 +114,7 @@ class DriverStatus:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """How a host is.
+    """The status of a host.
 
     Attributes:
         time: Unix time of the observation.
@@ -147,7 +147,7 @@ class Status:
 
 
 def failed_status(trouble: Trouble, *, time: int) -> Status:
-    """Return the status of a host that could not be looked at."""
+    """Return the status of a host that could not be observed."""
     return Status(
         time=time,
         state="failed",
@@ -168,7 +168,7 @@ def status_of(
     time: int,
     trouble: Trouble | None = None,
 ) -> Status:
-    """Return how a host is.
+    """Return the status of a host.
 
     Args:
         desired: What it should have.

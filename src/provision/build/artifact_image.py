@@ -1,4 +1,4 @@
-"""Builds the artifact image of a Pin, once: what exists is found, two builds at once become one."""
+"""Builds the artifact image of a Pin once: an image that exists is found, and builders wait."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import re
 import tarfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,14 +116,27 @@ def ensure_base(engine: Engine, base: BasePin, *, progress: Progress = silent) -
     return image
 
 
+@dataclass(frozen=True, slots=True)
+class Rootfs:
+    """How a root file system is made.
+
+    Attributes:
+        maker: What makes it, and from where, for messages.
+        fill: Fills a folder, which is not there yet; beside it there is room for more.
+        untidy: Folders in there whose files are of no use in a base image.
+    """
+
+    maker: str
+    fill: Callable[[Path], None]
+    untidy: tuple[str, ...]
+
+
 def make_image(
     engine: Engine,
     request: BaseRequest,
+    rootfs: Rootfs,
     *,
     state: Path,
-    maker: str,
-    fill: Callable[[Path], None],
-    untidy: Iterable[str],
     progress: Progress = silent,
 ) -> BasePin:
     """Make a root file system and import it as a base image with the wanted name.
@@ -131,10 +144,8 @@ def make_image(
     Args:
         engine: Where it goes.
         request: Which one.
+        rootfs: How its root file system is made.
         state: Folder for work in progress.
-        maker: What makes it, and from where, for messages.
-        fill: Fills a folder, which is not there yet; beside it there is room for more.
-        untidy: Folders in there whose files are of no use in a base image.
         progress: Receives what goes on.
 
     Raises:
@@ -154,15 +165,15 @@ def make_image(
             # By the process that this one waited for.
             return _base_pin(request.name, made.id)
         tree = folder / "root"
-        progress(Note(f"Making {request.name} with {maker}"))
-        fill(tree)
+        progress(Note(f"Making {request.name} with {rootfs.maker}"))
+        rootfs.fill(tree)
         for foreign in _FOREIGN:
             (tree / foreign).unlink(missing_ok=True)
-        for name in untidy:
+        for name in rootfs.untidy:
             _empty(tree / name)
         progress(Note(f"Importing {request.name}"))
         # Without the address, which may hold a password.
-        return image_of_tree(engine, tree, request, maker.partition(" from ")[0])
+        return image_of_tree(engine, tree, request, rootfs.maker.partition(" from ")[0])
 
 
 def image_of_tree(engine: Engine, tree: Path, request: BaseRequest, maker: str) -> BasePin:

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from provision.catalogue import Recipe, RecipeSource, Variant, version_matches
+from provision.build.templates import Templates
+from provision.catalogue import Entry, Recipe, RecipeSource, Variant, version_matches
 from provision.distros.debian import ArchiveIndex
 from provision.distros.debian.distro_archive import packaged_kernels
 from provision.distros.kernel_tree.tree_family import Toolchain
@@ -81,6 +82,24 @@ class KernelTree:
     toolchain: Toolchain
 
 
+@dataclass(frozen=True, slots=True)
+class BuildTarget:
+    """A driver, and what it is built for and with.
+
+    Attributes:
+        entry: The driver.
+        distro: The distro whose packages compile, or the kernel's own where a base image has
+            everything.
+        templates: What the Dockerfile is rendered from.
+        tree: The kernel's tree, where its headers are not packages.
+    """
+
+    entry: Entry
+    distro: DistroPin
+    templates: Templates
+    tree: KernelTree | None = None
+
+
 def suitable_versions(
     recipe: Recipe, offered: Sequence[str], request: Request
 ) -> tuple[list[str], list[str]]:
@@ -102,7 +121,7 @@ def suitable_versions(
     else:
         found = [wish] if wish in offered else [v for v in offered if _is_of(v, wish)]
     if found == [wish]:
-        # Who names a version gets it; whether it fits is asked afterwards.
+        # A version that is named is taken; whether it fits is checked afterwards.
         return found, found
     return found, [v for v in found if recipe.builds_on(version=v, kernel_release=request.kernel)]
 

@@ -13,10 +13,11 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from provision.build.base_image import BaseRequest, make_image
+from provision.build.base_image import BaseRequest, Rootfs, make_image
 from provision.engine.docker_api import Engine
 from provision.errors import UsageError, redact
 from provision.pin import BasePin
@@ -32,13 +33,25 @@ _SCRIPTS = Path("/usr/share/debootstrap/scripts")
 _UNTIDY = ("var/cache/apt", "var/lib/apt/lists", "var/log", "tmp", "run")
 
 
+@dataclass(frozen=True, slots=True)
+class Mirror:
+    """Where debootstrap gets packages.
+
+    Attributes:
+        url: Address of the distro's archive.
+        keyring: The keys that sign it; None: those that debootstrap knows.
+    """
+
+    url: str
+    keyring: Path | None = None
+
+
 def make_base(
     engine: Engine,
     request: BaseRequest,
+    mirror: Mirror,
     *,
-    mirror: str,
     state: Path,
-    keyring: Path | None = None,
     progress: Progress = silent,
 ) -> BasePin:
     """Make a base image with debootstrap and give it the wanted name.
@@ -46,9 +59,8 @@ def make_base(
     Args:
         engine: Where it goes.
         request: Which one.
-        mirror: Address of the distro's archive.
+        mirror: Where it gets packages.
         state: Folder for work in progress.
-        keyring: The keys that sign it; None: those that debootstrap knows.
         progress: Receives each of debootstrap's lines.
 
     Raises:
@@ -58,17 +70,10 @@ def make_base(
     """
 
     def fill(tree: Path) -> None:
-        _debootstrap(tree, request, mirror=mirror, keyring=keyring, progress=progress)
+        _debootstrap(tree, request, mirror, progress)
 
-    return make_image(
-        engine,
-        request,
-        state=state,
-        maker=f"debootstrap --variant=minbase from {mirror}",
-        fill=fill,
-        untidy=_UNTIDY,
-        progress=progress,
-    )
+    rootfs = Rootfs(f"debootstrap --variant=minbase from {mirror.url}", fill, _UNTIDY)
+    return make_image(engine, request, rootfs, state=state, progress=progress)
 
 
 @contextmanager
@@ -109,18 +114,16 @@ def _logged_in(mirror: str, folder: Path) -> Iterator[tuple[str, Mapping[str, st
         shutil.rmtree(home, ignore_errors=True)
 
 
-def _debootstrap(
-    tree: Path, request: BaseRequest, *, mirror: str, keyring: Path | None, progress: Progress
-) -> None:
-    with _logged_in(mirror, tree.parent) as (address, environment):
+def _debootstrap(tree: Path, request: BaseRequest, mirror: Mirror, progress: Progress) -> None:
+    with _logged_in(mirror.url, tree.parent) as (address, environment):
         stream(
             [
                 "debootstrap",
                 "--variant=minbase",
                 "--force-check-gpg",
-                *([f"--keyring={keyring}"] if keyring else []),
+                *([f"--keyring={mirror.keyring}"] if mirror.keyring else []),
                 # apt in the image can't read an https mirror without.
-                *(["--include=ca-certificates"] if mirror.startswith("https:") else []),
+                *(["--include=ca-certificates"] if mirror.url.startswith("https:") else []),
                 request.codename,
                 tree,
                 address,

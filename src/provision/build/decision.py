@@ -10,7 +10,7 @@ from typing import Protocol, get_args
 from pydantic import ValidationError
 
 from provision.build.compatibility import (
-    KernelTree,
+    BuildTarget,
     Request,
     buildable_kernels,
     choices,
@@ -31,7 +31,6 @@ from provision.pin import (
     Architecture,
     BasePin,
     ClosurePackage,
-    DistroPin,
     DriverPin,
     FilePin,
     KernelPin,
@@ -101,13 +100,10 @@ class Decision:
 
 def decide(
     request: Request,
+    target: BuildTarget,
     *,
-    entry: Entry,
-    distro: DistroPin,
     index: ArchiveIndex | None,
-    template: str,
     is_complete: bool = True,
-    tree: KernelTree | None = None,
     published_sum: PublishedSum = no_published_sum,
 ) -> Decision:
     """Decide everything but the base image and the packages, for which a distro's solver runs.
@@ -116,14 +112,10 @@ def decide(
 
     Args:
         request: What is wanted.
-        entry: The driver.
-        distro: What it is built for, and with.
+        target: The driver, and what it is built for and with.
         index: The archive of the distro, with the components that the recipe names; None: it has
             none of Debian's kind.
-        template: Digest of the templates.
         is_complete: Whether the index has every kernel that the solver may find.
-        tree: The kernel's tree, where its headers are no packages; the packages of ``distro``
-            compile.
         published_sum: Asks for the sha256 that a vendor publishes of a file, or knows it.
 
     Raises:
@@ -131,6 +123,7 @@ def decide(
             to build on; or its source is not packaged, or another distro's.
         UsageError: The kernel's name is not valid.
     """
+    entry, distro, tree = target.entry, target.distro, target.tree
     recipe = entry.recipe
     flavour = chosen_flavour(recipe, request.flavour)
     kernel = _kernel(request)
@@ -164,7 +157,7 @@ def decide(
             sources=pinned.sources,
             patches=_patches(entry, offer),
             recipe=recipe_digest(recipe, offer.variant),
-            template=template,
+            template=target.templates.digest,
             tree=tree.pin if tree else None,
         )
 
@@ -172,20 +165,14 @@ def decide(
 
 
 def decide_in_image(
-    request: Request,
-    *,
-    entry: Entry,
-    template: str,
-    tree: KernelTree,
-    published_sum: PublishedSum = no_published_sum,
+    request: Request, target: BuildTarget, *, published_sum: PublishedSum = no_published_sum
 ) -> Callable[[BasePin], Pin]:
     """Decide everything but a base image that has the compiler and all tools.
 
     Args:
         request: What is wanted.
-        entry: The driver; its source is no package, because no archive belongs to the image.
-        template: Digest of the templates.
-        tree: The kernel's tree.
+        target: The driver, whose source is not a package, because no archive belongs to the image;
+            and the kernel's tree and distro.
         published_sum: As in ``decide``.
 
     Raises:
@@ -193,24 +180,16 @@ def decide_in_image(
             build on, or a driver whose source is packages.
         UsageError: The kernel's name is not valid.
     """
-    recipe = entry.recipe
-    serving = [source for source in recipe.sources if source.fits(source_names(tree.distro))]
+    recipe, distro = target.entry.recipe, target.distro
+    serving = [source for source in recipe.sources if source.fits(source_names(distro))]
     if serving and all(source.is_packaged for source in serving):
         raise NotFoundError(
             f"The source of '{recipe.name}' is packages of Debian, and the base image that builds"
-            f" for {tree.distro.id}:{tree.distro.version} has no archive of Debian.",
+            f" for {distro.id}:{distro.version} has no archive of Debian.",
             resolution="Have Debian's packages compile, with the kernel's tree: under [[trees]] in"
             ' /etc/provision/provision.toml, set kernels, path and toolchain = "debian:12".',
         )
-    decision = decide(
-        request,
-        entry=entry,
-        distro=tree.distro,
-        index=None,
-        template=template,
-        tree=tree,
-        published_sum=published_sum,
-    )
+    decision = decide(request, target, index=None, published_sum=published_sum)
     return lambda base: decision.pin(base, _Nothing())
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from provision.build.base_image import ensure_base
+from provision.catalogue import templates_dir
 from provision.engine.containers import Container, ContainerRequest
 from provision.engine.docker_api import Engine
 from provision.errors import ProvisionError, UsageError
@@ -77,7 +78,6 @@ def inspect_source(
     engine: Engine,
     base: BasePin,
     source: SourceToInspect,
-    script: bytes,
     *,
     state: Path,
     progress: Progress = silent,
@@ -88,7 +88,6 @@ def inspect_source(
         engine: It has the base image, or gets it.
         base: The base image.
         source: What to look at.
-        script: ``templates/dkms/dkms.bash``.
         state: Folder for locks.
         progress: Receives what goes on.
 
@@ -97,7 +96,7 @@ def inspect_source(
         ProvisionError: The source is too large, or the engine failed.
     """
     is_package = source.path.is_file()
-    files = {"dkms.bash": script}
+    files = {"dkms.bash": (templates_dir() / "dkms/dkms.bash").read_bytes()}
     files[_PACKAGE if is_package else _SOURCE] = _bytes(source)
     where = f"inspect {source.name} {state.resolve()}"
     owner = hashlib.sha256(where.encode()).hexdigest()[:32]

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from provision.build.base_image import BaseRequest, make_image
+from provision.build.base_image import BaseRequest, Rootfs, make_image
 from provision.distros import Distro, Repository
 from provision.distros.rpm_based import rpm
 from provision.engine.docker_api import Engine
@@ -104,15 +104,8 @@ def make_rpm_base(
         _own_database(tree, folder / "database", request, progress)
         _forget(tree, folder)
 
-    return make_image(
-        engine,
-        request,
-        state=state,
-        maker=f"{program} from {_named(origin)}",
-        fill=fill,
-        untidy=_UNTIDY,
-        progress=progress,
-    )
+    rootfs = Rootfs(f"{program} from {_named(origin)}", fill, _UNTIDY)
+    return make_image(engine, request, rootfs, state=state, progress=progress)
 
 
 def _forget(tree: Path, folder: Path) -> None:

@@ -211,7 +211,7 @@ def find_archived(
         UnreachableError: The archive can't be reached.
     """
     archive = archive_of_headers(request.distro)
-    # Who names repositories wants nothing from elsewhere, unless the archive is named as well.
+    # Repositories that are named exclude others, unless the archive is named as well.
     if archive is None or (request.repositories and request.archive_mirror is None):
         raise gone
     addresses = header_addresses(archive, request.kernel, keys(), mirror=request.archive_mirror)

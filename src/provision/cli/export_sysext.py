@@ -12,7 +12,7 @@ import click
 
 from provision.cli import options
 from provision.cli.options import megabytes, print_fields, print_json
-from provision.cli.target import believing, gathering, job
+from provision.cli.target import gathering, job, trusting
 from provision.engine.scratch import scratch
 from provision.errors import UsageError
 from provision.export.artifact_source import Source, check_driver
@@ -106,7 +106,13 @@ class _Builds:
         """Return what is wanted for each kernel."""
         kernels = tuple(dict.fromkeys(self.kernels))
         return [
-            Wanted(driver, kernel, distro=self.distro, version=self.version, flavour=self.flavour)
+            Wanted(
+                driver,
+                kernel=kernel,
+                distro=self.distro,
+                version=self.version,
+                flavour=self.flavour,
+            )
             for kernel in kernels
         ]
 
@@ -118,7 +124,7 @@ class _Builds:
 @options.flavour
 @options.distro
 @_extension
-@believing
+@trusting
 @options.catalogue
 @options.root
 @click.option("--output", type=_FOLDER, required=True, metavar="DIR", help="New folder.")

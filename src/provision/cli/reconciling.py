@@ -1,4 +1,4 @@
-"""What the commands of the agent have in common. Imports nothing that takes long to load."""
+"""What the agent's commands share. Imports nothing that takes long to load."""
 
 from __future__ import annotations
 

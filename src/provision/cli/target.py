@@ -1,10 +1,10 @@
-"""From the options of a command to what the pipeline wants."""
+"""Groups of options that commands share, as values that the pipeline takes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from functools import cached_property, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -14,9 +14,9 @@ import click
 from provision.cli import options
 from provision.cli.progress_display import shown
 from provision.engine.docker_api import Engine
-from provision.pipeline.building import open_engine, resolve_pin
+from provision.pipeline.lazy_builds import open_engine, resolve_pin
 from provision.pipeline.registries import Consent
-from provision.pipeline.wanted import BuildSettings, Wanted
+from provision.pipeline.wanted import BuildChoice, BuildSettings, Wanted
 from provision.pipeline.workspace import Settings, load_settings
 from provision.progress import Progress
 
@@ -59,32 +59,9 @@ def job(root: Path, catalogues: tuple[Path, ...] = ()) -> Iterator[Job]:
         yield work
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
-    """Which build of a driver is meant; the fields are those of ``Wanted``."""
-
-    kernel: str | None
-    distro: str | None
-    version: str | None
-    flavour: str | None
-    base: str | None
-    network: str | None
-    force: bool
-    update: bool
-
-    def of(self, driver: str) -> Wanted:
-        """Return what is wanted of a driver."""
-        return Wanted(driver=driver, **asdict(self))
-
-    def options(self) -> list[str]:
-        """Return the options that were given and say which build is meant."""
-        given = {name: value for name, value in asdict(self).items() if name != "network"}
-        return [f"--{name}" for name, value in given.items() if value not in {None, False}]
-
-
 def target(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that say which build is meant; they arrive as ``target: Target``."""
-    gathered = gathering(command, "target", Target)
+    """Add the options that say which build is meant; they arrive as ``target: BuildChoice``."""
+    gathered = gathering(command, "target", BuildChoice)
     decorators = [
         click.option(
             "--kernel", metavar="RELEASE", help="As 'uname -r' prints it.  [the one that runs]"
@@ -139,8 +116,8 @@ def building(command: Callable[..., None]) -> Callable[..., None]:
 ResultT = TypeVar("ResultT")
 
 
-def believing(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that say what of a registry is believed; they arrive as ``consent``."""
+def trusting(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that say what of a registry is trusted; they arrive as ``consent``."""
     gathered = gathering(command, "consent", Consent)
     for decorator in (options.allow_downgrade, options.insecure, options.public_key):
         gathered = decorator(gathered)

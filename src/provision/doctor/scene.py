@@ -12,7 +12,7 @@ from provision.config import Config, load
 from provision.documents import load_json
 from provision.errors import ProvisionError
 from provision.files import glob_in_root, in_root
-from provision.host import Facts, read_facts
+from provision.host.facts import Facts, read_facts
 from provision.host.kernels import Kernels, find_kernels
 from provision.kmod.loaded import LoadedModule, loaded_modules
 from provision.kmod.refusals import KernelLog

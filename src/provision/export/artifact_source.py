@@ -17,10 +17,11 @@ from provision.export.kmm_module import Kernels
 from provision.kmod.module_signatures import sign_for_host
 from provision.kmod.verify import MANIFEST, verify
 from provision.manifest import Manifest
+from provision.pipeline.artifact_lookup import asks_registries, look_for
 from provision.pipeline.artifacts import verify_path
-from provision.pipeline.looking import asks_registries, look_for
 from provision.pipeline.pulling import unpack_pulled
 from provision.pipeline.registries import Connect, Consent, connect, examine
+from provision.pipeline.registry_search import Lookup
 from provision.pipeline.wanted import Wanted
 from provision.pipeline.workspace import Settings
 from provision.progress import Progress, silent
@@ -117,9 +118,7 @@ class Source:
             trusted = look_for(
                 self.settings,
                 wanted,
-                self.consent,
-                connected=self.connected,
-                progress=self.progress,
+                Lookup(self.consent, connected=self.connected, progress=self.progress),
             )
         if trusted is not None:
             return self._pulled(trusted, folder)

@@ -26,7 +26,7 @@ from provision.fleet.bundle_index import (
     sums_text,
 )
 from provision.fleet.mirror import Chosen, RegistryAccess
-from provision.pipeline.archived import pack_folder
+from provision.pipeline.image_archives import pack_folder
 from provision.pipeline.registries import BUNDLE_IMAGES, trusted_keys
 from provision.progress import Note, Progress, Step
 from provision.registry.artifact_images import facts_of

@@ -23,7 +23,7 @@ from provision.matrix.cells import Cell, Planned
 from provision.matrix.results import BusyError, Result, Results
 from provision.matrix.work import Outcome
 from provision.pin import Pin
-from provision.pipeline.image_signing import publish, pushed_reference
+from provision.pipeline.image_signing import EngineImage, publish, pushed_reference
 from provision.pipeline.publishing import TakenError, name_theirs
 from provision.pipeline.registries import Connect, connect, tag_of
 from provision.pipeline.workspace import Settings
@@ -150,11 +150,8 @@ class FleetRegistry:
         try:
             pushed, _ = publish(
                 self.settings,
-                engine,
-                built.image_id,
+                EngineImage(engine, built.image_id, pin, self.signer),
                 str(reference),
-                pin,
-                self.signer,
                 connected=self.connected,
                 progress=progress,
             )

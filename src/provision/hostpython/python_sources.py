@@ -25,7 +25,7 @@ from provision.documents import refusing
 from provision.engine.docker_api import Engine
 from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.fetch import download
-from provision.host import read_facts
+from provision.host.facts import read_facts
 from provision.hostpython.python_context import PythonPin, SourceFilePin, templates_of
 from provision.pin import DistroPin, PackagePin, keyring_digest
 from provision.pipeline.solving import base_request
@@ -129,30 +129,15 @@ def _offered(
     """
     # Both keep what they read in the same cache.
     layout = layout_of(distro)
-    index = open_index(
-        distro,
-        layout,
-        architecture=architecture,
-        config=settings.config,
-        root=settings.root,
-        cache_dir=settings.state,
-        progress=progress,
-    )
+    access = settings.archives(progress)
+    index = open_index(distro, layout, access, architecture=architecture)
     try:
         name = python_package(index)
         with refusing("A package of the distro can't be pinned."):
             packages = tuple(PackagePin(name=p, version=_version(index, p)) for p in _PACKAGES)
     finally:
         index.close()
-    sources = find_sources(
-        name,
-        distro,
-        layout,
-        config=settings.config,
-        root=settings.root,
-        cache_dir=settings.state,
-        progress=progress,
-    )
+    sources = find_sources(name, distro, layout, access)
     return index, packages, sources
 
 

@@ -13,7 +13,7 @@ from provision.config import Config
 from provision.distros import find_distro
 from provision.distros.debian import default_cache
 from provision.errors import ProvisionError
-from provision.host import read_facts
+from provision.host.facts import read_facts
 from provision.host.kernels import Kernels, kernel_order
 from provision.matrix.results import Result, Results, matrix_folder
 from provision.sources import newest_first

@@ -104,7 +104,6 @@ def install_image(
     reference: str,
     *,
     replace: bool = False,
-    dry_run: bool = False,
     progress: Progress = silent,
 ) -> Installed:
     """Put an image's artifact into the store of a host and make it the one in use.
@@ -113,23 +112,20 @@ def install_image(
         settings: The host.
         engine: Has the image.
         reference: The image.
-        replace: Unpack the artifact again, and replace files that someone else wrote.
-        dry_run: Only say what would be done.
+        replace: Unpack the artifact again, and replace foreign files.
         progress: Receives what is done.
 
     Raises:
         NotFoundError: There is no such image.
-        ProvisionError: The artifact is damaged, the disk is full, or someone else's file is in
-            the way; nothing has changed then that matters to anyone.
+        ProvisionError: The artifact is damaged, the disk is full, or a foreign file is in the
+            way. The artifact that was in use stays in use then.
     """
     image = find_image(engine, reference)
     manifest = _manifest_of(settings, engine, image, reference)
     layout = Layout(settings.root, manifest.pin.driver.name)
     entry = layout.entry(manifest.pin.short_digest)
-    if dry_run:
-        return Installed(manifest, entry, tuple(plan(layout, manifest, replace=replace)))
     with _locked(layout, progress):
-        # Before anything is unpacked: whether someone else's file is in the way.
+        # Before anything is unpacked: whether a foreign file is in the way.
         plan(layout, manifest, replace=replace)
     source = _Source(image, reference, manifest)
     while True:
@@ -147,6 +143,16 @@ def install_image(
                 changes.insert(0, Change("unpack", entry))
             apply(layout, changes, on_change=lambda change: progress(Note(str(change))))
             return Installed(manifest, entry, tuple(changes))
+
+
+def plan_installation(
+    settings: Settings, engine: Engine, reference: str, *, replace: bool = False
+) -> Installed:
+    """Return what ``install_image`` would do; arguments and errors as there."""
+    manifest = _manifest_of(settings, engine, find_image(engine, reference), reference)
+    layout = Layout(settings.root, manifest.pin.driver.name)
+    changes = plan(layout, manifest, replace=replace)
+    return Installed(manifest, layout.entry(manifest.pin.short_digest), tuple(changes))
 
 
 def store_image(
@@ -255,7 +261,8 @@ def _drafted(
         progress(Note(f"unpack {entry}"))
         extract(engine, source.image, partial, state=settings.state, progress=progress)
         label = source.image.labels.get(DIGEST_LABEL, "none")
-        finish_draft(settings, partial, label, source.reference, layout, progress=progress)
+        origin = DraftOrigin(source.reference, label)
+        finish_draft(settings, partial, origin, progress=progress)
 
     if not replace and verify_entry(layout, entry, progress=progress):
         yield None
@@ -264,37 +271,43 @@ def _drafted(
         yield draft
 
 
+@dataclass(frozen=True, slots=True)
+class DraftOrigin:
+    """The image that a draft was unpacked from.
+
+    Attributes:
+        name: Its name.
+        pin_digest: Digest of its Pin, as the image says.
+        signs: Whether the host's key may sign its modules: it was built here, or its origin was
+            verified.
+    """
+
+    name: str
+    pin_digest: str
+    signs: bool = True
+
+
 def finish_draft(
-    settings: Settings,
-    draft: Path,
-    pin_digest: str,
-    name: str,
-    layout: Layout,
-    *,
-    signs: bool = True,
-    progress: Progress = silent,
+    settings: Settings, draft: Path, origin: DraftOrigin, *, progress: Progress = silent
 ) -> Manifest:
     """Verify, sign and label what an image held, before it becomes an entry of the store.
 
     Args:
         settings: The host.
         draft: Its folder.
-        pin_digest: What the image says that its Pin is.
-        name: The image.
-        layout: The driver's places.
-        signs: Whether the host's key may sign it: it was built here, or its origin was verified.
+        origin: The image that it comes from.
         progress: Receives what is done.
 
     Raises:
         ProvisionError: It is damaged, or of another Pin; or it can't be signed.
     """
-    report = verify(draft, pin_label=pin_digest, on_bytes=_verifying(progress))
-    manifest = report.require_whole(f"The image '{name}'")
-    if signs:
+    report = verify(draft, pin_label=origin.pin_digest, on_bytes=_verifying(progress))
+    manifest = report.require_whole(f"The image '{origin.name}'")
+    if origin.signs:
         sign_for_host(
             draft, manifest, settings.config.signing, root=settings.root, progress=progress
         )
-    label_entry(draft, manifest, layout)
+    label_entry(draft, manifest, Layout(settings.root, manifest.pin.driver.name))
     return manifest
 
 

@@ -22,7 +22,7 @@ from provision.engine.scratch import scratch
 from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.fetch import download_signed
 from provision.files import in_root, lock
-from provision.host import read_facts
+from provision.host.facts import read_facts
 from provision.pin import BasePin
 from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress, silent

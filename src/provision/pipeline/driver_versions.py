@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import date
 from typing import Literal
 
@@ -12,16 +12,15 @@ from provision.build.compatibility import Request, suitable_versions
 from provision.build.decision import chosen_flavour
 from provision.distros import source_names
 from provision.distros.debian import compare_versions
-from provision.distros.debian.distro_archive import uses_archive
 from provision.documents import load_json
 from provision.errors import ProvisionError
-from provision.host import read_facts
+from provision.host.facts import read_facts
 from provision.kmod.verify import MANIFEST
 from provision.manifest import Manifest
 from provision.pin import DistroPin
-from provision.pipeline.following import files_of, read_upstream
-from provision.pipeline.solving import open_driver_index
-from provision.pipeline.wanted import choose_distro
+from provision.pipeline.solving import open_market
+from provision.pipeline.upstream_branches import files_of, read_upstream
+from provision.pipeline.wanted import Wanted, choose_distro
 from provision.pipeline.workspace import Settings
 from provision.progress import Progress, silent
 from provision.sources import Market, offers
@@ -130,10 +129,8 @@ class Offers:
 
 def list_offers(
     settings: Settings,
-    driver: str,
+    asked: Wanted,
     *,
-    distro: str | None = None,
-    flavour: str | None = None,
     is_offline: bool = False,
     progress: Progress = silent,
 ) -> Offers:
@@ -141,20 +138,19 @@ def list_offers(
 
     Args:
         settings: The host.
-        driver: Its name.
-        distro: ``debian:12``; None: the host's.
-        flavour: One of its flavours; None: what provision.toml names, or its default.
+        asked: The driver; and its distro and flavour, where they are not those of the host and of
+            provision.toml.
         is_offline: Whether only what is known from before counts.
         progress: Receives what goes on.
 
     Raises:
         NotFoundError: The driver, flavour or distro is unknown.
     """
-    entry = settings.catalogue.entry(driver)
-    recipe = entry.recipe
+    driver = asked.driver
+    recipe = settings.catalogue.entry(driver).recipe
     wanted = settings.config.drivers.get(driver)
-    flavour = chosen_flavour(recipe, flavour or (wanted.flavour if wanted else None))
-    chosen = choose_distro(settings, distro)
+    flavour = chosen_flavour(recipe, asked.flavour or (wanted.flavour if wanted else None))
+    chosen = choose_distro(settings, asked.distro)
     name = f"{chosen.id}:{chosen.version}"
     readings = read_upstream(settings, recipe, distro=name, max_age=math.inf if is_offline else 0.0)
     branches = known_branches(recipe.upstream, readings)
@@ -163,7 +159,8 @@ def list_offers(
         market = Market(
             f"{chosen.id} {chosen.version}", source_names(chosen), published=files_of(readings)
         )
-        offered = _offered(settings, driver, chosen, flavour, market, progress)
+        with open_market(settings, driver, chosen, market, progress=progress) as opened:
+            offered = [offer.version for offer in offers(recipe, flavour, opened)]
     except ProvisionError as error:
         offered, trouble = [], error
     facts = read_facts(settings.root)
@@ -188,30 +185,6 @@ def list_offers(
         readings=readings,
         day=today(),
     )
-
-
-def _offered(
-    settings: Settings,
-    driver: str,
-    distro: DistroPin,
-    flavour: str,
-    market: Market,
-    progress: Progress,
-) -> list[str]:
-    """Return the versions that can be built for a distro, the newest first.
-
-    Raises:
-        ProvisionError: Its archive can't be read, or lacks what the driver is made from.
-    """
-    entry = settings.catalogue.entry(driver)
-    if not uses_archive(distro):
-        return [offer.version for offer in offers(entry.recipe, flavour, market)]
-    index = open_driver_index(settings, entry, distro, progress=progress)
-    try:
-        market = replace(market, index=index)
-        return [offer.version for offer in offers(entry.recipe, flavour, market)]
-    finally:
-        index.close()
 
 
 def _installed(settings: Settings, driver: str, running: str | None) -> tuple[Installed, ...]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from provision.build.artifact_image import BuildRequest, Built, build, find
 from provision.build.base_image import BaseRequest, find_base
-from provision.build.debootstrap import make_base
+from provision.build.debootstrap import Mirror, make_base
 from provision.build.dockerfile import RenderedContext
 from provision.build.git_commits import CommitRequest, commits_of, have_commits
 from provision.build.package_store import PackageStore
@@ -171,14 +171,7 @@ def downloaded_files(
         )
         for path, sha256 in context.downloads.items()
     }
-    damaged = [path for path in resolved.attached.values() if not store.whole(path.name)]
-    if damaged:
-        raise NotFoundError(
-            f"The kernel tree of {resolved.pin.kernel.release} is damaged in the package store.",
-            resolution=f"Have it made again: provision resolve {resolved.pin.driver.name} --kernel"
-            f" {resolved.pin.kernel.release} --update",
-            details="\n".join(map(str, damaged)),
-        )
+    _refuse_damaged(resolved, store)
     runfiles = [s for s in resolved.pin.sources if isinstance(s, RunfileSource)]
     made = {
         path: parts[part]
@@ -187,6 +180,18 @@ def downloaded_files(
         for path, part in context.parts.items()
     }
     return {**resolved.attached, **fetched, **made}
+
+
+def _refuse_damaged(resolved: Resolved, store: PackageStore) -> None:
+    """Refuse a kernel tree that was damaged since it was put into the package store."""
+    damaged = [path for path in resolved.attached.values() if not store.whole(path.name)]
+    if damaged:
+        raise NotFoundError(
+            f"The kernel tree of {resolved.pin.kernel.release} is damaged in the package store.",
+            resolution=f"Have it made again: provision resolve {resolved.pin.driver.name} --kernel"
+            f" {resolved.pin.kernel.release} --update",
+            details="\n".join(map(str, damaged)),
+        )
 
 
 def _runfile_parts(
@@ -254,15 +259,8 @@ def ensure_base_image(
         return make_rpm_base(engine, request, origin, state=settings.state, progress=progress), True
     index = open_driver_index(settings, None, chosen, at_once=False, progress=progress)
     index.close()
-    pin = make_base(
-        engine,
-        request,
-        mirror=index.mirror,
-        state=settings.state,
-        keyring=_keyring_file(settings, index.keyring),
-        progress=progress,
-    )
-    return pin, True
+    mirror = Mirror(index.mirror, _keyring_file(settings, index.keyring))
+    return make_base(engine, request, mirror, state=settings.state, progress=progress), True
 
 
 def _keyring_file(settings: Settings, keyring: bytes | None) -> Path | None:

@@ -19,6 +19,7 @@ from provision.host.kernels import machine
 from provision.kmod.signing_key import open_key
 from provision.pin import Pin
 from provision.pipeline.publishing import (
+    CatalogueUpdate,
     TakenError,
     keep_list,
     name_theirs,
@@ -30,7 +31,7 @@ from provision.pipeline.publishing import (
 from provision.pipeline.registries import Connect, connect
 from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress, silent
-from provision.registry.artifact_images import facts_of, find
+from provision.registry.artifact_images import Found, facts_of, find
 from provision.registry.attached_signatures import (
     add_signature,
     make_signature,
@@ -84,12 +85,28 @@ class SignedImage:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class EngineImage:
+    """An artifact image of an engine, on its way to a registry or an archive.
+
+    Attributes:
+        engine: Has the image.
+        image_id: Its id there.
+        pin: Its Pin.
+        signer: Signs it; None: it stays unsigned, and in no catalogue.
+    """
+
+    engine: Engine
+    image_id: str
+    pin: Pin
+    signer: Signer | None = None
+
+
 def sign_image(
     settings: Settings,
     reference: Reference,
     signer: Signer,
     *,
-    expected: Pin | None = None,
     connected: Connect = connect,
     progress: Progress = silent,
 ) -> SignedImage:
@@ -101,7 +118,6 @@ def sign_image(
         settings: The host.
         reference: The image; by its digest, where the registry must not decide what is signed.
         signer: Signs.
-        expected: The Pin that it has to have; None: whatever it has.
         connected: Makes clients of registries.
         progress: Receives if the catalogue can't be kept.
 
@@ -109,26 +125,29 @@ def sign_image(
         NotFoundError: The registry does not have it.
         TakenError: The registry has another image of its Pin.
         UntrustedError: The registry has a catalogue that no key which counts here has signed.
-        ProvisionError: It is no artifact image, or of another Pin; or the registry refuses.
+        ProvisionError: It is not an artifact image, or the registry refuses.
     """
     client = connected(settings, reference)
-    image = find(client, expected.kernel.architecture if expected else machine(settings.root)).image
-    if expected is not None and image.pin != expected:
-        raise ProvisionError(
-            f"'{image.reference}' is not signed: it is not the image that was pushed.",
-            resolution="Others write to that registry. Look into it, and push again.",
-        )
+    image = find(client, machine(settings.root)).image
+    return _sign(settings, client, image, signer, progress)
+
+
+def _sign(
+    settings: Settings, client: Client, image: Found, signer: Signer, progress: Progress
+) -> SignedImage:
+    """Sign an image that was found; errors as ``sign_image``."""
     facts = facts_of(image.pin, int(time.time()))
     digest = str(image.reference.digest)
     # The tag first: that of another image is found out before anything is said of this one.
     tag = set_pin_tag(client, image.pin, client.manifest(digest), is_signed=True)
     made = make_signature(client, digest, facts, signer)
-    driver, known = image.pin.driver.name, None
+    update = CatalogueUpdate(image.pin.driver.name, pins=(facts.pin,))
+    known = None
     for _ in range(_MOST_ROUNDS):
         # Again after the catalogue: another who signed it meanwhile may have written over this one.
         if not add_signature(client, digest, made, signer):
             break
-        known = keep_list(settings, client, driver, signer, pins=(facts.pin,), progress=progress)
+        known = keep_list(settings, client, signer, update, progress=progress)
     if (found := client.head(tag)) != digest:
         # One that was pushed at the same moment.
         raise taken(client, image.pin, found or "another")
@@ -138,11 +157,8 @@ def sign_image(
 
 def publish(
     settings: Settings,
-    engine: Engine,
-    image_id: str,
+    image: EngineImage,
     name: str,
-    pin: Pin,
-    signer: Signer | None = None,
     *,
     connected: Connect = connect,
     progress: Progress = silent,
@@ -151,11 +167,8 @@ def publish(
 
     Args:
         settings: The host.
-        engine: Has the image.
-        image_id: The image.
+        image: The image.
         name: ``registry/name:tag``.
-        pin: Its Pin.
-        signer: Signs; None: it stays unsigned, and in no catalogue.
         connected: Makes clients of registries.
         progress: Receives the bytes sent, and what could not be done besides.
 
@@ -165,28 +178,32 @@ def publish(
         ProvisionError: It refuses, or can't be reached.
     """
     client = connected(settings, parse_reference(name))
+    pin, signer = image.pin, image.signer
     is_signed = signer is not None
-    before = pushed_before(client, pin, image_id, is_signed=is_signed, progress=progress)
+    before = pushed_before(client, pin, image.image_id, is_signed=is_signed, progress=progress)
     if before is not None:
         progress(Note(f"{name}: the registry has the image already, as {before.digest}"))
         tag_again(client, before)
         pushed = Pushed(name, before.digest)
     else:
-        pushed = push(engine, image_id, name, progress=progress)
+        pushed = push(image.engine, image.image_id, name, progress=progress)
     if signer is None:
         if before is None:
             _tag_unsigned(client, pin, pushed, progress)
         return pushed, None
-    by_digest = pushed_reference(pushed)
-    try:
-        signed = sign_image(
-            settings, by_digest, signer, expected=pin, connected=connected, progress=progress
+    by_digest = connected(settings, pushed_reference(pushed))
+    there = find(by_digest, pin.kernel.architecture).image
+    if there.pin != pin:
+        raise ProvisionError(
+            f"'{there.reference}' is not signed: it is not the image that was pushed.",
+            resolution="Others write to that registry. Look into it, and push again.",
         )
+    try:
+        return pushed, _sign(settings, by_digest, there, signer, progress)
     except TakenError:
         # Another was pushed while this one was. Its name must not lead to what hosts refuse.
         _give_name_back(settings, client, pin, signer)
         raise
-    return pushed, signed
 
 
 def _give_name_back(settings: Settings, client: Client, pin: Pin, signer: Signer) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -16,14 +16,13 @@ from urllib.parse import urlsplit
 from provision import __version__
 from provision.errors import ProvisionError
 from provision.files import in_root, lock, write_atomic
-from provision.pipeline.looking import (
+from provision.pipeline.artifact_lookup import (
     MissingArtifactError,
     asks_registries,
     look_for,
     sought_by,
 )
-from provision.pipeline.registries import Connect, Consent, connect
-from provision.pipeline.seeking import Sought
+from provision.pipeline.registry_search import Lookup, Sought
 from provision.pipeline.wanted import Wanted
 from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress, silent
@@ -55,28 +54,41 @@ class _Notified:
     is_done: bool
 
 
-def look_for_or_tell(
-    settings: Settings,
-    wanted: Wanted,
-    consent: Consent,
-    *,
-    connected: Connect = connect,
-    progress: Progress = silent,
-) -> Trusted | None:
+@dataclass(frozen=True, slots=True)
+class _Record:
+    """What was sent about one missing artifact in the last day; runs share the file."""
+
+    path: Path
+    key: str
+    now: Callable[[], float]
+
+    def begin(self) -> _Notified | None:
+        """Record an attempt; None: it got through, or was tried often enough."""
+        with lock(self.path.with_name(f".{_FILE}.lock")):
+            sent = _read(self.path, self.now())
+            before = sent.get(self.key, _Notified(int(self.now()), 0, is_done=False))
+            if before.is_done or before.attempts >= _A_DAY:
+                return None
+            attempt = replace(before, attempts=before.attempts + 1)
+            # Before the request: a run that is killed meanwhile does not begin again and again.
+            _write(self.path, {**sent, self.key: attempt})
+        return attempt
+
+    def write(self, attempt: _Notified) -> None:
+        """Record what became of an attempt."""
+        with lock(self.path.with_name(f".{_FILE}.lock")):
+            _write(self.path, {**_read(self.path, self.now()), self.key: attempt})
+
+
+def look_for_or_notify(settings: Settings, wanted: Wanted, lookup: Lookup) -> Trusted | None:
     """As ``look_for``; notifies the address of provision.toml if no registry has it.
 
     One that can't be asked may have it: nothing is sent then.
     """
+    progress = lookup.progress
     silence: list[ProvisionError] = []
     try:
-        trusted = look_for(
-            settings,
-            wanted,
-            consent,
-            unanswered=silence.append,
-            connected=connected,
-            progress=progress,
-        )
+        trusted = look_for(settings, wanted, replace(lookup, unanswered=silence.append))
     except MissingArtifactError as error:
         if error.sought is not None:
             notify(settings, error.sought, progress=progress)
@@ -113,26 +125,19 @@ def notify(
     registry = settings.config.registry
     if registry.notify is None:
         return False
-    path = settings.state / _FILE
     document = message_of(settings, sought)
-    key = json.dumps(document, sort_keys=True)
+    record = _Record(settings.state / _FILE, json.dumps(document, sort_keys=True), now)
     try:
-        with lock(path.with_name(f".{_FILE}.lock")):
-            sent = _read(path, now())
-            before = sent.get(key, _Notified(int(now()), 0, is_done=False))
-            if before.is_done or before.attempts >= _A_DAY:
-                return False
-            # Noted first: a run that is killed meanwhile does not begin again and again.
-            _write(path, {**sent, key: _Notified(before.since, before.attempts + 1, is_done=False)})
-        trouble = _send(settings, registry.notify, document, session)
-        if trouble is not None:
-            progress(Note(f"{registry.notify} was not notified of a missing artifact: {trouble}"))
+        attempt = record.begin()
+        if attempt is None:
             return False
-        with lock(path.with_name(f".{_FILE}.lock")):
-            sent = _read(path, now())
-            _write(path, {**sent, key: _Notified(before.since, before.attempts + 1, is_done=True)})
+        trouble: object = _send(settings, registry.notify, document, session)
+        if trouble is None:
+            record.write(replace(attempt, is_done=True))
     except (OSError, ProvisionError) as error:
-        progress(Note(f"{registry.notify} was not notified of a missing artifact: {error}"))
+        trouble = error
+    if trouble is not None:
+        progress(Note(f"{registry.notify} was not notified of a missing artifact: {trouble}"))
         return False
     progress(
         Note(f"{registry.notify} was notified: {sought.driver} for {sought.kernel} is missing")

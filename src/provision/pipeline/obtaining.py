@@ -1,22 +1,24 @@
-"""Gets the artifact of a Pin into a host's store: from there, the engine or a build."""
+"""Puts the artifact of a Pin into a host's store: it is there, in the engine, or is built."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
-from provision.build.artifact_image import Built, find, phases
+from provision.build.artifact_image import find, phases
 from provision.engine.docker_api import Engine
 from provision.errors import NotFoundError, ProvisionError
 from provision.kmod.module_signatures import is_signed_for_host
 from provision.pin import Pin
+from provision.pipeline.artifact_lookup import asks_registries, look_for_pin
 from provision.pipeline.artifacts import store_image, verify_path
 from provision.pipeline.image_builds import build_image
-from provision.pipeline.image_signing import configured_signer, publish
-from provision.pipeline.looking import asks_registries, look_for_pin
+from provision.pipeline.image_signing import EngineImage, configured_signer, publish
 from provision.pipeline.package_pins import Resolved
 from provision.pipeline.pulling import Obtained, Origin, obtain_pulled
 from provision.pipeline.registries import Consent, host_reference
+from provision.pipeline.registry_search import Lookup
 from provision.pipeline.wanted import BuildSettings
 from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress, silent
@@ -84,7 +86,7 @@ def _of_pin(
             return None
     except NotFoundError:
         progress(Note("No engine answers; a registry may have what would be built"))
-    return look_for_pin(settings, pin, Consent(), progress=progress)
+    return look_for_pin(settings, pin, Lookup(Consent(), progress=progress))
 
 
 def _have_image(
@@ -96,21 +98,19 @@ def _have_image(
     # Gives an image that is there its name, and builds one that isn't.
     built = build_image(settings, engine, resolved, BuildSettings(), progress=progress)
     if built.built and reference and settings.config.registry.push:
-        _push(settings, engine, built, resolved.pin, reference, progress)
+        image = EngineImage(engine, built.image_id, resolved.pin)
+        _push(settings, image, reference, progress)
     seconds = phases(built)
     # The total is of more than the build.
     return origin, {("build" if part == "total" else part): s for part, s in seconds.items()}
 
 
-def _push(
-    settings: Settings, engine: Engine, built: Built, pin: Pin, reference: str, progress: Progress
-) -> None:
+def _push(settings: Settings, image: EngineImage, reference: str, progress: Progress) -> None:
     """Push what was built, and sign it if provision.toml has a key for that."""
-    registry = settings.config.registry
     try:
-        signer = configured_signer(settings) if registry.sign_key is not None else None
-        what = (built.image_id, reference, pin, signer)
-        _pushed, signed = publish(settings, engine, *what, progress=progress)
+        if settings.config.registry.sign_key is not None:
+            image = replace(image, signer=configured_signer(settings))
+        _pushed, signed = publish(settings, image, reference, progress=progress)
         if signed is not None:
             progress(Note(f"Signed {signed.reference}"))
     except ProvisionError as error:

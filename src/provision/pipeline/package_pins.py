@@ -1,4 +1,4 @@
-"""From what someone wants to a Pin, and from a Pin to its build context."""
+"""From a request to a Pin whose packages are solved for, and from a Pin to its build context."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from provision import distros
 from provision.build.base_image import find_base, named_base
-from provision.build.compatibility import KernelTree, Request
+from provision.build.compatibility import BuildTarget, Request
 from provision.build.decision import Decision, decide
 from provision.build.dockerfile import RenderedContext, render
 from provision.build.package_store import PackageStore
@@ -25,11 +25,11 @@ from provision.distros.debian.distro_archive import require_headers, uses_archiv
 from provision.engine.docker_api import Engine, names_registry
 from provision.errors import NotFoundError, ProvisionError
 from provision.fetch import UnreachableError
-from provision.host import read_facts
+from provision.host.facts import read_facts
 from provision.pin import PIN_LABEL, BasePin, ClosurePackage, DistroPin, PackagePin, Pin
-from provision.pipeline.following import follow
 from provision.pipeline.runfiles import vendor_sums
 from provision.pipeline.solving import (
+    PackageNeeds,
     archive_repositories,
     base_request,
     configured_repositories,
@@ -37,6 +37,7 @@ from provision.pipeline.solving import (
     open_driver_index,
     solve_request,
 )
+from provision.pipeline.upstream_branches import follow
 from provision.pipeline.wanted import Wanted, choose_distro, own_kernel
 from provision.pipeline.workspace import Settings
 from provision.progress import Progress, silent
@@ -87,26 +88,16 @@ def resolve_packaged(
     """
     entry = settings.catalogue.entry(wanted.driver)
     distro = choose_distro(settings, wanted.distro)
-    target = Target(entry, distro, load_templates(templates_dir(), distro.id))
+    target = BuildTarget(entry, distro, load_templates(templates_dir(), distro.id))
     return resolve_solved(settings, engine, wanted, target, progress=progress)
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """A driver for a distro, with the templates that serve it."""
-
-    entry: Entry
-    distro: DistroPin
-    templates: Templates
 
 
 def resolve_solved(
     settings: Settings,
     engine: Callable[[], Engine],
     wanted: Wanted,
-    target: Target,
+    target: BuildTarget,
     *,
-    tree: KernelTree | None = None,
     progress: Progress = silent,
 ) -> Resolved:
     """Decide every input of a build whose packages a distro's solver finds.
@@ -116,7 +107,6 @@ def resolve_solved(
         engine: As ``resolve_packaged``.
         wanted: What is asked for.
         target: The driver, and the distro whose packages compile.
-        tree: The kernel's tree, where its headers are no packages.
         progress: Receives what goes on.
 
     Raises:
@@ -126,34 +116,26 @@ def resolve_solved(
     request = request_of(settings, wanted, target.distro, progress=progress)
     sums = vendor_sums(settings, again=wanted.update, progress=progress)
     network = wanted.network or settings.config.engine.network
-    with _archive_of(settings, target, tree, progress) as archive:
+    toolchain = target.tree.toolchain if target.tree else None
+    with _archive_of(settings, target, progress) as archive:
         decision = decide(
             request,
-            entry=target.entry,
-            distro=target.distro,
+            target,
             index=archive.index,
-            template=target.templates.digest,
             is_complete=archive.knows_kernels,
-            tree=tree,
             published_sum=sums,
         )
         with archive.refusing(request.kernel):
             asked = base_request(settings, target.distro, reference=wanted.base)
             base = named_base(asked) or find_base(engine(), asked, progress=progress)
-            wish = solve_request(
-                settings,
-                target.distro,
-                base,
-                kernel=request.kernel,
-                network=network,
-                packages=decision.tools,
-                repositories=archive.repositories,
-                toolchain=tree.toolchain if tree else None,
+            needs = PackageNeeds(
+                request.kernel, decision.tools, archive.repositories, network, toolchain
             )
+            asked_for = solve_request(settings, target.distro, base, needs)
             pin, urls = _solved(
-                settings, engine, wish, decision, update=wanted.update, progress=progress
+                settings, engine, asked_for, decision, update=wanted.update, progress=progress
             )
-            archive.require(wish, pin)
+            archive.require(asked_for, pin)
     return Resolved(
         pin,
         target.entry,
@@ -227,9 +209,7 @@ def request_of(
     """
     facts = read_facts(settings.root)
     version = None if wanted.version == "latest" else wanted.version
-    followed = follow(
-        settings, wanted.driver, version, distro, chosen=wanted.prefer, progress=progress
-    )
+    followed = follow(settings, wanted, distro, progress=progress)
     return Request(
         kernel=wanted.kernel or own_kernel(settings, facts),
         architecture=facts.arch,
@@ -300,9 +280,7 @@ class _Archive:
 
 
 @contextmanager
-def _archive_of(
-    settings: Settings, target: Target, tree: KernelTree | None, progress: Progress
-) -> Iterator[_Archive]:
+def _archive_of(settings: Settings, target: BuildTarget, progress: Progress) -> Iterator[_Archive]:
     """Open the archive of a distro.
 
     Those of Debian's kind are read here: they say which kernels there are, and which versions of a
@@ -317,7 +295,7 @@ def _archive_of(
         yield _Archive(
             archive_repositories(index.suites),
             index,
-            has_all_kernels=tree is None and not is_entitled(settings, distro),
+            has_all_kernels=target.tree is None and not is_entitled(settings, distro),
         )
     finally:
         index.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from provision import distros
 from provision.build.base_image import find_base, named_base
@@ -16,12 +16,14 @@ from provision.engine.docker_api import Engine
 from provision.errors import NotFoundError
 from provision.pin import DistroPin
 from provision.pipeline.solving import (
+    PackageNeeds,
     base_request,
     configured_repositories,
     open_driver_index,
+    open_market,
     solve_request,
 )
-from provision.pipeline.wanted import choose_distro
+from provision.pipeline.wanted import Wanted, choose_distro
 from provision.pipeline.workspace import Settings
 from provision.progress import Progress, silent
 from provision.sources import Market, offers
@@ -43,34 +45,29 @@ class KernelRow:
 def list_kernels(
     settings: Settings,
     engine: Callable[[], Engine],
-    driver: str,
+    wanted: Wanted,
     *,
-    distro: str | None = None,
-    flavour: str | None = None,
     progress: Progress = silent,
 ) -> tuple[DistroPin, list[KernelRow]]:
     """Return the kernels that a distro packages headers of, the newest first.
+
+    Of what is wanted, the driver, its flavour and the distro count.
 
     Raises:
         NotFoundError: The driver, flavour or distro is unknown.
         ProvisionError: The archive failed.
     """
-    entry = settings.catalogue.entry(driver)
-    recipe = entry.recipe
-    chosen = choose_distro(settings, distro)
-    flavour = chosen_flavour(recipe, flavour)
-    market = Market(f"{chosen.id} {chosen.version}", distros.source_names(chosen))
-    if not uses_archive(chosen):
-        versions = [offer.version for offer in offers(recipe, flavour, market)]
-        kernels = _listed_kernels(settings, engine, chosen, progress)
-        return chosen, [_row(recipe, kernel, versions) for kernel in kernels]
-    index = open_driver_index(settings, entry, chosen, progress=progress)
-    try:
-        market = replace(market, index=index)
-        versions = [offer.version for offer in offers(recipe, flavour, market)]
-        return chosen, [_row(recipe, kernel, versions) for kernel in packaged_kernels(index)]
-    finally:
-        index.close()
+    recipe = settings.catalogue.entry(wanted.driver).recipe
+    distro = choose_distro(settings, wanted.distro)
+    flavour = chosen_flavour(recipe, wanted.flavour)
+    market = Market(f"{distro.id} {distro.version}", distros.source_names(distro))
+    with open_market(settings, wanted.driver, distro, market, progress=progress) as opened:
+        versions = [offer.version for offer in offers(recipe, flavour, opened)]
+        if opened.index is None:
+            kernels = _listed_kernels(settings, engine, distro, progress)
+        else:
+            kernels = tuple(packaged_kernels(opened.index))
+    return distro, [_row(recipe, kernel, versions) for kernel in kernels]
 
 
 def distro_kernels(
@@ -117,7 +114,6 @@ def _listed_kernels(
         )
     asked = base_request(settings, distro)
     base = named_base(asked) or find_base(engine(), asked, progress=progress)
-    wish = solve_request(
-        settings, distro, base, kernel="", repositories=configured_repositories(settings, distro)
-    )
-    return solver_kernels(engine, wish, PackageStore(settings.state), progress=progress)
+    needs = PackageNeeds(repositories=configured_repositories(settings, distro))
+    asked_for = solve_request(settings, distro, base, needs)
+    return solver_kernels(engine, asked_for, PackageStore(settings.state), progress=progress)

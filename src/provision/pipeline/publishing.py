@@ -1,7 +1,7 @@
 """What a push leaves in a registry besides the image: the tag of its Pin, and its catalogue.
 
 The tag of a Pin always leads to the same manifest; the catalogue lists what is signed. Both are
-there for hosts to find images by, and nothing that they say is believed without a signature.
+there for hosts to find images by, and nothing that they say is trusted without a signature.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from provision.errors import NotFoundError, ProvisionError
 from provision.fetch import UnreachableError
@@ -172,15 +173,27 @@ def name_theirs(settings: Settings, client: Client, pin: Pin, signer: Signer | N
     return content.digest
 
 
+@dataclass(frozen=True, slots=True)
+class CatalogueUpdate:
+    """What is looked at for a repository's catalogue.
+
+    Attributes:
+        driver: The driver.
+        pins: Digests of Pins whose images were signed just now.
+        again: Whether to look at every image, whatever the catalogue says.
+    """
+
+    driver: str
+    pins: tuple[str, ...] = ()
+    again: bool = False
+
+
 def keep_list(
     settings: Settings,
     client: Client,
-    driver: str,
     signer: Signer,
+    update: CatalogueUpdate,
     *,
-    pins: tuple[str, ...] = (),
-    again: bool = False,
-    now: Clock = time.time,
     progress: Progress = silent,
 ) -> ImageCatalogue | None:
     """Have the signed images of a repository in its catalogue.
@@ -188,12 +201,9 @@ def keep_list(
     Args:
         settings: The host, whose [trust] counts besides the public half of the key that signs.
         client: The repository.
-        driver: The driver.
         signer: Signs.
-        pins: Digests of Pins whose images were signed just now.
-        again: Look at every image, whatever the catalogue says.
-        now: Unix seconds.
-        progress: Receives why there is none.
+        update: The driver, and what to look at.
+        progress: Receives why the catalogue can't be kept.
 
     Returns:
         The catalogue; None: it can't be kept with this key.
@@ -202,6 +212,7 @@ def keep_list(
         UntrustedError: There is a catalogue that none of the keys signed.
         ProvisionError: The registry refuses or can't be reached; a key can't be read.
     """
+    driver = update.driver
     keys = _keys(settings, client, driver, signer)
     if not keys and _digest_of(client, CATALOGUE) is None:
         progress(
@@ -212,7 +223,8 @@ def keep_list(
             )
         )
         return None
-    return CatalogueKeeper(client, driver, signer, keys, now).keep(pins, again=again)
+    keeper = CatalogueKeeper(client, driver, signer, keys, time.time)
+    return keeper.keep(update.pins, again=update.again)
 
 
 def _keys(settings: Settings, client: Client, driver: str, signer: Signer) -> tuple[PublicKey, ...]:

@@ -20,9 +20,9 @@ from provision.engine.transfer import disk_error
 from provision.kmod.module_signatures import is_signed_for_host
 from provision.kmod.verify import MANIFEST, DamagedError, Report, verify
 from provision.manifest import Manifest
-from provision.pipeline.artifacts import Stored, finish_draft, verify_path
+from provision.pipeline.artifacts import DraftOrigin, Stored, finish_draft, verify_path
 from provision.pipeline.registries import Consent
-from provision.pipeline.reuse import complete_from_store
+from provision.pipeline.shared_files import complete_from_store
 from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress, silent
 from provision.registry.artifact_images import Trusted, unpack_layers
@@ -138,7 +138,8 @@ def store_pulled(
             mark_unsigned(draft, name)
             if settings.config.signing.key is not None:
                 progress(Note(f"This host's key does not sign the modules of {name}: unsigned"))
-        finish_draft(settings, draft, pin.digest, name, layout, signs=signs, progress=progress)
+        origin = DraftOrigin(name, pin.digest, signs)
+        finish_draft(settings, draft, origin, progress=progress)
 
     with drafted(layout, pin.short_digest, fill) as draft, changing(layout, progress):
         # A second pull may have been faster, with a newer one.

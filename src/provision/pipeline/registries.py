@@ -1,7 +1,7 @@
 """Where a host looks for artifact images (bundles first, then registries), and which it trusts.
 
-A name without a registry's host is local, and never looked for anywhere. What a registry serves is
-believed by its signature only: docs/decisions/21.
+A name without a registry's host is local, and never looked for anywhere. A registry's answers are
+trusted by their signatures only: docs/decisions/21.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from provision.errors import NotFoundError, ProvisionError
 from provision.files import in_root
 from provision.host.kernels import machine
 from provision.pin import Pin
-from provision.pipeline.listing import Believing, believed
+from provision.pipeline.trusted_catalogue import CatalogueTrust, read_trusted
 from provision.pipeline.workspace import Settings
 from provision.progress import Progress, silent
 from provision.registry.artifact_images import Trusted, facts_of, find
@@ -132,14 +132,10 @@ def examine(
     wanted = {"architecture": machine(settings.root), **wanted}
     check = check_of(settings, client, wanted, consent, name)
     trusted = find(client, wanted["architecture"], examine=check)
-    facts = facts_of(trusted.image.pin, 0)
     _same_rules(settings, trusted, consent, name)
-    wrong = {k: v for k, v in wanted.items() if getattr(facts, k) != v}
-    says = read_tag(reference.tag or "", [facts.flavour])
-    own_tags = {tag_of(trusted.image.pin).text, pin_tag(facts.pin)}
-    if (driver or says) and reference.tag not in own_tags:
-        wrong["tag"] = str(reference.tag)
+    wrong = _mismatches(trusted, reference, wanted, is_host_tag=driver is not None)
     if wrong:
+        facts = facts_of(trusted.image.pin, 0)
         text = ", ".join(f"{k} {v}" for k, v in wrong.items())
         raise UntrustedError(
             f"'{trusted.image.reference}' is refused: it is not what was asked for ({text}), but"
@@ -148,6 +144,19 @@ def examine(
             resolution="Push the right image under that name, or ask for this one by its digest.",
         )
     return trusted
+
+
+def _mismatches(
+    trusted: Trusted, reference: Reference, wanted: Mapping[str, str], *, is_host_tag: bool
+) -> dict[str, str]:
+    """Return what was asked for and is not what an image's Pin says, by name."""
+    facts = facts_of(trusted.image.pin, 0)
+    wrong = {k: v for k, v in wanted.items() if getattr(facts, k) != v}
+    says = read_tag(reference.tag or "", [facts.flavour])
+    own_tags = {tag_of(trusted.image.pin).text, pin_tag(facts.pin)}
+    if (is_host_tag or says) and reference.tag not in own_tags:
+        wrong["tag"] = str(reference.tag)
+    return wrong
 
 
 def check_of(
@@ -181,12 +190,12 @@ def trusted_keys(
 
 def _judged(
     settings: Settings, reference: Reference, consent: Consent, driver: str
-) -> Believing | None:
+) -> CatalogueTrust | None:
     """Return by what an image is judged; None: nothing is asked for."""
     rule = trust_rule(settings, reference, driver)
     repository = f"{reference.registry}/{reference.repository}"
     keys = trusted_keys(settings, repository, driver, consent)
-    return None if keys is None else Believing(keys, rule.oldest, consent.allow_downgrade)
+    return None if keys is None else CatalogueTrust(keys, rule.oldest, consent.allow_downgrade)
 
 
 def trust_rule(settings: Settings, reference: Reference, driver: str) -> TrustRule:
@@ -202,13 +211,13 @@ def catalogue_of(
     *,
     progress: Progress = silent,
 ) -> ImageCatalogue | None:
-    """Return what a repository lists, if that is believed here; None: its tags say what there is.
+    """Return a repository's catalogue, if it is trusted here; None: its tags are read.
 
     Raises:
-        As ``believed``; ProvisionError: provision.toml does not say whom to trust.
+        As ``read_trusted``; ProvisionError: provision.toml does not say whom to trust.
     """
     judged = _judged(settings, client.reference, consent, driver)
-    return believed(settings, client, driver, judged, progress=progress) if judged else None
+    return read_trusted(settings, client, driver, judged, progress=progress) if judged else None
 
 
 def _same_rules(settings: Settings, trusted: Trusted, consent: Consent, driver: str) -> None:

@@ -1,15 +1,15 @@
-"""From what is wanted to a Pin, whatever the kernel's headers are: packages, or a tree."""
+"""From a request to a Pin, whether the kernel's headers are packages or a tree."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from provision.build.base_image import find_base, named_base
-from provision.build.compatibility import KernelTree
+from provision.build.compatibility import BuildTarget, KernelTree
 from provision.build.decision import decide_in_image
-from provision.build.templates import Templates, load_tree_templates
-from provision.catalogue import Entry, templates_dir
+from provision.build.templates import load_tree_templates
+from provision.catalogue import templates_dir
 from provision.distros.kernel_tree.tree_family import (
     Toolchain,
     build_packages,
@@ -17,10 +17,9 @@ from provision.distros.kernel_tree.tree_family import (
     compiler_package,
 )
 from provision.engine.docker_api import Engine
-from provision.host import read_facts
+from provision.host.facts import read_facts
 from provision.pipeline.package_pins import (
     Resolved,
-    Target,
     request_of,
     resolve_packaged,
     resolve_solved,
@@ -70,31 +69,14 @@ def resolve_pin(
     tree = KernelTree(pin, choice.distro, toolchain)
     templates = load_tree_templates(templates_dir(), choice.toolchain)
     if choice.toolchain is None:
-        place = ImageTarget(entry, templates, tree, choice.image)
-        resolved = _in_image(settings, engine, wanted, place, progress)
+        target = BuildTarget(entry, choice.distro, templates, tree)
+        resolved = _in_image(settings, engine, wanted, (target, choice.image), progress)
     else:
-        target = Target(entry, choice.toolchain, templates)
-        resolved = resolve_solved(settings, engine, wanted, target, tree=tree, progress=progress)
+        target = BuildTarget(entry, choice.toolchain, templates, tree)
+        resolved = resolve_solved(settings, engine, wanted, target, progress=progress)
     return replace(
         resolved, attached={f"kernel/{name}": path for name, path in files.files.items()}
     )
-
-
-@dataclass(frozen=True, slots=True)
-class ImageTarget:
-    """A driver for a kernel whose builds have all they need in one base image.
-
-    Attributes:
-        entry: The driver.
-        templates: Those of kernel trees.
-        tree: The kernel's tree.
-        image: The base image, unless provision.toml or the caller names another.
-    """
-
-    entry: Entry
-    templates: Templates
-    tree: KernelTree
-    image: str | None
 
 
 def _toolchain(choice: TreeChoice, tree: Tree, kernel: str) -> Toolchain:
@@ -117,29 +99,26 @@ def _in_image(
     settings: Settings,
     engine: Callable[[], Engine],
     wanted: Wanted,
-    target: ImageTarget,
+    place: tuple[BuildTarget, str | None],
     progress: Progress,
 ) -> Resolved:
     """Decide every input of a build on a base image that has everything.
 
-    Arguments and errors as ``resolve_pin``.
+    ``place`` is the target, and the base image unless provision.toml or the caller names another.
+    Other arguments and errors as ``resolve_pin``.
     """
-    request = request_of(settings, wanted, target.tree.distro, progress=progress)
-    decision = decide_in_image(
-        request,
-        entry=target.entry,
-        template=target.templates.digest,
-        tree=target.tree,
-        published_sum=vendor_sums(settings, again=wanted.update, progress=progress),
-    )
-    distro = target.tree.distro
+    target, image = place
+    distro = target.distro
+    request = request_of(settings, wanted, distro, progress=progress)
+    sums = vendor_sums(settings, again=wanted.update, progress=progress)
+    decision = decide_in_image(request, target, published_sum=sums)
     own = settings.config.distro(distro.id).base_images.get(distro.version)
     # Not the distro's usual image: that has no compiler, and no kernel.
-    reference = wanted.base or own or target.image
+    reference = wanted.base or own or image
     if reference is None:
         raise no_image(distro)
     asked = base_request(settings, distro, reference=reference)
-    if reference == target.image:
+    if reference == image:
         asked = replace(asked, can_be_made=True, is_published=False)
     base = named_base(asked) or find_base(engine(), asked, progress=progress)
     network = wanted.network or settings.config.engine.network

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from provision import distros
@@ -13,55 +15,55 @@ from provision.build.rpm_base_image import RpmOrigin
 from provision.build.solve_request import SolveRequest
 from provision.catalogue import Entry
 from provision.distros.debian import ArchiveIndex, Suite, open_index
-from provision.distros.debian.distro_archive import layout_of
+from provision.distros.debian.distro_archive import layout_of, uses_archive
 from provision.distros.kernel_tree.tree_family import Toolchain
 from provision.errors import NotFoundError, UsageError
 from provision.files import holds_something, in_root
-from provision.host import read_facts
+from provision.host.facts import read_facts
 from provision.pin import BasePin, DistroPin
 from provision.pipeline.workspace import Settings
 from provision.progress import Progress, silent
-from provision.sources import components_of
+from provision.sources import Market, components_of
 
 _NO_NAME = re.compile(r"[^A-Za-z0-9+._-]")
 
 
-def solve_request(
-    settings: Settings,
-    distro: DistroPin,
-    base: BasePin,
-    *,
-    kernel: str,
-    packages: Iterable[str] = (),
-    repositories: tuple[distros.Repository, ...] = (),
-    network: str | None = None,
-    toolchain: Toolchain | None = None,
-) -> SolveRequest:
-    """Return what to ask a distro's solver.
+@dataclass(frozen=True, slots=True)
+class PackageNeeds:
+    """What a distro's solver is to find packages for.
 
-    Args:
-        settings: The host.
-        distro: The distro.
-        base: The base image.
+    Attributes:
         kernel: The kernel's release; empty: kernels are only listed.
         packages: What a recipe needs besides compiler and headers, by Debian's names.
         repositories: Used instead of the base image's own.
         network: Network of the container; None: what provision.toml says.
         toolchain: What compiles in a kernel tree; None: the headers are packages.
     """
+
+    kernel: str = ""
+    packages: tuple[str, ...] = ()
+    repositories: tuple[distros.Repository, ...] = ()
+    network: str | None = None
+    toolchain: Toolchain | None = None
+
+
+def solve_request(
+    settings: Settings, distro: DistroPin, base: BasePin, needs: PackageNeeds
+) -> SolveRequest:
+    """Return what to ask a distro's solver, in a container of a base image."""
     data, release = distros.release_of(distro)
-    more = toolchain.packages if toolchain else ()
+    more = needs.toolchain.packages if needs.toolchain else ()
     return SolveRequest(
         distro=data,
         release=release,
         base=base,
-        kernel=kernel,
+        kernel=needs.kernel,
         architecture=read_facts(settings.root).arch,
-        tools=data.build_tools(release, (*packages, *more)),
-        repositories=repositories,
+        tools=data.build_tools(release, (*needs.packages, *more)),
+        repositories=needs.repositories,
         root=settings.root,
-        network=network or settings.config.engine.network,
-        toolchain=toolchain,
+        network=needs.network or settings.config.engine.network,
+        toolchain=needs.toolchain,
         archive_mirror=settings.config.distro(distro.id).archive.mirror,
     )
 
@@ -216,6 +218,23 @@ def refuse_repositories(settings: Settings, distro: DistroPin) -> None:
     )
 
 
+@contextmanager
+def open_market(
+    settings: Settings, driver: str, distro: DistroPin, market: Market, *, progress: Progress
+) -> Iterator[Market]:
+    """Yield a market with the index of the distro's archive, if it has one of Debian's kind.
+
+    Raises:
+        As ``open_driver_index``.
+    """
+    if not uses_archive(distro):
+        yield market
+        return
+    entry = settings.catalogue.entry(driver)
+    with closing(open_driver_index(settings, entry, distro, progress=progress)) as index:
+        yield replace(market, index=index)
+
+
 def open_driver_index(
     settings: Settings,
     entry: Entry | None,
@@ -252,12 +271,9 @@ def open_driver_index(
     index = open_index(
         distro,
         layout,
+        settings.archives(progress),
         architecture=read_facts(settings.root).arch,
         components=components,
-        config=settings.config,
-        root=settings.root,
-        cache_dir=settings.state,
-        progress=progress,
     )
     if at_once:
         index.read()

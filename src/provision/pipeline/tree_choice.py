@@ -10,7 +10,7 @@ from provision.config import TreeConfig
 from provision.distros import find_distro
 from provision.distros.debian.distro_archive import uses_archive
 from provision.errors import NotFoundError, UsageError
-from provision.host import read_facts
+from provision.host.facts import read_facts
 from provision.pin import DistroPin, TreePin
 from provision.pipeline.trees import Tree, configured_tree, have_cos_tree, have_tree
 from provision.pipeline.workspace import Settings

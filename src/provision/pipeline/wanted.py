@@ -1,49 +1,67 @@
-"""What is asked for: a driver for a kernel, how it is built, and which distro a kernel is of.
+"""Requests: a driver for a kernel, how it is built, and the distro that a kernel comes from.
 
 Loads nothing that builds.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 
 from provision.distros import find_distro
 from provision.distros.kernel_tree.tree_family import fedora_of_kernel
 from provision.errors import NotFoundError
-from provision.host import Facts, read_facts
+from provision.host.facts import Facts, read_facts
 from provision.pin import DistroPin
 from provision.pipeline.tree_choice import choose_tree
 from provision.pipeline.workspace import Settings
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """A driver for a kernel, as someone asks for it.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildChoice:
+    """Which build of a driver is meant.
 
     Attributes:
-        driver: Its name in the catalogue.
         kernel: The kernel's release; None: the one that runs.
         distro: ``debian:12``; None: the host's.
         version: The driver's version, a branch of it, or a kind of branch (``lts``); None or
             ``latest``: the newest that suits the kernel.
         flavour: One of the driver's flavours; None: its default.
         base: Base image; None: what provision.toml names, or the distro's own.
-        prefer: A version to stay with as long as that is possible; None: the newest is wanted.
-        force: Whether to try a kernel that the driver is not known to build on.
         network: Network of the containers that download; None: what provision.toml says.
+        force: Whether to try a kernel that the driver is not known to build on.
         update: Whether packages are solved for again although there is a closure.
     """
 
-    driver: str
     kernel: str | None = None
     distro: str | None = None
     version: str | None = None
     flavour: str | None = None
     base: str | None = None
     network: str | None = None
-    prefer: str | None = None
     force: bool = False
     update: bool = False
+
+    def of(self, driver: str) -> Wanted:
+        """Return what is wanted of a driver."""
+        return Wanted(driver, **asdict(self))
+
+    def given(self) -> list[str]:
+        """Return the options on the command line that say which build is meant."""
+        given = {name: value for name, value in asdict(self).items() if name != "network"}
+        return [f"--{name}" for name, value in given.items() if value not in {None, False}]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted(BuildChoice):
+    """A driver for a kernel.
+
+    Attributes:
+        driver: Its name in the catalogue.
+        prefer: A version to stay with as long as that is possible; None: the newest is wanted.
+    """
+
+    driver: str
+    prefer: str | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)

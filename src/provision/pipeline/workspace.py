@@ -1,4 +1,4 @@
-"""What a run works on: a host, its configuration, the catalogue, a folder for its own state."""
+"""What every step works on: a host, its configuration, the catalogue, a folder for state."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from pathlib import Path
 
 from provision.catalogue import Catalogue, catalogue_folders
 from provision.config import Config, load
-from provision.distros.debian import default_cache
+from provision.distros.debian import ArchiveAccess, default_cache
+from provision.progress import Progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,10 @@ class Settings:
     catalogue: Catalogue
     state: Path = field(default_factory=default_cache)
     usr: Path | None = None
+
+    def archives(self, progress: Progress) -> ArchiveAccess:
+        """Return how this host reads archives of Debian's kind."""
+        return ArchiveAccess(self.config, self.root, self.state, progress)
 
 
 def load_settings(root: Path = Path("/"), *, catalogues: Sequence[Path] = ()) -> Settings:

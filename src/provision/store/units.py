@@ -61,31 +61,38 @@ class UnitFile:
     mode: int
 
 
-def unit_files(
-    templates: Path,
-    *,
-    program: str,
-    documentation: str,
-    hooks: Collection[PurePosixPath] = (),
-    with_gate: bool = False,
-    with_cdi: bool = True,
-) -> list[UnitFile]:
-    """Render all units, udev's rule, the kernel hooks, and what holds updates of Flatcar.
+@dataclass(frozen=True, slots=True)
+class UnitSettings:
+    """What the units of a host are rendered from.
 
-    Args:
-        templates: The folder of templates.
+    Attributes:
         program: Absolute path of ``provision`` on the host.
         documentation: Address for ``Documentation=``.
         hooks: What the host's kernel packages run, from ``kernel_hooks``.
         with_gate: Whether an update is held that drivers don't build for.
         with_cdi: Whether CDI specifications are written at boot and when drivers change.
+    """
+
+    program: str
+    documentation: str
+    hooks: Collection[PurePosixPath] = ()
+    with_gate: bool = False
+    with_cdi: bool = True
+
+
+def unit_files(templates: Path, settings: UnitSettings) -> list[UnitFile]:
+    """Render all units, udev's rule, the kernel hooks, and what holds updates of Flatcar.
+
+    Args:
+        templates: The folder of templates.
+        settings: What they are rendered from.
 
     Raises:
-        UsageError: The path can't stand in a unit.
+        UsageError: The program's path can't stand in a unit.
     """
-    if not _PROGRAM.fullmatch(program):
+    if not _PROGRAM.fullmatch(settings.program):
         raise UsageError(
-            f"'{program}' can't be run by a unit.",
+            f"'{settings.program}' can't be run by a unit.",
             resolution="Give an absolute path without blanks and special characters (--program).",
         )
     environment = Environment(
@@ -95,7 +102,7 @@ def unit_files(
         # What is rendered are units and scripts, not web pages.
         autoescape=False,  # noqa: S701
     )
-    values = {"program": program, "documentation": documentation}
+    values = {"program": settings.program, "documentation": settings.documentation}
 
     def rendered(template: Path, folder: PurePosixPath, mode: int) -> UnitFile:
         name = template.relative_to(templates).as_posix()
@@ -105,15 +112,15 @@ def unit_files(
     units = [
         p for p in sorted((templates / "systemd").iterdir()) if p.name.endswith(_UNIT_SUFFIXES)
     ]
-    units = [p for p in units if with_cdi or not p.name.startswith(_CDI)]
+    units = [p for p in units if settings.with_cdi or not p.name.startswith(_CDI)]
     files = [rendered(path, UNITS, 0o644) for path in units]
     # udev sees by itself that a rule came or went: systemd-udevd.service(8).
     rules = sorted((templates / "udev").glob("*.rules.j2"))
     files += [rendered(path, UDEV_RULES, 0o644) for path in rules]
-    for hook in sorted(hooks):
+    for hook in sorted(settings.hooks):
         template = templates / "kernel" / hook.parent.name / f"{hook.name}.j2"
         files.append(rendered(template, hook.parent, 0o755))
-    if with_gate:
+    if settings.with_gate:
         files.append(rendered(templates / "flatcar/oem-postinst.j2", _OEM_PROGRAMS, 0o755))
     return files
 

@@ -70,7 +70,7 @@ def test_a_new_kernel_gets_its_artifact_and_nothing_else_is_touched() -> None:
 @pytest.mark.parametrize(
     ("artifact", "reason"),
     [
-        (EMPTY, "none"),
+        (EMPTY, "does not exist"),
         (replace(WHOLE, is_whole=False), "missing"),
         (replace(WHOLE, is_whole=False, damage="demo.ko has 1 bytes, not 2"), "has 1 bytes"),
         (replace(WHOLE, made_from="others"), "changed"),

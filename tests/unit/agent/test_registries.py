@@ -13,9 +13,10 @@ from provision.agent.publish import metrics_text
 from provision.build.diagnosis import BuildError, SourceError
 from provision.errors import NotFoundError
 from provision.pin import Pin
-from provision.pipeline.looking import MissingArtifactError
+from provision.pipeline.artifact_lookup import MissingArtifactError
 from provision.pipeline.pulling import DowngradeError, Obtained
 from provision.pipeline.registries import Consent
+from provision.pipeline.registry_search import Lookup
 from provision.pipeline.wanted import Wanted
 from provision.registry.image_signature import UntrustedError
 from provision.store.state import load_state, update_state
@@ -37,11 +38,11 @@ class Registry:
         self.error: Exception | None = None
         self.wanted: list[tuple[Wanted, Consent]] = []
         self.host = host
-        monkeypatch.setattr(preparing, "look_for_or_tell", self.look_for)
+        monkeypatch.setattr(preparing, "look_for_or_notify", self.look_for)
         monkeypatch.setattr(preparing, "obtain_pulled", self.obtain)
 
-    def look_for(self, _settings: object, wanted: Wanted, consent: Consent, **_: object) -> Any:  # noqa: ANN401
-        self.wanted.append((wanted, consent))
+    def look_for(self, _settings: object, wanted: Wanted, lookup: Lookup) -> Any:  # noqa: ANN401
+        self.wanted.append((wanted, lookup.consent))
         if self.error is not None:
             raise self.error
         return self.pin and SimpleNamespace(image=SimpleNamespace(pin=self.pin))

@@ -13,7 +13,7 @@ import pytest
 from provision.build import debootstrap as module
 from provision.build import rpm_base_image
 from provision.build.base_image import BaseRequest, ensure_base, find_base
-from provision.build.debootstrap import make_base
+from provision.build.debootstrap import Mirror, make_base
 from provision.build.rpm_base_image import RpmOrigin, make_rpm_base
 from provision.distros import Repository, find_distro, release_of
 from provision.engine.docker_api import Image
@@ -145,14 +145,16 @@ def test_a_mirrors_password_is_in_no_argument(debootstrap: list[str], tmp_path: 
     engine = FakeEngine()
     engine.result = _LOCAL
     mirror = "https://me:p%40ss@m.example:8443/debian"
-    make_base(engine, _REQUEST, mirror=mirror, state=tmp_path)
+    make_base(engine, _REQUEST, mirror=Mirror(mirror), state=tmp_path)
     said, *argv = debootstrap
     assert said == "netrc: machine m.example login me password p@ss"
     assert argv[-1] == "https://m.example:8443/debian"
     assert not [word for word in argv if "p%40ss" in word or "p@ss" in word]
     assert not list(tmp_path.rglob(".netrc"))
     with pytest.raises(UsageError, match="can't log in") as caught:
-        make_base(engine, _REQUEST, mirror="http://me:a%20b@m.example/debian", state=tmp_path)
+        make_base(
+            engine, _REQUEST, mirror=Mirror("http://me:a%20b@m.example/debian"), state=tmp_path
+        )
     assert "a%20b" not in caught.value.message
 
 
@@ -162,7 +164,7 @@ def test_a_base_image_is_made_from_the_archive_and_tidy(
     engine = FakeEngine()
     engine.result = _LOCAL
     pin = make_base(
-        engine, _REQUEST, mirror="http://mirror/debian", state=tmp_path, keyring=Path("/keys.gpg")
+        engine, _REQUEST, Mirror("http://mirror/debian", Path("/keys.gpg")), state=tmp_path
     )
     assert pin == BasePin(image="debian:bookworm", digest=_ID)
     assert debootstrap[0] == "debootstrap"
@@ -183,7 +185,7 @@ def test_a_release_that_debootstrap_does_not_know_is_made_by_another_ones_script
     engine = FakeEngine()
     engine.result = _LOCAL
     request = dataclasses.replace(_REQUEST, script="gutsy")
-    make_base(engine, request, mirror="http://mirror/ubuntu", state=tmp_path)
+    make_base(engine, request, mirror=Mirror("http://mirror/ubuntu"), state=tmp_path)
     assert debootstrap[-2:] == ["http://mirror/ubuntu", "/usr/share/debootstrap/scripts/gutsy"]
 
 
@@ -192,7 +194,7 @@ def test_https_mirrors_need_certificates_in_the_image(
 ) -> None:
     engine = FakeEngine()
     engine.result = _LOCAL
-    make_base(engine, _REQUEST, mirror="https://mirror/debian", state=tmp_path)
+    make_base(engine, _REQUEST, mirror=Mirror("https://mirror/debian"), state=tmp_path)
     assert "--include=ca-certificates" in debootstrap
 
 
@@ -205,14 +207,14 @@ def test_a_failure_leaves_no_tree_behind(
     engine = FakeEngine()
     monkeypatch.setattr(engine, "import_tree", fail)
     with pytest.raises(ProvisionError, match="import failed"):
-        make_base(engine, _REQUEST, mirror="http://mirror/debian", state=tmp_path)
+        make_base(engine, _REQUEST, mirror=Mirror("http://mirror/debian"), state=tmp_path)
     assert not Path(debootstrap[-2]).parent.exists()
 
 
 def test_a_base_image_of_another_architecture_is_not_made(tmp_path: Path) -> None:
     request = BaseRequest("debian", "12", "bookworm", "s390x")
     with pytest.raises(UsageError, match="can't be made"):
-        make_base(FakeEngine(), request, mirror="http://mirror/debian", state=tmp_path)
+        make_base(FakeEngine(), request, mirror=Mirror("http://mirror/debian"), state=tmp_path)
 
 
 @pytest.fixture

@@ -7,9 +7,10 @@ from typing import TypedDict, Unpack
 
 import pytest
 
-from provision.build.compatibility import Request, recipe_digest
+from provision.build.compatibility import BuildTarget, Request, recipe_digest
 from provision.build.decision import decide
 from provision.build.package_store import Closure
+from provision.build.templates import Templates
 from provision.catalogue import Entry, Recipe
 from provision.distros.debian import ArchiveIndex
 from provision.errors import ExitCode, NotFoundError, ProvisionError, UsageError
@@ -27,7 +28,7 @@ from unit.fake_archive import index_of, sample, stanza
 from unit.recipes import recipe, variant
 
 BASE = BasePin(image="debian:bookworm", digest="sha256:" + "b" * 64)
-TEMPLATE = "c" * 64
+TEMPLATES = Templates("apt", "Dockerfile", {"Dockerfile": "FROM scratch"}, {})
 KERNEL = "6.1.0-47-amd64"
 DISTRO = DistroPin(id="debian", version="12", codename="bookworm")
 PATCH = b"--- a\n+++ b\n"
@@ -100,6 +101,11 @@ class Options(TypedDict, total=False):
     architecture: str
 
 
+def target(of: Recipe, distro: DistroPin) -> BuildTarget:
+    entry = Entry(Path("/drivers/made-up"), of, {"fix.patch": PATCH})
+    return BuildTarget(entry, distro, TEMPLATES)
+
+
 def pin(index: ArchiveIndex, **options: Unpack[Options]) -> Pin:
     return decide(
         Request(
@@ -111,10 +117,8 @@ def pin(index: ArchiveIndex, **options: Unpack[Options]) -> Pin:
             prefer=options.get("prefer"),
             force=options.get("force", False),
         ),
-        entry=Entry(Path("/drivers/made-up"), options.get("of", recipe()), {"fix.patch": PATCH}),
-        distro=DISTRO,
+        target(options.get("of", recipe()), DISTRO),
         index=index,
-        template=TEMPLATE,
     ).pin(BASE, CLOSURE)
 
 
@@ -127,7 +131,7 @@ def test_everything_is_pinned(index: ArchiveIndex) -> None:
     )
     assert (found.kernel.release, found.kernel.architecture) == (KERNEL, "x86_64")
     assert found.distro.codename == "bookworm"
-    assert (found.base, found.template) == (BASE, TEMPLATE)
+    assert (found.base, found.template) == (BASE, TEMPLATES.digest)
     assert (found.compiler, found.headers) == (CLOSURE.compiler, CLOSURE.headers)
     assert (found.packages, found.closure) == (CLOSURE.tools, CLOSURE.packages)
     assert [(source.name, source.version) for source in found.sources if source.kind == "deb"] == [
@@ -413,10 +417,8 @@ def several(**changes: object) -> Recipe:
 def pin_for_rocky(version: str | None = None, of: Recipe | None = None) -> Pin:
     return decide(
         Request("6.1.0-1.el9.x86_64", "x86_64", version=version),
-        entry=Entry(Path("/drivers/made-up"), of or several(), {"fix.patch": PATCH}),
-        distro=ROCKY,
+        target(of or several(), ROCKY),
         index=None,
-        template=TEMPLATE,
         published_sum=lambda url, sums: hashlib.sha256(f"{url} {sums}".encode()).hexdigest(),
     ).pin(BASE, CLOSURE)
 

@@ -45,7 +45,7 @@ def _broken() -> ProvisionError:
 
 def test_a_plan_says_what_and_why(host: Host, call: Call) -> None:
     lines = call("plan", "--root", host.root).out.splitlines()
-    assert lines[0] == f"1. make the artifact of {DRIVER} for {KERNEL}: there is none"
+    assert lines[0] == f"1. make the artifact of {DRIVER} for {KERNEL}: it does not exist yet"
     assert len(lines) == 3
     document = call("plan", "--root", host.root, "--json").document
     assert [action["kind"] for action in document["actions"]] == ["prepare", "activate", "load"]

@@ -143,7 +143,16 @@ def test_resolve(call: Call, host: Path, wanted: list[Wanted]) -> None:
     assert outcome.document["image"] == pin.image
     assert outcome.document["compiler"] == {"name": "gcc-12", "version": "12.2.0-14"}
     assert outcome.err == "resolving\n"
-    assert wanted == [Wanted("demo", KERNEL, "debian:12", "1.2", "open", "b")]
+    assert wanted == [
+        Wanted(
+            "demo",
+            kernel=KERNEL,
+            distro="debian:12",
+            version="1.2",
+            flavour="open",
+            base="b",
+        )
+    ]
     assert pin.image in call(*words).out
 
 

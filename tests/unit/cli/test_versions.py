@@ -16,9 +16,9 @@ from provision.catalogue.source_models import Source
 from provision.distros import find_distro
 from provision.distros.debian import ArchiveIndex
 from provision.errors import NotFoundError, ProvisionError
-from provision.pipeline import driver_versions, following, solving
-from provision.pipeline.following import follow
+from provision.pipeline import driver_versions, solving, upstream_branches
 from provision.pipeline.package_pins import request_of
+from provision.pipeline.upstream_branches import follow
 from provision.pipeline.wanted import Wanted
 from provision.pipeline.workspace import Settings, load_settings
 from provision.progress import Event, Note
@@ -134,7 +134,7 @@ def site(tmp_path: Path, vendor: Mirror, call: Call, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(solving, "open_index", site.open_index)
     monkeypatch.setattr(driver_versions, "today", lambda: TODAY)
-    monkeypatch.setattr(following, "today", lambda: TODAY)
+    monkeypatch.setattr(upstream_branches, "today", lambda: TODAY)
     return site
 
 
@@ -262,15 +262,15 @@ def test_a_wish_becomes_branches(
 
 def test_a_version_that_stays_asks_no_vendor_again(site: Site, vendor: Mirror) -> None:
     settings = site.settings()
-    follow(settings, "demo", "535", DEBIAN)
+    follow(settings, Wanted("demo", version="535"), DEBIAN)
     assert vendor.asked == []
-    follow(settings, "demo", "lts", DEBIAN, chosen="580.1")
+    follow(settings, Wanted("demo", version="lts", prefer="580.1"), DEBIAN)
     assert len(vendor.asked) == 2
     for path in (settings.state / "upstream").iterdir():
         path.write_text(json.dumps({**json.loads(path.read_text()), "read": 1}))
-    follow(settings, "demo", "lts", DEBIAN, chosen="580.1")
+    follow(settings, Wanted("demo", version="lts", prefer="580.1"), DEBIAN)
     assert len(vendor.asked) == 2
-    follow(settings, "demo", "lts", DEBIAN)
+    follow(settings, Wanted("demo", version="lts"), DEBIAN)
     assert len(vendor.asked) == 4
 
 
@@ -283,7 +283,7 @@ def test_a_wish_is_met_while_a_vendor_is_down(site: Site, vendor: Mirror) -> Non
     for path in list(vendor.folder.iterdir()):
         path.unlink()
     # The recipe names one branch of the kind.
-    found = follow(site.settings(), "demo", "lts", DEBIAN, progress=hear)
+    found = follow(site.settings(), Wanted("demo", version="lts"), DEBIAN, progress=hear)
     assert found.branches == ("535",)
     assert len(notes) == 2
     assert "What counts is the recipe" in notes[0]
@@ -299,11 +299,11 @@ def any_version(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_source_that_takes_any_version_offers_what_has_files(site: Site, vendor: Mirror) -> None:
     settings = site.settings()
     # Of latest.txt, which says 'files = true'; the other source does not.
-    assert follow(settings, "demo", None, DEBIAN).published == ("595.84",)
-    assert follow(settings, "demo", "595", DEBIAN).published == ("595.84",)
+    assert follow(settings, Wanted("demo"), DEBIAN).published == ("595.84",)
+    assert follow(settings, Wanted("demo", version="595"), DEBIAN).published == ("595.84",)
     asked = len(vendor.asked)
-    assert follow(settings, "demo", "595.84", DEBIAN).published == ()
-    stays = follow(settings, "demo", "580", DEBIAN, chosen="580.1")
+    assert follow(settings, Wanted("demo", version="595.84"), DEBIAN).published == ()
+    stays = follow(settings, Wanted("demo", version="580", prefer="580.1"), DEBIAN)
     assert stays.published == ("595.84", "580.1")
     assert len(vendor.asked) == asked
     document = site.document()
@@ -339,7 +339,7 @@ commit = "{"1" * 40}"
 sha256 = "{"2" * 64}"
 """
     path.write_text(path.read_text().replace('[source]\nkind = "deb"\n', several))
-    found = follow(site.settings(), "demo", wish, DEBIAN)
+    found = follow(site.settings(), Wanted("demo", version=wish), DEBIAN)
     assert bool(vendor.asked) is is_asked
     assert found.published == (("595.84",) if is_asked else ())
 

@@ -14,7 +14,13 @@ import pytest
 from kit.fileserver import served
 from provision.config import Config
 from provision.distros import find_distro
-from provision.distros.debian import ArchiveIndex, archive_cache, default_cache, open_index
+from provision.distros.debian import (
+    ArchiveAccess,
+    ArchiveIndex,
+    archive_cache,
+    default_cache,
+    open_index,
+)
 from provision.distros.debian.distro_archive import layout_of
 from provision.errors import NotFoundError, ProvisionError
 from provision.fetch import SignatureError, UnreachableError
@@ -58,12 +64,9 @@ class Host:
         index = open_index(
             find_distro(distro),
             layout_of(find_distro(distro)),
+            ArchiveAccess(config or Config(), self.root, self.cache, progress),
             architecture=architecture,
             components=components,
-            config=config,
-            root=self.root,
-            cache_dir=self.cache,
-            progress=progress,
         )
         index.read()
         return index

@@ -9,7 +9,7 @@ import pytest
 
 from kit.fileserver import served
 from provision.distros import find_distro
-from provision.distros.debian import SourcePackage, find_sources
+from provision.distros.debian import ArchiveAccess, SourcePackage, find_sources
 from provision.distros.debian.distro_archive import layout_of
 from provision.distros.debian.source_packages import _packages
 from provision.errors import NotFoundError, ProvisionError
@@ -45,7 +45,9 @@ class Host:
 
     def find(self, name: str) -> list[SourcePackage]:
         pin = find_distro("debian:12")
-        return find_sources(name, pin, layout_of(pin), root=self.root, cache_dir=self.cache)
+        return find_sources(
+            name, pin, layout_of(pin), ArchiveAccess(root=self.root, cache=self.cache)
+        )
 
 
 @pytest.fixture

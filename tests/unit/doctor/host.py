@@ -13,7 +13,7 @@ from provision.store.activate import apply, plan
 from provision.store.entries import link_kernel
 from provision.store.layout import Layout
 from provision.store.state import DriverState, Failure, KernelState, store_state
-from provision.store.units import DEBIAN_HOOKS, apply_units, plan_units, unit_files
+from provision.store.units import DEBIAN_HOOKS, UnitSettings, apply_units, plan_units, unit_files
 from unit.kmod.artifact import KERNEL, make_artifact, make_pin, write, write_manifest
 
 NEXT_KERNEL = "6.1.0-50-amd64"
@@ -43,7 +43,8 @@ class DoctorHost:
         self.manifest = make_artifact(self.entry, pin=pin)
         self.install()
         files = unit_files(
-            templates_dir(), program="/bin/true", documentation="file:///", hooks=DEBIAN_HOOKS
+            templates_dir(),
+            UnitSettings(program="/bin/true", documentation="file:///", hooks=DEBIAN_HOOKS),
         )
         apply_units(self.root, plan_units(self.root, files), on_change=lambda _change: None)
 

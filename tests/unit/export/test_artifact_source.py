@@ -122,10 +122,10 @@ def test_the_store_has_what_no_registry_has(source: Source, tmp_path: Path) -> N
     entry = layout.entry(make_pin().short_digest)
     made = make_artifact(entry)
     layout.current.symlink_to(entry.name)
-    assert source.artifact(Wanted("demo", KERNEL), tmp_path / "out") == made
+    assert source.artifact(Wanted("demo", kernel=KERNEL), tmp_path / "out") == made
     assert (tmp_path / "out" / made.modules[0].path).is_file()
     with pytest.raises(NotFoundError, match=f"no artifact of demo for {_OTHER}") as raised:
-        source.artifact(Wanted("demo", _OTHER), tmp_path / "other")
+        source.artifact(Wanted("demo", kernel=_OTHER), tmp_path / "other")
     assert f"provision build demo --kernel {_OTHER}" in str(raised.value.resolution)
     assert not (tmp_path / "other").exists()
 

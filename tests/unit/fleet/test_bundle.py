@@ -31,7 +31,7 @@ from provision.fleet.bundle_load import for_host, push_bundle, store_bundle
 from provision.fleet.mirror import RegistryAccess, Selection
 from provision.pin import ClosurePackage, Pin
 from provision.pipeline.registries import Consent, tag_of
-from provision.pipeline.seeking import Sought, seek
+from provision.pipeline.registry_search import Lookup, Sought, seek
 from provision.pipeline.workspace import Settings
 from provision.registry.image_signature import UntrustedError
 from unit.engine.fake_engine import FakeEngine
@@ -173,7 +173,7 @@ def test_the_agent_looks_into_a_folder(make: Make, tmp_path: Path) -> None:
     registry = host.config.registry.model_copy(update={"folders": ("/none", "/media")})
     host = replace(host, config=host.config.model_copy(update={"registry": registry}))
     sought = Sought("demo", None, "open", KERNEL, "debian:12", "x86_64")
-    trusted = seek(host, sought, DEFAULT)
+    trusted = seek(host, sought, Lookup(DEFAULT))
     assert trusted is not None
     assert trusted.image.pin == PIN
     assert trusted.verified is not None
@@ -183,7 +183,7 @@ def test_the_agent_looks_into_a_folder(make: Make, tmp_path: Path) -> None:
     kept = [m for m in index["manifests"] if "sig" not in json.dumps(m["annotations"])]
     (layout / "index.json").write_text(json.dumps({**index, "manifests": kept}))
     with pytest.raises(UntrustedError, match="no signature of it counts"):
-        seek(host, sought, DEFAULT)
+        seek(host, sought, Lookup(DEFAULT))
 
 
 def test_standard_programs_can_verify_it(make: Make, tmp_path: Path) -> None:

@@ -315,7 +315,7 @@ def test_a_registry_in_trouble_ends_the_run_and_the_image_stays(
     def refuse(*_given: object, **_more: object) -> None:
         raise UnreachableError("gone")
 
-    monkeypatch.setattr(image_signing, "sign_image", refuse)
+    monkeypatch.setattr(image_signing, "_sign", refuse)
     done = run(lab, publisher(lab, registry))
     assert len(done.troubles) == 1
     assert len(done.left) == 5

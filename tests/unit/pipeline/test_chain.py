@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from provision.build.artifact_image import DIGEST_LABEL, BuildRequest, Built
+from provision.build.debootstrap import Mirror
 from provision.build.package_store import Closure, PackageStore
 from provision.build.solve_request import SolveRequest
 from provision.distros.debian import ArchiveIndex
@@ -116,7 +117,7 @@ def test_the_same_wish_gives_the_same_pin_and_context(
 
 
 def test_kernels_are_listed_with_what_builds_on_them(settings: Settings) -> None:
-    distro, rows = list_kernels(settings, no_engine, "v4l2loopback", distro="debian:12")
+    distro, rows = list_kernels(settings, no_engine, Wanted("v4l2loopback", distro="debian:12"))
     assert distro.codename == "bookworm"
     by_release = {row.release: row for row in rows}
     assert by_release[_KERNEL].builds
@@ -161,7 +162,7 @@ def test_wrong_names_are_not_found(settings: Settings, engine: FakeEngine) -> No
         with pytest.raises(NotFoundError):
             resolve_pin(settings, lambda: engine, wanted)
     with pytest.raises(NotFoundError):
-        list_kernels(settings, no_engine, "v4l2loopback", flavour="none")
+        list_kernels(settings, no_engine, Wanted("v4l2loopback", flavour="none"))
 
 
 def test_what_does_not_exist_is_said_without_an_engine(settings: Settings) -> None:
@@ -358,8 +359,8 @@ def test_a_base_image_is_made_where_it_is_wanted(
 ) -> None:
     mirrors: list[object] = []
 
-    def make_base(*_given: object, mirror: str, **_more: object) -> BasePin:
-        mirrors.append(mirror)
+    def make_base(_engine: Engine, _asked: object, mirror: Mirror, **_more: object) -> BasePin:
+        mirrors.append(mirror.url)
         return BasePin(image="debian:bookworm", digest=_BASE.id)
 
     monkeypatch.setattr(image_builds, "make_base", make_base)
@@ -412,8 +413,9 @@ def test_an_archive_of_ones_own_goes_to_the_solver_and_the_base_with_its_keys(
 
     keyrings: list[bytes] = []
 
-    def make_base(*_given: object, keyring: Path, **_more: object) -> BasePin:
-        keyrings.append(keyring.read_bytes())
+    def make_base(_engine: Engine, _asked: object, mirror: Mirror, **_more: object) -> BasePin:
+        assert mirror.keyring is not None
+        keyrings.append(mirror.keyring.read_bytes())
         return BasePin(image="debian:bookworm", digest=_BASE.id)
 
     monkeypatch.setattr(image_builds, "make_base", make_base)

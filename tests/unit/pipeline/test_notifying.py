@@ -15,11 +15,11 @@ from provision.catalogue import Catalogue
 from provision.config import Config, PolicyConfig, RegistryConfig, TrustConfig
 from provision.documents import load_toml
 from provision.errors import ConfigError, NotFoundError
-from provision.pipeline import looking, notifying
-from provision.pipeline.looking import MissingArtifactError, may_be_in_store, stored_for
-from provision.pipeline.notifying import look_for_or_tell, notify
+from provision.pipeline import artifact_lookup, notifying
+from provision.pipeline.artifact_lookup import MissingArtifactError, may_be_in_store, stored_for
+from provision.pipeline.notifying import look_for_or_notify, notify
 from provision.pipeline.registries import Consent
-from provision.pipeline.seeking import Sought
+from provision.pipeline.registry_search import Lookup, Sought
 from provision.pipeline.wanted import Wanted
 from provision.pipeline.workspace import Settings
 from provision.progress import Event, Note
@@ -211,16 +211,16 @@ def test_who_builds_is_told_and_the_error_stays(
     wanted = Wanted("demo", kernel=KERNEL)
     # No registry was asked: none is set.
     with pytest.raises(MissingArtifactError):
-        look_for_or_tell(settings, wanted, Consent())
+        look_for_or_notify(settings, wanted, Lookup(Consent()))
     assert told == []
     missing.sought = SOUGHT
     with pytest.raises(MissingArtifactError):
-        look_for_or_tell(settings, wanted, Consent())
+        look_for_or_notify(settings, wanted, Lookup(Consent()))
     assert told == [SOUGHT]
     # What is built here instead is told as well.
     monkeypatch.setattr(notifying, "look_for", lambda *_given, **_more: None)
     monkeypatch.setattr(notifying, "sought_by", lambda *_given: SOUGHT)
-    assert look_for_or_tell(settings, wanted, Consent()) is None
+    assert look_for_or_notify(settings, wanted, Lookup(Consent())) is None
     assert told == [SOUGHT, SOUGHT]
 
 
@@ -231,7 +231,7 @@ def test_a_registry_that_can_not_be_asked_lacks_nothing(
     """Else an hour without it would have each host report what is there."""
     told: list[Sought] = []
     monkeypatch.setattr(notifying, "notify", lambda _s, sought, **_: told.append(sought))
-    for module in (notifying, looking):
+    for module in (notifying, artifact_lookup):
         monkeypatch.setattr(module, "sought_by", lambda *_given, **_more: SOUGHT)
     config = settings.config.model_copy(
         update={"policy": PolicyConfig(), "trust": TrustConfig(insecure=True)}
@@ -240,7 +240,9 @@ def test_a_registry_that_can_not_be_asked_lacks_nothing(
     registry.handlers.append(lambda _asked: Answer(status))
     host = replace(settings, config=config)
     wanted = Wanted("demo", kernel=KERNEL)
-    assert look_for_or_tell(host, wanted, Consent(), connected=connected(registry)) is None
+    assert (
+        look_for_or_notify(host, wanted, Lookup(Consent(), connected=connected(registry))) is None
+    )
     assert told == ([SOUGHT] if is_told else [])
 
 
@@ -260,7 +262,7 @@ def test_the_store_serves_where_no_registry_answers(
 
     def entry_of(version: str | None, prefer: str | None = None, flavour: str = "open") -> str:
         sought = replace(SOUGHT, version=version, prefer=prefer, flavour=flavour)
-        monkeypatch.setattr(looking, "sought_by", lambda *_: sought)
+        monkeypatch.setattr(artifact_lookup, "sought_by", lambda *_: sought)
         found = stored_for(settings, Wanted("demo"))
         return "" if found is None else found.name
 
@@ -274,7 +276,7 @@ def test_the_store_serves_where_no_registry_answers(
 def test_what_came_unsigned_does_not_serve_in_place_of_a_registry(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, *, insecure: bool
 ) -> None:
-    monkeypatch.setattr(looking, "sought_by", lambda *_: SOUGHT)
+    monkeypatch.setattr(artifact_lookup, "sought_by", lambda *_: SOUGHT)
     entry = settings.root / "var/lib/provision/demo" / make_pin().short_digest
     make_artifact(entry, pin=make_pin())
     mark_unsigned(entry, "registry.example/try:1")

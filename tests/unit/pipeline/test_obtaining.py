@@ -19,14 +19,14 @@ from provision.errors import ProvisionError
 from provision.kmod import module_signatures
 from provision.kmod.verify import MANIFEST, Finding, verify
 from provision.manifest import Manifest
-from provision.pin import ClosurePackage, Pin
+from provision.pin import ClosurePackage
 from provision.pipeline import obtaining
 from provision.pipeline.artifacts import activate_entry, deactivate
+from provision.pipeline.image_signing import EngineImage
 from provision.pipeline.obtaining import obtain
 from provision.pipeline.package_pins import Resolved
 from provision.pipeline.workspace import Settings
 from provision.progress import Event, Note
-from provision.registry.image_signature import Signer
 from provision.store.layout import Layout
 from unit.engine.fake_engine import FakeEngine
 from unit.kmod.artifact import KERNEL, make_artifact, make_pin
@@ -57,18 +57,12 @@ def _engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
         return Built(PIN.image, "sha256:1", 1, built=is_new, seconds=3.0)
 
     def publish(
-        _settings: object,
-        _engine: object,
-        image_id: str,
-        name: str,
-        pin: Pin,
-        signer: Signer | None,
-        **_more: object,
+        _settings: object, image: EngineImage, name: str, **_more: object
     ) -> tuple[Pushed, SimpleNamespace | None]:
-        assert pin == PIN
-        signs = "" if signer is None else f" {signer(b'x').decode()}"
-        engine.calls.append(f"push {image_id} {name}{signs}")
-        return Pushed(name, "sha256:2"), SimpleNamespace(reference=name) if signer else None
+        assert image.pin == PIN
+        signs = "" if image.signer is None else f" {image.signer(b'x').decode()}"
+        engine.calls.append(f"push {image.image_id} {name}{signs}")
+        return Pushed(name, "sha256:2"), SimpleNamespace(reference=name) if image.signer else None
 
     monkeypatch.setattr(obtaining, "build_image", build_image)
     monkeypatch.setattr(obtaining, "publish", publish)

@@ -22,10 +22,10 @@ from provision.fetch import UnreachableError
 from provision.kmod.verify import verify as verify_artifact
 from provision.pin import Pin
 from provision.pipeline import artifacts, pulling, registries
-from provision.pipeline.looking import look_for
+from provision.pipeline.artifact_lookup import look_for
 from provision.pipeline.pulling import DowngradeError, obtain_pulled, store_pulled, verify_pulled
 from provision.pipeline.registries import Consent, connect, examine, host_reference, tag_of
-from provision.pipeline.seeking import Sought, seek
+from provision.pipeline.registry_search import Lookup, Sought, seek
 from provision.pipeline.wanted import Wanted
 from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress
@@ -121,7 +121,7 @@ def found(
     sought: Sought = SOUGHT,
     consent: Consent = DEFAULT,
 ) -> Trusted:
-    trusted = seek(settings, sought, consent, connected=connected(registry))
+    trusted = seek(settings, sought, Lookup(consent, connected=connected(registry)))
     assert trusted is not None
     return trusted
 
@@ -523,9 +523,11 @@ def test_mirrors_are_asked_first_and_stand_in(
     trusted = seek(
         host,
         SOUGHT,
-        DEFAULT,
-        connected=connected(registry),
-        progress=lambda event: notes.append(event.text) if isinstance(event, Note) else None,
+        Lookup(
+            DEFAULT,
+            connected=connected(registry),
+            progress=lambda event: notes.append(event.text) if isinstance(event, Note) else None,
+        ),
     )
     assert trusted is not None
     assert trusted.image.reference.registry == "registry.example"
@@ -567,7 +569,7 @@ def test_a_mirror_that_lags_behind_does_not_keep_hosts_from_the_registry(
         return registry.answer(replace(asked, url=path))
 
     registry.handlers.append(alike)
-    trusted = seek(host, SOUGHT, DEFAULT, accept=accept, connected=connected(registry))
+    trusted = seek(host, SOUGHT, Lookup(DEFAULT, accept=accept, connected=connected(registry)))
     assert trusted is not None
     assert registries == ["m.example", "registry.example"]
     del settings
@@ -583,13 +585,15 @@ def test_a_registry_that_does_not_answer_is_built_for_or_named(
     registry.handlers.append(lambda _: Answer(status))
     wanted = Wanted("demo", kernel=KERNEL)
     host = with_recipe(settings, "fallback")
-    assert look_for(host, wanted, DEFAULT, connected=connected(registry)) is None
+    assert look_for(host, wanted, Lookup(DEFAULT, connected=connected(registry))) is None
     with pytest.raises(error):
-        look_for(with_recipe(settings, "never"), wanted, DEFAULT, connected=connected(registry))
+        look_for(
+            with_recipe(settings, "never"), wanted, Lookup(DEFAULT, connected=connected(registry))
+        )
 
 
 def test_what_no_registry_has_is_none(settings: Settings, registry: MemoryRegistry) -> None:
-    assert seek(settings, SOUGHT, DEFAULT, connected=connected(registry)) is None
+    assert seek(settings, SOUGHT, Lookup(DEFAULT, connected=connected(registry))) is None
 
 
 def test_settings_of_a_registry_are_no_other_ones(tmp_path: Path) -> None:
@@ -623,7 +627,7 @@ def test_the_policy_says_whether_a_host_builds(
     wanted = Wanted("demo", kernel=KERNEL)
 
     def look() -> Trusted | None:
-        return look_for(host, wanted, DEFAULT, connected=connected(registry))
+        return look_for(host, wanted, Lookup(DEFAULT, connected=connected(registry)))
 
     if build == "never":
         with pytest.raises(NotFoundError, match=r'\[policy\] build = "never"'):
@@ -651,7 +655,7 @@ def test_a_kind_of_branch_is_looked_for_by_its_branches(
     wishes = {"lts": "1.10", "production": "2.4", "latest": "3.1", "1": "1.10", None: "3.1"}
     for wish, version in wishes.items():
         wanted = Wanted("demo", kernel=KERNEL, version=wish)
-        trusted = look_for(host, wanted, DEFAULT, connected=connected(registry))
+        trusted = look_for(host, wanted, Lookup(DEFAULT, connected=connected(registry)))
         assert trusted is not None
         assert trusted.image.pin.driver.version == version
 
@@ -665,9 +669,9 @@ def test_an_old_image_is_refused_before_it_is_chosen(
     note_serial(layout, f"debian:12 {KERNEL} x86_64", SERIAL + 1)
     have(registry, tmp_path)
     with pytest.raises(DowngradeError):
-        look_for(host, wanted, DEFAULT, connected=connected(registry))
+        look_for(host, wanted, Lookup(DEFAULT, connected=connected(registry)))
     allowed = Consent(allow_downgrade=True)
-    assert look_for(host, wanted, allowed, connected=connected(registry)) is not None
+    assert look_for(host, wanted, Lookup(allowed, connected=connected(registry))) is not None
 
 
 def test_hosts_look_for_what_is_pushed(settings: Settings, tmp_path: Path) -> None:
@@ -699,4 +703,4 @@ def test_a_helper_that_is_missing_is_no_missing_image(
     policy = PolicyConfig(build="never")
     host = replace(settings, config=settings.config.model_copy(update={"policy": policy}))
     with pytest.raises(DeniedError, match="docker-credential-x"):
-        seek(host, SOUGHT, DEFAULT, connected=connect_to)
+        seek(host, SOUGHT, Lookup(DEFAULT, connected=connect_to))

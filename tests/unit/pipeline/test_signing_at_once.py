@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from provision.engine.docker_api import Image, Message
-from provision.pipeline.image_signing import SignedImage, publish, sign_image
+from provision.pipeline.image_signing import EngineImage, SignedImage, publish, sign_image
 from provision.pipeline.publishing import TakenError
 from provision.pipeline.registries import tag_of
 from provision.pipeline.workspace import Settings
@@ -136,8 +136,9 @@ def test_a_name_does_not_stay_with_an_image_that_no_one_signed(
 
     engine = SlowPush(registry, meanwhile)
     engine.have(Image("sha256:ours", (), (), {}, 1))
+    image = EngineImage(engine, "sha256:ours", PIN, SIGNER)
     with pytest.raises(TakenError):
-        publish(settings, engine, "sha256:ours", NAME, PIN, SIGNER, connected=connect_to)
+        publish(settings, image, NAME, connected=connect_to)
     client = registry.client(NAME)
     assert client.head(tag_of(PIN).text) == theirs[0] == client.head(pin_tag(PIN.digest))
     assert waits == [2.0] * rounds

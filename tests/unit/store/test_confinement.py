@@ -9,7 +9,7 @@ import pytest
 from provision.catalogue import templates_dir
 from provision.errors import UsageError
 from provision.store.confinement import Hidden, hidden, require_visible
-from provision.store.units import UNITS, unit_files
+from provision.store.units import UNITS, UnitSettings, unit_files
 
 PROGRAM = "/opt/provision/bin/provision"
 SERVICES = (
@@ -26,7 +26,7 @@ FOLDERS = dict.fromkeys(HOMES, BOOT) | dict.fromkeys(TEMPORARY, SERVICES)
 
 
 def _units(program: str) -> list[tuple[str, str]]:
-    files = unit_files(templates_dir(), program=program, documentation="")
+    files = unit_files(templates_dir(), UnitSettings(program=program, documentation=""))
     return [(file.path.name, file.text) for file in files if file.path.parent == UNITS]
 
 

@@ -13,6 +13,7 @@ from provision.store.units import (
     DEBIAN_HOOKS,
     KERNEL_INSTALL_HOOKS,
     UnitFile,
+    UnitSettings,
     apply_units,
     enabling_links,
     kernel_hooks,
@@ -27,7 +28,9 @@ PROGRAM = "/opt/provision/bin/provision"
 def _files(
     *, program: str = PROGRAM, hooks: tuple[PurePosixPath, ...] = DEBIAN_HOOKS
 ) -> list[UnitFile]:
-    return unit_files(templates_dir(), program=program, documentation="file:///docs", hooks=hooks)
+    return unit_files(
+        templates_dir(), UnitSettings(program=program, documentation="file:///docs", hooks=hooks)
+    )
 
 
 def _install(root: Path, files: list[UnitFile], *, replace: bool = False) -> list[Change]:
@@ -232,10 +235,9 @@ def test_specifications_are_written_unless_the_host_does_not_want_them(tmp_path:
     assert "/run/cdi" not in watched
     without = unit_files(
         templates_dir(),
-        program=PROGRAM,
-        documentation="file:///docs",
-        hooks=DEBIAN_HOOKS,
-        with_cdi=False,
+        UnitSettings(
+            program=PROGRAM, documentation="file:///docs", hooks=DEBIAN_HOOKS, with_cdi=False
+        ),
     )
     _install(tmp_path, without)
     assert not list(units.rglob("provision-cdi.*"))
@@ -262,9 +264,7 @@ def test_a_module_that_was_started_by_python_is_no_program(
 def test_a_gate_for_updates_comes_where_it_is_asked_for_and_goes(tmp_path: Path) -> None:
     with_gate = unit_files(
         templates_dir(),
-        program=PROGRAM,
-        documentation="file:///docs",
-        with_gate=True,
+        UnitSettings(program=PROGRAM, documentation="file:///docs", with_gate=True),
     )
     gate = tmp_path / "oem/bin/oem-postinst"
     _install(tmp_path, with_gate)
@@ -280,7 +280,9 @@ def test_the_gate_of_somebody_else_is_not_replaced(tmp_path: Path) -> None:
     gate = tmp_path / "oem/bin/oem-postinst"
     gate.parent.mkdir(parents=True)
     gate.write_text("#!/bin/sh\n# of the vendor\n")
-    files = unit_files(templates_dir(), program=PROGRAM, documentation="", with_gate=True)
+    files = unit_files(
+        templates_dir(), UnitSettings(program=PROGRAM, documentation="", with_gate=True)
+    )
     with pytest.raises(ProvisionError):
         _install(tmp_path, files)
     assert "of the vendor" in gate.read_text()

@@ -15,8 +15,9 @@ from provision.agent.coming_kernels import is_calm, wait_for_kernel
 from provision.agent.conclusion import Result, always_published
 from provision.agent.desired import load_desired
 from provision.agent.model import Desired
+from provision.agent.outcome import Run
 from provision.agent.plan import Mode, Plan
-from provision.agent.reconcile import Run, apply, look_at
+from provision.agent.reconcile import apply, look_at
 from provision.cli import options
 from provision.cli.options import print_json
 from provision.cli.reconciling import lazily_shown, print_result, result_document

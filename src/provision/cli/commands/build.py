@@ -15,15 +15,15 @@ from provision.cli.commands.sign import print_signed
 from provision.cli.key_options import KeyOptions, private_key_options
 from provision.cli.options import megabytes, print_fields, print_json
 from provision.cli.tables import print_table
-from provision.cli.target import Target, building, gathering, job, target
-from provision.engine.transfer import Pushed, find_image
+from provision.cli.target import Job, building, gathering, job, target
+from provision.engine.transfer import Pushed
 from provision.errors import UsageError
 from provision.pin import Pin
-from provision.pipeline.archived import save_image
+from provision.pipeline.image_archives import save_image
 from provision.pipeline.image_builds import build_image
-from provision.pipeline.image_signing import publish
+from provision.pipeline.image_signing import EngineImage, SignedImage, publish
 from provision.pipeline.pin_file import read_pin
-from provision.pipeline.wanted import BuildSettings
+from provision.pipeline.wanted import BuildChoice, BuildSettings
 from provision.registry.names import check_push_name
 
 
@@ -55,6 +55,30 @@ class _Publishing(KeyOptions):
     push_to: str | None
     output: Path | None
     signs: bool
+
+    def check_options(self) -> None:
+        """Refuse options that contradict each other.
+
+        Raises:
+            UsageError: Something is to be signed that goes nowhere, or a name is not valid.
+        """
+        if self.signs and self.push_to is None and self.output is None:
+            raise UsageError(
+                "--sign is for what is pushed or written.",
+                resolution="Give --push REF or --output FILE.tar too, or leave it out.",
+            )
+        self.check(signs=self.signs)
+        if self.push_to is not None:
+            check_push_name(self.push_to)
+
+    def publish(self, work: Job, image: EngineImage) -> tuple[Pushed | None, SignedImage | None]:
+        """Push an image, and write it to an archive, as far as the options say so."""
+        pushed = signed = None
+        if self.push_to is not None:
+            pushed, signed = publish(work.settings, image, self.push_to, progress=work.progress)
+        if self.output is not None:
+            _saved, signed = save_image(work.settings, image, self.output, progress=work.progress)
+        return pushed, signed
 
 
 def _publishing(command: Callable[..., None]) -> Callable[..., None]:
@@ -88,7 +112,7 @@ def command(
     dry_run: bool,
     as_json: bool,
     subject: Subject,
-    target: Target,
+    target: BuildChoice,
     how: BuildSettings,
     publishing: _Publishing,
 ) -> None:
@@ -96,16 +120,8 @@ def command(
 
     An image of the same Pin that exists already stays, and nothing is built.
     """
-    pushed = signed = None
     _check(subject, target)
-    if publishing.signs and publishing.push_to is None and publishing.output is None:
-        raise UsageError(
-            "--sign is for what is pushed or written.",
-            resolution="Give --push REF or --output FILE.tar too, or leave it out.",
-        )
-    publishing.check(signs=publishing.signs)
-    if publishing.push_to is not None:
-        check_push_name(publishing.push_to)
+    publishing.check_options()
     with job(root, catalogues) as work:
         if subject.pin_file is not None:
             resolved = read_pin(work.settings, subject.pin_file, network=target.network)
@@ -118,20 +134,8 @@ def command(
         # A key that can't be used is found out before the build.
         signer = publishing.signer(work.settings) if publishing.signs else None
         built = build_image(work.settings, work.engine, resolved, how, progress=work.progress)
-        if publishing.push_to is not None:
-            what = (built.image_id, publishing.push_to, resolved.pin, signer)
-            pushed, signed = publish(work.settings, work.engine, *what, progress=work.progress)
-        if publishing.output is not None:
-            image = find_image(work.engine, built.image_id)
-            _saved, signed = save_image(
-                work.settings,
-                work.engine,
-                image,
-                resolved.pin,
-                publishing.output,
-                signer,
-                progress=work.progress,
-            )
+        image = EngineImage(work.engine, built.image_id, resolved.pin, signer)
+        pushed, signed = publishing.publish(work, image)
     if as_json:
         document = _document(resolved.pin, built, pushed)
         print_json({**document, "signed": signed.document() if signed else None})
@@ -141,13 +145,13 @@ def command(
             print_signed(signed)
 
 
-def _check(subject: Subject, target: Target) -> None:
+def _check(subject: Subject, target: BuildChoice) -> None:
     if (subject.driver is None) == (subject.pin_file is None):
         raise UsageError(
             "Give either DRIVER or --pin FILE.",
             resolution="'provision build --help' shows what can be given.",
         )
-    given = target.options()
+    given = target.given()
     if subject.pin_file is not None and given:
         raise UsageError(
             f"{', '.join(given)} can't be given with --pin: the file says all of that.",

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import click
 
 from provision.cli import options
+from provision.cli.bundle_options import Destination, Making, bringing, destination, to_make
 from provision.cli.commands.mirror import selecting
-from provision.cli.key_options import KeyOptions, signing_key
 from provision.cli.options import megabytes, print_fields, print_json
 from provision.cli.tables import print_table
-from provision.cli.target import Job, believing, gathering, job
-from provision.errors import UsageError
+from provision.cli.target import Job, job, trusting
 from provision.fleet.bundle import check_room, create
-from provision.fleet.bundle_contents import Contents, Extras, Order, gather
+from provision.fleet.bundle_contents import Contents, Extras, gather
 from provision.fleet.bundle_index import (
     Bundle,
     BundleArtifact,
@@ -29,74 +27,7 @@ from provision.fleet.bundle_load import Loaded, for_host, push_bundle, store_bun
 from provision.fleet.mirror import RegistryAccess, Selection
 from provision.pipeline.registries import Consent
 
-_FILES = click.Path(exists=True, dir_okay=False, path_type=Path)
 _PLACE = click.Path(exists=True, path_type=Path)
-
-
-def _bringing(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options for files that are brought as they are; they arrive as ``extras``."""
-    gathered = gathering(command, "extras", Extras)
-    texts = {
-        "program": ("programs", "The program oci-decorator."),
-        "collection": ("collections", "Archive of the Ansible collection."),
-        "host-python": ("host_python", "What 'provision host-python' made."),
-    }
-    for name, (field, text) in texts.items():
-        option = click.option(
-            f"--{name}", field, type=_FILES, multiple=True, metavar="FILE", help=text
-        )
-        gathered = option(gathered)
-    return click.option(
-        "--wheels",
-        type=click.Path(exists=True, file_okay=False, path_type=Path),
-        metavar="DIR",
-        help="Folder with the Python packages of hosts.",
-    )(gathered)
-
-
-@dataclass(frozen=True, slots=True)
-class _Target:
-    """Where a bundle goes."""
-
-    registry: str | None
-    stores: bool
-    all_kernels: bool
-    base_images: bool
-
-    def check(self) -> None:
-        """See that it goes somewhere."""
-        if self.registry is None and not self.stores:
-            raise UsageError(
-                "It is not said where the bundle goes.",
-                resolution="Give --registry HOST, --store, or both.",
-            )
-
-
-def _destination(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options for that; they arrive as ``where: _Target``."""
-    gathered = gathering(command, "where", _Target)
-    decorators = [
-        click.option(
-            "--registry",
-            metavar="HOST[:PORT][/PREFIX]",
-            help="Copy the artifacts to this registry in the gap.",
-        ),
-        click.option(
-            "--store",
-            "stores",
-            is_flag=True,
-            help="Put the artifacts for this host's kernels into its store, and packages too.",
-        ),
-        click.option(
-            "--all-kernels", is_flag=True, help="With --store: artifacts for other kernels too."
-        ),
-        click.option(
-            "--base-images", is_flag=True, help="With --store: load them into the engine."
-        ),
-    ]
-    for decorator in reversed(decorators):
-        gathered = decorator(gathered)
-    return gathered
 
 
 @click.group("bundle")
@@ -105,40 +36,19 @@ def command() -> None:
 
 
 @command.command("create")
-@click.option(
-    "--output",
-    type=click.Path(path_type=Path),
-    required=True,
-    metavar="DIR|FILE.tar",
-    help="A folder, or one archive.",
-)
-@click.option(
-    "--from",
-    "registry",
-    metavar="HOST[:PORT][/PREFIX]",
-    help="Where the artifacts are.  [[registry] address of provision.toml]",
-)
-@click.option(
-    "--artifacts-only", is_flag=True, help="Leave out what builds need: packages, base images."
-)
-@_bringing
-@click.option("--unsigned", is_flag=True, help="Don't sign it; hosts refuse it then.")
+@to_make
+@bringing
 @selecting
-@signing_key
-@believing
+@trusting
 @options.catalogue
 @options.root
 @options.dry_run
 @options.as_json
-def create_command(  # noqa: PLR0913 - one for each option
+def create_command(
     *,
-    output: Path,
-    registry: str | None,
-    artifacts_only: bool,
+    making: Making,
     extras: Extras,
-    unsigned: bool,
     selection: Selection,
-    private: KeyOptions,
     consent: Consent,
     catalogues: tuple[Path, ...],
     root: Path,
@@ -150,18 +60,12 @@ def create_command(  # noqa: PLR0913 - one for each option
     Into the same folder again, it goes on where it ended. Which key counts decides the host that
     reads it: a bundle brings no trust.
     """
-    private.check(signs=not unsigned)
+    making.check(signs=not making.unsigned)
+    output = making.output
     with job(root, catalogues) as work:
-        address = registry or work.settings.config.registry.address
-        if address is None:
-            raise UsageError(
-                "There is no registry to take artifacts from.",
-                resolution="Give --from, or set [registry] address in"
-                " /etc/provision/provision.toml.",
-            )
+        order = making.order(work.settings, selection, extras)
         # A key that can't be used is found out before anything is copied.
-        signer = None if unsigned or dry_run else private.signer(work.settings)
-        order = Order(address, selection, extras, builds=not artifacts_only)
+        signer = None if making.unsigned or dry_run else making.signer(work.settings)
         access = RegistryAccess(work.settings, consent, progress=work.progress)
         contents = gather(access, order, lambda: work.engine)
         if dry_run:
@@ -216,15 +120,15 @@ def show_command(
 
 @command.command("load")
 @click.argument("bundle", type=_PLACE, metavar="DIR|FILE.tar")
-@_destination
-@believing
+@destination
+@trusting
 @options.root
 @options.dry_run
 @options.as_json
 def load_command(
     *,
     bundle: Path,
-    where: _Target,
+    where: Destination,
     consent: Consent,
     root: Path,
     dry_run: bool,
@@ -245,9 +149,9 @@ def load_command(
         if where.stores and not dry_run:
             engine = (lambda: work.engine) if where.base_images else None
             stored = store_bundle(access, found, wanted, engine=engine)
-            stored.pushed, stored.sent = done.pushed, done.sent
-            stored.changed |= done.changed
-            done = stored
+            done = replace(
+                stored, pushed=done.pushed, sent=done.sent, changed=stored.changed or done.changed
+            )
     if as_json:
         planned = [one.digest for one in wanted]
         print_json(
@@ -257,7 +161,7 @@ def load_command(
     _print_loaded(found, done, len(wanted), dry_run=dry_run)
 
 
-def _wanted(work: Job, found: Bundle, where: _Target) -> tuple[BundleArtifact, ...]:
+def _wanted(work: Job, found: Bundle, where: Destination) -> tuple[BundleArtifact, ...]:
     if not where.stores:
         return ()
     return for_host(work.settings, found, all_kernels=where.all_kernels)

@@ -11,7 +11,7 @@ from provision.cli.key_options import KeyOptions, signing_key
 from provision.cli.options import print_fields, print_json
 from provision.cli.target import job
 from provision.errors import ProvisionError, UsageError
-from provision.pipeline.publishing import keep_list
+from provision.pipeline.publishing import CatalogueUpdate, keep_list
 from provision.pipeline.registries import connect
 from provision.registry.names import CATALOGUE, parse_reference
 
@@ -58,9 +58,8 @@ def command(
             )
         client = connect(work.settings, parse_reference(f"{where}/{driver}:{CATALOGUE}"))
         signer = private.signer(work.settings)
-        known = keep_list(
-            work.settings, client, driver, signer, again=again, progress=work.progress
-        )
+        update = CatalogueUpdate(driver, again=again)
+        known = keep_list(work.settings, client, signer, update, progress=work.progress)
     if known is None:
         raise ProvisionError(
             f"The catalogue of {driver} was not written: no public key is known by which its images"

@@ -15,10 +15,10 @@ from provision.cli.options import print_json
 from provision.cli.tables import print_table
 from provision.errors import ConfigError, ExitCode, NotFoundError, UsageError
 from provision.files import write_atomic
-from provision.host import read_facts
 from provision.host.devices.device_facts import Device, Facts
 from provision.host.devices.reading import read_facts_file
 from provision.host.devices.record import recorded
+from provision.host.facts import read_facts
 from provision.pipeline.host_modules import refresh
 from provision.store.foreign_driver import foreign_vendor_file
 

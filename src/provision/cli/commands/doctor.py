@@ -15,7 +15,8 @@ from provision.cli import options
 from provision.cli.options import print_fields, print_json
 from provision.doctor import Result, State, diagnose, observe
 from provision.errors import ExitCode
-from provision.host import Facts, PciDevice, read_facts
+from provision.host.facts import Facts, read_facts
+from provision.host.pci import PciDevice
 
 _COLOURS: Mapping[State, str] = {"ok": "green", "warn": "yellow", "fail": "red", "unknown": "cyan"}
 

@@ -12,7 +12,7 @@ import click
 from provision.cli import options
 from provision.cli.export_sysext import kernels, sysext, version
 from provision.cli.options import print_json
-from provision.cli.target import Job, believing, gathering, job
+from provision.cli.target import Job, gathering, job, trusting
 from provision.errors import UsageError
 from provision.export.artifact_source import Choice, Source, check_driver, choose
 from provision.export.daemonset import Agent, documents, read_config, read_keys
@@ -155,7 +155,7 @@ def _images(decorated: Callable[..., None]) -> Callable[..., None]:
 @click.argument("driver")
 @_images
 @_cluster
-@believing
+@trusting
 @options.catalogue
 @options.root
 @_output

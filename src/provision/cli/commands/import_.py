@@ -10,12 +10,12 @@ import click
 from provision.cli import options
 from provision.cli.options import print_fields, print_json
 from provision.cli.target import job
-from provision.pipeline.importing import Imported, ImportRequest, import_dkms
+from provision.pipeline.dkms_import import Imported, ImportRequest, import_dkms
 
 
 @click.group("import")
 def command() -> None:
-    """Write a recipe from what others say about a driver."""
+    """Write a recipe from a driver's own description."""
 
 
 @command.command("dkms")

@@ -11,7 +11,7 @@ import click
 
 from provision.cli import options
 from provision.cli.options import print_json
-from provision.cli.target import Job, Target, believing, building, gathering, job, target
+from provision.cli.target import Job, building, gathering, job, target, trusting
 from provision.documents import load_json
 from provision.engine.docker_api import names_registry
 from provision.errors import ProvisionError
@@ -19,13 +19,19 @@ from provision.kmod.module_signatures import is_signed_for_host
 from provision.kmod.verify import MANIFEST
 from provision.manifest import Manifest
 from provision.pin import Pin
-from provision.pipeline.archived import is_archive_name, open_archive
-from provision.pipeline.artifacts import activate_entry, install_image, verify_entry
-from provision.pipeline.building import build_image
-from provision.pipeline.looking import look_for, may_be_in_store, stored_for
+from provision.pipeline.artifact_lookup import look_for, may_be_in_store, stored_for
+from provision.pipeline.artifacts import (
+    activate_entry,
+    install_image,
+    plan_installation,
+    verify_entry,
+)
+from provision.pipeline.image_archives import is_archive_name, open_archive
+from provision.pipeline.lazy_builds import build_image
 from provision.pipeline.pulling import check_age, store_pulled
 from provision.pipeline.registries import Consent, connect, examine
-from provision.pipeline.wanted import BuildSettings, Wanted
+from provision.pipeline.registry_search import Lookup
+from provision.pipeline.wanted import BuildChoice, BuildSettings, Wanted
 from provision.progress import Note
 from provision.registry.artifact_images import Trusted
 from provision.registry.names import parse_reference
@@ -65,7 +71,7 @@ def _way(command: Callable[..., None]) -> Callable[..., None]:
 @click.argument("what", metavar="IMAGE|FILE.tar|DRIVER")
 @target
 @building
-@believing
+@trusting
 @_way
 @options.as_json
 def command(
@@ -75,7 +81,7 @@ def command(
     catalogues: tuple[Path, ...],
     consent: Consent,
     as_json: bool,
-    target: Target,
+    target: BuildChoice,
     how: BuildSettings,
     way: _Way,
 ) -> None:
@@ -107,11 +113,11 @@ def command(
 
 
 def _driver(work: Job, wanted: Wanted, how: BuildSettings, consent: Consent, way: _Way) -> _Result:
-    # Who asks for a certain build does not ask for what a registry has.
+    # A request for a certain build is not one for what a registry has.
     is_build = how.rebuild or wanted.base or wanted.update or wanted.force
     if not is_build:
         try:
-            trusted = look_for(work.settings, wanted, consent, progress=work.progress)
+            trusted = look_for(work.settings, wanted, Lookup(consent, progress=work.progress))
         except ProvisionError as error:
             in_store = _in_store(work, wanted, way, error)
             if in_store is None:
@@ -179,14 +185,12 @@ def _pulled(work: Job, trusted: Trusted, consent: Consent, way: _Way) -> _Result
 
 def _installed(work: Job, image: str, way: _Way) -> _Result:
     """Put an image of the engine to use."""
-    done = install_image(
-        work.settings,
-        work.engine,
-        image,
-        replace=way.replace,
-        dry_run=way.dry_run,
-        progress=work.progress,
-    )
+    if way.dry_run:
+        done = plan_installation(work.settings, work.engine, image, replace=way.replace)
+    else:
+        done = install_image(
+            work.settings, work.engine, image, replace=way.replace, progress=work.progress
+        )
     return _Result(done.manifest.pin, done.entry, done.changes)
 
 

@@ -57,7 +57,7 @@ class SeveralDriversError(ProvisionError):
 def move(
     mover: Mover, verb: str, drivers: Sequence[str], root: Path, *, dry_run: bool, as_json: bool
 ) -> None:
-    """Do something with drivers, one after the other whatever becomes of each, and print it.
+    """Load or unload drivers one after the other, whichever of them fail, and print the result.
 
     Args:
         mover: What is done with each.

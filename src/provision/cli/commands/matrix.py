@@ -102,7 +102,7 @@ class Ways:
         )
 
     def check(self) -> None:
-        """Refuse what makes no sense together.
+        """Refuse options that contradict each other.
 
         Raises:
             UsageError: Something is asked of a build, and nothing is to be built.

@@ -10,7 +10,7 @@ import click
 from provision.cli import options
 from provision.cli.options import megabytes, print_json
 from provision.cli.tables import print_table
-from provision.cli.target import believing, gathering, job
+from provision.cli.target import gathering, job, trusting
 from provision.fleet.mirror import (
     Mirrored,
     RegistryAccess,
@@ -57,7 +57,7 @@ def selecting(command: Callable[..., None]) -> Callable[..., None]:
 @click.argument("old", metavar="OLD")
 @click.argument("new", metavar="NEW")
 @selecting
-@believing
+@trusting
 @options.catalogue
 @options.root
 @options.dry_run

@@ -48,8 +48,8 @@ class _Which(KeyOptions):
     lists: bool
     missing: bool
 
-    def refuse_nonsense(self) -> None:
-        """See that what was given makes sense together.
+    def check_options(self) -> None:
+        """Refuse options that contradict each other.
 
         Raises:
             UsageError: It does not.
@@ -163,7 +163,7 @@ def command(
 
     What the registry has is not built. Several machines may run this at once, or one cell each.
     """
-    which.refuse_nonsense()
+    which.check_options()
     root = root.resolve()
     chosen = [Planned(read_cell(text)) for text in which.cells]
     with job(root, catalogues) as work:

@@ -10,8 +10,9 @@ import click
 
 from provision.agent.conclusion import always_published
 from provision.agent.desired import load_desired
+from provision.agent.outcome import Run
 from provision.agent.plan import Mode
-from provision.agent.reconcile import Run, apply
+from provision.agent.reconcile import apply
 from provision.agent.status import ArtifactStatus, Status
 from provision.cli import options
 from provision.cli.options import print_json

@@ -9,14 +9,14 @@ import click
 
 from provision.cli import options
 from provision.cli.options import print_fields, print_json
-from provision.cli.target import Job, believing, job
+from provision.cli.target import Job, job, trusting
 from provision.errors import NotFoundError, UsageError
 from provision.pin import Pin
-from provision.pipeline.archived import is_archive_name, open_archive
+from provision.pipeline.image_archives import is_archive_name, open_archive
 from provision.pipeline.pin_file import load_pin
 from provision.pipeline.pulling import Pulled, store_pulled
 from provision.pipeline.registries import Consent, connect, examine
-from provision.pipeline.seeking import seek_pin
+from provision.pipeline.registry_search import Lookup, seek_pin
 from provision.registry.artifact_images import Trusted
 from provision.registry.names import parse_reference
 from provision.registry.repository import Repository
@@ -33,7 +33,7 @@ from provision.registry.repository import Repository
     " resolve --output' wrote.",
 )
 @click.option("--replace", is_flag=True, help="Pull it although the store has it.")
-@believing
+@trusting
 @options.root
 @options.dry_run
 @options.as_json
@@ -49,7 +49,7 @@ def command(
 ) -> None:
     """Put the artifact of IMAGE, an image of a registry or archive, into the host's store.
 
-    It is believed by its signature, and not put to use: 'provision install IMAGE' does that too. No
+    Its signature is verified, and it is not put to use: 'provision install IMAGE' does that too. No
     engine is needed.
     """
     if (image is None) == (pin_file is None):
@@ -81,7 +81,7 @@ def command(
 
 
 def _of_pin(work: Job, pin: Pin, consent: Consent) -> Trusted:
-    found = seek_pin(work.settings, pin, consent, connected=connect, progress=work.progress)
+    found = seek_pin(work.settings, pin, Lookup(consent, connected=connect, progress=work.progress))
     if found is None:
         addresses = ", ".join(work.settings.config.registry.addresses) or "none is set"
         raise NotFoundError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import click
@@ -13,11 +13,11 @@ from provision.cli.commands.sign import print_signed
 from provision.cli.key_options import KeyOptions, signing_key
 from provision.cli.options import print_json
 from provision.cli.target import Job, job
-from provision.engine.transfer import Pushed, find_image
+from provision.engine.transfer import find_image
 from provision.errors import ProvisionError, UsageError
 from provision.pin import PIN_LABEL, Pin
-from provision.pipeline.archived import save_image
-from provision.pipeline.image_signing import SignedImage, publish
+from provision.pipeline.image_archives import save_image
+from provision.pipeline.image_signing import EngineImage, SignedImage, publish
 from provision.pipeline.registries import host_reference
 from provision.registry.names import check_push_name
 
@@ -57,22 +57,20 @@ def command(
     if reference is not None:
         check_push_name(reference)
     with job(root) as work:
-        pin = _pin_of(work, image)
+        found = _engine_image(work, image)
         if output is not None:
-            signer = private.signer(work.settings) if signs else None
-            found = find_image(work.engine, image)
-            saved, signed = save_image(
-                work.settings, work.engine, found, pin, output, signer, progress=work.progress
-            )
+            found = replace(found, signer=private.signer(work.settings) if signs else None)
+            saved, signed = save_image(work.settings, found, output, progress=work.progress)
             print_saved(output, saved, signed, as_json=as_json)
             return
-        name = reference or host_reference(work.settings, pin)
+        name = reference or host_reference(work.settings, found.pin)
         if name is None:
             raise UsageError(
                 "There is no registry to push to.",
                 resolution="Give REF, or set [registry] address in /etc/provision/provision.toml.",
             )
-        pushed, signed = push_and_sign(work, image, name, pin, private if signs else None)
+        found = replace(found, signer=private.signer(work.settings) if signs else None)
+        pushed, signed = publish(work.settings, found, name, progress=work.progress)
     if as_json:
         print_json({**asdict(pushed), "signed": signed.document() if signed else None})
         return
@@ -92,26 +90,18 @@ def print_saved(output: Path, digest: str, signed: SignedImage | None, *, as_jso
         print_signed(signed)
 
 
-def push_and_sign(
-    work: Job, image: str, name: str, pin: Pin, private: KeyOptions | None
-) -> tuple[Pushed, SignedImage | None]:
-    """Push an image, and sign it if there is a key.
+def _engine_image(work: Job, image: str) -> EngineImage:
+    """Return an image of the engine with its Pin.
 
     Raises:
-        ProvisionError: One of both failed. The key is opened first, so that nothing is pushed
-            which then can't be signed.
+        ProvisionError: It is not an artifact image.
     """
-    signer = private.signer(work.settings) if private else None
-    found = find_image(work.engine, image).id
-    return publish(work.settings, work.engine, found, name, pin, signer, progress=work.progress)
-
-
-def _pin_of(work: Job, image: str) -> Pin:
-    labels = find_image(work.engine, image).labels
+    found = find_image(work.engine, image)
     try:
-        return Pin.model_validate_json(labels.get(PIN_LABEL, ""))
+        pin = Pin.model_validate_json(found.labels.get(PIN_LABEL, ""))
     except ValidationError as error:
         raise ProvisionError(
             f"'{image}' is no artifact image: it has no Pin in its label {PIN_LABEL}.",
             resolution="Name an image that 'provision build' made.",
         ) from error
+    return EngineImage(work.engine, found.id, pin)

@@ -11,7 +11,7 @@ import click
 from provision.cli import options
 from provision.cli.options import print_json
 from provision.cli.tables import print_table
-from provision.cli.target import Job, believing, job
+from provision.cli.target import Job, job, trusting
 from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.pipeline.registries import Consent, catalogue_of, connect, examine, trust_rule
 from provision.registry.client import Client
@@ -50,7 +50,7 @@ class _Row:
 )
 @click.option("--kernel", metavar="RELEASE", help="List only what is for this kernel.")
 @click.option("--verify", "verifies", is_flag=True, help="Look at each image's signature.")
-@believing
+@trusting
 @options.catalogue
 @options.root
 @options.as_json

@@ -12,7 +12,7 @@ from provision.cli.key_options import KeyOptions, PasswordSource, password_sourc
 from provision.cli.options import print_fields, print_json
 from provision.cli.target import job
 from provision.errors import UsageError
-from provision.pipeline.archived import is_archive_name, sign_file
+from provision.pipeline.image_archives import is_archive_name, sign_file
 from provision.pipeline.image_signing import SignedImage, sign_image
 from provision.registry.names import parse_reference
 from provision.registry.private_key import generate_key

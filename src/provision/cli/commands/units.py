@@ -13,7 +13,7 @@ from provision.cli.options import print_json
 from provision.cli.progress_display import shown
 from provision.config import load
 from provision.files import in_root, lock
-from provision.host import read_facts
+from provision.host.facts import read_facts
 from provision.progress import Note
 from provision.store.confinement import require_visible
 from provision.store.layout import STORE
@@ -23,6 +23,7 @@ from provision.store.units import (
     PACKAGED_UNITS,
     UNITS,
     UnitFile,
+    UnitSettings,
     apply_units,
     kernel_hooks,
     own_program,
@@ -99,11 +100,13 @@ def _files(root: Path, program: str) -> list[UnitFile]:
     """Render what a host is to have, for a program that its units can start."""
     files = unit_files(
         templates_dir(),
-        program=program,
-        documentation=_documentation(root),
-        hooks=kernel_hooks(root),
-        with_gate=_holds_updates(root),
-        with_cdi=load(root).cdi.generate,
+        UnitSettings(
+            program=program,
+            documentation=_documentation(root),
+            hooks=kernel_hooks(root),
+            with_gate=_holds_updates(root),
+            with_cdi=load(root).cdi.generate,
+        ),
     )
     units = [(file.path.name, file.text) for file in files if file.path.parent == UNITS]
     require_visible(root, program, units, checkout=_checkout())

@@ -15,8 +15,8 @@ from provision.cli.target import job
 from provision.engine.docker_api import names_registry
 from provision.kmod.verify import Report
 from provision.manifest import Manifest
-from provision.pipeline.archived import is_archive_name, open_archive
 from provision.pipeline.artifacts import verify_current, verify_image, verify_path
+from provision.pipeline.image_archives import is_archive_name, open_archive
 from provision.pipeline.pulling import verify_pulled
 from provision.pipeline.registries import Consent, connect, examine
 from provision.pipeline.workspace import load_settings

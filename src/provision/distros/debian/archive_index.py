@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -30,7 +30,7 @@ from provision.progress import Note, Progress, silent
 log = logging.getLogger(__name__)
 
 _THREADS = 4
-WAITING = "waiting for another provision to finish reading package indexes"
+_WAITING = "waiting for another provision to finish reading package indexes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,16 +161,50 @@ def default_cache() -> Path:
     return Path.home() / ".cache/provision"
 
 
+@dataclass(frozen=True, slots=True)
+class ArchiveAccess:
+    """How a host reads archives.
+
+    Attributes:
+        config: Settings of the host.
+        root: Root of the host whose apt configuration says where packages come from.
+        cache: Where indexes are kept; None: ``default_cache()``.
+        progress: Receives what is read, and how far downloads are.
+    """
+
+    config: Config = field(default_factory=Config)
+    root: Path = Path("/")
+    cache: Path | None = None
+    progress: Progress = silent
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the indexes, their keys and their lock."""
+        return (self.cache or default_cache()) / "archive"
+
+    def suites(self, distro: DistroPin, layout: ArchiveLayout) -> list[SuiteAddress]:
+        """Return the suites of a distro's archive; errors as ``suite_addresses``."""
+        settings = self.config.distro(distro.id).archive
+        keys = self.folder / "keys"
+        return suite_addresses(distro, layout, config=settings, root=self.root, key_folder=keys)
+
+    @contextmanager
+    def reading(self) -> Iterator[ThreadPoolExecutor]:
+        """Hold the lock of the cache, with threads to read with."""
+        with (
+            lock(self.folder / "lock", on_wait=lambda: self.progress(Note(_WAITING))),
+            ThreadPoolExecutor(_THREADS) as pool,
+        ):
+            yield pool
+
+
 def open_index(
     distro: DistroPin,
     layout: ArchiveLayout,
+    access: ArchiveAccess,
     *,
     architecture: str,
     components: Iterable[str] = (),
-    config: Config | None = None,
-    root: Path = Path("/"),
-    cache_dir: Path | None = None,
-    progress: Progress = silent,
 ) -> ArchiveIndex:
     """Return the index of a distro's archive, asking the archive where ours is too old.
 
@@ -180,12 +214,9 @@ def open_index(
     Args:
         distro: Which distro.
         layout: How its archive is laid out.
+        access: How the host reads it.
         architecture: As ``uname -m`` prints it.
         components: Components needed besides those that are always read.
-        config: Settings of the host.
-        root: Root of the host whose apt configuration says where packages come from.
-        cache_dir: Where indexes are kept; ``default_cache()`` by default.
-        progress: Receives what is read, and how far downloads are.
 
     Raises:
         NotFoundError: No mirror, no keyring, or no such section or architecture.
@@ -195,17 +226,13 @@ def open_index(
         OSError: The cache can't be written.
     """
     debian_name = debian_architecture(architecture)
-    folder = (cache_dir or default_cache()) / "archive"
-    settings = (config or Config()).distro(distro.id).archive
-    addresses = suite_addresses(
-        distro, layout, config=settings, root=root, key_folder=folder / "keys"
-    )
+    addresses = access.suites(distro, layout)
     sections = tuple(dict.fromkeys([*layout.enabled, *components]))
-    with _reading(folder, progress) as pool:
+    with access.reading() as pool:
         found = [
             (cache, release)
             for cache, release in pool.map(
-                suite_release, [SuiteCache(p, folder) for p in addresses]
+                suite_release, [SuiteCache(p, access.folder) for p in addresses]
             )
             if release is not None
         ]
@@ -214,9 +241,9 @@ def open_index(
         wanted = list(_wanted(found, sections, debian_name))
         is_cached = all(want[0].has_table(*want[1:]) for want in wanted)
         tables = (
-            _tables(wanted, pool, progress)
+            _tables(wanted, pool, access.progress)
             if is_cached
-            else partial(_read_later, folder, wanted, progress)
+            else partial(_read_later, wanted, access)
         )
     return ArchiveIndex(
         distro=distro,
@@ -245,20 +272,10 @@ def _wanted(
                 yield cache, release, section, name
 
 
-def _read_later(folder: Path, wanted: Sequence[Want], progress: Progress) -> list[PackageTable]:
+def _read_later(wanted: Sequence[Want], access: ArchiveAccess) -> list[PackageTable]:
     """Return the packages of sections, after the lock of the cache was given back."""
-    with _reading(folder, progress) as pool:
-        return _tables(wanted, pool, progress)
-
-
-@contextmanager
-def _reading(folder: Path, progress: Progress) -> Iterator[ThreadPoolExecutor]:
-    """Hold the lock of the cache, with threads to read with."""
-    with (
-        lock(folder / "lock", on_wait=lambda: progress(Note(WAITING))),
-        ThreadPoolExecutor(_THREADS) as pool,
-    ):
-        yield pool
+    with access.reading() as pool:
+        return _tables(wanted, pool, access.progress)
 
 
 def _tables(

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from debian.deb822 import Sources
 
-from provision.config import Config
 from provision.distros.debian.archive_cache import SuiteCache
-from provision.distros.debian.archive_index import WAITING, default_cache, suite_release
+from provision.distros.debian.archive_index import ArchiveAccess, suite_release
 from provision.distros.debian.relations import version_key
-from provision.distros.debian.suites import ArchiveLayout, suite_addresses
+from provision.distros.debian.suites import ArchiveLayout
 from provision.errors import NotFoundError, ProvisionError
-from provision.files import lock
 from provision.pin import DistroPin
-from provision.progress import Note, Progress, silent
 
 _COMPONENT = "main"
 
@@ -67,11 +63,7 @@ def find_sources(
     name: str,
     distro: DistroPin,
     layout: ArchiveLayout,
-    *,
-    config: Config | None = None,
-    root: Path = Path("/"),
-    cache_dir: Path | None = None,
-    progress: Progress = silent,
+    access: ArchiveAccess,
 ) -> list[SourcePackage]:
     """Return the versions of a source package, the newest first; at least one.
 
@@ -79,26 +71,19 @@ def find_sources(
         name: Its name.
         distro: Which distro's.
         layout: How its archive is laid out.
-        config: Settings of the host.
-        root: Root of the host whose apt configuration says where packages come from.
-        cache_dir: Where indexes are kept; ``default_cache()`` by default.
-        progress: Receives how far downloads are.
+        access: How the host reads it.
 
     Raises:
         NotFoundError: No mirror or keyring is known, or the distro has no such source package.
         UnreachableError: The archive can't be reached, and its index is not cached.
         SignatureError: Its index is not signed by a trusted key.
     """
-    folder = (cache_dir or default_cache()) / "archive"
-    settings = (config or Config()).distro(distro.id).archive
-    addresses = suite_addresses(
-        distro, layout, config=settings, root=root, key_folder=folder / "keys"
-    )
+    addresses = access.suites(distro, layout)
     found: list[SourcePackage] = []
-    with lock(folder / "lock", on_wait=lambda: progress(Note(WAITING))):
+    with access.reading():
         for address in addresses:
-            cache, release = suite_release(SuiteCache(address, folder))
-            text = release and cache.sources(release, _COMPONENT, progress)
+            cache, release = suite_release(SuiteCache(address, access.folder))
+            text = release and cache.sources(release, _COMPONENT, access.progress)
             found += _packages(text, name, address.uri) if text else ()
     if not found:
         raise NotFoundError(

@@ -5,7 +5,7 @@ Nothing that builds is loaded.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from provision.catalogue import Recipe
@@ -13,15 +13,15 @@ from provision.catalogue.upstream import CHANNELS
 from provision.documents import load_json
 from provision.errors import ConfigError, NotFoundError, ProvisionError
 from provision.fetch import UnreachableError
-from provision.host import read_facts
+from provision.host.facts import read_facts
 from provision.host.kernels import machine
 from provision.kmod.verify import MANIFEST
 from provision.manifest import Manifest
 from provision.pin import DistroPin, Pin
-from provision.pipeline.following import follow
 from provision.pipeline.pulling import check_age
-from provision.pipeline.registries import Connect, Consent, connect, trust_rule
-from provision.pipeline.seeking import Sought, seek, seek_pin
+from provision.pipeline.registries import trust_rule
+from provision.pipeline.registry_search import Lookup, Sought, seek, seek_pin
+from provision.pipeline.upstream_branches import follow
 from provision.pipeline.wanted import Wanted, distro_of_kernel, own_kernel
 from provision.pipeline.workspace import Settings
 from provision.progress import Progress, silent
@@ -45,24 +45,13 @@ class MissingArtifactError(NotFoundError):
     sought: Sought | None = None
 
 
-def look_for(
-    settings: Settings,
-    wanted: Wanted,
-    consent: Consent,
-    *,
-    unanswered: Callable[[ProvisionError], None] = lambda _: None,
-    connected: Connect = connect,
-    progress: Progress = silent,
-) -> Trusted | None:
+def look_for(settings: Settings, wanted: Wanted, lookup: Lookup) -> Trusted | None:
     """Return the image of a registry that a host may install in place of building it.
 
     Args:
         settings: The host.
         wanted: What is asked for.
-        consent: What the caller allows.
-        unanswered: Called if it is to be built because the registry could not be asked.
-        connected: Makes clients of registries.
-        progress: Receives which registry has nothing, and why.
+        lookup: How registries are asked.
 
     Returns:
         The image; None: it is to be built.
@@ -77,16 +66,8 @@ def look_for(
     places = (*registry.folders, *registry.addresses)
     found, sought = None, None
     if asks_registries(settings):
-        sought = sought_by(settings, wanted, progress=progress)
-        found = seek(
-            settings,
-            sought,
-            consent,
-            accept=lambda trusted: check_age(settings, trusted, consent),
-            unanswered=unanswered,
-            connected=connected,
-            progress=progress,
-        )
+        sought = sought_by(settings, wanted, progress=lookup.progress)
+        found = seek(settings, sought, _refusing_old(settings, lookup))
     if found is None and settings.config.policy.build == "never":
         error = MissingArtifactError(
             f"No registry has {wanted.driver} for {wanted.kernel or 'the kernel that runs'}"
@@ -99,28 +80,18 @@ def look_for(
     return found
 
 
-def look_for_pin(
-    settings: Settings,
-    pin: Pin,
-    consent: Consent,
-    *,
-    connected: Connect = connect,
-    progress: Progress = silent,
-) -> Trusted | None:
+def look_for_pin(settings: Settings, pin: Pin, lookup: Lookup) -> Trusted | None:
     """Return the image of a Pin from a registry; None: none has it, or none is to be asked.
 
     Arguments and errors as ``look_for``.
     """
     if not asks_registries(settings):
         return None
-    return seek_pin(
-        settings,
-        pin,
-        consent,
-        accept=lambda trusted: check_age(settings, trusted, consent),
-        connected=connected,
-        progress=progress,
-    )
+    return seek_pin(settings, pin, _refusing_old(settings, lookup))
+
+
+def _refusing_old(settings: Settings, lookup: Lookup) -> Lookup:
+    return replace(lookup, accept=lambda trusted: check_age(settings, trusted, lookup.consent))
 
 
 def asks_registries(settings: Settings) -> bool:
@@ -173,10 +144,7 @@ def _branches(
         return None
     if distro is None or settings.config.policy.build == "never":
         return known_branches(recipe.upstream, ()).followed(wanted.version, today())
-    chosen, driver = wanted.prefer, wanted.driver
-    return follow(
-        settings, driver, wanted.version, distro, chosen=chosen, progress=progress
-    ).branches
+    return follow(settings, wanted, distro, progress=progress).branches
 
 
 def stored_for(settings: Settings, wanted: Wanted) -> Path | None:
@@ -194,7 +162,7 @@ def stored_for(settings: Settings, wanted: Wanted) -> Path | None:
     takes_unsigned = _takes_unsigned(settings, wanted.driver)
     for digest in entries(layout):
         if not takes_unsigned and unsigned_reference(layout.entry(digest)) is not None:
-            # Who keeps a host from its registry must not choose what it was once given to try.
+            # Without its registry, a host must not go back to an unsigned artifact.
             continue
         try:
             pin = load_json(layout.entry(digest) / MANIFEST, Manifest).pin

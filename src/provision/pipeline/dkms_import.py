@@ -19,7 +19,6 @@ from provision.build.base_image import find_base, named_base
 from provision.build.dkms_inspection import MAX_BYTES, MAX_FILES, SourceToInspect, inspect_source
 from provision.build.package_store import PackageStore
 from provision.build.unpack_source import UnpackError, unpack
-from provision.catalogue import templates_dir
 from provision.distros.debian import ArchiveIndex, open_index, parse_depends
 from provision.distros.debian.distro_archive import layout_of, uses_archive
 from provision.engine.docker_api import Engine
@@ -27,7 +26,7 @@ from provision.engine.scratch import scratch
 from provision.errors import NotFoundError, ProvisionError, UsageError, redact
 from provision.fetch import download_any
 from provision.files import sha256_file, write_atomic
-from provision.host import read_facts
+from provision.host.facts import read_facts
 from provision.pin import ArchiveSource, DistroPin, GitSource, KernelPin
 from provision.pipeline.solving import base_request
 from provision.pipeline.wanted import choose_distro, own_kernel
@@ -113,14 +112,11 @@ def import_dkms(
     """
     distro = choose_distro(settings, request.distro)
     kernel = _kernel(settings, request)
-    script = (templates_dir() / "dkms/dkms.bash").read_bytes()
     with _source(settings, request, distro, progress) as (path, origin):
         asked = base_request(settings, distro)
         base = named_base(asked) or find_base(engine(), asked, progress=progress)
         wanted = SourceToInspect(path, request.what, kernel.release, kernel.architecture)
-        found = inspect_source(
-            engine(), base, wanted, script, state=settings.state, progress=progress
-        )
+        found = inspect_source(engine(), base, wanted, state=settings.state, progress=progress)
     conf = read_conf(parse_variables(found.variables))
     draft = draft_recipe(
         conf, origin(found.conf), licences=found.licences, pci=found.pci, unset=found.unset
@@ -315,12 +311,9 @@ def _index(settings: Settings, distro: DistroPin, progress: Progress) -> Iterato
     index = open_index(
         distro,
         layout,
+        settings.archives(progress),
         architecture=read_facts(settings.root).arch,
         components=layout.components,
-        config=settings.config,
-        root=settings.root,
-        cache_dir=settings.state,
-        progress=progress,
     )
     try:
         yield index

@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass, replace
 from provision.errors import NotFoundError, ProvisionError
 from provision.fetch import UnreachableError
 from provision.pin import Pin
-from provision.pipeline.listing import suiting, target_of
 from provision.pipeline.registries import (
     FOLDER,
     Connect,
@@ -22,6 +21,7 @@ from provision.pipeline.registries import (
     references,
     trusted_keys,
 )
+from provision.pipeline.trusted_catalogue import suitable, target_of
 from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress, silent
 from provision.registry.artifact_images import Trusted, facts_of
@@ -68,31 +68,37 @@ class Sought:
         return {name: getattr(self, name) for name in names}
 
 
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """How registries are asked for an image.
+
+    Attributes:
+        consent: What the caller allows.
+        accept: Raises a ``ProvisionError`` for an image that the host may not have after all, such
+            as an old one of a mirror that lags behind.
+        unanswered: Called if an artifact is to be built because the registry could not be asked.
+        connected: Makes clients of registries.
+        progress: Receives which registry has nothing, and why.
+    """
+
+    consent: Consent
+    accept: Callable[[Trusted], None] = lambda _: None
+    unanswered: Callable[[ProvisionError], None] = lambda _: None
+    connected: Connect = connect
+    progress: Progress = silent
+
+
 # What Debian's order of versions takes.
 _VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+~-]*")
 
 
-def seek(
-    settings: Settings,
-    sought: Sought,
-    consent: Consent,
-    *,
-    accept: Callable[[Trusted], None] = lambda _: None,
-    unanswered: Callable[[ProvisionError], None] = lambda _: None,
-    connected: Connect = connect,
-    progress: Progress = silent,
-) -> Trusted | None:
+def seek(settings: Settings, sought: Sought, lookup: Lookup) -> Trusted | None:
     """Return the image that a host looks for, from the first of its registries that has it.
 
     Args:
         settings: The host.
         sought: What it looks for.
-        consent: What the caller allows.
-        accept: Raises a ``ProvisionError`` for an image that the host may not have after all, such
-            as an old one of a mirror that lags behind.
-        unanswered: Called if None is returned because the registry could not be asked.
-        connected: Makes clients.
-        progress: Receives which registry has nothing, and why.
+        lookup: How registries are asked.
 
     Returns:
         The image; None: no registry has it; or none answers, and it may be built here.
@@ -105,21 +111,12 @@ def seek(
     """
 
     def look(client: Repository) -> Trusted:
-        return _in_repository(settings, client, sought, consent, progress)
+        return _in_repository(settings, client, sought, lookup)
 
-    way = _Way(settings, sought.driver, consent, accept, unanswered, connected, progress)
-    return _first(way, look)
+    return _first(settings, sought.driver, lookup, look)
 
 
-def seek_pin(
-    settings: Settings,
-    pin: Pin,
-    consent: Consent,
-    *,
-    accept: Callable[[Trusted], None] = lambda _: None,
-    connected: Connect = connect,
-    progress: Progress = silent,
-) -> Trusted | None:
+def seek_pin(settings: Settings, pin: Pin, lookup: Lookup) -> Trusted | None:
     """Return the image of a Pin, by the tag that leads to it whatever else it is called.
 
     Arguments and errors as ``seek``.
@@ -129,45 +126,29 @@ def seek_pin(
 
     def look(client: Repository) -> Trusted:
         named = client.at(client.reference.with_tag(pin_tag(pin.digest)))
-        return examine(settings, named, wanted, consent, driver=pin.driver.name)
+        return examine(settings, named, wanted, lookup.consent, driver=pin.driver.name)
 
-    way = _Way(settings, pin.driver.name, consent, accept, lambda _: None, connected, progress)
-    return _first(way, look)
-
-
-@dataclass(frozen=True, slots=True)
-class _Way:
-    """How registries are asked; the fields are the arguments of ``seek``."""
-
-    settings: Settings
-    driver: str
-    consent: Consent
-    accept: Callable[[Trusted], None]
-    unanswered: Callable[[ProvisionError], None]
-    connected: Connect
-    progress: Progress
-
-    def end_in_silence(self, error: ProvisionError) -> None:
-        """Leave it to be built; what is not there and what can't be looked for differ in cures."""
-        if self.settings.config.policy.build == "never":
-            raise error
-        self.unanswered(error)
+    return _first(settings, pin.driver.name, lookup, look)
 
 
-def _first(way: _Way, look: Callable[[Repository], Trusted]) -> Trusted | None:
-    """Return what the first registry has that has it as it has to be; errors as ``seek``."""
-    settings, driver, progress = way.settings, way.driver, way.progress
+def _first(
+    settings: Settings, driver: str, lookup: Lookup, look: Callable[[Repository], Trusted]
+) -> Trusted | None:
+    """Return the image of the first registry that has a valid one; errors as ``seek``."""
+    progress = lookup.progress
     refused: ProvisionError | None = None
     absent: ProvisionError | None = None
     places = references(settings, driver)
     for reference in places:
         # What is wrong here is said before a registry is asked.
-        trusted_keys(settings, f"{reference.registry}/{reference.repository}", driver, way.consent)
+        trusted_keys(
+            settings, f"{reference.registry}/{reference.repository}", driver, lookup.consent
+        )
     for reference in places:
         address = f"{reference.registry}/{reference.repository}".rpartition("/")[0]
         try:
-            found = look(folder_at(settings, reference) or way.connected(settings, reference))
-            way.accept(found)
+            found = look(folder_at(settings, reference) or lookup.connected(settings, reference))
+            lookup.accept(found)
         except NotFoundError as error:
             progress(Note(f"{address} has no {driver}: {error.details or error.message}"))
             absent = None
@@ -185,25 +166,33 @@ def _first(way: _Way, look: Callable[[Repository], Trusted]) -> Trusted | None:
         raise refused
     # The last one that was asked is no mirror.
     if absent is not None:
-        way.end_in_silence(absent)
+        _leave_to_build(settings, absent, lookup)
     return None
 
 
+def _leave_to_build(settings: Settings, error: ProvisionError, lookup: Lookup) -> None:
+    """Let the caller build what could not be looked for; a host that never builds fails."""
+    if settings.config.policy.build == "never":
+        raise error
+    lookup.unanswered(error)
+
+
 def _in_repository(
-    settings: Settings, client: Repository, sought: Sought, consent: Consent, progress: Progress
+    settings: Settings, client: Repository, sought: Sought, lookup: Lookup
 ) -> Trusted:
     """Return the image of a repository, with as few questions as possible.
 
     Its catalogue says which one; its tags where it has none, or that does not list any.
     """
+    consent = lookup.consent
     named = sought.version if sought.branches is None else None
     known = None
     # A bundle is what its maker chose, so the catalogue of where that was copied from is not asked.
     if not client.reference.registry.startswith(FOLDER):
-        known = catalogue_of(settings, client, sought.driver, consent, progress=progress)
+        known = catalogue_of(settings, client, sought.driver, consent, progress=lookup.progress)
     if known is not None:
         wanted = _branches(sought)
-        for listed in suiting(known, sought.facts(), (sought.prefer, named), wanted):
+        for listed in suitable(known, sought.facts(), (sought.prefer, named), wanted):
             with suppress(NotFoundError):
                 found = _listed(settings, client, sought, listed, consent)
                 return replace(found, listed=(target_of(settings, client), known.serial))

@@ -19,8 +19,8 @@ from provision.distros.debian import ArchiveIndex
 from provision.engine.docker_api import Engine
 from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.pin import BasePin
-from provision.pipeline import importing
-from provision.pipeline.importing import ImportRequest, import_dkms
+from provision.pipeline import dkms_import
+from provision.pipeline.dkms_import import ImportRequest, import_dkms
 from provision.pipeline.workspace import Settings
 from provision.run import Completed
 from unit.fake_archive import index_of, stanza
@@ -56,8 +56,8 @@ def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[SourceToInspect]:
         got.append(source)
         return Inspected(VARIABLES, "dkms.conf", (), (), ())
 
-    monkeypatch.setattr(importing, "inspect_source", inspect)
-    monkeypatch.setattr(importing, "find_base", lambda *_args, **_more: BASE)
+    monkeypatch.setattr(dkms_import, "inspect_source", inspect)
+    monkeypatch.setattr(dkms_import, "find_base", lambda *_args, **_more: BASE)
     return got
 
 
@@ -107,8 +107,8 @@ def test_a_checkout_is_pinned(
         said = next((text for word, text in answers.items() if word in argv), "")
         return Completed(tuple(argv), 0, said, "")
 
-    monkeypatch.setattr(importing, "run", run)
-    monkeypatch.setattr(importing, "find_program", lambda name: name)
+    monkeypatch.setattr(dkms_import, "run", run)
+    monkeypatch.setattr(dkms_import, "find_program", lambda name: name)
     made = import_dkms(settings, lambda: None, ImportRequest(str(source), kernel=KERNEL))  # type: ignore[arg-type, return-value]  # as above
     assert 'url = "https://example.org/maker/tool.git"' in made.draft.text
     assert f'commit = "{"a" * 40}"' in made.draft.text
@@ -145,7 +145,7 @@ def test_an_archive_is_unpacked_and_pinned_as_it_came(
         destination.write_bytes(tarball.read_bytes())
         return "b" * 64
 
-    monkeypatch.setattr(importing, "download_any", download)
+    monkeypatch.setattr(dkms_import, "download_any", download)
     request = ImportRequest("https://x.example/tool.tar.gz", kernel=KERNEL)
     made = import_dkms(settings, lambda: None, request)  # type: ignore[arg-type, return-value]  # as above
     assert looked_at[0].path.name == "tool-2.1"
@@ -155,7 +155,7 @@ def test_an_archive_is_unpacked_and_pinned_as_it_came(
     tarball.write_bytes(b"<html>")
     with pytest.raises(ProvisionError, match="can't be unpacked"):
         import_dkms(settings, no_engine, request)
-    monkeypatch.setattr(importing, "MAX_BYTES", -1)
+    monkeypatch.setattr(dkms_import, "MAX_BYTES", -1)
     with tarfile.open(tarball, "w:gz") as archive:
         archive.add(tmp_path / "dkms.conf", arcname="tool-2.1/dkms.conf")
     with pytest.raises(ProvisionError, match="too large"):
@@ -173,8 +173,8 @@ def test_a_zip_file_that_grows_is_refused_before_it_does(
         destination.write_bytes(packed.read_bytes())
         return "b" * 64
 
-    monkeypatch.setattr(importing, "download_any", download)
-    monkeypatch.setattr(importing, "MAX_BYTES", 99_999)
+    monkeypatch.setattr(dkms_import, "download_any", download)
+    monkeypatch.setattr(dkms_import, "MAX_BYTES", 99_999)
     with pytest.raises(ProvisionError, match="too large"):
         import_dkms(settings, no_engine, ImportRequest("https://x.example/tool.zip", kernel=KERNEL))
 
@@ -202,7 +202,7 @@ def test_a_damaged_archive_is_no_traceback(
         destination.write_bytes(raw)
         return "b" * 64
 
-    monkeypatch.setattr(importing, "download_any", download)
+    monkeypatch.setattr(dkms_import, "download_any", download)
     with pytest.raises(ProvisionError, match="can't be unpacked: damaged"):
         import_dkms(
             settings, no_engine, ImportRequest("https://x.example/tool.tar.xz", kernel=KERNEL)
@@ -227,7 +227,7 @@ def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     package = tmp_path / "tool.deb"
     package.write_bytes(b"")
-    monkeypatch.setattr(importing, "open_index", open_index)
+    monkeypatch.setattr(dkms_import, "open_index", open_index)
     monkeypatch.setattr(PackageStore, "fetch", lambda *_args, **_more: package)
     yield
     for index in made:

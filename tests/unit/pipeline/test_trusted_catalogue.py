@@ -20,7 +20,7 @@ from provision.pipeline.package_pins import Resolved
 from provision.pipeline.publishing import TakenError, pushed_before, set_pin_tag, tag_again
 from provision.pipeline.pulling import store_pulled
 from provision.pipeline.registries import Consent, examine, tag_of
-from provision.pipeline.seeking import seek, seek_pin
+from provision.pipeline.registry_search import Lookup, seek, seek_pin
 from provision.pipeline.workspace import Settings
 from provision.progress import Note
 from provision.registry.artifact_images import Trusted
@@ -170,7 +170,9 @@ def test_a_foreign_catalogue_is_passed_over_until_one_was_used(
     evil = ImageCatalogue("demo", SERIAL, ())
     write_catalogue(registry.client(NAME), evil, lambda data: OTHER.sign(data, ECDSA))
     notes: list[object] = []
-    trusted = seek(settings, SOUGHT, DEFAULT, connected=connected(registry), progress=notes.append)
+    trusted = seek(
+        settings, SOUGHT, Lookup(DEFAULT, connected=connected(registry), progress=notes.append)
+    )
     assert version(trusted) == "1.2"
     assert any(isinstance(n, Note) and "tags are read instead" in n.text for n in notes)
     del registry.manifests[CATALOGUE]
@@ -267,10 +269,13 @@ def test_a_pin_leads_to_its_image_whatever_that_is_called(
 ) -> None:
     pin = make_pin()
     have(registry, tmp_path, pin, tag=pin_tag(pin.digest))
-    trusted = seek_pin(settings, pin, DEFAULT, connected=connected(registry))
+    trusted = seek_pin(settings, pin, Lookup(DEFAULT, connected=connected(registry)))
     assert trusted is not None
     assert trusted.image.pin == pin
-    assert seek_pin(settings, make_pin(version="9"), DEFAULT, connected=connected(registry)) is None
+    assert (
+        seek_pin(settings, make_pin(version="9"), Lookup(DEFAULT, connected=connected(registry)))
+        is None
+    )
 
 
 def test_the_tag_of_a_pin_that_leads_to_another_image_is_refused(
@@ -279,7 +284,7 @@ def test_the_tag_of_a_pin_that_leads_to_another_image_is_refused(
     pin, other = make_pin(), make_pin(version="9")
     have(registry, tmp_path, other, tag=pin_tag(pin.digest))
     with pytest.raises(UntrustedError):
-        seek_pin(settings, pin, DEFAULT, connected=connected(registry))
+        seek_pin(settings, pin, Lookup(DEFAULT, connected=connected(registry)))
 
 
 def test_the_tag_of_a_pin_is_never_moved(registry: MemoryRegistry, tmp_path: Path) -> None:
@@ -333,7 +338,9 @@ def test_what_would_be_built_is_pulled_by_its_pin(
     monkeypatch.setattr(
         obtaining,
         "look_for_pin",
-        lambda *given, **more: seek_pin(*given, **more, connected=connected(registry)),
+        lambda settings, pin, lookup: seek_pin(
+            settings, pin, replace(lookup, connected=connected(registry))
+        ),
     )
 
     def no_engine() -> Engine:

@@ -16,13 +16,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from provision.engine.docker_api import Engine, Image
 from provision.engine.scratch import scratch
 from provision.errors import NotFoundError, ProvisionError
 from provision.files import sha256_file, sync_directory
 from provision.host.kernels import kernel_release, machine
 from provision.pin import Pin
-from provision.pipeline.image_signing import SignedImage
+from provision.pipeline.image_signing import EngineImage, SignedImage
 from provision.pipeline.registries import FOLDER, tag_of
 from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress, silent
@@ -50,7 +49,7 @@ def is_archive_name(text: str) -> bool:
 def open_archive(settings: Settings, path: Path, *, progress: Progress = silent) -> Repository:
     """Return the image of an archive or an image layout that is for this host.
 
-    Nothing of it is believed yet.
+    Nothing of it is verified yet.
 
     Args:
         settings: The host.
@@ -117,11 +116,8 @@ def sign_file(settings: Settings, path: Path, signer: Signer) -> SignedImage:
 
 def save_image(
     settings: Settings,
-    engine: Engine,
-    image: Image,
-    pin: Pin,
+    image: EngineImage,
     output: Path,
-    signer: Signer | None,
     *,
     progress: Progress = silent,
 ) -> tuple[str, SignedImage | None]:
@@ -129,11 +125,8 @@ def save_image(
 
     Args:
         settings: The host.
-        engine: Has the image.
-        image: The image.
-        pin: Its Pin.
+        image: The image; its signatures are in the archive too.
         output: The archive; it appears when it is complete.
-        signer: Signs it, in the archive; None: it is not signed.
         progress: Receives what goes on.
 
     Returns:
@@ -143,11 +136,12 @@ def save_image(
         ProvisionError: The engine failed, or gave something that is no image.
         OSError: The disk is full.
     """
+    pin, signer = image.pin, image.signer
     progress(Note(f"Writing {output}"))
     with scratch(settings.state, "save", progress=progress) as folder:
         saved = folder / "saved.tar"
         with saved.open("wb") as stream:
-            for chunk in engine.save(image.id):
+            for chunk in image.engine.save(image.image_id):
                 stream.write(chunk)
         reference = Reference(f"{FOLDER}{output}", pin.driver.name, tag_of(pin).text)
         writer = LayoutWriter(folder / "layout", reference)

@@ -1,7 +1,7 @@
-"""A registry's catalogue of images, as far as a host believes it.
+"""A registry's catalogue of images, as far as a host trusts it.
 
-What it lists is only where to look: each image is examined by itself. But who could serve an old
-catalogue could keep a host from what is new, so its serial is remembered as that of images is.
+It only says where to look: each image is examined separately. But an old catalogue would keep a
+host from new images, so its serial is remembered as that of images is.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from provision.store.origin import newest_serial
 
 
 @dataclass(frozen=True, slots=True)
-class Believing:
-    """By what a catalogue is judged.
+class CatalogueTrust:
+    """What decides whether a catalogue is trusted.
 
     Attributes:
         keys: Those that are trusted.
@@ -52,22 +52,22 @@ def target_of(settings: Settings, client: Repository) -> str:
     return f"catalogue of {known}"
 
 
-def believed(
+def read_trusted(
     settings: Settings,
     client: Repository,
     driver: str,
-    judged: Believing,
+    trust: CatalogueTrust,
     *,
     progress: Progress = silent,
 ) -> ImageCatalogue | None:
-    """Return a repository's catalogue; None: it is missing that says anything here, so tags do.
+    """Return a repository's catalogue; None: it is missing or does not count, and tags are read.
 
     Args:
         settings: The host.
         client: The repository.
         driver: The driver.
-        judged: By what it is judged.
-        progress: Receives of a catalogue that is passed over.
+        trust: What decides whether it is trusted.
+        progress: Receives why a catalogue does not count.
 
     Raises:
         UntrustedError: It is older than one that this host has used, or gone; or it is not signed
@@ -78,11 +78,11 @@ def believed(
     """
     target = target_of(settings, client)
     seen = 0
-    if not judged.allow_downgrade:
+    if not trust.allow_downgrade:
         seen = newest_serial(Layout(settings.root, driver), target)
     name = f"{client.reference.registry}/{client.reference.repository}:{CATALOGUE}"
     try:
-        found = read_catalogue(client, driver, judged.keys)
+        found = read_catalogue(client, driver, trust.keys)
     except UntrustedError as error:
         if seen:
             raise
@@ -92,18 +92,21 @@ def believed(
         if seen:
             raise _gone(settings, client, name)
         return None
-    if found.serial < judged.oldest * MILLISECONDS:
+    if found.serial < trust.oldest * MILLISECONDS:
         progress(Note(f"'{name}' is older than not_before allows. The tags are read instead."))
         return None
     if found.serial < seen:
-        raise UntrustedError(
-            f"'{name}' is refused: it is older than the catalogue that this host has used"
-            f" ({found.serial}, and {seen}, in Unix milliseconds).",
-            resolution="If nothing was restored from a backup on purpose, the registry serves what"
-            " is out of date: look into it. To believe it: the same command with"
-            " --allow-downgrade.",
-        )
+        raise _outdated(name, found.serial, seen)
     return found
+
+
+def _outdated(name: str, serial: int, seen: int) -> UntrustedError:
+    return UntrustedError(
+        f"'{name}' is refused: it is older than the catalogue that this host has used"
+        f" ({serial}, and {seen}, in Unix milliseconds).",
+        resolution="If nothing was restored from a backup on purpose, the registry serves what is"
+        " out of date: look into it. To use it: the same command with --allow-downgrade.",
+    )
 
 
 def _gone(settings: Settings, client: Repository, name: str) -> UntrustedError | NotFoundError:
@@ -119,7 +122,7 @@ def _gone(settings: Settings, client: Repository, name: str) -> UntrustedError |
     )
 
 
-def suiting(
+def suitable(
     catalogue: ImageCatalogue,
     wanted: Mapping[str, str],
     first: Sequence[str | None],

@@ -10,8 +10,9 @@ from datetime import UTC, datetime
 from provision.catalogue import Recipe
 from provision.catalogue.upstream import CHANNELS
 from provision.distros import source_names
-from provision.host import read_facts
+from provision.host.facts import read_facts
 from provision.pin import DistroPin
+from provision.pipeline.wanted import Wanted
 from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress, silent
 from provision.sources.upstream import MAX_AGE, Reading, ask, known_branches, today
@@ -40,7 +41,7 @@ def read_upstream(
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """What a vendor's word makes of a wish.
+    """What a version that is asked for stands for, as the vendor says.
 
     Attributes:
         branches: The branches of the kind that is asked for (``lts``), in the order of preference;
@@ -53,13 +54,7 @@ class Followed:
 
 
 def follow(
-    settings: Settings,
-    driver: str,
-    version: str | None,
-    distro: DistroPin,
-    *,
-    chosen: str | None = None,
-    progress: Progress = silent,
+    settings: Settings, wanted: Wanted, distro: DistroPin, *, progress: Progress = silent
 ) -> Followed:
     """Find out what a wanted version stands for, as far as its vendor decides that.
 
@@ -69,16 +64,18 @@ def follow(
 
     Args:
         settings: The host.
-        driver: The driver.
-        version: What is asked for; None: the newest.
+        wanted: The driver and its version. Where a version was chosen before and stays
+            (``prefer``), nothing new is looked for.
         distro: What is built for.
-        chosen: The version that was chosen before and stays, so that nothing new is looked for.
         progress: Receives which sources do not answer.
 
     Raises:
         NotFoundError: The driver is unknown.
     """
-    recipe = settings.catalogue.entry(driver).recipe
+    version, chosen = wanted.version, wanted.prefer
+    if version == "latest":
+        version = None
+    recipe = settings.catalogue.entry(wanted.driver).recipe
     takes_any = _takes_any(recipe, version, distro)
     if version not in CHANNELS and not takes_any:
         return Followed()
