@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,11 +13,11 @@ from provision.engine.docker_api import Engine, Image
 from provision.engine.scratch import scratch
 from provision.engine.transfer import extract, find_image, read_file
 from provision.errors import ProvisionError
-from provision.kmod.module_signatures import sign_for_host
 from provision.kmod.verify import MANIFEST, Report, verify
 from provision.manifest import Manifest
+from provision.pipeline.drafts import DraftOrigin, finish_draft, verifying
 from provision.pipeline.workspace import Settings
-from provision.progress import Note, Progress, Transfer, silent
+from provision.progress import Note, Progress, silent
 from provision.store.activate import apply, plan, plan_removal
 from provision.store.entries import (
     adopt,
@@ -27,7 +27,6 @@ from provision.store.entries import (
     remove_leftovers,
     unlink_kernel,
 )
-from provision.store.labels import label_entry
 from provision.store.layout import Layout
 from provision.store.locks import changing, switching
 from provision.store.managed_files import Change
@@ -55,7 +54,7 @@ def verify_path(artifact: Path, *, progress: Progress = silent) -> Report:
     Raises:
         NotFoundError: There is no such folder.
     """
-    return verify(artifact, on_bytes=_verifying(progress))
+    return verify(artifact, on_bytes=verifying(progress))
 
 
 def verify_current(settings: Settings, driver: str, *, progress: Progress = silent) -> Report:
@@ -271,46 +270,6 @@ def _drafted(
         yield draft
 
 
-@dataclass(frozen=True, slots=True)
-class DraftOrigin:
-    """The image that a draft was unpacked from.
-
-    Attributes:
-        name: Its name.
-        pin_digest: Digest of its Pin, as the image says.
-        signs: Whether the host's key may sign its modules: it was built here, or its origin was
-            verified.
-    """
-
-    name: str
-    pin_digest: str
-    signs: bool = True
-
-
-def finish_draft(
-    settings: Settings, draft: Path, origin: DraftOrigin, *, progress: Progress = silent
-) -> Manifest:
-    """Verify, sign and label what an image held, before it becomes an entry of the store.
-
-    Args:
-        settings: The host.
-        draft: Its folder.
-        origin: The image that it comes from.
-        progress: Receives what is done.
-
-    Raises:
-        ProvisionError: It is damaged, or of another Pin; or it can't be signed.
-    """
-    report = verify(draft, pin_label=origin.pin_digest, on_bytes=_verifying(progress))
-    manifest = report.require_whole(f"The image '{origin.name}'")
-    if origin.signs:
-        sign_for_host(
-            draft, manifest, settings.config.signing, root=settings.root, progress=progress
-        )
-    label_entry(draft, manifest, Layout(settings.root, manifest.pin.driver.name))
-    return manifest
-
-
 def verify_entry(layout: Layout, entry: Path, *, progress: Progress = silent) -> bool:
     """Verify an entry of the store, under the driver's lock; returns whether there is one.
 
@@ -344,8 +303,4 @@ def _manifest_of(settings: Settings, engine: Engine, image: Image, reference: st
 def _verified(artifact: Path, image: Image, progress: Progress) -> Report:
     # An image without the label is found out as one with another Pin's.
     label = image.labels.get(DIGEST_LABEL, "none")
-    return verify(artifact, pin_label=label, on_bytes=_verifying(progress))
-
-
-def _verifying(progress: Progress) -> Callable[[int], None]:
-    return lambda done: progress(Transfer("Verifying", done))
+    return verify(artifact, pin_label=label, on_bytes=verifying(progress))

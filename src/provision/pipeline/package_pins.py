@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -14,7 +15,7 @@ from provision.build.base_image import find_base, named_base
 from provision.build.compatibility import BuildTarget, Request
 from provision.build.decision import Decision, decide
 from provision.build.dockerfile import RenderedContext, render
-from provision.build.package_store import PackageStore
+from provision.build.package_store import Closure, PackageStore
 from provision.build.solve import solve
 from provision.build.solve_request import SolveRequest
 from provision.build.templates import Templates, load_templates
@@ -132,9 +133,9 @@ def resolve_solved(
                 request.kernel, decision.tools, archive.repositories, network, toolchain
             )
             asked_for = solve_request(settings, target.distro, base, needs)
-            pin, urls = _solved(
-                settings, engine, asked_for, decision, update=wanted.update, progress=progress
-            )
+            store = PackageStore(settings.state)
+            find = partial(solve, engine, asked_for, store, update=wanted.update, progress=progress)
+            pin, urls = _solved(find, engine, decision, base, may_reuse=not wanted.update)
             archive.require(asked_for, pin)
     return Resolved(
         pin,
@@ -146,23 +147,20 @@ def resolve_solved(
 
 
 def _solved(
-    settings: Settings,
+    find: Callable[[], Closure],
     engine: Callable[[], Engine],
-    wish: SolveRequest,
     decision: Decision,
+    base: BasePin,
     *,
-    update: bool,
-    progress: Progress,
+    may_reuse: bool,
 ) -> tuple[Pin, Mapping[str, tuple[str, ...]]]:
     """Return the Pin of a decision with what a solver finds, and the addresses of the packages."""
     try:
-        closure = solve(
-            engine, wish, PackageStore(settings.state), update=update, progress=progress
-        )
-        return decision.pin(wish.base, closure), closure.urls
+        closure = find()
+        return decision.pin(base, closure), closure.urls
     except NotFoundError:
         # A host that got the artifact image by itself has nothing to solve in, and needs nothing.
-        made = None if update else _made_before(engine(), decision, wish.base)
+        made = _made_before(engine(), decision, base) if may_reuse else None
         if made is None:
             raise
         return made, {}

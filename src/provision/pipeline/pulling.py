@@ -20,9 +20,9 @@ from provision.engine.transfer import disk_error
 from provision.kmod.module_signatures import is_signed_for_host
 from provision.kmod.verify import MANIFEST, DamagedError, Report, verify
 from provision.manifest import Manifest
-from provision.pipeline.artifacts import DraftOrigin, Stored, finish_draft, verify_path
+from provision.pipeline.artifacts import Stored, verify_path
+from provision.pipeline.drafts import DraftOrigin, complete_from_store, finish_draft
 from provision.pipeline.registries import Consent
-from provision.pipeline.shared_files import complete_from_store
 from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress, silent
 from provision.registry.artifact_images import Trusted, unpack_layers

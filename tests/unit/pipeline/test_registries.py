@@ -21,7 +21,7 @@ from provision.errors import ConfigError, NotFoundError, ProvisionError
 from provision.fetch import UnreachableError
 from provision.kmod.verify import verify as verify_artifact
 from provision.pin import Pin
-from provision.pipeline import artifacts, pulling, registries
+from provision.pipeline import drafts, pulling, registries
 from provision.pipeline.artifact_lookup import look_for
 from provision.pipeline.pulling import DowngradeError, obtain_pulled, store_pulled, verify_pulled
 from provision.pipeline.registries import Consent, connect, examine, host_reference, tag_of
@@ -216,7 +216,7 @@ def test_the_hosts_key_signs_nothing_that_is_unsigned(
     registry: MemoryRegistry, tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     signed: list[Path] = []
-    monkeypatch.setattr(artifacts, "sign_for_host", lambda entry, *_1, **_2: signed.append(entry))
+    monkeypatch.setattr(drafts, "sign_for_host", lambda entry, *_1, **_2: signed.append(entry))
     have(registry, tmp_path, signed=False)
     consent = Consent(insecure=True)
     store_pulled(settings, found(settings, registry, consent=consent), consent)

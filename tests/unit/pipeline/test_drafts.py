@@ -14,7 +14,7 @@ from provision.catalogue import Catalogue
 from provision.config import Config, RegistryConfig, TrustConfig
 from provision.errors import ProvisionError
 from provision.kmod.verify import verify
-from provision.pipeline import shared_files
+from provision.pipeline import drafts
 from provision.pipeline.pulling import Pulled, store_pulled
 from provision.pipeline.registries import Consent
 from provision.pipeline.workspace import Settings
@@ -224,10 +224,10 @@ def test_a_file_system_without_links_has_copies(
 def test_nothing_is_added_unless_all_is_there(site: Site, tmp_path: Path) -> None:
     draft = tmp_path / "draft"
     layout = Layout(site.settings.root, "demo")
-    assert not shared_files.complete_from_store(layout, "0" * 12, draft), "no manifest yet"
+    assert not drafts.complete_from_store(layout, "0" * 12, draft), "no manifest yet"
     make_artifact(draft)
-    assert shared_files.complete_from_store(layout, "0" * 12, draft), "nothing is missing"
+    assert drafts.complete_from_store(layout, "0" * 12, draft), "nothing is missing"
     (draft / f"driver{LIBRARY}").unlink()
     layout.folder.mkdir(parents=True)
-    assert not shared_files.complete_from_store(layout, "0" * 12, draft)
+    assert not drafts.complete_from_store(layout, "0" * 12, draft)
     assert not (draft / f"driver{LIBRARY}").exists()

@@ -1,4 +1,6 @@
-"""User space that a host's store has already, taken from there in place of being pulled.
+"""Drafts of store entries: completed from the store, verified, signed and labelled.
+
+User space that the store has already is taken from there in place of being pulled.
 
 The manifest of an artifact names the sha256 of each file, and lies in the last layer of its image,
 with the modules. What else it names may be in the store: the artifacts of a driver version share
@@ -11,20 +13,69 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from provision.documents import load_json
 from provision.errors import ProvisionError
-from provision.kmod.verify import MANIFEST
+from provision.kmod.module_signatures import sign_for_host
+from provision.kmod.verify import MANIFEST, verify
 from provision.manifest import DriverFile, Manifest
-from provision.progress import Note, Progress, silent
+from provision.pipeline.workspace import Settings
+from provision.progress import Note, Progress, Transfer, silent
+from provision.store.labels import label_entry
 from provision.store.layout import Layout
 from provision.store.locks import changing
 
 _ENTRY = re.compile(r"[0-9a-f]{12}")
 _USERSPACE = "driver"
+
+
+@dataclass(frozen=True, slots=True)
+class DraftOrigin:
+    """The image that a draft was unpacked from.
+
+    Attributes:
+        name: Its name.
+        pin_digest: Digest of its Pin, as the image says.
+        signs: Whether the host's key may sign its modules: it was built here, or its origin was
+            verified.
+    """
+
+    name: str
+    pin_digest: str
+    signs: bool = True
+
+
+def finish_draft(
+    settings: Settings, draft: Path, origin: DraftOrigin, *, progress: Progress = silent
+) -> Manifest:
+    """Verify, sign and label what an image held, before it becomes an entry of the store.
+
+    Args:
+        settings: The host.
+        draft: Its folder.
+        origin: The image that it comes from.
+        progress: Receives what is done.
+
+    Raises:
+        ProvisionError: It is damaged, or of another Pin; or it can't be signed.
+    """
+    report = verify(draft, pin_label=origin.pin_digest, on_bytes=verifying(progress))
+    manifest = report.require_whole(f"The image '{origin.name}'")
+    if origin.signs:
+        sign_for_host(
+            draft, manifest, settings.config.signing, root=settings.root, progress=progress
+        )
+    label_entry(draft, manifest, Layout(settings.root, manifest.pin.driver.name))
+    return manifest
+
+
+def verifying(progress: Progress) -> Callable[[int], None]:
+    """Return what receives the bytes that were verified so far."""
+    return lambda done: progress(Transfer("Verifying", done))
 
 
 def complete_from_store(
