@@ -1,7 +1,7 @@
-"""Makes bundles for an air gap: signed artifacts, and what it takes to build without a network.
+"""Makes bundles for an air gap: signed artifacts, and all that builds without a network need.
 
-A bundle is a folder, or one tar archive of it. Making it again into the same folder goes on where
-it ended; what does not belong into it any more is removed.
+A bundle is a folder, or one tar archive of it. Making it again in the same folder continues an
+interrupted run, and removes what no longer belongs there.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from provision.registry.layout_writer import LayoutWriter
 from provision.registry.manifests import Index, parse_manifest
 from provision.registry.names import Reference, parse_reference
 
-# Marks a folder as ours from the beginning on, so that nothing else is ever removed.
+# Marks a folder as ours before anything is written, so that foreign files are never removed.
 _MARKER = ".provision-bundle"
 _WORK = ".work"
-# For what file systems need besides.
+# Spare room for the file system's own needs.
 _MARGIN = 64 << 20
 
 
@@ -82,10 +82,10 @@ def create(
 
 
 def check_room(output: Path, size: int) -> None:
-    """See that there is room for a bundle.
+    """Check that there is room for a bundle.
 
     Raises:
-        ProvisionError: There is not.
+        ProvisionError: There is not enough.
     """
     place = output.absolute()
     present = (
@@ -107,7 +107,7 @@ def _claim(folder: Path) -> None:
     """Take a folder for a bundle.
 
     Raises:
-        ProvisionError: It has files of someone else.
+        ProvisionError: It has foreign files.
     """
     if folder.is_dir() and not (folder / _MARKER).exists() and any(folder.iterdir()):
         raise ProvisionError(
@@ -116,7 +116,7 @@ def _claim(folder: Path) -> None:
         )
     folder.mkdir(parents=True, exist_ok=True)
     (folder / _MARKER).touch()
-    # From here on it is none until it is complete.
+    # Without these files it is no bundle until it is complete.
     for name in (SUMS, SIGNATURE, INDEX):
         (folder / name).unlink(missing_ok=True)
 
@@ -159,7 +159,7 @@ def _write_files(folder: Path, contents: Contents, progress: Progress) -> tuple[
 
 
 def _tidy(folder: Path, contents: Contents) -> None:
-    """Remove what a former bundle in this folder had, and this one has not."""
+    """Remove files of an earlier bundle that this one does not have."""
     wanted = {*contents.copies, *contents.texts}
     wanted |= {f"{BASES}/{b.digest.removeprefix('sha256:')}.tar" for b, _image in contents.bases}
     for path in sorted(p for p in folder.rglob("*") if p.is_file()):
@@ -240,7 +240,7 @@ def _artifacts(chosen: tuple[Chosen, ...]) -> Iterator[BundleArtifact]:
 
 
 def _seal(folder: Path, index: BundleIndex, signer: Signer | None) -> None:
-    """Write the list of files, its signature before it: without the list, it is no bundle."""
+    """Write the list of files last, after its signature: without the list, it is no bundle."""
     text = f"{index.model_dump_json(by_alias=True, indent=1)}\n"
     write_atomic(folder / INDEX, text)
     sums = {file.path: file.sha256 for file in index.files}

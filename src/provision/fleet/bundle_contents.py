@@ -1,4 +1,4 @@
-"""Finds what a bundle is made of: artifacts in a registry, and on this machine what builds need."""
+"""Finds the contents of a bundle: artifacts in a registry, and files on this machine for builds."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PACKAGES = "packages/sha256"
 CLOSURES = "packages/closures"
 PINS = "pins"
 BASES = "bases"
-# What is brought besides, and where it lies.
+# Folders of files that are brought besides.
 WHEELS, PYTHON, COLLECTION, PROGRAMS = "wheels", "python", "collection", "bin"
 
 
@@ -72,7 +72,7 @@ class Extras:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What a bundle is made of.
+    """The contents of a bundle.
 
     Attributes:
         chosen: The artifact images.
@@ -90,20 +90,20 @@ class Contents:
 
     @property
     def size(self) -> int:
-        """Bytes, but for small files; base images as they lie in the engine."""
+        """Bytes without small files; base images count with their size in the engine."""
         files = sum(path.stat().st_size for path in self.copies.values())
         return total_size(self.chosen) + files + sum(image.size for _pin, image in self.bases)
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What is asked for.
+    """The options of a new bundle.
 
     Attributes:
         registry: Where the artifacts are: ``host[:port][/prefix]``.
-        selection: Which.
-        extras: What is brought besides.
-        builds: Whether what builds need is brought too: packages, sources, base images.
+        selection: The artifacts.
+        extras: Further files.
+        builds: Whether it has what builds need: packages, sources, base images.
     """
 
     registry: str
@@ -166,10 +166,7 @@ def _inputs(store: PackageStore, pin: Pin, missing: list[str]) -> dict[str, Path
 
 
 def _closures(store: PackageStore, pin: Pin) -> Iterator[tuple[str, str]]:
-    """Yield what was solved for a Pin, so that it need not be solved again; without addresses.
-
-    A mirror's address may hold a password.
-    """
+    """Yield the solved closures of a Pin, without addresses: a mirror's may hold a password."""
     packages = {package.sha256 for package in pin.closure}
     for path in sorted((store.folder / "closures").glob("*.json")):
         try:

@@ -1,11 +1,11 @@
-"""What a bundle for an air gap holds, and how it is verified before anything of it is used.
+"""The index of a bundle for an air gap, and its verification before anything of it is used.
 
 ``SHA256SUMS`` names every file with its checksum, and ``SHA256SUMS.sig`` is its signature: ECDSA
 over P-256, in DER. Programs that every distro has verify both, before anything of ours is there:
 ``openssl dgst -sha256 -verify fleet.pub -signature SHA256SUMS.sig SHA256SUMS`` and
 ``sha256sum --check SHA256SUMS``. ``bundle.json`` says what the files are.
 
-A bundle brings no trust: which key counts decides the host that reads it.
+A bundle brings no trust: the host that reads it decides which keys count.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ FilePath = Annotated[str, StringConstraints(pattern=rf"^{_PART}(/{_PART})*$", ma
 
 
 class BundleArtifact(Frozen):
-    """An artifact image: what it is for, and the names that it has.
+    """An artifact image: its purpose and its names.
 
     Attributes:
         pin: Digest of its Pin.
         digest: Of its manifest.
-        within: Of the index that its names lead to, where that is of several architectures.
+        within: Digest of the index that its tags lead to, if that has several architectures.
         size: Bytes of its layers.
     """
 
@@ -114,12 +114,12 @@ class BundleIndex(Frozen):
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """A bundle whose list of files is signed as it has to be.
+    """A bundle whose list of files has a valid signature.
 
     Attributes:
         files: Its files.
         index: What it says of them.
-        signed_by: The key that signed it; None: nothing was asked for.
+        signed_by: The key that signed it; None if no signature was required.
         listed: Files by path.
     """
 
@@ -130,7 +130,7 @@ class Bundle:
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """Its name in messages."""
         return self.files.name
 
     def size(self, path: str) -> int:
@@ -161,7 +161,7 @@ class Folder:
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """Its name in messages."""
         return f"{self.bundle.name}/{self.path}"
 
     def size(self, path: str) -> int:
@@ -174,7 +174,7 @@ class Folder:
 
 
 def open_bundle(settings: Settings, path: Path, consent: Consent) -> Bundle:
-    """Return a bundle whose list of files has a good signature; no other file was read yet.
+    """Return a bundle once the signature of its list of files is verified; reads no other file.
 
     Args:
         settings: This host, whose keys count ([trust] keys).
@@ -183,8 +183,8 @@ def open_bundle(settings: Settings, path: Path, consent: Consent) -> Bundle:
 
     Raises:
         NotFoundError: There is no such bundle.
-        UntrustedError: No key that counts here has signed it.
-        ProvisionError: It is none, or provision.toml does not say whom to trust.
+        UntrustedError: No trusted key has signed it.
+        ProvisionError: It is no bundle, or provision.toml does not say whom to trust.
     """
     files = open_files(path)
     try:
@@ -245,12 +245,12 @@ def check_files(bundle: Bundle, *, progress: Progress = silent) -> None:
 
 
 def sums_text(files: Mapping[str, str]) -> bytes:
-    """Return what ``sha256sum --check`` reads, for checksums by path."""
+    """Return checksums by path in the format of ``sha256sum --check``."""
     return "".join(f"{sha256}  {path}\n" for path, sha256 in sorted(files.items())).encode()
 
 
 def _verified(settings: Settings, files: Files, sums: bytes, consent: Consent) -> str | None:
-    """Return which key has signed a list of files; None: nothing needs to be signed."""
+    """Return the key that signed a list of files; None if no signature is required."""
     keys = trusted_keys(settings, "file:bundle", "", consent)
     if keys is None:
         return None
@@ -275,6 +275,6 @@ def _parse_sums(name: str, data: bytes) -> dict[str, str]:
     for line in data.decode(errors="replace").splitlines():
         match = _LINE.fullmatch(line)
         if match is None or match[2] in found:
-            raise refused(name, f"'{SUMS}' in it has a line that is none: '{line[:80]}'")
+            raise refused(name, f"'{SUMS}' in it has a line that is no checksum: '{line[:80]}'")
         found[match[2]] = match[1]
     return found

@@ -1,7 +1,7 @@
-"""Uses bundles on the inner side of an air gap: for a registry there, or for one host.
+"""Uses bundles behind an air gap: for a registry there, or for one host.
 
-Every file is compared with the signed list before any is used. What an artifact is worth decides
-its own signature, as for one that a registry serves: a bundle's signature adds nothing to it.
+Every file is compared with the signed list before any is used. Each artifact still needs its own
+signature, as if a registry served it: a bundle's signature adds nothing to it.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _LONGEST_CLOSURE = 16 << 20
 
 @dataclass(slots=True)
 class Loaded:
-    """What was done with a bundle.
+    """The result of loading a bundle.
 
     Attributes:
         pushed: Names in the registry.
         sent: Bytes that were sent to it.
         entries: Entries of the store.
         packages: Files that the package store did not have.
-        closures: What was solved for, that it did not have.
+        closures: Solved closures that it did not have.
         bases: Base images that the engine did not have.
         changed: Whether anything was done.
     """
@@ -64,9 +64,9 @@ def push_bundle(access: RegistryAccess, bundle: Bundle, address: str) -> Loaded:
         address: The registry: ``host[:port][/prefix]``.
 
     Raises:
-        UntrustedError: An artifact is not signed as it has to be; nothing was sent.
+        UntrustedError: An artifact lacks a trusted signature; nothing was sent.
         UnreachableError: The registry kept failing.
-        ProvisionError: It refuses, or the bundle says something of an image that is not so.
+        ProvisionError: It refuses, or the bundle describes an image wrongly.
     """
     done = Loaded()
     for artifact in bundle.index.artifacts:
@@ -87,7 +87,7 @@ def push_bundle(access: RegistryAccess, bundle: Bundle, address: str) -> Loaded:
 
 
 def _examine(access: RegistryAccess, bundle: Bundle, artifact: BundleArtifact) -> None:
-    """See that an artifact is signed as it has to be, and what the bundle says that it is."""
+    """Check that an artifact has a trusted signature and is what the bundle says."""
     repository = _repository(bundle, artifact)
     check = check_of(access.settings, repository, {}, access.consent, artifact.driver)
     image = find(repository, artifact.architecture, examine=check).image
@@ -98,7 +98,7 @@ def _examine(access: RegistryAccess, bundle: Bundle, artifact: BundleArtifact) -
 def for_host(
     settings: Settings, bundle: Bundle, *, all_kernels: bool = False
 ) -> tuple[BundleArtifact, ...]:
-    """Return the artifacts of a bundle that a host may have a use for.
+    """Return the artifacts of a bundle that a host can use.
 
     Args:
         settings: The host.
@@ -130,7 +130,7 @@ def store_bundle(
         engine: Connects to the engine that gets the base images; None: none does.
 
     Raises:
-        UntrustedError: An artifact is not signed as it has to be, or older than one before it.
+        UntrustedError: An artifact lacks a trusted signature, or is older than an earlier one.
         ProvisionError: An artifact is damaged, the disk is full, or the engine failed.
     """
     done = Loaded()

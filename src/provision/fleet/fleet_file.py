@@ -1,7 +1,7 @@
-"""fleet.toml: which drivers are built for a fleet, and the cells that come of it.
+"""fleet.toml: which drivers are built for a fleet, and the cells that follow from it.
 
-A cell has a name that its command needs and nothing else: a machine that builds it has to know
-neither the other cells nor what the archives have by now.
+The name of a cell is all that a machine needs to build it: neither the other cells nor the present
+state of the archives.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from provision.pin import KernelRelease, Name, Version
 from provision.pipeline.workspace import Settings
 from provision.progress import Progress, silent
 
-# What the archive of a distro has; the matrix calls it so.
+# The file's word for all kernels of an archive, and the matrix's word.
 _ARCHIVE, _ALL = "archive", "all"
 _KERNEL = r"archive|all|latest(-[1-9][0-9]{0,3})?|[0-9][A-Za-z0-9._+~*?\[\]!-]*"
 Kernel = Annotated[str, StringConstraints(pattern=rf"^({_KERNEL})$", max_length=128)]
@@ -56,7 +56,7 @@ class Build(Frozen):
 
 
 class Fleet(Frozen):
-    """What fleet.toml says.
+    """A fleet.toml.
 
     Attributes:
         registry: Where hosts look: ``registry.example:5000/drivers``.
@@ -64,7 +64,7 @@ class Fleet(Frozen):
             provision.toml.
         sign_password_file: File with its password or PIN; None: that of provision.toml.
         unsigned: Whether images are pushed without a signature.
-        claims: Whether builders tell each other by the registry what they build.
+        claims: Whether builders claim in the registry what they build.
         jobs: Builds at once on one machine.
         network: Network of the containers that download; None: what provision.toml says.
         distros: Distros of builds that name none.
@@ -90,7 +90,7 @@ class Fleet(Frozen):
         return self
 
     def selections(self) -> list[Selection]:
-        """Return what each build asks for, in words of the matrix."""
+        """Return the selection of each build."""
         return [
             Selection(
                 drivers=build.drivers,
@@ -111,11 +111,11 @@ def load_fleet(path: Path, catalogue: Catalogue) -> Fleet:
 
     Args:
         path: The file.
-        catalogue: The drivers that there are.
+        catalogue: The known drivers.
 
     Raises:
         NotFoundError: There is no such file.
-        ConfigError: Something in it is wrong; names every key, and what to write instead.
+        ConfigError: It has mistakes; names every key, and what to write instead.
     """
     wrong: list[Mistake] = []
     fleet = None
@@ -126,7 +126,7 @@ def load_fleet(path: Path, catalogue: Catalogue) -> Fleet:
         if any(not mistake.path for mistake in wrong):
             raise
     seen = {mistake.path for mistake in wrong}
-    # Of names that look right: whether there is such a thing.
+    # Names that have the right form may still name nothing.
     raw = tomllib.loads(path.read_text(encoding="utf-8"))
     wrong += [one for one in _unknown(raw, catalogue) if one.path not in seen]
     if fleet is None or wrong:
@@ -178,11 +178,11 @@ def fleet_cells(
         settings: The machine that plans.
         engine: Connects to the engine; called for distros whose kernels only a container can list.
         path: The fleet's file, for messages.
-        fleet: What it says.
-        progress: Receives what is looked at.
+        fleet: Its content.
+        progress: Receives what is being looked at.
 
     Raises:
-        ConfigError: Some builds name what is nowhere; says of each what there is.
+        ConfigError: Builds name versions or kernels that no archive has; says what there is.
         ProvisionError: An archive or the engine failed.
     """
     found: dict[Cell, Planned] = {}

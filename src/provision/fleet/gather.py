@@ -27,9 +27,9 @@ _NO_FILE = 66
 _COMMAND = f"test -e {_STATUS} || exit {_NO_FILE}; head -c {LARGEST_STATUS + 1} {_STATUS}"
 _CALLBACKS = Path(__file__).parent / "callbacks"
 _WHY = "ask the hosts of an inventory"
-# What a run takes besides the hosts: reading the inventory, starting processes.
+# The time of a run without its hosts: reading the inventory, starting processes.
 _START_S = 60.0
-# A host may take this long for its answer once it is connected.
+# Seconds that a connected host may take to answer.
 _ANSWER_S = 20
 _PLAYED = frozenset({0, 2, 4})
 _LISTED = re.compile(r"^ {4}(\S.*)$", re.MULTILINE)
@@ -37,7 +37,7 @@ _LISTED = re.compile(r"^ {4}(\S.*)$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class AnsibleOptions:
-    """How the hosts of an inventory are asked.
+    """How Ansible asks the hosts of an inventory.
 
     Attributes:
         forks: How many at once.
@@ -82,7 +82,7 @@ def hosts_of_inventory(inventory: Path, how: AnsibleOptions | None = None) -> li
         except NotFoundError:
             raise
         except ProvisionError:
-            # Killed at the limit: those that have answered by then count.
+            # Killed at the limit: the answers so far count.
             pass
         else:
             late = "Ansible did not say what became of it"
@@ -156,7 +156,7 @@ def _ansible(inventory: Path, how: AnsibleOptions) -> list[str]:
 
 
 def _environment() -> dict[str, str]:
-    """Return what Ansible needs of the caller's: its settings, and the agent with SSH's keys."""
+    """Return the caller's variables that Ansible needs: its settings, and the SSH agent."""
     own = {
         name: value
         for name, value in os.environ.items()
@@ -166,7 +166,7 @@ def _environment() -> dict[str, str]:
         **own,
         "ANSIBLE_CALLBACK_PLUGINS": str(_CALLBACKS),
         "ANSIBLE_STDOUT_CALLBACK": "provision_rows",
-        # Without it, 'ansible' takes no other output than its own; and no one else's are wanted.
+        # Without it, 'ansible' uses only its own output; callbacks of others are not wanted.
         "ANSIBLE_LOAD_CALLBACK_PLUGINS": "1",
         "ANSIBLE_CALLBACKS_ENABLED": "provision_rows",
         "ANSIBLE_NOCOLOR": "1",

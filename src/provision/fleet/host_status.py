@@ -1,8 +1,8 @@
 """One host of a fleet, read from the ``status.json`` that its agent wrote. Pure.
 
-Hosts of a fleet have older and newer versions of provision. So what is missing has a default, what
-is unknown is left out, and what can't be read is a note of the host's row: never an error that
-keeps the other hosts from being seen. ``docs/reference/status.schema.json`` describes the file.
+Hosts of a fleet have older and newer versions of provision. So missing members have defaults,
+unknown ones are left out, and unreadable ones become a note in the host's row: an error never hides
+the other hosts. ``docs/reference/status.schema.json`` describes the file.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from provision.store.lenient import (
     texts,
 )
 
-# The version of the format that is known here, and the most that a host's file may have.
+# The known version of the format, and the most bytes that a host's file may have.
 SCHEMA = 1
 LARGEST_STATUS = 1 << 20
-# Of one file: a hostile host must not fill everyone's table.
+# Limits of one file: a hostile host must not fill the whole table.
 _MOST_DRIVERS = 64
 _MOST_KERNELS = 32
 _MOST_NOTES = 16
@@ -36,7 +36,7 @@ _LONGEST_NAME = 120
 _LONGEST_TEXT = 2000
 _STATE = re.compile(r"[a-z][a-z-]{0,39}")
 
-# From the worst to the best; any other state, of a newer provision, ranks after the first three.
+# From worst to best; unknown states of a newer provision rank after the first three.
 STATES: Mapping[str, tuple[str, str]] = {
     "failed": ("✗", "failed"),
     "missing": ("✗", "missing"),
@@ -50,9 +50,9 @@ STATES: Mapping[str, tuple[str, str]] = {
 }
 _ORDER = tuple(STATES)
 _UNKNOWN = 2.5
-# States of hosts that say nothing of themselves.
+# States of hosts whose own status is unknown.
 NOT_SEEN = frozenset({"unreachable", "unreadable", "no-status"})
-# States that need no one: the next run of the agent does the rest.
+# States that need no attention: the next run of the agent does the rest.
 WELL = frozenset({"ready", "pending"})
 
 
@@ -99,14 +99,14 @@ class Host:
 
     Attributes:
         name: As the inventory, the monitoring or the file calls it.
-        state: The worst of its drivers', or what kept it from being looked at.
-        time: Unix time of the observation; None: there is no such.
-        running: The kernel that runs.
+        state: The worst state of its drivers, or why its status is unknown.
+        time: Unix time of the observation; None if there was none.
+        running: The running kernel.
         drivers: Its drivers.
         reason: Why the host as a whole is in that state.
         resolution: What to do about that.
-        notes: What else is worth knowing about the host or its file.
-        is_whole: Whether the state is of the host as a whole, and not of one of its drivers.
+        notes: Further remarks on the host or its file.
+        is_whole: Whether the state concerns the host as a whole, and not one of its drivers.
     """
 
     name: str
@@ -121,37 +121,37 @@ class Host:
 
 
 def is_out(kernel: KernelRow) -> bool:
-    """Return whether a driver does not work now: with the kernel that runs."""
+    """Return whether a driver does not work with the running kernel."""
     return kernel.role == "running" and kernel.is_ready is False
 
 
 def rank(state: str) -> float:
-    """Return the place of a state, from the worst on."""
+    """Return the rank of a state; the worst has the lowest."""
     return _ORDER.index(state) if state in STATES else _UNKNOWN
 
 
 def worst(states: Iterable[str]) -> str:
-    """Return the worst state; without any, all is well."""
+    """Return the worst of some states; ``ready`` if there are none."""
     return min(states, key=rank, default="ready")
 
 
 def shown(value: str, limit: int = _LONGEST_NAME) -> str:
-    """Return what a host says as one line without secrets and control characters, not too long."""
+    """Return a text of a host as one short line without secrets and control characters."""
     line = " ".join(redact(value[: 2 * limit]).split())
-    # What UTF-8 can't express would stop the page from being written.
+    # Characters that UTF-8 can't express would stop the page from being written.
     line = line.encode(errors="replace").decode()
     return line if len(line) <= limit else f"{line[: limit - 1]}…"
 
 
 def broken_host(name: str, state: str, reason: str, resolution: str | None) -> Host:
-    """Return the row of a host of which nothing is known but why."""
+    """Return the row of a host whose status is unknown, with the reason."""
     long = _LONGEST_TEXT
     advice = shown(resolution, long) if resolution else None
     return Host(shown(name), state, reason=shown(reason, long), resolution=advice, is_whole=True)
 
 
 def host_of_status(name: str, data: bytes) -> Host:
-    """Return a host from what its ``status.json`` holds, whatever that is.
+    """Return a host from the content of its ``status.json``, valid or not.
 
     Args:
         name: What the host is called.
@@ -209,7 +209,7 @@ def _about_schema(schema: int | None) -> list[str]:
 
 
 def _state(value: str | None, notes: list[str]) -> str | None:
-    """Return a state as it is shown; what is no word is left out."""
+    """Return a state as it is shown; anything but a word is left out."""
     if value is None:
         return None
     if _STATE.fullmatch(value) is None:

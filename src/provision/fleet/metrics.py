@@ -1,6 +1,6 @@
-"""Hosts of a fleet from the metrics that their agents write, by a Prometheus or from the files.
+"""Hosts of a fleet, read from the metrics of their agents: from a Prometheus, or from files.
 
-Metrics say less than ``status.json``: no reason, and a reboot only for the host as a whole.
+Metrics hold less than ``status.json``: no reasons, and pending reboots only for the whole host.
 Sources: https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format,
 https://prometheus.io/docs/prometheus/latest/querying/api/#instant-queries.
 """
@@ -31,7 +31,7 @@ _NAMES = (
 )
 _OBSERVED = "provision_observed_timestamp_seconds"
 QUERY = f'{{__name__=~"{"|".join(_NAMES)}"}}'
-# Hosts that were scraped within a week, and are not now.
+# Hosts that were scraped within a week but are not scraped now.
 GONE = f"last_over_time({_OBSERVED}[7d]) unless on (instance) {_OBSERVED}"
 # Some 12 series a host and driver, of 400 bytes each: 25,000 hosts.
 _LARGEST_ANSWER = 128 << 20
@@ -56,10 +56,10 @@ class Sample:
 
 
 def parse_text(content: str) -> tuple[list[Sample], list[str]]:
-    """Return the samples of ours in the text format, and what could not be read of them.
+    """Return provision's own samples in the text format, and the lines that could not be read.
 
     Args:
-        content: Lines of the format; other programs' metrics and comments are passed over.
+        content: Lines of the format; other programs' metrics and comments are skipped.
     """
     samples: list[Sample] = []
     problems: list[str] = []
@@ -98,9 +98,9 @@ def _labels(text: str) -> dict[str, str] | None:
 
 
 def hosts_of_files(paths: Sequence[Path]) -> list[Host]:
-    """Return the hosts of files in the text format; the name of a host is that of its file.
+    """Return the hosts of files in the text format; the file's name is the host's name.
 
-    A file with ``instance`` labels, such as the answer of ``/federate``, is of several hosts.
+    A file with ``instance`` labels, such as the answer of ``/federate``, has several hosts.
 
     Args:
         paths: Files, or folders of files that end in ``.prom``.
@@ -139,7 +139,7 @@ def _hosts_of_file(path: Path) -> list[Host]:
 
 
 def hosts_of_prometheus(url: str) -> list[Host]:
-    """Return the hosts that a Prometheus knows; those that it lost within a week are unreachable.
+    """Return the hosts of a Prometheus; those that it lost within a week are unreachable.
 
     Args:
         url: Its address, without ``/api/v1``; a name and password in it are sent to it.
@@ -174,7 +174,7 @@ def hosts_of_prometheus(url: str) -> list[Host]:
 
 
 def _asked(url: str, query: str) -> list[Sample]:
-    """Return what a query matches.
+    """Return the samples that a query matches.
 
     Source: https://prometheus.io/docs/prometheus/latest/querying/api/#instant-vectors
     """
@@ -213,7 +213,7 @@ def _sample(one: Any) -> Sample:  # noqa: ANN401 - whatever JSON has
 
 @dataclass
 class _Found:
-    """What the samples of one host say."""
+    """The samples of one host, by meaning."""
 
     kernels: dict[tuple[str, str, str], dict[str, Any]] = field(default_factory=dict)
     values: dict[str, float] = field(default_factory=dict)
@@ -237,7 +237,7 @@ class _Found:
     def host(self, name: str, notes: Iterable[str]) -> Host:
         names = dict.fromkeys(driver for driver, _, _ in self.kernels)
         drivers = tuple(self._driver(driver) for driver in names)
-        # What failed may be about no driver.
+        # A failure need not concern a driver.
         ended_badly = self.values.get("provision_exit_code", 0) in {1, 2}
         state = worst(driver.state for driver in drivers)
         is_whole, reason = False, None
@@ -298,12 +298,12 @@ def _kernel_row(kernel: str, role: str, found: Mapping[str, Any]) -> KernelRow:
 def hosts_of_samples(
     samples: Iterable[Sample], *, default: str = "?", notes: Iterable[str] = ()
 ) -> list[Host]:
-    """Return the hosts that samples are of.
+    """Return the hosts that samples belong to.
 
     Args:
         samples: The samples, in any order.
-        default: What a host is called whose samples have no label ``instance``.
-        notes: What is to be said of each host.
+        default: Name of the host whose samples have no label ``instance``.
+        notes: Remarks for each host.
     """
     hosts = []
     for name, own in _by_host(samples, default).items():
@@ -315,7 +315,7 @@ def hosts_of_samples(
 
 
 def _by_host(samples: Iterable[Sample], default: str) -> dict[str, list[Sample]]:
-    """Return samples by host: ``instance`` without its port, where that is the name of one only."""
+    """Return samples by host: ``instance``, without its port where that is still unique."""
     by_instance: dict[str, list[Sample]] = {}
     for sample in samples:
         by_instance.setdefault(sample.labels.get("instance", default), []).append(sample)
@@ -327,5 +327,5 @@ def _by_host(samples: Iterable[Sample], default: str) -> dict[str, list[Sample]]
 
 
 def _time(value: float | None) -> int | None:
-    """Return a Unix time; None for a value that no clock shows, such as infinity."""
+    """Return a Unix time; None for a value out of range, such as infinity."""
     return int(value) if value is not None and abs(value) < _LARGEST_TIME else None

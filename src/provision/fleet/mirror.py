@@ -1,8 +1,8 @@
-"""Artifact images on their way from one registry to another, with their signatures.
+"""Copies artifact images with their signatures from one registry to another.
 
-What is copied is chosen by driver, kernel and distro, and verified with this machine's keys before
-a layer of it moves. Manifests are copied as they are, so what was signed stays signed. What the
-target has is not sent again: a copy that was interrupted goes on where it ended.
+Images are chosen by driver, kernel and distro, and verified with this machine's keys before any
+layer is copied. Manifests stay byte for byte the same, and so do their signatures. Content that the
+target has is not sent again, so an interrupted copy can be continued.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ class RegistryAccess:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which artifacts are meant.
+    """Which artifacts are selected.
 
     Attributes:
-        drivers: Names; none: those of this machine's catalogue that the registry has.
-        kernels: Releases, or patterns of them (``6.1.0-*``); none: all.
-        distros: Such as ``debian:12``; none: all.
+        drivers: Names; empty: those of this machine's catalogue that the registry has.
+        kernels: Releases, or patterns of them (``6.1.0-*``); empty: all.
+        distros: Such as ``debian:12``; empty: all.
     """
 
     drivers: tuple[str, ...] = ()
@@ -69,7 +69,7 @@ class Selection:
     distros: tuple[str, ...] = ()
 
     def takes(self, image: Found) -> bool:
-        """Return whether an image is meant."""
+        """Return whether an image is selected."""
         pin = image.pin
         distro = f"{pin.distro.id}:{pin.distro.version}"
         release = pin.kernel.release
@@ -77,7 +77,7 @@ class Selection:
         return is_kernel and (not self.distros or distro in self.distros)
 
     def may_take(self, tag: str) -> bool:
-        """Return whether what a tag seems to say is meant; the image itself decides."""
+        """Return whether a tag may lead to a selected image; the image itself decides."""
         said = read_tag(_ALIAS.sub("", tag) if _ALIAS.search(tag[-13:]) else tag)
         if said is None:
             return True
@@ -89,7 +89,7 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """A content of a registry that is to be copied: an image, or an index of some.
+    """An image to copy, or an index of images.
 
     Attributes:
         repository: Where it is.
@@ -126,14 +126,14 @@ class Chosen:
 
 @dataclass(slots=True)
 class Mirrored:
-    """What a copy did.
+    """The result of a copy.
 
     Attributes:
-        chosen: What was meant.
+        chosen: What was selected.
         sent: Bytes that were sent.
         blobs: Contents that were sent.
         present: Contents that the target had.
-        refused: What was not copied, with the reason.
+        refused: What was not copied, each with the reason.
     """
 
     chosen: tuple[Chosen, ...]
@@ -146,17 +146,17 @@ class Mirrored:
 def choose(
     access: RegistryAccess, address: str, selection: Selection
 ) -> tuple[tuple[Chosen, ...], list[str]]:
-    """Return what a registry has of a selection, verified, and what of it is refused.
+    """Return the selected images of a registry, verified, and a line for each that is refused.
 
     Args:
         access: How the registry is reached.
         address: ``host[:port][/prefix]``.
-        selection: What is meant.
+        selection: The selected artifacts.
 
     Raises:
-        NotFoundError: The registry has nothing of it.
+        NotFoundError: The registry has none of them.
         UnreachableError: It kept failing.
-        ProvisionError: provision.toml does not say whom to trust, or a key is none.
+        ProvisionError: provision.toml does not say whom to trust, or a key is not valid.
     """
     found: list[Chosen] = []
     refused: list[str] = []
@@ -207,7 +207,7 @@ def _verified(
 def _by_content(
     client: Client, tags: tuple[str, ...], selection: Selection
 ) -> dict[str, tuple[Content, tuple[str, ...]]]:
-    """Return what tags lead to, each content once, with all of its tags."""
+    """Return manifests by digest, each with all of its tags."""
     found: dict[str, tuple[Content, tuple[str, ...]]] = {}
     for tag in tags:
         if tag.endswith(".sig") or tag == CATALOGUE or not selection.may_take(tag):
@@ -221,7 +221,7 @@ def _by_content(
 def _examined(
     client: Client, content: Content, check: Callable[[str], Verified | None] | None
 ) -> Iterator[Trusted]:
-    """Yield the images of a content, each with a good signature."""
+    """Yield the images of a manifest or index, each with a verified signature."""
     found = parse_manifest(content.data, f"{client.reference}@{content.digest}")
     digests = [content.digest]
     if isinstance(found, Index):
@@ -233,10 +233,10 @@ def _examined(
 
 
 def _check_names(driver: str, images: tuple[Trusted, ...], tags: tuple[str, ...]) -> None:
-    """See that no name that hosts look for leads to an image of another kind.
+    """Check that no tag that hosts look for leads to an image of another kind.
 
     Raises:
-        UntrustedError: One does.
+        UntrustedError: A tag does.
     """
     for one in images:
         pin = one.image.pin
@@ -311,10 +311,10 @@ def _copy_catalogue(
 
 
 def require_all(done: Mirrored) -> None:
-    """See that everything that was meant was copied.
+    """Check that everything selected was copied.
 
     Raises:
-        UntrustedError: Something was refused; all of it is named.
+        UntrustedError: Images were refused; all of them are named.
     """
     if done.refused:
         raise UntrustedError(

@@ -1,7 +1,7 @@
-"""Builds the cells of a fleet, and puts them into its registry, signed.
+"""Builds the cells of a fleet and pushes them, signed, to its registry.
 
-What is there is not built. Several machines may do this at once: what one builds, the others leave
-to it (docs/decisions/30).
+Cells that the registry has are not built. Several machines may work at once: each cell is built by
+one of them (docs/decisions/30).
 """
 
 from __future__ import annotations
@@ -35,30 +35,30 @@ from provision.registry.image_signature import Signer
 from provision.registry.names import HostTag, Reference, parse_reference
 from provision.store.layout import STORE
 
-# Looking at a claim costs the registry a request, and builds take minutes.
+# Each look at a claim is a request to the registry, and builds take minutes.
 _LOOK_AGAIN_S = 5.0
 
 
 def prebuild_folder(root: Path) -> Path:
-    """Return where a machine that builds keeps what became of each cell."""
+    """Return the folder where a building machine keeps the results of cells."""
     return in_root(root, STORE / "prebuild")
 
 
 @dataclass
 class FleetRegistry:
-    """The registry of a fleet, as where cells go; what ``MatrixRun`` calls a publisher.
+    """The registry of a fleet; the ``Publisher`` of a ``MatrixRun``.
 
     Attributes:
         settings: The machine that builds.
         address: Where hosts look: ``registry.example:5000/drivers``.
-        signer: Signs what is pushed; None: nothing is pushed, or it is not to be signed.
-        is_signed: Whether what hosts want is signed.
+        signer: Signs what is pushed; None: nothing is pushed, or images stay unsigned.
+        is_signed: Whether hosts want signed images.
         claims: Whether cells are claimed while they are built.
         pace: How long claims take.
         connected: Makes clients of registries.
         sleep: Waits for seconds.
         pushed: What was pushed by this run: name with digest, by cell.
-        present: Cells that it had when it was asked.
+        present: Cells that the registry already had.
     """
 
     settings: Settings
@@ -84,11 +84,11 @@ class FleetRegistry:
     def has(self, cell: Cell) -> bool:
         """Return whether the registry has a cell, with a signature if one is wanted.
 
-        Whose signature, hosts look at. An image without one, as a builder leaves it that ends
-        between push and signature, is built again: what a registry has is not to be trusted.
+        Hosts check whose signature it is. An image without one, as a builder leaves it that dies
+        between push and signature, is built again: content of a registry is not trusted.
 
         Raises:
-            ProvisionError: It can't be asked.
+            ProvisionError: The registry can't be asked.
         """
         client = self._client(cell)
         digest = client.head(str(client.reference.tag))
@@ -113,7 +113,7 @@ class FleetRegistry:
             return
         with self._lock:
             was_busy = cell in self._busy
-            # One holder a driver: what it saw of others' claims is kept from look to look.
+            # One object for each driver: it remembers the claims of others that it has seen.
             claims = self._claims.setdefault(
                 cell.row.driver, Claims(self._client(cell), pace=self.pace, sleep=self.sleep)
             )
@@ -131,10 +131,10 @@ class FleetRegistry:
     def publish(
         self, cell: Cell, engine: Engine, built: Built, pin: Pin, progress: Progress
     ) -> None:
-        """Push a cell that was built, and sign it; what is there meanwhile stays.
+        """Push and sign the image of a built cell; an image that is there meanwhile stays.
 
         Raises:
-            TakenError: There is another build of its Pin, and no key that counts here signed it.
+            TakenError: There is another build of its Pin that no trusted key has signed.
             ProvisionError: The registry refuses or can't be reached.
         """
         reference = self.reference(cell)
@@ -144,7 +144,7 @@ class FleetRegistry:
                 resolution="Name the cell as 'provision prebuild FLEET --list' does.",
             )
         if self.has(cell):
-            # Claims end where a machine stands still: another one took this one's to be free.
+            # A claim expires if its machine stalls: another machine took over this one.
             progress(Note(f"{reference} is in the registry meanwhile; nothing is pushed"))
             return
         try:
@@ -163,7 +163,7 @@ class FleetRegistry:
             with self._lock:
                 self.present.add(cell)
             return
-        # A name more would keep the image in the engine.
+        # The second name would keep the image in the engine.
         with suppress(ProvisionError):
             engine.remove(pushed.reference, with_parents=False)
         with self._lock:
@@ -179,7 +179,7 @@ def split_present(
     """Return the cells that are to be built, and those that the registry has.
 
     Raises:
-        ProvisionError: It can't be asked.
+        ProvisionError: The registry can't be asked.
     """
     lacking: list[Planned] = []
     present: list[Cell] = []
@@ -194,14 +194,14 @@ def split_present(
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What became of a fleet's cells.
+    """The outcome for a fleet's cells.
 
     Attributes:
         registry: Where they are.
         cells: All of them.
         present: Those that the registry had.
         outcome: What the run did with the others.
-        results: What is known of them.
+        results: Their results.
     """
 
     registry: FleetRegistry
@@ -211,9 +211,9 @@ class Report:
     results: Results
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return a row a cell, as what ``json.dumps`` takes."""
+        """Return a row for each cell, as a JSON document."""
         troubles = dict(self.outcome.troubles)
-        # Those among them that another machine built meanwhile, whatever came of them here before.
+        # Includes cells that another machine built meanwhile, whatever their result here.
         present = {*self.present, *self.registry.present} - self.registry.pushed.keys()
         left = {*self.outcome.left}
         rows = []
@@ -226,7 +226,7 @@ class Report:
             elif cell in present:
                 more = {"state": "present"}
             elif cell in left or result is None or result.state == "built":
-                # What was built once, and is not there, is no success.
+                # A cell that was built earlier but is not in the registry is no success.
                 more = {"state": "left"}
             else:
                 more = {"state": result.state, **_result(result)}
@@ -239,7 +239,7 @@ class Report:
 
 
 def cell_document(cell: Cell) -> dict[str, Any]:
-    """Return a cell as what ``json.dumps`` takes."""
+    """Return a cell as a JSON document."""
     return {
         "id": cell_id(cell),
         "driver": cell.row.driver,

@@ -38,8 +38,8 @@ class Group:
         driver: The driver.
         kernel: The kernel's release.
         role: ``running`` or ``next``.
-        counts: How many hosts are in which state, the worst first.
-        versions: The versions of the driver there.
+        counts: Numbers of hosts by state, the worst first.
+        versions: The driver's versions on these hosts.
     """
 
     driver: str
@@ -51,12 +51,12 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """How the hosts of a fleet are.
+    """The states of the hosts of a fleet.
 
     Attributes:
         hosts: The hosts, the worst first, then by name.
         time: Unix time at which they were asked.
-        oldest: Seconds after which what a host said last is too old; 0: never.
+        oldest: Seconds after which a status is stale; 0: never.
     """
 
     hosts: tuple[Host, ...]
@@ -65,24 +65,24 @@ class Report:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many hosts are in which state, the worst first."""
+        """The number of hosts by state, the worst first."""
         return _counted(host.state for host in self.hosts)
 
     @property
     def stale(self) -> tuple[Host, ...]:
-        """Hosts whose status is too old to say how they are now."""
+        """Hosts whose status is stale."""
         return tuple(host for host in self.hosts if self.is_stale(host))
 
     @property
     def exit_code(self) -> ExitCode:
-        """0: all is well; 4: hosts wait for a reboot, and nothing else is wrong; else 1."""
+        """0 if all is well; 4 if some hosts only wait for a reboot; else 1."""
         states = {host.state for host in self.hosts if self.needs_care(host)}
         if states - {"reboot-required"} or self.stale:
             return ExitCode.FAILED
         return ExitCode.IN_USE if states else ExitCode.DONE
 
     def is_stale(self, host: Host) -> bool:
-        """Return whether what a host says is too old, or does not say when it was observed."""
+        """Return whether the status of a host is too old or has no time."""
         if not self.oldest:
             return False
         if host.time is None:
@@ -91,15 +91,15 @@ class Report:
         return abs(self.time - host.time) > self.oldest
 
     def needs_care(self, host: Host) -> bool:
-        """Return whether a host is one that its admin wants to see."""
-        # An agent that is yet to load a driver is well; a host that lacks it meanwhile is not.
+        """Return whether a host needs the admin's attention."""
+        # A pending driver is well, unless the running kernel lacks it meanwhile.
         is_well = host.state in WELL and not any(
             is_out(kernel) for driver in host.drivers for kernel in driver.kernels
         )
         return not is_well or self.is_stale(host)
 
     def groups(self) -> list[Group]:
-        """Return drivers and kernels with how many hosts have them, by name."""
+        """Return the drivers and kernels of the fleet with their numbers of hosts, by name."""
         found: dict[tuple[str, str, str], list[KernelRow]] = {}
         for _, driver, kernel in self.rows():
             if driver is not None and kernel is not None:
@@ -114,7 +114,7 @@ class Report:
         ]
 
     def rows(self) -> Iterator[tuple[Host, DriverRow | None, KernelRow | None]]:
-        """Yield a row a host, driver and kernel; hosts without any have one too."""
+        """Yield a row for each host, driver and kernel; hosts without drivers have one row."""
         for host in self.hosts:
             if not host.drivers:
                 yield host, None, None
@@ -125,7 +125,7 @@ class Report:
                     yield host, driver, kernel
 
     def document(self) -> dict[str, Any]:
-        """Return it as what ``json.dumps`` takes."""
+        """Return the report as a JSON document."""
         hosts = [{**asdict(host), "is_stale": self.is_stale(host)} for host in self.hosts]
         for host in hosts:
             del host["is_whole"]
@@ -153,9 +153,9 @@ def make_report(
     Args:
         hosts: The hosts, in any order.
         time: Unix time at which they were asked.
-        oldest: Seconds after which what a host said last is too old; 0: never.
-        drivers: Only these, and hosts of which nothing is known; none: all.
-        states: Only hosts in these; ``stale`` is one of them; none: all.
+        oldest: Seconds after which a status is stale; 0: never.
+        drivers: Only these, and hosts without a known status; empty: all.
+        states: Only hosts in these, ``stale`` included; empty: all.
     """
     found = [kept for host in hosts if (kept := _with(host, drivers)) is not None]
     found.sort(key=lambda host: (rank(host.state), _natural(host.name)))
@@ -171,7 +171,7 @@ def make_report(
 
 
 def _with(host: Host, drivers: Collection[str]) -> Host | None:
-    """Return a host with the wanted drivers only; None: it is known to have none of them."""
+    """Return a host with only the wanted drivers; None if it has none of them."""
     if not drivers or (not host.drivers and host.is_whole):
         return host
     left = tuple(driver for driver in host.drivers if driver.name in drivers)
@@ -187,7 +187,7 @@ def _counted(states: Iterable[str]) -> dict[str, int]:
 
 
 def _natural(name: str) -> list[tuple[int, int, str]]:
-    """Return a key by which ``web2`` comes before ``web10``."""
+    """Return a sort key by which ``web2`` comes before ``web10``."""
     parts = _DIGITS.split(name)
     return [(1, int(part), "") if place % 2 else (0, 0, part) for place, part in enumerate(parts)]
 
@@ -203,9 +203,9 @@ def render_page(report: Report, templates: Path, *, title: str = "Drivers of the
     """Return the page of a report.
 
     Args:
-        report: What it shows.
+        report: The report.
         templates: Folder of the templates.
-        title: Its heading.
+        title: The heading of the page.
 
     Raises:
         NotFoundError: The folder lacks its templates.

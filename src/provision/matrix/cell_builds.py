@@ -208,10 +208,10 @@ def _own_images(settings: Settings) -> frozenset[tuple[str, str]]:
 
 
 def refuse_trouble(error: ProvisionError) -> None:
-    """Raise what says nothing about the cell.
+    """Raise an error that says nothing about the cell.
 
     Raises:
-        ProvisionError: The error, if others would fail alike.
+        ProvisionError: The error, if other cells would fail in the same way.
     """
     is_outside = isinstance(error, BuildError) and error.is_outside
     is_full = _FULL in f"{error.message}\n{error.details or ''}".lower()
@@ -221,7 +221,7 @@ def refuse_trouble(error: ProvisionError) -> None:
 
 
 def disk_error(cell: Cell, error: OSError) -> ProvisionError:
-    """Return what to say of a disk that is full or forbidden, where a cell was to be built."""
+    """Return the error of a cell that could not be built on a full or read-only disk."""
     return ProvisionError(
         f"{cell}: {error.filename or 'the disk'}: {error.strerror or error}.",
         resolution="Make room, or correct the folder's permissions; then run the command again: it"
@@ -236,10 +236,9 @@ def failed_result(
     phase: Literal["resolve", "build"],
     digest: str | None = None,
 ) -> Result:
-    """Return what is remembered of an error.
+    """Return the result of a cell that ended with an error.
 
-    A driver that itself excludes the kernel, as a dkms.conf can, is not supported, and has not
-    failed.
+    A driver that excludes the kernel itself, as a dkms.conf can, is unsupported; it has not failed.
     """
     said: dict[str, Any] = {
         "digest": digest,
@@ -260,7 +259,7 @@ def failed_result(
 
 
 def _of_build(error: BuildError) -> dict[str, Any]:
-    """Return what a result says besides of a build that failed."""
+    """Return the further members of a result for a build that failed."""
     lines = list(error.step.lines) if error.step else []
     said: dict[str, Any] = {
         "instruction": error.step.instruction if error.step else None,
@@ -280,11 +279,11 @@ def _of_build(error: BuildError) -> dict[str, Any]:
 
 
 def _excerpt(error: BuildError, lines: Sequence[str]) -> Sequence[str]:
-    """Return the part of a step's output that says why it failed.
+    """Return the part of a step's output that shows why it failed.
 
     Args:
-        error: Why it failed.
-        lines: What the step printed.
+        error: The error of the build.
+        lines: The output of the step.
     """
     if not error.source_errors:
         return lines[-_LAST_LINES:]

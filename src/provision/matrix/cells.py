@@ -67,7 +67,7 @@ class Planned:
 
     Attributes:
         cell: The cell.
-        refusal: Why it is not supported; None: it is to be built.
+        refusal: Why it is not supported; None if it is to be built.
         resolution: What can be done about that.
     """
 
@@ -107,7 +107,7 @@ class Offer:
         distro: Such as ``debian:12``.
         versions: The newest first.
         is_default: Whether the flavour is the driver's default one.
-        recipe: Says which kernels are supported; None: nothing is to be built.
+        recipe: Has the supported kernels; None if nothing is to be built.
         refusal: Why there are no versions.
         kinds: The versions that a kind of branch (``lts``) stands for, by its name.
     """
@@ -124,11 +124,11 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Offers:
-    """What there is to choose from.
+    """The versions and kernels that can be chosen.
 
     Attributes:
         offers: By driver, flavour and distro.
-        kernels: Of each distro, the newest first; None: they can't be listed, and have to be named.
+        kernels: By distro, the newest first; None where they can't be listed and have to be named.
     """
 
     offers: tuple[Offer, ...]
@@ -141,7 +141,7 @@ def plan_cells(selection: Selection, offers: Offers) -> list[Planned]:
     The cells of a kernel follow each other, because their builds begin with the same layers.
 
     Raises:
-        UsageError: What was asked for is nowhere; names all of it.
+        UsageError: No distro or driver has what was asked for; names all of it.
     """
     columns = choose_kernels(selection.kernels, offers.kernels)
     rows = choose_rows(selection, offers.offers)
@@ -192,7 +192,7 @@ def choose_kernels(
         listed: As ``Offers.kernels``.
 
     Raises:
-        UsageError: Some of it is no kernel of any of the distros; names all of that.
+        UsageError: No distro has some of these kernels; names them.
     """
     chosen: dict[str, list[str]] = {distro: [] for distro in listed}
     problems = []
@@ -293,7 +293,7 @@ def _flavours(offers: Sequence[Offer], wanted: Sequence[str]) -> list[str]:
 
 
 def _versions(wanted: Sequence[str], offers: Sequence[Offer], used: set[str]) -> Iterator[str]:
-    """Yield the versions of one driver and flavour that are asked for; notes what was of use."""
+    """Yield the chosen versions of a driver and flavour; adds names that matched to ``used``."""
     for name in wanted:
         for offer in offers:
             if name == _ALL:
@@ -329,11 +329,11 @@ def _check_used(what: str, wanted: Sequence[str], used: set[str], offers: Sequen
 
 
 def latest_count(name: str) -> int | None:
-    """Return how many of the newest a name such as ``latest-3`` means; None: it is another one."""
+    """Return the number in a name such as ``latest-3``; None for any other name."""
     latest = _LATEST.fullmatch(name)
     return int(latest[1] or 1) if latest else None
 
 
 def has_pattern(name: str) -> bool:
-    """Return whether kernels are named by anything but a release: they have to be listed then."""
+    """Return whether a name is a pattern or keyword, so that the kernels have to be listed."""
     return name == _ALL or bool(_LATEST.fullmatch(name)) or bool(_GLOB.search(name))

@@ -34,7 +34,7 @@ class Report:
     Attributes:
         rows: Drivers in their versions and flavours.
         columns: Kernels of distros.
-        results: What is known; a cell that is not here was not built yet.
+        results: Results by cell; a cell without one was not built yet.
     """
 
     rows: tuple[Row, ...]
@@ -42,7 +42,7 @@ class Report:
     results: Mapping[Cell, Result]
 
     def result(self, row: Row, column: Column) -> Result | None:
-        """Return what is known of a cell."""
+        """Return the result of a cell; None if it was not built yet."""
         return self.results.get(Cell(row, column))
 
     def state(self, row: Row, column: Column) -> str:
@@ -52,7 +52,7 @@ class Report:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many cells are in which state; each state is there."""
+        """The number of cells by state; every state is included."""
         found = Counter(self.state(row, column) for row in self.rows for column in self.columns)
         return {state: found[state] for state in LOOKS}
 
@@ -88,7 +88,7 @@ class Report:
 
 
 def report_of_cells(cells: Iterable[Cell], results: Results) -> Report:
-    """Return what is known of cells."""
+    """Return the report of cells, with their results as far as there are any."""
     found: dict[Cell, Result] = {}
     wanted = list(cells)
     for cell in wanted:
@@ -100,15 +100,15 @@ def report_of_cells(cells: Iterable[Cell], results: Results) -> Report:
 
 
 def report_of_results(results: Iterable[Result], selection: Selection) -> Report:
-    """Return what a selection has of results; no archive is asked for anything.
+    """Return the report of the results that a selection names; no archive is asked.
 
     Args:
-        results: What is known.
-        selection: Its distros may be empty: all that are known.
+        results: All known results.
+        selection: Without distros, it selects every distro that has results.
 
     Raises:
-        NotFoundError: Nothing is known of the drivers and distros.
-        UsageError: Nothing is known of the kernels, flavours or versions; names them.
+        NotFoundError: No result is about the drivers and distros.
+        UsageError: No result is about the kernels, flavours or versions; names them.
     """
     # As results have them: 'rocky:9' for 'rocky:9.5'.
     distros = {*selection.distros, *map(_release, selection.distros)}

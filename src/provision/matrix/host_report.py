@@ -1,4 +1,4 @@
-"""What a compatibility matrix says about the drivers and kernels of one host."""
+"""Failures in a compatibility matrix that concern the drivers and kernels of one host."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _STAYING = frozenset({"debian"})
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A driver on a host, as far as a matrix knows such.
+    """A driver on a host, described as results of a matrix are.
 
     Attributes:
         driver: Its name.
@@ -45,7 +45,7 @@ class Subject:
     branches: tuple[str, ...] | None = None
 
     def is_about(self, result: Result) -> bool:
-        """Return whether a result is about such a driver."""
+        """Return whether a result concerns this driver."""
         wishes = self.branches
         if wishes is None and self.version not in {None, "latest"}:
             wishes = (str(self.version),)
@@ -62,12 +62,12 @@ class Subject:
 def failures_for(
     subject: Subject, kernels: Collection[str], results: Iterable[Result]
 ) -> list[Result]:
-    """Return what failed for kernels of a host: of each, the newest version, if that failed.
+    """Return the failures for kernels of a host: for each, the newest version if that failed.
 
     Args:
         subject: The driver.
         kernels: Releases.
-        results: What a matrix knows.
+        results: Results of a matrix.
     """
     by_kernel: dict[str, dict[str, Result]] = {}
     for result in results:
@@ -84,11 +84,11 @@ def failures_for(
 
 
 def later_kernels(installed: Collection[str], results: Iterable[Result]) -> set[str]:
-    """Return kernels that a matrix knows and that are newer than all that a host has of a kind.
+    """Return kernels with results that are newer than every kernel of that kind on a host.
 
     Args:
         installed: The host's kernels.
-        results: What the matrix knows of the host's distro.
+        results: Results for the host's distro.
     """
     newest: dict[str, str] = {}
     for release in sorted(installed, key=kernel_order):
@@ -118,10 +118,10 @@ def _series(release: str) -> str:
 def failures_ahead(
     root: Path, config: Config, kernels: Kernels, driver: str, *, ready: Collection[str] = ()
 ) -> list[Result]:
-    """Return what failed for kernels that a host may run next, by what its matrix knows.
+    """Return the failures for kernels that a host may run next, from its own matrix.
 
-    These are the kernels of its next boots, and those that are newer than all that it has: what an
-    upgrade would bring.
+    These are the kernels that may boot next, and those that an upgrade would bring: newer than all
+    that it has.
 
     Args:
         root: Root of the host.
@@ -140,7 +140,7 @@ def failures_ahead(
 
 
 def _subject(root: Path, config: Config, driver: str) -> Subject | None:
-    """Return what the host's kernels and settings make of a driver; None: of no known distro."""
+    """Return a driver as the host's settings choose it; None if the distro is unknown."""
     facts = read_facts(root)
     named = config.kernel_distro or f"{facts.distro.id}:{facts.distro.version}"
     asked = config.drivers.get(driver)
@@ -154,7 +154,7 @@ def _subject(root: Path, config: Config, driver: str) -> Subject | None:
     flavour = (asked.flavour if asked else None) or recipe.default_flavour
     branches = None
     if version is not None and version in CHANNELS:
-        # What the vendor said last: nothing is asked here.
+        # The vendor's last known answer: nothing is asked here.
         said = kept(recipe.upstream, machine=facts.arch, distro=None, folder=default_cache())
         branches = known_branches(recipe.upstream, said).followed(version, today())
     return Subject(driver, f"{distro.id}:{distro.version}", flavour, version, branches)

@@ -1,4 +1,4 @@
-"""What a compatibility matrix can choose from: versions and kernels of distros, as offered now."""
+"""Asks archives and vendors which versions and kernels a compatibility matrix can choose."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def find_offers(
     *,
     progress: Progress = silent,
 ) -> Offers:
-    """Ask the archives of distros what they have.
+    """Ask the archives of distros which versions and kernels they have.
 
     Args:
         settings: The host.
         engine: Connects to the engine; called for distros whose kernels only a container can list.
         selection: What is asked for.
-        progress: Gets what is looked at.
+        progress: Receives what is being looked at.
 
     Raises:
         NotFoundError: A driver or distro is unknown, or a distro's kernels can't be listed and are
@@ -62,7 +62,7 @@ def find_offers(
         kernels[name] = _kernels(settings, engine, distro, selection.kernels, progress)
         for entry in entries:
             found += _offers(settings, entry, distro, selection.versions, progress)
-    # Those of a driver side by side.
+    # Offers of one driver stand side by side.
     order = {entry.recipe.name: number for number, entry in enumerate(entries)}
     return Offers(tuple(sorted(found, key=lambda offer: order[offer.driver])), kernels)
 
@@ -74,12 +74,12 @@ def ensure_base_images(
     *,
     progress: Progress = silent,
 ) -> None:
-    """Have the base image of every distro that something is built for.
+    """Make sure that the engine has the base image of every distro that something is built for.
 
-    Once, and not as a failure of each cell.
+    A missing base image is then one error, and not a failure of every cell.
 
     Raises:
-        ProvisionError: One can't be had.
+        ProvisionError: A base image can't be pulled or made.
     """
     for distro in dict.fromkeys(one.cell.column.distro for one in planned if one.refusal is None):
         if not has_tree(distro):
@@ -163,7 +163,7 @@ def _followed(
     wanted: Iterable[str],
     progress: Progress,
 ) -> dict[str, Followed]:
-    """Return what a driver's vendor makes of the versions that are asked for, as for a build."""
+    """Return the versions that a vendor's branches stand for, as a build would resolve them."""
     return {
         name: follow(
             settings,
@@ -185,8 +185,8 @@ def _versions(
 ) -> tuple[tuple[str, ...], dict[str, tuple[str, ...]]]:
     """Return the versions of a flavour, and what kinds of branches stand for.
 
-    Of what a vendor has published beyond the recipe, which may be hundreds of versions, only those
-    count that a host would get for what is asked.
+    A vendor may have published hundreds of versions beyond the recipe. Only those count that a host
+    would get for what is asked.
     """
     market = Market(distro_name(distro), source_names(distro), index)
     kinds: dict[str, tuple[str, ...]] = {}
@@ -194,7 +194,7 @@ def _versions(
     for name, followed in wishes.items():
         there = replace(market, published=followed.published)
         every = [offer.version for offer in offers(recipe, flavour, there)]
-        # A host takes none that is newer than what the recipe knows of kernels.
+        # Hosts don't take versions that the recipe names no kernels for.
         known = [version for version in every if _has_kernels(recipe, version)]
         if followed.branches is not None:
             newest = (_of_branch(known, branch)[:1] for branch in followed.branches)
@@ -211,7 +211,7 @@ def _versions(
 
 
 def _has_kernels(recipe: Recipe, version: str) -> bool:
-    # Without any, the source itself knows them.
+    # Without any rows, the source itself knows its kernels.
     return not recipe.kernels or any(
         version_matches(version, row.versions) for row in recipe.kernels
     )

@@ -1,4 +1,4 @@
-"""What became of each cell of a compatibility matrix: one JSON file a cell.
+"""The results of a compatibility matrix: one JSON file for each cell.
 
 ``docs/reference/matrix-cell.schema.json`` is made from these types. Files are written whole or not
 at all, under the cell's lock; reading takes no lock.
@@ -29,7 +29,7 @@ SCHEMA = 1
 State = Literal["built", "failed", "not-supported"]
 Reason = Literal["compile", "build", "missing", "failed"]
 _DAY_S = 24 * 3600
-# A result that was not renewed for so long says little about today's archives.
+# An older result says little about today's archives.
 UNUSED_DAYS = 365.0
 
 DistroName = Annotated[
@@ -38,7 +38,7 @@ DistroName = Annotated[
 
 
 class FirstError(Frozen):
-    """What a compiler complained about first.
+    """The first complaint of a compiler.
 
     Attributes:
         file: As the compiler names it.
@@ -57,7 +57,7 @@ class FirstError(Frozen):
 
 
 class Result(Frozen):
-    """What became of a cell.
+    """The result of a cell.
 
     Attributes:
         schema_version: Of the format; a greater one was written by a newer provision.
@@ -67,11 +67,11 @@ class Result(Frozen):
         distro: Such as ``debian:12``.
         kernel: The kernel's release.
         state: How it ended.
-        digest: Of the Pin that was built; None: there is no Pin.
+        digest: Of the Pin that was built; None if there is no Pin.
         reason: Why it failed: ``compile`` (a compiler refused the source), ``build`` (another
             step), ``missing`` (headers, kernel, driver or version), ``failed`` (all else).
-        phase: What failed: deciding the Pin, or the build.
-        message: What happened, in one line; of a cell that is not supported: why.
+        phase: Whether deciding the Pin failed, or the build.
+        message: What happened, in one line; for an unsupported cell, why it is unsupported.
         resolution: What to do.
         details: The compiler's complaints, or a program's last lines.
         first_error: The compiler's first complaint.
@@ -116,24 +116,24 @@ class Result(Frozen):
 
     @property
     def cell(self) -> Cell:
-        """Which cell this is about."""
+        """The cell of this result."""
         row = Row(self.driver, self.version, self.flavour)
         return Cell(row, Column(self.distro, self.kernel))
 
     @property
     def cause(self) -> str:
-        """Why it is as it is, in one line: the compiler's first complaint, or the message."""
+        """The reason in one line: the compiler's first complaint, or the message."""
         return str(self.first_error) if self.first_error else self.message or self.state
 
     @property
     def is_final(self) -> bool:
-        """Whether building the same Pin again would end in the same way."""
+        """Whether building the same Pin again would have the same result."""
         is_excluded = self.state == "not-supported" and self.digest is not None
         return self.state == "built" or self.reason == "compile" or is_excluded
 
 
 def result_of(cell: Cell, state: State, **more: Any) -> Result:  # noqa: ANN401 - members of Result
-    """Return a result of a cell as of now; ``more`` are further members."""
+    """Return a new result of a cell; ``more`` are further members."""
     row, column = cell.row, cell.column
     return Result(
         driver=row.driver,
@@ -154,14 +154,14 @@ def matrix_folder(root: Path) -> Path:
 
 
 class BusyError(Exception):
-    """Another process builds a cell."""
+    """Another process is building the cell."""
 
 
 class Results:
     """The results below a folder.
 
     Args:
-        folder: Need not be there.
+        folder: Need not exist.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -176,7 +176,7 @@ class Results:
         return self._cells / row.driver / distro / column.kernel / name
 
     def read(self, cell: Cell) -> Result | None:
-        """Return the result of a cell; None: no file can be read.
+        """Return the result of a cell; None if there is no readable file.
 
         Raises:
             ProvisionError: A newer provision wrote it.
@@ -195,10 +195,10 @@ class Results:
         write_atomic(path, f"{text}\n")
 
     def load(self, driver: str | None = None) -> tuple[list[Result], list[str]]:
-        """Return the results, and what is wrong with files that can't be read.
+        """Return the results, and a line for each file that can't be read.
 
         Args:
-            driver: Only those of this one.
+            driver: Only the results of this driver.
         """
         found: list[Result] = []
         problems: list[str] = []
@@ -214,15 +214,15 @@ class Results:
             if self.path(result.cell) == path:
                 found.append(result)
             else:
-                problems.append(f"{path}: it is about another cell than its name says")
+                problems.append(f"{path}: its content is about another cell than its name")
         return found, problems
 
     @contextmanager
     def claimed(self, cell: Cell) -> Iterator[None]:
-        """Hold the lock of a cell: of two matrices that want it, one builds.
+        """Hold the lock of a cell, so that only one of two matrices builds it.
 
         Raises:
-            BusyError: Another one holds it.
+            BusyError: Another process holds it.
         """
         with ExitStack() as stack:
             try:
@@ -235,7 +235,7 @@ class Results:
         """Remove results that are older than a year, except for kernels of this host.
 
         Returns:
-            What was removed: a cell's name and the bytes of its file.
+            The name of each removed cell, and the bytes of its file.
         """
         kept = set(kernels)
         oldest = time.time() - UNUSED_DAYS * _DAY_S
@@ -265,7 +265,7 @@ class Results:
 
 
 def lock_path(folder: Path, kind: str, name: str) -> Path:
-    """Return where the lock of something is, below the folder of a matrix."""
+    """Return the path of a lock below the folder of a matrix."""
     return folder / "locks" / f"{kind}-{hashlib.sha256(name.encode()).hexdigest()[:32]}"
 
 
@@ -283,7 +283,7 @@ def _problem(path: Path, error: ProvisionError) -> str:
 
 
 def offers_of_results(results: Iterable[Result]) -> Offers:
-    """Return what results are about, in place of what archives have."""
+    """Return the versions and kernels that results are about, as if archives offered them."""
     versions: dict[tuple[str, str, str], set[str]] = {}
     kernels: dict[str, set[str]] = {}
     for result in results:

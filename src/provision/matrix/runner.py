@@ -1,4 +1,4 @@
-"""Runs a compatibility matrix: takes its cells one by one, and remembers what became of each.
+"""Runs a compatibility matrix: takes its cells one by one and writes the result of each.
 
 What is wrong with the machine (a full disk, an engine or archive that does not answer) ends the
 run, because other cells would fail alike.
@@ -21,8 +21,8 @@ from provision.matrix.work import CellQueue, Crew, Outcome, RunOptions, SharedLa
 from provision.pipeline.workspace import Settings
 from provision.progress import Event, Note, Output, Progress, Step, Tally, Transfer, silent
 
-# How often the run looks whether all is done or Ctrl-C was pressed; and how long builds may take
-# to notice that they are to stop, before they are left to end with the process.
+# How often the run checks whether all is done or Ctrl-C was pressed; and how long builds may take
+# to stop before they are left to end with the process.
 _POLL_S = 0.1
 _GRACE_S = 10.0
 _LOOK_AGAIN_S = 0.5
@@ -33,14 +33,14 @@ class _StoppedError(BaseException):
 
 
 class MatrixRun:
-    """One run over cells.
+    """A run over cells.
 
     Args:
         settings: The host.
         results: Where results are kept.
         options: How it goes about them.
         open_engine: Connects to the engine; each thread has a connection of its own.
-        progress: Gets what goes on; called by one thread at a time.
+        progress: Receives events; called by one thread at a time.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class MatrixRun:
         """Have a result of every cell.
 
         Raises:
-            KeyboardInterrupt: Ctrl-C; what is done is kept, and no build goes on.
+            KeyboardInterrupt: Ctrl-C; results so far are kept, and all builds are stopped.
             OSError: Results can't be written.
             ProvisionError: A newer provision wrote a result; nothing was built.
         """
@@ -103,7 +103,7 @@ class MatrixRun:
         return self._outcome
 
     def _take_cells(self) -> None:
-        """Take cells until there are none."""
+        """Take cells until the queue is empty."""
         with ExitStack() as stack, suppress(_StoppedError):
             engine = self._connecting(stack)
             while (planned := self._next()) is not None:
@@ -131,14 +131,14 @@ class MatrixRun:
         return planned
 
     def _postpone(self, planned: Planned) -> None:
-        """Look at a cell later that another matrix builds.
+        """Put back a cell that another matrix is building.
 
         Raises:
             InUseError: It has been building it for too long.
         """
         with self._lock:
             if self._queue.postpone(planned) == "first time":
-                text = f"Another builds {planned.cell} now; it is looked at again later"
+                text = f"Another process is building {planned.cell}; it is looked at again later"
                 self._progress(Note(text))
             del self._running[planned.cell]
 
@@ -167,7 +167,7 @@ class MatrixRun:
     def _clear_columns(self) -> None:
         """Remove the layers of kernels whose cells are done, beside the next build.
 
-        Where another matrix still builds on them, they are left to it, or to a later moment.
+        Layers that another matrix still builds on are left to it, or to a later moment.
         """
         with self._lock:
             done = self._layers.take_pending(lambda column: self._columns[column] == 0)
@@ -184,7 +184,7 @@ class MatrixRun:
                     self._layers.postpone(column)
 
     def _connecting(self, stack: ExitStack) -> Callable[[], Engine]:
-        """Return what connects to the engine, once, until the stack is closed."""
+        """Return a function that connects to the engine once, until the stack is closed."""
         opened: list[Engine] = []
 
         def engine() -> Engine:
@@ -213,12 +213,12 @@ class MatrixRun:
             self._tell()
 
     def _tell(self) -> None:
-        """Say how far it is; the caller holds the lock."""
+        """Report how far the run is; the caller holds the lock."""
         running = tuple(map(str, self._running))
         self._progress(Tally(self._total, dict(self._counts), running))
 
     def _telling(self, cell: Cell) -> Progress:
-        """Return the progress of a cell's work, which is where a run that is to stop stops."""
+        """Return the progress of one cell, which also stops builds of a run that is to end."""
 
         def telling(event: Event) -> None:
             if self._stop.is_set():

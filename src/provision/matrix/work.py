@@ -43,7 +43,7 @@ class SharedLayers:
 
     @contextmanager
     def using(self, column: Column) -> Iterator[None]:
-        """Build on the layers of a kernel: meanwhile they stay."""
+        """Keep the layers of a kernel from being removed during a build."""
         with lock(lock_path(self._folder, "layers", str(column)), shared=True):
             yield
 
@@ -69,7 +69,7 @@ class SharedLayers:
             return done
 
     def noted(self, column: Column) -> list[list[str]]:
-        """Return what is remembered, the oldest layer of each build first."""
+        """Return the noted layers, the oldest layer of each build first."""
         return [layers for _path, layers in self._noted(column)]
 
     def _noted(self, column: Column) -> list[tuple[Path, list[str]]]:
@@ -80,7 +80,7 @@ class SharedLayers:
         return found
 
     def clear(self, column: Column, engine: Callable[[], Engine]) -> bool:
-        """Remove the layers of a kernel, unless a build uses them; returns whether that was done.
+        """Remove the layers of a kernel unless a build uses them; returns whether they are gone.
 
         Raises:
             NotFoundError: No engine answers.
@@ -110,10 +110,10 @@ class RunOptions:
 
     Attributes:
         jobs: Builds at once.
-        compilers: Compilers at once in each build; None: what BuildSettings takes.
+        compilers: Compilers at once in each build; None: the default of BuildSettings.
         retry: Whether cells whose Pin has not changed are built again: those that failed, or all.
         keep_images: Whether artifact images stay in the engine.
-        keep_going: Whether to go on after something that is wrong with the machine.
+        keep_going: Whether to go on after an error of the machine, such as a full disk.
         network: Network of the containers that download; None: what provision.toml says.
         force: Whether kernels are tried that a recipe does not name.
         publisher: Where cells go; None: nowhere, only their results are wanted.
@@ -130,10 +130,10 @@ class RunOptions:
 
 
 class Publisher(Protocol):
-    """Where cells go that are built, and where they may be already."""
+    """Takes the images of built cells, such as a registry."""
 
     def has(self, cell: Cell) -> bool:
-        """Return whether a cell is there."""
+        """Return whether the image of a cell is there."""
 
     def claimed(self, cell: Cell) -> AbstractContextManager[None]:
         """Keep other machines from building a cell; raises ``BusyError`` if one does."""
@@ -141,17 +141,17 @@ class Publisher(Protocol):
     def publish(
         self, cell: Cell, engine: Engine, built: Built, pin: Pin, progress: Progress
     ) -> None:
-        """Put a cell there that was built."""
+        """Put the image of a built cell there."""
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What a run did.
+    """What a run has done.
 
     Attributes:
-        built: Cells that were built now, with or without success.
+        built: Cells that were built in this run, with or without success.
         unchanged: Cells whose result still holds.
-        troubles: What was wrong with the machine, by cell.
+        troubles: Errors of the machine, by cell.
         left: Cells that were not looked at.
     """
 
@@ -164,7 +164,7 @@ class Outcome:
 class CellQueue:
     """Cells that are still to be looked at; the caller holds a lock.
 
-    Those that another matrix builds right now come last, so that two runs don't go in step.
+    Cells that another matrix is building come last, so that two runs don't go in step.
 
     Args:
         planned: The cells, in their order.
@@ -185,7 +185,7 @@ class CellQueue:
         return cell in self._since
 
     def postpone(self, planned: Planned) -> Literal["first time", "again"]:
-        """Put a cell back that another matrix builds.
+        """Put back a cell that another matrix is building.
 
         Raises:
             InUseError: It has done so for longer than any build takes.
@@ -195,7 +195,7 @@ class CellQueue:
         if now - self._since.setdefault(planned.cell, now) >= LONGEST_WAIT_S:
             raise InUseError(
                 f"Another machine or process has held {planned.cell} for {LONGEST_WAIT_S:g} s.",
-                resolution="Look which process it is: ps -C provision. Then run the command again.",
+                resolution="See which process it is: ps -C provision. Then run the command again.",
             )
         self._later.append(planned)
         return "first time" if is_new else "again"
@@ -206,31 +206,31 @@ class CellQueue:
 
 
 class Crew:
-    """Threads that a run waits for, and that end with the process if they have to."""
+    """Threads of a run, which end with the process if they do not end by themselves."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._ended = threading.Event()
-        # The run itself, until all are started: one may be done before the next begins.
+        # Counts the run itself too: the first thread may end before the next one starts.
         self._active = 1
 
     def start(self, work: Callable[[], None]) -> None:
-        """Do something in a thread of its own."""
+        """Do work in a thread of its own."""
         with self._lock:
             self._active += 1
         threading.Thread(target=self._working, args=(work,), daemon=True).start()
 
     def complete(self) -> None:
-        """Say that the run itself starts no more; its threads may."""
+        """Declare that the run itself starts no more threads; its threads may."""
         with self._lock:
             self._active -= 1
             if self._active == 0:
                 self._ended.set()
 
     def wait(self, seconds: float) -> bool:
-        """Wait until every thread has ended, or for so long; returns whether they have.
+        """Wait until every thread has ended, or for some seconds; returns whether all have.
 
-        Not by joining them: an interrupted join of Python 3.11 takes a thread for ended.
+        It does not join them: Python 3.11 marks a thread as ended if the join is interrupted.
         """
         return self._ended.wait(seconds)
 
