@@ -1,4 +1,4 @@
-"""Where exported artifacts come from: a registry, an engine, or the host's own store."""
+"""Gets the artifacts that are exported: from a registry, an engine, or the host's own store."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ from provision.store.layout import Layout
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What artifacts are taken from.
+    """The places that artifacts are taken from.
 
     Attributes:
-        settings: The host whose configuration counts.
-        engine: Returns the container engine, where an image is one of its own.
-        consent: What is believed of a registry.
-        progress: Receives what is done.
+        settings: The host, with its configuration.
+        engine: Returns the container engine, for local images.
+        consent: What the caller allows.
+        progress: Receives what is being done.
         connected: Makes clients of registries.
     """
 
@@ -74,7 +74,7 @@ class Source:
 
         Raises:
             NotFoundError: There is no such image.
-            ProvisionError: It is not signed as it has to be, or damaged.
+            ProvisionError: It lacks a trusted signature, or is damaged.
         """
         if names_registry(image):
             client = self.connected(self.settings, parse_reference(image))
@@ -95,14 +95,14 @@ class Source:
         return manifest
 
     def manifest(self, image: str) -> Manifest:
-        """Return what an image's artifact holds; errors as ``unpack``."""
+        """Return the manifest of an image's artifact; errors as ``unpack``."""
         with scratch(self.settings.state, "export", progress=self.progress) as folder:
             return self.unpack(image, folder / "artifact")
 
     def artifact(self, wanted: Wanted, folder: Path) -> Manifest:
         """Put the artifact of a driver for one kernel into a new folder.
 
-        It comes from the registry, else from the store: nothing is built.
+        It comes from the registry or else from the store; nothing is built.
 
         Args:
             wanted: The driver, and its kernel.
@@ -110,7 +110,7 @@ class Source:
 
         Raises:
             NotFoundError: Neither has it.
-            ProvisionError: What there is is not signed as it has to be, or damaged.
+            ProvisionError: The artifact lacks a trusted signature, or is damaged.
         """
         kernel = wanted.kernel or ""
         trusted = None
@@ -124,7 +124,7 @@ class Source:
             return self._pulled(trusted, folder)
         entry = self._stored(wanted.driver, kernel)
         if entry is None:
-            # Of a driver that is known nowhere, the catalogue says more.
+            # For an unknown driver, the catalogue's error says more.
             self.settings.catalogue.entry(wanted.driver)
             raise NotFoundError(
                 f"There is no artifact of {wanted.driver} for {kernel}: neither in a registry nor"
@@ -138,7 +138,7 @@ class Source:
     def _pulled(self, trusted: Trusted, folder: Path) -> Manifest:
         manifest = unpack_pulled(trusted, folder, progress=self.progress)
         if trusted.verified is not None:
-            # The key of [signing] signs nothing whose origin is not known.
+            # The key of [signing] signs only modules of a known origin.
             sign_for_host(
                 folder,
                 manifest,
@@ -161,13 +161,13 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Which of a repository's images are meant.
+    """The selected images of a repository.
 
     Attributes:
         version: A version, or the beginning of one; None: the newest.
         flavour: The driver's flavour; None: its default one.
-        distro: The kernels' distro, as ``debian:12``; None: the only one that is there.
-        kernels: The kernels; without any, all that the registry has images for.
+        distro: The kernels' distro, such as ``debian:12``; None: the only one in the repository.
+        kernels: The kernels; if empty, all that the registry has images for.
     """
 
     version: str | None
@@ -177,7 +177,7 @@ class Choice:
 
 
 def choose(source: Source, driver: str, repository: Reference, choice: Choice) -> _Chosen:
-    """Return which images of a registry serve a cluster, and one of them to look into.
+    """Return the images of a registry that serve a cluster, and one of them to examine.
 
     Raises:
         NotFoundError: The driver is unknown, or the registry lacks an image.
@@ -232,7 +232,7 @@ def _of_distro(tags: list[HostTag], distro: str | None, driver: str) -> list[Hos
 
 
 def _of_version(tags: list[HostTag], version: str | None) -> list[HostTag]:
-    """Return those of the newest version that is meant."""
+    """Return the tags of the newest version that is selected."""
     versions = {tag.version for tag in tags}
     if version is not None and version not in versions:
         versions = {one for one in versions if one.startswith(f"{version}.")}
@@ -243,10 +243,10 @@ def _of_version(tags: list[HostTag], version: str | None) -> list[HostTag]:
 
 
 def check_driver(manifest: Manifest, driver: str, image: str) -> None:
-    """See that an image holds the driver that is exported.
+    """Check that an image holds the driver that is exported.
 
     Raises:
-        UsageError: It holds another.
+        UsageError: It holds another driver.
     """
     found = manifest.pin.driver.name
     if found != driver:

@@ -21,7 +21,7 @@ from provision.registry.image_signature import load_keys
 NAME = "provision-agent"
 HANDLER = "oci-decorator"
 _TRUST = "/etc/provision/trust.d"
-# What a run takes, and what each is for; all others are dropped.
+# The capabilities that a run needs, each with its purpose; all others are dropped.
 _CAPABILITIES = (
     "SYS_MODULE",  # modules are loaded and unloaded
     "MKNOD",  # device nodes that a driver does not make itself
@@ -38,15 +38,15 @@ _KEY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """How the agent runs in a cluster.
+    """The agent's options in a cluster.
 
     Attributes:
         image: The agent's image.
-        config: Text of the provision.toml that nodes get.
-        keys: Public keys that artifacts have to be signed with, by file name.
-        namespace: The namespace of what is exported.
-        selector: Labels of the nodes that get it, besides the system.
-        pull_secret: The secret that the agent's image is pulled with; None: none is needed.
+        config: Text of the provision.toml for nodes.
+        keys: Public keys that verify artifacts, by file name.
+        namespace: The namespace of all objects.
+        selector: Labels of the nodes that run it, besides the system.
+        pull_secret: The secret for pulling the agent's image; None if the registry needs none.
         interval: Seconds between two looks at a node.
     """
 
@@ -60,12 +60,12 @@ class Agent:
 
 
 def read_config(path: Path, *, has_keys: bool) -> str:
-    """Return the text of a provision.toml that an agent in a pod can work by.
+    """Return the text of a provision.toml once it is known to suit an agent in a pod.
 
     Raises:
         ConfigError: It has mistakes; all are named.
         NotFoundError: It is missing.
-        UsageError: It asks for what a pod can't do.
+        UsageError: It has settings that a pod can't follow.
     """
     config = load_toml(path, Config)
     if config.policy.build != "never":
@@ -89,7 +89,7 @@ def read_config(path: Path, *, has_keys: bool) -> str:
         )
     if has_keys and trust.keys != _TRUST:
         raise UsageError(
-            f"'{path}' does not say that the keys count that are given.",
+            f"'{path}' does not trust the keys that are given.",
             resolution=f'Write [trust] keys = "{_TRUST}" into it, where the agent puts them.',
         )
     return path.read_text()
@@ -98,11 +98,11 @@ def read_config(path: Path, *, has_keys: bool) -> str:
 def read_keys(paths: tuple[Path, ...]) -> dict[str, str]:
     """Return public keys by file name.
 
-    What is returned is made from the key that was read, so that nothing else of a file, such as a
-    private key, gets into a cluster.
+    The text is written from the parsed key, so that nothing else in the file, such as a private
+    key, gets into a cluster.
 
     Raises:
-        ConfigError: A file is no public key that hosts could verify with.
+        ConfigError: A file is not a public key that hosts can verify with.
         NotFoundError: A file is missing.
         UsageError: Two files have one name, or one that a ConfigMap doesn't take.
     """

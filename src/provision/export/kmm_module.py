@@ -20,13 +20,13 @@ from provision.manifest import Manifest
 from provision.registry.credentials import Credentials
 from provision.registry.names import KMM_SIGNED, HostTag, Reference
 
-# What KMM puts the kernel's release in place of, as it escapes it in a tag.
+# KMM replaces it with the kernel's release, escaped as in a tag.
 _KERNEL = "${KERNEL_FULL_VERSION}"
 _ROOT = "/opt"
 _DNS_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 # KMM's webhook adds both to a label's name.
 _LONGEST_NAMES = 41
-# Go has no such parts: https://github.com/google/re2/wiki/Syntax
+# Syntax that Go does not have: https://github.com/google/re2/wiki/Syntax
 _NOT_RE2 = re.compile(r"\(\?(=|!|<=|<!|P=|\()|\\[1-9]|[*+?}]\+")
 _ARCHITECTURES = {
     "x86_64": "amd64",
@@ -47,15 +47,15 @@ class Signing:
 
 @dataclass(frozen=True, slots=True)
 class KmmOptions:
-    """How a cluster is to load a driver.
+    """The options of a driver in a cluster.
 
     Attributes:
-        namespace: The namespace of what is exported.
+        namespace: The namespace of the objects.
         selector: Labels of the nodes that get it, besides system and architecture.
-        pull_secret: The secret that images are pulled with; None: the registry lets everyone.
-        signing: KMM signs the modules with these; None: they are signed, or need not be.
-        ordered_upgrade: Whether nodes say by a label which version they get.
-        parameters: Parameters by module; KMM passes those of the one that is loaded last.
+        pull_secret: The secret for pulling images; None if the registry needs none.
+        signing: KMM signs the modules with these; None if they are signed or need not be.
+        ordered_upgrade: Whether a label of each node selects its version.
+        parameters: Parameters by module; KMM passes only those of the module that is loaded last.
     """
 
     namespace: str = "default"
@@ -72,7 +72,7 @@ class Kernels:
 
     Attributes:
         literals: Releases, each with an image of its own.
-        regexp: What the releases of others look like, in RE2's syntax.
+        regexp: An expression for the releases of others, in RE2's syntax.
     """
 
     literals: tuple[str, ...] = ()
@@ -85,14 +85,14 @@ def module_document(
     """Return the ``Module`` of a driver.
 
     Args:
-        manifest: Of one of its artifacts: what was really built.
-        repository: Where the images lie, by the names that hosts look for.
+        manifest: The manifest of one of its artifacts.
+        repository: The repository of its images, with the tags that hosts look for.
         kernels: The kernels of the cluster.
-        options: How it is to be loaded.
+        options: The options of the driver.
 
     Raises:
         UsageError: KMM does not take a name or expression.
-        ProvisionError: All its modules are optional, so that there is none to load.
+        ProvisionError: All its modules are optional, so KMM has nothing to load.
     """
     driver = manifest.pin.driver.name
     _check_names(driver, options.namespace)
@@ -126,10 +126,10 @@ def module_document(
 def secret_document(
     name: str, namespace: str, registry: str, credentials: Credentials | None
 ) -> dict[str, Value]:
-    """Return the ``Secret`` that images are pulled with.
+    """Return the ``Secret`` for pulling images.
 
     Raises:
-        NotFoundError: There are no credentials for the registry, or none that Kubernetes takes.
+        NotFoundError: This machine has no credentials that Kubernetes can use.
     """
     if credentials is None or credentials.refresh_token is not None:
         raise NotFoundError(
@@ -166,7 +166,7 @@ def _check_names(driver: str, namespace: str) -> None:
 
 
 def _modprobe(manifest: Manifest, options: KmmOptions) -> dict[str, Value]:
-    """Return what is loaded: each module before those that depend on it, the named one last."""
+    """Return the modules to load: each before those that depend on it, the named one last."""
     optional = manifest.host.optional
     names = [module.name for module in load_order(manifest) if module.name not in optional]
     if not names:
@@ -192,7 +192,7 @@ def _modprobe(manifest: Manifest, options: KmmOptions) -> dict[str, Value]:
 
 
 def _firmware(manifest: Manifest) -> str | None:
-    """Return the folder of an image whose content belongs into a host's folder of firmware."""
+    """Return the folder of an image whose content belongs in a host's firmware folder."""
     for file in manifest.files:
         path = PurePosixPath(file.path)
         if file.kind == "firmware" and "firmware" in path.parts:
@@ -213,7 +213,7 @@ def _images(
         found.append(("literal", kernel, str(repository.with_tag(tag.text))))
     if kernels.regexp is not None:
         _check_regexp(kernels.regexp)
-        # KMM's own words break the tag's rules: they are put in afterwards.
+        # KMM's placeholder is not valid in a tag, so it is inserted afterwards.
         tag = HostTag(pin.driver.version, pin.driver.flavour, "0.KERNEL", distro)
         text = tag.text.replace("-0.KERNEL.", f"-{_KERNEL}.")
         found.append(("regexp", kernels.regexp, f"{repository.with_tag('')}:{text}"))

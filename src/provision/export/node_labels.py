@@ -1,7 +1,7 @@
-"""A node's labels and events: how its drivers are, for schedulers and people.
+"""Publishes the state of a node's drivers as its labels, for schedulers, and as events.
 
-The official client is imported only here and only when something is published: it is the optional
-extra ``kubernetes``. Sources: https://kubernetes.io/docs/reference/kubernetes-api/.
+The official client, the optional extra ``kubernetes``, is imported here only, at the first use.
+Source: https://kubernetes.io/docs/reference/kubernetes-api/
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _NORMAL = frozenset({"ready", "pending"})
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What was changed.
+    """The changes to a node.
 
     Attributes:
-        labels: Labels that have another value now; None: they are gone.
-        events: Drivers whose state has changed, with the state.
+        labels: Changed labels with their new values; None for removed ones.
+        events: New states by driver.
     """
 
     labels: Mapping[str, str | None]
@@ -38,7 +38,7 @@ class Published:
 
 
 def wanted_labels(status: Mapping[str, Any]) -> dict[str, str]:
-    """Return the labels of a node whose status.json this is."""
+    """Return the labels of a node from its status.json."""
     labels = {_READY: "true" if status["is_ready"] else "false"}
     for driver in status["drivers"]:
         name = driver["name"]
@@ -49,12 +49,12 @@ def wanted_labels(status: Mapping[str, Any]) -> dict[str, str]:
 
 
 def publish(status: Mapping[str, Any], node: str, api: Any = None) -> Published:  # noqa: ANN401 - the client has no types
-    """Bring a node's labels to what its status says, and say each change of state by an event.
+    """Set a node's labels to its status, and write an event for each change of state.
 
     Args:
         status: The content of status.json.
         node: The node's name.
-        api: A ``CoreV1Api``; None: that of the cluster that this runs in, or of the kubeconfig.
+        api: A ``CoreV1Api``; None: that of the pod's cluster, or of the kubeconfig.
 
     Raises:
         NotFoundError: The client is not installed, or there is no such cluster or node.
@@ -68,7 +68,7 @@ def publish(status: Mapping[str, Any], node: str, api: Any = None) -> Published:
         changes: dict[str, str | None] = dict.fromkeys(labels.keys() - wanted.keys())
         changes |= {k: v for k, v in wanted.items() if labels.get(k) != v}
         events = _events(status, labels)
-        # Before the labels, which say what was sent: an event that fails is sent the next time.
+        # Labels record which events were sent: after a failure, the next run sends the event.
         for driver, state in events.items():
             body = _event(status, found, driver, state)
             api.create_namespaced_event("default", body, _request_timeout=_TIMEOUT)
@@ -88,7 +88,7 @@ def _events(status: Mapping[str, Any], labels: Mapping[str, str]) -> dict[str, s
 def _event(status: Mapping[str, Any], node: Any, driver: str, state: str) -> dict[str, Any]:  # noqa: ANN401 - the client has no types
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     name = node.metadata.name
-    # Of a name, Kubernetes takes what DNS does.
+    # Kubernetes allows the characters of DNS in names.
     what = re.sub(r"[^a-z0-9]+", "-", driver).strip("-")
     return {
         "metadata": {"name": f"{name}.{what}.{time.time_ns():x}", "namespace": "default"},
@@ -147,7 +147,7 @@ def _connected() -> Any:  # noqa: ANN401 - the client has no types
             config.load_kube_config()
     except (config.ConfigException, OSError) as error:
         raise NotFoundError(
-            "There is no cluster to tell: neither a pod's service account nor a kubeconfig.",
+            "No cluster is configured: there is neither a pod's service account nor a kubeconfig.",
             resolution="Run it in a pod with a service account, or set KUBECONFIG.",
             details=str(error),
         ) from error

@@ -29,7 +29,7 @@ from provision.run import LONG_LIMIT_S, find_program, run
 from provision.store.activate import modprobe_config, vendor_config
 from provision.store.layout import Layout
 
-# As systemd calls architectures in extension-release: os-release(5), systemd.unit(5).
+# systemd's names of architectures in extension-release: os-release(5), systemd.unit(5).
 ARCHITECTURES = {
     "x86_64": "x86-64",
     "aarch64": "arm64",
@@ -39,7 +39,7 @@ ARCHITECTURES = {
 }
 _TOP = PurePosixPath("/usr/lib/provision")
 _UNITS = "usr/lib/systemd/system"
-# What a shell may take for more than a character of a file's name or of a pattern.
+# Characters that a shell would not take literally in a file name or pattern.
 _NO_PATTERN = re.compile(r"[^A-Za-z0-9._/*?\[\]!-]")
 # The same files give the same bytes: no time, owner, or random table of the machine's.
 _SQUASHFS = (
@@ -50,10 +50,10 @@ _SQUASHFS = (
 
 @dataclass(frozen=True, slots=True)
 class Hosts:
-    """Which systems an extension merges with.
+    """The systems that an extension merges with.
 
     Attributes:
-        id: ``ID`` of os-release; ``_any``: every one, since the unit asks for the kernel.
+        id: ``ID`` of os-release; ``_any``: every system, since the unit checks the kernel.
         version_id: ``VERSION_ID`` of os-release; None: any.
     """
 
@@ -78,10 +78,10 @@ class Made:
 
 
 def need_programs(*names: str) -> None:
-    """See that what makes the image is installed.
+    """Check that the programs that make the image are installed.
 
     Raises:
-        NotFoundError: Something is missing; names the package.
+        NotFoundError: Some are missing; names their packages.
     """
     packages = {"mksquashfs": "squashfs-tools", "veritysetup": "cryptsetup-bin", "sfdisk": "fdisk"}
     missing = [name for name in names if find_program(name) is None]
@@ -101,12 +101,12 @@ def extension_name(driver: str) -> str:
 
 
 def lay_out(tree: Path, artifacts: Sequence[Artifact], hosts: Hosts) -> None:
-    """Fill a new folder with what the extension puts below /usr.
+    """Fill a new folder with the extension's files below /usr.
 
     Args:
         tree: The folder.
         artifacts: The same driver for several kernels.
-        hosts: Which systems it is for.
+        hosts: The systems that it is for.
 
     Raises:
         UsageError: They are of several drivers or architectures, or two are for one kernel.
@@ -141,7 +141,7 @@ def lay_out(tree: Path, artifacts: Sequence[Artifact], hosts: Hosts) -> None:
 
 
 def make_squashfs(tree: Path, image: Path, *, progress: Progress = silent) -> None:
-    """Pack a folder: the same files give the same bytes, and equal files are there once.
+    """Pack a folder reproducibly; equal files are stored once.
 
     Raises:
         ProvisionError: mksquashfs failed.
@@ -164,9 +164,9 @@ def make_extension(
     Args:
         folder: An existing folder, which the caller removes.
         artifacts: The same driver for several kernels.
-        hosts: Which systems it is for.
-        signer: Who signs it; None: it is a plain file system.
-        progress: Receives what is done.
+        hosts: The systems that it is for.
+        signer: Signs it; None: it is a plain file system.
+        progress: Receives what is being done.
 
     Raises:
         As ``lay_out``, ``make_squashfs`` and ``make_signed``.
@@ -225,7 +225,7 @@ def _vendor_file(manifest: Manifest, entry: PurePosixPath) -> str:
 
 
 def _shell_pattern(text: str) -> str:
-    """Return a glob as one word of a shell line, in which only the glob's own characters count.
+    """Return a glob as one word of a shell line, in which only the glob's characters are special.
 
     Raises:
         UsageError: It holds a control character, such as a line's end.
@@ -237,7 +237,7 @@ def _shell_pattern(text: str) -> str:
 def _units(tree: Path, driver: str, version: str) -> None:
     name = f"{extension_name(driver)}.service"
     _write(tree / _UNITS / name, _render("provision.service.j2", driver=driver, version=version))
-    # Nothing enables units of a merged extension, so it brings what enabling would make.
+    # Nothing enables units of a merged extension, so it includes the link that enables one.
     wanted = tree / _UNITS / "multi-user.target.wants" / name
     wanted.parent.mkdir()
     wanted.symlink_to(f"../{name}")
@@ -247,7 +247,7 @@ def _release(tree: Path, driver: str, architecture: str, hosts: Hosts) -> None:
     name = f"extension-release.{extension_name(driver)}"
     lines = [f"ID={shell_word(hosts.id)}"]
     lines += [f"VERSION_ID={shell_word(hosts.version_id)}"] if hosts.version_id else []
-    # systemd 255 and newer then look at the new units by themselves.
+    # systemd 255 and newer then load the new units by themselves.
     lines += [f"ARCHITECTURE={architecture}", "EXTENSION_RELOAD_MANAGER=1", ""]
     _write(tree / "usr/lib/extension-release.d" / name, "\n".join(lines))
 

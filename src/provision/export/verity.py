@@ -63,7 +63,7 @@ PrivateKey = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey
 
 @dataclass(frozen=True, slots=True)
 class Signer:
-    """Who signs the root hash: the key, and the certificate that hosts have in /etc/verity.d."""
+    """The key that signs the root hash, and the certificate that hosts have in /etc/verity.d."""
 
     key: PrivateKey
     certificate: x509.Certificate
@@ -102,7 +102,7 @@ def load_signer(key: Path, certificate: Path, password: bytes | None = None) -> 
 
 
 def signature_json(signer: Signer, root_hash: str) -> bytes:
-    """Return the content of the signature's partition.
+    """Return the content of the signature partition.
 
     The hash is signed as text, without attributes, so that RSA keys give the same bytes each time.
     """
@@ -132,7 +132,7 @@ def make_signed(data: Path, image: Path, architecture: str, signer: Signer) -> s
         data: The file system.
         image: The disk image.
         architecture: As ``uname -m`` prints it.
-        signer: Who signs.
+        signer: Signs the root hash.
 
     Returns:
         The root hash, as 64 hexadecimal digits.
@@ -154,7 +154,7 @@ def make_signed(data: Path, image: Path, architecture: str, signer: Signer) -> s
     signature = data.with_suffix(".signature")
     signature.write_bytes(signature_json(signer, found[1]))
     _pad(signature, _BLOCK)
-    # The first two are named by the hash: that is how they are found to belong together.
+    # The UUIDs of the first two are halves of the hash, by which systemd pairs them.
     uuids = (found[1][:32], found[1][32:], _uuid(salt, "signature"))
     parts = list(zip((data, tree, signature), map(uuid.UUID, uuids), strict=True))
     _partition(image, parts, _TYPES[architecture], salt)

@@ -1,8 +1,8 @@
-"""Writes what is exported: YAML documents, and folders that hold nothing else.
+"""Writes exported documents as YAML, into new folders.
 
-The YAML is the part of it that JSON has words for, which every reader takes as it is meant
+Only JSON's types are written, which every YAML reader understands in the same way
 (https://yaml.org/spec/1.2.2/): blocks for people to read, and text in JSON's quotes wherever a
-reader could take it for something else.
+reader could take it for another type.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from provision.files import write_atomic
 
 Value: TypeAlias = "str | int | bool | Sequence[Value] | Mapping[str, Value] | None"
 
-# What no version of YAML takes for a number, a date, a truth value or nothing.
+# Text that no version of YAML reads as a number, date, boolean or null.
 _PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./-]*")
-# What YAML wants escaped and JSON does not: its section 5.1.
+# Characters that YAML escapes and JSON does not: section 5.1.
 _UNPRINTED = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 _WORDS = frozenset({"true", "false", "yes", "no", "on", "off", "y", "n", "null", "nan", "inf"})
 
@@ -67,10 +67,10 @@ def _scalar(value: Value) -> str:
 
 
 def check_output(folder: Path) -> None:
-    """Refuse a folder that has something in it.
+    """Refuse a folder that is not empty.
 
     Raises:
-        UsageError: It has, or is no folder.
+        UsageError: It is not empty, or no folder.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(
@@ -80,12 +80,12 @@ def check_output(folder: Path) -> None:
 
 
 def write_files(folder: Path, files: Mapping[str, str | bytes], *, secret: str = "") -> None:
-    """Write files below a folder that is made.
+    """Write files into a folder, which is made if need be.
 
     Args:
         folder: The folder.
         files: Contents by name.
-        secret: The name of one that only its owner may read.
+        secret: The name of a file that only its owner may read.
 
     Raises:
         OSError: The folder can't be written.

@@ -35,13 +35,13 @@ _LEVEL = 9
 
 
 def pack_tree(tree: Path, prefix: str, target: Path) -> None:
-    """Write a gzip'd tar archive that is unpacked at ``/``; it appears when it is complete.
+    """Write a gzip-compressed tar archive to be unpacked at ``/``; it appears when complete.
 
     Folders above the prefix are left out: on some hosts ``/opt`` is a link, which an archive that
     has it as a folder would replace.
 
     Args:
-        tree: What becomes ``prefix``.
+        tree: The folder that becomes ``prefix``.
         prefix: Absolute path on hosts.
         target: The archive.
 
@@ -85,11 +85,11 @@ def _add(archive: tarfile.TarFile, path: Path, name: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class PythonRequest:
-    """What archive is wanted.
+    """The options of an archive.
 
     Attributes:
         distro: Whose Python, such as ``debian:12``; None: this machine's.
-        prefix: Where it will lie on hosts.
+        prefix: Its path on hosts.
         output: The archive, or a folder that gets it under its usual name.
         network: Network of the build containers; None: what provision.toml says.
     """
@@ -102,12 +102,12 @@ class PythonRequest:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What would be made.
+    """The plan of an archive.
 
     Attributes:
-        pin: From what.
+        pin: Its inputs.
         path: The archive.
-        would_build: Whether it would be compiled: the engine has no image of it.
+        would_build: Whether it would be compiled, because the engine has no image of it.
     """
 
     pin: PythonPin
@@ -117,14 +117,14 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """An archive that is there now.
+    """A finished archive.
 
     Attributes:
-        pin: What it was made from.
+        pin: Its inputs.
         path: The archive.
         sha256: Its checksum.
         size: Its bytes.
-        built: Whether it was compiled now.
+        built: Whether it was compiled in this run.
     """
 
     pin: PythonPin
@@ -141,7 +141,7 @@ def plan_python(
     *,
     progress: Progress = silent,
 ) -> Planned:
-    """Decide every input, and say what would be made of it.
+    """Resolve all inputs and return the plan.
 
     Raises:
         NotFoundError: Distro, a package or the base image is not known.
@@ -160,18 +160,18 @@ def make_python(
     *,
     progress: Progress = silent,
 ) -> Made:
-    """Make the archive; it is compiled where the engine does not have the result already.
+    """Make the archive; it is compiled unless the engine already has the result.
 
     Args:
         settings: The machine that builds.
         engine: Connects to its engine.
-        request: What is wanted.
-        progress: Receives what goes on.
+        request: The options.
+        progress: Receives what is being done.
 
     Raises:
         BuildError: A step of the build failed.
         NotFoundError: Distro, a package or the base image is not known.
-        ProvisionError: The archive or the engine failed, or the result needs more than it brings.
+        ProvisionError: The archive or the engine failed, or the result is not self-contained.
         OSError: The output can't be written.
     """
     resolved = resolve_python(settings, engine, request.distro, request.prefix, progress=progress)
@@ -229,11 +229,11 @@ def check_tree(tree: Path, prefix: str) -> None:
     """Check all programs and libraries of a tree.
 
     Args:
-        tree: What will be ``prefix`` on hosts.
-        prefix: That.
+        tree: The folder that becomes ``prefix`` on hosts.
+        prefix: Absolute path on hosts.
 
     Raises:
-        ProvisionError: One of them would look for something outside; says which and for what.
+        ProvisionError: Some look for libraries outside of it; names each and what it looks for.
     """
     program = tree / _PROGRAM
     if not program.is_file():

@@ -53,20 +53,20 @@ class SourceFilePin(FilePin):
 
 
 class PythonPin(Digested):
-    """What a host's Python is made of.
+    """The inputs of a host's Python.
 
     Attributes:
         version: Python's own, such as ``3.11.2``.
         package: Version of the distro's source package.
-        prefix: Where it lies on hosts; programs name their loader by its whole path.
+        prefix: Its path on hosts; programs contain the absolute path of their loader.
         architecture: As ``uname -m`` prints it.
-        distro: Whose source and libraries.
+        distro: The distro that its source and libraries come from.
         base: The base image of the build.
         original: The source as upstream released it.
         patches: The distro's changes.
         packages: Build tools and libraries.
         template: Digest of the Dockerfile's template and its helpers.
-        keyring: Of the keys that the archive is verified with, where they are not the distro's own.
+        keyring: Digest of the archive's keys, if they are not the distro's own.
     """
 
     version: Annotated[str, StringConstraints(pattern=r"^3(\.[0-9]+)+$")]
@@ -83,7 +83,7 @@ class PythonPin(Digested):
 
     @property
     def image(self) -> str:
-        """The name of the image that holds the result."""
+        """The name of the image with the result."""
         return f"provision/host-python:{self.version}-{self.short_digest}"
 
     @property
@@ -94,11 +94,11 @@ class PythonPin(Digested):
 
 @dataclass(frozen=True, slots=True)
 class PythonTemplates:
-    """What the build context is rendered from.
+    """The templates of the build context.
 
     Attributes:
         sources: Jinja sources by name.
-        helpers: Files that go into the context as they are, by name.
+        helpers: Files that are copied into the context, by name.
     """
 
     sources: Mapping[str, str]
@@ -111,7 +111,7 @@ class PythonTemplates:
 
 
 def templates_of(folder: Path) -> PythonTemplates:
-    """Read what is needed of the ``templates`` folder.
+    """Read the templates from the ``templates`` folder.
 
     Raises:
         OSError: It lacks a file.
@@ -124,7 +124,7 @@ def templates_of(folder: Path) -> PythonTemplates:
 
 
 def render_python(pin: PythonPin, templates: PythonTemplates) -> dict[str, bytes]:
-    """Return the build context, but for the sources: content by path."""
+    """Return the build context without the sources: content by path."""
     text = fill_template(_DOCKERFILE, templates.sources, {"pin": pin, "labels": _labels(pin)})
     plan = {"prefix": pin.prefix, "version": pin.version, "digest": pin.digest}
     plan |= {"distro": f"{pin.distro.id}:{pin.distro.version}", "package": pin.package}
@@ -147,14 +147,14 @@ def _labels(pin: PythonPin) -> dict[str, str]:
 
 
 def find_image(engine: Engine, pin: PythonPin) -> Image | None:
-    """Return the image of a pin if the engine has it."""
+    """Return the image of a pin, or None if the engine lacks it."""
     image = engine.image(pin.image)
     return image if image and image.labels.get(DIGEST_LABEL) == pin.digest else None
 
 
 @dataclass(frozen=True, slots=True)
 class PythonBuild:
-    """What an image is built from.
+    """The inputs and options of a build.
 
     Attributes:
         pin: Names the result.
@@ -172,7 +172,7 @@ class PythonBuild:
 
 
 def build_image(engine: Engine, build: PythonBuild, *, progress: Progress) -> Image:
-    """Build the image of a pin, and give it its name.
+    """Build the image of a pin and tag it.
 
     Raises:
         BuildError: A step failed; has its last lines.

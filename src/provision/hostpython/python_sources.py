@@ -1,4 +1,4 @@
-"""Decides which source, and which packages to build it with."""
+"""Resolves the inputs of a Python for hosts: its source, and the packages that build it."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ _VERSIONED = re.compile(r"python3\.[0-9]+")
 
 @dataclass(frozen=True, slots=True)
 class ResolvedPython:
-    """A pin with what it takes to build it.
+    """A pin, with the archive that its build uses.
 
     Attributes:
         pin: The pin.
         mirror: Address of the distro's archive.
         security_mirror: Address of its security updates, if there are any.
         keyring: The archive's keys, where they are not the distro's own.
-        is_snapshot: Whether the archive counts although its time of validity is over.
+        is_snapshot: Whether an index whose validity has ended is accepted.
     """
 
     pin: PythonPin
@@ -80,14 +80,14 @@ def resolve_python(
     *,
     progress: Progress = silent,
 ) -> ResolvedPython:
-    """Decide every input.
+    """Resolve all inputs.
 
     Args:
         settings: The machine that builds.
         engine: Connects to the engine; called last.
-        distro: Whose Python, such as ``debian:12``; None: this machine's.
-        prefix: Where it will lie.
-        progress: Receives what goes on.
+        distro: The distro of the source, such as ``debian:12``; None: this machine's.
+        prefix: Its path on hosts.
+        progress: Receives what is being done.
 
     Raises:
         NotFoundError: Distro, a package or the base image is not known.
@@ -125,7 +125,7 @@ def _offered(
 ) -> tuple[ArchiveIndex, tuple[PackagePin, ...], Sequence[SourcePackage]]:
     """Return a distro's archive, the packages of a build, and the sources of its Python.
 
-    The index is closed: only what it says of the archive as a whole can still be read.
+    The index is closed: only its attributes of the whole archive can still be read.
     """
     # Both keep what they read in the same cache.
     layout = layout_of(distro)
@@ -142,10 +142,10 @@ def _offered(
 
 
 def read_source(settings: Settings, pin: SourceFilePin) -> bytes:
-    """Return a file of the source, which ``resolve_python`` has downloaded.
+    """Return a file of the source that ``resolve_python`` has downloaded.
 
     Raises:
-        ProvisionError: Someone changed it since.
+        ProvisionError: It was changed since.
     """
     content = (settings.state / "sources" / pin.name).read_bytes()
     if hashlib.sha256(content).hexdigest() != pin.sha256:
@@ -158,12 +158,12 @@ def read_source(settings: Settings, pin: SourceFilePin) -> bytes:
 def _download(
     folder: Path, sources: Sequence[SourcePackage], progress: Progress
 ) -> tuple[str, SourceFilePin, SourceFilePin]:
-    """Return the newest version whose files can be had, its source and its patches.
+    """Return the newest version that can be downloaded, its source and its patches.
 
-    Mirrors that lag behind, and those with only packages, may lack what their index lists.
+    Mirrors that lag behind, or that have only packages, may lack files that their index lists.
 
     Raises:
-        NotFoundError: None can be had.
+        NotFoundError: No version can be downloaded.
     """
     *newer, last = sources
     for source in newer:
@@ -195,7 +195,7 @@ def python_package(index: ArchiveIndex) -> str:
     """Return the name of a distro's Python, such as ``python3.11``: its package and its source.
 
     Raises:
-        NotFoundError: It has none.
+        NotFoundError: It has no Python.
     """
     package = index.package("python3")
     groups = parse_depends(package.depends) if package else ()

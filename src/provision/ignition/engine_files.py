@@ -1,9 +1,9 @@
-"""The files that make containers get drivers: oci-decorator's own, podman's, Docker's.
+"""The files that give containers their drivers: oci-decorator's own, podman's and Docker's.
 
-Where /usr is read-only, as on these machines, they are where the Ansible role puts them then.
+/usr is read-only on these machines, so the paths are those that the Ansible role uses in that case.
 
-The role keeps records of what it wrote, and of what was there before; a file that is in none is
-foreign to it. Format and places are those of its modules ``provision_managed_files`` and
+The role keeps records of the files that it wrote and of their originals; files without a record are
+foreign to it. Formats and paths are those of its modules ``provision_managed_files`` and
 ``provision_config``, and of ``oci-decorator configure`` (``hooks/src/configure/record.rs``).
 """
 
@@ -39,7 +39,7 @@ _MODE = 0o644
 
 
 def render(name: str, **values: str) -> str:
-    """Return a template's text with values in it.
+    """Return a template's text with its values filled in.
 
     Raises:
         NotFoundError: provision's own templates are missing.
@@ -58,8 +58,8 @@ def hook_texts(engines: Iterable[Engine], docker: Mapping[str, Any]) -> dict[str
     """Return the texts of all files, by their path on the machine.
 
     Args:
-        engines: Those that get to know the runtime.
-        docker: The daemon.json that the machine should have, with the runtime.
+        engines: The engines that are configured.
+        docker: The daemon.json of the machine, with the runtime.
     """
     texts = {SETTINGS: "# Settings of oci-decorator; written by 'provision ignition'.\n"}
     if "podman" in engines:
@@ -76,8 +76,8 @@ def docker_with_runtime(given: Path | None, *, is_default: bool) -> dict[str, An
     """Return a daemon.json with the runtime.
 
     Args:
-        given: The file that the machine would have without it; None: none.
-        is_default: Whether containers get the runtime without asking.
+        given: The daemon.json to extend; None: an empty one.
+        is_default: Whether containers get the runtime by default.
 
     Raises:
         NotFoundError: There is no such file.
@@ -104,11 +104,11 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def managed_records(texts: Mapping[str, str], *, daemon_json: str | None) -> dict[str, str]:
-    """Return the texts of those records, by path.
+    """Return the texts of the role's records, by path.
 
     Args:
         texts: The files, by path.
-        daemon_json: What Docker's would be otherwise; None: there would be none.
+        daemon_json: Docker's original daemon.json; None if there is none.
     """
     own = (DAEMON_JSON, PROVISION_TOML)
     files = {path: _record(text, None) for path, text in texts.items() if path not in own}

@@ -1,4 +1,4 @@
-"""What a machine has after Ignition has run, as Ignition's strict models. Pure.
+"""The Ignition configuration of a machine, as strict models. Pure.
 
 Source: https://coreos.github.io/ignition/configuration-v3_3/
 """
@@ -27,7 +27,7 @@ from provision.ignition.engine_files import FOLDER as LEDGERS
 
 HostPath = Annotated[str, StringConstraints(pattern=r"^(/[A-Za-z0-9._+-]+)+$")]
 Mode = Annotated[int, Field(ge=0, le=0o7777)]
-# What a machine can fetch without credentials of ours.
+# Addresses that a machine can fetch without credentials.
 Source = Annotated[str, StringConstraints(pattern=r"^(data:,|https?://|tftp://|s3://|gs://)\S*$")]
 Variant = Literal["fcos", "flatcar"]
 # Butane's name for the distro, and the version of its format that makes Ignition's 3.3.0.
@@ -39,13 +39,13 @@ _UNIT = "provision-first-boot.service"
 
 
 class Verification(Frozen):
-    """What a fetched file must be."""
+    """The checksum of a fetched file."""
 
     hash: Annotated[str, StringConstraints(pattern=r"^sha512-[0-9a-f]{128}$")]
 
 
 class Contents(Frozen):
-    """Where a file's content comes from; what is in the document itself needs no verification."""
+    """The origin of a file's content; inline content needs no verification."""
 
     source: Source
     verification: Verification | None = None
@@ -64,7 +64,7 @@ class Owner(Frozen):
 
 
 class Node(Frozen):
-    """What files, folders and links have: a place and an owner, root unless said otherwise."""
+    """The common members of files, folders and links: a path and an owner, root by default."""
 
     path: HostPath
     user: Owner = Owner()
@@ -78,7 +78,7 @@ class Directory(Node):
 
 
 class File(Node):
-    """A file; one that is there is replaced, so that Ignition can be run again after a failure."""
+    """A file; an existing one is replaced, so that Ignition can run again after a failure."""
 
     mode: Mode
     contents: Contents
@@ -93,7 +93,7 @@ class Link(Node):
 
 
 class Storage(Frozen):
-    """All that is written."""
+    """All files, folders and links."""
 
     directories: tuple[Directory, ...] = ()
     files: tuple[File, ...] = ()
@@ -122,10 +122,7 @@ class Systemd(Frozen):
 
 
 class Head(Frozen):
-    """Which version of the format this is.
-
-    3.3.0 is the newest that Ignition 2.14 reads, and every later one reads it too.
-    """
+    """The version of the format: 3.3.0 is the newest that Ignition 2.14 reads."""
 
     version: Literal["3.3.0"] = "3.3.0"
 
@@ -138,12 +135,12 @@ class IgnitionConfig(Frozen):
     systemd: Systemd = Systemd()
 
     def render(self) -> str:
-        """Return it as Ignition reads it; the same configuration gives the same text."""
+        """Return the JSON text; the same configuration gives the same text."""
         return json.dumps(self.model_dump(exclude_none=True), indent=2) + "\n"
 
 
 def inline(text: str) -> Contents:
-    """Return a text as part of the document.
+    """Return a text as inline content.
 
     Source: https://www.rfc-editor.org/rfc/rfc2397
     """
@@ -151,22 +148,22 @@ def inline(text: str) -> Contents:
 
 
 def fetched(url: str, sha512: str) -> Contents:
-    """Return a file that the machine fetches, and what it must be."""
+    """Return the content of a file that the machine fetches and verifies."""
     return Contents(source=url, verification=Verification(hash=f"sha512-{sha512}"))
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What a machine should get.
+    """The contents of a machine.
 
     Attributes:
         provision_toml: The text of its provision.toml.
-        environment: Name of the environment that it makes.
-        python: Where it gets its Python from.
-        bundle: Where it gets the wheels from.
-        hook: Where it gets oci-decorator from; None: its containers get no drivers.
+        environment: Name of its virtual environment.
+        python: The archive of its Python.
+        bundle: The archive of wheels.
+        hook: The program oci-decorator; None: its containers get no drivers.
         texts: Further files, by path.
-        daemon_json: What Docker's would be if it was not among these; None: there would be none.
+        daemon_json: Docker's original daemon.json; None if there is none.
     """
 
     provision_toml: str
@@ -179,7 +176,7 @@ class Machine:
 
 
 def configuration(machine: Machine) -> IgnitionConfig:
-    """Return what makes a machine so."""
+    """Return the configuration of a machine."""
     texts = {**(machine.texts or {}), PROVISION_TOML: machine.provision_toml}
     kept = managed_records(texts, daemon_json=machine.daemon_json)
     files = {
@@ -210,7 +207,7 @@ def configuration(machine: Machine) -> IgnitionConfig:
 
 
 def butane(variant: Variant, *, source: str, sha512: str) -> str:
-    """Return the text for Butane that takes a configuration in."""
+    """Return a Butane file that merges a configuration."""
     return render(
         "provision.bu.j2",
         variant=variant,

@@ -1,4 +1,4 @@
-"""Checks all that a configuration is made from, before anything is made."""
+"""Checks all inputs of a configuration before anything is written."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from provision.ignition.machine import Variant
 from provision.ignition.pythons import HostPython, read_python
 from provision.ignition.wheels import Origin, environment_name, origin
 
-# What belongs to the image.
+# Paths that belong to the system's image.
 _SHIPPED = "/usr/"
-# What these distros come with.
+# The engines that these distros include.
 _ENGINES: Mapping[Variant, tuple[Engine, ...]] = {
     "fcos": ("docker", "podman"),
     "flatcar": ("docker",),
 }
-# Credentials in an address would be everybody's who reads the configuration.
+# No credentials: anyone who can read the configuration would have them.
 _URL = re.compile(r"(https?|tftp|s3|gs)://[^\s@'\"\\]+")
-# As much of a program as says what it is for.
+# Enough bytes of a program to identify its machine.
 _HEAD = 64
 
 
@@ -35,9 +35,9 @@ def check_config(config: Config, *, file: Path, expected: Collection[str]) -> No
     """Refuse a provision.toml that can't be given to a machine as it is.
 
     Args:
-        config: What it says.
-        file: Where it is, for messages.
-        expected: Files of the machine that someone else puts there.
+        config: Its content.
+        file: Its path, for messages.
+        expected: Files of the machine that come from elsewhere.
 
     Raises:
         ConfigError: It holds a secret, or names a file that would be missing; all are named.
@@ -89,21 +89,21 @@ def _secrets(config: Config) -> Iterator[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What someone wants a configuration for.
+    """The options of a configuration.
 
     Attributes:
         config: The provision.toml.
-        url: Where the machine finds what is served.
-        variant: What runs on the machine.
+        url: Address of the served folder, as the machine sees it.
+        variant: The machine's distro.
         python: An archive of a Python.
         hook: The program oci-decorator; None: containers get no drivers.
-        engines: Those that get to know it; none: those of the distro.
-        docker_config: The daemon.json that the machine would have otherwise.
-        docker_default: Whether Docker's containers get drivers without asking for the runtime.
+        engines: The engines to configure; empty: those of the distro.
+        docker_config: A daemon.json to extend.
+        docker_default: Whether Docker uses the runtime by default.
         bundle: An archive of wheels; None: one is made.
-        source: What it is made from: a checkout, or a wheel of provision.
-        wheelhouse: Where the wheels of others come from; None: the package index.
-        expect: Files that provision.toml names and someone else puts onto the machine.
+        source: A checkout or a wheel of provision, from which it is made.
+        wheelhouse: A folder with the other wheels; None: the package index.
+        expect: Files that provision.toml names and that come from elsewhere.
     """
 
     config: Path
@@ -122,17 +122,17 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A options that can be fulfilled.
+    """Options that were checked.
 
     Attributes:
-        url: Where the machine finds what is served, without a slash at the end.
-        variant: What runs on it.
+        url: Address of the served folder, without a slash at the end.
+        variant: The machine's distro.
         provision_toml: The text of its provision.toml.
         python: Its Python.
         hook: The program oci-decorator, or None.
         texts: Further files of the machine, by path.
-        daemon_json: Docker's, as it would be otherwise; None: there would be none.
-        bundle: An archive of wheels, or what one is to be made from.
+        daemon_json: Docker's original daemon.json; None if there is none.
+        bundle: An archive of wheels, or the origin of one.
     """
 
     url: str
@@ -146,11 +146,11 @@ class Prepared:
 
 
 def prepare(options: Options) -> Prepared:
-    """Check a options.
+    """Check options.
 
     Raises:
         NotFoundError: A file is missing.
-        UsageError: Something does not go together, or is not what it should be.
+        UsageError: Options contradict each other, or a file has the wrong content.
         ConfigError: provision.toml or daemon.json can't be given to a machine as it is.
     """
     if not _URL.fullmatch(options.url):
@@ -165,7 +165,7 @@ def prepare(options: Options) -> Prepared:
     _check_hook(options, python)
     bundle: Path | Origin = options.bundle or origin(options.source, options.wheelhouse, python)
     if isinstance(bundle, Path):
-        # For what it checks.
+        # Called for its checks.
         environment_name(bundle, python)
     return Prepared(
         url=options.url.rstrip("/"),
@@ -188,14 +188,14 @@ def _texts(options: Options) -> dict[str, str]:
         docker = docker_with_runtime(options.docker_config, is_default=options.docker_default)
     elif options.docker_config is not None or options.docker_default:
         raise UsageError(
-            "There is something to say to Docker, which is not among the engines.",
-            resolution="Add '--engine docker', or leave the options for Docker away.",
+            "There are options for Docker, which is not among the engines.",
+            resolution="Add '--engine docker', or leave out the options for Docker.",
         )
     return hook_texts(engines, docker)
 
 
 def _check_hook(options: Options, python: HostPython) -> None:
-    """Check that the program is one, for the machine that the Python is for."""
+    """Check that the program is an executable for the same machine as the Python."""
     if options.hook is None:
         if options.engines or options.docker_config is not None or options.docker_default:
             raise UsageError(

@@ -1,4 +1,4 @@
-"""The Python that a machine gets: an archive of one that needs nothing of the machine."""
+"""Reads the archive of a machine's Python, which is independent of the machine's own files."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _ROOT = PurePosixPath("opt/provision/python")
 _PROGRAM = "bin/python3"
 _PROGRAMS = re.compile(r"bin/python(\d+)\.(\d+)")
 _LIBRARY = re.compile(r"lib/(.*/)?libc(-2\.\d+)?\.so(\.6)?")
-# What every glibc says of itself, as 'libc.so.6' prints it when it is run.
+# Every glibc has this text, which 'libc.so.6' prints when it is run.
 _VERSION = re.compile(rb"stable release version (2\.\d+)")
 _OLDEST = (3, 11)
-# As much of a program as says what it is for.
+# Enough bytes of a program to identify its machine.
 _HEAD = 64
 _WAY_OUT = "Have one made by 'provision host-python --output FILE'."
 
@@ -29,9 +29,9 @@ class HostPython:
 
     Attributes:
         path: The archive.
-        version: Its first two numbers.
-        machine: What it runs on, as ``uname -m`` says it.
-        glibc: The version of the C library that it brings along.
+        version: Major and minor version.
+        machine: Architecture as ``uname -m`` prints it.
+        glibc: Version of its own C library.
     """
 
     path: Path
@@ -42,7 +42,7 @@ class HostPython:
 
 @dataclass
 class _Found:
-    """What an archive has, as far as it was read."""
+    """The contents of an archive, as far as it was read."""
 
     names: set[str] = field(default_factory=set)
     version: tuple[int, int] | None = None
@@ -51,11 +51,11 @@ class _Found:
 
 
 def read_python(path: Path) -> HostPython:
-    """Look into an archive.
+    """Read the description of an archive.
 
     Raises:
         NotFoundError: There is no such file.
-        UsageError: It is not an archive of a Python that provision runs with.
+        UsageError: It is not an archive of a Python that can run provision.
     """
     if not path.is_file():
         raise NotFoundError(f"There is no file '{path}'.", resolution=_WAY_OUT)

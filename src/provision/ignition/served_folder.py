@@ -1,4 +1,4 @@
-"""Writes the folder that is served: what machines fetch, and the configuration that says so."""
+"""Writes the folder to serve: the files that machines fetch, and their configuration."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ class Served:
     sha512: str
 
     def contents(self) -> Contents:
-        """Return how a machine fetches it."""
+        """Return it as content that a machine fetches."""
         return fetched(self.url, self.sha512)
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What was written.
+    """The written files.
 
     Attributes:
-        config: The configuration itself.
-        files: What it makes machines fetch.
-        environment: Name of the environment that a machine makes of the wheels among them.
-        changed: Whether the folder was different before.
+        config: The configuration.
+        files: The files that machines fetch.
+        environment: Name of the virtual environment on machines.
+        changed: Whether anything in the folder changed.
     """
 
     config: Served
@@ -63,7 +63,7 @@ def check_output(folder: Path) -> None:
     """Refuse a folder that holds something else.
 
     Raises:
-        UsageError: It does.
+        UsageError: It holds foreign files.
     """
     if folder.is_dir() and any(folder.iterdir()) and not (folder / CONFIG).is_file():
         raise UsageError(
@@ -72,14 +72,13 @@ def check_output(folder: Path) -> None:
 
 
 def write(prepared: Prepared, folder: Path, *, progress: Progress) -> Written:
-    """Write everything; the configuration comes last, when all that it names is there.
+    """Write all files, and the configuration that names them last.
 
-    Files have their checksum in their names, so that a configuration that was made earlier can
-    still be booted with.
+    File names contain checksums, so that machines can still boot with an earlier configuration.
 
     Args:
-        prepared: What is wanted.
-        folder: Where to; made if it is missing.
+        prepared: The checked options.
+        folder: The folder; made if it is missing.
         progress: Receives each step.
 
     Raises:
@@ -123,7 +122,7 @@ def _described(name: str, content: bytes, url: str) -> Served:
 
 
 def _serve(path: Path, suffix: str, folder: Path, url: str) -> Served:
-    """Have a file in the folder, under a name that says what is in it."""
+    """Copy a file into the folder, under a name with its checksum."""
     sha512 = _sha512(path)
     name = f"{path.name.removesuffix(suffix)}-{sha512[:_SHORT]}{suffix}"
     target = folder / name

@@ -1,8 +1,7 @@
-"""The archive of wheels that a machine installs provision from.
+"""Makes the archive of wheels from which a machine installs provision.
 
 Format, name and checksums are those of the Ansible module ``provision_bundle``, which can't import
-this: it runs on controllers that have no provision. So a playbook that comes later finds what it
-would have installed.
+this: it runs on controllers without provision. So a later playbook finds what it would install.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from provision.ignition.pythons import HostPython
 from provision.progress import Note, Progress
 from provision.run import LONG_LIMIT_S, run
 
-# What of a checkout goes into the wheel: pyproject.toml, setup.py.
+# The parts of a checkout that go into the wheel: pyproject.toml, setup.py.
 _PARTS = (
     "pyproject.toml",
     "setup.py",
@@ -39,11 +38,11 @@ _PARTS = (
     "templates",
 )
 CONSTRAINTS = "constraints.txt"
-# Where setup.py has it installed, seen from the root of the environment.
+# Where setup.py installs it, relative to the root of the environment.
 _INSTALLED = f"share/provision/{CONSTRAINTS}"
 _OLDEST_GLIBC = 5
 _FORMAT = b"2"
-# The first moment that a wheel can name: the same files give the same wheel.
+# The earliest time that a wheel can have: the same files give the same wheel.
 # Source: https://reproducible-builds.org/specs/source-date-epoch/
 _EPOCH = {"SOURCE_DATE_EPOCH": "315532800"}
 _SHORT = 12
@@ -53,13 +52,13 @@ _NEEDED = ("provision-*.whl", "pip-*.whl")
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What an archive is made from.
+    """The origin of an archive.
 
     Attributes:
         source: A checkout of the project, or a wheel of provision.
-        constraints: Text of the requirements file that names every package with its sha256.
+        constraints: Text of the requirements file, with the sha256 of every package.
         wheelhouse: A folder with these packages; None: the package index.
-        python: What it is for.
+        python: The Python that it is for.
     """
 
     source: Path
@@ -69,7 +68,7 @@ class Origin:
 
     @property
     def digest(self) -> str:
-        """A checksum of everything that the archive is made from: it names the archive."""
+        """A checksum of all inputs, which is part of the archive's name."""
         total = hashlib.sha256(_FORMAT)
         libc = ["glibc", self.python.glibc]
         total.update(repr([list(self.python.version), self.python.machine, libc]).encode())
@@ -85,7 +84,7 @@ class Origin:
 
 
 def origin(source: Path, wheelhouse: Path | None, python: HostPython) -> Origin:
-    """Return what an archive is to be made from.
+    """Return the origin of an archive.
 
     Raises:
         UsageError: The source is neither a checkout nor a wheel, has no constraints, or there is
@@ -107,7 +106,7 @@ def origin(source: Path, wheelhouse: Path | None, python: HostPython) -> Origin:
 
 
 def _constraints(source: Path) -> str:
-    """Return the text of the constraints that belong to a source."""
+    """Return the text of a source's constraints."""
     if source.is_dir():
         path = source / CONSTRAINTS
         text = path.read_text() if path.is_file() else None
@@ -133,18 +132,18 @@ def _constraints_in(wheel: Path) -> str | None:
 
 
 def bundles_folder(environ: Mapping[str, str]) -> Path:
-    """Return where archives are kept; the Ansible role keeps its own there too."""
+    """Return the folder of archives, which the Ansible role uses too."""
     cache = environ.get("XDG_CACHE_HOME")
     return (Path(cache) if cache else Path.home() / ".cache") / "provision/bundles"
 
 
 def have_bundle(origin: Origin, folder: Path, *, progress: Progress) -> Path:
-    """Return the archive, made where there is none yet.
+    """Return the archive of an origin, making it if it is missing.
 
     Args:
-        origin: What it is made from.
-        folder: Where archives are kept.
-        progress: Receives what takes long.
+        origin: The origin.
+        folder: The folder of archives.
+        progress: Receives waits.
 
     Raises:
         NotFoundError: The Python that runs this has no pip.
@@ -177,7 +176,7 @@ def _make(origin: Origin, target: Path) -> None:
 
 
 def environment_name(bundle: Path, python: HostPython) -> str:
-    """Return the name of the environment that a machine makes from an archive, as Ansible does.
+    """Return the name of the virtual environment made from an archive, as Ansible names it.
 
     Raises:
         NotFoundError: There is no such file.
@@ -204,7 +203,7 @@ def environment_name(bundle: Path, python: HostPython) -> str:
 
 
 def contents_digest(checksums: Mapping[str, str]) -> str:
-    """Return the checksum of what is in an archive: it names the environment that is made of it.
+    """Return the checksum of an archive's contents, which is part of the environment's name.
 
     Args:
         checksums: The sha256 of each wheel, by its file name.
@@ -235,14 +234,14 @@ def platforms(python: HostPython) -> list[str]:
 
 
 def _make_room(folder: Path) -> None:
-    """Remove archives that no one has used for long, as the role does."""
+    """Remove archives that were not used for long, as the role does."""
     archives = sorted(folder.glob("provision-*.tar"), key=lambda path: path.stat().st_mtime)
     for path in archives[:-_KEPT]:
         path.unlink()
 
 
 def _suits(wheel: str, python: HostPython) -> bool:
-    """Whether a Python can have a wheel, by its name.
+    """Whether a wheel suits a Python, by its name.
 
     Source: https://packaging.python.org/en/latest/specifications/platform-compatibility-tags/
     """
@@ -269,7 +268,7 @@ def _download_words(origin: Origin, constraints: Path, wheels: Path) -> list[str
 
 
 def _wheel(source: Path, folder: Path) -> Path:
-    """Return the wheel of provision, made from a copy: setuptools writes into its source."""
+    """Return provision's wheel, made from a copy because setuptools writes into its source."""
     if source.is_file():
         return source
     copy = folder / "source"
