@@ -1,6 +1,6 @@
-"""Signatures in a registry, where cosign keeps them: read, verified and written.
+"""Reads, verifies and writes signatures in a registry, where cosign keeps them.
 
-An image's signatures are the layers of another image, whose tag is made of the first one's digest.
+An image's signatures are the layers of another image, whose tag is derived from the first digest.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ def verify(
     Args:
         client: The repository of image and signatures.
         digest: Of the image's manifest.
-        keys: Those that are trusted.
-        wanted: What the signature has to say, by names of ``Facts``.
-        oldest: The least serial that counts.
+        keys: The trusted keys.
+        wanted: The required facts, by names of ``Facts``.
+        oldest: The lowest accepted serial.
 
     Raises:
-        UntrustedError: There is none; says of each signature what is wrong with it.
+        UntrustedError: No signature is good; says why for each.
     """
     name = f"{client.reference.registry}/{client.reference.repository}@{digest}"
     complaints: list[str] = []
@@ -120,7 +120,7 @@ def _signatures(
 
 
 def signature_tag(digest: str) -> str:
-    """Return the tag that an image's signatures lie under."""
+    """Return the tag of an image's signatures."""
     return f"{digest.replace(':', '-')}.sig"
 
 
@@ -132,11 +132,11 @@ def verify_catalogue(
     Args:
         client: The repository of catalogue and signatures.
         digest: Of the catalogue.
-        keys: Those that are trusted.
+        keys: The trusted keys.
         driver: The driver.
 
     Raises:
-        UntrustedError: There is none; says of each signature what is wrong with it.
+        UntrustedError: No signature is good; says why for each.
     """
     name = f"{client.reference.registry}/{client.reference.repository}@{digest}"
     complaints: list[str] = []
@@ -159,19 +159,19 @@ def verify_catalogue(
 
 
 def sign(client: Writable, digest: str, facts: Facts | Mapping[str, str], signer: Signer) -> str:
-    """Sign an image, beside the signatures that it has.
+    """Add a signature to an image.
 
     Args:
         client: The image's repository.
         digest: Of its manifest.
-        facts: What is said of it; for a catalogue, another mapping.
+        facts: Its facts; for a catalogue, another mapping.
         signer: Signs.
 
     Returns:
         The name of its signatures.
 
     Raises:
-        ProvisionError: The registry refuses, or what lies where signatures lie is not one.
+        ProvisionError: The registry refuses, or the tag of signatures holds something else.
     """
     made = make_signature(client, digest, facts, signer)
     add_signature(client, digest, made, signer)
@@ -236,10 +236,10 @@ def _is_same(layer: Mapping[str, Any], made: Mapping[str, Any]) -> bool:
 
 
 def signature_layers(client: Repository, digest: str) -> list[dict[str, Any]]:
-    """Return the signatures of an image as layers of a manifest; none, if there are none.
+    """Return the signatures of an image as layers of a manifest; empty if it has none.
 
     Raises:
-        ProvisionError: What lies where signatures lie is none.
+        ProvisionError: The tag of signatures holds something else.
     """
     name = signatures_name(client, digest)
     try:
@@ -256,7 +256,7 @@ def signature_layers(client: Repository, digest: str) -> list[dict[str, Any]]:
 
 
 def put_signatures(client: Writable, digest: str, layers: Sequence[dict[str, Any]]) -> None:
-    """Have these as the signatures of an image, whose payloads are there.
+    """Write the signatures of an image, whose payloads are there already.
 
     Raises:
         ProvisionError: The registry refuses.
@@ -277,15 +277,15 @@ def put_signatures(client: Writable, digest: str, layers: Sequence[dict[str, Any
 
 
 def signer_of(client: Repository, digest: str, keys: Sequence[PublicKey]) -> str:
-    """Return the key that has signed a content which is no artifact, such as a list of them.
+    """Return the key that signed a content other than an artifact, such as a list of them.
 
     Args:
         client: The repository of content and signatures.
         digest: The content's.
-        keys: Those that are trusted.
+        keys: The trusted keys.
 
     Raises:
-        UntrustedError: None of them has.
+        UntrustedError: None of them signed it.
     """
     name = f"{client.reference.registry}/{client.reference.repository}@{digest}"
     complaints: list[str] = []
@@ -302,7 +302,7 @@ def signer_of(client: Repository, digest: str, keys: Sequence[PublicKey]) -> str
 
 
 def _is_own(client: Repository, layer: Mapping[str, Any], digest: str, key: PublicKey) -> bool:
-    """Return whether one of an image's signatures is a key's; what is unclear is kept."""
+    """Return whether a key made one of an image's signatures; False if that is unclear."""
     described = Descriptor.model_validate(layer)
     signature = described.annotations.get(ANNOTATION, "")
     try:

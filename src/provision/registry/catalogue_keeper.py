@@ -44,16 +44,16 @@ _PAUSE = 0.3
 
 
 def look_at(client: Client, tag: str, keys: Sequence[PublicKey]) -> Listed | None:
-    """Return what a catalogue says of the image of a Pin's tag; None: it may not be listed.
+    """Return the entry for the image of a Pin's tag; None if it must not be listed.
 
     Args:
         client: The repository.
         tag: The tag of a Pin.
-        keys: Those that are trusted.
+        keys: The trusted keys.
 
     Raises:
         UnreachableError: The registry kept failing.
-        DeniedError: It does not let this host in.
+        DeniedError: It denies this host access.
     """
     try:
         content = client.manifest(tag)
@@ -61,7 +61,7 @@ def look_at(client: Client, tag: str, keys: Sequence[PublicKey]) -> Listed | Non
     except (UnreachableError, DeniedError):
         raise
     except ProvisionError:
-        # It is gone, signed by others, or none at all.
+        # It is gone, signed by others, or no image.
         return None
     if verified.facts is None:
         return None
@@ -93,7 +93,7 @@ class CatalogueKeeper:
     now: Callable[[], float] = time.time
 
     def keep(self, pins: Iterable[str] = (), *, again: bool = False) -> ImageCatalogue:
-        """Have every signed image that has the tag of its Pin in the catalogue.
+        """Make the catalogue list every signed image that has the tag of its Pin.
 
         Args:
             pins: Digests of Pins whose images were signed just now.

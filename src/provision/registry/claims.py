@@ -1,13 +1,13 @@
-"""Claims on what builders build that share nothing but a registry: each is built once.
+"""Claims by which builders that share only a registry build each thing once.
 
 A registry has no compare-and-swap: of two who write a tag, the last one wins, and neither notices.
-So a claim is taken by Fischer's algorithm: look that no other has it, write one's own, wait for
-longer than others need from their look to their write, and look whether it is still one's own.
+So a claim is taken by Fischer's algorithm: check that it is free, write one's own, wait longer than
+others need between their check and their write, and check that it is still one's own.
 Source: L. Lamport, A Fast Mutual Exclusion Algorithm, ACM TOCS 5(1), 1987, section 2.
 
-The clocks of builders are never compared. A claim says when it was renewed by the registry's clock,
-and anyone who waits for it besides measures with a clock of its own for how long it stays the same.
-What a broken or hostile registry can do is to have something built twice, or not at all.
+The clocks of builders are never compared. A claim holds the registry's time of its renewal, and a
+waiting builder also measures with its own clock how long a claim stays unchanged. A broken or
+hostile registry can at worst cause a second build, or none.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ClaimedError(Exception):
     """Another builder has the claim.
 
     Attributes:
-        host: The machine that it says it is.
+        host: Its host name, as it states it.
     """
 
     def __init__(self, host: str) -> None:
@@ -52,13 +52,13 @@ class ClaimedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How long everything takes, in seconds.
+    """Time limits, in seconds.
 
     Attributes:
-        settle: From writing a claim to the look whether it is still there. Who needs more than half
-            of it from look to write does not trust the result, and waits for a renewal.
-        renew: From one renewal to the next.
-        expire: After so long without a renewal a claim is free.
+        settle: Between writing a claim and checking it. A builder that needs more than half of it
+            from the first check to the write doesn't trust the result, and waits for a renewal.
+        renew: Between two renewals.
+        expire: Without a renewal for so long, a claim is free.
     """
 
     settle: float = 2.0
@@ -83,10 +83,10 @@ class Claims:
 
     Attributes:
         client: The repository.
-        pace: How long everything takes.
-        clock: Seconds that only ever grow.
+        pace: Time limits.
+        clock: A monotonic clock, in seconds.
         sleep: Waits for seconds.
-        holder: Tells this builder from all others.
+        holder: Identifies this builder.
     """
 
     client: Client
@@ -119,7 +119,7 @@ class Claims:
         self._refuse_living(tag)
         self.write(tag, name, _HELD)
         is_slow = self.clock() - begun > self.pace.settle / 2
-        # Another one may have got it meanwhile, and was overwritten: its next renewal says so.
+        # Another builder may have been overwritten meanwhile: its next renewal shows it.
         self.sleep(self.pace.renew * 2 if is_slow else self.pace.settle)
         found = self._read(tag)
         if found is None or found.holder != self.holder:
@@ -157,12 +157,12 @@ class Claims:
             renewed = float(text("renewed"))
         except ValueError:
             renewed = None
-        # Line ends and escapes of others have no place in messages.
+        # Foreign line ends and escapes must not get into messages.
         host = "".join(c for c in text("host") if c.isprintable())
         return _Claim(content.digest, text("holder"), host, text("state"), renewed)
 
     def write(self, tag: str, name: str, state: str) -> str:
-        """Write a claim, anyone who has it; returns its digest.
+        """Write a claim, even over that of another builder; returns its digest.
 
         Raises:
             ProvisionError: The registry can't be reached, or refuses claims.
@@ -198,7 +198,7 @@ class Claims:
             raise
 
     def _release(self, tag: str, name: str) -> None:
-        """Give a claim back; one that stays expires by itself."""
+        """Release a claim; if that fails, it expires by itself."""
         try:
             found = self._read(tag)
             if found is None or found.holder != self.holder:
@@ -210,7 +210,7 @@ class Claims:
 
 
 class _Renewal:
-    """A thread that renews a claim; who loses one builds on: at worst it is built twice."""
+    """A thread that renews a claim. Losing it does not stop the build: it may be built twice."""
 
     def __init__(self, pace: Pace, clock: Callable[[], float], write: Callable[[], object]) -> None:
         self._pace, self._clock, self._write = pace, clock, write
@@ -219,7 +219,7 @@ class _Renewal:
         self._thread.start()
 
     def stop(self) -> None:
-        """End it; a request that is under way is waited for."""
+        """End the thread, after its current request."""
         self._stop.set()
         self._thread.join()
 
@@ -227,7 +227,7 @@ class _Renewal:
         last = self._clock()
         while not self._stop.wait(self._pace.renew):
             if self._clock() - last > self._pace.expire:
-                # This machine stood still, and others had to take the claim to be free.
+                # This machine stalled, and others may regard the claim as free.
                 log.info("a claim is lost")
                 return
             try:
@@ -238,5 +238,5 @@ class _Renewal:
 
 
 def claim_tag(name: str) -> str:
-    """Return the tag that a claim lies under: none that hosts look for."""
+    """Return the tag of a claim, which differs from all tags that hosts look for."""
     return f"claim-{hashlib.sha256(name.encode()).hexdigest()[:24]}"

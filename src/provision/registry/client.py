@@ -1,4 +1,4 @@
-"""Manifests, blobs and tags of one repository. What is returned has been compared with its digest.
+"""Manifests, blobs and tags of one repository. All content is compared with its digest.
 
 Source: https://github.com/opencontainers/distribution-spec/blob/v1.1.0/spec.md.
 """
@@ -54,7 +54,7 @@ class Client:
 
         Raises:
             NotFoundError: It is missing.
-            WrongContentError: What came has another digest than was asked for.
+            WrongContentError: The content has another digest.
             UnreachableError: The registry kept failing.
             ProvisionError: It refuses, or the manifest is too large.
         """
@@ -66,9 +66,9 @@ class Client:
         return Content(data, digest)
 
     def head(self, name: str) -> str | None:
-        """Return the digest that the registry says a manifest has; None: it has none.
+        """Return the digest that the registry states for a manifest; None if it is missing.
 
-        Nothing is verified: this is for those who ask whether there is something to do.
+        Nothing is verified: this only serves to decide whether there is something to do.
 
         Raises:
             UnreachableError: The registry kept failing.
@@ -82,13 +82,13 @@ class Client:
 
         try:
             digest = self._tried(f"the manifest '{name}'", once)
-            # Not every registry says it; its bytes do.
+            # Not every registry sends the header; the bytes have the digest too.
             return digest if _DIGEST.fullmatch(digest) else self.manifest(name).digest
         except NotFoundError:
             return None
 
     def time(self) -> float | None:
-        """Return the registry's own time, in Unix seconds; None: it does not say.
+        """Return the registry's own time, in Unix seconds; None if it sends none.
 
         Raises:
             As ``head``.
@@ -104,7 +104,7 @@ class Client:
             return None
 
     def delete(self, digest: str) -> bool:
-        """Remove a manifest; returns False where the registry does not do that.
+        """Remove a manifest; returns False if the registry does not allow that.
 
         Raises:
             UnreachableError: The registry kept failing.
@@ -139,9 +139,9 @@ class Client:
     def download(
         self, descriptor: Descriptor, destination: Path, *, progress: Progress = silent
     ) -> None:
-        """Write a blob to a file; a transfer that is cut off goes on where it ended.
+        """Write a blob to a new file; a transfer that is cut off is resumed.
 
-        The file is there whole and right, or not at all unless the process is killed.
+        On an error the file is removed.
 
         Raises:
             As ``manifest``; OSError: the disk is full.
@@ -231,7 +231,7 @@ class Client:
             return
 
     def _upload_place(self, response: requests.Response) -> str:
-        """Return where an upload goes on: nowhere but to the registry itself."""
+        """Return the address for the next part of an upload, which must be the registry itself."""
         url, location = response.url, response.headers.get("Location", "")
         try:
             place = urljoin(url, location)
@@ -295,7 +295,7 @@ class Client:
         following = _NEXT.search(link)
         if following is None:
             return page, None
-        # Only below the repository: a link may lead anywhere.
+        # Only its query is used: a link may lead anywhere.
         query = following[1].partition("#")[0].partition("?")[2]
         return page, f"tags/list?{query}" if query else None
 
@@ -327,7 +327,7 @@ class Client:
                     return hashing.digest()
 
     def _rest(self, descriptor: Descriptor, offset: int, what: str) -> Iterator[bytes | None]:
-        """Yield a blob from an offset on; None where it begins at the beginning again."""
+        """Yield a blob from an offset on; first None if the server starts from the beginning."""
         headers = {"Range": f"bytes={offset}-"} if offset else {}
         with self._request("GET", f"blobs/{descriptor.digest}", headers=headers) as response:
             if offset and not _continues(response, offset):
@@ -337,7 +337,7 @@ class Client:
 
 
 def _continues(response: requests.Response, offset: int) -> bool:
-    """Return whether an answer begins at the offset that was asked for."""
+    """Return whether an answer begins at the requested offset."""
     found = _RANGE.fullmatch(response.headers.get("Content-Range", ""))
     return response.status_code == _PARTIAL and found is not None and int(found[1]) == offset
 

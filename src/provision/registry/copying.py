@@ -1,7 +1,7 @@
-"""Copies images with their signatures, byte by byte: manifests keep the digests that were signed.
+"""Copies images with their signatures, byte for byte: manifests keep the digests that were signed.
 
-What the target has is not sent again, so that a copy that was interrupted goes on where it ended.
-Signatures come before the name that hosts look for, so that no host sees an image without them.
+Content that the target has is not sent again, so an interrupted copy can be continued. Signatures
+are copied before the tag that hosts look for, so that no host sees an unsigned image.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from provision.registry.names import Reference
 from provision.registry.repository import Repository, Target
 from provision.registry.transport import TroubleError
 
-# Held in memory at once.
+# Bytes held in memory.
 _PART = 16 << 20
 
 
@@ -58,14 +58,14 @@ class Uploader(Client):
         return self._tried(f"the blob {digest}", ask)
 
     def mount(self, digest: str, source: Reference) -> bool:
-        """Have a blob of another repository of the same registry, without sending it.
+        """Mount a blob of another repository of the same registry, without sending it.
 
         Source: distribution-spec 1.1, "Mounting a blob from another repository".
         """
         if source.registry != self.reference.registry:
             return False
         query = urlencode({"mount": digest, "from": source.repository})
-        # A registry that does not do it, or not for this user, takes the blob itself.
+        # A registry that refuses to mount takes the blob itself.
         with (
             suppress(ProvisionError, TroubleError),
             self._request("POST", f"blobs/uploads/?{query}", body=b"") as response,
@@ -113,13 +113,13 @@ class ImageCopier:
     """Copies images from one repository to another, with their signatures.
 
     Attributes:
-        source: Where they are. What is copied was examined before.
-        target: Where they go.
-        folder: Where a layer lies meanwhile, on the file system of a target on disk.
-        progress: Receives what is moved.
-        blobs: Contents that were sent.
-        size: Their bytes.
-        present: Contents that the target had.
+        source: The source; its images were verified before.
+        target: The target.
+        folder: For layers in transit; on the same file system as a target on disk.
+        progress: Receives transfers.
+        blobs: Number of blobs sent.
+        size: Bytes sent.
+        present: Number of blobs that the target already had.
     """
 
     source: Repository
@@ -135,7 +135,7 @@ class ImageCopier:
 
         Args:
             content: Its manifest, or the index.
-            tags: The names that it gets.
+            tags: Its tags in the target.
 
         Raises:
             WrongContentError: A content is not what its digest says.

@@ -31,12 +31,12 @@ RunHelper = Callable[[str, str], Completed]
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Who this host is for a registry.
+    """The host's credentials for a registry.
 
     Attributes:
-        username: Its name there.
-        password: Its password, or an access token that counts as one.
-        refresh_token: What access tokens are asked for with, in place of both.
+        username: User name.
+        password: Password, or an access token used as one.
+        refresh_token: Requests access tokens in place of both.
     """
 
     username: str = ""
@@ -54,11 +54,11 @@ class Credentials:
 
 
 class _UnusableError(Exception):
-    """A file or helper says something that makes no sense; the text never has a secret in it."""
+    """A file or helper has invalid content; the text never contains a secret."""
 
 
 def default_files(environment: Mapping[str, str]) -> tuple[Path, ...]:
-    """Return where credentials may lie, the file that counts first first."""
+    """Return the files that may hold credentials, in order of precedence."""
     home = Path(environment.get("HOME") or "/root")
     docker = environment.get("DOCKER_CONFIG")
     runtime = environment.get("XDG_RUNTIME_DIR") or f"/run/containers/{os.getuid()}"
@@ -79,17 +79,17 @@ def find_credentials(
     *,
     run_helper: RunHelper | None = None,
 ) -> Credentials | None:
-    """Return the credentials for a repository; None: there are none, so access is anonymous.
+    """Return the credentials for a repository; None for anonymous access.
 
     Args:
         registry: ``host[:port]``.
         repository: The repository: podman's files may have credentials for a part of a registry.
-        files: Files of Docker or podman; the first that has something counts. Those that are not
-            there are passed over.
-        run_helper: Asks a credential helper, by program and registry; None: starts the program.
+        files: Files of Docker or podman; the first with credentials counts, missing ones are
+            skipped.
+        run_helper: Asks a credential helper, given program and registry; None: runs the program.
 
     Raises:
-        ConfigError: A file is not one of those, or one of its values makes no sense.
+        ConfigError: A file is not one of those, or has an invalid value.
         NotFoundError: A helper that a file names is not installed.
         ProvisionError: A helper failed.
     """
@@ -113,7 +113,7 @@ def find_credentials(
 
 
 def _keys(registry: str, repository: str) -> Iterator[str]:
-    """Yield the names under which credentials may stand, the most specific first."""
+    """Yield the keys that may have credentials, the most specific first."""
     parts = repository.split("/")
     for count in range(len(parts), 0, -1):
         yield "/".join([registry, *parts[:count]])
@@ -128,7 +128,7 @@ def _of_key(document: Mapping[str, Any], key: str, ask: RunHelper) -> Credential
     helpers = _member(document, "credHelpers")
     auths = _member(document, "auths")
     helper = helpers.get(key)
-    # Docker asks its store only for what it put there, and so has an empty entry for.
+    # Docker asks its store only for registries with an empty entry, which it wrote itself.
     if helper is None and key in auths and auths[key] in ({}, None):
         helper = document.get("credsStore")
     if helper is not None:

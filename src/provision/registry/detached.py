@@ -1,8 +1,8 @@
-"""Signatures beside an archive: ``FILE.sig``, for archives that have no place for them.
+"""Signatures beside an archive, in ``FILE.sig``, for archives that can't contain them.
 
-What is signed is what is signed in a registry: cosign's payload with the image's digest and what
-the image is. For an archive of `docker save` the digest is that of its configuration, which engines
-call the image's id. A file may have several signatures; one of a trusted key suffices.
+The signed payload is the same as in a registry: cosign's, with the image's digest and facts. For an
+archive of `docker save`, the digest is that of its configuration, which engines call the image id.
+A file may have several signatures; one by a trusted key suffices.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ class Detached:
 
 @dataclass(frozen=True, slots=True)
 class WithSignatures:
-    """A repository with further signatures of its image.
+    """A repository with additional signatures for its image.
 
     Attributes:
         inner: The repository.
-        image: Digest of the image that they are of.
+        image: Digest of the signed image.
         layers: All signatures, as layers of a manifest.
-        payloads: What is signed, by digest.
+        payloads: The signed payloads, by digest.
     """
 
     inner: Repository
@@ -63,11 +63,11 @@ class WithSignatures:
 
     @property
     def reference(self) -> Reference:
-        """The image that is meant."""
+        """The selected image."""
         return self.inner.reference
 
     def at(self, reference: Reference) -> Self:
-        """Return the same for another name."""
+        """Return the same repository for another image."""
         return replace(self, inner=self.inner.at(reference))
 
     def manifest(self, name: str) -> Content:
@@ -90,25 +90,25 @@ class WithSignatures:
         self.inner.download(descriptor, destination, progress=progress)
 
     def tags(self) -> tuple[str, ...]:
-        """Return the names of what is there."""
+        """Return the tags."""
         return self.inner.tags()
 
 
 def signature_file(archive: Path) -> Path:
-    """Return where the signatures of an archive lie."""
+    """Return the path of an archive's signatures."""
     return archive.with_name(f"{archive.name}{_SUFFIX}")
 
 
 def with_detached(repository: Repository, archive: Path, image: str) -> Repository:
-    """Return a repository with the signatures that lie beside its archive, if there are any.
+    """Return a repository that includes the signatures beside its archive, if there are any.
 
     Args:
-        repository: What is in the archive.
+        repository: The images in the archive.
         archive: The archive.
-        image: Digest of the image that is meant.
+        image: Digest of the selected image.
 
     Raises:
-        ProvisionError: The file beside it is none of signatures.
+        ProvisionError: The file of signatures is not valid.
     """
     found = read_detached(signature_file(archive))
     if not found:
@@ -128,10 +128,10 @@ def with_detached(repository: Repository, archive: Path, image: str) -> Reposito
 
 
 def read_detached(path: Path) -> tuple[Detached, ...]:
-    """Return the signatures of a file; none, if it is not there.
+    """Return the signatures in a file; empty if it is missing.
 
     Raises:
-        ProvisionError: It is no such file.
+        ProvisionError: It is not a file of signatures.
     """
     try:
         with path.open("rb") as stream:
@@ -152,16 +152,16 @@ def read_detached(path: Path) -> tuple[Detached, ...]:
 
 
 def sign_archive(repository: Repository, archive: Path, facts: Facts, signer: Signer) -> Path:
-    """Sign the image of an archive, beside the signatures that it has; returns their file.
+    """Add a signature for the image of an archive; returns the file of signatures.
 
     Args:
         repository: The archive's image, named by its digest.
         archive: The archive.
-        facts: What is said of it.
+        facts: The facts to sign.
         signer: Signs.
 
     Raises:
-        ProvisionError: The file of signatures is none, or full.
+        ProvisionError: The file of signatures is not valid, or is full.
         OSError: It can't be written.
     """
     path = signature_file(archive)
@@ -206,10 +206,10 @@ def _no_signatures(path: Path) -> ProvisionError:
 
 
 def require_file(path: Path) -> Path:
-    """Return a path that is a file or folder.
+    """Return a path if it exists.
 
     Raises:
-        NotFoundError: There is neither.
+        NotFoundError: It does not exist.
     """
     if not path.exists():
         raise NotFoundError(f"There is no '{path}'.", resolution="Look whether the name is right.")

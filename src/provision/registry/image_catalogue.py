@@ -1,7 +1,7 @@
-"""What a repository has, in one signed document: an OCI index under the tag ``catalogue``.
+"""The signed list of a repository's images: an OCI index under the tag ``catalogue``.
 
-One entry an image, with what its signature says as annotations. Hosts learn from it in one request
-what there is; it decides nothing about an image, whose own signature still counts. Why writers
+Each entry is an image, with the facts of its signature as annotations. Hosts get the list in one
+request; an image still needs its own signature. Why writers
 lose none of each other's entries: docs/decisions/21.
 """
 
@@ -43,13 +43,13 @@ _WRITE_AGAIN = "Have it written again by those who sign your artifacts: provisio
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """An image of a catalogue.
+    """An image in a catalogue.
 
     Attributes:
         digest: Of its manifest.
         size: Bytes of that manifest.
         media_type: Of that manifest.
-        facts: What its signature said when the entry was written.
+        facts: The facts of its signature when the entry was written.
     """
 
     digest: str
@@ -60,12 +60,12 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class ImageCatalogue:
-    """What a repository has of one driver.
+    """The images of one driver in a repository.
 
     Attributes:
         driver: The driver.
-        serial: Unix milliseconds of its writing, or more: the greater of two is the newer.
-        entries: The images, one a Pin.
+        serial: Unix milliseconds when it was written, or more; the newer catalogue has the greater.
+        entries: The images, one for each Pin.
         signed_by: The name of the key that signed it.
     """
 
@@ -75,7 +75,7 @@ class ImageCatalogue:
     signed_by: str = ""
 
     def of(self, wanted: Mapping[str, str]) -> tuple[Listed, ...]:
-        """Return the images with these facts, that which was signed last first."""
+        """Return the images with these facts, the last signed one first."""
         fitting = [
             one
             for one in self.entries
@@ -93,17 +93,17 @@ class _Document(Foreign):
 def read_catalogue(
     client: Repository, driver: str, keys: Sequence[PublicKey]
 ) -> ImageCatalogue | None:
-    """Return the catalogue of a repository once its signature was verified; None: it has none.
+    """Return the catalogue of a repository once its signature is verified; None if it has none.
 
     Args:
         client: The repository.
-        driver: The driver that it has to be of.
-        keys: Those that are trusted.
+        driver: The driver that it must be of.
+        keys: The trusted keys.
 
     Raises:
-        UntrustedError: It is not signed as it has to be.
+        UntrustedError: It lacks a trusted signature.
         UnreachableError: The registry kept failing.
-        ProvisionError: It is not one.
+        ProvisionError: It is not a catalogue.
     """
     try:
         content = client.manifest(CATALOGUE)
@@ -115,12 +115,12 @@ def read_catalogue(
 
 
 def parse_catalogue(data: bytes, driver: str, name: str, key: str) -> ImageCatalogue:
-    """Return what a catalogue's bytes say, whose signature was verified before.
+    """Parse a catalogue whose signature was verified before.
 
     Args:
         data: The bytes.
-        driver: The driver that it has to be of.
-        name: What messages call it.
+        driver: The driver that it must be of.
+        name: Its name in messages.
         key: The name of the key that signed it.
 
     Raises:

@@ -1,10 +1,10 @@
 """Images outside of registries: OCI image layouts, and archives of `docker save`.
 
-Both answer as the repository of a registry does, so that what examines, verifies and unpacks images
-does not know the difference. An OCI image layout keeps manifests as they are, and so the digests
-that were signed; signatures lie in it under their tags, as in a registry. An archive of
-`docker save` has no manifest: its image is known by the digest of its configuration, which names
-every layer, and signatures of that digest lie beside the archive (``registry.detached``).
+Both implement ``Repository``, so that the code that examines, verifies and unpacks images need not
+distinguish them. An OCI image layout keeps manifests unchanged, and so the digests that were
+signed; it has signatures under their tags, as a registry does. An archive of `docker save` has no
+manifest: its image is identified by the digest of its configuration, which names every layer;
+signatures of that digest lie beside the archive (``registry.detached``).
 
 Sources: https://github.com/opencontainers/image-spec/blob/v1.1.0/image-layout.md,
 https://github.com/moby/docker-image-spec/blob/v1.3.1/spec.md (combined image JSON).
@@ -60,8 +60,8 @@ class ImageLayout:
 
     Attributes:
         files: Its files.
-        reference: The image that is meant.
-        names: What its index names, by tag; by digest, what has no tag.
+        reference: The selected image.
+        names: The entries of its index by tag; entries without a tag by digest.
     """
 
     files: Files
@@ -78,7 +78,7 @@ class ImageLayout:
         Raises:
             NotFoundError: The index has no such name.
             WrongContentError: The content has another digest.
-            ProvisionError: It is too large, or the index names what is not there.
+            ProvisionError: It is too large, or a blob that the index names is missing.
         """
         digest = name
         if not _DIGEST.fullmatch(name):
@@ -103,7 +103,7 @@ class ImageLayout:
         _copy(self.files, path, descriptor, destination, progress)
 
     def tags(self) -> tuple[str, ...]:
-        """Return the names of what the index lists."""
+        """Return the names in the index."""
         return tuple(self.names)
 
     def _path(self, digest: str) -> str:
@@ -122,10 +122,10 @@ class DockerArchive:
     Attributes:
         files: The archive.
         reference: The image.
-        config: Digest of its configuration, by which it is known.
-        layers: Where each layer lies, by its digest.
-        content: A manifest of it, which the archive has not got.
-        config_path: Where its configuration lies.
+        config: Digest of its configuration, which identifies it.
+        layers: Paths of layers, by digest.
+        content: A manifest made for it; the archive has none.
+        config_path: Path of its configuration.
     """
 
     files: Files
@@ -140,10 +140,10 @@ class DockerArchive:
         return replace(self, reference=reference)
 
     def manifest(self, name: str) -> Content:
-        """Return the manifest; there are no others.
+        """Return the only manifest.
 
         Raises:
-            NotFoundError: Something else is asked for, such as signatures.
+            NotFoundError: The name is another one, such as that of signatures.
         """
         is_other = _DIGEST.fullmatch(name) and name != self.config
         if is_other or _SIGNATURE_TAG.fullmatch(name):
@@ -155,7 +155,7 @@ class DockerArchive:
 
         Raises:
             WrongContentError: It has another digest.
-            ProvisionError: It is too large, or something else is asked for.
+            ProvisionError: It is too large, or the descriptor is of another blob.
         """
         data = read_small(self.files, self.config_path, limit)
         _compare(self.files.name, descriptor.digest, content_digest(data))
@@ -167,8 +167,8 @@ class DockerArchive:
         """Write a layer to a new file.
 
         Raises:
-            WrongContentError: It is not what the configuration says.
-            ProvisionError: It is another one than the archive has.
+            WrongContentError: Its digest differs from the configuration's.
+            ProvisionError: The archive has no such layer.
             OSError: The disk is full.
         """
         path = self.layers.get(descriptor.digest)
@@ -186,10 +186,10 @@ def open_layout(files: Files, reference: Reference) -> ImageLayout | DockerArchi
 
     Args:
         files: Its files.
-        reference: What to call it.
+        reference: Its name.
 
     Raises:
-        ProvisionError: It is neither, or says two things.
+        ProvisionError: It is neither, or ambiguous.
     """
     try:
         marker = read_small(files, MARKER, _LONGEST_MARKER)
@@ -198,7 +198,7 @@ def open_layout(files: Files, reference: Reference) -> ImageLayout | DockerArchi
     try:
         version = json.loads(marker)["imageLayoutVersion"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise refused(files.name, f"'{MARKER}' in it is none") from error
+        raise refused(files.name, f"'{MARKER}' in it is not valid") from error
     if version != "1.0.0":
         raise refused(files.name, f"it is an image layout of version {str(version)[:20]}")
     return ImageLayout(files, reference, _names(files))
@@ -252,7 +252,7 @@ def _docker_archive(files: Files, reference: Reference) -> DockerArchive:
     }
     manifest = parse_manifest(json.dumps(draft).encode(), files.name)
     if not isinstance(manifest, Manifest):
-        raise refused(files.name, f"'{_DOCKER_INDEX}' in it is none")
+        raise refused(files.name, f"'{_DOCKER_INDEX}' in it is not valid")
     diff_ids = parse_config(config, manifest, files.name).diff_ids
     for layer, diff_id in zip(described, diff_ids, strict=True):
         layer["digest"] = diff_id
@@ -262,8 +262,8 @@ def _docker_archive(files: Files, reference: Reference) -> DockerArchive:
 
 
 def _docker_entry(files: Files, data: bytes) -> tuple[str, list[str]]:
-    """Return where configuration and layers of the archive's image lie."""
-    wrong = refused(files.name, f"'{_DOCKER_INDEX}' in it is none")
+    """Return the paths of the configuration and the layers of the archive's image."""
+    wrong = refused(files.name, f"'{_DOCKER_INDEX}' in it is not valid")
     try:
         document: Any = json.loads(data)
         entries = list(document)

@@ -1,4 +1,4 @@
-"""Signatures of images, as cosign writes them: keys, payloads, and what they say of an artifact.
+"""Signatures of images in cosign's format: keys, payloads, and the facts of artifacts in them.
 
 The payload is a small JSON text that names the image's digest; it is signed with ECDSA over P-256.
 Source: https://github.com/sigstore/cosign/blob/main/specs/SIGNATURE_SPEC.md and
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 PAYLOAD = "application/vnd.dev.cosign.simplesigning.v1+json"
 ANNOTATION = "dev.cosignproject.cosign/signature"
 LONGEST_PAYLOAD = 64 << 10
-# Says that a signature is of a catalogue, and of which driver's; no artifact's has it.
+# Marks the signature of a catalogue, with its driver; signatures of artifacts lack it.
 CATALOGUE_FACT = "catalogue"
 _TYPE = "cosign container image signature"
 _KEY_SUFFIXES = (".pub", ".pem")
@@ -34,12 +34,12 @@ Signer = Callable[[bytes], bytes]
 
 
 class UntrustedError(ProvisionError):
-    """An image that no trusted key has signed, or whose signature says another thing."""
+    """An image lacks a trusted signature, or its signature has other facts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a signature says of an artifact, besides the digest of its image.
+    """The facts of an artifact in a signature, besides the digest of its image.
 
     Attributes:
         pin: Digest of its Pin.
@@ -49,7 +49,7 @@ class Facts:
         distro: Id and version of the kernel's distro: ``debian:12``.
         kernel: The kernel's release.
         architecture: As ``uname -m`` prints it.
-        serial: When it was signed, in Unix seconds: of two artifacts the greater is the newer.
+        serial: When it was signed, in Unix seconds; the newer artifact has the greater serial.
     """
 
     pin: str
@@ -89,12 +89,12 @@ class PublicKey:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """A signature that is good.
+    """A verified signature.
 
     Attributes:
         key: The name of the key that made it.
-        facts: What it says of an artifact; None: it lacks some of them.
-        catalogue: The driver whose catalogue of images is signed; None: it is of no catalogue.
+        facts: The signed facts; None if some are missing.
+        catalogue: The driver, for the signature of a catalogue; otherwise None.
     """
 
     key: str
@@ -109,8 +109,8 @@ def load_keys(place: Path) -> tuple[PublicKey, ...]:
         place: The folder or file.
 
     Raises:
-        ConfigError: There is no such folder or file, it has no key, or a file holds none that
-            could be used; all of them are named.
+        ConfigError: The folder or file is missing or has no key, or files hold no usable key; all
+            of them are named.
     """
     names = [place]
     if place.is_dir():
@@ -163,7 +163,7 @@ def key_bytes(path: Path) -> bytes:
     """Return the bytes of a key's file.
 
     Raises:
-        ValueError: It is too large for one.
+        ValueError: It is too large for a key.
         OSError: It can't be read.
     """
     with path.open("rb") as stream:
@@ -174,12 +174,12 @@ def key_bytes(path: Path) -> bytes:
 
 
 def payload_of(digest: str, facts: Facts | Mapping[str, str], name: str) -> bytes:
-    """Return what is signed for an image.
+    """Return the payload to sign for an image.
 
     Args:
         digest: Of the image's manifest.
-        facts: What is said of it; for what is no artifact, other names than those of ``Facts``.
-        name: What it is called in the registry; verifiers do not rely on it, so that mirrors work.
+        facts: Its facts; a mapping with other names for anything but an artifact.
+        name: Its name in the registry; verifiers ignore it, so that mirrors work.
     """
     document = {
         "critical": {
@@ -195,16 +195,16 @@ def payload_of(digest: str, facts: Facts | Mapping[str, str], name: str) -> byte
 def verify_payload(
     payload: bytes, signature: str, *, digest: str, keys: Sequence[PublicKey]
 ) -> Verified:
-    """Return who signed a payload and what it says of an image.
+    """Verify a payload's signature; returns the key and the signed facts.
 
     Args:
         payload: Its bytes.
         signature: Base64 of the signature.
         digest: Of the image's manifest.
-        keys: Those that are trusted; one has to have signed.
+        keys: The trusted keys; one of them must have signed.
 
     Raises:
-        UntrustedError: None of them did, or another image is meant.
+        UntrustedError: None of them has, or the payload is for another image.
     """
     try:
         raw = base64.b64decode(signature, validate=True)
@@ -213,7 +213,7 @@ def verify_payload(
     signer = next((key for key in keys if key.has_signed(payload, raw)), None)
     if signer is None:
         raise UntrustedError("a signature is by none of the keys that are trusted")
-    # From here on the text is that of a trusted signer.
+    # From here on, the text comes from a trusted signer.
     try:
         document = json.loads(payload)
         critical = document["critical"]
@@ -227,7 +227,7 @@ def verify_payload(
 
 
 def _facts(optional: object) -> Facts | None:
-    """Return the facts of a payload; None if it has not got all of them.
+    """Return the facts of a payload; None if some are missing.
 
     ``cosign sign -a serial=1`` writes every value as a text.
     """
@@ -250,7 +250,7 @@ def _catalogue(optional: object) -> str | None:
 
 
 def differences(facts: Facts, wanted: Mapping[str, str]) -> Iterable[str]:
-    """Yield in what the facts of a signature are not what was asked for, a line each."""
+    """Yield a line for each signed fact that differs from the wanted one."""
     for name, value in wanted.items():
         found = getattr(facts, name)
         if found != value:

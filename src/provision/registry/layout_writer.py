@@ -1,4 +1,4 @@
-"""Writes OCI image layouts: every blob and the index appear by a rename, whole."""
+"""Writes OCI image layouts: every blob and the index appear by a rename, complete."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class LayoutWriter:
 
     Attributes:
         folder: Its folder.
-        reference: What to call it.
+        reference: Its name.
     """
 
     folder: Path
@@ -48,7 +48,7 @@ class LayoutWriter:
 
     @property
     def images(self) -> ImageLayout:
-        """What is there."""
+        """The layout as it is now."""
         found = open_layout(FolderFiles(self.folder), self.reference)
         if not isinstance(found, ImageLayout):
             raise TypeError(f"{self.folder} has a marker, and so is a layout")
@@ -62,7 +62,7 @@ class LayoutWriter:
         """Return a manifest by tag or digest.
 
         Raises:
-            NotFoundError: It is not there yet.
+            NotFoundError: It is missing.
         """
         if name.startswith("sha256:") and not self.has_blob(name):
             raise NotFoundError(f"'{self.folder}' has no {name}.")
@@ -79,32 +79,32 @@ class LayoutWriter:
         self.images.download(descriptor, destination, progress=progress)
 
     def tags(self) -> tuple[str, ...]:
-        """Return the names of what is there."""
+        """Return the tags."""
         return self.images.tags()
 
     def has_blob(self, digest: str) -> bool:
-        """Return whether a blob is there: it appears by a rename, so it is whole."""
+        """Return whether there is a blob, which is complete because it appears by a rename."""
         return (self._blobs / digest.removeprefix("sha256:")).is_file()
 
     def mount(self, digest: str, source: Reference) -> bool:
-        """Have nothing of another repository: each layout is complete."""
+        """Return False: a layout shares no blobs with another one."""
         del digest, source
         return False
 
     def upload(self, descriptor: Descriptor, file: Path, *, progress: Progress = silent) -> None:
-        """Have a file as a blob; it must lie on the same file system, and is moved."""
+        """Add a blob by moving a file, which must be on the same file system."""
         del progress
         file.chmod(0o644)
         file.replace(self._blobs / descriptor.digest.removeprefix("sha256:"))
 
     def put_blob(self, data: bytes) -> Descriptor:
-        """Have a small blob."""
+        """Add a small blob."""
         digest = content_digest(data)
         write_atomic(self._blobs / digest.removeprefix("sha256:"), data)
         return Descriptor(mediaType="", digest=digest, size=len(data))
 
     def put_manifest(self, tag: str, data: bytes, media_type: str) -> str:
-        """Have a manifest, and the index name it; by its own digest, only its bytes."""
+        """Add a manifest under a tag; under its own digest, it does not get into the index."""
         stored = self.put_blob(data)
         if tag == stored.digest:
             return tag
@@ -120,7 +120,7 @@ class LayoutWriter:
         return stored.digest
 
     def keep(self, tags: Collection[str], manifests: Iterable[str]) -> None:
-        """Remove every image but those of these tags and digests, and every blob of no image."""
+        """Remove all images except those of some tags and digests, and all unused blobs."""
         index = json.loads((self.folder / INDEX).read_text())["manifests"]
         kept = [one for one in index if one["annotations"].get(REF_NAME) in tags]
         self._write_index(kept)

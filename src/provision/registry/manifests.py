@@ -1,4 +1,4 @@
-"""Manifests and configurations of images, as far as artifacts need them.
+"""Manifests and configurations of images, as far as artifacts use them.
 
 Sources: https://github.com/opencontainers/image-spec/blob/v1.1.0/manifest.md (also image-index.md
 and config.md), https://distribution.github.io/distribution/spec/manifest-v2-2/.
@@ -46,7 +46,7 @@ LONGEST_MANIFEST = 4 << 20
 LARGEST_LAYER = 4 << 30
 _MOST_LAYERS = 128
 _MOST_MANIFESTS = 1024
-# Names of `uname -m` by Go's, which images have.
+# `uname -m`'s names of architectures by Go's, which images use.
 ARCHITECTURES = {
     "amd64": "x86_64",
     "arm64": "aarch64",
@@ -66,28 +66,28 @@ class Content:
 
 
 class Foreign(BaseModel):
-    """What others write: unknown members are ignored, known ones must be right."""
+    """Base of foreign documents: unknown members are ignored, known ones must be valid."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="ignore", hide_input_in_errors=True)
 
 
 class Platform(Foreign):
-    """What an image of an index is for."""
+    """The platform of an image in an index."""
 
     architecture: str = ""
     os: str = ""
 
 
 class Descriptor(Foreign):
-    """A content by its digest.
+    """A reference to content by its digest.
 
     Attributes:
-        media_type: What it is.
-        digest: Of its bytes.
-        size: Bytes.
-        annotations: Texts about it.
-        platform: What it is for; in an index.
-        urls: Where else it lies; such layers are refused.
+        media_type: Media type of the content.
+        digest: Digest of its bytes.
+        size: Number of its bytes.
+        annotations: Annotations.
+        platform: Its platform, in an index.
+        urls: Other addresses; layers that have any are refused.
     """
 
     media_type: str = Field(alias="mediaType", max_length=255)
@@ -132,7 +132,7 @@ class Index(Foreign):
 
         Args:
             architecture: As ``uname -m`` prints it.
-            name: What messages call the index.
+            name: The name of the index in messages.
 
         Raises:
             NotFoundError: It is missing.
@@ -146,11 +146,11 @@ class Index(Foreign):
 
 @dataclass(frozen=True, slots=True)
 class ImageConfig:
-    """What an image's configuration says.
+    """The parts of an image's configuration that are used.
 
     Attributes:
         labels: Its labels.
-        diff_ids: Digests of the layers before they were compressed.
+        diff_ids: Digests of the uncompressed layers.
     """
 
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -171,14 +171,14 @@ class _Config(Foreign):
 
 
 def parse_manifest(data: bytes, name: str) -> Manifest | Index:
-    """Return what a manifest's bytes say; their digest was compared before.
+    """Parse a manifest whose digest was compared before.
 
     Args:
         data: The bytes.
-        name: What messages call it.
+        name: Its name in messages.
 
     Raises:
-        ProvisionError: It is not valid, of a kind that is not known, or can be read in two ways.
+        ProvisionError: It is not valid, of an unknown kind, or ambiguous.
     """
     document = _object(data, name)
     kind = document.get("mediaType")
@@ -193,10 +193,10 @@ def parse_manifest(data: bytes, name: str) -> Manifest | Index:
 
 
 def check_image(manifest: Manifest, name: str) -> None:
-    """See that an image has nothing but layers that can be unpacked here.
+    """Check that all layers of an image can be unpacked.
 
     Raises:
-        ProvisionError: It has others.
+        ProvisionError: Some can't.
     """
     if manifest.config.media_type not in {OCI_CONFIG, DOCKER_CONFIG}:
         raise _refused(name, f"holds a {manifest.config.media_type}, and no image")
@@ -214,7 +214,7 @@ def check_image(manifest: Manifest, name: str) -> None:
 
 
 def parse_config(data: bytes, manifest: Manifest, name: str) -> ImageConfig:
-    """Return what an image's configuration says; arguments and errors as ``parse_manifest``."""
+    """Parse an image's configuration; arguments and errors as for ``parse_manifest``."""
     _object(data, name)
     with refusing(f"'{name}' is refused: its configuration is not valid.", resolution=_NOT_OURS):
         config = _Config.model_validate_json(data)
@@ -239,7 +239,7 @@ def _refused(name: str, why: str) -> ProvisionError:
 
 
 def date_of(text: str) -> float | None:
-    """Return the time of an HTTP date, in Unix seconds; None: it is not one.
+    """Return the time of an HTTP date, in Unix seconds; None if it is not valid.
 
     Source: https://www.rfc-editor.org/rfc/rfc9110#section-5.6.7
     """

@@ -1,4 +1,4 @@
-"""Names of images in registries, and the names that hosts look for."""
+"""Names of images in registries, and the tags that hosts look for."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _KEPT_OF_LONG_TAG = 115
 _DIGITS = 12
 # The tag of the index that lists what a repository has.
 CATALOGUE = "catalogue"
-# What Kubernetes' KMM makes of an image whose modules it signs lies beside it, in its own format.
+# Suffix of the images that Kubernetes' KMM makes when it signs modules, in a format of its own.
 KMM_SIGNED = ".signed"
 _PIN_TAG = re.compile(r"pin-([0-9a-f]{64})")
-# What stands before a version's own name for its last steps: they come before it, as after "~".
+# The underscore before the name of a pre-release, which sorts before the release, as "~" does.
 _BEFORE_RELEASE = re.compile(r"_(?=(?:alpha|beta|dev|git|pre|preview|rc)(?![a-z]))")
-# Docker's own hub is called one thing and answers at another:
+# The API of Docker's own hub has another host name than its images:
 # https://docs.docker.com/reference/cli/docker/image/tag/#description
 _HUB = "docker.io"
 _HUB_API = "registry-1.docker.io"
@@ -45,8 +45,8 @@ class Reference:
     Attributes:
         registry: ``host[:port]``.
         repository: ``drivers/nvidia``.
-        tag: Its tag; None: only the digest was given.
-        digest: ``sha256:…`` of its manifest; None: the tag decides.
+        tag: Its tag; None if only the digest was given.
+        digest: ``sha256:…`` of its manifest; None if the tag decides.
     """
 
     registry: str
@@ -61,17 +61,17 @@ class Reference:
 
     @property
     def api_host(self) -> str:
-        """The host and port that answer for the registry."""
+        """The host and port of the registry's API."""
         return _HUB_API if self.registry == _HUB else self.registry
 
     @property
     def token_hosts(self) -> tuple[str, ...]:
-        """Hosts that the registry's credentials may go to, besides its own."""
+        """Further hosts that may receive the registry's credentials."""
         return (_HUB_TOKENS,) if self.registry == _HUB else ()
 
     @property
     def is_loopback(self) -> bool:
-        """Whether the registry is this machine itself, where no network lies in between."""
+        """Whether the registry is this machine itself."""
         return is_loopback(self.registry)
 
     def with_tag(self, tag: str) -> Reference:
@@ -84,13 +84,13 @@ class Reference:
 
 
 def parse_reference(text: str) -> Reference:
-    """Return what an image's name means.
+    """Parse an image's name.
 
     Args:
-        text: ``host[:port]/name[:tag][@sha256:…]``; without tag and digest, ``latest`` is meant.
+        text: ``host[:port]/name[:tag][@sha256:…]``; without tag and digest, the tag is ``latest``.
 
     Raises:
-        UsageError: It names no registry, or is no such name.
+        UsageError: It is not valid, or names no registry.
     """
     name, _, digest = text.partition("@")
     folder, slash, last = name.rpartition("/")
@@ -118,12 +118,12 @@ def parse_reference(text: str) -> Reference:
 
 
 def check_push_name(text: str) -> None:
-    """See that a name says which registry an image is pushed to, and no digest: that comes of it.
+    """Check that a name to push to has a registry and no digest.
 
-    Engines take a name without a host for one of Docker's public hub.
+    Engines regard a name without a host as one of Docker's public hub.
 
     Raises:
-        UsageError: It does not.
+        UsageError: It lacks a registry, or has a digest.
     """
     if parse_reference(text).digest is not None:
         raise UsageError(
@@ -140,7 +140,7 @@ def is_loopback(host: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class HostTag:
-    """What a tag says that hosts look for: ``<version>-<flavour>-<kernel>.<distro>``.
+    """The parts of a tag that hosts look for: ``<version>-<flavour>-<kernel>.<distro>``.
 
     Attributes:
         version: The driver's version.
@@ -157,12 +157,12 @@ class HostTag:
 
     @property
     def suffix(self) -> str:
-        """What follows the version in the tag."""
+        """The part of the tag after the version."""
         return _escaped(f"-{self.flavour}-{self.kernel}.{self.distro.replace(':', '')}")
 
     @property
     def text(self) -> str:
-        """The tag. One that would be too long ends with a digest of the whole."""
+        """The tag; one that would be too long ends with a digest of the whole."""
         whole = f"{self.version}{self.suffix}"
         tag = _escaped(whole)
         if len(tag) <= _LONGEST_TAG:
@@ -172,14 +172,14 @@ class HostTag:
 
 
 def read_tag(tag: str, flavours: Iterable[str] = ()) -> HostTag | None:
-    """Return what a tag seems to say; None: it is not one that hosts look for.
+    """Return the parts of a tag; None if it is not one that hosts look for.
 
-    What is true of the image is what its signature says.
+    They are a guess: only the image's signature is trusted.
 
     Args:
         tag: The tag.
-        flavours: The flavours that the driver has, if they are known; other names are taken for
-            part of the version.
+        flavours: The driver's flavours, if they are known; other names count as part of the
+            version.
     """
     if tag.endswith(KMM_SIGNED):
         return None
@@ -193,25 +193,25 @@ def read_tag(tag: str, flavours: Iterable[str] = ()) -> HostTag | None:
 
 
 def pin_tag(pin: str) -> str:
-    """Return the tag that always leads to the image of a Pin, given by its digest."""
+    """Return the permanent tag for the image of a Pin, given the Pin's digest."""
     return f"pin-{pin.removeprefix('sha256:')}"
 
 
 def pin_of_tag(tag: str) -> str | None:
-    """Return the digest of the Pin that a tag is of; None: it is of none."""
+    """Return the digest of the Pin in a tag; None if it is no tag of a Pin."""
     found = _PIN_TAG.fullmatch(tag)
     return f"sha256:{found[1]}" if found else None
 
 
 def version_of_tag(text: str) -> str:
-    """Return a version as it can be compared, from the form that tags have it in.
+    """Return a comparable version from its form in tags.
 
-    There ``_`` stands for ``+`` and ``~``, among others. It is taken for the second one where a
-    word follows that names no release yet: ``2.0_rc1`` is older than ``2.0``, ``2.0_dfsg`` newer.
+    In tags, ``_`` replaces ``+``, ``~`` and others. It becomes ``~`` before a word for a
+    pre-release: ``2.0_rc1`` is older than ``2.0``, ``2.0_dfsg`` newer.
     """
     return _BEFORE_RELEASE.sub("~", text).replace("_", "+")
 
 
 def _escaped(text: str) -> str:
-    """Return a text as a tag can have it, as Kubernetes' KMM does it."""
+    """Return a text with invalid characters of tags replaced, as Kubernetes' KMM does."""
     return re.sub(r"[^A-Za-z0-9._-]", "_", text)

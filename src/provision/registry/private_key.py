@@ -1,6 +1,6 @@
-"""Private keys that sign images: made, opened, and used.
+"""Private keys that sign images: ECDSA over P-256, in PEM files.
 
-ECDSA over P-256, as PEM in a file. Keys in tokens are used by ``provision.pipeline.image_signing``.
+``provision.pipeline.image_signing`` uses keys in tokens.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class FileSigner:
 
     Attributes:
         private: The key.
-        public: What verifies its signatures.
+        public: Its public key.
     """
 
     private: EllipticCurvePrivateKey
@@ -42,12 +42,12 @@ def generate_key(prefix: Path, password: bytes | None) -> tuple[Path, Path]:
     """Make a pair of keys, ``PREFIX.key`` (mode 0600) and ``PREFIX.pub``; return their files.
 
     Args:
-        prefix: Where; files that are there are never replaced.
-        password: What the private one is encrypted with; None: it is not.
+        prefix: Path without suffix; existing files are never replaced.
+        password: Encrypts the private key; None: it is not encrypted.
 
     Raises:
-        UsageError: It is no name of a file.
-        ProvisionError: One of them is there already.
+        UsageError: The prefix is not a file name.
+        ProvisionError: One of the files exists.
         OSError: The folder can't be written.
     """
     from cryptography.hazmat.primitives import serialization as pem  # noqa: PLC0415 - loads a library
@@ -77,7 +77,7 @@ def generate_key(prefix: Path, password: bytes | None) -> tuple[Path, Path]:
 
 
 def open_private_key(path: Path, password: Callable[[], bytes]) -> FileSigner:
-    """Return what signs with the private key of a file.
+    """Return a signer with the private key of a file.
 
     Args:
         path: PEM, encrypted or not.
@@ -85,7 +85,7 @@ def open_private_key(path: Path, password: Callable[[], bytes]) -> FileSigner:
 
     Raises:
         NotFoundError: There is no such file.
-        ProvisionError: It holds no such key, or the password is wrong.
+        ProvisionError: It holds no usable key, or the password is wrong.
     """
     key = _private_key(path, password)
     return FileSigner(key, PublicKey(path.name, key.public_key()))

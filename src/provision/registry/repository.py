@@ -1,4 +1,4 @@
-"""What every place of images can do, a registry's repository or files on a medium."""
+"""Protocols of repositories of images: in a registry, or in files on a medium."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from provision.registry.names import Reference
 
 
 class Repository(Protocol):
-    """Where images are read from: a repository of a registry, or files."""
+    """A repository that images are read from."""
 
     @property
     def reference(self) -> Reference:
-        """The image that is meant."""
+        """The selected image."""
 
     def at(self, reference: Reference) -> Self:
         """Return the same repository for another of its images."""
@@ -29,30 +29,30 @@ class Repository(Protocol):
     def download(
         self, descriptor: Descriptor, destination: Path, *, progress: Progress = silent
     ) -> None:
-        """Write a blob to a new file; it is there whole and right, or not at all."""
+        """Write a verified blob to a new file; on an error there is no file."""
 
     def tags(self) -> tuple[str, ...]:
-        """Return the names of what is there."""
+        """Return the tags."""
 
 
 class Writable(Repository, Protocol):
-    """Where signatures can be put."""
+    """A repository that signatures can be added to."""
 
     def put_blob(self, data: bytes) -> Descriptor:
-        """Have a small blob; returns its descriptor without a media type."""
+        """Add a small blob; returns its descriptor without a media type."""
 
     def put_manifest(self, tag: str, data: bytes, media_type: str) -> str:
-        """Have a manifest under a tag or its own digest; returns its digest."""
+        """Add a manifest under a tag or its own digest; returns its digest."""
 
 
 class Target(Writable, Protocol):
-    """Where images are copied to."""
+    """A repository that images can be copied to."""
 
     def has_blob(self, digest: str) -> bool:
-        """Return whether a blob is there."""
+        """Return whether it has a blob."""
 
     def mount(self, digest: str, source: Reference) -> bool:
-        """Have a blob of another repository of the same registry; returns whether that worked."""
+        """Mount a blob of another repository of the same registry; returns whether it worked."""
 
     def upload(self, descriptor: Descriptor, file: Path, *, progress: Progress = silent) -> None:
-        """Have the content of a file as a blob; the file may be gone afterwards."""
+        """Add a file's content as a blob; the file may be gone afterwards."""

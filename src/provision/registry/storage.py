@@ -1,8 +1,8 @@
 """Files of an image on a medium: in a folder, or in a tar archive that is never unpacked.
 
-Anyone who filled the medium is trusted with nothing. Only regular files are read, under plain names
-below the folder or in the archive; what else a tar archive holds is refused before anything of it
-is used. Contents are compared with their digests by those who read them.
+The medium is not trusted. Only regular files are read, under plain names below the folder or in
+the archive; tar archives with other members are refused before anything of them is used. Callers
+compare contents with their digests.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from typing import IO, Protocol, cast
 
 from provision.errors import NotFoundError, ProvisionError
 
-# What tarfile raises for a stream that is no tar archive: besides its own, for numbers in headers
-# that are none or too large, and for headers that go on for ever.
+# Errors of tarfile for a stream that is no tar archive: besides its own, those of invalid or
+# oversized numbers in headers, and of endless headers.
 BAD_ARCHIVE = (tarfile.TarError, ValueError, ArithmeticError, EOFError, RecursionError)
 _MOST_MEMBERS = 100_000
 _LONGEST_NAME = 512
 _DEEPEST = 16
-# tarfile reads headers of any length at once; those of images have some hundred bytes.
+# tarfile reads headers of any length into memory; those of images have some hundred bytes.
 _LONGEST_HEADER = 1 << 20
-# `docker save` of older engines has one where two layers are the same; nothing of it is followed.
+# `docker save` of older engines writes such links for equal layers; they are never followed.
 _LEGACY_LINK = re.compile(r"[0-9a-f]{64}/layer\.tar")
 _PACKED = {b"\x1f\x8b": "gunzip", b"\x28\xb5\x2f\xfd": "unzstd", b"\xfd7zXZ": "unxz"}
 _DO_NOT_USE = "Don't use it. Have it made again by those whom you trust, and copied once more."
@@ -37,7 +37,7 @@ class Files(Protocol):
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """Its name in messages."""
 
     def size(self, path: str) -> int:
         """Return the bytes of a file.
@@ -56,7 +56,7 @@ def open_files(path: Path) -> Files:
 
     Raises:
         NotFoundError: There is neither.
-        ProvisionError: It is an archive that has what no image has, or none at all.
+        ProvisionError: It is no tar archive, or has members that images don't have.
     """
     if path.is_dir():
         return FolderFiles(path)
@@ -78,7 +78,7 @@ def read_small(files: Files, path: str, limit: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class FolderFiles:
-    """Files below a folder; no link counts."""
+    """Files below a folder; links are not followed."""
 
     folder: Path
 
@@ -93,7 +93,7 @@ class FolderFiles:
             return os.fstat(stream.fileno()).st_size
 
     def open(self, path: str) -> IO[bytes]:
-        """Open a file, step by step: neither it nor a folder above it may be a link."""
+        """Open a file folder by folder: neither it nor a folder above it may be a link."""
         parts = PurePosixPath(path).parts
         folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -102,7 +102,7 @@ class FolderFiles:
                 inner = os.open(part, flags, dir_fd=folder)
                 os.close(folder)
                 folder = inner
-            # A FIFO would be waited for.
+            # Opening a FIFO would block.
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
             handle = os.open(parts[-1], flags, dir_fd=folder)
         except FileNotFoundError as error:
@@ -125,7 +125,7 @@ class _Member:
 
 @dataclass(slots=True)
 class TarFiles:
-    """Files in a tar archive, which is looked through once and then read where they lie.
+    """Files in a tar archive, which is scanned once and then read in place.
 
     Args:
         path: The archive, not compressed.
@@ -217,7 +217,7 @@ class TarFiles:
 
 
 class _ShortReads:
-    """A file whose headers can't be made to fill the memory."""
+    """A file of which only short pieces can be read, so that headers can't fill the memory."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream
@@ -257,7 +257,7 @@ class _Section(io.RawIOBase):
 
 
 def refused(name: str, why: str) -> ProvisionError:
-    """Return the error for what a medium has and an image can't have."""
+    """Return the error for content of a medium that an image can't have."""
     return ProvisionError(f"'{name}' is refused: {why}.", resolution=_DO_NOT_USE)
 
 

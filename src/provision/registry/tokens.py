@@ -1,4 +1,4 @@
-"""What a registry's challenge is answered with, and whom credentials may go to.
+"""Answers to a registry's authentication challenge, and the hosts that may get credentials.
 
 Source: https://distribution.github.io/distribution/spec/auth/token/.
 """
@@ -20,21 +20,21 @@ _TOKEN = re.compile(r"[\x21-\x7e]+")
 
 
 class DeniedError(ProvisionError):
-    """A registry does not let this host in.
+    """A registry denies this host access.
 
-    Many say the same of repositories that are not there, so that they give nothing away.
+    Many give the same answer for missing repositories, so as not to reveal which exist.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How a registry is reached.
+    """Connection settings of a registry.
 
     Attributes:
-        ca: File with the certificates of authorities that its own must be from; None: the usual.
-        plain_http: Whether it is spoken to without TLS. This machine itself is, unless ``ca`` is
-            given.
-        token_hosts: Further hosts that its credentials may go to, for tokens.
+        ca: File with the authorities that may have issued its certificate; None: the system's.
+        plain_http: Whether to connect without TLS. Connections to this machine itself have no TLS
+            unless ``ca`` is given.
+        token_hosts: Further hosts that may get its credentials, for tokens.
     """
 
     ca: str | None = None
@@ -44,7 +44,7 @@ class Access:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class TokenRequest:
-    """How an access token is asked for."""
+    """The request for an access token."""
 
     method: str
     url: str
@@ -55,17 +55,17 @@ class TokenRequest:
 def answer(
     challenge: str, scope: str, *, base: str, access: Access, credentials: Credentials | None
 ) -> str | TokenRequest:
-    """Return the ``Authorization`` that answers a challenge, or how the token for it is asked for.
+    """Return the ``Authorization`` that answers a challenge, or the request for a token.
 
     Args:
         challenge: The header ``WWW-Authenticate`` of the registry's refusal.
-        scope: What is to be allowed.
+        scope: The scope to request.
         base: The registry's address.
-        access: How it is reached.
-        credentials: Those for the registry.
+        access: Its connection settings.
+        credentials: The credentials for the registry.
 
     Raises:
-        ProvisionError: There are no credentials, or they would go to another host or without TLS.
+        ProvisionError: They are missing, or would be sent to another host or without TLS.
     """
     host = urlsplit(base).netloc
     kind, _, rest = challenge.partition(" ")
@@ -97,7 +97,7 @@ def answer(
 def _token_request(
     realm: SplitResult, service: str, scope: str, credentials: Credentials | None
 ) -> TokenRequest:
-    """Return how a token is asked for at an address that was checked."""
+    """Return the request for a token at an address that was checked."""
     url = realm.geturl()
     parameters = {"service": service, "scope": scope}
     query = urlencode({name: value for name, value in parameters.items() if value})
@@ -114,10 +114,10 @@ def _token_request(
 
 
 def token_in(text: bytes, host: str) -> str:
-    """Return the access token of an answer.
+    """Return the access token in an answer.
 
     Raises:
-        ProvisionError: There is none in it.
+        ProvisionError: The answer has no token.
     """
     try:
         document = json.loads(text)
@@ -148,7 +148,7 @@ def split_address(url: str, host: str) -> SplitResult:
 
 
 def denied(host: str, why: str) -> DeniedError:
-    """Return what to say where a registry refuses this host."""
+    """Return the error for a registry that refuses this host."""
     return DeniedError(
         f"The registry {host} does not let this host in: {why}.",
         resolution=f"Log in: docker login {host}, or podman login {host}; for the agent, as root."

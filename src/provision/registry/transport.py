@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _ATTEMPTS = 4
-# Seconds before the second attempt, doubled each time; and the longest that a server may ask for.
+# Seconds before the second attempt, doubled each time; and the longest pause by request.
 _PAUSE = 0.5
 _LONGEST_PAUSE = 60.0
 _CONNECT_SECONDS = 10.0
 _SILENCE_SECONDS = 60.0
-# A body may take this long, and besides as long as this slow a line takes.
+# The limit for a body: these seconds, and the time of a slow line.
 _BODY_SECONDS = 120.0
 _SLOWEST = 32 << 10
 _REDIRECTS = 5
@@ -51,10 +51,10 @@ _REACH = (
 
 
 class TroubleError(Exception):
-    """Connection trouble: worth another attempt.
+    """Connection trouble that is worth another attempt.
 
     Attributes:
-        pause: Seconds that the server asked for.
+        pause: Seconds to wait, as requested by the server.
     """
 
     def __init__(self, text: str, *, pause: float = 0.0) -> None:
@@ -68,10 +68,10 @@ class Transport:
 
     Attributes:
         host: Its ``host[:port]``.
-        access: How it is reached.
-        credentials: Looks them up; called when the registry asks for the first time.
-        session: What sends requests; None: one of its own.
-        clock: Seconds that only ever grow.
+        access: Its connection settings.
+        credentials: Looks them up; called when the registry first asks for them.
+        session: Sends requests; None: a new session.
+        clock: A monotonic clock, in seconds.
         sleep: Waits for seconds.
     """
 
@@ -98,12 +98,12 @@ class Transport:
         """Wait before the next attempt.
 
         Args:
-            what: What was asked for.
-            error: What happened.
-            pause: Seconds; None: that was the last attempt.
+            what: The requested object.
+            error: The trouble.
+            pause: Seconds; None after the last attempt.
 
         Raises:
-            UnreachableError: It was.
+            UnreachableError: There is no further attempt.
         """
         if pause is None:
             raise UnreachableError(
@@ -125,19 +125,19 @@ class Transport:
         headers: Mapping[str, str] | None = None,
         body: bytes | None = None,
     ) -> Iterator[requests.Response]:
-        """Send a request, once; yields the answer, of which only the head was read.
+        """Send a request once; yields the answer, of which only the head was read.
 
         Args:
             method: GET, HEAD, POST or PUT.
-            path: Address below the registry's, or a whole one that the registry gave.
-            scope: What is to be allowed, in words of the token protocol.
+            path: A path of the registry, or a complete address that it gave.
+            scope: The required scope, as in the token protocol.
             headers: Further headers.
-            body: What is sent.
+            body: The body.
 
         Raises:
-            TroubleError: Another attempt makes sense.
+            TroubleError: Another attempt may help.
             NotFoundError: The registry does not have it.
-            ProvisionError: It refuses, or asks for something that is not done.
+            ProvisionError: It refuses, or its answer is not acceptable.
         """
         import requests  # noqa: PLC0415 - 0.15 s that a command with a full store doesn't pay
 
@@ -160,12 +160,12 @@ class Transport:
             raise TroubleError(str(error)) from error
 
     def read(self, response: requests.Response, limit: int, what: str) -> Iterator[bytes]:
-        """Yield an answer's body, never more than a limit and never for longer than its size takes.
+        """Yield an answer's body, within a limit of bytes and of time.
 
         Args:
             response: The answer.
             limit: Bytes.
-            what: What it is, for messages.
+            what: Its name in messages.
 
         Raises:
             TroubleError: The transfer ended early, stalled or takes too long.
@@ -178,7 +178,7 @@ class Transport:
         if expected is not None and expected > limit:
             raise _too_large(what, limit)
         deadline = self.clock() + _BODY_SECONDS + (expected or limit) / _SLOWEST
-        # What came, however little; urllib3 before 2.1 waits for a whole chunk.
+        # Returns available bytes at once; urllib3 before 2.1 waits for a whole chunk.
         take: Callable[[int], bytes] = getattr(response.raw, "read1", response.raw.read)
         received = 0
         while True:
@@ -200,7 +200,7 @@ class Transport:
     def _answered(
         self, method: str, url: str, scope: str, headers: dict[str, str], body: bytes | None
     ) -> requests.Response:
-        """Return the answer after all redirects and the request for credentials."""
+        """Return the answer after redirects and authentication."""
         asked = False
         for _ in range(_REDIRECTS + 2):
             is_own = _origin(url) == _origin(self.base)
@@ -270,7 +270,7 @@ class Transport:
         return target
 
     def _authenticate(self, challenge: str, scope: str) -> None:
-        """Get what the next request of this scope says who we are with."""
+        """Get the authorization for the next request of a scope."""
         access, credentials = self.access, self.credentials()
         given = answer(challenge, scope, base=self.base, access=access, credentials=credentials)
         if isinstance(given, str):
@@ -311,7 +311,7 @@ class Transport:
 
 
 def content_digest(data: bytes) -> str:
-    """Return the digest by which registries know a content."""
+    """Return the digest of content, as registries write it."""
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
