@@ -1,4 +1,4 @@
-"""Reads TOML and JSON documents into strict models, reporting all mistakes of a file together."""
+"""Reads TOML and JSON documents into strict models; reports all mistakes of a file together."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from provision.errors import ConfigError, Mistake, NotFoundError, ProvisionError
 
-# The largest document that makes sense; a bigger one is a mistake or an attack.
+# The size limit of documents; a larger one is a mistake or an attack.
 MAX_BYTES = 16 * 1024 * 1024
 
 
 class Frozen(BaseModel):
     """Base of all data models: immutable, strict, no unknown keys.
 
-    What was wrong is never quoted: it may be a secret.
+    Errors never quote values: they may be secret.
     """
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", hide_input_in_errors=True)
@@ -37,11 +37,11 @@ def load_toml(path: Path, model: type[ModelT]) -> ModelT:
 
     Args:
         path: The file.
-        model: What it must look like.
+        model: Its model.
 
     Raises:
         NotFoundError: There is no such file.
-        ConfigError: It is not TOML, or not what the model wants; names every key.
+        ConfigError: It is not TOML, or does not fit the model; names every key.
     """
     text = _read(path)
     try:
@@ -57,7 +57,7 @@ def load_toml(path: Path, model: type[ModelT]) -> ModelT:
 
 
 def _with_nul(value: object, place: str = "") -> Iterator[str]:
-    """Yield the places of texts that no path, address or argument may hold."""
+    """Yield the keys of texts with NUL characters, which no path, address or argument may have."""
     inside: Iterable[tuple[object, object]] = ()
     match value:
         case str() if "\0" in value:
@@ -80,11 +80,11 @@ def parse_json(text: str, model: type[ModelT], *, name: str) -> ModelT:
 
     Args:
         text: The document.
-        model: What it must look like.
-        name: What error messages call it.
+        model: Its model.
+        name: Its name in messages.
 
     Raises:
-        ConfigError: It is not what the model wants; names every key.
+        ConfigError: It does not fit the model; names every key.
     """
     try:
         return model.model_validate_json(text)
@@ -94,10 +94,10 @@ def parse_json(text: str, model: type[ModelT], *, name: str) -> ModelT:
 
 @contextmanager
 def refusing(message: str, *, resolution: str | None = None) -> Iterator[None]:
-    """Turn a value that a model refuses into an error of ours, where the value is foreign data.
+    """Turn a model's validation error into a ``ProvisionError``, for foreign data.
 
     Args:
-        message: What can't be made of it, and where it is from.
+        message: What is not valid, and where it is from.
         resolution: What to do next.
 
     Raises:
@@ -120,13 +120,13 @@ def mistakes_of(error: ValidationError) -> list[Mistake]:
     return [
         Mistake(".".join(map(str, place)), _reason(item["type"], item["msg"]))
         for item, place in zip(items, places, strict=True)
-        # A list is also "too short" without its wrong items.
+        # A list with wrong items is reported as "too short" as well.
         if item["type"] != "too_short" or not _has_wrong_items(place, places)
     ]
 
 
 def _is_tag(part: int | str) -> bool:
-    """Whether a part of a place names one of several shapes of a value, which is no key."""
+    """Whether a part of a location names a shape of a value instead of a key."""
     return str(part).startswith("<")
 
 
@@ -143,7 +143,7 @@ def _reason(kind: str, message: str) -> str:
 
 
 def _without_waiting(path: str, flags: int) -> int:
-    """Open a file; a named pipe that has no writer too."""
+    """Open a file without blocking on a named pipe."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 

@@ -1,4 +1,4 @@
-"""Reads what programs and libraries say of themselves, without reading them whole.
+"""Reads the dynamic section of programs and libraries, without reading whole files.
 
 Source: System V ABI, chapters 4 and 5, https://refspecs.linuxfoundation.org/elf/gabi4+/. Sections,
 which kernel modules have in place of segments, are read by ``provision.kmod.module_file``.
@@ -21,15 +21,15 @@ _MAX_TEXT = 4096
 
 @dataclass(frozen=True, slots=True)
 class Elf:
-    """What a program or library is called and asks for.
+    """The names and needs of a program or library.
 
     Attributes:
         bits: 32 or 64.
-        soname: The name that programs ask for it by, if it has one.
-        loader: The program interpreter; None: it has none.
-        needed: Names of libraries.
-        rpath: Folders to look in, also for what its libraries need.
-        runpath: Folders to look in only for its own needs.
+        soname: Its SONAME, if any.
+        loader: Its program interpreter, if any.
+        needed: Names of the libraries that it needs.
+        rpath: Folders to search, also for the needs of its libraries.
+        runpath: Folders to search only for its own needs.
     """
 
     bits: int
@@ -42,7 +42,7 @@ class Elf:
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Where an ELF class keeps what is read here; formats as in ``struct``."""
+    """Offsets and formats of an ELF class; formats as in ``struct``."""
 
     table: tuple[int, str]
     sizes: int
@@ -66,10 +66,10 @@ _LAYOUTS = {
 
 
 def read_elf(stream: IO[bytes]) -> Elf | None:
-    """Read a file from a stream that can seek; None: it is no ELF file.
+    """Read an ELF file from a seekable stream; None if it is another kind of file.
 
     Raises:
-        ValueError: It is a damaged one.
+        ValueError: The ELF file is damaged.
     """
     stream.seek(0)
     head = stream.read(64)
@@ -139,7 +139,7 @@ def _dynamic(
 
 
 def _offset(segments: Sequence[_Segment], address: int) -> int:
-    """Return where in the file an address of the running program comes from."""
+    """Return the file offset of a virtual address."""
     for one in segments:
         if one.kind == _PT_LOAD and one.address <= address < one.address + one.size:
             return address - one.address + one.offset

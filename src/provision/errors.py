@@ -1,8 +1,8 @@
-"""The one family of errors: what happened, to what, and what to do next; free of secrets.
+"""The errors of provision: what happened, to what, and what to do next; without secrets.
 
-An address with a password in it is a legitimate setting (a mirror's), and errors name addresses.
-They are read by every user: on a terminal, in the journal, in the status. And errors quote servers
-and programs, which could move the cursor, or write over what stands before.
+A mirror's address may contain a password, and errors name addresses. Any user can read errors: on a
+terminal, in the journal, in the status. Errors also quote servers and programs, whose control
+characters could move the cursor or overwrite other output.
 
 Lower layers raise these; only the outermost layer (``provision.cli``) turns them into exit codes.
 """
@@ -27,7 +27,7 @@ _SECRET = re.compile(
     r"|(https?://[^\s?'\"]+\?)[^&=\s'\"<>]{16,}=*(?=[\s'\"<>.,;)]|$)",
     re.IGNORECASE,
 )
-# Colours and the ends of lines of other systems go without a trace.
+# Colours and line ends of other systems are removed without a replacement.
 _HARMLESS = re.compile(r"\x1b\[[0-9;]*m|\r(?=\n)")
 # All other control characters but the tab and the end of a line, and those that turn the direction
 # of writing (https://www.unicode.org/reports/tr36/#Bidirectional_Text_Spoofing).
@@ -37,8 +37,8 @@ _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 def redact(text: str) -> str:
     """Return a text that any user may see on any terminal.
 
-    It is without the PINs of PKCS#11 URIs, the passwords and tokens of addresses, and control
-    characters, in whose place stands a question mark.
+    PINs of PKCS#11 URIs and passwords and tokens in addresses are removed; control characters
+    become question marks.
     """
     text = _CONTROL.sub("?", _HARMLESS.sub("", text))
     return _SECRET.sub(lambda found: f"{found[found.lastindex or 0]}***", text)
@@ -56,7 +56,7 @@ class ExitCode(IntEnum):
 
 
 class ProvisionError(Exception):
-    """Something failed for a reason that its reader can act upon.
+    """A failure with a reason that the user can act on.
 
     Args:
         message: What happened and to what, in one line.
@@ -69,25 +69,25 @@ class ProvisionError(Exception):
     def __init__(
         self, message: str, *, resolution: str | None = None, details: str | None = None
     ) -> None:
-        # They end up on terminals, in journals and in files that everyone may read.
+        # Terminals, the journal and world-readable files show them.
         self.message = redact(message)
         self.resolution = resolution and redact(resolution)
         self.details = details and redact(details)
         super().__init__(self.message)
 
     def members(self) -> dict[str, object]:
-        """Return what programs want to know besides the text, as what ``json.dumps`` takes."""
+        """Return further members of the error's JSON document, for programs."""
         return {}
 
 
 class UsageError(ProvisionError):
-    """The command line or a value given to a function makes no sense."""
+    """The command line, or an argument of a function, is not valid."""
 
     exit_code = ExitCode.USAGE
 
 
 class NotFoundError(ProvisionError):
-    """A kernel, its headers, a driver, a version or a distro is not known or not supported."""
+    """A kernel, its headers, a driver, a version or a distro is unknown or unsupported."""
 
     exit_code = ExitCode.NOT_FOUND
 
@@ -105,7 +105,7 @@ class Mistake:
     Attributes:
         path: Where in the file, as dotted keys (``flavours.open.build.command``); empty for the
             whole file.
-        message: What is wrong there.
+        message: The mistake.
     """
 
     path: str
@@ -116,11 +116,11 @@ class Mistake:
 
 
 class ConfigError(ProvisionError):
-    """A configuration file is wrong; carries all of its mistakes, not only the first.
+    """A configuration file has mistakes; carries all of them, not only the first.
 
     Args:
         file: The file, as the user would name it.
-        mistakes: Everything that is wrong with it.
+        mistakes: All of its mistakes.
         resolution: What to do next.
     """
 

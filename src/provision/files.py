@@ -1,8 +1,8 @@
-"""Files that other programs read: written whole or not at all; and below a root that is a boundary.
+"""Writes files atomically, and resolves paths below a root without leaving it.
 
-An absolute link of a mounted disk or an unpacked image means a file of that system. The kernel,
-which knows only this machine's root, would follow it to the running host. So whatever reads or
-writes below a root that may be another host's looks the path up here first (docs/decisions/22).
+An absolute link on a mounted disk or in an unpacked image points to a file of that system. The
+kernel knows only this machine's root and would follow it to the running host. So all code that
+reads or writes below the root of another host resolves paths here first (docs/decisions/22).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from provision.errors import InUseError
 _MOST_LINKS = 40
 _HERE = ("", ".")
 _POLL_SECONDS = 0.05
-# What a lock is waited for if nothing else is said: as long as a build may take.
+# The default limit for waiting for a lock: as long as a build may take.
 LONGEST_WAIT_S = 3 * 3600.0
 # Where SELinux keeps a file's label, see xattr(7).
 _LABEL = "security.selinux"
@@ -34,17 +34,17 @@ _LABEL = "security.selinux"
 def in_root(root: Path, name: str | PurePath, *, follow: bool = True) -> Path:
     """Return where a path of a host lies, with each link resolved as that host itself would.
 
-    Absolute links begin at the root again, and ``..`` does not climb above it. What is missing
-    stays as it was named. The running host's own root needs no such care and costs nothing.
+    Absolute links start at that root, and ``..`` does not climb above it. Missing parts stay as
+    they were named. For the running host's own root, nothing is resolved.
 
     Args:
         root: Root of the host.
         name: The path, absolute on that host or relative to its root.
-        follow: Whether the last part is resolved too; not for what reads, replaces or removes a
+        follow: Whether the last part is resolved too; not for reading, replacing or removing a
             link itself.
 
     Raises:
-        OSError: The links go round in circles (``ELOOP``).
+        OSError: The links form a loop (``ELOOP``).
     """
     if root == Path("/"):
         return root / name
@@ -72,7 +72,7 @@ def in_root(root: Path, name: str | PurePath, *, follow: bool = True) -> Path:
 def glob_in_root(root: Path, pattern: str) -> list[PurePosixPath]:
     """Return the paths of a host that match a pattern, sorted, relative to its root.
 
-    They are as the host itself calls them; ``in_root`` says where each lies.
+    They are paths of that host; ``in_root`` resolves them.
 
     Args:
         root: Root of the host.
@@ -86,16 +86,16 @@ def glob_in_root(root: Path, pattern: str) -> list[PurePosixPath]:
 
 
 def holds_something(path: Path) -> bool:
-    """Return whether there is a file, or a folder that is not empty.
+    """Return whether a path is a file, or a folder that is not empty.
 
-    A host that is not registered may have the empty folder of its subscriptions.
+    A host without a subscription may still have the empty folder for them.
     """
     if not path.is_dir():
         return path.exists()
     try:
         return any(path.iterdir())
     except PermissionError:
-        # Others may look into it.
+        # Root may be able to read it.
         return True
 
 
@@ -107,7 +107,7 @@ def _matching(root: Path, folder: PurePosixPath, part: str) -> Iterator[PurePosi
     try:
         names = [path.name for path in in_root(root, folder).iterdir()]
     except OSError:
-        # Missing, no folder, or not to be read: then nothing in it matches.
+        # Missing, not a folder, or not readable: nothing in it matches.
         return
     for name in names:
         if fnmatchcase(name, part) and (part.startswith(".") or not name.startswith(".")):
@@ -120,7 +120,7 @@ def _parts(path: str) -> list[str]:
 
 
 def _target(path: Path) -> str | None:
-    """Return what a link holds; None for anything else, which opening it shows."""
+    """Return the target of a link; None for anything else."""
     try:
         return str(path.readlink())
     except OSError:
@@ -128,7 +128,7 @@ def _target(path: Path) -> str | None:
 
 
 def write_atomic(path: Path, content: bytes | str, *, mode: int = 0o644) -> bool:
-    """Write a file so that a reader sees the old content or the new, also after a power cut.
+    """Write a file so that readers see either the old or the new content, even after a power cut.
 
     Args:
         path: The file; its folder is made if it is missing.
@@ -136,7 +136,7 @@ def write_atomic(path: Path, content: bytes | str, *, mode: int = 0o644) -> bool
         mode: Permission bits of the new file.
 
     Returns:
-        Whether anything changed: a file that has this content and mode already stays.
+        Whether anything changed: a file with this content and mode is left alone.
 
     Raises:
         OSError: The folder can't be written, or the disk is full.
@@ -163,10 +163,10 @@ def write_atomic(path: Path, content: bytes | str, *, mode: int = 0o644) -> bool
 
 
 def remove_drafts(path: Path) -> None:
-    """Remove what runs that were killed left beside a file that is written atomically.
+    """Remove drafts of an atomically written file that killed runs left behind.
 
     Args:
-        path: The file; no one may be writing it.
+        path: The file; nothing may be writing it now.
     """
     for draft in path.parent.glob(f".{path.name}.*"):
         with suppress(OSError):
@@ -177,8 +177,8 @@ def switch_symlink(link: Path, target: str) -> bool:
     """Point a symbolic link at a target by one rename.
 
     Args:
-        link: The link; a link that is there is replaced.
-        target: What it should contain, usually relative to its folder.
+        link: The link; an existing link is replaced.
+        target: Its new target, usually relative to its folder.
 
     Returns:
         Whether anything changed.
@@ -202,7 +202,7 @@ def switch_symlink(link: Path, target: str) -> bool:
 
 
 def sync_directory(directory: Path) -> None:
-    """Make the names in a folder durable (a rename is not, before this)."""
+    """Make the names in a folder durable; a rename is not durable before this."""
     handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)
@@ -211,7 +211,7 @@ def sync_directory(directory: Path) -> None:
 
 
 def is_writable(folder: Path) -> bool:
-    """Return whether this process may write into a folder, or make it."""
+    """Return whether this process may write to a folder, or create it."""
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     return os.access(folder, os.W_OK)
@@ -236,11 +236,11 @@ def lock(
     Args:
         path: The lock file; made if missing, and removed by ``remove_lock`` only.
         on_wait: Called once if another process holds the lock, before waiting for it.
-        limit: Seconds to wait at most; 0: not at all.
-        shared: Whether others may hold it at the same time, as long as all of them share it.
+        limit: The longest wait in seconds; 0: no wait.
+        shared: Whether it is a shared lock.
 
     Raises:
-        InUseError: Another process held it for longer.
+        InUseError: Another process holds it longer.
         OSError: The folder can't be written.
     """
     kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
@@ -254,7 +254,7 @@ def lock(
                     on_wait()
                 _wait_for(stream, path, kind, limit)
             if not _is_there(stream, path):
-                # Removed meanwhile: others lock another file of that name.
+                # The file was removed meanwhile: others lock a new file of that name.
                 continue
             yield
             return
@@ -267,7 +267,7 @@ def _is_there(stream: IO[bytes], path: Path) -> bool:
 
 
 def remove_lock(path: Path) -> bool:
-    """Remove a lock file that no process holds; returns whether that was done.
+    """Remove a lock file unless a process holds it; returns whether it was removed.
 
     Raises:
         OSError: The folder can't be written.
@@ -306,7 +306,7 @@ def _label_as_folder(handle: int, folder: Path) -> None:
     Debian's labels what a service writes to /etc as its private state (etc_runtime_t), which
     container engines may not read.
     """
-    # No SELinux, or not allowed: then whatever the policy says.
+    # Without SELinux, or without permission, the policy's default label stays.
     with suppress(OSError):
         os.setxattr(handle, _LABEL, os.getxattr(folder, _LABEL))
 

@@ -1,4 +1,4 @@
-"""The manifest of an artifact: what was really built, written by the build itself.
+"""The manifest of an artifact: its actual contents, written by the build itself.
 
 It lies at ``driver/manifest.json`` in a store entry (``/opt/driver/manifest.json`` in the image).
 The vendor config and the ld.so.conf.d file are made from it, not from the recipe.
@@ -14,7 +14,7 @@ from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, model
 from provision.documents import Frozen
 from provision.pin import Pin, Sha256
 
-# Beside the artifact in a store entry: the image that it came from, if that is not signed.
+# A file in a store entry: the image that the artifact came from, if that is unsigned.
 UNSIGNED = PurePosixPath("unsigned")
 
 FileKind = Literal["library", "binary", "miscellaneous", "firmware"]
@@ -50,7 +50,7 @@ NodeName = Annotated[
 DevicePattern = Annotated[
     str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*[*?\[][A-Za-z0-9._/*?\[\]!-]*$")
 ]
-# Ways of others to ask for devices, which oci-decorator answers with a vendor's.
+# Foreign interfaces for requesting devices, which oci-decorator serves.
 Interface = Literal["nvidia", "amd"]
 LogLevel = Literal[
     "LOG_EMERG",
@@ -185,7 +185,7 @@ class DeviceNode(Frozen):
 
 
 class HostNeeds(Frozen):
-    """What a driver needs of the host besides its modules being loaded.
+    """The driver's needs on the host, besides loaded modules.
 
     Attributes:
         conflicts: Modules of the kernel's own that would hold the same hardware: unloaded when
@@ -201,10 +201,10 @@ class HostNeeds(Frozen):
 
 
 class Manifest(Frozen):
-    """Everything that an artifact holds.
+    """The contents of an artifact.
 
-    ``kmm`` is a module that Kubernetes' KMM loads before the driver's, to have the kernel load
-    those of its own that they need; hosts of ours never load it. None: they need none.
+    ``kmm`` is a module that Kubernetes' KMM loads before the driver's, so that the kernel loads its
+    own modules that they need; our agent never loads it. None if they need none.
     """
 
     schema_version: Literal[1] = Field(default=1, alias="schema")

@@ -1,4 +1,4 @@
-"""How a long operation reports to its caller what it is doing, without printing anything itself."""
+"""Events by which long operations report their progress to callers, without printing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Something worth a line: a decision, a wait, a result."""
+    """A remark worth a line: a decision, a wait, a result."""
 
     text: str
 
@@ -40,12 +40,12 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """How far many alike things are that are done beside each other.
+    """The state of many similar tasks that run in parallel.
 
     Attributes:
-        total: How many there are.
-        done: How many ended in which way.
-        running: What is being done now, a line each.
+        total: Number of tasks.
+        done: Number of finished tasks by outcome.
+        running: The running tasks, a line each.
     """
 
     total: int
@@ -58,5 +58,5 @@ Progress = Callable[[Event], None]
 
 
 def silent(event: Event) -> None:
-    """Drop an event: the progress of a caller that doesn't care."""
+    """Ignore an event: for callers that need no progress."""
     del event

@@ -26,13 +26,13 @@ from provision.errors import NotFoundError, ProvisionError, redact
 
 log = logging.getLogger(__name__)
 
-# Seconds for a program of which nothing else is said, and for one whose lines are shown as they
-# come: several times what the slowest of them takes on a slow host.
+# Default limits in seconds, for a program and for one whose lines are shown as they come: several
+# times what the slowest program takes on a slow host.
 LIMIT_S = 300.0
 LONG_LIMIT_S = 3600.0
-# How long a program may take to end after it was killed, or after its work is over.
+# Seconds that a program may take to end after it was killed, or after its work is done.
 _END_S = 10.0
-# What a child may inherit: where programs are, and how to reach the network.
+# Variables that a child inherits: where programs are, and how to reach the network.
 _INHERITED = (
     "PATH",
     "HOME",
@@ -83,8 +83,8 @@ def run(
         why: What the program is for, as it completes "which is needed to …".
         check: Whether a non-zero exit status is an error.
         env: Variables to add to the small inherited environment.
-        stdin: What the program reads; nothing by default. The way for secrets.
-        timeout: Seconds after which the program and all that it started are killed.
+        stdin: Standard input, which may contain secrets; empty by default.
+        timeout: Seconds after which the program and its children are killed.
 
     Raises:
         NotFoundError: The program is not installed.
@@ -125,17 +125,17 @@ def stream(
     env: Mapping[str, str] | None = None,
     timeout: float = LONG_LIMIT_S,
 ) -> None:
-    """Run a long program as root, handing on each line that it prints as it comes.
+    """Run a long program as root, passing on each line of its output as it comes.
 
-    It gets namespaces of its own for processes and mounts, so that nothing of it outlives this
-    process however that ends: not its children, nor what it mounted.
+    It runs in its own namespaces of processes and mounts, so that neither its children nor its
+    mounts outlive this process, however that ends.
 
     Args:
         argv: Program and arguments; no secrets.
         why: What the program is for, as it completes "which is needed to …".
         on_line: Called with each line of its output and errors.
         env: Variables to add to the small inherited environment.
-        timeout: Seconds after which the program and all that it started are killed.
+        timeout: Seconds after which the program and its children are killed.
 
     Raises:
         NotFoundError: The program is not installed.
@@ -172,12 +172,11 @@ def stream(
 
 @contextmanager
 def beside(argv: Sequence[str | Path], *, why: str) -> Iterator[None]:
-    """Have a program run until the block ends, or this process does, however that happens.
+    """Run a program until the block or this process ends.
 
     Args:
-        argv: Program and arguments; it has to end when its standard input does, which is a pipe
-            that nothing is written to. What it prints is dropped, and so is how it ends. It is
-            killed if it goes on.
+        argv: Program and arguments. It must end when its standard input does, a pipe that nothing
+            is written to; otherwise it is killed. Its output and exit status are dropped.
         why: What the program is for, as it completes "which is needed to …".
 
     Raises:

@@ -1,4 +1,4 @@
-"""The kinds of text in a recipe, and its tables that no source depends on."""
+"""Kinds of text in a recipe, and its tables that are independent of sources."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from provision.errors import redact
 from provision.manifest import FeatureName, RelativePath
 from provision.pin import Name, Url, is_address
 
-# What a recipe's texts may refer to; resolve and render fill them in.
+# Placeholders in a recipe's texts, which resolve and render fill in.
 PLACEHOLDERS = frozenset(
     {
         "arch",
@@ -30,7 +30,7 @@ PLACEHOLDERS = frozenset(
     }
 )
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
-# Those that provision.build.templates refuses.
+# Characters that provision.build.templates refuses.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]")
 PciId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{4}$")]
 # An id of os-release, "id:version", or a family of distros; may be a glob.
@@ -54,7 +54,7 @@ def _one_line(text: str) -> str:
 
 
 def _text(text: str) -> str:
-    # Line ends may be there: it is put on one line where it is used.
+    # Line ends are allowed: users put the text on one line.
     _one_line(" ".join(text.split()))
     return text
 
@@ -68,8 +68,8 @@ def _placeholders(text: str, *, known: frozenset[str] = PLACEHOLDERS) -> str:
 
 
 def _fixed_placeholders(text: str) -> str:
-    # The number of jobs differs from build to build: nothing that is shipped may depend on it. The
-    # source's folder is an absolute path of the build, and these are relative ones.
+    # The number of jobs differs between builds, so no shipped file may depend on it. The source's
+    # folder is an absolute path of the build, and these paths are relative.
     return _placeholders(text, known=PLACEHOLDERS - {"jobs", "source"})
 
 
@@ -89,10 +89,10 @@ Licence = Annotated[str, AfterValidator(_text)]
 
 
 def public(text: str) -> str:
-    """Return an address of a recipe, which is part of Pins and of the labels of images.
+    """Return an address that goes into Pins and the labels of images.
 
     Raises:
-        ValueError: It holds a password or a token.
+        ValueError: It contains a password or a token.
     """
     shown = redact(text)
     if shown != text:
@@ -145,7 +145,7 @@ class PciMatch(Frozen):
     classes: tuple[PciId, ...] = ()
 
     def matches(self, *, vendor: str, device: str, device_class: str) -> bool:
-        """Return whether a device is meant; an empty list of ids stands for any."""
+        """Return whether a device matches; an empty list of ids matches any."""
         return (
             vendor == self.vendor
             and (not self.devices or device in self.devices)

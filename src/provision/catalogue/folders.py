@@ -1,4 +1,4 @@
-"""Where provision's own files lie, and the drivers in them: by name or by hardware."""
+"""Finds provision's own files, and the drivers of the catalogue's folders."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def catalogue_folders(configured: Sequence[str] = (), *, root: Path = Path("/"))
     """Return the folders with driver folders; a driver in a later one masks an earlier one's.
 
     Args:
-        configured: What provision.toml lists, as absolute paths on the host.
+        configured: Folders from provision.toml, as absolute paths on the host.
         root: Root of the host.
 
     Raises:
-        NotFoundError: provision's own are missing.
+        NotFoundError: provision's own folder is missing.
     """
     own = _shipped("driver_images")
     return [own, *(in_root(root, folder) for folder in configured)]
@@ -54,7 +54,7 @@ def documentation_url(page: str) -> str:
 
 
 def _shipped(name: str) -> Path:
-    # Both must be there: any project may have a folder of this name above some site-packages.
+    # Both must exist: any project may have a folder of this name above some site-packages.
     if (_CHECKOUT / "pyproject.toml").is_file() and (_CHECKOUT / name).is_dir():
         return _CHECKOUT / name
     if (_INSTALLED / name).is_dir():
@@ -71,7 +71,7 @@ class Entry:
     """A driver of the catalogue.
 
     Attributes:
-        folder: Where it lies.
+        folder: Its folder.
         recipe: Its driver.toml.
         patches: Contents of the patches that the recipe names, by file name.
     """
@@ -120,11 +120,11 @@ def load_entry(folder: Path) -> Entry:
 
 
 class Catalogue:
-    """The drivers of some folders. Each is read when it is asked for.
+    """The drivers in some folders; each is read when it is used.
 
     Args:
         folders: Folders that hold driver folders; a driver in a later one masks one of the same
-            name in an earlier one. A folder that is not there holds none.
+            name in an earlier one. Missing folders are skipped.
     """
 
     def __init__(self, folders: Sequence[Path]) -> None:
@@ -144,7 +144,7 @@ class Catalogue:
         """Return a driver.
 
         Raises:
-            NotFoundError: There is none of that name; the message lists those that there are.
+            NotFoundError: The name is unknown; the message lists the known drivers.
             ConfigError: Its driver.toml has mistakes; all of them are named.
         """
         if name not in self._drivers:
@@ -152,7 +152,7 @@ class Catalogue:
         return load_entry(self._drivers[name])
 
     def entries(self) -> tuple[list[Entry], list[ConfigError]]:
-        """Return all drivers that can be read, and what is wrong with the others."""
+        """Return all readable drivers, and the errors of the others."""
         entries: list[Entry] = []
         problems: list[ConfigError] = []
         for name in self.names:

@@ -1,4 +1,4 @@
-"""The recipe of a driver, ``driver.toml``: where it comes from, how it is built, what it ships.
+"""The recipe of a driver, ``driver.toml``: its sources, builds and files.
 
 Data types only; ``provision.catalogue`` finds and loads the files.
 """
@@ -60,17 +60,17 @@ _RUNFILE_FOLDERS = ("kernel", "kernel-open")
 
 @dataclass(frozen=True, slots=True)
 class Variant(Generic[SourceT_co]):
-    """A flavour from one of a recipe's sources: what is built, and how.
+    """A flavour built from one of a recipe's sources.
 
     Attributes:
-        source: Where it comes from.
-        label: What messages and patches call that source.
+        source: The source.
+        label: Its name in messages and patches.
         flavour: The flavour's name.
         licences: SPDX expressions.
         package: Kind ``deb``: the package that has the source.
-        build: How it is built.
-        files: Its user space, besides what the source itself lists.
-        container: How a container asks for it, with the source's own features.
+        build: The build.
+        files: Its user space, besides the files that the source itself lists.
+        container: The container interface, with the source's own features.
     """
 
     source: SourceT_co
@@ -109,7 +109,7 @@ class Recipe(Frozen):
     def _known_kernels(
         cls, kernels: tuple[KernelRange, ...], info: ValidationInfo
     ) -> tuple[KernelRange, ...]:
-        """A dkms.conf says itself which kernels it is for; of other sources the recipe must."""
+        """Require kernels, except for sources with a dkms.conf, which names its own."""
         source = info.data.get("source", ())
         sources = source if isinstance(source, tuple) else (source,)
         if not kernels and any(one.kind != "dkms" for one in sources):
@@ -125,7 +125,7 @@ class Recipe(Frozen):
     def builds_on(self, *, version: str, kernel_release: str) -> bool:
         """Return whether a driver version is known to build on a kernel.
 
-        Without any ``[[kernels]]`` the source itself knows, and refuses a kernel in the build.
+        Without any ``[[kernels]]``, the source itself refuses unsupported kernels in the build.
         """
         if not self.kernels:
             return True
@@ -137,12 +137,12 @@ class Recipe(Frozen):
 
     @property
     def sources(self) -> tuple[RecipeSource, ...]:
-        """Where it comes from; the first that serves a distro and a version is taken."""
+        """The sources; the first that serves a distro and a version is used."""
         return self.source if isinstance(self.source, tuple) else (self.source,)
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """What each source is called: its name, or its kind."""
+        """The label of each source: its name or its kind."""
         return tuple(source.name or source.kind for source in self.sources)
 
     def variants(
@@ -151,7 +151,7 @@ class Recipe(Frozen):
         """Yield a flavour from every source that serves a distro, in their order.
 
         Args:
-            distro: What the distro is called: its id, ``id:version`` and family; None: any.
+            distro: The distro's names: id, ``id:version`` and family; None: any distro.
             flavour: One of the recipe's flavours.
         """
         shared = self.flavours[flavour]
@@ -174,9 +174,9 @@ class Recipe(Frozen):
     def variant(
         self, distro: Collection[str], flavour: str, version: str
     ) -> Variant[RecipeSource] | None:
-        """Return what a version of the driver is built from on a distro: the first that fits.
+        """Return the first variant that serves a version on a distro.
 
-        None: no source serves the two, or the recipe has no such flavour.
+        None if no source does, or if the recipe has no such flavour.
         """
         if flavour not in self.flavours:
             return None
@@ -268,10 +268,10 @@ class Recipe(Frozen):
 
 
 def _claimed_by_both(one: RecipeSource, other: RecipeSource) -> str | None:
-    """Return the distros that a later source never serves, because an earlier one does; or None.
+    """Return the distros that a later source never serves because an earlier one does; or None.
 
-    Different ``versions`` distinguish them. A later source may serve every distro: it then serves
-    those that the earlier one does not.
+    Sources with different ``versions`` don't conflict. A later source for every distro serves those
+    that the earlier one does not.
     """
     if one.versions and one.versions != other.versions:
         return None

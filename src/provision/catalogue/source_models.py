@@ -1,6 +1,6 @@
-"""Where a driver's source comes from: one model a kind, each with the distros that it serves.
+"""The sources of a driver in its recipe: a model for each kind.
 
-What a kind offers, pins and unpacks is in ``provision.sources``.
+``provision.sources`` has the behaviour of each kind.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class UserFile(Frozen):
 
 
 class Source(Frozen):
-    """What every kind of source has.
+    """The common keys of all kinds of sources.
 
     Attributes:
         name: What patches and messages call it; None: its kind.
@@ -105,27 +105,27 @@ class Source(Frozen):
 
     @property
     def takes_any_version(self) -> bool:
-        """Whether a version that it doesn't list may be asked for."""
+        """Whether it serves versions that it doesn't list."""
         return False
 
     def build_of(self, flavour: str) -> Build | None:
-        """Return how a flavour is built from it; None: as the recipe says for all sources.
+        """Return its own build of a flavour; None if the recipe's build applies.
 
-        A kind that brings its own description of a build makes one of that.
+        A source that describes its own build returns that.
         """
         return self.build.get(flavour)
 
     @property
     def is_packaged(self) -> bool:
-        """Whether it is packages of an archive of Debian's kind, and nowhere else."""
+        """Whether it consists of packages in a Debian-style archive."""
         return False
 
     def package_of(self, build: Build, shared: str | None) -> str | None:
-        """Return the package that has the source; None: it is no package.
+        """Return the package with the source; None if it is not packaged.
 
         Args:
-            build: How the flavour is built from it.
-            shared: The package that the flavour names for all sources.
+            build: The build of the flavour.
+            shared: The flavour's package for all sources.
         """
         del build, shared
         return None
@@ -134,8 +134,8 @@ class Source(Frozen):
         """Return whether it serves a distro, and a version of the driver.
 
         Args:
-            distro: What the distro is called: its id, ``id:version`` and family.
-            version: The driver's; None: any will do.
+            distro: The distro's names: id, ``id:version`` and family.
+            version: The driver's version; None: any version.
         """
         is_served = not self.distros or any(
             fnmatchcase(name, pattern) for pattern in self.distros for name in distro
@@ -161,7 +161,7 @@ class DebSource(Source):
 
     @property
     def is_packaged(self) -> bool:
-        """It always is."""
+        """Always True."""
         return True
 
     def package_of(self, build: Build, shared: str | None) -> str | None:
@@ -206,7 +206,7 @@ class RunfileReleases(Source):
 
     @property
     def takes_any_version(self) -> bool:
-        """Whether a version that is not listed may be asked for."""
+        """Whether unlisted versions are served: both addresses are known."""
         return self.url is not None and self.checksums is not None
 
     @model_validator(mode="after")
@@ -226,9 +226,9 @@ class RunfileReleases(Source):
         return self
 
 
-# What fetches a commit in the build, by the names of Debian's packages.
+# Debian's packages that fetch a commit in the build.
 GIT_TOOLS = ("ca-certificates", "git")
-# What every build from a dkms.conf is: templates/dkms/dkms.bash reads the rest from there.
+# The command of every build from a dkms.conf: templates/dkms/dkms.bash evaluates that file.
 _DKMS_COMMAND = ("bash", "/provision/dkms.bash", "build", "{kernel}", "{machine}", "{jobs}")
 
 
@@ -268,7 +268,7 @@ class DkmsSource(Source):
         return self.package
 
     def build_of(self, flavour: str) -> Build | None:
-        """Return how any flavour is built: as the dkms.conf says."""
+        """Return the build of any flavour, which follows the dkms.conf."""
         del flavour
         has_commits = any(isinstance(release, GitRelease) for release in self.releases)
         return Build(

@@ -1,6 +1,6 @@
-"""Where a driver's vendor says which versions there are: ``[upstream]`` of a driver.toml.
+"""The sources of a vendor's versions: ``[upstream]`` in a driver.toml.
 
-Data types only; ``provision.sources.upstream`` reads the sources.
+Data types only; ``provision.sources.upstream`` queries the sources.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from provision.catalogue.fields import PublicUrl
 from provision.documents import Frozen
 from provision.pin import PackageName
 
-# What a vendor promises of a branch, the longest support first.
+# A vendor's promise for a branch, the longest support first.
 Maturity = Literal["lts", "production", "new-feature"]
-# Names that ask for the newest branch of a kind, and the kinds that each accepts: a branch with
-# long support is fit for production too. Source:
+# Names for the newest branch of a kind, and the kinds that each accepts: a branch with long support
+# suits production too. Source:
 # https://docs.nvidia.com/datacenter/tesla/drivers/driver-lifecycle.html
 CHANNELS: Mapping[str, tuple[Maturity, ...]] = {
     "lts": ("lts",),
@@ -88,7 +88,7 @@ class _Source(Frozen):
     files: bool = False
 
     def named(self, machine: str) -> str:
-        """Return what the source calls an architecture."""
+        """Return the source's name of an architecture."""
         return self.arch.get(machine, machine)
 
     def address(self, machine: str) -> str:
@@ -96,7 +96,7 @@ class _Source(Frozen):
         return self.url.replace("{arch}", self.named(machine))
 
     def serves(self, distro: str | None) -> bool:
-        """Return whether a source is for a distro, ``ID:VERSION``; None: for any that is built."""
+        """Return whether it serves a distro, ``ID:VERSION``; None: any distro."""
         return not self.distros or (
             distro is not None and any(fnmatchcase(distro, one) for one in self.distros)
         )
@@ -183,7 +183,7 @@ class BranchFacts(Frozen):
 
     @property
     def last_day(self) -> date | None:
-        """The last day of its life; None: nothing is known of it."""
+        """The last day of its life; None if unknown."""
         return None if self.end_of_life is None else _last_day(self.end_of_life)
 
 

@@ -1,4 +1,4 @@
-"""The kinds of sources that drivers come from: one module a kind, behind one protocol."""
+"""The kinds of sources of drivers: one module each, behind one protocol."""
 
 from __future__ import annotations
 
@@ -49,23 +49,23 @@ _KINDS: Mapping[str, SourceKind[Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A version of a driver that can be built for a distro, and what it is built from."""
+    """A version of a driver that can be built for a distro, and its source."""
 
     version: str
     variant: Variant[RecipeSource]
 
 
 def kind_of(source: RecipeSource) -> SourceKind[Any]:
-    """Return the module that serves a source."""
+    """Return the implementation of a source's kind."""
     return _KINDS[source.kind]
 
 
 def offers(recipe: Recipe, flavour: str, market: Market) -> list[Offer]:
     """Return the versions of a flavour that can be built for a distro.
 
-    In the order of the recipe's sources, and of each the newest first. A version is offered by the
-    first source that serves it on that distro, and by no other. A source that takes any version
-    offers those that the vendor has published, too.
+    They come in the order of the recipe's sources, the newest first for each. Only the first source
+    that serves a version on that distro offers it. A source that serves unlisted versions also
+    offers those that the vendor has published.
     """
     found = []
     for variant in recipe.variants(market.names, flavour):
@@ -80,7 +80,7 @@ def offers(recipe: Recipe, flavour: str, market: Market) -> list[Offer]:
 
 
 def unlisted(recipe: Recipe, flavour: str, version: str, market: Market) -> Offer | None:
-    """Return a version that nothing lists, if the source that serves it takes any; or None."""
+    """Return the offer of an unlisted version, if its source serves such versions; or None."""
     variant = recipe.variant(market.names, flavour, version)
     if variant is None or not variant.source.takes_any_version:
         return None
@@ -88,7 +88,7 @@ def unlisted(recipe: Recipe, flavour: str, version: str, market: Market) -> Offe
 
 
 def pin_offer(driver: str, offer: Offer, market: Market) -> Pinned:
-    """Return what an offered version consists of; errors as ``SourceKind.pin``."""
+    """Return the parts of an offered version; errors as for ``SourceKind.pin``."""
     return kind_of(offer.variant.source).pin(driver, offer.variant, offer.version, market)
 
 
@@ -97,7 +97,7 @@ def components_of(recipe: Recipe, distro: Collection[str]) -> tuple[str, ...]:
 
     Args:
         recipe: The driver's recipe.
-        distro: What the distro is called: its id, ``id:version`` and family.
+        distro: The distro's names: id, ``id:version`` and family.
     """
     wanted = {
         component
@@ -109,19 +109,19 @@ def components_of(recipe: Recipe, distro: Collection[str]) -> tuple[str, ...]:
 
 
 def tools_of(variant: Variant[RecipeSource]) -> tuple[str, ...]:
-    """Return the packages, by Debian's names, that a build needs besides those of every build."""
+    """Return the packages that a build needs besides those of every build, by Debian's names."""
     return tuple(sorted({*kind_of(variant.source).tools, *variant.build.packages}))
 
 
 def scripts_of(variant: Variant[RecipeSource]) -> tuple[str, ...]:
-    """Return the files of the templates that only builds of this kind of source run."""
+    """Return the template files that only builds of this kind of source run."""
     return (SCRIPT,) if isinstance(variant.source, DkmsSource) else ()
 
 
 def unpacking(
     variant: Variant[RecipeSource], sources: tuple[Source, ...]
 ) -> tuple[list[Source], list[Source]]:
-    """Return the parts that are unpacked before the build, and those that are after it."""
+    """Return the parts that are unpacked before the build, and those that are unpacked after."""
     kind = kind_of(variant.source)
     late = [source for source in sources if kind.is_user_space(variant, source)]
     return [source for source in sources if source not in late], late

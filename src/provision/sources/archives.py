@@ -28,7 +28,7 @@ class Releases:
 
     @property
     def tools(self) -> tuple[str, ...]:
-        """Packages that unpacking needs."""
+        """The packages that unpacking needs."""
         return self._tools
 
     def versions(self, variant: _Listed, _index: ArchiveIndex | None) -> list[str]:
@@ -36,15 +36,15 @@ class Releases:
         return newest_first(release.version for release in variant.source.releases)
 
     def components(self, _source: ArchiveReleases | GitReleases) -> tuple[str, ...]:
-        """Return none: they are in no archive of a distro."""
+        """Return no components: releases are in no distro's archive."""
         return ()
 
     def absence(self, variant: _Listed, _index: ArchiveIndex | None) -> str:
-        """Return why nothing is offered."""
+        """Return the reason for having no versions."""
         return f"the recipe lists no release for the source '{variant.label}'"
 
     def pin(self, _driver: str, variant: _Listed, version: str, _market: Market) -> Pinned:
-        """Return what the recipe says of a version."""
+        """Return the recipe's release of a version."""
         releases = variant.source.releases
         return Pinned(tuple(r.source() for r in releases if r.version == version))
 
@@ -57,11 +57,11 @@ _RELEASED: SourceKind[Any] = Releases()
 
 
 class Dkms:
-    """A package or a vendor's release that brings a dkms.conf; it is had as those kinds have it."""
+    """A package or release with a dkms.conf; it behaves as the kind ``deb`` or ``archive``."""
 
     @property
     def tools(self) -> tuple[str, ...]:
-        """None: what fetches commits is among the packages of a build that has some."""
+        """None: a build with commits has the tools for them among its packages."""
         return ()
 
     def versions(self, variant: Variant[DkmsSource], index: ArchiveIndex | None) -> list[str]:
@@ -73,7 +73,7 @@ class Dkms:
         return tuple(sorted(set(source.components) - {"main"}))
 
     def absence(self, variant: Variant[DkmsSource], index: ArchiveIndex | None) -> str:
-        """Return why nothing is offered."""
+        """Return the reason for having no versions."""
         return _had_as(variant.source).absence(variant, index)
 
     def pin(

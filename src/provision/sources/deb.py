@@ -11,11 +11,11 @@ from provision.sources.kind import Market, Pinned
 
 
 class Deb:
-    """A driver's source as a package, and its user space as others."""
+    """A driver's source in one package, and its user space in others."""
 
     @property
     def tools(self) -> tuple[str, ...]:
-        """None: dpkg-deb is there wherever such packages are."""
+        """None: distros with such packages have dpkg-deb."""
         return ()
 
     def versions(self, variant: Variant[DebSource], index: ArchiveIndex | None) -> list[str]:
@@ -30,16 +30,16 @@ class Deb:
         return tuple(sorted(set(source.components) - {"main"}))
 
     def absence(self, variant: Variant[DebSource], index: ArchiveIndex | None) -> str:
-        """Return why nothing is offered."""
+        """Return the reason for having no versions."""
         if index is None:
             return f"its source is the package {variant.package} of Debian's archive"
         return f"there is no package {variant.package}"
 
     def pin(self, driver: str, variant: Variant[DebSource], version: str, market: Market) -> Pinned:
-        """Return the packages that hold a version's source and user space.
+        """Return the packages with a version's source and user space.
 
         Raises:
-            NotFoundError: One is missing, or of another version.
+            NotFoundError: A package is missing or has another version.
         """
         index = market.index
         if index is None:
@@ -60,7 +60,7 @@ class Deb:
         )
 
     def is_user_space(self, variant: Variant[DebSource], source: Source) -> bool:
-        """Return whether a package is another than the one with the modules' source."""
+        """Return whether a package is not the one with the modules' source."""
         return not (isinstance(source, PackageSource) and source.name == variant.package)
 
 
@@ -82,7 +82,7 @@ def _pinned(package: IndexedPackage) -> PackageSource:
 def _other_version(
     driver: str, version: str, names: list[str], index: ArchiveIndex
 ) -> NotFoundError:
-    """Return what to say about user space that is not of the modules' version."""
+    """Return the error for user space of another version than the modules."""
     absent = [name for name in names if index.package(name) is None]
     if absent:
         return _missing(absent, index)
@@ -103,7 +103,7 @@ def _missing(names: list[str], index: ArchiveIndex) -> NotFoundError:
     return NotFoundError(
         f"The archive of {_distro(index)} has no package {', '.join(names)}"
         f" for {index.architecture}.",
-        resolution="Check the name; if it is in another section of the archive, add that to"
+        resolution="Check the name; if it is in another component of the archive, add that to"
         " 'components' in driver.toml.",
         details="\n".join(["looked in:", *(f"  {place}" for place in index.addresses)]),
     )

@@ -1,4 +1,4 @@
-"""What is asked of a kind of source. Pure: a kind starts nothing and reads no network."""
+"""The protocol of a kind of source. Pure: a kind starts no process and uses no network."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PublishedSum = Callable[[str, str], str]
 
 
 def no_published_sum(url: str, sums: str) -> str:
-    """Refuse to ask for a vendor's sums: for callers that only want to know what is offered.
+    """Refuse to ask for a vendor's checksums: for callers that only list what is offered.
 
     Raises:
         ProvisionError: Always.
@@ -28,16 +28,16 @@ def no_published_sum(url: str, sums: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Market:
-    """Where the sources of a distro's drivers are looked for.
+    """The context in which a distro's driver sources are looked up.
 
     Attributes:
-        distro: The distro, as messages call it: ``debian 12``.
-        names: What recipes call it: its id, ``id:version`` and family.
-        index: Its archive; None: it has none of Debian's kind.
+        distro: The distro's name in messages: ``debian 12``.
+        names: Its names in recipes: id, ``id:version`` and family.
+        index: Its archive; None if it has no Debian-style archive.
         architecture: Of the machine, as ``uname -m`` prints it.
-        published_sum: Returns the sha256 that a vendor published of a file: from the file's
-            address and the address of the sums.
-        published: Versions whose files their vendor has, for sources that take any version.
+        published_sum: Returns the sha256 that a vendor publishes for a file, given the addresses
+            of the file and of the checksums.
+        published: Versions that the vendor has files for, for sources that serve any version.
     """
 
     distro: str
@@ -50,11 +50,11 @@ class Market:
 
 @dataclass(frozen=True, slots=True)
 class Pinned:
-    """What a version of a driver consists of.
+    """The parts of a version of a driver.
 
     Attributes:
-        sources: For the Pin.
-        urls: Addresses of those files whose address is no part of the Pin, by sha256.
+        sources: The sources in the Pin.
+        urls: Addresses by sha256, for files whose address is not in the Pin.
     """
 
     sources: tuple[Source, ...]
@@ -62,9 +62,9 @@ class Pinned:
 
 
 class SourceKind(Protocol[SourceT_contra]):
-    """One kind of source: what it offers, what it pins, and how a build takes it.
+    """A kind of source: its versions, its part of a Pin, and its needs in a build.
 
-    How it is unpacked is a macro of its Pin's kind in ``templates/macros/source.j2``.
+    A macro in ``templates/macros/source.j2`` unpacks it.
     """
 
     @property
@@ -72,22 +72,22 @@ class SourceKind(Protocol[SourceT_contra]):
         """Packages, by Debian's names, that unpacking needs besides those of every build."""
 
     def versions(self, variant: Variant[SourceT_contra], index: ArchiveIndex | None) -> list[str]:
-        """Return the versions that there are, the newest first, whatever the recipe serves."""
+        """Return all existing versions, the newest first, served by the recipe or not."""
 
     def components(self, source: SourceT_contra) -> tuple[str, ...]:
         """Return the components of a distro's archive that it needs besides ``main``."""
 
     def absence(self, variant: Variant[SourceT_contra], index: ArchiveIndex | None) -> str:
-        """Return why there are no versions at all, as the end of a sentence."""
+        """Return the reason for having no versions, as the end of a sentence."""
 
     def pin(
         self, driver: str, variant: Variant[SourceT_contra], version: str, market: Market
     ) -> Pinned:
-        """Return what a version consists of.
+        """Return the parts of a version.
 
         Raises:
-            NotFoundError: A part of it is missing, or of another version.
-            ProvisionError: What offers it says what no Pin can.
+            NotFoundError: A part is missing, or has another version.
+            ProvisionError: Its data can't be put into a Pin.
         """
 
     def is_user_space(self, variant: Variant[SourceT_contra], source: Source) -> bool:

@@ -1,4 +1,4 @@
-"""Cuts NVIDIA's self-extracting files open, without running them.
+"""Unpacks NVIDIA's self-extracting files without running them.
 
 Such a file is a shell script with a compressed tar file behind it. Its head says ``skip=N``: the
 tar file begins with line N. Source: https://makeself.io/, and the heads of NVIDIA's own files.
@@ -19,9 +19,9 @@ from typing import IO
 from provision.errors import ProvisionError
 from provision.run import find_program, run
 
-# The head of the largest known has some 40 kB.
+# The largest known head has some 40 kB.
 _MAX_HEAD = 4 << 20
-# Of the tar file inside; those of today have 1.3 GB.
+# Bytes of the tar file inside; today's have 1.3 GB.
 MAX_PAYLOAD = 8 << 30
 _CHUNK = 1 << 20
 _LIMITED = 'ulimit -f "$1" && shift && exec "$@"'
@@ -34,12 +34,12 @@ _AGAIN = "Download it again, and compare its sha256 with the one that NVIDIA pub
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What the head of a file says.
+    """The head of a file.
 
     Attributes:
-        offset: Where the compressed tar file begins, in bytes.
-        architecture: As ``uname -m`` prints it; None: it doesn't say.
-        version: The driver's; None: it doesn't say.
+        offset: Offset of the compressed tar file, in bytes.
+        architecture: As ``uname -m`` prints it; None if unknown.
+        version: The driver's version; None if unknown.
     """
 
     offset: int
@@ -89,10 +89,10 @@ def _head(offset: int, fields: dict[str, str]) -> Head:
 
 
 def require(head: Head, *, version: str, architecture: str, name: str) -> None:
-    """Refuse a file of another driver version or for other machines.
+    """Refuse a file of another driver version or for another architecture.
 
     Raises:
-        ProvisionError: It is one.
+        ProvisionError: Either differs.
     """
     for what, found, wanted in (
         ("for the architecture", head.architecture, architecture),
@@ -107,13 +107,13 @@ def require(head: Head, *, version: str, architecture: str, name: str) -> None:
 
 
 def unpack_payload(path: Path, head: Head, target: Path, *, limit: int = MAX_PAYLOAD) -> None:
-    """Write the tar file that is in a self-extracting file.
+    """Write the tar file inside a self-extracting file.
 
     Args:
         path: The file.
         head: Its head.
-        target: What is written.
-        limit: Bytes that the tar file may have.
+        target: The tar file to write.
+        limit: The most bytes that it may have.
 
     Raises:
         NotFoundError: It is compressed with zstd, and there is no such program.
@@ -161,7 +161,7 @@ def _chunks(source: IO[bytes] | gzip.GzipFile) -> Iterator[bytes]:
 
 
 def _unzstd(stream: IO[bytes], target: Path, name: str, limit: int) -> None:
-    """Let the distro's own program unpack: Python reads zstd from 3.14 on."""
+    """Decompress with the distro's zstd: Python supports it from 3.14 on."""
     cut = target.with_name(f"{target.name}.zst")
     try:
         _copy(stream, cut, name, limit)

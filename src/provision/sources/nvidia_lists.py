@@ -1,4 +1,4 @@
-"""What NVIDIA's own lists say of a driver's files.
+"""Parses NVIDIA's own lists of a driver's files.
 
 The list is ``.manifest`` in the .run: eight lines of head (the second is the version), then a line
 a file: ``NAME MODE TYPE [NATIVE|COMPAT32] [FOLDER/ | INHERIT_PATH_DEPTH:N] [TARGET] MODULE:NAME``;
@@ -20,7 +20,7 @@ from provision.errors import ProvisionError
 
 MANIFEST = ".manifest"
 FILE_LIST = "sandboxutils-filelist.json"
-# Of either; those of today have 200 kB.
+# Bytes of either list; today's have 200 kB.
 MAX_LIST = 8 << 20
 _HEAD_LINES = 8
 _MODE = re.compile(r"^[0-7]{4}$")
@@ -47,11 +47,11 @@ class Listed:
     Attributes:
         name: Path in the .run.
         mode: Permission bits; 0: a link.
-        type: What it is.
+        type: Type of the file.
         compat32: Whether it is for 32-bit programs.
-        folder: Where it goes below its type's own folder; empty: right there.
-        target: Of a link.
-        module: Which part of the driver it belongs to.
+        folder: Subfolder of its type's own folder; may be empty.
+        target: Target of a link.
+        module: The part of the driver that it belongs to.
     """
 
     name: str
@@ -68,10 +68,10 @@ def parse_manifest(text: str, *, version: str) -> list[Listed]:
 
     Args:
         text: The content of ``.manifest``.
-        version: The driver's version, as it should be.
+        version: The expected driver version.
 
     Raises:
-        ProvisionError: It is another version's, or has lines that make no sense; all are named.
+        ProvisionError: It has another version, or invalid lines; all are named.
     """
     lines = text.splitlines()
     if len(lines) < _HEAD_LINES:
@@ -92,7 +92,7 @@ def parse_manifest(text: str, *, version: str) -> list[Listed]:
 
 
 def wrong_list(what: str, problems: Iterable[str] = ()) -> ProvisionError:
-    """Return what to say about a list that can't be used."""
+    """Return the error for a list that can't be used."""
     return ProvisionError(
         f"The list of files in the .run, {MANIFEST}, can't be used: {what}.",
         resolution="Take another version of the driver (--version). If this one is new, its list"
@@ -133,7 +133,7 @@ def inside(path: str) -> str:
     """Return a path below a folder, without ``./`` at its beginning.
 
     Raises:
-        ValueError: It leads out, or is not a path.
+        ValueError: It leads out of the folder, or is not a path.
     """
     plain = path
     while plain.startswith("./"):
@@ -145,9 +145,9 @@ def inside(path: str) -> str:
 
 
 def parse_file_list(text: str) -> dict[str, tuple[str, ...]]:
-    """Return the features of files by their name, as newer drivers' own list has them.
+    """Return the features of files by name, from the additional list of newer drivers.
 
-    What is not in the form that is known counts as not said: the other list has every file.
+    Unknown forms are ignored: the other list has every file.
     """
     try:
         data = json.loads(text)

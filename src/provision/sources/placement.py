@@ -1,7 +1,7 @@
-"""Where the files of NVIDIA's driver go in a container, and which features want them.
+"""Decides where files of NVIDIA's driver go in a container, and which features need them.
 
-By what its own lists say (``provision.sources.nvidia_lists``). Source for the features: nvc_info.c
-of https://github.com/NVIDIA/libnvidia-container.
+It reads the driver's own lists (``provision.sources.nvidia_lists``). Source for the features:
+nvc_info.c of https://github.com/NVIDIA/libnvidia-container.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _BY_MODULE: Mapping[str, tuple[str, ...]] = {
     "ngx": ("ngx",),
     "xdriver": ("display",),
 }
-# Files that other features need than their module's. Empty: only the host; None: nothing here does.
+# Files whose features differ from their module's. Empty: host only; None: not needed at all.
 _BY_NAME: tuple[tuple[str, tuple[str, ...] | None], ...] = (
     ("nvidia-modprobe", ()),
     ("nvidia-settings", None),
@@ -54,7 +54,7 @@ _BY_NAME: tuple[tuple[str, tuple[str, ...] | None], ...] = (
     ("nvidia-persistenced", ("utility",)),
     ("nvidia-cuda-mps-", ("compute",)),
 )
-# What never goes into a container: by TYPE, or by how it begins.
+# Types that never go into a container: complete, or by prefix.
 _LEFT_OUT = frozenset(
     {
         "APPLICATION_PROFILE",
@@ -77,7 +77,7 @@ _LEFT_OUT = frozenset(
 _LEFT_OUT_STARTS = (
     "DKMS_",
     "EGL_CLIENT_",
-    # Its link leads to another folder, which no artifact has so far.
+    # Its link leads to another folder, which artifacts don't have.
     "GBM_BACKEND_",
     "GLVND_LIB",
     "GLVND_SYMLINK",
@@ -92,7 +92,7 @@ _LEFT_OUT_STARTS = (
     "WINE_",
     "XLIB_",
 )
-# Where files of other types lie.
+# Folders of other types.
 _FOLDERS: Mapping[str, str] = {
     "CUDA_ICD": "/etc/OpenCL/vendors",
     "EGL_EXTERNAL_PLATFORM_JSON": "/usr/share/egl/egl_external_platform.d",
@@ -112,9 +112,9 @@ class Placed:
     Attributes:
         name: Path in the .run; of a link: None.
         path: In a container.
-        kind: Which list of a vendor file it belongs to.
-        features: Which features want it; none: it is for the host only.
-        target: Of a link, relative to its folder.
+        kind: Its list in a vendor file.
+        features: The features that need it; empty: it is for the host only.
+        target: Target of a link, relative to its folder.
         is_executable: Whether it is a program.
     """
 
@@ -133,23 +133,23 @@ def place(
     said: Mapping[str, tuple[str, ...]],
     leave_out: Collection[str] = (),
 ) -> list[Placed]:
-    """Return where the user space of a driver goes.
+    """Return the places of a driver's user space.
 
     Args:
         listed: The list of its files.
         version: The driver's version.
-        said: Features by file name, where a newer list says so.
-        leave_out: Types that a recipe says to leave out.
+        said: Features by file name, from the additional list of newer drivers.
+        leave_out: Types that the recipe leaves out.
 
     Raises:
-        ProvisionError: Files that a feature wants are of types that are not known; all are named.
+        ProvisionError: Files that a feature needs have unknown types; all are named.
     """
     placed: dict[str, Placed] = {}
     unknown: dict[str, str] = {}
     for entry in listed:
         kind = None if entry.type in leave_out else _kind(entry.type)
         if kind is None:
-            # What no feature would want may be of any type.
+            # Files that no feature needs may have any type.
             is_wanted = entry.type not in leave_out and not _is_left_out(entry.type)
             if is_wanted and _features(entry, said):
                 unknown.setdefault(entry.type, entry.name)
@@ -170,7 +170,7 @@ def _is_left_out(kind: str) -> bool:
 
 
 def _kind(kind: str) -> FileKind | None:
-    """Return what a type is to a vendor file; None: it goes nowhere, or is unknown."""
+    """Return the vendor file's list for a type; None if it is left out or unknown."""
     if _is_left_out(kind):
         return None
     if kind == "FIRMWARE":
@@ -183,7 +183,7 @@ def _kind(kind: str) -> FileKind | None:
 
 
 def _features(entry: Listed, said: Mapping[str, tuple[str, ...]]) -> tuple[str, ...] | None:
-    """Return which features want a file; empty: the host does; None: nothing here does."""
+    """Return the features that need a file; empty: only the host; None: not needed at all."""
     name = PurePosixPath(entry.name).name
     features = _BY_MODULE.get(entry.module, ())
     for start, own in _BY_NAME:
@@ -221,15 +221,15 @@ def _folder(entry: Listed, kind: FileKind, version: str) -> str:
     if entry.type.startswith(("XMODULE_", "GLX_MODULE_")):
         return f"/usr/lib64/xorg/modules{below}"
     if kind == "miscellaneous":
-        # Older lists name no folder for the one file of Vulkan that they have.
+        # Older lists name no folder for their only Vulkan file.
         default = "/icd.d" if entry.type.startswith("VULKAN") else ""
         return _FOLDERS[entry.type] + (below or default)
-    # One folder, so that the loader finds all of them: the variants in others are for old kernels.
+    # One folder, so that the loader finds all; variants in other folders are for old kernels.
     return _LIBRARIES_32 if entry.compat32 else _LIBRARIES
 
 
 def _without_dangling(placed: Mapping[str, Placed]) -> list[Placed]:
-    """Return what is placed, without links to files that are not."""
+    """Return the placed files and links, without links to missing files."""
     kept = dict(placed)
     while True:
         dangling = [

@@ -1,7 +1,7 @@
 """Takes NVIDIA's .run apart: the modules' source, and user space as a layer of the artifact.
 
-Nothing of it is run or unpacked to disk: members are copied from one tar file to another, under
-names that were checked. The same file gives the same bytes.
+Nothing in it is run or unpacked to disk: members are copied from one tar file to another, under
+checked names. The same file gives the same bytes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from provision.sources.nvidia_lists import (
 )
 from provision.sources.placement import Placed, place
 
-# The parts: a folder of modules' source each, the layer with user space, and what describes it.
+# The parts: the folders with the modules' source, the layer with user space, and its description.
 SOURCES = ("kernel-open", "kernel")
 LAYER = "layer"
 FILES = "files"
@@ -40,7 +40,7 @@ _CHUNK = 1 << 20
 _LICENCE = ("LICENSE", "/usr/share/doc/nvidia/LICENSE")
 # Below the root of an artifact image.
 _DRIVER = "opt/driver"
-# Of a library, such as libcuda.so.1: a file of that name is made beside it.
+# SONAMEs, such as libcuda.so.1: a link of that name is made beside the library.
 _SONAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]*")
 _AGAIN = "Download it again, and compare its sha256 with the one that NVIDIA publishes."
 
@@ -52,17 +52,17 @@ def repack(
 
     Args:
         run: The file.
-        source: What the Pin says of it.
-        folder: Where the parts go; it is there, and has room for three times the file inside.
-        limit: Bytes that the file inside may have.
+        source: Its source in the Pin.
+        folder: An existing folder with room for three times the file inside.
+        limit: The most bytes that the file inside may have.
 
     Returns:
         The parts' files: some of ``SOURCES``, ``LAYER`` and ``FILES``.
 
     Raises:
         NotFoundError: A program that unpacks it is missing.
-        ProvisionError: It is no such file, damaged, for other machines, of another version, or
-            holds what leads out of a folder.
+        ProvisionError: It is no such file, damaged, for another architecture or version, or has
+            paths that lead out of it.
     """
     name = source.url.rpartition("/")[2]
     with run.open("rb") as stream:
@@ -80,7 +80,7 @@ def repack(
             if not parts:
                 raise _unfit(name, f"it has no folder {' or '.join(SOURCES)}")
             placed = _placed(tar, members, source, name)
-            # A list may name one file many times.
+            # A list may name a file many times.
             size = sum(_file(members, one.name).size for one in placed if one.name)
             if size > limit:
                 raise _unfit(name, f"user space has more than {limit >> 20} MiB")
@@ -101,7 +101,7 @@ def _opened(
     try:
         with tarfile.open(payload, mode="r:") as tar:
             yield tar, _members(tar, name)
-    # The last two are for numbers in its headers that are none or too large.
+    # The last two are errors of invalid or oversized numbers in headers.
     except (tarfile.TarError, EOFError, ValueError, ArithmeticError) as error:
         raise ProvisionError(
             f"'{name}' is damaged or cut off: {error}.", resolution=_AGAIN
@@ -127,7 +127,7 @@ def _members(tar: tarfile.TarFile, name: str) -> dict[str, tarfile.TarInfo]:
 
 
 def _problem(member: tarfile.TarInfo, known: Collection[str]) -> tuple[str | None, str | None]:
-    """Return what is wrong with a member, or its path."""
+    """Return the problem of a member, or its path."""
     try:
         path = inside(member.name)
     except ValueError as error:
@@ -145,7 +145,7 @@ def _problem(member: tarfile.TarInfo, known: Collection[str]) -> tuple[str | Non
                 break
         if PurePosixPath(member.linkname).is_absolute() or depth < 0:
             return f"'{path}' is a link out of it, to '{member.linkname[:80]}'", None
-    # A sparse file may say that it is larger than any disk.
+    # A sparse file may claim to be larger than any disk.
     elif not member.isreg() or member.issparse():
         return f"'{path}' is neither file, folder nor link", None
     return None, path
@@ -186,10 +186,10 @@ def _placed(
     source: RunfileSource,
     name: str,
 ) -> list[Placed]:
-    """Return where user space goes, by the lists in the file.
+    """Return the places of user space, from the lists in the file.
 
     Raises:
-        ProvisionError: There is no list, or it names files that are not there; all are named.
+        ProvisionError: The list is missing, or names missing files; all are named.
     """
     text = _text(tar, members, MANIFEST)
     if text is None:
@@ -220,7 +220,7 @@ def _layer(
     target: Path,
     name: str,
 ) -> tuple[Path, list[dict[str, Any]]]:
-    """Write the layer with user space; returns it with what a manifest says of each file."""
+    """Write the layer with user space; returns it with the manifest's row of each file."""
     rows: dict[str, dict[str, Any]] = {}
     damaged: list[str] = []
     with tarfile.open(target, mode="w", format=tarfile.GNU_FORMAT) as out:
@@ -245,7 +245,7 @@ def _layer(
 
 
 def _file(members: Mapping[str, tarfile.TarInfo], path: str) -> tarfile.TarInfo:
-    """Return a member, or the one that it is a link to."""
+    """Return a member, or the target of a link."""
     member = members[path]
     for _ in range(8):
         if not member.issym():
@@ -269,7 +269,7 @@ def _folders(placed: list[Placed]) -> list[str]:
 
 
 def _file_row(out: tarfile.TarFile, one: Placed, stream: IO[bytes]) -> dict[str, Any]:
-    """Copy a file, and return what a manifest says of it."""
+    """Copy a file; returns its row in the manifest."""
     library: Elf | None = None
     if one.kind == "library":
         library = read_elf(stream)
@@ -297,7 +297,7 @@ def _file_row(out: tarfile.TarFile, one: Placed, stream: IO[bytes]) -> dict[str,
 
 
 def _links(placed: list[Placed], rows: Mapping[str, dict[str, Any]]) -> list[Placed]:
-    """Return the links that the list has, and those of SONAMEs that it lacks."""
+    """Return the links in the list, and those for SONAMEs that it lacks."""
     links = {one.path: one for one in placed if one.target is not None}
     for path, row in rows.items():
         soname = row["soname"] or ""

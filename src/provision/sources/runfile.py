@@ -1,7 +1,6 @@
 """The kind ``runfile``: NVIDIA's self-extracting files, by address and checksum.
 
-What is in them: ``provision.sources.nvidia_lists``; how they are cut open:
-``provision.sources.repack``.
+``provision.sources.repack`` takes them apart.
 """
 
 from __future__ import annotations
@@ -13,17 +12,17 @@ from provision.errors import NotFoundError
 from provision.pin import RunfileSource, Source
 from provision.sources.kind import Market, Pinned, newest_first
 
-# What NVIDIA publishes files for; other machines get none, whatever an address would say.
+# The architectures that NVIDIA publishes files for.
 _ARCHITECTURES = ("x86_64", "aarch64")
 _Listed = Variant[RunfileReleases]
 
 
 class Runfile:
-    """Releases that a recipe lists, or that its addresses stand for."""
+    """Releases that a recipe lists, or that its addresses can be filled in for."""
 
     @property
     def tools(self) -> tuple[str, ...]:
-        """None: the parts are ready when a build begins."""
+        """None: the files are taken apart before a build."""
         return ()
 
     def versions(self, variant: _Listed, _index: ArchiveIndex | None) -> list[str]:
@@ -31,11 +30,11 @@ class Runfile:
         return newest_first(release.version for release in variant.source.releases)
 
     def components(self, _source: RunfileReleases) -> tuple[str, ...]:
-        """Return none: they are in no archive of a distro."""
+        """Return no components: the files are in no distro's archive."""
         return ()
 
     def absence(self, variant: _Listed, _index: ArchiveIndex | None) -> str:
-        """Return why nothing is offered."""
+        """Return the reason for having no versions."""
         return (
             f"the recipe lists no release for the source '{variant.label}'; ask for a version by"
             " name (--version)"
@@ -45,8 +44,8 @@ class Runfile:
         """Return the file of a version.
 
         Raises:
-            NotFoundError: There is none for the machine's architecture.
-            ProvisionError: The vendor's sum can't be had, or is not what it was.
+            NotFoundError: It has no file for the machine's architecture.
+            ProvisionError: The vendor's checksum is not available, or has changed.
         """
         source, architecture = variant.source, market.architecture
         if architecture not in _ARCHITECTURES:
@@ -80,12 +79,12 @@ class Runfile:
         return Pinned((pinned,))
 
     def is_user_space(self, _variant: _Listed, _source: Source) -> bool:
-        """Return False: what is unpacked is the modules' source; user space is a layer."""
+        """Return False: only the modules' source is unpacked; user space is a layer."""
         return False
 
 
 def _release(source: RunfileReleases, version: str, architecture: str) -> RunfileRelease:
-    """Return what a recipe says of a version, of this architecture if it can be."""
+    """Return the recipe's release of a version, preferably for this architecture."""
     same = [release for release in source.releases if release.version == version]
     fitting = [release for release in same if release.architecture == architecture]
     return (fitting or same or [RunfileRelease(version=version)])[0]

@@ -93,7 +93,7 @@ def test_names_belong_together() -> None:
     [
         ('build = "never"', 'build = "fallback"', "has no container engine"),
         ('address = "registry.example/drivers"\n', "", "names no registry"),
-        ('keys = "/etc/provision/trust.d"', "insecure = true", "does not say that the keys count"),
+        ('keys = "/etc/provision/trust.d"', "insecure = true", "does not trust the keys"),
     ],
 )
 def test_settings_that_a_pod_cannot_work_by(tmp_path: Path, old: str, new: str, match: str) -> None:

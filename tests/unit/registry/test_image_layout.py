@@ -232,7 +232,7 @@ DAMAGED: dict[str, tuple[Callable[[Files], object], str]] = {
         lambda f: f.update({"oci-layout": b'{"imageLayoutVersion": "2.0.0"}'}),
         "of version 2.0.0",
     ),
-    "a marker that is none": (lambda f: f.update({"oci-layout": b"[]"}), "is none"),
+    "an invalid marker": (lambda f: f.update({"oci-layout": b"[]"}), "is not valid"),
     "an index that names what is missing": (
         lambda f: f.pop(image_of(f)),
         "which is not in it",
@@ -283,9 +283,9 @@ def test_a_layout_that_lies_is_refused(
         ({"Config": "none.json"}, "which is not in it"),
         ({"Layers": ["none.tar"]}, "which is not in it"),
         ({"Layers": ["1/layer.tar", "1/layer.tar"]}, "another number of layers"),
-        ({"Layers": "x"}, "is none"),
-        ({"Layers": [{}]}, "is none"),
-        ({"Config": 1}, "is none"),
+        ({"Layers": "x"}, "is not valid"),
+        ({"Layers": [{}]}, "is not valid"),
+        ({"Config": 1}, "is not valid"),
         ({"Config": "manifest.json"}, "is no JSON object"),
     ],
 )
