@@ -25,6 +25,7 @@ from provision.catalogue.source_models import (
     UserFile,
 )
 from provision.catalogue.upstream import BranchFacts, Upstream
+from provision.config import CdiConfig, Config, MetricsConfig
 from provision.config.build_settings import (
     ArchiveConfig,
     EngineConfig,
@@ -32,7 +33,6 @@ from provision.config.build_settings import (
     TreeConfig,
 )
 from provision.config.driver_settings import DriverConfig, PolicyConfig, SigningConfig
-from provision.config.file import CdiConfig, Config, MetricsConfig
 from provision.config.trust import RegistryConfig, TrustConfig
 from provision.manifest import Container, ContainerFeature, DeviceNode, HostNeeds
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
-from provision.config.file import Config
+from provision.config import Config
 from provision.errors import NotFoundError
 from reference import fields
 from reference.commands import Command, Option, decorator, everything, provision

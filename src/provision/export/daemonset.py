@@ -127,15 +127,7 @@ def documents(agent: Agent) -> list[dict[str, Value]]:
     labels: dict[str, Value] = {"app.kubernetes.io/name": NAME}
     here: dict[str, Value] = {"name": NAME, "namespace": agent.namespace, "labels": labels}
     return [
-        {
-            "apiVersion": "v1",
-            "kind": "Namespace",
-            # Loading modules is what the other levels keep pods from.
-            "metadata": {
-                "name": agent.namespace,
-                "labels": {"pod-security.kubernetes.io/enforce": "privileged"},
-            },
-        },
+        _namespace(agent),
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": here},
         *_permissions(agent, labels),
         {
@@ -163,6 +155,13 @@ def documents(agent: Agent) -> list[dict[str, Value]]:
             "scheduling": {"nodeSelector": {"provision/ready": "true"}},
         },
     ]
+
+
+def _namespace(agent: Agent) -> dict[str, Value]:
+    # The other levels of pod security forbid loading modules.
+    labels = {"pod-security.kubernetes.io/enforce": "privileged"}
+    metadata: dict[str, Value] = {"name": agent.namespace, "labels": labels}
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
 
 
 def _permissions(agent: Agent, labels: Mapping[str, Value]) -> list[dict[str, Value]]:

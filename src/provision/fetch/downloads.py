@@ -56,23 +56,24 @@ def download(
     if destination.is_file() and sha256_file(destination) == sha256:
         return False
     destination.parent.mkdir(parents=True, exist_ok=True)
-
-    def receive() -> None:
-        handle, name = tempfile.mkstemp(dir=destination.parent, prefix=f".{destination.name}.")
-        draft = Path(name)
-        try:
-            with os.fdopen(handle, "wb") as stream:
-                got = _receive(url, stream, limit, progress)
-            if got != sha256:
-                raise _wrong_content(url, expected=sha256, got=got)
-            draft.chmod(0o644)
-            draft.replace(destination)
-        finally:
-            draft.unlink(missing_ok=True)
-
-    retried(url, receive)
+    retried(url, lambda: _replace(url, sha256, destination, limit, progress))
     sync_directory(destination.parent)
     return True
+
+
+def _replace(url: str, sha256: str, destination: Path, limit: int, progress: Progress) -> None:
+    """Download a file to a draft, which gets its name once it is known to be right."""
+    handle, name = tempfile.mkstemp(dir=destination.parent, prefix=f".{destination.name}.")
+    draft = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            got = _receive(url, stream, limit, progress)
+        if got != sha256:
+            raise _wrong_content(url, expected=sha256, got=got)
+        draft.chmod(0o644)
+        draft.replace(destination)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def download_summed(url: str, *, destination: Path, progress: Progress = silent) -> None:

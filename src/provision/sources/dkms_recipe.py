@@ -87,6 +87,14 @@ def draft_recipe(
             f"No driver can be called after PACKAGE_NAME, which is '{conf.name}'.",
             resolution="Give the package a name with letters or digits in its dkms.conf.",
         )
+    text = _recipe_text(name, conf, origin, pci)
+    # The text must be readable; mistakes name this command's input.
+    parse_json(json.dumps(tomllib.loads(text)), Recipe, name=f"recipe of {origin.name}")
+    unknown = [*_unknown(origin, licences, pci), *_unset(unset)]
+    return Draft(name, text, tuple(unknown), tuple(_ignored(conf)))
+
+
+def _recipe_text(name: str, conf: DkmsConf, origin: Origin, pci: Sequence[tuple[str, str]]) -> str:
     flag = "OCI_" + re.sub(r"[^A-Z0-9]+", "_", name.upper())
     lines = [
         re.sub(r"[^ -~]", "?", f"# {conf.name} {conf.version}. Made from {origin.conf}."),
@@ -109,11 +117,7 @@ def draft_recipe(
         f"[container.features.{_FEATURE}]",
         "devices = []",
     ]
-    text = "\n".join(lines) + "\n"
-    # What is written must be readable; mistakes name this command's input.
-    parse_json(json.dumps(tomllib.loads(text)), Recipe, name=f"recipe of {origin.name}")
-    unknown = [*_unknown(origin, licences, pci), *_unset(unset)]
-    return Draft(name, text, tuple(unknown), tuple(_ignored(conf)))
+    return "\n".join(lines) + "\n"
 
 
 def _text(value: str) -> str:

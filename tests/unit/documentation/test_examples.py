@@ -15,7 +15,7 @@ import yaml
 from kit.cache import REPOSITORY
 from kit.pages import blocks, pages
 from provision.cli.entry import COMMANDS, load_command
-from provision.config.file import Config
+from provision.config import Config
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -125,7 +125,7 @@ def host_of(tmp_path: Path, kernel: str = KERNEL) -> Settings:
 
 def settings_at(folder: Path, trust: str = '{"keys": "/etc/provision/trust.d"}') -> Settings:
     from provision.catalogue import Catalogue  # noqa: PLC0415 - beside its one use
-    from provision.config.file import Config  # noqa: PLC0415 - as above
+    from provision.config import Config  # noqa: PLC0415 - as above
 
     write(folder / "host/etc/provision/trust.d/fleet.pub", public_pem(KEY))
     config = Config.model_validate_json(f'{{"trust": {trust}}}')

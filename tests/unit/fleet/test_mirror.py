@@ -12,7 +12,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from provision.catalogue import Catalogue
-from provision.config.file import Config
+from provision.config import Config
 from provision.errors import NotFoundError, ProvisionError
 from provision.fetch import UnreachableError
 from provision.fleet.mirror import (
