@@ -136,7 +136,7 @@ def write_atomic(path: Path, content: bytes | str, *, mode: int = 0o644) -> bool
         mode: Permission bits of the new file.
 
     Returns:
-        Whether anything changed: a file with this content and mode is left alone.
+        Whether anything changed: a file with this content and mode is kept.
 
     Raises:
         OSError: The folder can't be written, or the disk is full.
