@@ -47,45 +47,24 @@ class BuiltModule:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """A value that may be for some kernels only: ``match`` is a regular expression, or empty."""
-
-    value: str
-    match: str
-
-
-@dataclass(frozen=True, slots=True)
 class DkmsConf:
-    """What a dkms.conf says.
+    """The parts of a dkms.conf that a recipe, or its author, needs; builds evaluate the rest.
 
     Attributes:
         name: ``PACKAGE_NAME``.
         version: ``PACKAGE_VERSION``.
         modules: What is built.
-        make: Commands; of those that match a kernel, the last counts. Empty: the kernel's own
-            make, for the source as an external module.
-        patches: Files below ``patches/``.
-        pre_build: Script before the build; empty: none.
-        post_build: Script after it; empty: none.
         exclusive: ``BUILD_EXCLUSIVE_…`` by the rest of the name; the index is in brackets where it
             is not 0, for then it is about one module.
         depends: Other DKMS packages that are built first.
-        obsolete_by: The kernel that has the modules itself; empty: none.
-        is_automatic: Whether DKMS builds it for new kernels by itself.
         host_scripts: Scripts that DKMS runs on the host, by variable; no build runs them.
     """
 
     name: str
     version: str
     modules: tuple[BuiltModule, ...]
-    make: tuple[Choice, ...] = ()
-    patches: tuple[Choice, ...] = ()
-    pre_build: str = ""
-    post_build: str = ""
     exclusive: Mapping[str, str] | None = None
     depends: tuple[str, ...] = ()
-    obsolete_by: str = ""
-    is_automatic: bool = False
     host_scripts: Mapping[str, str] | None = None
 
 
@@ -134,10 +113,6 @@ def read_conf(variables: Variables) -> DkmsConf:
         name=variables["PACKAGE_NAME", 0],
         version=variables["PACKAGE_VERSION", 0],
         modules=modules,
-        make=_choices(variables, "MAKE"),
-        patches=_choices(variables, "PATCH"),
-        pre_build=_words(variables, "PRE_BUILD"),
-        post_build=_words(variables, "POST_BUILD"),
         exclusive={
             part if index == 0 else f"{part}[{index}]": variables[name, index]
             for part in _EXCLUSIVE
@@ -145,8 +120,6 @@ def read_conf(variables: Variables) -> DkmsConf:
             if name == f"BUILD_EXCLUSIVE_{part}" and variables[name, index]
         },
         depends=_depends(variables),
-        obsolete_by=variables.get(("OBSOLETE_BY", 0), ""),
-        is_automatic=variables.get(("AUTOINSTALL", 0), "").lower() == "yes",
         host_scripts={n: words for n in _HOST_SCRIPTS if (words := _words(variables, n))},
     )
 
@@ -203,15 +176,6 @@ def _module_problems(variables: Variables, modules: Sequence[BuiltModule]) -> li
     names = [module.name for module in modules]
     doubled = [name for name in dict.fromkeys(names) if name and names.count(name) > 1]
     return [*problems, *(f"two modules are called {name}" for name in doubled)]
-
-
-def _choices(variables: Variables, name: str) -> tuple[Choice, ...]:
-    indices = sorted(index for key, index in variables if key == name)
-    return tuple(
-        Choice(text, variables.get((f"{name}_MATCH", index), ""))
-        for index in indices
-        if (text := variables[name, index])
-    )
 
 
 def _words(variables: Variables, name: str) -> str:

@@ -14,7 +14,6 @@ from provision.sources import Market, components_of, offers, pin_offer, scripts_
 from provision.sources.dkms_conf import (
     MAX_BYTES,
     BuiltModule,
-    Choice,
     parse_variables,
     read_conf,
 )
@@ -107,8 +106,7 @@ def test_defaults_are_those_of_dkms() -> None:
     conf = read_conf(parse_variables(printed(*ONE)))
     assert (conf.name, conf.version) == ("tool", "2.1+git")
     assert conf.modules == (BuiltModule("tool.ko", "tool", "/extra", is_stripped=True),)
-    assert (conf.make, conf.patches, conf.depends) == ((), (), ())
-    assert not conf.is_automatic
+    assert conf.depends == ()
 
 
 def test_all_that_matters_is_read() -> None:
@@ -116,28 +114,19 @@ def test_all_that_matters_is_read() -> None:
         parse_variables(
             printed(
                 *NAMED,
-                ("MAKE", 0, "make all"),
-                ("MAKE", 2, "make old"),
-                ("MAKE_MATCH", 2, "^5\\."),
                 ("BUILT_MODULE_NAME", 0, "one"),
                 ("BUILT_MODULE_LOCATION", 0, "./drivers/net/"),
                 ("BUILT_MODULE_NAME", 1, "two"),
                 ("DEST_MODULE_NAME", 1, "second"),
                 ("DEST_MODULE_LOCATION", 0, "/kernel/net"),
-                ("DEST_MODULE_LOCATION", 1, "/updates"),
+                ("DEST_MODULE_LOCATION", 1, "/updates\r"),
                 ("STRIP", 0, "no"),
                 ("STRIP", 1, "yes"),
-                ("PATCH", 0, "new.patch"),
-                ("PATCH_MATCH", 0, "^6"),
-                ("PRE_BUILD", 0, "configure\n  --with-linux\n"),
-                ("POST_BUILD", 0, "after"),
-                ("POST_INSTALL", 0, "./udev.sh"),
+                ("POST_INSTALL", 0, "./udev.sh\n  --quiet\n"),
                 ("BUILD_EXCLUSIVE_KERNEL", 0, "^[56]"),
                 ("BUILD_EXCLUSIVE_KERNEL_MIN", 1, "6.2"),
                 ("BUILD_EXCLUSIVE_CONFIG", 0, "CONFIG_NET !CONFIG_RT"),
                 ("BUILD_DEPENDS", 0, "spl tool"),
-                ("OBSOLETE_BY", 0, "7.0"),
-                ("AUTOINSTALL", 0, "YES\r"),
             )
         )
     )
@@ -145,18 +134,13 @@ def test_all_that_matters_is_read() -> None:
         BuiltModule("drivers/net/one.ko", "one", "/kernel/net", is_stripped=False),
         BuiltModule("two.ko", "second", "/updates", is_stripped=True),
     )
-    assert conf.make == (Choice("make all", ""), Choice("make old", "^5\\."))
-    assert conf.patches == (Choice("new.patch", "^6"),)
-    assert (conf.pre_build, conf.post_build) == ("configure --with-linux", "after")
     assert conf.exclusive == {
         "KERNEL": "^[56]",
         "KERNEL_MIN[1]": "6.2",
         "CONFIG": "CONFIG_NET !CONFIG_RT",
     }
     assert conf.depends == ("spl",)
-    assert conf.obsolete_by == "7.0"
-    assert conf.is_automatic
-    assert conf.host_scripts == {"POST_INSTALL": "./udev.sh"}
+    assert conf.host_scripts == {"POST_INSTALL": "./udev.sh --quiet"}
 
 
 def test_all_mistakes_are_named_together() -> None:
