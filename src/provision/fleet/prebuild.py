@@ -156,18 +156,24 @@ class FleetRegistry:
                 progress=progress,
             )
         except TakenError:
-            digest = name_theirs(self.settings, self._client(cell), pin, self.signer)
-            if digest is None:
+            if not self._name_theirs(cell, pin, progress):
                 raise
-            progress(Note(f"{reference}: hosts get another build of this Pin, {digest}"))
-            with self._lock:
-                self.present.add(cell)
             return
         # The second name would keep the image in the engine.
         with suppress(ProvisionError):
             engine.remove(pushed.reference, with_parents=False)
         with self._lock:
             self.pushed[cell] = str(pushed_reference(pushed))
+
+    def _name_theirs(self, cell: Cell, pin: Pin, progress: Progress) -> bool:
+        """Give another builder's image of a Pin the name of a cell; returns whether it has it."""
+        digest = name_theirs(self.settings, self._client(cell), pin, self.signer)
+        if digest is None:
+            return False
+        progress(Note(f"{self.reference(cell)}: hosts get another build of this Pin, {digest}"))
+        with self._lock:
+            self.present.add(cell)
+        return True
 
     def _client(self, cell: Cell) -> Client:
         return self.connected(self.settings, self.reference(cell))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from provision.errors import NotFoundError, ProvisionError
@@ -66,12 +66,7 @@ def verify(
     name = f"{client.reference.registry}/{client.reference.repository}@{digest}"
     complaints: list[str] = []
     good: list[Verified] = []
-    for payload, signature in _signatures(client, digest, name, complaints):
-        try:
-            verified = verify_payload(payload, signature, digest=digest, keys=keys)
-        except UntrustedError as error:
-            complaints.append(error.message)
-            continue
+    for verified in _verified(client, digest, keys, complaints):
         wrong = _wrong(verified, wanted, oldest)
         complaints += wrong
         if not wrong:
@@ -99,10 +94,22 @@ def _wrong(verified: Verified, wanted: Mapping[str, str], oldest: int) -> list[s
     return wrong
 
 
-def _signatures(
-    client: Repository, digest: str, name: str, complaints: list[str]
-) -> list[tuple[bytes, str]]:
+def _verified(
+    client: Repository, digest: str, keys: Sequence[PublicKey], complaints: list[str]
+) -> Iterator[Verified]:
+    """Yield the signatures of an image that a key has made; adds a complaint for each other one."""
+    for payload, signature in _signatures(client, digest, complaints):
+        try:
+            verified = verify_payload(payload, signature, digest=digest, keys=keys)
+        except UntrustedError as error:
+            complaints.append(error.message)
+        else:
+            yield verified
+
+
+def _signatures(client: Repository, digest: str, complaints: list[str]) -> list[tuple[bytes, str]]:
     """Return the payloads of an image's signatures, each with its signature in base64."""
+    name = f"{client.reference.registry}/{client.reference.repository}@{digest}"
     try:
         content = client.manifest(signature_tag(digest))
     except NotFoundError:
@@ -140,12 +147,7 @@ def verify_catalogue(
     """
     name = f"{client.reference.registry}/{client.reference.repository}@{digest}"
     complaints: list[str] = []
-    for payload, signature in _signatures(client, digest, name, complaints):
-        try:
-            verified = verify_payload(payload, signature, digest=digest, keys=keys)
-        except UntrustedError as error:
-            complaints.append(error.message)
-            continue
+    for verified in _verified(client, digest, keys, complaints):
         if verified.catalogue == driver:
             return verified
         complaints.append(f"a signature by {verified.key} is not of the catalogue of {driver}")
@@ -289,11 +291,8 @@ def signer_of(client: Repository, digest: str, keys: Sequence[PublicKey]) -> str
     """
     name = f"{client.reference.registry}/{client.reference.repository}@{digest}"
     complaints: list[str] = []
-    for payload, signature in _signatures(client, digest, name, complaints):
-        try:
-            return verify_payload(payload, signature, digest=digest, keys=keys).key
-        except UntrustedError as error:
-            complaints.append(error.message)
+    for verified in _verified(client, digest, keys, complaints):
+        return verified.key
     raise UntrustedError(
         f"'{name}' is refused: no signature of it counts here.",
         resolution=_DO_NOT_USE,
