@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 from kit.probe import find_program, need_programs
 from provision.catalogue import templates_dir
 from provision.fleet.host_status import broken_host
-from provision.fleet.report import Report, make_report, render_page
+from provision.fleet.report import FleetReport, make_report, render_page
 from unit.fleet.documents import HOSTILE, NEXT, NOW, document, driver, failed_document, host, kernel
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _MANY = 1000
 _LEAST_CONTRAST = 4.5
 
 
-def _report() -> Report:
+def _report() -> FleetReport:
     next_kernel = kernel(NEXT, role="next", state="pending", is_ready=False)
     hosts = [
         host("web1", document(driver(kernel(), next_kernel))),
@@ -54,7 +54,7 @@ def browser() -> Iterator[Browser]:
 def _opened(
     browser: Browser,
     folder: Path,
-    report: Report | None = None,
+    report: FleetReport | None = None,
     **context: Any,  # noqa: ANN401 - options of a browser's context
 ) -> Iterator[Page]:
     """Open the page; nothing may be loaded besides it, and nothing may fail in it."""

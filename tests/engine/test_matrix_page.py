@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 from kit.probe import find_program, need_programs
 from provision.catalogue import templates_dir
 from provision.matrix.cells import Cell, Column, Row
-from provision.matrix.grid import Report, render_page
+from provision.matrix.grid import MatrixReport, render_page
 from provision.matrix.results import FirstError, result_of
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ _LIMIT_MS = 20_000
 _LEAST_CONTRAST = 4.5
 
 
-def _report() -> Report:
+def _report() -> MatrixReport:
     failed = result_of(
         Cell(ROWS[0], COLUMNS[0]),
         "failed",
@@ -48,7 +48,7 @@ def _report() -> Report:
     built = [result_of(Cell(row, COLUMNS[1]), "built", size=1000) for row in ROWS]
     refused = result_of(Cell(ROWS[1], COLUMNS[2]), "not-supported", message="too new a kernel")
     known = [failed, *built, refused]
-    return Report(ROWS, COLUMNS, {result.cell: result for result in known})
+    return MatrixReport(ROWS, COLUMNS, {result.cell: result for result in known})
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from provision.cli.key_options import KeyOptions, private_key_options
 from provision.cli.target import gathering
 from provision.errors import UsageError
 from provision.fleet.bundle_contents import Extras, Order
-from provision.fleet.mirror import Selection
+from provision.fleet.mirror import ImageSelection
 from provision.pipeline.workspace import Settings
 
 _FILES = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -93,7 +93,7 @@ class Making(KeyOptions):
     artifacts_only: bool
     unsigned: bool
 
-    def order(self, settings: Settings, selection: Selection, extras: Extras) -> Order:
+    def order(self, settings: Settings, selection: ImageSelection, extras: Extras) -> Order:
         """Return what goes into it.
 
         Raises:

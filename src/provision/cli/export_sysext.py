@@ -15,7 +15,7 @@ from provision.cli.options import megabytes, print_fields, print_json
 from provision.cli.target import gathering, job, trusting
 from provision.engine.scratch import scratch
 from provision.errors import UsageError
-from provision.export.artifact_source import Source, check_driver
+from provision.export.artifact_source import ArtifactSource, check_driver
 from provision.export.sysext import (
     Artifact,
     Hosts,
@@ -155,7 +155,7 @@ def sysext(
     signer = extension.signer()
     need_programs("mksquashfs", *(("veritysetup", "sfdisk") if signer else ()))
     with job(root, catalogues) as work:
-        source = Source(work.settings, lambda: work.engine, consent, work.progress)
+        source = ArtifactSource(work.settings, lambda: work.engine, consent, work.progress)
         with scratch(work.settings.state, "export", progress=work.progress) as folder:
             parts: list[Artifact] = []
             for one in wanted:

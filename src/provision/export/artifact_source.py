@@ -13,7 +13,7 @@ from provision.engine.docker_api import Engine, names_registry
 from provision.engine.scratch import scratch
 from provision.engine.transfer import extract, find_image
 from provision.errors import NotFoundError, UsageError
-from provision.export.kmm_module import Kernels
+from provision.export.kmm_module import ClusterKernels
 from provision.kmod.module_signatures import sign_for_host
 from provision.kmod.verify import MANIFEST, verify
 from provision.manifest import Manifest
@@ -33,7 +33,7 @@ from provision.store.layout import Layout
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ArtifactSource:
     """The places that artifacts are taken from.
 
     Attributes:
@@ -173,10 +173,10 @@ class Choice:
     version: str | None
     flavour: str | None
     distro: str | None
-    kernels: Kernels
+    kernels: ClusterKernels
 
 
-def choose(source: Source, driver: str, repository: Reference, choice: Choice) -> _Chosen:
+def choose(source: ArtifactSource, driver: str, repository: Reference, choice: Choice) -> _Chosen:
     """Return the images of a registry that serve a cluster, and one of them to examine.
 
     Raises:
@@ -202,7 +202,7 @@ def choose(source: Source, driver: str, repository: Reference, choice: Choice) -
             details=f"It has images for {', '.join(there) or 'no kernel'}.",
         )
     kernels = choice.kernels
-    if kernels == Kernels():
+    if kernels == ClusterKernels():
         kernels = replace(kernels, literals=tuple(there))
     return _Chosen(kernels, str(repository.with_tag(tags[-1].text)))
 
@@ -211,7 +211,7 @@ def choose(source: Source, driver: str, repository: Reference, choice: Choice) -
 class _Chosen:
     """The kernels of a cluster, and the image of one of them."""
 
-    kernels: Kernels
+    kernels: ClusterKernels
     image: str
 
 

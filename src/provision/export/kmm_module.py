@@ -67,7 +67,7 @@ class KmmOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Kernels:
+class ClusterKernels:
     """Which kernels a cluster's nodes run.
 
     Attributes:
@@ -80,7 +80,7 @@ class Kernels:
 
 
 def module_document(
-    manifest: Manifest, repository: Reference, kernels: Kernels, options: KmmOptions
+    manifest: Manifest, repository: Reference, kernels: ClusterKernels, options: KmmOptions
 ) -> dict[str, Value]:
     """Return the ``Module`` of a driver.
 
@@ -202,7 +202,7 @@ def _firmware(manifest: Manifest) -> str | None:
 
 
 def _images(
-    manifest: Manifest, repository: Reference, kernels: Kernels
+    manifest: Manifest, repository: Reference, kernels: ClusterKernels
 ) -> list[tuple[str, str, str]]:
     """Return field, kernel and image of each mapping; the first that fits counts."""
     pin = manifest.pin

@@ -13,9 +13,9 @@ from provision.engine.docker_api import Engine, Image, split_reference
 from provision.errors import NotFoundError, ProvisionError
 from provision.fleet.mirror import (
     Chosen,
+    ImageSelection,
     Mirrored,
     RegistryAccess,
-    Selection,
     choose,
     require_all,
     total_size,
@@ -107,7 +107,7 @@ class Order:
     """
 
     registry: str
-    selection: Selection
+    selection: ImageSelection
     extras: Extras = field(default_factory=Extras)
     builds: bool = True
 

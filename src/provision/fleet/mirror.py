@@ -25,7 +25,7 @@ from provision.registry.copying import ImageCopier, uploader
 from provision.registry.image_signature import UntrustedError, Verified
 from provision.registry.manifests import Content, Index, parse_manifest
 from provision.registry.names import Reference, parse_reference, read_tag
-from provision.registry.repository import Repository, Target
+from provision.registry.repository import CopyTarget, Repository
 
 # The tag of a list of all images of a repository.
 CATALOGUE = "catalogue"
@@ -55,7 +55,7 @@ class RegistryAccess:
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class ImageSelection:
     """Which artifacts are selected.
 
     Attributes:
@@ -144,7 +144,7 @@ class Mirrored:
 
 
 def choose(
-    access: RegistryAccess, address: str, selection: Selection
+    access: RegistryAccess, address: str, selection: ImageSelection
 ) -> tuple[tuple[Chosen, ...], list[str]]:
     """Return the selected images of a registry, verified, and a line for each that is refused.
 
@@ -205,7 +205,7 @@ def _verified(
 
 
 def _by_content(
-    client: Client, tags: tuple[str, ...], selection: Selection
+    client: Client, tags: tuple[str, ...], selection: ImageSelection
 ) -> dict[str, tuple[Content, tuple[str, ...]]]:
     """Return manifests by digest, each with all of its tags."""
     found: dict[str, tuple[Content, tuple[str, ...]]] = {}
@@ -252,7 +252,7 @@ def _check_names(driver: str, images: tuple[Trusted, ...], tags: tuple[str, ...]
 
 
 def mirror(
-    access: RegistryAccess, old: str, new: str, selection: Selection, *, dry_run: bool = False
+    access: RegistryAccess, old: str, new: str, selection: ImageSelection, *, dry_run: bool = False
 ) -> Mirrored:
     """Copy artifact images from one registry to another.
 
@@ -287,7 +287,7 @@ def mirror(
 
 
 def _copy_catalogue(
-    access: RegistryAccess, source: Client, target: Target, driver: str, folder: Path
+    access: RegistryAccess, source: Client, target: CopyTarget, driver: str, folder: Path
 ) -> None:
     """Copy the signed list of a repository's images, if the target has all of these."""
     try:

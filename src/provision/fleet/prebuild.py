@@ -199,7 +199,7 @@ def split_present(
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class PrebuildReport:
     """The outcome for a fleet's cells.
 
     Attributes:

@@ -50,7 +50,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class FleetReport:
     """The states of the hosts of a fleet.
 
     Attributes:
@@ -147,7 +147,7 @@ def make_report(
     oldest: float = 0.0,
     drivers: Collection[str] = (),
     states: Collection[str] = (),
-) -> Report:
+) -> FleetReport:
     """Return the report of hosts, or of those that a filter leaves.
 
     Args:
@@ -159,7 +159,7 @@ def make_report(
     """
     found = [kept for host in hosts if (kept := _with(host, drivers)) is not None]
     found.sort(key=lambda host: (rank(host.state), _natural(host.name)))
-    report = Report(tuple(found), time, oldest)
+    report = FleetReport(tuple(found), time, oldest)
     if not states:
         return report
     left = (
@@ -199,7 +199,9 @@ _SCRIPTS = ("page/shared.js", "fleet/page.js")
 _LOOKS = {"ready": "built", "pending": "not-supported", "reboot-required": "not-built"}
 
 
-def render_page(report: Report, templates: Path, *, title: str = "Drivers of the fleet") -> str:
+def render_page(
+    report: FleetReport, templates: Path, *, title: str = "Drivers of the fleet"
+) -> str:
     """Return the page of a report.
 
     Args:
@@ -242,7 +244,7 @@ def _look(state: str) -> tuple[str, str, str]:
 
 
 def _page_row(
-    report: Report,
+    report: FleetReport,
     identity: str,
     host: Host,
     driver: DriverRow | None,
@@ -270,7 +272,7 @@ def _page_row(
     }
 
 
-def _page_detail(report: Report, identity: str, host: Host) -> dict[str, Any]:
+def _page_detail(report: FleetReport, identity: str, host: Host) -> dict[str, Any]:
     look, symbol, words = _look(host.state)
     return {
         "id": identity,

@@ -6,13 +6,19 @@ where it has none (docs/decisions/28).
 
 from __future__ import annotations
 
-from provision.hostpython.make import Made, Planned, PythonRequest, make_python, plan_python
+from provision.hostpython.make import (
+    MadePython,
+    PlannedPython,
+    PythonRequest,
+    make_python,
+    plan_python,
+)
 from provision.hostpython.python_context import DEFAULT_PREFIX, PythonPin
 
 __all__ = [
     "DEFAULT_PREFIX",
-    "Made",
-    "Planned",
+    "MadePython",
+    "PlannedPython",
     "PythonPin",
     "PythonRequest",
     "make_python",

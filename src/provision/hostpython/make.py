@@ -101,7 +101,7 @@ class PythonRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class PlannedPython:
     """The plan of an archive.
 
     Attributes:
@@ -116,7 +116,7 @@ class Planned:
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class MadePython:
     """A finished archive.
 
     Attributes:
@@ -140,7 +140,7 @@ def plan_python(
     request: PythonRequest,
     *,
     progress: Progress = silent,
-) -> Planned:
+) -> PlannedPython:
     """Resolve all inputs and return the plan.
 
     Raises:
@@ -150,7 +150,7 @@ def plan_python(
     """
     resolved = resolve_python(settings, engine, request.distro, request.prefix, progress=progress)
     pin = resolved.pin
-    return Planned(pin, _target(request.output, pin), find_image(engine(), pin) is None)
+    return PlannedPython(pin, _target(request.output, pin), find_image(engine(), pin) is None)
 
 
 def make_python(
@@ -159,7 +159,7 @@ def make_python(
     request: PythonRequest,
     *,
     progress: Progress = silent,
-) -> Made:
+) -> MadePython:
     """Make the archive; it is compiled unless the engine already has the result.
 
     Args:
@@ -191,7 +191,7 @@ def make_python(
         check_tree(tree, pin.prefix)
         progress(Note(f"Packing {target}"))
         pack_tree(tree, pin.prefix, target)
-    return Made(pin, target, sha256_file(target), target.stat().st_size, built=found is None)
+    return MadePython(pin, target, sha256_file(target), target.stat().st_size, built=found is None)
 
 
 def _build(

@@ -16,7 +16,7 @@ from provision.host.kernels import elf_machine
 from provision.ignition.engine_files import Engine, docker_with_runtime, hook_texts
 from provision.ignition.machine import Variant
 from provision.ignition.pythons import HostPython, read_python
-from provision.ignition.wheels import Origin, environment_name, origin
+from provision.ignition.wheels import BundleOrigin, environment_name, origin
 
 # Paths that belong to the system's image.
 _SHIPPED = "/usr/"
@@ -142,7 +142,7 @@ class Prepared:
     hook: Path | None
     texts: Mapping[str, str]
     daemon_json: str | None
-    bundle: Path | Origin
+    bundle: Path | BundleOrigin
 
 
 def prepare(options: Options) -> Prepared:
@@ -163,7 +163,9 @@ def prepare(options: Options) -> Prepared:
     check_config(config, file=options.config, expected=options.expect)
     python = read_python(options.python)
     _check_hook(options, python)
-    bundle: Path | Origin = options.bundle or origin(options.source, options.wheelhouse, python)
+    bundle: Path | BundleOrigin = options.bundle or origin(
+        options.source, options.wheelhouse, python
+    )
     if isinstance(bundle, Path):
         # Called for its checks.
         environment_name(bundle, python)

@@ -51,7 +51,7 @@ _NEEDED = ("provision-*.whl", "pip-*.whl")
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class BundleOrigin:
     """The origin of an archive.
 
     Attributes:
@@ -83,7 +83,7 @@ class Origin:
         return total.hexdigest()
 
 
-def origin(source: Path, wheelhouse: Path | None, python: HostPython) -> Origin:
+def origin(source: Path, wheelhouse: Path | None, python: HostPython) -> BundleOrigin:
     """Return the origin of an archive.
 
     Raises:
@@ -102,7 +102,7 @@ def origin(source: Path, wheelhouse: Path | None, python: HostPython) -> Origin:
             f"There is no folder '{wheelhouse}'.",
             resolution="Name one with the wheels that provision depends on, and pip's own.",
         )
-    return Origin(source, _constraints(source), wheelhouse, python)
+    return BundleOrigin(source, _constraints(source), wheelhouse, python)
 
 
 def _constraints(source: Path) -> str:
@@ -137,7 +137,7 @@ def bundles_folder(environ: Mapping[str, str]) -> Path:
     return (Path(cache) if cache else Path.home() / ".cache") / "provision/bundles"
 
 
-def have_bundle(origin: Origin, folder: Path, *, progress: Progress) -> Path:
+def have_bundle(origin: BundleOrigin, folder: Path, *, progress: Progress) -> Path:
     """Return the archive of an origin, making it if it is missing.
 
     Args:
@@ -159,7 +159,7 @@ def have_bundle(origin: Origin, folder: Path, *, progress: Progress) -> Path:
     return target
 
 
-def _make(origin: Origin, target: Path) -> None:
+def _make(origin: BundleOrigin, target: Path) -> None:
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".bundle-") as name:
         folder = Path(name)
         wheels = folder / "wheels"
@@ -257,7 +257,7 @@ def _suits(wheel: str, python: HostPython) -> bool:
     )
 
 
-def _download_words(origin: Origin, constraints: Path, wheels: Path) -> list[str]:
+def _download_words(origin: BundleOrigin, constraints: Path, wheels: Path) -> list[str]:
     version = ".".join(map(str, origin.python.version))
     words = ["download", "--require-hashes", "--no-deps", "--only-binary=:all:"]
     words += [f"--python-version={version}", f"--dest={wheels}"]

@@ -28,7 +28,7 @@ LOOKS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class MatrixReport:
     """A matrix as a grid.
 
     Attributes:
@@ -87,7 +87,7 @@ class Report:
         }
 
 
-def report_of_cells(cells: Iterable[Cell], results: Results) -> Report:
+def report_of_cells(cells: Iterable[Cell], results: Results) -> MatrixReport:
     """Return the report of cells, with their results as far as there are any."""
     found: dict[Cell, Result] = {}
     wanted = list(cells)
@@ -96,10 +96,10 @@ def report_of_cells(cells: Iterable[Cell], results: Results) -> Report:
         if result is not None:
             found[cell] = result
     rows = tuple(dict.fromkeys(cell.row for cell in wanted))
-    return Report(rows, tuple(dict.fromkeys(cell.column for cell in wanted)), found)
+    return MatrixReport(rows, tuple(dict.fromkeys(cell.column for cell in wanted)), found)
 
 
-def report_of_results(results: Iterable[Result], selection: Selection) -> Report:
+def report_of_results(results: Iterable[Result], selection: Selection) -> MatrixReport:
     """Return the report of the results that a selection names; no archive is asked.
 
     Args:
@@ -136,7 +136,7 @@ def report_of_results(results: Iterable[Result], selection: Selection) -> Report
     offers = offers_of_results(known)
     rows = tuple(choose_rows(selection, offers.offers))
     columns = tuple(choose_kernels(selection.kernels, offers.kernels))
-    return Report(rows, columns, {result.cell: result for result in known})
+    return MatrixReport(rows, columns, {result.cell: result for result in known})
 
 
 def _release(name: str) -> str:
@@ -162,7 +162,7 @@ _REASONS = {
 }
 
 
-def render_page(report: Report, templates: Path, *, time: float) -> str:
+def render_page(report: MatrixReport, templates: Path, *, time: float) -> str:
     """Return the page of a report.
 
     Args:
@@ -191,7 +191,7 @@ def render_page(report: Report, templates: Path, *, time: float) -> str:
     )
 
 
-def _distros(report: Report) -> list[tuple[str, int]]:
+def _distros(report: MatrixReport) -> list[tuple[str, int]]:
     """Return the distros with how many kernels each has, in the order of the columns."""
     counts: dict[str, int] = {}
     for column in report.columns:
@@ -199,11 +199,11 @@ def _distros(report: Report) -> list[tuple[str, int]]:
     return list(counts.items())
 
 
-def _row(report: Report, row: Row) -> dict[str, Any]:
+def _row(report: MatrixReport, row: Row) -> dict[str, Any]:
     return {"row": row, "cells": [_cell(report, row, column) for column in report.columns]}
 
 
-def _cell(report: Report, row: Row, column: Column) -> dict[str, Any]:
+def _cell(report: MatrixReport, row: Row, column: Column) -> dict[str, Any]:
     state = report.state(row, column)
     symbol, words = LOOKS[state]
     result = report.result(row, column)

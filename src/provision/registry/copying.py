@@ -30,7 +30,7 @@ from provision.registry.manifests import (
     parse_manifest,
 )
 from provision.registry.names import Reference
-from provision.registry.repository import Repository, Target
+from provision.registry.repository import CopyTarget, Repository
 from provision.registry.transport import TroubleError
 
 # Bytes held in memory.
@@ -123,7 +123,7 @@ class ImageCopier:
     """
 
     source: Repository
-    target: Target
+    target: CopyTarget
     folder: Path
     progress: Progress = silent
     blobs: int = 0

@@ -45,7 +45,7 @@ class Writable(Repository, Protocol):
         """Add a manifest under a tag or its own digest; returns its digest."""
 
 
-class Target(Writable, Protocol):
+class CopyTarget(Writable, Protocol):
     """A repository that images can be copied to."""
 
     def has_blob(self, digest: str) -> bool:

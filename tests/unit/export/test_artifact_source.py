@@ -13,8 +13,8 @@ from provision.catalogue import Catalogue
 from provision.config import Config, PolicyConfig, RegistryConfig, TrustConfig
 from provision.engine.docker_api import Engine
 from provision.errors import NotFoundError, UsageError
-from provision.export.artifact_source import Choice, Source, check_driver, choose
-from provision.export.kmm_module import Kernels
+from provision.export.artifact_source import ArtifactSource, Choice, check_driver, choose
+from provision.export.kmm_module import ClusterKernels
 from provision.pipeline.registries import Consent
 from provision.pipeline.wanted import Wanted
 from provision.pipeline.workspace import Settings
@@ -26,7 +26,7 @@ from unit.registry.memory import MemoryRegistry
 
 _OTHER = "6.1.0-56-amd64"
 _RECIPE = SimpleNamespace(default_flavour="open", flavours={"open": None, "closed": None})
-ANY = Choice(None, None, None, Kernels())
+ANY = Choice(None, None, None, ClusterKernels())
 
 
 def _no_engine() -> Engine:
@@ -39,7 +39,7 @@ def registry() -> MemoryRegistry:
 
 
 @pytest.fixture
-def source(tmp_path: Path, registry: MemoryRegistry) -> Source:
+def source(tmp_path: Path, registry: MemoryRegistry) -> ArtifactSource:
     (tmp_path / "host/etc").mkdir(parents=True)
     config = Config(
         registry=RegistryConfig(address="registry.example/drivers"),
@@ -48,7 +48,7 @@ def source(tmp_path: Path, registry: MemoryRegistry) -> Source:
     entry = SimpleNamespace(recipe=_RECIPE)
     catalogue = cast("Catalogue", SimpleNamespace(entry=lambda _name: entry))
     settings = Settings(tmp_path / "host", config, catalogue, tmp_path / "state")
-    return Source(settings, _no_engine, Consent(), connected=connected(registry))
+    return ArtifactSource(settings, _no_engine, Consent(), connected=connected(registry))
 
 
 def tags(registry: MemoryRegistry, folder: Path, *names: tuple[str, str, str, str]) -> None:
@@ -58,7 +58,7 @@ def tags(registry: MemoryRegistry, folder: Path, *names: tuple[str, str, str, st
 
 
 def test_all_kernels_of_the_newest_version(
-    source: Source, registry: MemoryRegistry, tmp_path: Path
+    source: ArtifactSource, registry: MemoryRegistry, tmp_path: Path
 ) -> None:
     tags(
         registry,
@@ -70,28 +70,28 @@ def test_all_kernels_of_the_newest_version(
     )
     repository = source.repository("demo", None)
     chosen = choose(source, "demo", repository, ANY)
-    assert chosen.kernels == Kernels((KERNEL, _OTHER))
+    assert chosen.kernels == ClusterKernels((KERNEL, _OTHER))
     assert chosen.image == f"registry.example/drivers/demo:1.10-open-{_OTHER}.debian12"
     old = choose(source, "demo", repository, replace(ANY, version="1.2"))
-    assert old.kernels == Kernels((KERNEL,))
-    one = choose(source, "demo", repository, replace(ANY, kernels=Kernels(regexp="^6")))
-    assert one.kernels == Kernels(regexp="^6")
+    assert old.kernels == ClusterKernels((KERNEL,))
+    one = choose(source, "demo", repository, replace(ANY, kernels=ClusterKernels(regexp="^6")))
+    assert one.kernels == ClusterKernels(regexp="^6")
 
 
 def test_a_kernel_without_an_image_is_named(
-    source: Source, registry: MemoryRegistry, tmp_path: Path
+    source: ArtifactSource, registry: MemoryRegistry, tmp_path: Path
 ) -> None:
     tags(registry, tmp_path, ("1.2", "open", KERNEL, "debian:12"))
     repository = source.repository("demo", None)
     with pytest.raises(NotFoundError, match=rf"no image of demo \(open\) for {_OTHER}") as raised:
-        choose(source, "demo", repository, replace(ANY, kernels=Kernels((KERNEL, _OTHER))))
+        choose(source, "demo", repository, replace(ANY, kernels=ClusterKernels((KERNEL, _OTHER))))
     assert f"provision build demo --kernel {_OTHER}" in str(raised.value.resolution)
     with pytest.raises(NotFoundError, match=r"no image of demo 3 \(open\) for any kernel"):
         choose(source, "demo", repository, replace(ANY, version="3"))
 
 
 def test_one_module_serves_one_distro(
-    source: Source, registry: MemoryRegistry, tmp_path: Path
+    source: ArtifactSource, registry: MemoryRegistry, tmp_path: Path
 ) -> None:
     names = [("1.2", "open", KERNEL, distro) for distro in ("debian:12", "ubuntu:24.04")]
     tags(registry, tmp_path, *names)
@@ -103,7 +103,7 @@ def test_one_module_serves_one_distro(
 
 
 def test_an_image_of_the_registry_is_looked_into(
-    source: Source, registry: MemoryRegistry, tmp_path: Path
+    source: ArtifactSource, registry: MemoryRegistry, tmp_path: Path
 ) -> None:
     have(registry, tmp_path, signed=False)
     chosen = choose(source, "demo", source.repository("demo", None), ANY)
@@ -115,7 +115,7 @@ def test_an_image_of_the_registry_is_looked_into(
     assert not list((tmp_path / "state").rglob("artifact"))
 
 
-def test_the_store_has_what_no_registry_has(source: Source, tmp_path: Path) -> None:
+def test_the_store_has_what_no_registry_has(source: ArtifactSource, tmp_path: Path) -> None:
     config = source.settings.config.model_copy(update={"policy": PolicyConfig(build="always")})
     source = replace(source, settings=replace(source.settings, config=config))
     layout = Layout(source.settings.root, "demo")
@@ -130,7 +130,7 @@ def test_the_store_has_what_no_registry_has(source: Source, tmp_path: Path) -> N
     assert not (tmp_path / "other").exists()
 
 
-def test_without_a_registry_a_cluster_has_nothing_to_pull(source: Source) -> None:
+def test_without_a_registry_a_cluster_has_nothing_to_pull(source: ArtifactSource) -> None:
     source = replace(source, settings=replace(source.settings, config=Config()))
     with pytest.raises(UsageError, match="no registry"):
         source.repository("demo", None)

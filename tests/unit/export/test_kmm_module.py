@@ -14,7 +14,7 @@ import yaml
 from kit.kmm import kmm_node
 from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.export.kmm_module import (
-    Kernels,
+    ClusterKernels,
     KmmOptions,
     Signing,
     module_document,
@@ -64,7 +64,7 @@ def check(document: dict[str, Any]) -> None:
 
 
 def exported(
-    manifest: Manifest, kernels: Kernels, options: KmmOptions | None = None
+    manifest: Manifest, kernels: ClusterKernels, options: KmmOptions | None = None
 ) -> dict[str, Any]:
     """A Module that was checked."""
     found: dict[str, Any] = module_document(manifest, _REPOSITORY, kernels, options or KmmOptions())
@@ -95,7 +95,7 @@ def container_of(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_kernels_by_name(manifest: Manifest) -> None:
-    kernels = Kernels((KERNEL, _OTHER))
+    kernels = ClusterKernels((KERNEL, _OTHER))
     document = exported(manifest, kernels)
     assert container_of(document)["kernelMappings"] == [
         {
@@ -112,7 +112,7 @@ def test_kernels_by_name(manifest: Manifest) -> None:
 
 
 def test_kernels_by_an_expression(manifest: Manifest) -> None:
-    kernels = Kernels(regexp=r"^6\.1\.0-[0-9]+-amd64$")
+    kernels = ClusterKernels(regexp=r"^6\.1\.0-[0-9]+-amd64$")
     document = exported(manifest, kernels)
     assert (
         kmm_node(document, _OTHER).image
@@ -123,12 +123,12 @@ def test_kernels_by_an_expression(manifest: Manifest) -> None:
 @pytest.mark.parametrize("text", ["(", "(?=a)", "(a)\\1", "a++", "(?P=x)"])
 def test_an_expression_that_go_does_not_take_is_refused(manifest: Manifest, text: str) -> None:
     with pytest.raises(UsageError, match="is no expression that KMM takes"):
-        module_document(manifest, _REPOSITORY, Kernels(regexp=text), KmmOptions())
+        module_document(manifest, _REPOSITORY, ClusterKernels(regexp=text), KmmOptions())
 
 
 def test_modules_are_loaded_in_their_order(manifest: Manifest) -> None:
     changed = several(manifest, "nouveau")
-    document = exported(changed, Kernels((KERNEL,)))
+    document = exported(changed, ClusterKernels((KERNEL,)))
     assert container_of(document)["inTreeModulesToRemove"] == ["nouveau"]
     modprobe = container_of(document)["modprobe"]
     # The first is loaded last, and unloaded first.
@@ -140,7 +140,7 @@ def test_modules_are_loaded_in_their_order(manifest: Manifest) -> None:
 def test_firmware_goes_where_the_host_looks(manifest: Manifest) -> None:
     file = DriverFile(path="/lib/firmware/demo/a.bin", kind="firmware", sha256="0" * 64, size=1)
     changed = manifest.model_copy(update={"files": (*manifest.files, file)})
-    document = exported(changed, Kernels((KERNEL,)))
+    document = exported(changed, ClusterKernels((KERNEL,)))
     assert container_of(document)["modprobe"]["firmwarePath"] == "/opt/driver/lib/firmware"
     assert (
         "cp -R /opt/driver/lib/firmware/* /tmp/opt/driver/lib/firmware;"
@@ -157,7 +157,7 @@ def test_everything_that_can_be_asked_for(manifest: Manifest) -> None:
         ordered_upgrade=True,
         parameters={"demo": ("depth=2",)},
     )
-    document = exported(manifest, Kernels((KERNEL,), "^7"), options)
+    document = exported(manifest, ClusterKernels((KERNEL,), "^7"), options)
     container = container_of(document)
     assert (container["version"], container["modprobe"]["parameters"]) == ("1.2", ["depth=2"])
     for mapping in container["kernelMappings"]:
@@ -176,15 +176,15 @@ def test_what_kmm_would_refuse_is_said_before(
     manifest: Manifest, options: KmmOptions, match: str
 ) -> None:
     with pytest.raises(UsageError, match=match):
-        module_document(manifest, _REPOSITORY, Kernels((KERNEL,)), options)
+        module_document(manifest, _REPOSITORY, ClusterKernels((KERNEL,)), options)
 
 
 def test_without_a_kernel_or_a_module_there_is_nothing_to_export(manifest: Manifest) -> None:
     with pytest.raises(UsageError, match="no kernel"):
-        module_document(manifest, _REPOSITORY, Kernels(), KmmOptions())
+        module_document(manifest, _REPOSITORY, ClusterKernels(), KmmOptions())
     none = manifest.model_copy(update={"host": HostNeeds(optional=("demo",))})
     with pytest.raises(ProvisionError, match="all are optional"):
-        module_document(none, _REPOSITORY, Kernels((KERNEL,)), KmmOptions())
+        module_document(none, _REPOSITORY, ClusterKernels((KERNEL,)), KmmOptions())
 
 
 def test_the_secret_has_what_the_registry_asks_for() -> None:

@@ -28,7 +28,7 @@ from provision.fleet.bundle_index import (
     sums_text,
 )
 from provision.fleet.bundle_load import for_host, push_bundle, store_bundle
-from provision.fleet.mirror import RegistryAccess, Selection
+from provision.fleet.mirror import ImageSelection, RegistryAccess
 from provision.pin import ClosurePackage, Pin
 from provision.pipeline.registries import Consent, tag_of
 from provision.pipeline.registry_search import Lookup, Sought, seek
@@ -47,7 +47,7 @@ DEFAULT = Consent()
 PACKAGE = b"a package"
 SHA256 = hashlib.sha256(PACKAGE).hexdigest()
 INNER = "inner.example/drivers"
-DEMO, NOTHING = Selection(("demo",)), Extras()
+DEMO, NOTHING = ImageSelection(("demo",)), Extras()
 
 
 def built(pin: Pin) -> Pin:
@@ -100,7 +100,7 @@ def make(registries: Registries, settings: Settings, tmp_path: Path) -> Make:
     def made(
         output: Path = tmp_path / "bundle",
         *,
-        selection: Selection = DEMO,
+        selection: ImageSelection = DEMO,
         extras: Extras = NOTHING,
         builds: bool = False,
         key: bool = True,
@@ -203,7 +203,7 @@ def test_what_builds_need_comes_along(
 ) -> None:
     pin = built(NEXT)
     have(registries, settings, pin)
-    selection = Selection(("demo",), (pin.kernel.release,))
+    selection = ImageSelection(("demo",), (pin.kernel.release,))
     with pytest.raises(NotFoundError, match="not all on this machine") as caught:
         make(selection=selection, builds=True, engine=SavingEngine(has_base=False))
     assert "gcc" in str(caught.value.details)
@@ -245,7 +245,7 @@ def test_a_bundle_is_made_again_in_place(
     write(wheels / "demo-1-py3-none-any.whl", b"wheel")
     first = make(extras=Extras(wheels=wheels))
     assert any(file.path.startswith("wheels/") for file in first.files)
-    fewer = make(selection=Selection(("demo",), (KERNEL,)))
+    fewer = make(selection=ImageSelection(("demo",), (KERNEL,)))
     assert len(fewer.artifacts) == 1
     assert fewer.size < first.size
     on_disk = {name for name in files_in(tmp_path / "bundle") if not name.startswith(".")}

@@ -17,9 +17,9 @@ from provision.errors import NotFoundError, ProvisionError
 from provision.fetch import UnreachableError
 from provision.fleet.mirror import (
     CATALOGUE,
+    ImageSelection,
     Mirrored,
     RegistryAccess,
-    Selection,
     mirror,
     require_all,
 )
@@ -42,7 +42,7 @@ KEY, OTHER = new_key(), new_key()
 PIN = make_pin()
 NEXT = make_pin(kernel="6.1.0-99-amd64")
 SERIAL = 1_790_000_000
-ALL = Selection(("demo",))
+ALL = ImageSelection(("demo",))
 DEFAULT = Consent()
 
 
@@ -111,7 +111,7 @@ def put_signature(
 def copy(
     registries: Registries,
     settings: Settings,
-    selection: Selection = ALL,
+    selection: ImageSelection = ALL,
     consent: Consent = DEFAULT,
     new: str = NEW,
     *,
@@ -189,15 +189,15 @@ def test_large_contents_go_in_parts(
 @pytest.mark.parametrize(
     ("selection", "kernels"),
     [
-        (Selection(("demo",), ("6.1.0-99*",)), ["6.1.0-99-amd64"]),
-        (Selection(("demo",), (KERNEL,)), [KERNEL]),
-        (Selection(("demo",), distros=("debian:12",)), [KERNEL, "6.1.0-99-amd64"]),
-        (Selection(("demo",), ("6.1.0-99*", KERNEL)), [KERNEL, "6.1.0-99-amd64"]),
-        (Selection(), [KERNEL, "6.1.0-99-amd64"]),
+        (ImageSelection(("demo",), ("6.1.0-99*",)), ["6.1.0-99-amd64"]),
+        (ImageSelection(("demo",), (KERNEL,)), [KERNEL]),
+        (ImageSelection(("demo",), distros=("debian:12",)), [KERNEL, "6.1.0-99-amd64"]),
+        (ImageSelection(("demo",), ("6.1.0-99*", KERNEL)), [KERNEL, "6.1.0-99-amd64"]),
+        (ImageSelection(), [KERNEL, "6.1.0-99-amd64"]),
     ],
 )
 def test_a_selection_is_by_driver_kernel_and_distro(
-    registries: Registries, settings: Settings, selection: Selection, kernels: list[str]
+    registries: Registries, settings: Settings, selection: ImageSelection, kernels: list[str]
 ) -> None:
     have(registries, settings, PIN)
     have(registries, settings, NEXT, f"{tag_of(NEXT).text}-{NEXT.short_digest}")
@@ -207,10 +207,11 @@ def test_a_selection_is_by_driver_kernel_and_distro(
 
 
 @pytest.mark.parametrize(
-    "selection", [Selection(("demo",), ("5.*",)), Selection(("demo",), distros=("debian:13",))]
+    "selection",
+    [ImageSelection(("demo",), ("5.*",)), ImageSelection(("demo",), distros=("debian:13",))],
 )
 def test_nothing_to_copy_is_an_error(
-    registries: Registries, settings: Settings, selection: Selection
+    registries: Registries, settings: Settings, selection: ImageSelection
 ) -> None:
     have(registries, settings, PIN)
     with pytest.raises(NotFoundError, match="no artifact image"):
@@ -274,7 +275,7 @@ def test_the_list_of_images_comes_along_if_it_is_signed_and_whole(
     stored.manifests[CATALOGUE] = stored.manifests[digest_of(data)] = data
     key = OTHER if case == "unsigned" else KEY
     put_signature(registries, settings, digest_of(data), facts_of(PIN, SERIAL), key)
-    selection = Selection(("demo",), (KERNEL,)) if case == "part" else ALL
+    selection = ImageSelection(("demo",), (KERNEL,)) if case == "part" else ALL
     copy(registries, settings, selection)
     new = registries.stored[f"{NEW}/demo"].manifests
     assert (CATALOGUE in new) == (case == "good")

@@ -19,7 +19,7 @@ from provision.errors import ProvisionError
 from provision.fetch import UnreachableError
 from provision.fleet import fleet_file
 from provision.fleet.fleet_file import cell_id
-from provision.fleet.prebuild import FleetRegistry, Report, split_present
+from provision.fleet.prebuild import FleetRegistry, PrebuildReport, split_present
 from provision.matrix import cell_builds
 from provision.matrix.cells import Offer, Offers, Planned
 from provision.matrix.results import BusyError, Results, result_of
@@ -195,7 +195,7 @@ def another_build(registry: MemoryRegistry, pin: Pin, tag: str | None = None) ->
 def test_what_came_to_no_end_is_not_reported_as_there(lab: Lab, registry: MemoryRegistry) -> None:
     one, other = cell("2.0", KERNELS[0]), cell("2.0", KERNELS[1])
     lab.results.write(result_of(other, "built"))
-    report = Report(publisher(lab, registry), [one, other], [], RunOutcome(), lab.results)
+    report = PrebuildReport(publisher(lab, registry), [one, other], [], RunOutcome(), lab.results)
     assert [row["state"] for row in report.rows()] == ["left", "left"]
 
 
@@ -246,7 +246,7 @@ def test_a_build_of_the_same_pin_that_is_called_otherwise_gets_the_name(
     place.is_signed, place.signer = signs, place.signer if signs else None
     done = run(lab, place, Planned(one))
     assert (done.troubles, place.pushed) == ([], {})
-    assert Report(place, [one], [], done, lab.results).rows()[0]["state"] == "present"
+    assert PrebuildReport(place, [one], [], done, lab.results).rows()[0]["state"] == "present"
     assert registry.client(f"{ADDRESS}/demo:x").head(tag_of(pin).text) == theirs
 
 
@@ -304,7 +304,7 @@ def test_another_machines_cell_is_left_to_it(lab: Lab, registry: MemoryRegistry)
     assert f"2.0 {KERNELS[0]}" not in lab.builds
     assert (len(done.built), done.unchanged) == (5, [awaited])
     names = [one.cell for one in cells()]
-    rows = Report(mine, names, [], done, lab.results).rows()
+    rows = PrebuildReport(mine, names, [], done, lab.results).rows()
     assert [row["state"] for row in rows if row["id"] == cell_id(awaited)] == ["present"]
     assert [row["state"] for row in rows].count("pushed") == 5
 

@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 
 from provision.catalogue import templates_dir
 from provision.fleet.host_status import broken_host
-from provision.fleet.report import Report, make_report, render_page
+from provision.fleet.report import FleetReport, make_report, render_page
 from unit.fleet.documents import HOSTILE, NEXT, NOW, document, driver, failed_document, host, kernel
 
 _MANY = 1000
@@ -33,7 +33,7 @@ class _Elements(HTMLParser):
             self.links.append(found["href"] or "")
 
 
-def _report() -> Report:
+def _report() -> FleetReport:
     hosts = [
         host("web1"),
         host(HOSTILE, failed_document()),

@@ -9,7 +9,7 @@ import pytest
 from provision.errors import NotFoundError, UsageError
 from provision.ignition.engine_files import DAEMON_JSON
 from provision.ignition.preparation import prepare
-from provision.ignition.wheels import Origin
+from provision.ignition.wheels import BundleOrigin
 from unit.ignition.archives import make_options, write_hook
 
 
@@ -33,7 +33,7 @@ def test_without_an_archive_one_is_to_be_made_from_the_source(tmp_path: Path) ->
     (tmp_path / "pyproject.toml").write_text("")
     (tmp_path / "constraints.txt").write_text("")
     bundle = prepare(make_options(tmp_path, bundle=None)).bundle
-    assert isinstance(bundle, Origin)
+    assert isinstance(bundle, BundleOrigin)
     assert bundle.python.glibc == "2.36"
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from provision.catalogue import templates_dir
 from provision.errors import NotFoundError
 from provision.matrix.cells import Cell, Column, Row
-from provision.matrix.grid import Report, render_page
+from provision.matrix.grid import MatrixReport, render_page
 from provision.matrix.results import FirstError, Result, result_of
 
 ROW, OTHER = Row("demo", "2.0", "open"), Row("demo", "1.2", "open")
@@ -75,7 +75,7 @@ def failed(cell: Cell, text: str = "no member named 'x'") -> Result:
 
 
 def page(*results: Result) -> str:
-    report = Report((ROW, OTHER), COLUMNS, {result.cell: result for result in results})
+    report = MatrixReport((ROW, OTHER), COLUMNS, {result.cell: result for result in results})
     return render_page(report, templates_dir(), time=0)
 
 
@@ -177,4 +177,4 @@ def test_what_a_build_prints_is_only_text(text: str) -> None:
 
 def test_templates_that_are_not_there_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="template"):
-        render_page(Report((), (), {}), tmp_path, time=0)
+        render_page(MatrixReport((), (), {}), tmp_path, time=0)

@@ -14,10 +14,10 @@ from provision.cli.export_sysext import kernels, sysext, version
 from provision.cli.options import print_json
 from provision.cli.target import Job, gathering, job, trusting
 from provision.errors import UsageError
-from provision.export.artifact_source import Choice, Source, check_driver, choose
+from provision.export.artifact_source import ArtifactSource, Choice, check_driver, choose
 from provision.export.daemonset import Agent, documents, read_config, read_keys
 from provision.export.kmm_module import (
-    Kernels,
+    ClusterKernels,
     KmmOptions,
     Signing,
     module_document,
@@ -124,7 +124,7 @@ class _Images:
 
     def choice(self) -> Choice:
         """Return which images of a registry are meant."""
-        kernels = Kernels(tuple(dict.fromkeys(self.kernels)), self.regexp)
+        kernels = ClusterKernels(tuple(dict.fromkeys(self.kernels)), self.regexp)
         return Choice(self.version, self.flavour, self.distro, kernels)
 
 
@@ -180,7 +180,7 @@ def kmm(
         check_output(output)
     cluster.options({})
     with job(root, catalogues) as work:
-        source = Source(work.settings, lambda: work.engine, consent, work.progress)
+        source = ArtifactSource(work.settings, lambda: work.engine, consent, work.progress)
         repository = source.repository(driver, images.address)
         image, wanted = images.image, images.choice().kernels
         if image is None:
@@ -188,8 +188,8 @@ def kmm(
             image, wanted = chosen.image, chosen.kernels
         manifest = source.manifest(image)
         check_driver(manifest, driver, image)
-        if wanted == Kernels():
-            wanted = Kernels((manifest.pin.kernel.release,))
+        if wanted == ClusterKernels():
+            wanted = ClusterKernels((manifest.pin.kernel.release,))
         asked = cluster.options(_parameters(work, manifest))
         found = {_MODULE: module_document(manifest, repository, wanted, asked)}
         if cluster.with_credentials and cluster.pull_secret is not None:

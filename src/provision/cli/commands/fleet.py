@@ -21,7 +21,7 @@ from provision.files import write_atomic
 from provision.fleet.gather import AnsibleOptions, hosts_of_folder, hosts_of_inventory
 from provision.fleet.host_status import STATES, Host, KernelRow, is_out
 from provision.fleet.metrics import hosts_of_files, hosts_of_prometheus
-from provision.fleet.report import Report, make_report, render_page
+from provision.fleet.report import FleetReport, make_report, render_page
 from provision.pipeline.html_page import shown_time
 
 _AGE = re.compile(r"(\d{1,6})([smhd]?)")
@@ -89,7 +89,7 @@ class Choice:
     state: tuple[str, ...]
     max_age: str
 
-    def report(self, hosts: Iterable[Host], *, now: int) -> Report:
+    def report(self, hosts: Iterable[Host], *, now: int) -> FleetReport:
         """Return the report of the hosts that are meant."""
         return make_report(
             hosts, time=now, oldest=self.oldest(), drivers=self.driver, states=self.state
@@ -215,7 +215,7 @@ def status(
     return report.exit_code
 
 
-def _print(report: Report, html: Path | None, *, lists_all: bool) -> None:
+def _print(report: FleetReport, html: Path | None, *, lists_all: bool) -> None:
     groups = report.groups()
     if groups:
         print_table(
@@ -264,7 +264,7 @@ def _out(kernel: KernelRow | None) -> str:
     return " (does not work now)" if kernel and is_out(kernel) else ""
 
 
-def _seen(report: Report, host: Host) -> str:
+def _seen(report: FleetReport, host: Host) -> str:
     if host.time is None:
         return "never"
     return f"{shown_time(host.time)}{' (stale)' if report.is_stale(host) else ''}"

@@ -19,7 +19,13 @@ from provision.cli.target import Job, gathering, job
 from provision.errors import ExitCode, ProvisionError, UsageError
 from provision.files import write_atomic
 from provision.matrix.cells import Planned, Selection, plan_cells
-from provision.matrix.grid import LOOKS, Report, render_page, report_of_cells, report_of_results
+from provision.matrix.grid import (
+    LOOKS,
+    MatrixReport,
+    render_page,
+    report_of_cells,
+    report_of_results,
+)
 from provision.matrix.offers import ensure_base_images, find_offers
 from provision.matrix.results import Result, Results, matrix_folder
 from provision.matrix.runner import MatrixRun
@@ -256,7 +262,7 @@ def _planned(work: Job, selection: Selection, ways: Ways) -> list[Planned]:
 
 def _built(
     work: Job, planned: list[Planned], results: Results, how: RunOptions, html: Path | None
-) -> tuple[Report, Outcome]:
+) -> tuple[MatrixReport, Outcome]:
     """Build; the page is written however the run ends."""
     run = MatrixRun(
         work.settings, results, how, lambda: open_engine(work.settings), progress=work.progress
@@ -269,12 +275,12 @@ def _built(
     return report_of_cells(cells, results), outcome
 
 
-def _write_page(html: Path | None, report: Report) -> None:
+def _write_page(html: Path | None, report: MatrixReport) -> None:
     if html is not None:
         write_atomic(html, render_page(report, templates_dir(), time=time.time()))
 
 
-def _status(report: Report, outcome: Outcome | None) -> int:
+def _status(report: MatrixReport, outcome: Outcome | None) -> int:
     """Return the exit code: a report says what is so, and does not fail for it."""
     if outcome is None:
         return ExitCode.DONE
@@ -282,7 +288,7 @@ def _status(report: Report, outcome: Outcome | None) -> int:
     return ExitCode.FAILED if is_bad else ExitCode.DONE
 
 
-def _document(report: Report, outcome: Outcome | None, results: Results) -> dict[str, Any]:
+def _document(report: MatrixReport, outcome: Outcome | None, results: Results) -> dict[str, Any]:
     done: dict[str, Any] = {}
     if outcome is not None:
         done = {
@@ -303,7 +309,7 @@ def _trouble(cell: str, error: ProvisionError) -> dict[str, Any]:
     }
 
 
-def _print(report: Report, outcome: Outcome | None, html: Path | None) -> None:
+def _print(report: MatrixReport, outcome: Outcome | None, html: Path | None) -> None:
     rows = (
         (column, *(" ".join(LOOKS[report.state(row, column)]) for row in report.rows))
         for column in report.columns

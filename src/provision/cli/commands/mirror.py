@@ -12,9 +12,9 @@ from provision.cli.options import megabytes, print_json
 from provision.cli.tables import print_table
 from provision.cli.target import gathering, job, trusting
 from provision.fleet.mirror import (
+    ImageSelection,
     Mirrored,
     RegistryAccess,
-    Selection,
     mirror,
     require_all,
     total_size,
@@ -24,7 +24,7 @@ from provision.pipeline.registries import Consent
 
 def selecting(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options that say which artifacts are meant; they arrive as ``selection``."""
-    gathered = gathering(command, "selection", Selection)
+    gathered = gathering(command, "selection", ImageSelection)
     decorators = [
         click.option(
             "--driver",
@@ -66,7 +66,7 @@ def command(
     *,
     old: str,
     new: str,
-    selection: Selection,
+    selection: ImageSelection,
     consent: Consent,
     catalogues: tuple[Path, ...],
     root: Path,

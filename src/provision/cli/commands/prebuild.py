@@ -21,7 +21,7 @@ from provision.errors import ExitCode, UsageError
 from provision.fleet.fleet_file import Fleet, cell_id, fleet_cells, load_fleet, read_cell
 from provision.fleet.prebuild import (
     FleetRegistry,
-    Report,
+    PrebuildReport,
     cell_document,
     prebuild_folder,
     split_present,
@@ -222,7 +222,7 @@ def _planned(work: Job, file: Path, fleet: Fleet) -> list[Planned]:
 
 def _built(
     work: Job, registry: FleetRegistry, planned: list[Planned], results: Results, how: RunOptions
-) -> Report:
+) -> PrebuildReport:
     cells = [one.cell for one in planned]
     lacking, present = split_present(registry, planned, work.progress)
     builds = sum(one.refusal is None for one in lacking)
@@ -238,7 +238,7 @@ def _built(
             progress=work.progress,
         )
         outcome = run.run(lacking)
-    return Report(registry, cells, present, outcome, results)
+    return PrebuildReport(registry, cells, present, outcome, results)
 
 
 def _list(file: Path, registry: FleetRegistry, planned: list[Planned], *, as_json: bool) -> int:
@@ -269,7 +269,7 @@ def _list(file: Path, registry: FleetRegistry, planned: list[Planned], *, as_jso
     return ExitCode.DONE
 
 
-def _document(report: Report, rows: list[dict[str, Any]]) -> dict[str, Any]:
+def _document(report: PrebuildReport, rows: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "registry": report.registry.address,
         "counts": dict(Counter(row["state"] for row in rows)),
