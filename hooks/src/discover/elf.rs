@@ -238,4 +238,4 @@ impl ReadCacheOps for Headed<'_> {
 }
 
 #[cfg(test)]
-pub(super) mod tests;
+pub(crate) mod tests;

@@ -173,6 +173,45 @@ pub mod tests {
     }
 
     #[test]
+    fn an_image_that_is_not_seen_has_no_links_and_nothing_free() {
+        for path in ["/", "/lib", "/none"] {
+            assert_eq!(Unseen.at(path), At::Something);
+            assert_eq!(Unseen.link(path), None);
+            assert!(!Unseen.is_free(path));
+        }
+    }
+
+    #[test]
+    fn as_many_links_are_followed_as_the_kernel_follows() {
+        let names: Vec<String> = (0..=MAX_LINKS + 1).map(|n| format!("/l{n}")).collect();
+        let pairs = names
+            .windows(2)
+            .map(|pair| (pair[0].as_str(), pair[1].as_str()));
+        let image = Chain(pairs.collect());
+        let end = format!("/l{}", MAX_LINKS + 1);
+        let last = names[1].as_str();
+        assert_eq!(follow(last, &image, |_| false), end, "{MAX_LINKS} links");
+        let before = format!("/l{MAX_LINKS}");
+        assert_eq!(follow("/l0", &image, |_| false), before, "one more");
+    }
+
+    struct Chain<'a>(BTreeMap<&'a str, &'a str>);
+
+    impl Image for Chain<'_> {
+        fn at(&self, _: &str) -> At {
+            At::Link
+        }
+
+        fn link(&self, path: &str) -> Option<String> {
+            self.0.get(path).map(|&target| target.to_owned())
+        }
+
+        fn is_free(&self, _: &str) -> bool {
+            false
+        }
+    }
+
+    #[test]
     fn lies_in_table() {
         assert!(lies_in("/a", "/a") && lies_in("/a/b", "/a") && lies_in("/a", "/"));
         assert!(!lies_in("/ab", "/a") && !lies_in("/a", "/a/b"));

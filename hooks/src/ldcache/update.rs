@@ -202,3 +202,6 @@ fn folder_of(path: &[u8]) -> Option<&[u8]> {
     }
     Some(&path[..end])
 }
+
+#[cfg(test)]
+mod tests;

@@ -149,6 +149,15 @@ mod tests {
             find(TWO, "0::/\n"),
             Some(Cgroup::Two("/sys/fs/cgroup/".into()))
         );
+        // A controller of version 1 that is mounted nowhere, and one with a name of its own.
+        let named = "3:name=devices:/x\n1:devices:/x\n0::/c\n";
+        let two = Cgroup::Two("/sys/fs/cgroup/c".into());
+        assert_eq!(find(TWO, named), Some(two));
+        assert_eq!(
+            find(HYBRID, "0::/c\n"),
+            Some(Cgroup::Two("/sys/fs/cgroup/unified/c".into()))
+        );
+        assert_eq!(find(TWO, "1:cpu:/x\n"), None);
         assert_eq!(find("", "0::/x\n"), None);
         assert_eq!(find(TWO, "0::/../x\n"), None);
     }
@@ -183,6 +192,34 @@ mod tests {
         }
         assert!(allow_by_program(&one, folder.path()).is_err());
         assert!(allow_by_program(&one, &file).is_err());
+    }
+
+    /// A container whose cgroup can't be found does not start without its devices.
+    #[test]
+    fn only_what_needs_a_rule_needs_a_cgroup() {
+        use super::super::process::tests::Sleeper;
+        if !crate::need::root("namespaces") {
+            return;
+        }
+        let sleeper = Sleeper::with_mounts();
+        let mut process = sleeper.open();
+        process.cgroups = "0::/../outside\n".to_owned();
+        let mut device = Device {
+            source: "/dev/x".to_owned(),
+            path: "/dev/x".to_owned(),
+            kind: 'p',
+            major: 0,
+            minor: 0,
+            mode: 0o666,
+            uid: None,
+            gid: None,
+            access: crate::edits::Access::ALL,
+        };
+        assert_eq!(allow(&[], &process), Ok(()));
+        assert_eq!(allow(std::slice::from_ref(&device), &process), Ok(()));
+        device.kind = 'c';
+        let error = allow(&[device], &process).unwrap_err().to_string();
+        assert!(error.contains("can't find the cgroup"), "{error}");
     }
 
     #[test]

@@ -160,6 +160,45 @@ fn links_that_a_mount_hides_lead_nowhere() {
     // The second is mounted in the first, not in /usr/lib.
     let found = settle(vec![user("/vol", "/volume"), user("/vol/in", "/x")], &image);
     assert_eq!(found.mounts, ["/elsewhere/liba.so", DATA]);
+    // A link that leads into a mount leads no further: what is there is not the image's.
+    let image = Links([("/to", "/vol"), ("/vol/in", "/usr/lib")].into());
+    let found = settle(vec![user("/vol", "/volume"), user("/to/in", "/x")], &image);
+    assert_eq!(found.mounts, [DATA, LIBRARY]);
+}
+
+/// Where a link of the image leads to a folder that is not there yet, ours is made there.
+#[test]
+fn what_is_made_behind_a_link_is_made_where_it_leads() {
+    use crate::rootfs::Rootfs;
+    let tree = tempfile::tempdir().unwrap();
+    std::fs::create_dir_all(tree.path().join("usr/lib")).unwrap();
+    std::os::unix::fs::symlink("usr/lib", tree.path().join("lib")).unwrap();
+    let image = Rootfs::open(tree.path()).unwrap();
+    for mounted in [
+        vec![],
+        vec![tmpfs("/dev")],
+        vec![user("/usr/lib/other", "/volume")],
+    ] {
+        let present = Present {
+            mounts: mounted,
+            ..Present::default()
+        };
+        let edits = Edits {
+            mounts: vec![
+                mount("/lib/new/liba.so"),
+                mount("/opt/new/b"),
+                mount("/lib/c.so"),
+            ],
+            ..Edits::default()
+        };
+        let (settled, notes) = edits.settle(&present, &image);
+        let targets: Vec<_> = settled.mounts.iter().map(|m| m.target.as_str()).collect();
+        assert_eq!(
+            targets,
+            ["/opt/new/b", "/usr/lib/c.so", "/usr/lib/new/liba.so"]
+        );
+        assert!(notes.is_empty(), "{notes:?}");
+    }
 }
 
 #[test]

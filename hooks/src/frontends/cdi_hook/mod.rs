@@ -122,3 +122,6 @@ fn change_modes(rootfs: &Rootfs, mode: u32, paths: &[String]) -> Vec<Note> {
     };
     paths.iter().filter_map(change).collect()
 }
+
+#[cfg(test)]
+mod tests;

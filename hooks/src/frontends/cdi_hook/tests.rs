@@ -1,0 +1,303 @@
+use super::*;
+use crate::apply::namespace::process::tests::apart;
+use crate::discover::elf::tests::sample;
+use crate::ldcache::{merge, parse, write, Addition, Cache};
+use std::fs;
+use std::os::unix::fs::{symlink, PermissionsExt};
+use std::path::PathBuf;
+
+use serde_json::{json, Value};
+use tempfile::TempDir;
+
+const CONF: &str = "include ld.so.conf.d/*.conf\n";
+const CACHE: &str = "etc/ld.so.cache";
+const COMPAT: &str = "etc/ld.so.conf.d/00-oci-decorator-compat.conf";
+
+/// A bundle whose image has a loader of glibc.
+struct Bundle(TempDir);
+
+impl Bundle {
+    fn new() -> Self {
+        let bundle = Self(tempfile::tempdir().unwrap());
+        bundle.config(&json!({"root": {"path": "rootfs"}}));
+        bundle.file("lib64/ld-linux-x86-64.so.2", "");
+        bundle.file("etc/ld.so.conf", CONF);
+        bundle
+    }
+
+    fn config(&self, config: &Value) {
+        fs::write(self.0.path().join("config.json"), config.to_string()).unwrap();
+    }
+
+    fn at(&self, path: &str) -> PathBuf {
+        self.0.path().join("rootfs").join(path)
+    }
+
+    fn file(&self, path: &str, bytes: impl AsRef<[u8]>) {
+        fs::create_dir_all(self.at(path).parent().unwrap()).unwrap();
+        fs::write(self.at(path), bytes).unwrap();
+    }
+
+    /// Its soname is libx.so.1.
+    fn library(&self, path: &str) {
+        self.file(path, sample(62, true, "libm.so.6"));
+    }
+
+    /// The image's own cache lists these paths.
+    fn cache(&self, paths: &[&str]) {
+        let addition = |path: &&str| Addition {
+            soname: "libown.so.1".to_owned(),
+            path: (*path).to_owned(),
+            flags: 0x303,
+        };
+        let additions: Vec<_> = paths.iter().map(addition).collect();
+        self.file(CACHE, write(&merge(Cache::default(), &additions)).unwrap());
+    }
+
+    fn listed(&self) -> Vec<String> {
+        let bytes = fs::read(self.at(CACHE)).unwrap_or_default();
+        let cache = parse(&bytes).unwrap();
+        let paths = cache.entries.iter().map(|e| e.path.to_vec());
+        let mut paths: Vec<_> = paths.map(|path| String::from_utf8(path).unwrap()).collect();
+        paths.sort();
+        paths
+    }
+
+    fn run(&self, verb: Verb) -> Result<Vec<String>> {
+        let state = json!({"id": "c", "pid": 1, "bundle": self.0.path()}).to_string();
+        let call = Call { verb, state: None };
+        // In a thread that has a umask of its own.
+        let notes = apart(|_| run(&call, &state))?;
+        Ok(notes.into_iter().map(|note| note.message).collect())
+    }
+}
+
+fn link(path: &str, target: &str) -> Link {
+    Link {
+        path: path.to_owned(),
+        target: target.to_owned(),
+    }
+}
+
+fn is_root() -> bool {
+    crate::need::root("namespaces")
+}
+
+#[test]
+fn links_are_made_and_what_can_not_be_is_said() {
+    if !is_root() {
+        return;
+    }
+    let bundle = Bundle::new();
+    bundle.file("file", "the image's");
+    let links = vec![
+        link("/new//x/../a", "b"),
+        link("/file", "b"),
+        link("c", "d"),
+    ];
+    let notes = bundle.run(Verb::CreateSymlinks(links)).unwrap();
+    assert_eq!(notes.len(), 1, "{notes:?}");
+    assert!(notes[0].contains("/file"), "{notes:?}");
+    for (path, target) in [("new/a", "b"), ("c", "d")] {
+        assert_eq!(fs::read_link(bundle.at(path)).unwrap(), Path::new(target));
+    }
+}
+
+#[test]
+fn roots_that_are_the_hosts_are_refused() {
+    if !is_root() {
+        return;
+    }
+    let bundle = Bundle::new();
+    let links = || Verb::CreateSymlinks(vec![link("/made", "x")]);
+    for root in [
+        json!("/"),
+        json!("/.."),
+        json!("//./"),
+        json!(""),
+        Value::Null,
+    ] {
+        bundle.config(&json!({"root": {"path": root}}));
+        let error = bundle.run(links()).unwrap_err().to_string();
+        assert!(error.contains("config.json has the root.path"), "{error}");
+        assert!(!bundle.0.path().join("made").exists());
+    }
+    for root in [
+        bundle.at("").display().to_string(),
+        "x/../rootfs".to_owned(),
+    ] {
+        fs::create_dir_all(bundle.0.path().join("x")).unwrap();
+        bundle.config(&json!({"root": {"path": root}}));
+        assert_eq!(bundle.run(links()), Ok(vec![]));
+        fs::remove_file(bundle.at("made")).unwrap();
+    }
+    fs::remove_file(bundle.0.path().join("config.json")).unwrap();
+    let error = bundle.run(links()).unwrap_err().to_string();
+    assert!(error.contains("the state's bundle has no "), "{error}");
+}
+
+#[test]
+fn an_application_profile_is_not_made_and_needs_no_state() {
+    let call = Call {
+        verb: Verb::UpdateApplicationProfile,
+        state: None,
+    };
+    let notes = run(&call, "no state").unwrap();
+    assert_eq!(notes.len(), 1);
+    assert!(notes[0].message.contains("nothing is done"));
+}
+
+#[test]
+fn libraries_of_folders_come_into_the_cache() {
+    if !is_root() {
+        return;
+    }
+    let bundle = Bundle::new();
+    bundle.library("opt/d/libx.so.5");
+    bundle.library("opt/d/liby.so.7");
+    bundle.file("opt/d/notes", "");
+    let folders = || Verb::UpdateLdcache(vec!["/opt//d/".to_owned(), "/opt/none".to_owned()]);
+    for _ in 0..2 {
+        assert_eq!(bundle.run(folders()), Ok(vec![]));
+        assert_eq!(
+            bundle.listed(),
+            ["/opt/d/liby.so.7"],
+            "the newer name of one soname"
+        );
+    }
+    let garbage = Bundle::new();
+    garbage.library("opt/d/libx.so.5");
+    garbage.file(CACHE, "garbage");
+    let notes = garbage.run(folders()).unwrap();
+    assert_eq!(notes.len(), 1, "{notes:?}");
+}
+
+/// What the image's own cache knows, it has decided about.
+#[test]
+fn of_folders_that_the_image_knows_only_what_is_mounted_is_new() {
+    if !is_root() {
+        return;
+    }
+    let bundle = Bundle::new();
+    for folder in ["usr/lib", "opt/known", "opt/new"] {
+        for file in ["libimage.so.1", "libmounted.so.5", "libother"] {
+            bundle.library(&format!("{folder}/{file}"));
+        }
+    }
+    bundle.library("opt/else/libmounted.so.5");
+    bundle.cache(&["/opt/known/libown.so.1", "/opt/known/second.so"]);
+    let mounts = ["/usr/lib/", "/opt/known/", "/opt/new/", "/opt/else/"].map(|folder| {
+        ["libmounted.so.5", "libother", "libgone.so"]
+            .map(|file| json!({"destination": format!("{folder}/{file}"), "type": "bind"}))
+    });
+    bundle.config(&json!({"root": {"path": "rootfs"}, "mounts": mounts.concat()}));
+    let folders = ["/usr/lib", "/opt/known/", "/opt/new"].map(str::to_owned);
+    assert_eq!(bundle.run(Verb::UpdateLdcache(folders.into())), Ok(vec![]));
+    let expected = [
+        "/opt/known/libmounted.so.5",
+        "/opt/known/libown.so.1",
+        "/opt/known/second.so",
+        "/opt/new/libmounted.so.5",
+        "/usr/lib/libmounted.so.5",
+    ];
+    assert_eq!(bundle.listed(), expected);
+    for folder in ["usr/lib", "opt/known", "opt/new"] {
+        let target = fs::read_link(bundle.at(&format!("{folder}/libx.so.1"))).unwrap();
+        assert_eq!(target, Path::new("libmounted.so.5"), "{folder}");
+    }
+    assert!(!bundle.at("opt/else/libx.so.1").exists());
+}
+
+/// Where a soname has a file that is mounted too, no link takes its place.
+#[test]
+fn a_link_that_can_not_be_made_is_said_and_one_that_is_not_needed_is_not_made() {
+    if !is_root() {
+        return;
+    }
+    for (second, notes) in [("libx.so.1", 0), ("liby.so", 1)] {
+        let bundle = Bundle::new();
+        bundle.library("opt/d/libx.so.5");
+        bundle.library(&format!("opt/d/{second}"));
+        bundle.file("opt/d/libx.so.1", sample(62, true, "libm.so.6"));
+        let mounts = ["libx.so.5", second]
+            .map(|name| json!({"destination": format!("/opt/d/{name}"), "type": "bind"}));
+        bundle.config(&json!({"root": {"path": "rootfs"}, "mounts": mounts}));
+        let said = bundle
+            .run(Verb::UpdateLdcache(vec!["/opt/d".to_owned()]))
+            .unwrap();
+        assert_eq!(said.len(), 2 * notes, "{said:?}");
+        assert!(bundle.at("opt/d/libx.so.1").is_file());
+    }
+}
+
+#[test]
+fn newer_libraries_of_the_image_come_first_where_they_are_newer() {
+    if !is_root() {
+        return;
+    }
+    let bundle = Bundle::new();
+    bundle.library("usr/local/cuda/compat/libcuda.so.600.1");
+    let compat = |driver: &str| {
+        Verb::EnableCudaCompat(Compat {
+            folder: "/usr/local//cuda/compat/".to_owned(),
+            driver: Some(driver.to_owned()),
+            cuda: None,
+        })
+    };
+    let noted = || fs::read_to_string(bundle.at(COMPAT)).unwrap_or_default();
+    assert_eq!(bundle.run(compat("700.1")), Ok(vec![]));
+    assert_eq!((noted().as_str(), bundle.listed().len()), ("", 0));
+    assert_eq!(bundle.run(compat("535.1")), Ok(vec![]));
+    let line = noted().lines().last().map(str::to_owned);
+    assert_eq!(line.as_deref(), Some("/usr/local/cuda/compat"));
+    let file = "/usr/local/cuda/compat/libcuda.so.600.1";
+    assert_eq!(bundle.listed(), [file]);
+    // What comes later keeps them.
+    bundle.library("opt/d/libx.so.5");
+    let folders = vec!["/opt/d".to_owned()];
+    assert_eq!(bundle.run(Verb::UpdateLdcache(folders)), Ok(vec![]));
+    assert_eq!(bundle.listed(), ["/opt/d/libx.so.5", file]);
+    assert_eq!(bundle.run(compat("700.1")), Ok(vec![]));
+    assert_eq!(noted(), "");
+    fs::remove_dir_all(bundle.at("etc")).unwrap();
+    bundle.file("etc", "a file");
+    let error = bundle.run(compat("535.1")).unwrap_err().to_string();
+    assert!(
+        error.contains("/usr/local/cuda/compat comes first"),
+        "{error}"
+    );
+}
+
+#[test]
+fn modes_are_changed_in_the_image_only() {
+    if !is_root() {
+        return;
+    }
+    let bundle = Bundle::new();
+    bundle.file("opt/file", "");
+    symlink("opt/file", bundle.at("link")).unwrap();
+    let mode = |path: &str| fs::metadata(bundle.at(path)).unwrap().permissions().mode() & 0o7777;
+    let verb = Verb::Chmod {
+        mode: 0o751,
+        paths: vec![
+            "/link".to_owned(),
+            "/opt/../opt//".to_owned(),
+            "/none".to_owned(),
+        ],
+    };
+    let notes = bundle.run(verb).unwrap();
+    assert_eq!(notes.len(), 1, "{notes:?}");
+    assert!(
+        notes[0].starts_with("can't change the mode of /none"),
+        "{notes:?}"
+    );
+    assert_eq!((mode("opt/file"), mode("opt")), (0o751, 0o751));
+}
+
+#[test]
+fn settings_of_the_driver_that_are_not_there_are_no_error() {
+    if is_root() {
+        let done = Bundle::new().run(Verb::DisableDeviceNodeModification);
+        assert_eq!(done, Ok(vec![]));
+    }
+}
