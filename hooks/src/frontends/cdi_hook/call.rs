@@ -239,6 +239,59 @@ mod tests {
     }
 
     #[test]
+    fn options_that_every_verb_has() {
+        let call = |words: &str| {
+            let words = words.split_whitespace().map(Into::into).collect();
+            let call = Call::parse(words).unwrap();
+            (call.verb, call.state)
+        };
+        let none = Verb::DisableDeviceNodeModification;
+        for (words, state) in [
+            ("", None),
+            ("--container-spec=", None),
+            ("--container-spec -", None),
+            ("--container-spec /a/state.json", Some("/a/state.json")),
+            ("--quiet --debug --container-spec=-a", Some("-a")),
+        ] {
+            let words = format!("--quiet disable-device-node-modification {words}");
+            assert_eq!(call(&words), (none.clone(), state.map(str::to_owned)));
+        }
+        // Whatever is said behind it.
+        let profile = (Verb::UpdateApplicationProfile, None);
+        assert_eq!(call("update-application-profile"), profile);
+        assert_eq!(call("update-application-profile --folder x y"), profile);
+    }
+
+    #[test]
+    fn modes_and_versions_up_to_their_limits() {
+        for (mode, number) in [("0", 0), ("777", 0o777), ("0o644", 0o644), ("0755", 0o755)] {
+            let chmod = Verb::Chmod {
+                mode: number,
+                paths: vec!["/a".to_owned(), "/b".to_owned()],
+            };
+            assert_eq!(
+                parse(&format!("chmod --mode {mode} --path /a,/b,")),
+                Ok(chmod)
+            );
+        }
+        assert!(parse("chmod --mode 1000 --path /a").is_err());
+        let compat = Compat {
+            folder: "/opt/c".to_owned(),
+            driver: None,
+            cuda: Some("12.4".to_owned()),
+        };
+        let words = "enable-cuda-compat --host-driver-version= --host-cuda-version 12.4 --cuda-compat-container-root /opt/c";
+        assert_eq!(parse(words), Ok(Verb::EnableCudaCompat(compat)));
+        let usual = Verb::EnableCudaCompat(Compat {
+            folder: "/usr/local/cuda/compat".to_owned(),
+            driver: None,
+            cuda: None,
+        });
+        assert_eq!(parse("enable-cuda-compat"), Ok(usual));
+        assert_eq!(parse("update-ldcache"), Ok(Verb::UpdateLdcache(vec![])));
+    }
+
+    #[test]
     fn what_is_refused_names_the_known() {
         for (words, part) in [
             ("", "no command given"),

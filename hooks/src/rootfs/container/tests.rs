@@ -65,3 +65,26 @@ fn files_are_made_in_the_innermost_new_file_system() {
         assert_eq!(rootfs.writer(path).1, expected, "{path}");
     }
 }
+
+/// To open a device or a FIFO can be an act by itself: what is no folder is only looked at.
+#[test]
+fn nothing_is_opened_to_see_what_it_is() {
+    use rustix::fs::{inotify, mknodat, Mode, CWD};
+    let tree = tempfile::tempdir().unwrap();
+    let fifo = tree.path().join("fifo");
+    mknodat(CWD, &fifo, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+    // With a writer there, who opens it would not wait.
+    let mut both = std::fs::File::options();
+    let _writer = both.read(true).write(true).open(&fifo).unwrap();
+    let watch = inotify::init(inotify::CreateFlags::NONBLOCK).unwrap();
+    inotify::add_watch(&watch, &fifo, inotify::WatchFlags::OPEN).unwrap();
+    let image = Rootfs::open(tree.path()).unwrap();
+    for path in ["/fifo", "/fifo/x", "/fifo/x/y"] {
+        assert_eq!(image.at(path), At::Something, "{path}");
+        assert_eq!(image.link(path), None, "{path}");
+        assert!(!image.is_free(path), "{path}");
+    }
+    assert!(image.files.make_folder("/fifo/x").is_err());
+    let mut bytes = [0; 64];
+    assert_eq!(rustix::io::read(&watch, &mut bytes), Err(Errno::AGAIN));
+}

@@ -242,6 +242,51 @@ fn the_program_is_found_by_its_name() {
     let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", program.as_raw_fd())).unwrap();
     assert!(info.contains("prog_type:\t15\n"), "{info}");
     assert_eq!(instructions(&program), Ok(runtime_program(0)));
+    assert_eq!(name_of(&program), "oci_decorator");
+}
+
+/// `struct bpf_prog_info` up to the name.
+#[repr(C)]
+#[derive(Default)]
+struct Named {
+    beginning: ProgramInformation,
+    load_time: u64,
+    user: u32,
+    map_count: u32,
+    maps: u64,
+    name: [u8; 16],
+}
+
+fn name_of(program: &OwnedFd) -> String {
+    let mut named = Named::default();
+    let mut attributes = Information {
+        program: program.as_raw_fd(),
+        size: u32::try_from(size_of::<Named>()).unwrap(),
+        address: &raw mut named as u64,
+    };
+    // SAFETY: `named` has the size that is said, and no address in it.
+    unsafe { bpf(number::INFORMATION, &mut attributes) }.unwrap();
+    let name = named.name.into_iter().take_while(|byte| *byte != 0);
+    String::from_utf8(name.collect()).unwrap()
+}
+
+/// A program with as many instructions as are read, and with one more.
+#[test]
+fn programs_are_read_up_to_a_size() {
+    let Some(_cgroup) = Cgroup::make() else {
+        return;
+    };
+    let set = runtime_program(0)[1];
+    let end = *runtime_program(0).last().unwrap();
+    for (count, expected) in [
+        (MAX_INSTRUCTIONS, Ok(MAX_INSTRUCTIONS)),
+        (MAX_INSTRUCTIONS + 1, Err(Errno::FBIG)),
+    ] {
+        let mut program = vec![set; count - 1];
+        program.push(end);
+        let program = load(&program).unwrap();
+        assert_eq!(instructions(&program).map(|all| all.len()), expected);
+    }
 }
 
 #[test]
