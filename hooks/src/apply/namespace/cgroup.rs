@@ -150,7 +150,7 @@ mod tests {
             Some(Cgroup::Two("/sys/fs/cgroup/".into()))
         );
         // A controller of version 1 that is mounted nowhere, and one with a name of its own.
-        let named = "3:name=devices:/x\n1:devices:/x\n0::/c\n";
+        let named = "3:name=devices:/x\n1:devices:/x\n7::/x\n0:odd:/x\n0::/c\n";
         let two = Cgroup::Two("/sys/fs/cgroup/c".into());
         assert_eq!(find(TWO, named), Some(two));
         assert_eq!(

@@ -56,13 +56,15 @@ fn files_are_made_in_the_innermost_new_file_system() {
     let mut rootfs = Rootfs::open(tree.path()).unwrap();
     let paths = ["/dev", "/dev/shm", "/gone"].map(str::to_owned);
     rootfs.open_new(&paths);
-    for (path, expected) in [
-        ("/dev/x0", "x0"),
-        ("/dev/shm/a/b", "a/b"),
-        ("/devices", "/devices"),
-        ("/gone/a", "/gone/a"),
+    for (path, expected, is_new) in [
+        ("/dev/x0", "x0", true),
+        ("/dev", "", true),
+        ("/dev/shm/a/b", "a/b", true),
+        ("/devices", "/devices", false),
+        ("/gone/a", "/gone/a", false),
     ] {
         assert_eq!(rootfs.writer(path).1, expected, "{path}");
+        assert_eq!(rootfs.is_in_new(path), is_new, "{path}");
     }
 }
 
