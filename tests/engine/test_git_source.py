@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import json
+from secrets import token_hex
 from typing import TYPE_CHECKING
 
 import pytest
 
-from kit.git_server import commit_files, git_served
+from kit.git_server import commit_files, git_served, guard
 from kit.hosts import DISTRO, OLD_KERNEL
 from kit.made_up import MADE_UP, made_up_files, write_made_up_in_git
 from kit.probe import need_programs
-from kit.product import BUILD_NETWORK
+from kit.process import run
+from kit.product import BUILD_NETWORK, Provision
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from kit.engine import Engine
     from kit.git_server import Commit
-    from kit.product import Provision
 
 _VERSION = "1.2"
 # The module needs a header of the submodule, and the tool the branch that the build checked out.
@@ -75,6 +78,38 @@ def test_a_commit_with_a_submodule_is_built_and_fetched_once(
     finally:
         for repository in folder.iterdir():
             repository.rename(repository.with_suffix(".git"))
+
+
+def test_a_private_authority_and_a_login_reach_the_container_and_nothing_else(
+    engine: Engine, commits: tuple[Path, Commit, Commit], tmp_path: Path
+) -> None:
+    folder, own, common = commits
+    secret = token_hex(12)
+    guarded = guard(tmp_path, f"builder:{secret}")
+    (tmp_path / "netrc").write_text(f"machine 127.0.0.1 login builder password {secret}\n")
+    cache = tmp_path / "cache"
+    # Nothing of another test: the commits have to be fetched.
+    trusting = {"REQUESTS_CA_BUNDLE": str(guarded.authority)}
+    knowing = {"NETRC": str(tmp_path / "netrc")}
+    nothing = {"NETRC": str(tmp_path / "none"), "XDG_CACHE_HOME": str(cache)}
+    with git_served(folder, guarded) as url:
+        write_made_up_in_git(tmp_path / "drivers", _VERSION, url, own, common)
+        words = ("build", *_target(tmp_path / "drivers"), *BUILD_NETWORK)
+        for environment, message in ((knowing, "vouches"), (trusting, "asks for a login")):
+            provision = Provision(engine.host, {**nothing, **environment})
+            status, error = provision.failure(*words)
+            assert (status, secret in str(error)) == (1, False)
+            assert message in error["message"]
+        provision = Provision(engine.host, {**nothing, **trusting, **knowing})
+        done = provision(*words, "--json")
+    built = json.loads(done.stdout)
+    assert built["built"]
+    assert secret not in done.output
+    # Neither in images nor in what a build leaves on this machine.
+    shown = [engine.docker("image", "inspect", image).stdout for image in engine.layers()]
+    shown += [engine.docker("history", "--no-trunc", image).stdout for image in engine.layers()]
+    assert secret not in "".join(shown)
+    assert run(["grep", "-rl", secret, cache], check=False).stdout == ""
 
 
 def test_another_content_than_the_recipe_names_is_refused(

@@ -1,4 +1,4 @@
-"""Git repositories over HTTP on the loopback interface, served by git's own `http-backend`.
+"""Git repositories over HTTP or HTTPS on the loopback interface, served by `git http-backend`.
 
 The protocol: https://git-scm.com/docs/git-http-backend; a plain file server can't be asked for
 a commit by its name.
@@ -6,12 +6,22 @@ a commit by its name.
 
 from __future__ import annotations
 
+import base64
 import shutil
+import ssl
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from ipaddress import IPv4Address
 from threading import Thread
 from typing import TYPE_CHECKING, ClassVar
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 
 from kit.process import run, run_bytes
 
@@ -19,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-__all__ = ["Commit", "commit_files", "git_served"]
+__all__ = ["Commit", "Guarded", "commit_files", "git_served", "guard"]
 
 _POLL = 0.01
 _WHO = {
@@ -75,15 +85,62 @@ def commit_files(folder: Path, name: str, files: Mapping[str, str], *more: Commi
     return Commit(bare.name, found, archive.split()[0])
 
 
+@dataclass(frozen=True, slots=True)
+class Guarded:
+    """A server that only some may read.
+
+    Attributes:
+        authority: The certificate that vouches for it, which no one else knows.
+        certificate: Its own certificate and key, in one file.
+        login: User and password, as `user:password`.
+    """
+
+    authority: Path
+    certificate: Path
+    login: str
+
+
+def guard(folder: Path, login: str) -> Guarded:
+    """Make a private authority and a server of 127.0.0.1 that it vouches for."""
+    made = Guarded(folder / "authority.pem", folder / "server.pem", login)
+    keys = [ec.generate_private_key(ec.SECP256R1()) for _ in range(2)]
+    names = [x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, of)]) for of in ("site", "git")]
+    now = datetime.now(UTC)
+    for path, key, name, is_authority in zip(
+        (made.authority, made.certificate), keys, names, (True, False), strict=True
+    ):
+        loopback = x509.SubjectAlternativeName([x509.IPAddress(IPv4Address("127.0.0.1"))])
+        certificate = (
+            x509.CertificateBuilder(names[0], name, key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - timedelta(hours=1))
+            .not_valid_after(now + timedelta(days=1))
+            .add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
+            .add_extension(loopback, critical=False)
+            .sign(keys[0], hashes.SHA256())
+        )
+        content = certificate.public_bytes(Encoding.PEM)
+        if not is_authority:
+            content += key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        path.write_bytes(content)
+    return made
+
+
 @contextmanager
-def git_served(folder: Path) -> Iterator[str]:
+def git_served(folder: Path, guarded: Guarded | None = None) -> Iterator[str]:
     """Serve the bare repositories of `folder`; yields its URL, without a slash at the end."""
-    handler = type("_Of", (_Handler,), {"folder": folder})
+    handler = type("_Of", (_Handler,), {"folder": folder, "guarded": guarded})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    scheme = "http"
+    if guarded is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(guarded.certificate)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        scheme = "https"
     thread = Thread(target=server.serve_forever, args=(_POLL,), daemon=True)
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
+        yield f"{scheme}://127.0.0.1:{server.server_address[1]}"
     finally:
         server.shutdown()
         server.server_close()
@@ -92,6 +149,7 @@ def git_served(folder: Path) -> Iterator[str]:
 
 class _Handler(BaseHTTPRequestHandler):
     folder: ClassVar[Path]
+    guarded: ClassVar[Guarded | None]
 
     def log_message(self, *_args: object) -> None:
         """Say nothing: a test's output is for what went wrong."""
@@ -105,6 +163,12 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self) -> None:
         path, _, query = self.path.partition("?")
         sent = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        if self.guarded is not None and self.headers.get("Authorization") != _basic(self.guarded):
+            self.send_response(401)
+            self.send_header("WWW-Authenticate", 'Basic realm="site"')
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
         answer = run_bytes(
             ["git", "-c", "uploadpack.allowAnySHA1InWant=true", "http-backend"],
             stdin=sent,
@@ -129,3 +193,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
+
+
+def _basic(guarded: Guarded) -> str:
+    return f"Basic {base64.b64encode(guarded.login.encode()).decode()}"

@@ -1,16 +1,11 @@
 """Base images of Debian and Ubuntu, made by debootstrap from a mirror.
 
 A mirror's password stays out of the arguments of programs, which every user can read: debootstrap
-hands its mirror's address on to wget, and writes it into the image. wget finds name and
-password by itself in ``~/.netrc``: https://www.gnu.org/software/inetutils/manual/html_node/The-_002enetrc-file.html
+hands its mirror's address on to wget, and writes it into the image.
 """
 
 from __future__ import annotations
 
-import os
-import re
-import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,14 +13,12 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from provision.build.base_image import BaseRequest, Rootfs, make_image
+from provision.build.logins import can_hold, netrc_home
 from provision.engine.docker_api import Engine
 from provision.errors import UsageError, redact
 from provision.pin import BasePin
 from provision.progress import Output, Progress, silent
 from provision.run import stream
-
-# What a word of the file can't hold; wget knows quotes, but no way to write one within.
-_NO_WORD = re.compile(r"[\s\"\\\x00-\x1f]")
 
 # Where debootstrap has what it does for each release.
 _SCRIPTS = Path("/usr/share/debootstrap/scripts")
@@ -95,23 +88,17 @@ def _logged_in(mirror: str, folder: Path) -> Iterator[tuple[str, Mapping[str, st
     if parts.username is None or parts.hostname is None:
         yield mirror, {}
         return
-    user, password = unquote(parts.username), unquote(parts.password or "")
-    if _NO_WORD.search(user) or _NO_WORD.search(password) or not user:
+    login = (unquote(parts.username), unquote(parts.password or ""))
+    if not can_hold(*login):
         raise UsageError(
             f"debootstrap can't log in to the mirror '{redact(mirror)}': a blank, a quote or a"
             " backslash can't be in its user or password.",
             resolution="Give the mirror another password, or pull a base image instead: docker"
             " pull NAME, and name it with --base.",
         )
-    home = Path(tempfile.mkdtemp(dir=folder, prefix="home-"))
-    try:
-        handle = os.open(home / ".netrc", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(handle, "w") as stream:
-            stream.write(f"machine {parts.hostname} login {user} password {password}\n")
-        host = parts.netloc.rpartition("@")[2]
+    host = parts.netloc.rpartition("@")[2]
+    with netrc_home(parts.hostname, login, folder) as home:
         yield urlunsplit(parts._replace(netloc=host)), {"HOME": str(home)}
-    finally:
-        shutil.rmtree(home, ignore_errors=True)
 
 
 def _debootstrap(tree: Path, request: BaseRequest, mirror: Mirror, progress: Progress) -> None:

@@ -10,12 +10,14 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
+from urllib.parse import urlsplit
 
+from provision.build.logins import FOLDER, SCRIPT, GitAccess
 from provision.build.package_store import PackageStore, closure_key
 from provision.engine.containers import Container, ContainerRequest
 from provision.engine.docker_api import Engine
@@ -39,13 +41,16 @@ _UNREACHABLE = re.compile(
     r"|returned error: (?:5[0-9][0-9]|429)|early EOF|RPC failed|Empty reply from server",
     re.IGNORECASE,
 )
+# What they say of a server that asks for a login, or that no known authority vouches for.
+_ASKS_WHO = re.compile(r"Authentication failed|could not read Username|returned error: 40[13]")
+_UNTRUSTED = re.compile(r"certificate", re.IGNORECASE)
 _LACKING = "provision: the image has no git"
 # In blocks of 512 bytes, as sh counts them: 4 GiB, above which nothing is written.
 _SCRIPT = """set -eu
 command -v git >/dev/null || {{ echo "{lacking}"; exit 4; }}
 ulimit -f 8388608
 rm -rf {work} {made}
-git init --quiet --bare {work}
+{access}git init --quiet --bare {work}
 cd {work}
 git fetch --quiet --depth=1 {url} {commit}
 sum=$(git archive --format=tar {commit} | sha256sum | cut -d ' ' -f 1)
@@ -64,6 +69,7 @@ class CommitRequest:
         locks: Folder of locks: of two that want a commit, one fetches it.
         network: Network of the container; None: the engine's default.
         proxies: Variables of the environment that name the proxies of this machine.
+        access: Has this machine's authorities and logins; None: the container is given none.
     """
 
     commits: tuple[GitCommit, ...]
@@ -71,6 +77,7 @@ class CommitRequest:
     locks: Path
     network: str | None = None
     proxies: Mapping[str, str] = field(default_factory=dict)
+    access: GitAccess | None = None
 
 
 def commits_of(sources: Iterable[Source]) -> tuple[GitCommit, ...]:
@@ -135,6 +142,7 @@ def _fetch(
         made=_MADE,
         wrong=_WRONG,
         lacking=_LACKING,
+        access=SCRIPT,
         url=shlex.quote(commit.url),
         commit=shlex.quote(commit.commit),
         sha256=shlex.quote(commit.sha256),
@@ -147,11 +155,28 @@ def _fetch(
     wanted = ContainerRequest(
         image, owner, network=request.network, environment=environment, limit=_LIMIT_S
     )
-    with engine.container(wanted) as container:
+    with _let_in(engine, wanted, commit, request.access) as container:
         ran = container.run(script, on_line=lambda line: progress(Output(redact(line))))
         if ran.status != 0:
             raise _failed(commit, path, ran.said)
         _keep(container, path)
+
+
+@contextmanager
+def _let_in(
+    engine: Engine, wanted: ContainerRequest, commit: GitCommit, access: GitAccess | None
+) -> Iterator[Container]:
+    """Start a container that has what a commit's server asks for."""
+    if access is None:
+        with engine.container(wanted) as container:
+            yield container
+        return
+    with access.granted(commit.url, engine.host) as given:
+        more = {**wanted.environment, **given.environment}
+        with engine.container(replace(wanted, binds=given.binds, environment=more)) as container:
+            if given.files:
+                container.put(given.files, FOLDER)
+            yield container
 
 
 def _whole(path: Path) -> bool:
@@ -207,6 +232,24 @@ def _failed(commit: GitCommit, path: Path, said: str) -> ProvisionError:
             resolution="Name a base image that has git (--base), or copy"
             f" '{path}' from a machine whose package store has it (the same path there).",
         )
+    details = redact("\n".join(said.splitlines()[-20:]))
+    if _ASKS_WHO.search(said):
+        return ProvisionError(
+            f"Fetching failed for {name}: the server asks for a login, or refuses the one it got.",
+            resolution="Put a login into ~/.netrc of the user who builds (chmod 600 ~/.netrc):"
+            f" machine {urlsplit(commit.url).hostname} login NAME password WORD. It is used over"
+            f" https:// only. Or copy '{path}' from a machine whose package store has it (the same"
+            " path there).",
+            details=details,
+        )
+    if _UNTRUSTED.search(said):
+        return ProvisionError(
+            f"Fetching failed for {name}: no authority that this machine knows vouches for the"
+            " server.",
+            resolution="Add its authority to this machine's own (update-ca-certificates on Debian,"
+            " update-ca-trust on RHEL), or name a file that has it in REQUESTS_CA_BUNDLE.",
+            details=details,
+        )
     # What says nothing about the driver: a matrix ends there, and remembers nothing.
     kind = UnreachableError if _UNREACHABLE.search(said) else ProvisionError
     return kind(
@@ -215,5 +258,5 @@ def _failed(commit: GitCommit, path: Path, said: str) -> ProvisionError:
         f" {quoted}; containers may need --network host, or a proxy in the"
         f" environment. Or copy '{path}' from a machine whose package store has it (the same path"
         " there).",
-        details=redact("\n".join(said.splitlines()[-20:])),
+        details=details,
     )

@@ -33,7 +33,7 @@ _DAY_S = 24 * 3600.0
 _DRAFT_S = _DAY_S
 # Folders of work in progress (provision.engine.scratch), but for that of base images: a killed
 # debootstrap may have left file systems mounted there.
-_SCRATCH = ("developer", "host-python", "import", "verify")
+_SCRATCH = ("developer", "git-login", "host-python", "import", "verify")
 
 
 class Closure(Frozen):

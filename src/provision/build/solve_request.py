@@ -125,8 +125,7 @@ class SolveRequest:
         is_needed = bool(self._entitled()) or any(url.startswith("https:") for url in urls)
         if self.distro.apt is None or not is_needed:
             return {}
-        bundles = [in_root(self.root, name) for name in _BUNDLES]
-        found = next((path for path in bundles if path.is_file()), None)
+        found = authorities_of(self.root)
         return {AUTHORITIES: found.read_bytes()} if found else {}
 
     def failure(self, status: int, said: str, version: str | None = None) -> Failure:
@@ -184,6 +183,12 @@ class SolveRequest:
     def _entitled(self) -> dict[str, str]:
         paths = {one.container: in_root(self.root, one.host) for one in self._asked_for()}
         return {inside: str(path) for inside, path in paths.items() if holds_something(path)}
+
+
+def authorities_of(root: Path) -> Path | None:
+    """Return the file with the certificates that a host trusts; None where it has none."""
+    bundles = [in_root(root, name) for name in _BUNDLES]
+    return next((path for path in bundles if path.is_file()), None)
 
 
 def find_archived(

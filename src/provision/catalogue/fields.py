@@ -98,8 +98,8 @@ def public(text: str) -> str:
     if shown != text:
         raise ValueError(
             f"'{shown}' holds a password or token, which every user could read here and in the"
-            " labels of artifacts: leave it out. The login for a file belongs into ~/.netrc of the"
-            " user who builds; a repository has to be readable without one"
+            " labels of artifacts: leave it out. The login belongs into ~/.netrc of the user who"
+            " builds"
         )
     return text
 

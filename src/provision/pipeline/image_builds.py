@@ -14,6 +14,7 @@ from provision.build.base_image import BaseRequest, find_base
 from provision.build.debootstrap import Mirror, make_base
 from provision.build.dockerfile import RenderedContext
 from provision.build.git_commits import CommitRequest, commits_of, have_commits
+from provision.build.logins import GitAccess
 from provision.build.package_store import PackageStore
 from provision.build.rpm_base_image import make_rpm_base
 from provision.distros.debian.distro_archive import uses_archive
@@ -136,6 +137,7 @@ def _fetched(
         settings.state / "locks",
         resolved.network,
         _proxies(),
+        GitAccess(settings.root, settings.state / "git-login"),
     )
     return have_commits(engine, toolchain, request, progress=progress)
 

@@ -11,6 +11,7 @@ from typing import IO
 import pytest
 
 from provision.build.git_commits import CommitRequest, commits_of, have_commits
+from provision.build.logins import GitAccess
 from provision.build.package_store import PackageStore
 from provision.engine.containers import ContainerRequest, Ran
 from provision.errors import ProvisionError, UsageError
@@ -37,6 +38,10 @@ class _Container:
         self.ran = ran
         self.end = bytes(1024)
         self.scripts: list[str] = []
+        self.given: list[tuple[str, dict[str, bytes]]] = []
+
+    def put(self, files: dict[str, bytes], folder: str) -> None:
+        self.given.append((folder, files))
 
     def run(self, script: str, *, on_line: Callable[[str], None]) -> Ran:
         self.scripts.append(script)
@@ -164,6 +169,50 @@ def test_the_container_goes_through_this_machines_proxies(tmp_path: Path) -> Non
     proxies = {"https_proxy": "http://proxy.example:3128"}
     (asked,) = _once(tmp_path, proxies=proxies).asked
     assert proxies.items() <= dict(asked.environment).items()
+
+
+def test_the_container_gets_login_and_authorities_and_shows_neither(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "netrc").write_text("machine git.example login builder password s3cret\n")
+    (tmp_path / "site.pem").write_text("of the site\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(tmp_path / "site.pem"))
+    proxies = {"https_proxy": "http://proxy.example:3128"}
+    engine = _Engine(Ran(0, ""))
+    (commit, _) = commits_of([_SOURCE])
+    access = GitAccess(tmp_path, tmp_path / "logins")
+    request = CommitRequest(
+        (commit,), PackageStore(tmp_path), tmp_path / "locks", proxies=proxies, access=access
+    )
+    have_commits(engine, lambda: "sha256:x", request)
+    (asked,) = engine.asked
+    ((folder, files),) = engine.inside.given
+    assert list(files.values()) == [b"of the site\n"]
+    assert folder in engine.inside.scripts[0]
+    assert proxies.items() <= dict(asked.environment).items()
+    assert asked.environment["HOME"] in asked.binds
+    assert "s3cret" not in f"{asked} {engine.inside.scripts} {files}"
+    assert not list(access.folder.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("said", "message", "resolution"),
+    [
+        ("fatal: Authentication failed for 'https://git.example/x.git/'", "login", ".netrc"),
+        ("fatal: could not read Username for 'https://git.example'", "login", "git.example"),
+        ("fatal: unable to access: The requested URL returned error: 403", "login", ".netrc"),
+        ("server certificate verification failed. CAfile: none", "vouches", "REQUESTS_CA_BUNDLE"),
+        ("SSL certificate problem: self-signed certificate in chain", "vouches", "update-ca"),
+    ],
+)
+def test_a_server_that_refuses_says_what_it_wants(
+    tmp_path: Path, said: str, message: str, resolution: str
+) -> None:
+    with pytest.raises(ProvisionError, match=message) as caught:
+        _have(tmp_path, Ran(128, said), [])
+    assert resolution in str(caught.value.resolution)
+    assert said in str(caught.value.details)
 
 
 def test_an_address_with_a_password_reaches_no_program(tmp_path: Path) -> None:

@@ -1,0 +1,161 @@
+"""Logins for programs that read ``~/.netrc``, which no argument, variable or layer then holds.
+
+wget and git's library for HTTP find user and password there by themselves. A container that fetches
+commits is given what this machine's own downloads go by: the certificates of
+``REQUESTS_CA_BUNDLE`` or of the host, and of ``NETRC`` or ``~/.netrc`` the one entry that it needs,
+which it sees read-only for as long as it runs.
+
+Source: https://www.gnu.org/software/inetutils/manual/html_node/The-_002enetrc-file.html;
+git-config(1) ``http.sslCAInfo``; https://curl.se/libcurl/c/CURLOPT_NETRC.html, which git sets.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from provision.build.solve_request import authorities_of
+from provision.errors import ProvisionError, UsageError
+
+# What a word of the file can't hold; wget knows quotes, but no way to write one within.
+_NO_WORD = re.compile(r"[\s\"\\\x00-\x1f]")
+# Folders of the container.
+FOLDER = "/provision/access"
+_HOME = "/provision/login"
+_AUTHORITIES = "authorities.crt"
+# What the container does with the certificates: those that its image knows count as well.
+SCRIPT = f"""\
+authorities={FOLDER}/{_AUTHORITIES}
+if [ -s $authorities ]; then
+    for more in /etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt \\
+            /etc/ssl/ca-bundle.pem; do
+        if [ -s "$more" ]; then cat "$more" >> $authorities; fi
+    done
+    export GIT_SSL_CAINFO=$authorities
+fi
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """What a container is given for one repository.
+
+    Attributes:
+        binds: Folders of the host that it sees read-only, by path in the container.
+        environment: Variables of what runs in it.
+        files: Files below ``FOLDER``.
+    """
+
+    binds: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class GitAccess:
+    """Where this machine has authorities and logins.
+
+    Attributes:
+        root: Root of the host, whose certificates count.
+        folder: Where a login is put for a container; only its owner can read what lies there.
+    """
+
+    root: Path
+    folder: Path
+
+    @contextmanager
+    def granted(self, url: str, engine: str) -> Iterator[Granted]:
+        """Yield what a container needs for a repository; nothing where that is not had by HTTPS.
+
+        Args:
+            url: The repository's address.
+            engine: Address of the engine that runs the container.
+
+        Raises:
+            UsageError: REQUESTS_CA_BUNDLE names no file; or the login has a character that the
+                file can't hold.
+            ProvisionError: There is a login, and the engine is on another machine.
+            OSError: The folder can't be written.
+        """
+        parts = urlsplit(url)
+        if parts.scheme != "https" or parts.hostname is None:
+            yield Granted()
+            return
+        files = _authorities(self.root)
+        login = _login(url)
+        if login is None:
+            yield Granted(files=files)
+            return
+        if not engine.startswith("unix:"):
+            raise ProvisionError(
+                f"This machine's login to '{parts.hostname}' can't be used by the container engine"
+                f" at {engine}: it would be bound from the files of the engine's machine.",
+                resolution="Build on the engine's machine, or copy the package store's folder"
+                " 'commits' from a machine that has fetched the repository.",
+            )
+        if not can_hold(*login):
+            raise UsageError(
+                f"git can't log in to '{parts.hostname}': a blank, a quote or a backslash can't be"
+                " in the user or password.",
+                resolution="Make another password or token for the repository, and put that into"
+                " ~/.netrc.",
+            )
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with netrc_home(parts.hostname, login, self.folder) as home:
+            yield Granted({_HOME: str(home)}, {"HOME": _HOME}, files)
+
+
+def can_hold(user: str, password: str) -> bool:
+    """Return whether ``netrc_home`` can hand on a login."""
+    return bool(user) and not _NO_WORD.search(user + password)
+
+
+@contextmanager
+def netrc_home(host: str, login: tuple[str, str], folder: Path) -> Iterator[Path]:
+    """Make a home with a ``.netrc``, which is removed afterwards.
+
+    Args:
+        host: The server.
+        login: User and password; ``can_hold`` said yes to them.
+        folder: Where there is room for it; only its owner can read what is made there.
+
+    Raises:
+        OSError: The folder can't be written.
+    """
+    home = Path(tempfile.mkdtemp(dir=folder, prefix="home-"))
+    try:
+        handle = os.open(home / ".netrc", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(handle, "w") as stream:
+            stream.write(f"machine {host} login {login[0]} password {login[1]}\n")
+        yield home
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def _authorities(root: Path) -> dict[str, bytes]:
+    named = os.environ.get("REQUESTS_CA_BUNDLE")
+    path = Path(named) if named else authorities_of(root)
+    if path is None:
+        return {}
+    if not path.is_file():
+        raise UsageError(
+            f"REQUESTS_CA_BUNDLE names '{path}', which is no file.",
+            resolution="Name a file of certificates in PEM format, or take the variable out of the"
+            " environment: then this machine's own authorities count.",
+        )
+    return {_AUTHORITIES: path.read_bytes().rstrip(b"\n") + b"\n"}
+
+
+def _login(url: str) -> tuple[str, str] | None:
+    """Return user and password that ``NETRC`` or ``~/.netrc`` has for a repository's host."""
+    from requests.utils import get_netrc_auth  # noqa: PLC0415 - only a fetch of commits needs it
+
+    found = get_netrc_auth(url)
+    return (found[0], found[1]) if found else None
