@@ -151,7 +151,7 @@ def test_an_index_is_checked_by_the_solver_where_it_has_to_be_signed() -> None:
         Zypper().kernels(distro, release, (given_[1],)).text,
     ):
         trust, refresh = text.index("rpm --erase"), text.index("run refresh")
-        assert trust < text.index("for key in /provision/solve/keys/*") < refresh
+        assert trust < text.index("for key in /provision/solve/keys/*", trust) < refresh
         assert "--no-gpg-checks refresh" not in text
         # Nothing is read between the check and the download.
         assert "--no-refresh install" in text or "search" in text[refresh:]

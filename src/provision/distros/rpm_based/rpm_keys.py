@@ -124,10 +124,19 @@ def trusted_keys(patterns: Iterable[str]) -> str:
     """
     words = " ".join(patterns)
     return f"""\
-for key in $(rpm -qa 'gpg-pubkey*'); do rpm --erase --allmatches "$key"; done
-for key in {words}; do
-    if [ -f "$key" ]; then rpm --import "$key" || echo "a key that rpm can't read: $key"; fi
-done
+{key_import(patterns)}\
+# Mostly it has these and no others: each change of it would cost a start of rpm.
+described() {{
+    rpm "$@" -qa 'gpg-pubkey*' --qf '%{{VERSION}}-%{{RELEASE}}\n%{{DESCRIPTION}}\n' | sort
+}}
+wanted=$(described --dbpath {_DB})
+case $wanted in *'BEGIN PGP PUBLIC KEY'*) known=$(described) ;; *) known='' ;; esac
+if [ "$known" != "$wanted" ] || [ -z "$known" ]; then
+    for key in $(rpm -qa 'gpg-pubkey*'); do rpm --erase --allmatches "$key"; done
+    for key in {words}; do
+        if [ -f "$key" ]; then rpm --import "$key" || echo "a key that rpm can't read: $key"; fi
+    done
+fi
 """
 
 
