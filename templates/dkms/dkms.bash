@@ -31,6 +31,17 @@ set_given() {
     export dkms_tree=/var/lib/dkms source_tree=/usr/src
 }
 
+# DKMS knows a package by its folder before it reads the dkms.conf, which may use both names.
+set_package() {
+    local said
+    # shellcheck disable=SC2016  # the inner shell expands these
+    said=$(timeout --kill-after=5 "$READ_LIMIT_S" bash -O extglob -c \
+        '. "$0" >/dev/null; printf "%s\n%s\n" "${PACKAGE_NAME-}" "${PACKAGE_VERSION-}"' "$1" \
+        2>/dev/null </dev/null)
+    { read -r module && read -r module_version; } <<<"$said"
+    export module module_version
+}
+
 provision_print_variables() {
     local -a provision_names=(
         PACKAGE_NAME PACKAGE_VERSION MAKE MAKE_MATCH CLEAN BUILT_MODULE_NAME BUILT_MODULE_LOCATION
@@ -61,6 +72,7 @@ provision_print_variables() {
 
 print_conf() {
     set_given "$2" "$3"
+    set_package "$1"
     exec 3>&1 1>&2 </dev/null
     # shellcheck disable=SC1090  # which file is the caller's choice
     . "$1"
@@ -73,6 +85,7 @@ unset_variables() {
     local conf=$1 name said
     local -a found=()
     set_given "$2" "$3"
+    set_package "$conf"
     for _ in {1..20}; do
         # shellcheck disable=SC2016  # the inner shell expands these
         said=$(timeout --kill-after=5 "$READ_LIMIT_S" env "${found[@]/%/=}" \

@@ -9,6 +9,7 @@ import pytest
 
 from kit.fileserver import served
 from kit.hosts import DISTRO, NEW_KERNEL
+from kit.process import run
 from kit.product import BUILD_NETWORK
 from kit.tarball import write_tarball
 
@@ -135,11 +136,11 @@ MAKE_MATCH[1]="^[6-9]"
 PATCH[0]="right.patch"
 PATCH[1]="wrong.patch"
 PATCH_MATCH[1]="^5"
-PRE_BUILD="prepare.sh --with '$kernelver'"
+PRE_BUILD="prepare.sh --with '$kernelver' $module $module_version"
 POST_BUILD="after.sh"
 """
     )
-    prepare = "#!/bin/sh -e\ntest $# = 2\nmkdir sub\ncp hello.c Makefile sub\n"
+    prepare = "#!/bin/sh -e\ntest $3-$4 = Hello-1.2\nmkdir sub\ncp hello.c Makefile sub\n"
     after = "#!/bin/sh -e\ntest -f /var/lib/dkms/Hello/1.2/$kernelver/$arch/module/greeting.ko\n"
     files = {"patches__right.patch": _PATCH, "prepare.sh": prepare, "after.sh": after}
     with _made_up(tmp_path, conf, **files) as url:
@@ -150,6 +151,38 @@ POST_BUILD="after.sh"
     assert _modules(provision, built["image"], tmp_path / "host") == ["greeting.ko"]
     [module] = (tmp_path / "host").rglob("greeting.ko")
     assert b"version=patched" in module.read_bytes()
+
+
+@pytest.mark.parametrize("compression", ["xz", "zstd"])
+def test_a_vendors_package_becomes_a_recipe_that_builds(
+    provision: Provision, tmp_path: Path, compression: str
+) -> None:
+    """As AMD and others publish their drivers: a .deb with the source below /usr/src."""
+    tree = tmp_path / "tree"
+    source = tree / "usr/src/hello-1.2"
+    source.mkdir(parents=True)
+    (source / "hello.c").write_text(_SOURCE)
+    (source / "Makefile").write_text("obj-m := hello.o\n")
+    (source / "dkms.conf").write_text(_CONF.replace("Hello", "hello"))
+    control = ("Package: hello-dkms", "Version: 1.2", "Architecture: all", "Description: x")
+    (tree / "DEBIAN").mkdir()
+    (tree / "DEBIAN/control").write_text("\n".join((*control, "Maintainer: a <a@b.example>", "")))
+    (tmp_path / "files").mkdir()
+    made = tmp_path / "files/hello-dkms_1.2_all.deb"
+    run(["dpkg-deb", "--root-owner-group", f"-Z{compression}", "--build", tree, made])
+    drivers = tmp_path / "drivers"
+    with served(made.parent) as url:
+        _imported(provision, f"{url}/{made.name}", drivers)
+        if compression == "zstd":
+            recipe = drivers / "hello/driver.toml"
+            text = recipe.read_text()
+            assert 'kind = "dkms"\n' in text
+            recipe.write_text(
+                text.replace('kind = "dkms"\n', 'kind = "dkms"\npackages = ["zstd"]\n')
+            )
+        words = ("hello", *_TARGET, "--catalogue", drivers, *BUILD_NETWORK)
+        built = provision.build(*words)
+    assert _modules(provision, built["image"], tmp_path / "host") == ["hello.ko"]
 
 
 @pytest.mark.parametrize(

@@ -31,11 +31,13 @@ from provision.pin import (
 
 
 class ArchiveRelease(Frozen):
-    """One released version as a tarball or zip file; ``strip``: leading path parts to drop.
+    """One released version as a file; ``strip``: leading path parts to drop.
 
     Attributes:
         version: The driver's version.
-        url: A tarball or zip file, ``http`` or ``https``.
+        url: A tarball, a zip file or a package of Debian's kind (``.deb``), ``http`` or ``https``.
+            A package whose files are compressed with zstd needs ``zstd`` among the build's
+            ``packages``.
         sha256: Of the file.
         strip: Leading parts to drop from paths inside.
     """

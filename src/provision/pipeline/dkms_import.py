@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from provision.build.base_image import find_base, named_base
 from provision.build.dkms_inspection import MAX_BYTES, MAX_FILES, SourceToInspect, inspect_source
 from provision.build.package_store import PackageStore
-from provision.build.unpack_source import UnpackError, unpack
+from provision.build.unpack_source import UnpackError, open_tar, unpack
 from provision.distros.debian import ArchiveIndex, open_index, parse_depends
 from provision.distros.debian.distro_archive import layout_of, uses_archive
 from provision.engine.docker_api import Engine
@@ -37,6 +37,7 @@ from provision.sources.dkms_conf import DkmsConf, parse_variables, read_conf
 from provision.sources.dkms_recipe import Draft, Origin, draft_recipe
 
 _NO_ARCHIVE = (
+    UnpackError,
     tarfile.TarError,
     zipfile.BadZipFile,
     lzma.LZMAError,
@@ -168,8 +169,7 @@ def _source(
     else:
         raise NotFoundError(
             f"There is no folder '{what}', and it is neither an address nor a package's name.",
-            resolution="Give a package (v4l2loopback-dkms), a folder with a dkms.conf, or the"
-            " https address of an archive.",
+            resolution="Give a package (v4l2loopback-dkms), a folder or an archive's address.",
         )
 
 
@@ -195,13 +195,13 @@ def _downloaded(url: str, folder: Path, progress: Progress) -> Found:
     except UnpackError as error:
         raise ProvisionError(
             f"'{url}' can't be unpacked: {error}.",
-            resolution="Give the address of a tar or zip file, not of a page about it.",
+            resolution="Give the address of a tar file, zip file or .deb, not of a page about it.",
         ) from error
     inside = list(tree.iterdir())
-    strip = 1 if len(inside) == 1 and inside[0].is_dir() else 0
-    release = ArchiveSource(url=url, sha256=sha256, strip=strip)
-    root = inside[0] if strip else tree
-    return root, lambda conf: Origin(url, conf, release=release)
+    # A package has its source below usr/src, where one is looked for.
+    has_top = len(inside) == 1 and inside[0].is_dir() and not (tree / "usr/src").is_dir()
+    release = ArchiveSource(url=url, sha256=sha256, strip=int(has_top))
+    return (inside[0] if has_top else tree), lambda conf: Origin(url, conf, release=release)
 
 
 def _check_size(url: str, archive: Path) -> None:
@@ -229,7 +229,7 @@ def _sizes(archive: Path) -> Iterator[int]:
         with zipfile.ZipFile(archive) as file:
             yield from (member.file_size for member in file.infolist())
     else:
-        with tarfile.open(archive) as tar:
+        with open_tar(archive) as tar:
             yield from (member.size for member in tar)
 
 

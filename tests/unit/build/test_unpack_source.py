@@ -3,12 +3,16 @@
 import io
 import random
 import tarfile
+import tempfile
 import zipfile
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from provision.build.unpack_source import UnpackError, main, unpack
+from unit.deb_file import deb
 
 
 def tar(path: Path, *members: tuple[str, bytes | str], kind: str = "w:xz") -> Path:
@@ -48,6 +52,56 @@ def test_a_zip_file_too(tmp_path: Path) -> None:
     out.mkdir()
     assert unpack(archive, out, 1) == 1
     assert (out / "a.c").read_text() == "int a;"
+
+
+@pytest.mark.parametrize("kind", ["xz", "gz", "bz2", ""])
+def test_a_package_is_unpacked_as_it_would_be_installed(tmp_path: Path, kind: str) -> None:
+    source = ("./usr/src/x-1/dkms.conf", b"PACKAGE_NAME=x")
+    data = tar(tmp_path / "data", source, kind=f"w:{kind}").read_bytes()
+    out = tmp_path / "out"
+    out.mkdir()
+    assert unpack(deb(tmp_path, data, f"data.tar.{kind}".rstrip(".")), out, 0) == 1
+    assert (out / "usr/src/x-1/dkms.conf").read_bytes() == b"PACKAGE_NAME=x"
+
+
+def test_the_name_of_a_packages_member_may_end_with_a_slash(tmp_path: Path) -> None:
+    data = tar(tmp_path / "data", ("a", b"1")).read_bytes()
+    assert unpack(deb(tmp_path, data, "data.tar.xz/"), tmp_path, 0) == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (b"!<arch>\n" + b"x" * 60, "no header"),
+        (b"!<arch>\nshort", "no header"),
+        (b"!<arch>\n" + b"data.tar.xz".ljust(48) + b"9         `\nab", "ends within its files"),
+        (b"!<arch>\n" + b"data.tar.xz".ljust(48) + b"many      `\nab", "damaged"),
+        (b"!<arch>\n" + b"data.tar.xz".ljust(48) + b"2         `\nab", "nor a package"),
+        (b"!<arch>\n" + b"a".ljust(48) + b"-60       `\nab", "no header"),
+        (b"!<arch>\n", "without a data.tar"),
+    ],
+)
+def test_a_damaged_package_is_said(tmp_path: Path, content: bytes, complaint: str) -> None:
+    (tmp_path / "a.deb").write_bytes(content)
+    with pytest.raises(UnpackError, match=complaint):
+        unpack(tmp_path / "a.deb", tmp_path, 0)
+
+
+def test_a_package_that_needs_zstd_says_how_to_have_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.which", lambda _: None)
+    with pytest.raises(UnpackError, match="add 'zstd' to the packages"):
+        unpack(deb(tmp_path, b"(\xb5/\xfd", "data.tar.zst"), tmp_path, 0)
+
+
+@given(st.binary(max_size=400))
+def test_whatever_is_in_a_package_is_a_mistake_that_is_said(content: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        archive = Path(folder) / "a.deb"
+        archive.write_bytes(b"!<arch>\n" + content)
+        with pytest.raises(UnpackError):
+            unpack(archive, Path(folder), 0)
 
 
 @pytest.mark.parametrize(
@@ -125,7 +179,7 @@ def test_what_is_no_archive_or_holds_nothing_is_said(
 ) -> None:
     (tmp_path / "a").write_bytes(b"<html>not found</html>" * 100)
     assert main([str(tmp_path / "a"), "0"]) == 1
-    assert "neither a tar nor a zip file" in capsys.readouterr().err
+    assert "neither a tar file, a zip file nor a package" in capsys.readouterr().err
     archive = tar(tmp_path / "b", ("x", b""))
     with pytest.raises(UnpackError, match="no file is left"):
         unpack(archive, tmp_path, 1)

@@ -23,6 +23,7 @@ from provision.pipeline import dkms_import
 from provision.pipeline.dkms_import import ImportRequest, import_dkms
 from provision.pipeline.workspace import Settings
 from provision.run import Completed
+from unit.deb_file import deb
 from unit.fake_archive import index_of, stanza
 
 KERNEL = "6.1.0-56-amd64"
@@ -157,6 +158,33 @@ def test_an_archive_is_unpacked_and_pinned_as_it_came(
     monkeypatch.setattr(dkms_import, "MAX_BYTES", -1)
     with tarfile.open(tarball, "w:gz") as archive:
         archive.add(tmp_path / "dkms.conf", arcname="tool-2.1/dkms.conf")
+    with pytest.raises(ProvisionError, match="too large"):
+        import_dkms(settings, no_engine, request)
+
+
+def test_a_vendors_package_is_unpacked_as_it_would_be_installed(
+    settings: Settings,
+    looked_at: list[SourceToInspect],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "dkms.conf").write_text("")
+    data = tmp_path / "data"
+    with tarfile.open(data, "w:xz") as archive:
+        archive.add(tmp_path / "dkms.conf", arcname="./usr/src/tool-2.1/dkms.conf")
+    package = deb(tmp_path, data.read_bytes())
+
+    def download(_url: str, *, destination: Path, **_more: object) -> str:
+        destination.write_bytes(package.read_bytes())
+        return "b" * 64
+
+    monkeypatch.setattr(importing, "download_any", download)
+    request = ImportRequest("https://x.example/tool-dkms_2.1_all.deb", kernel=KERNEL)
+    made = import_dkms(settings, lambda: None, request)  # type: ignore[arg-type, return-value]  # as above
+    # One folder at its top, and still nothing is dropped: its source is looked for in usr/src.
+    assert looked_at[0].path.name == "tree"
+    assert "strip = 0" in made.draft.text
+    monkeypatch.setattr(importing, "MAX_FILES", -1)
     with pytest.raises(ProvisionError, match="too large"):
         import_dkms(settings, no_engine, request)
 
