@@ -20,6 +20,7 @@ CASES = {
     "nvidia-runfile": ("nvidia", "580.95.05", "open"),
     "v4l2loopback": ("v4l2loopback", "0.12.7", "dkms"),
     "onload": ("onload", "9.0.2", "full"),
+    "amdgpu": ("amdgpu", "6.10.5", "dkms"),
     "gasket": ("gasket", "1.0.18.post20240425", "apex"),
     "hailo8": ("hailo8", "4.23.0", "pcie"),
     "hailo10": ("hailo10", "5.3.0", "pcie"),

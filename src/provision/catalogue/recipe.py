@@ -84,13 +84,17 @@ class Variant(Generic[SourceT_co]):
 
 
 class Recipe(Frozen):
-    """A driver.toml; ``[source]`` stands for one ``[[source]]``."""
+    """A driver.toml; ``[source]`` stands for one ``[[source]]``.
+
+    ``proven`` says what was run of it, for people; None: its author does not say.
+    """
 
     schema_version: Literal[1] = Field(alias="schema")
     name: Name
     summary: str
     vendor: str
     homepage: str
+    proven: str | None = None
     hardware: Hardware = Hardware()
     source: OneOrSeveral
     kernels: tuple[KernelRange, ...] = Field(default=(), validate_default=True)

@@ -123,7 +123,18 @@ def test_drivers(call: Call, host: Path, catalogue: Path) -> None:
 def test_one_driver(call: Call, host: Path, catalogue: Path) -> None:
     words = ("drivers", "demo", "--root", host, "--catalogue", catalogue)
     assert call(*words, "--json").document["default_flavour"] == "open"
-    assert "OCI_DEMO" in call(*words).out
+    said = call(*words).out
+    assert "OCI_DEMO" in said
+    assert "its recipe does not say" in said
+
+
+def test_every_shipped_recipe_says_what_was_run_of_it(call: Call, host: Path) -> None:
+    drivers = call("drivers", "--root", host, "--json").document["drivers"]
+    said = {driver["name"]: driver["proven"] for driver in drivers}
+    assert all(said.values()), said
+    assert said["amdgpu"] == "rendered; its source was never downloaded or built"
+    assert said["amdgpu"] in call("drivers", "--root", host).out
+    assert said["amdgpu"] in call("drivers", "amdgpu", "--root", host).out
 
 
 def test_an_unknown_driver_is_answered_with_the_nearest(

@@ -65,10 +65,16 @@ def command(
         )
         return
     rows = [
-        (e.recipe.name, ", ".join(e.recipe.flavours), _kinds(e.recipe), e.recipe.summary)
+        (
+            e.recipe.name,
+            ", ".join(e.recipe.flavours),
+            _kinds(e.recipe),
+            e.recipe.summary,
+            e.recipe.proven,
+        )
         for e in entries
     ]
-    print_table(("driver", "flavours", "source", "what it is"), rows)
+    print_table(("driver", "flavours", "source", "what it is", "what was run"), rows)
     for problem in problems:
         click.echo(f"Left out: {problem.message}\n{problem.details}", err=True)
 
@@ -121,6 +127,7 @@ def _show(entry: Entry, *, as_json: bool) -> None:
             ("what it is", recipe.summary),
             ("vendor", recipe.vendor),
             ("homepage", recipe.homepage),
+            ("what was run", recipe.proven or "its recipe does not say"),
             ("folder", entry.folder),
             ("source", "\n".join(map(_source, recipe.sources))),
             ("flavours", ", ".join(recipe.flavours)),
@@ -140,6 +147,7 @@ def _document(entry: Entry) -> dict[str, Any]:
         "summary": recipe.summary,
         "vendor": recipe.vendor,
         "homepage": recipe.homepage,
+        "proven": recipe.proven,
         "folder": str(entry.folder),
         "source": _kinds(recipe),
         "sources": [
