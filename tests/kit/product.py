@@ -83,10 +83,13 @@ class Provision:
         engine = {"DOCKER_HOST": self.docker_host} if self.docker_host else {}
         return {"XDG_CACHE_HOME": str(cache_dir()), **engine, **self.environment}
 
-    def __call__(self, *words: str | Path, check: bool = True) -> Completed:
+    def __call__(
+        self, *words: str | Path, check: bool = True, timeout_s: float = 1800
+    ) -> Completed:
         """Run `provision WORDS`, with the network that what it downloads with needs."""
         network = BUILD_NETWORK if words[0] in _DOWNLOADING and "--network" not in words else ()
-        return run([self.program, *words, *network], env=self.variables(), check=check)
+        argv = [self.program, *words, *network]
+        return run(argv, env=self.variables(), check=check, timeout_s=timeout_s)
 
     def build(self, *words: str | Path) -> Document:
         """`provision build`."""
