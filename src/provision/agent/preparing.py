@@ -104,10 +104,10 @@ class Preparer:
                 return done
             resolved = self._resolve(driver, action)
             pin = resolved.pin
-            if self.run.mode.update and artifact.is_current and not _is_newer(pin, artifact):
+            if self.run.mode.update and artifact.is_current and not is_newer(pin, artifact):
                 self._forget_failure(action)
                 return _stays(pin, artifact)
-            self._refuse_older(driver, action, artifact, pin)
+            self.refuse_older(driver, action, artifact, pin)
             if pin.short_digest in artifact.rejected and not self.run.mode.retry:
                 raise rejected(pin.short_digest, driver.name, action.kernel)
             is_damaged = not artifact.is_whole and artifact.digest == pin.short_digest
@@ -131,22 +131,21 @@ class Preparer:
         Raises:
             RejectedError: It is one that was rolled back from.
             UntrustedError: It is not signed as it has to be.
-            ProvisionError: It can't be had, and nothing is built here; it is older than what
-                serves; or provision.toml does not say whom to trust.
+            ProvisionError: It can't be had and isn't built here; is older; or no one is trusted.
         """
         consent = Consent(allow_downgrade=self.run.mode.allow_downgrade)
-        wanted = self._wanted(driver, action)
+        wanted = self.wanted(driver, action)
         lookup = Lookup(consent, progress=self.run.progress)
         trusted = look_for_or_notify(self.settings, wanted, lookup)
         if trusted is None:
             return None
         pin = trusted.image.pin
-        if self.run.mode.update and artifact.is_current and not _is_newer(pin, artifact):
+        if self.run.mode.update and artifact.is_current and not is_newer(pin, artifact):
             self._forget_failure(action)
             return _stays(pin, artifact)
         if not self.run.mode.allow_downgrade:
             # A serial says when something was signed: an old version may be signed again.
-            self._refuse_older(driver, action, artifact, pin)
+            self.refuse_older(driver, action, artifact, pin)
         if pin.short_digest in artifact.rejected and not self.run.mode.retry:
             raise rejected(pin.short_digest, driver.name, action.kernel)
         is_damaged = not artifact.is_whole and artifact.digest == pin.short_digest
@@ -159,7 +158,7 @@ class Preparer:
                 return result
         raise removed_again(obtained.entry)
 
-    def _refuse_older(
+    def refuse_older(
         self, driver: DesiredDriver, action: Action, artifact: KernelArtifact, pin: Pin
     ) -> None:
         """Refuse to replace a version by an older one without being asked.
@@ -241,10 +240,11 @@ class Preparer:
         raise lost
 
     def _resolve(self, driver: DesiredDriver, action: Action, *, update: bool = False) -> Resolved:
-        wanted = self._wanted(driver, action, update=update)
+        wanted = self.wanted(driver, action, update=update)
         return resolve_pin(self.settings, lambda: self.engine, wanted, progress=self.run.progress)
 
-    def _wanted(self, driver: DesiredDriver, action: Action, *, update: bool = False) -> Wanted:
+    def wanted(self, driver: DesiredDriver, action: Action, *, update: bool = False) -> Wanted:
+        """Return what is asked of registries, or to be resolved."""
         return Wanted(
             driver=driver.name,
             kernel=action.kernel,
@@ -335,7 +335,8 @@ class Preparer:
         update_state(Layout(self.run.root, action.driver), changed)
 
 
-def _is_newer(pin: Pin, artifact: KernelArtifact) -> bool:
+def is_newer(pin: Pin, artifact: KernelArtifact) -> bool:
+    """Return whether a Pin has a newer version than the artifact that there is, if there is one."""
     return artifact.version is None or compare_versions(pin.driver.version, artifact.version) > 0
 
 

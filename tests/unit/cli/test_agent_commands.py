@@ -46,10 +46,16 @@ def _broken() -> ProvisionError:
 def test_a_plan_says_what_and_why(host: Host, call: Call) -> None:
     lines = call("plan", "--root", host.root).out.splitlines()
     assert lines[0] == f"1. make the artifact of {DRIVER} for {KERNEL}: it does not exist yet"
-    assert len(lines) == 3
+    # A driver that no catalogue has.
+    assert lines[1].startswith("   It can't be had: ")
+    assert lines[2].startswith("   What to do: ")
+    assert len(lines) == 5
     document = call("plan", "--root", host.root, "--json").document
     assert [action["kind"] for action in document["actions"]] == ["prepare", "activate", "load"]
     assert document["kernels"]["running"] == KERNEL
+    (artifact,) = document["artifacts"]
+    assert (artifact["driver"], artifact["kernel"]) == (DRIVER, KERNEL)
+    assert artifact["source"] == "missing"
     assert call("apply", "--dry-run", "--root", host.root, "--json").document == document
     assert not host.layout.folder.exists()
 

@@ -178,13 +178,13 @@ def test_a_vendors_package_is_unpacked_as_it_would_be_installed(
         destination.write_bytes(package.read_bytes())
         return "b" * 64
 
-    monkeypatch.setattr(importing, "download_any", download)
+    monkeypatch.setattr(dkms_import, "download_any", download)
     request = ImportRequest("https://x.example/tool-dkms_2.1_all.deb", kernel=KERNEL)
     made = import_dkms(settings, lambda: None, request)  # type: ignore[arg-type, return-value]  # as above
     # One folder at its top, and still nothing is dropped: its source is looked for in usr/src.
     assert looked_at[0].path.name == "tree"
     assert "strip = 0" in made.draft.text
-    monkeypatch.setattr(importing, "MAX_FILES", -1)
+    monkeypatch.setattr(dkms_import, "MAX_FILES", -1)
     with pytest.raises(ProvisionError, match="too large"):
         import_dkms(settings, no_engine, request)
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -28,6 +28,9 @@ from provision.progress import Progress
 from provision.store.entries import linked_kernels
 from provision.store.layout import STORE, Layout
 
+if TYPE_CHECKING:
+    from provision.agent.foreseeing import Foreseen
+
 _WAYS = {
     "boot": "Take what the store has for the running kernel; no network, no engine, no build.",
     "retry": "Try again what failed or was rolled back.",
@@ -47,22 +50,30 @@ _WAYS = {
 def plan_command(
     *, retry: bool, update: bool, catalogues: tuple[Path, ...], root: Path, as_json: bool
 ) -> int:
-    """Say what 'provision apply' would do here, and why; and what can't be done."""
+    """Say what 'provision apply' would do here, and why; and what can't be done.
+
+    Registries are asked as 'apply' asks them; nothing is downloaded or changed.
+    """
     root = root.resolve()
     desired = load_desired(root, catalogues=catalogues)
-    planned, status = look_at(root, desired, Mode(retry=retry, update=update))
+    mode = Mode(retry=retry, update=update)
+    planned, status = look_at(root, desired, mode)
+    # Loads the models of recipes and what talks to registries.
+    foreseeing = importlib.import_module("provision.agent.foreseeing")
+    artifacts = foreseeing.foresee(Run(root, desired, mode, catalogues), planned)
     warnings = list(_from_matrix(root, desired))
     if as_json:
         print_json(
             {
                 "actions": [{**asdict(a), "what": str(a)} for a in planned.actions],
                 "blocked": [asdict(blocked) for blocked in planned.blocked],
+                "artifacts": [asdict(artifact) for artifact in artifacts],
                 "kernels": asdict(status.kernels),
                 "matrix": warnings,
             }
         )
     else:
-        _print(planned)
+        _print(planned, {(a.driver, a.kernel): a for a in artifacts})
         for one in warnings:
             what = f"{one['driver']} {one['version']} failed on {one['kernel']}"
             click.echo(f"The matrix says: {what}: {one['cause']}")
@@ -90,9 +101,14 @@ def _from_matrix(root: Path, desired: Desired) -> Iterator[dict[str, Any]]:
             }
 
 
-def _print(planned: Plan) -> None:
+def _print(planned: Plan, artifacts: Mapping[tuple[str, str], Foreseen]) -> None:
     for number, action in enumerate(planned.actions, start=1):
         click.echo(f"{number}. {action}")
+        artifact = artifacts.get((action.driver, action.kernel))
+        if action.kind == "prepare" and artifact is not None:
+            click.echo(f"   {artifact}")
+            if artifact.resolution:
+                click.echo(f"   What to do: {artifact.resolution}")
     for blocked in planned.blocked:
         click.echo(f"Not now: {blocked.driver} for {blocked.kernel}: {blocked.reason}")
         if blocked.resolution:

@@ -1,0 +1,171 @@
+"""Where an apply would have each kernel's artifact from: store, registry, build, or nowhere.
+
+Registries are asked as an apply asks them; nothing is downloaded, resolved, built or written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Literal
+
+from provision.agent.failures import rejected
+from provision.agent.model import DesiredDriver, KernelArtifact, Observed
+from provision.agent.observe import observe
+from provision.agent.outcome import Run
+from provision.agent.plan import Action, Blocked, Plan
+from provision.agent.preparing import Preparer, is_newer
+from provision.catalogue import Recipe, version_matches
+from provision.errors import ProvisionError
+from provision.pipeline.artifact_lookup import asks_registries, look_for
+from provision.pipeline.registries import Consent
+from provision.pipeline.registry_search import Lookup
+from provision.pipeline.wanted import Wanted
+from provision.progress import Event, Note
+from provision.store.layout import Layout
+
+Source = Literal["store", "registry", "build", "missing"]
+
+
+@dataclass(frozen=True, slots=True)
+class Foreseen:
+    """Where an artifact comes from.
+
+    Attributes:
+        driver: Of which driver.
+        kernel: For which kernel.
+        source: ``store`` if it is there, ``registry`` if it is pulled, ``build`` if it is built
+            here, ``missing`` if it can't be had.
+        version: The driver's version in it; None: a build decides that.
+        image: The registry's image, with its digest.
+        reason: Why it is built, or can't be had; for people.
+        resolution: What to do about what can't be had.
+    """
+
+    driver: str
+    kernel: str
+    source: Source
+    version: str | None = None
+    image: str | None = None
+    reason: str | None = None
+    resolution: str | None = None
+
+    def __str__(self) -> str:
+        words = {
+            "store": f"The store has {self.version}",
+            "registry": f"A registry has {self.version}: {self.image}",
+            "build": "It is built here",
+            "missing": "It can't be had",
+        }[self.source]
+        return f"{words}: {self.reason}" if self.reason else words
+
+
+def foresee(run: Run, planned: Plan) -> tuple[Foreseen, ...]:
+    """Return where the artifact of each driver for each kernel that may boot next comes from.
+
+    Args:
+        run: The apply that is planned for.
+        planned: What it would do.
+    """
+    observed = observe(run.root, run.desired)
+    making = {(a.driver, a.kernel): a for a in planned.actions if a.kind == "prepare"}
+    blocked = {(b.driver, b.kernel): b for b in planned.blocked if b.obstacle != "reboot-required"}
+    with closing(Preparer(run)) as preparer:
+        return tuple(_all(preparer, observed, making, blocked))
+
+
+def _all(
+    preparer: Preparer,
+    observed: Observed,
+    making: Mapping[tuple[str, str], Action],
+    blocked: Mapping[tuple[str, str], Blocked],
+) -> Iterator[Foreseen]:
+    for driver in preparer.run.desired.drivers:
+        for release in observed.kernels.relevant:
+            artifact = observed.drivers[driver.name].artifacts[release]
+            place = (driver.name, release)
+            if place in making:
+                yield _made(preparer, driver, making[place], artifact)
+            elif place in blocked:
+                why = blocked[place]
+                yield Foreseen(*place, "missing", reason=why.reason, resolution=why.resolution)
+            elif artifact.is_whole:
+                yield Foreseen(*place, "store", artifact.version)
+            else:
+                yield Foreseen(
+                    *place,
+                    "missing",
+                    reason="nothing is made for kernels that do not run yet",
+                    resolution="Set [policy] prebuild = true in /etc/provision/provision.toml.",
+                )
+
+
+def _made(
+    preparer: Preparer, driver: DesiredDriver, action: Action, artifact: KernelArtifact
+) -> Foreseen:
+    """Say where an artifact comes from that is to be made."""
+    try:
+        return _found(preparer, driver, action, artifact)
+    except ProvisionError as error:
+        return Foreseen(
+            driver.name,
+            action.kernel,
+            "missing",
+            reason=error.message,
+            resolution=error.resolution,
+        )
+
+
+def _found(
+    preparer: Preparer, driver: DesiredDriver, action: Action, artifact: KernelArtifact
+) -> Foreseen:
+    """Look for an artifact as ``Preparer.prepare`` does.
+
+    Raises:
+        ProvisionError: It can't be had, and why.
+    """
+    settings, place = preparer.settings, (driver.name, action.kernel)
+    said: list[str] = []
+
+    def hear(event: Event) -> None:
+        if isinstance(event, Note):
+            said.append(event.text)
+
+    wanted = preparer.wanted(driver, action)
+    consent = Consent(allow_downgrade=preparer.run.mode.allow_downgrade)
+    trusted = look_for(settings, wanted, Lookup(consent, progress=hear))
+    if trusted is None:
+        _check_known(settings.catalogue.entry(driver.name).recipe, wanted)
+        reason = None
+        if asks_registries(settings):
+            reason = "; ".join(said) or "no registry has it"
+        return Foreseen(*place, "build", reason=reason)
+    pin = trusted.image.pin
+    if preparer.run.mode.update and artifact.is_current and not is_newer(pin, artifact):
+        return Foreseen(*place, "store", artifact.version, reason="there is no newer one")
+    if not preparer.run.mode.allow_downgrade:
+        preparer.refuse_older(driver, action, artifact, pin)
+    if pin.short_digest in artifact.rejected and not preparer.run.mode.retry:
+        raise rejected(pin.short_digest, driver.name, action.kernel)
+    is_damaged = not artifact.is_whole and artifact.digest == pin.short_digest
+    is_there = Layout(settings.root, driver.name).entry(pin.short_digest).is_dir()
+    source: Source = "store" if is_there and not is_damaged else "registry"
+    image = None if source == "store" else str(trusted.image.reference)
+    return Foreseen(*place, source, pin.driver.version, image)
+
+
+def _check_known(recipe: Recipe, wanted: Wanted) -> None:
+    """Refuse a kernel that no version of a driver is known to build on.
+
+    Raises:
+        ProvisionError: There is no such version.
+    """
+    base = (wanted.kernel or "").partition("-")[0]
+    if not recipe.kernels or any(version_matches(base, row.kernels) for row in recipe.kernels):
+        return
+    ranges = "; ".join(f"{row.versions or 'any version'}: {row.kernels}" for row in recipe.kernels)
+    raise ProvisionError(
+        f"no registry has it, and {recipe.name} is not known to build on {wanted.kernel}",
+        resolution=f"It builds on other kernels ({ranges}): provision kernels {recipe.name}",
+    )

@@ -1,0 +1,195 @@
+"""Where a plan says that artifacts come from: as an apply would have them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from provision.agent import foreseeing, preparing
+from provision.agent.foreseeing import Foreseen, foresee
+from provision.agent.outcome import Run
+from provision.agent.plan import Mode
+from provision.agent.reconcile import look_at
+from provision.pin import Pin
+from provision.pipeline.artifact_lookup import MissingArtifactError
+from provision.pipeline.pulling import DowngradeError
+from provision.pipeline.registries import Consent
+from provision.pipeline.registry_search import Lookup
+from provision.pipeline.wanted import Wanted
+from provision.progress import Note
+from provision.store.entries import add
+from provision.store.state import Failure, load_state, update_state
+from unit.agent.host import DRIVER, NEWEST, NEXT, OLDER, Host
+from unit.kmod.artifact import KERNEL, make_artifact, make_pin, write
+from unit.recipes import RECIPE
+
+IMAGE = f"registry.example/{DRIVER}@sha256:1"
+REGISTRY = '[registry]\naddress = "registry.example"\n'
+
+
+class Registry:
+    """What a registry has, in place of the real way to ask one.
+
+    Attributes:
+        pins: Of its images, by kernel.
+        error: Why there is no answer that helps.
+        wanted: What was asked for.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.pins: dict[str, Pin] = {}
+        self.error: Exception | None = None
+        self.wanted: list[tuple[Wanted, Consent]] = []
+        monkeypatch.setattr(foreseeing, "look_for", self.look_for)
+        # Runs of the agent build: it is the plan that is looked at here.
+        monkeypatch.setattr(preparing, "look_for_or_notify", lambda *_: None)
+
+    def look_for(self, _settings: object, wanted: Wanted, lookup: Lookup) -> Any:  # noqa: ANN401 - a stand-in for what is found
+        self.wanted.append((wanted, lookup.consent))
+        if self.error is not None:
+            raise self.error
+        pin = self.pins.get(wanted.kernel or "")
+        if pin is None:
+            lookup.progress(Note(f"registry.example has no {wanted.driver}"))
+            return None
+        return SimpleNamespace(image=SimpleNamespace(pin=pin, reference=IMAGE))
+
+
+@pytest.fixture
+def registry(monkeypatch: pytest.MonkeyPatch) -> Registry:
+    return Registry(monkeypatch)
+
+
+@pytest.fixture(autouse=True)
+def recipe(host: Host) -> None:
+    """The driver is in the catalogue: it builds on Linux 6.1."""
+    text = RECIPE.replace('name = "made-up"', f'name = "{DRIVER}"')
+    write(host.root / f"drivers/{DRIVER}/driver.toml", text.encode())
+    write(host.root / f"drivers/{DRIVER}/patches/fix.patch", b"--- a\n+++ b\n")
+    configure(host)
+
+
+def configure(host: Host, more: str = REGISTRY, driver: str = "") -> None:
+    host.configure(f'catalogue = ["/drivers"]\n[drivers.{DRIVER}]\n{driver}\n{more}')
+
+
+def look(host: Host, **mode: bool) -> dict[str, Foreseen]:
+    """What is said of each kernel."""
+    desired, how = host.desired(), Mode(**mode)
+    planned, _ = look_at(host.root, desired, how)
+    return {one.kernel: one for one in foresee(Run(host.root, desired, how), planned)}
+
+
+def test_each_kernel_has_its_own_source(host: Host, registry: Registry) -> None:
+    host.apply()
+    host.add_kernel(NEXT)
+    registry.pins[NEXT] = make_pin(driver=DRIVER, version=NEWEST, kernel=NEXT)
+    found = look(host)
+    assert found[KERNEL] == Foreseen(DRIVER, KERNEL, "store", NEWEST)
+    assert found[NEXT] == Foreseen(DRIVER, NEXT, "registry", NEWEST, IMAGE)
+    assert str(found[NEXT]) == f"A registry has {NEWEST}: {IMAGE}"
+    # What is there is asked of no registry; a version stays for further kernels.
+    ((wanted, consent),) = registry.wanted
+    assert (wanted.kernel, wanted.prefer, consent.allow_downgrade) == (NEXT, NEWEST, False)
+
+
+def test_what_no_registry_has_is_built_and_nothing_is_changed(
+    host: Host, registry: Registry
+) -> None:
+    found = look(host)[KERNEL]
+    assert (found.source, found.version) == ("build", None)
+    assert str(found) == f"It is built here: registry.example has no {DRIVER}"
+    assert [wanted.kernel for wanted, _ in registry.wanted] == [KERNEL]
+    assert host.wanted == []
+    assert not host.layout.folder.exists()
+
+
+@pytest.mark.usefixtures("registry")
+def test_without_a_registry_there_is_nothing_to_explain(host: Host) -> None:
+    configure(host, "")
+    assert str(look(host)[KERNEL]) == "It is built here"
+
+
+def test_an_image_whose_artifact_is_in_the_store_is_not_pulled(
+    host: Host, registry: Registry
+) -> None:
+    pin = registry.pins[KERNEL] = make_pin(driver=DRIVER, version=NEWEST, kernel=KERNEL)
+
+    def fill(path: Path) -> None:
+        make_artifact(path, pin=pin)
+
+    add(host.layout, pin.short_digest, fill)
+    assert look(host)[KERNEL] == Foreseen(DRIVER, KERNEL, "store", NEWEST)
+
+
+@pytest.mark.parametrize("error", [MissingArtifactError, DowngradeError])
+def test_what_can_not_be_had_is_missing_and_the_way_out_is_said(
+    host: Host, registry: Registry, error: type[MissingArtifactError]
+) -> None:
+    registry.error = error("No registry has it", resolution="Push it")
+    found = look(host)[KERNEL]
+    assert found == Foreseen(
+        DRIVER, KERNEL, "missing", reason="No registry has it", resolution="Push it"
+    )
+    assert str(found) == "It can't be had: No registry has it"
+
+
+@pytest.mark.usefixtures("registry")
+def test_a_kernel_that_the_recipe_does_not_know_is_missing(host: Host) -> None:
+    host.apply()
+    host.add_kernel("9.9.0-1-amd64")
+    found = look(host)["9.9.0-1-amd64"]
+    assert found.source == "missing"
+    assert "not known to build on 9.9.0-1-amd64" in str(found)
+    assert f"provision kernels {DRIVER}" in (found.resolution or "")
+
+
+def test_an_update_stays_with_what_no_newer_image_replaces(ready: Host, registry: Registry) -> None:
+    configure(ready)
+    ready.apply()
+    registry.pins[KERNEL] = make_pin(driver=DRIVER, version=OLDER, kernel=KERNEL)
+    found = look(ready, update=True)[KERNEL]
+    assert (found.source, found.version) == ("store", NEWEST)
+    assert found.reason == "there is no newer one"
+
+
+def test_an_older_image_is_missing_unless_it_is_allowed(ready: Host, registry: Registry) -> None:
+    configure(ready)
+    ready.apply()
+    registry.pins[KERNEL] = make_pin(driver=DRIVER, version="1.1", kernel=KERNEL)
+    found = look(ready, retry=True)
+    # Nothing failed, so there is nothing to try again.
+    assert found[KERNEL].source == "store"
+    failure = Failure("compile", "it does not compile", None, None, inputs="", time=0)
+    failed = replace(load_state(ready.layout).of(KERNEL), failure=failure)
+    update_state(ready.layout, lambda state: state.updated(KERNEL, failed))
+    found = look(ready, retry=True)
+    assert found[KERNEL].source == "missing"
+    assert "which is older" in str(found[KERNEL])
+    found = look(ready, retry=True, allow_downgrade=True)
+    assert (found[KERNEL].source, found[KERNEL].version) == ("registry", "1.1")
+
+
+def test_what_was_rolled_back_from_is_missing(ready: Host, registry: Registry) -> None:
+    registry.pins[KERNEL] = make_pin(driver=DRIVER, version=NEWEST, kernel=KERNEL)
+    found = look(ready, update=True)[KERNEL]
+    assert found.source == "registry"
+    digest = registry.pins[KERNEL].short_digest
+    rejected = replace(load_state(ready.layout).of(KERNEL), rejected=(digest,))
+    update_state(ready.layout, lambda state: state.updated(KERNEL, rejected))
+    found = look(ready, update=True)[KERNEL]
+    assert found.source == "missing"
+    assert digest in str(found)
+
+
+def test_next_kernels_wait_where_the_policy_says_so(host: Host, registry: Registry) -> None:
+    configure(host, "[policy]\nprebuild = false\n")
+    host.add_kernel(NEXT)
+    found = look(host)
+    assert (found[KERNEL].source, found[NEXT].source) == ("build", "missing")
+    assert "prebuild = true" in (found[NEXT].resolution or "")
+    assert registry.error is None
