@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kit.cache import REPOSITORY
+from kit.pages import blocks
 from kit.probe import is_root, need, need_programs
 from kit.process import run
 
@@ -52,6 +53,27 @@ def test_make_demo_does_the_main_job(clone: Path, driver: str, said: str) -> Non
         assert f"{step}. " in done.stdout
     assert said in done.stdout
     assert not run(["git", "status", "--porcelain"], cwd=clone).stdout
+
+
+@pytest.mark.nightly
+def test_the_tutorials_first_step_installs_both_programs(clone: Path, tmp_path: Path) -> None:
+    """Word for word, but for apt-get, and with folders of a test in the place of the host's."""
+    page = (REPOSITORY / "docs/tutorials/nvidia-docker-debian.md").read_text()
+    _, step = next(block for block in blocks(page) if "make build" in block[1])
+    lines = [line for line in step.splitlines() if not line.startswith("apt-get ")]
+    assert len(lines) == 6
+    script = "\n".join(lines).replace("/usr/local/", f"{tmp_path}/local/")
+    for name in ("oci-decorator-runtime", "oci-decorator"):
+        script = script.replace(f" /usr/bin/{name}", f" {tmp_path}/bin/{name}")
+    for folder in ("local/lib", "local/bin", "bin"):
+        (tmp_path / folder).mkdir(parents=True)
+    run(["sh", "-euc", script], cwd=clone, timeout_s=1800)
+    assert run([tmp_path / "local/bin/provision", "--version"]).stdout.startswith("provision ")
+    drivers = run([tmp_path / "local/bin/provision", "drivers"], cwd=tmp_path).stdout
+    assert "nvidia" in drivers
+    for name in ("oci-decorator", "oci-decorator-runtime"):
+        assert (tmp_path / "bin" / name).samefile(tmp_path / "bin/oci-decorator")
+    assert run([tmp_path / "bin/oci-decorator", "--version"]).stdout.startswith("oci-decorator ")
 
 
 def test_make_clean_leaves_the_clone_as_git_made_it(clone: Path) -> None:
