@@ -173,7 +173,12 @@ fn files_and_folders_are_mounted_where_they_are_asked_for() {
     }
     let (host, image) = host_and_image();
     symlink("/opt", image.path().join("lib")).unwrap();
-    let mut edits = mounted(&host, &[("file", "/lib/new/file"), ("file", "/opt/second")]);
+    let targets = [
+        ("file", "/lib/new/file"),
+        ("file", "/opt/second"),
+        ("folder", "/srv/new"),
+    ];
+    let mut edits = mounted(&host, &targets);
     edits.described = vec![DescribedMount {
         source: host.path().join("folder").display().to_string(),
         target: "/opt/old".to_owned(),
@@ -189,8 +194,10 @@ fn files_and_folders_are_mounted_where_they_are_asked_for() {
             assert_eq!(fs::read_to_string(there(file)).unwrap(), "the host's");
             assert!(flags_at(&there(file)).contains(FILE), "{file}");
         }
-        let inner = fs::read_to_string(there("opt/old/inner")).unwrap();
-        assert_eq!(inner, "the folder's");
+        for folder in ["opt/old", "srv/new"] {
+            let inner = fs::read_to_string(there(folder).join("inner")).unwrap();
+            assert_eq!(inner, "the folder's");
+        }
         let gained = flags_at(&there("opt/old")) - before;
         assert_eq!(gained, Flags::NOSUID - before);
         // The same once more is there already, and nothing is said.
@@ -208,7 +215,9 @@ fn files_and_folders_are_mounted_where_they_are_asked_for() {
     for (file, size) in [("opt/new/file", 0), ("opt/second", 0)] {
         assert_eq!(fs::metadata(there(file)).unwrap().len(), size, "{file}");
     }
-    assert_eq!(fs::read_dir(there("opt/old")).unwrap().count(), 0);
+    for folder in ["opt/old", "srv/new"] {
+        assert_eq!(fs::read_dir(there(folder)).unwrap().count(), 0, "{folder}");
+    }
 }
 
 #[test]
