@@ -234,6 +234,13 @@ pub(crate) mod tests {
         let process = sleeper.open();
         assert!(!process.has_own_users());
         assert_eq!(process.is_rootless(), is_rootless());
+        for rootless in [true, false] {
+            let process = Process {
+                rootless,
+                ..sleeper.open()
+            };
+            assert_eq!(process.is_rootless(), rootless);
+        }
         let own = std::fs::read_to_string(format!("/proc/{}/cgroup", sleeper.0.id()));
         assert_eq!(process.cgroups, own.unwrap());
         let flags = rustix::io::fcntl_getfd(&process.mounts).unwrap();

@@ -180,7 +180,8 @@ fn of_folders_that_the_image_knows_only_what_is_mounted_is_new() {
     }
     let bundle = Bundle::new();
     for folder in ["usr/lib", "opt/known", "opt/new"] {
-        for file in ["libimage.so.1", "libmounted.so.5", "libother"] {
+        // Of one soname the last name in their order counts.
+        for file in ["libz.so.1", "libmounted.so.5", "libother"] {
             bundle.library(&format!("{folder}/{file}"));
         }
     }
@@ -197,7 +198,7 @@ fn of_folders_that_the_image_knows_only_what_is_mounted_is_new() {
         "/opt/known/libmounted.so.5",
         "/opt/known/libown.so.1",
         "/opt/known/second.so",
-        "/opt/new/libmounted.so.5",
+        "/opt/new/libz.so.1",
         "/usr/lib/libmounted.so.5",
     ];
     assert_eq!(bundle.listed(), expected);
