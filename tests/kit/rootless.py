@@ -13,10 +13,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import tempfile
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,6 +36,8 @@ USER = 61234
 END = "end of the report"
 
 _LIMIT_S = 180
+# What podman takes to clean up after a container, and much more.
+_CLEANUP_S = 30
 
 _CONFIG = """\
 [containers]
@@ -67,7 +70,37 @@ def open_folder() -> Iterator[Path]:
     """A fresh folder that every user may look into."""
     with tempfile.TemporaryDirectory(prefix="provision-rootless-") as name:
         Path(name).chmod(0o755)
-        yield Path(name)
+        try:
+            yield Path(name)
+        finally:
+            _end_those_left(name)
+
+
+def _end_those_left(folder: str) -> None:
+    """End what podman still does in a folder after a container's output has come to its end.
+
+    Its conmon cleans up after the container then, and would write while the folder is removed.
+    """
+    deadline = time.monotonic() + _CLEANUP_S
+    while left := _working_in(folder):
+        if time.monotonic() > deadline:
+            for pid in left:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            return
+        time.sleep(0.1)
+
+
+def _working_in(folder: str) -> list[int]:
+    """The processes that have a folder's name among their words or variables."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        # It may end while it is read.
+        with suppress(OSError):
+            said = (process / "cmdline").read_bytes() + (process / "environ").read_bytes()
+            if os.fsencode(folder) in said:
+                found.append(int(process.name))
+    return found
 
 
 def run_rootless(
