@@ -174,6 +174,8 @@ fn containerd_of_version_three_gets_a_file_in_the_folder_that_it_imports() {
 #[test]
 fn hooks_for_engines_that_read_them() {
     let tree = Tree::new();
+    let others = Tree::new();
+    let record = format!("--record={}", others.path("record.json").display());
     let folder = tree.shown();
     let words = [
         "configure",
@@ -181,6 +183,7 @@ fn hooks_for_engines_that_read_them() {
         "--config-mode=oci-hook",
         "--hook-folder",
         &folder,
+        &record,
     ];
     ok(&run(&words, ""));
     assert_eq!(
@@ -199,6 +202,7 @@ fn hooks_for_engines_that_read_them() {
         "--config-mode=oci-hook",
         "--hook-file-path",
         file.to_str().unwrap(),
+        &record,
     ];
     ok(&ctk(&words));
     assert!(tree
