@@ -597,3 +597,55 @@ fn our_own_flags_count_in_every_mode() {
     let edits = edits(Mode::Auto, &both, "/bin/sh").unwrap();
     assert_eq!(edits.directories, ["/compute", "/own"]);
 }
+
+/// What asks for names, where all of these sources count.
+fn candidate(sources: &[Source], names: &[&str]) -> devices::Candidate {
+    let names = names.iter().map(|name| (*name).to_owned()).collect();
+    devices::Candidate {
+        sources: sources.to_vec(),
+        by: "a test".to_owned(),
+        words: devices::Words::These(names),
+    }
+}
+
+#[test]
+fn names_of_cdi_count_where_cdi_does_but_for_a_schedulers() {
+    use Source::{Annotations, Cdi, Environment, Scheduler};
+    for (sources, expected) in [
+        (&[Environment][..], &[Environment, Cdi][..]),
+        (&[Cdi, Annotations], &[Cdi, Annotations]),
+        (&[Scheduler], &[Scheduler]),
+    ] {
+        let mut found = candidate(sources, &["0"]);
+        found.require_cdi();
+        assert_eq!(found.sources, expected);
+    }
+}
+
+#[test]
+fn a_word_of_an_annotation_has_to_be_a_name_of_cdi() {
+    let good = "nvidia.com/gpu=0";
+    for (source, names, expected) in [
+        (Source::Cdi, &[good, "gpu0"][..], Some("gpu0")),
+        (Source::Cdi, &[good], None),
+        (Source::Environment, &["gpu0"], None),
+    ] {
+        assert_eq!(candidate(&[source], names).malformed(), expected);
+    }
+}
+
+#[test]
+fn a_scheduler_gives_what_a_container_would_ask_for_by_itself() {
+    let text = spec(&["NVIDIA_VISIBLE_DEVICES=1"], "");
+    let usual = config(Mode::Auto);
+    let mut request = read(&text, &usual, &Policy::default(), Reader::Runtime);
+    for is_scheduled in [false, true] {
+        request.is_scheduled = is_scheduled;
+        let found = devices::candidates(&request, &usual);
+        let said: Vec<_> = found
+            .iter()
+            .map(|one| (one.is_schedulers(), one.names()))
+            .collect();
+        assert_eq!(said, [(is_scheduled, &["1".to_owned()][..])]);
+    }
+}
