@@ -84,7 +84,7 @@ fn precreate_edits_and_is_idempotent() {
     assert_eq!(stdout(&run(&words, &once)), once);
 }
 
-/// In a rootless engine's user namespace the host's root is nobody that its processes know.
+/// In a rootless engine's user namespace the processes don't know the host's root.
 #[test]
 fn files_of_the_hosts_root_count_where_root_is_a_user() {
     if !need::root("to become another user") {

@@ -108,7 +108,7 @@ def managed_records(texts: Mapping[str, str], *, daemon_json: str | None) -> dic
 
     Args:
         texts: The files, by path.
-        daemon_json: Docker's original daemon.json; None if there is none.
+        daemon_json: Docker's original daemon.json; None where the host has no such file.
     """
     own = (DAEMON_JSON, PROVISION_TOML)
     files = {path: _record(text, None) for path, text in texts.items() if path not in own}

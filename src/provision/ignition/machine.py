@@ -163,7 +163,7 @@ class Machine:
         bundle: The archive of wheels.
         hook: The program oci-decorator; None: its containers get no drivers.
         texts: Further files, by path.
-        daemon_json: Docker's original daemon.json; None if there is none.
+        daemon_json: Docker's original daemon.json; None where the host has no such file.
     """
 
     provision_toml: str

@@ -131,7 +131,7 @@ class Prepared:
         python: Its Python.
         hook: The program oci-decorator, or None.
         texts: Further files of the machine, by path.
-        daemon_json: Docker's original daemon.json; None if there is none.
+        daemon_json: Docker's original daemon.json; None where the host has no such file.
         bundle: An archive of wheels, or the origin of one.
     """
 

@@ -37,7 +37,7 @@ def test_the_worst_come_first_and_names_in_their_natural_order() -> None:
         ([host("a", document(driver(COMING), state="pending"))], ExitCode.DONE),
         ([host("a", document(time=NOW - 7201))], ExitCode.FAILED),
         ([host("a", document(time=NOW - 7200))], ExitCode.DONE),
-        # A clock that is ahead, and a time that is none, would hide an agent that has stopped.
+        # A clock that is ahead, and text that is not a time, would hide an agent that has stopped.
         ([host("a", document(time=NOW + 7201))], ExitCode.FAILED),
         ([host("a", document(time="yesterday"))], ExitCode.FAILED),
     ],

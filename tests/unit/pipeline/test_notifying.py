@@ -77,7 +77,7 @@ def with_registry(settings: Settings, **changes: object) -> Settings:
     return replace(settings, config=settings.config.model_copy(update={"registry": registry}))
 
 
-def test_what_is_missing_is_told_once_a_day(settings: Settings) -> None:
+def test_what_is_missing_is_notified_once_a_day(settings: Settings) -> None:
     receiver, now = Receiver(), [1_790_000_000.0]
     again = {"session": receiver, "now": lambda: now[0]}
     assert notify(settings, SOUGHT, **again)  # type: ignore[arg-type] # by name
@@ -197,11 +197,11 @@ def test_settings_that_make_no_sense_are_named(tmp_path: Path, lines: str, said:
     assert said in f"{caught.value.message} {caught.value.details}"
 
 
-def test_who_builds_is_told_and_the_error_stays(
+def test_who_builds_is_notified_and_the_error_stays(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[Sought] = []
-    monkeypatch.setattr(notifying, "notify", lambda _s, sought, **_: told.append(sought))
+    notified: list[Sought] = []
+    monkeypatch.setattr(notifying, "notify", lambda _s, sought, **_: notified.append(sought))
     missing = MissingArtifactError("missing")
 
     def look_for(*_given: object, **_more: object) -> None:
@@ -212,25 +212,25 @@ def test_who_builds_is_told_and_the_error_stays(
     # No registry was asked: none is set.
     with pytest.raises(MissingArtifactError):
         look_for_or_notify(settings, wanted, Lookup(Consent()))
-    assert told == []
+    assert notified == []
     missing.sought = SOUGHT
     with pytest.raises(MissingArtifactError):
         look_for_or_notify(settings, wanted, Lookup(Consent()))
-    assert told == [SOUGHT]
-    # What is built here instead is told as well.
+    assert notified == [SOUGHT]
+    # What is built here instead is announced as well.
     monkeypatch.setattr(notifying, "look_for", lambda *_given, **_more: None)
     monkeypatch.setattr(notifying, "sought_by", lambda *_given: SOUGHT)
     assert look_for_or_notify(settings, wanted, Lookup(Consent())) is None
-    assert told == [SOUGHT, SOUGHT]
+    assert notified == [SOUGHT, SOUGHT]
 
 
-@pytest.mark.parametrize(("status", "is_told"), [(404, True), (401, False), (503, False)])
+@pytest.mark.parametrize(("status", "is_notified"), [(404, True), (401, False), (503, False)])
 def test_a_registry_that_can_not_be_asked_lacks_nothing(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch, status: int, *, is_told: bool
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, status: int, *, is_notified: bool
 ) -> None:
     """Else an hour without it would have each host report what is there."""
-    told: list[Sought] = []
-    monkeypatch.setattr(notifying, "notify", lambda _s, sought, **_: told.append(sought))
+    notified: list[Sought] = []
+    monkeypatch.setattr(notifying, "notify", lambda _s, sought, **_: notified.append(sought))
     for module in (notifying, artifact_lookup):
         monkeypatch.setattr(module, "sought_by", lambda *_given, **_more: SOUGHT)
     config = settings.config.model_copy(
@@ -243,7 +243,7 @@ def test_a_registry_that_can_not_be_asked_lacks_nothing(
     assert (
         look_for_or_notify(host, wanted, Lookup(Consent(), connected=connected(registry))) is None
     )
-    assert told == ([SOUGHT] if is_told else [])
+    assert notified == ([SOUGHT] if is_notified else [])
 
 
 # Where no registry answers

@@ -686,7 +686,7 @@ def test_hosts_look_for_what_is_pushed(settings: Settings, tmp_path: Path) -> No
 def test_a_helper_that_is_missing_is_no_missing_image(
     settings: Settings, registry: MemoryRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else it would be said that no registry has the driver, and the builder would be told so."""
+    """Else it would be said that no registry has the driver, and the builder would be notified."""
 
     def refuse(*_given: object) -> None:
         raise NotFoundError("no 'docker-credential-x'", resolution="Install it")

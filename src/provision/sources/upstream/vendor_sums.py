@@ -1,8 +1,8 @@
 """Checksums that vendors publish beside their files, kept as they were first seen.
 
 A checksum from the server that has the file finds damage, but not a forger who controls both. So
-the first answer is kept in ``.known-sums.json`` beside the store, and counts from then on; another
-answer later is an error that names both, with their times.
+the first answer is kept in ``.known-sums.json`` beside the store, and counts as the right one. An
+answer that differs later is an error that names both, with their times.
 """
 
 from __future__ import annotations

@@ -226,7 +226,7 @@ def bundle_mistakes(bundle: str, drivers: list[str]) -> list[str]:
     """Return what is wrong with a bundle for hosts without a network.
 
     Args:
-        bundle: Its folder; empty: there is none.
+        bundle: Its folder; empty: hosts have a network.
         drivers: What hosts should have.
     """
     if not bundle:
