@@ -176,7 +176,9 @@ class Machine:
     def _make_way_in(self) -> None:
         """Write the program that carries ssh between this machine and its network."""
         joined = f"exec nsenter --target {self._container.process} --net bash -c"
-        carry = f"exec 3<>/dev/tcp/127.0.0.1/{self.port}; cat <&3 & exec cat >&3"
+        # ssh kills the program that it started, and only that: the other cat sees the end of its
+        # input, and closes the connection. The other way round, the server waits for ever.
+        carry = f"exec 3<>/dev/tcp/127.0.0.1/{self.port} 4<&0; cat <&4 >&3 & exec cat <&3"
         self._way_in.write_text(f"#!/bin/sh\n{joined} '{carry}'\n")
         self._way_in.chmod(0o755)
 
