@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable
 
-    from provision.pipeline.wanted import Wanted
+    from provision.pipeline.driver_request import DriverRequest
     from provision.pipeline.workspace import Settings
 
 DRIVER = "demo"
@@ -139,7 +139,7 @@ def _make_up(folder: Path, version: str, release: str) -> Manifest:
 
 
 def _resolve(
-    _settings: object, _engine: object, wanted: Wanted, **_more: object
+    _settings: object, _engine: object, wanted: DriverRequest, **_more: object
 ) -> SimpleNamespace:
     """Stand in for ``resolve_pin``."""
     version = wanted.version or wanted.prefer or VERSIONS[-1]

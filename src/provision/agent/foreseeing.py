@@ -19,9 +19,9 @@ from provision.agent.preparing import Preparer, is_newer
 from provision.catalogue import Recipe, version_matches
 from provision.errors import ProvisionError
 from provision.pipeline.artifact_lookup import asks_registries, look_for
+from provision.pipeline.driver_request import DriverRequest
 from provision.pipeline.registries import Consent
 from provision.pipeline.registry_search import Lookup
-from provision.pipeline.wanted import Wanted
 from provision.progress import Event, Note
 from provision.store.layout import Layout
 
@@ -155,7 +155,7 @@ def _found(
     return Foreseen(*place, source, pin.driver.version, image)
 
 
-def _check_known(recipe: Recipe, wanted: Wanted) -> None:
+def _check_known(recipe: Recipe, wanted: DriverRequest) -> None:
     """Refuse a kernel that no version of a driver is known to build on.
 
     Raises:

@@ -25,12 +25,12 @@ from provision.engine.docker_api import Engine, EngineLostError
 from provision.errors import ProvisionError
 from provision.host.kernels import kernel_release
 from provision.pin import Pin
+from provision.pipeline.driver_request import DriverRequest
 from provision.pipeline.lazy_builds import obtain, open_engine, resolve_pin
 from provision.pipeline.notifying import look_for_or_notify
 from provision.pipeline.pulling import Obtained, obtain_pulled
 from provision.pipeline.registries import Consent
 from provision.pipeline.registry_search import Lookup
-from provision.pipeline.wanted import Wanted
 from provision.pipeline.workspace import Settings, load_settings
 from provision.progress import Note
 from provision.store.entries import link_kernel, linked_kernels
@@ -243,9 +243,11 @@ class Preparer:
         wanted = self.wanted(driver, action, update=update)
         return resolve_pin(self.settings, lambda: self.engine, wanted, progress=self.run.progress)
 
-    def wanted(self, driver: DesiredDriver, action: Action, *, update: bool = False) -> Wanted:
+    def wanted(
+        self, driver: DesiredDriver, action: Action, *, update: bool = False
+    ) -> DriverRequest:
         """Return what is asked of registries, or to be resolved."""
-        return Wanted(
+        return DriverRequest(
             driver=driver.name,
             kernel=action.kernel,
             version=None if driver.version == "latest" else driver.version,

@@ -1,4 +1,4 @@
-"""What is asked for, and which versions and kernels of a driver go together."""
+"""What a build is decided from, and which versions and kernels of a driver go together."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import difflib
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from provision.build.templates import Templates
@@ -17,6 +17,7 @@ from provision.distros.kernel_tree.tree_family import Toolchain
 from provision.manifest import HostNeeds
 from provision.pin import DistroPin, TreePin
 from provision.sources import Market, kind_of, offers
+from provision.sources.version_request import VersionRequest, is_of
 
 
 def recipe_digest(recipe: Recipe, variant: Variant[RecipeSource]) -> str:
@@ -40,30 +41,26 @@ def recipe_digest(recipe: Recipe, variant: Variant[RecipeSource]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """A driver for a kernel. The distro and its architecture are those of the index.
+class KernelRequest:
+    """What a build of a ``BuildTarget`` is decided from: a kernel, and a version that fits it.
+
+    It follows from a ``DriverRequest``; what that leaves open is filled in, from the host and from
+    what the driver's vendor offers.
 
     Attributes:
         kernel: The kernel's release, as ``uname -r`` prints it.
         architecture: The kernel's architecture, as ``uname -m`` prints it.
-        version: The driver's version, or a branch of it (``535``, ``0.12``), which stands for its
-            newest version that fits the kernel, or a kind of branch (``lts``); None: the newest of
-            all that fits.
-        branches: The branches that are of the kind that ``version`` names, in the order of
-            preference; None: it names none.
+        version: The driver's version; of several, the newest that fits the kernel.
         published: Versions whose files the vendor has, for sources that take any version.
         flavour: One of the recipe's flavours; None: its default.
-        prefer: A version to stay with, as long as it is offered, asked for and fits the kernel.
         force: Whether to go on where the recipe doesn't know the kernel.
     """
 
     kernel: str
     architecture: str
-    version: str | None = None
-    branches: tuple[str, ...] | None = None
+    version: VersionRequest = field(default_factory=VersionRequest)
     published: tuple[str, ...] = ()
     flavour: str | None = None
-    prefer: str | None = None
     force: bool = False
 
 
@@ -101,7 +98,7 @@ class BuildTarget:
 
 
 def suitable_versions(
-    recipe: Recipe, offered: Sequence[str], request: Request
+    recipe: Recipe, offered: Sequence[str], request: KernelRequest
 ) -> tuple[list[str], list[str]]:
     """Return the offered versions that a request accepts, the best first.
 
@@ -113,22 +110,12 @@ def suitable_versions(
     Returns:
         All of them, and those of them that are known to build on the kernel.
     """
-    wish = request.version
-    if wish is None:
-        found = list(offered)
-    elif request.branches is not None:
-        found = [v for branch in request.branches for v in offered if _is_of(v, branch)]
-    else:
-        found = [wish] if wish in offered else [v for v in offered if _is_of(v, wish)]
-    if found == [wish]:
+    exact = request.version.exact
+    if exact is not None and exact in offered:
         # A version that is named is taken; whether it fits is checked afterwards.
-        return found, found
+        return [exact], [exact]
+    found = request.version.accepted(offered)
     return found, [v for v in found if recipe.builds_on(version=v, kernel_release=request.kernel)]
-
-
-def _is_of(version: str, branch: str) -> bool:
-    """Whether a version belongs to a branch: ``535.261.03`` to ``535`` and to ``535.261``."""
-    return version == branch or version.startswith(f"{branch}.")
 
 
 def buildable_kernels(
@@ -148,12 +135,12 @@ def elsewhere(recipe: Recipe, flavour: str, version: str, market: Market) -> str
         f"the flavour '{other}' has it for {market.distro} (--flavour)"
         for other in recipe.flavours
         if other != flavour
-        and any(_is_of(offer.version, version) for offer in offers(recipe, other, market))
+        and any(is_of(offer.version, version) for offer in offers(recipe, other, market))
     ]
     for variant in recipe.variants(None, flavour):
         source = variant.source
         listed = kind_of(source).versions(variant, None)
-        if not source.fits(market.names) and any(_is_of(one, version) for one in listed):
+        if not source.fits(market.names) and any(is_of(one, version) for one in listed):
             served = ", ".join(source.distros)
             lines.append(f"the source '{variant.label}' has it, for {served} only")
     places = looked_in(recipe, flavour, market)

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from provision.build.compatibility import (
     BuildTarget,
-    Request,
+    KernelRequest,
     buildable_kernels,
     choices,
     elsewhere,
@@ -74,8 +74,8 @@ class Solved(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Nothing:
-    """Nothing is installed: the base image has everything."""
+class SolvedPackages:
+    """The packages that a Pin names; none where its base image has everything."""
 
     compiler: PackagePin | None = None
     headers: tuple[PackagePin, ...] = ()
@@ -99,7 +99,7 @@ class Decision:
 
 
 def decide(
-    request: Request,
+    request: KernelRequest,
     target: BuildTarget,
     *,
     index: ArchiveIndex | None,
@@ -165,7 +165,7 @@ def decide(
 
 
 def decide_in_image(
-    request: Request, target: BuildTarget, *, published_sum: PublishedSum = no_published_sum
+    request: KernelRequest, target: BuildTarget, *, published_sum: PublishedSum = no_published_sum
 ) -> Callable[[BasePin], Pin]:
     """Decide everything but a base image that has the compiler and all tools.
 
@@ -190,7 +190,7 @@ def decide_in_image(
             ' /etc/provision/provision.toml, set kernels, path and toolchain = "debian:12".',
         )
     decision = decide(request, target, index=None, published_sum=published_sum)
-    return lambda base: decision.pin(base, _Nothing())
+    return lambda base: decision.pin(base, SolvedPackages())
 
 
 def _patches(entry: Entry, offer: Offer) -> tuple[FilePin, ...]:
@@ -217,7 +217,7 @@ def chosen_flavour(recipe: Recipe, name: str | None) -> str:
     return name
 
 
-def _kernel(request: Request) -> KernelPin:
+def _kernel(request: KernelRequest) -> KernelPin:
     try:
         return KernelPin.model_validate(
             {"release": request.kernel, "architecture": request.architecture}
@@ -236,14 +236,14 @@ def _kernel(request: Request) -> KernelPin:
         ) from error
 
 
-def _offer(recipe: Recipe, flavour: str, request: Request, market: Market) -> Offer:
+def _offer(recipe: Recipe, flavour: str, request: KernelRequest, market: Market) -> Offer:
     """Return the version asked for, or the first of those that fits the kernel, or the first.
 
     Of each source the newest comes first; a recipe's first source that serves the distro goes
     before the others.
     """
     offered = {offer.version: offer for offer in offers(recipe, flavour, market)}
-    wanted = request.version
+    wanted, prefer = request.version.name, request.version.prefer
     candidates, fitting = suitable_versions(recipe, list(offered), request)
     if not candidates and wanted is not None and _WHOLE.fullmatch(wanted):
         asked = unlisted(recipe, flavour, wanted, market)
@@ -254,19 +254,20 @@ def _offer(recipe: Recipe, flavour: str, request: Request, market: Market) -> Of
         raise _nothing_offered(recipe, flavour, market)
     if not candidates:
         raise NotFoundError(
-            f"'{recipe.name}' ({flavour}) has no version {request.version} for {market.distro}.",
+            f"'{recipe.name}' ({flavour}) has no version {wanted} for {market.distro}.",
             resolution=_offers(request, list(offered)),
             details=elsewhere(recipe, flavour, wanted or "", market),
         )
-    chosen = request.prefer if request.prefer in fitting else (fitting or candidates)[0]
+    chosen = prefer if prefer in fitting else (fitting or candidates)[0]
     return offered[chosen]
 
 
-def _offers(request: Request, offered: Sequence[str]) -> str:
+def _offers(request: KernelRequest, offered: Sequence[str]) -> str:
     """Say what there is instead of what was asked for."""
-    if request.branches is None:
-        return choices(request.version or "", offered, also=CHANNELS)
-    kinds = ", ".join(request.branches) or "none that are known"
+    version = request.version
+    if version.branches is None:
+        return choices(version.name or "", offered, also=CHANNELS)
+    kinds = ", ".join(version.branches) or "none that are known"
     return f"Branches of this kind: {kinds}. {choices('', offered)}"
 
 
@@ -300,7 +301,7 @@ def _other_flavours(recipe: Recipe, flavour: str, market: Market) -> str | None:
 
 
 def _check_kernel(
-    recipe: Recipe, version: str, request: Request, index: ArchiveIndex | None
+    recipe: Recipe, version: str, request: KernelRequest, index: ArchiveIndex | None
 ) -> None:
     """Refuse a kernel that the recipe doesn't know, unless forced.
 

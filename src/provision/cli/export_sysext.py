@@ -27,9 +27,9 @@ from provision.export.sysext import (
 from provision.export.verity import Signer, load_signer
 from provision.export.yaml_files import check_output
 from provision.files import sha256_file
+from provision.pipeline.driver_request import DriverRequest
 from provision.pipeline.image_signing import read_password
 from provision.pipeline.registries import Consent
-from provision.pipeline.wanted import Wanted
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 
@@ -102,11 +102,11 @@ class _Builds:
     flavour: str | None
     distro: str | None
 
-    def of(self, driver: str) -> list[Wanted]:
+    def of(self, driver: str) -> list[DriverRequest]:
         """Return what is wanted for each kernel."""
         kernels = tuple(dict.fromkeys(self.kernels))
         return [
-            Wanted(
+            DriverRequest(
                 driver,
                 kernel=kernel,
                 distro=self.distro,

@@ -14,9 +14,9 @@ import click
 from provision.cli import options
 from provision.cli.progress_display import shown
 from provision.engine.docker_api import Engine
+from provision.pipeline.driver_request import BuildSettings, DriverRequest, RequestOptions
 from provision.pipeline.lazy_builds import open_engine, resolve_pin
 from provision.pipeline.registries import Consent
-from provision.pipeline.wanted import BuildChoice, BuildSettings, Wanted
 from provision.pipeline.workspace import Settings, load_settings
 from provision.progress import Progress
 
@@ -40,7 +40,7 @@ class Job:
         """
         return open_engine(self.settings)
 
-    def resolve(self, wanted: Wanted) -> Resolved:
+    def resolve(self, wanted: DriverRequest) -> Resolved:
         """Return the Pin of what is wanted."""
         return resolve_pin(self.settings, lambda: self.engine, wanted, progress=self.progress)
 
@@ -60,8 +60,8 @@ def job(root: Path, catalogues: tuple[Path, ...] = ()) -> Iterator[Job]:
 
 
 def target(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that say which build is meant; they arrive as ``target: BuildChoice``."""
-    gathered = gathering(command, "target", BuildChoice)
+    """Add the options that say which build is meant; they arrive as ``target: RequestOptions``."""
+    gathered = gathering(command, "target", RequestOptions)
     decorators = [
         click.option(
             "--kernel", metavar="RELEASE", help="As 'uname -r' prints it.  [the one that runs]"

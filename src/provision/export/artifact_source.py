@@ -19,10 +19,10 @@ from provision.kmod.verify import MANIFEST, verify
 from provision.manifest import Manifest
 from provision.pipeline.artifact_lookup import asks_registries, look_for
 from provision.pipeline.artifacts import verify_path
+from provision.pipeline.driver_request import DriverRequest
 from provision.pipeline.pulling import unpack_pulled
 from provision.pipeline.registries import Connect, Consent, connect, examine
 from provision.pipeline.registry_search import Lookup
-from provision.pipeline.wanted import Wanted
 from provision.pipeline.workspace import Settings
 from provision.progress import Progress, silent
 from provision.registry.artifact_images import Trusted
@@ -99,7 +99,7 @@ class ArtifactSource:
         with scratch(self.settings.state, "export", progress=self.progress) as folder:
             return self.unpack(image, folder / "artifact")
 
-    def artifact(self, wanted: Wanted, folder: Path) -> Manifest:
+    def artifact(self, wanted: DriverRequest, folder: Path) -> Manifest:
         """Put the artifact of a driver for one kernel into a new folder.
 
         It comes from the registry or else from the store; nothing is built.

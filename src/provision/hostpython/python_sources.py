@@ -28,8 +28,8 @@ from provision.fetch import download
 from provision.host.facts import read_facts
 from provision.hostpython.python_context import PythonPin, SourceFilePin, templates_of
 from provision.pin import DistroPin, PackagePin, keyring_digest
+from provision.pipeline.driver_request import choose_distro
 from provision.pipeline.solving import base_request
-from provision.pipeline.wanted import choose_distro
 from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress, silent
 

@@ -30,10 +30,10 @@ from provision.host.kernels import find_kernels
 from provision.matrix.cells import Cell, Column, Planned
 from provision.matrix.results import FirstError, Result, Results, result_of
 from provision.matrix.work import RunOptions, SharedLayers
+from provision.pipeline.driver_request import BuildSettings, DriverRequest
 from provision.pipeline.image_builds import build_image
 from provision.pipeline.package_pins import Resolved
 from provision.pipeline.resolving import resolve_pin
-from provision.pipeline.wanted import BuildSettings, Wanted
 from provision.pipeline.workspace import Settings
 from provision.progress import Progress
 
@@ -124,7 +124,7 @@ class CellBuilder:
 
     def _resolved(self, cell: Cell, engine: Engine, progress: Progress) -> Resolved:
         row, column = cell.row, cell.column
-        wanted = Wanted(
+        wanted = DriverRequest(
             row.driver,
             kernel=column.kernel,
             distro=column.distro,

@@ -14,11 +14,11 @@ from provision.engine.docker_api import Engine
 from provision.errors import NotFoundError
 from provision.matrix.cells import Offer, Offers, Planned, Selection, has_pattern, latest_count
 from provision.pin import DistroPin
+from provision.pipeline.driver_request import DriverRequest, choose_distro
 from provision.pipeline.image_builds import ensure_base_image
 from provision.pipeline.packaged_kernels import distro_kernels
 from provision.pipeline.solving import open_driver_index
 from provision.pipeline.upstream_branches import Followed, follow
-from provision.pipeline.wanted import Wanted, choose_distro
 from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress, silent
 from provision.sources import Market, offers, unlisted
@@ -167,7 +167,7 @@ def _followed(
     return {
         name: follow(
             settings,
-            Wanted(recipe.name, version=None if latest_count(name) else name),
+            DriverRequest(recipe.name, version=None if latest_count(name) else name),
             distro,
             progress=progress,
         )

@@ -18,11 +18,11 @@ from provision.host.kernels import machine
 from provision.kmod.verify import MANIFEST
 from provision.manifest import Manifest
 from provision.pin import DistroPin, Pin
+from provision.pipeline.driver_request import DriverRequest, distro_of_kernel, own_kernel
 from provision.pipeline.pulling import check_age
 from provision.pipeline.registries import trust_rule
-from provision.pipeline.registry_search import Lookup, Sought, seek, seek_pin
+from provision.pipeline.registry_search import ArtifactQuery, Lookup, seek, seek_pin
 from provision.pipeline.upstream_branches import follow
-from provision.pipeline.wanted import Wanted, distro_of_kernel, own_kernel
 from provision.pipeline.workspace import Settings
 from provision.progress import Progress, silent
 from provision.registry.artifact_images import Trusted
@@ -42,10 +42,10 @@ class MissingArtifactError(NotFoundError):
         sought: What was looked for; None: no registry was asked.
     """
 
-    sought: Sought | None = None
+    sought: ArtifactQuery | None = None
 
 
-def look_for(settings: Settings, wanted: Wanted, lookup: Lookup) -> Trusted | None:
+def look_for(settings: Settings, wanted: DriverRequest, lookup: Lookup) -> Trusted | None:
     """Return the image of a registry that a host may install in place of building it.
 
     Args:
@@ -66,7 +66,7 @@ def look_for(settings: Settings, wanted: Wanted, lookup: Lookup) -> Trusted | No
     places = (*registry.folders, *registry.addresses)
     found, sought = None, None
     if asks_registries(settings):
-        sought = sought_by(settings, wanted, progress=lookup.progress)
+        sought = artifact_query(settings, wanted, progress=lookup.progress)
         found = seek(settings, sought, _refusing_old(settings, lookup))
     if found is None and settings.config.policy.build == "never":
         error = MissingArtifactError(
@@ -101,8 +101,10 @@ def asks_registries(settings: Settings) -> bool:
     return is_set and settings.config.policy.build != "always"
 
 
-def sought_by(settings: Settings, wanted: Wanted, *, progress: Progress = silent) -> Sought:
-    """Return what a host looks for, which wants a driver for a kernel.
+def artifact_query(
+    settings: Settings, wanted: DriverRequest, *, progress: Progress = silent
+) -> ArtifactQuery:
+    """Return what registries and the store are asked, where a host wants a driver for a kernel.
 
     Raises:
         NotFoundError: The driver or kernel is unknown.
@@ -117,22 +119,20 @@ def sought_by(settings: Settings, wanted: Wanted, *, progress: Progress = silent
     except NotFoundError:
         # One that nothing can be built for here; others may have.
         name = wanted.distro or f"{facts.distro.id}:{facts.distro.version}"
-    return Sought(
+    return ArtifactQuery(
         driver=wanted.driver,
-        version=None if wanted.version == "latest" else wanted.version,
+        version=wanted.version_request(_branches(settings, recipe, wanted, distro, progress)),
         flavour=wanted.flavour or recipe.default_flavour,
         kernel=kernel,
         distro=name,
         architecture=machine(settings.root),
-        prefer=wanted.prefer,
-        branches=_branches(settings, recipe, wanted, distro, progress),
     )
 
 
 def _branches(
     settings: Settings,
     recipe: Recipe,
-    wanted: Wanted,
+    wanted: DriverRequest,
     distro: DistroPin | None,
     progress: Progress,
 ) -> tuple[str, ...] | None:
@@ -147,7 +147,7 @@ def _branches(
     return follow(settings, wanted, distro, progress=progress).branches
 
 
-def stored_for(settings: Settings, wanted: Wanted) -> Path | None:
+def stored_for(settings: Settings, wanted: DriverRequest) -> Path | None:
     """Return the entry of the store that is what is asked for; None: there is no such one.
 
     Of several versions the newest counts, or the one to stay with. What came from an unsigned image
@@ -156,7 +156,7 @@ def stored_for(settings: Settings, wanted: Wanted) -> Path | None:
     Raises:
         NotFoundError: The driver or kernel is unknown.
     """
-    sought = sought_by(settings, wanted)
+    sought = artifact_query(settings, wanted)
     layout = Layout(settings.root, wanted.driver)
     found: dict[str, Path] = {}
     takes_unsigned = _takes_unsigned(settings, wanted.driver)
@@ -170,7 +170,7 @@ def stored_for(settings: Settings, wanted: Wanted) -> Path | None:
             continue
         if _is_of(pin, sought):
             found[pin.driver.version] = layout.entry(digest)
-    order = [v for v in (sought.prefer, *newest_first(found)) if v in found]
+    order = [v for v in (sought.version.prefer, *newest_first(found)) if v in found]
     return found[order[0]] if order else None
 
 
@@ -181,14 +181,12 @@ def _takes_unsigned(settings: Settings, driver: str) -> bool:
     return trust_rule(settings, parse_reference(f"{address}/{driver}"), driver).insecure
 
 
-def _is_of(pin: Pin, sought: Sought) -> bool:
+def _is_of(pin: Pin, sought: ArtifactQuery) -> bool:
     if (pin.driver.flavour, pin.kernel.release) != (sought.flavour, sought.kernel):
         return False
     if pin.kernel.architecture != sought.architecture:
         return False
-    branches = (sought.version,) if sought.branches is None else sought.branches
-    version = pin.driver.version
-    return any(b is None or version == b or version.startswith(f"{b}.") for b in branches)
+    return sought.version.accepts(pin.driver.version)
 
 
 def may_be_in_store(settings: Settings, error: ProvisionError) -> bool:

@@ -28,8 +28,8 @@ from provision.fetch import download_any
 from provision.files import sha256_file, write_atomic
 from provision.host.facts import read_facts
 from provision.pin import ArchiveSource, DistroPin, GitSource, KernelPin
+from provision.pipeline.driver_request import choose_distro, own_kernel
 from provision.pipeline.solving import base_request
-from provision.pipeline.wanted import choose_distro, own_kernel
 from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress, silent
 from provision.run import find_program, run

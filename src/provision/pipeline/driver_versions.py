@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Literal
 
-from provision.build.compatibility import Request, suitable_versions
+from provision.build.compatibility import KernelRequest, suitable_versions
 from provision.build.decision import chosen_flavour
 from provision.distros import source_names
 from provision.distros.debian import compare_versions
@@ -18,9 +18,9 @@ from provision.host.facts import read_facts
 from provision.kmod.verify import MANIFEST
 from provision.manifest import Manifest
 from provision.pin import DistroPin
+from provision.pipeline.driver_request import DriverRequest, choose_distro
 from provision.pipeline.solving import open_market
 from provision.pipeline.upstream_branches import files_of, read_upstream
-from provision.pipeline.wanted import Wanted, choose_distro
 from provision.pipeline.workspace import Settings
 from provision.progress import Progress, silent
 from provision.sources import Market, offers
@@ -129,7 +129,7 @@ class Offers:
 
 def list_offers(
     settings: Settings,
-    asked: Wanted,
+    asked: DriverRequest,
     *,
     is_offline: bool = False,
     progress: Progress = silent,
@@ -165,11 +165,12 @@ def list_offers(
         offered, trouble = [], error
     facts = read_facts(settings.root)
     wish = wanted.version if wanted else "latest"
-    request = Request(
+    request = KernelRequest(
         kernel=facts.kernel or "",
         architecture=facts.arch,
-        version=None if wish == "latest" else wish,
-        branches=branches.followed(wish, today()),
+        version=DriverRequest(driver, version=wish).version_request(
+            branches.followed(wish, today())
+        ),
     )
     suitable, fitting = suitable_versions(recipe, offered, request)
     return Offers(

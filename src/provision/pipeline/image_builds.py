@@ -26,10 +26,10 @@ from provision.files import write_atomic
 from provision.kmod.verify import MANIFEST
 from provision.pin import BasePin, RunfileSource, keyring_digest
 from provision.pipeline.developer_container import developer_request, ensure_developer_image
+from provision.pipeline.driver_request import BuildSettings, choose_distro
 from provision.pipeline.package_pins import Resolved, render_context
 from provision.pipeline.runfiles import have_parts
 from provision.pipeline.solving import base_request, open_driver_index, rpm_origin
-from provision.pipeline.wanted import BuildSettings, choose_distro
 from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress, silent
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from provision.engine.docker_api import Engine
-from provision.pipeline.wanted import BuildSettings, Wanted
+from provision.pipeline.driver_request import BuildSettings, DriverRequest
 from provision.pipeline.workspace import Settings
 from provision.progress import Progress, silent
 
@@ -30,7 +30,7 @@ def open_engine(settings: Settings) -> Engine:
 def resolve_pin(
     settings: Settings,
     engine: Callable[[], Engine],
-    wanted: Wanted,
+    wanted: DriverRequest,
     *,
     progress: Progress = silent,
 ) -> Resolved:

@@ -18,12 +18,12 @@ from provision.errors import ProvisionError
 from provision.files import in_root, lock, write_atomic
 from provision.pipeline.artifact_lookup import (
     MissingArtifactError,
+    artifact_query,
     asks_registries,
     look_for,
-    sought_by,
 )
-from provision.pipeline.registry_search import Lookup, Sought
-from provision.pipeline.wanted import Wanted
+from provision.pipeline.driver_request import DriverRequest
+from provision.pipeline.registry_search import ArtifactQuery, Lookup
 from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress, silent
 from provision.registry.artifact_images import Trusted
@@ -80,7 +80,7 @@ class _Record:
             _write(self.path, {**_read(self.path, self.now()), self.key: attempt})
 
 
-def look_for_or_notify(settings: Settings, wanted: Wanted, lookup: Lookup) -> Trusted | None:
+def look_for_or_notify(settings: Settings, wanted: DriverRequest, lookup: Lookup) -> Trusted | None:
     """As ``look_for``; notifies the address of provision.toml if no registry has it.
 
     One that can't be asked may have it: nothing is sent then.
@@ -95,13 +95,13 @@ def look_for_or_notify(settings: Settings, wanted: Wanted, lookup: Lookup) -> Tr
         raise
     has_asked = trusted is None and asks_registries(settings) and not silence
     if has_asked and settings.config.registry.notify is not None:
-        notify(settings, sought_by(settings, wanted), progress=progress)
+        notify(settings, artifact_query(settings, wanted), progress=progress)
     return trusted
 
 
 def notify(
     settings: Settings,
-    sought: Sought,
+    sought: ArtifactQuery,
     *,
     session: Callable[[], requests.Session] | None = None,
     now: Callable[[], float] = time.time,
@@ -145,14 +145,14 @@ def notify(
     return True
 
 
-def message_of(settings: Settings, sought: Sought) -> dict[str, object]:
+def message_of(settings: Settings, sought: ArtifactQuery) -> dict[str, object]:
     """Return what is sent; nothing in it says which host asks."""
     return {
         "schema": SCHEMA,
         "event": "missing",
         "registry": settings.config.registry.address,
         "driver": sought.driver,
-        "version": sought.version,
+        "version": sought.version.name,
         "flavour": sought.flavour,
         "kernel": sought.kernel,
         "distro": sought.distro,

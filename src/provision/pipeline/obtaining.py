@@ -13,13 +13,13 @@ from provision.kmod.module_signatures import is_signed_for_host
 from provision.pin import Pin
 from provision.pipeline.artifact_lookup import asks_registries, look_for_pin
 from provision.pipeline.artifacts import store_image, verify_path
+from provision.pipeline.driver_request import BuildSettings
 from provision.pipeline.image_builds import build_image
 from provision.pipeline.image_signing import EngineImage, configured_signer, publish
 from provision.pipeline.package_pins import Resolved
 from provision.pipeline.pulling import Obtained, Origin, obtain_pulled
 from provision.pipeline.registries import Consent, host_reference
 from provision.pipeline.registry_search import Lookup
-from provision.pipeline.wanted import BuildSettings
 from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress, silent
 from provision.registry.artifact_images import Trusted

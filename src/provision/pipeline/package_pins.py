@@ -12,8 +12,8 @@ from pydantic import ValidationError
 
 from provision import distros
 from provision.build.base_image import find_base, named_base
-from provision.build.compatibility import BuildTarget, Request
-from provision.build.decision import Decision, decide
+from provision.build.compatibility import BuildTarget, KernelRequest
+from provision.build.decision import Decision, SolvedPackages, decide
 from provision.build.dockerfile import RenderedContext, render
 from provision.build.package_store import Closure, PackageStore
 from provision.build.solve import solve
@@ -27,7 +27,8 @@ from provision.engine.docker_api import Engine, names_registry
 from provision.errors import NotFoundError, ProvisionError
 from provision.fetch import UnreachableError
 from provision.host.facts import read_facts
-from provision.pin import PIN_LABEL, BasePin, ClosurePackage, DistroPin, PackagePin, Pin
+from provision.pin import PIN_LABEL, BasePin, DistroPin, Pin
+from provision.pipeline.driver_request import DriverRequest, choose_distro, own_kernel
 from provision.pipeline.runfiles import vendor_sums
 from provision.pipeline.solving import (
     PackageNeeds,
@@ -39,7 +40,6 @@ from provision.pipeline.solving import (
     solve_request,
 )
 from provision.pipeline.upstream_branches import follow
-from provision.pipeline.wanted import Wanted, choose_distro, own_kernel
 from provision.pipeline.workspace import Settings
 from provision.progress import Progress, silent
 
@@ -69,7 +69,7 @@ class Resolved:
 def resolve_packaged(
     settings: Settings,
     engine: Callable[[], Engine],
-    wanted: Wanted,
+    wanted: DriverRequest,
     *,
     progress: Progress = silent,
 ) -> Resolved:
@@ -96,7 +96,7 @@ def resolve_packaged(
 def resolve_solved(
     settings: Settings,
     engine: Callable[[], Engine],
-    wanted: Wanted,
+    wanted: DriverRequest,
     target: BuildTarget,
     *,
     progress: Progress = silent,
@@ -178,25 +178,15 @@ def _made_before(engine: Engine, decision: Decision, base: BasePin) -> Pin | Non
             pin = Pin.model_validate_json(image.labels[PIN_LABEL])
         except ValidationError:
             continue
-        solved = _Packages(pin.compiler, pin.headers, pin.packages, pin.closure)
+        solved = SolvedPackages(pin.compiler, pin.headers, pin.packages, pin.closure)
         if pin.closure and decision.pin(base, solved).digest == pin.digest:
             return pin
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class _Packages:
-    """What a Pin says of its packages."""
-
-    compiler: PackagePin | None
-    headers: tuple[PackagePin, ...]
-    tools: tuple[PackagePin, ...]
-    packages: tuple[ClosurePackage, ...]
-
-
 def request_of(
-    settings: Settings, wanted: Wanted, distro: DistroPin, *, progress: Progress = silent
-) -> Request:
+    settings: Settings, wanted: DriverRequest, distro: DistroPin, *, progress: Progress = silent
+) -> KernelRequest:
     """Return what is asked for, with the host's kernel where none is named.
 
     A kind of branch (``lts``) becomes the branches that are of it, and for a source that takes any
@@ -206,16 +196,13 @@ def request_of(
         NotFoundError: None is named, and the host has none; or the driver is unknown.
     """
     facts = read_facts(settings.root)
-    version = None if wanted.version == "latest" else wanted.version
     followed = follow(settings, wanted, distro, progress=progress)
-    return Request(
+    return KernelRequest(
         kernel=wanted.kernel or own_kernel(settings, facts),
         architecture=facts.arch,
-        version=version,
-        branches=followed.branches,
+        version=wanted.version_request(followed.branches),
         published=followed.published,
         flavour=wanted.flavour,
-        prefer=wanted.prefer,
         force=wanted.force,
     )
 

@@ -15,6 +15,7 @@ from provision.distros.debian.distro_archive import packaged_kernels, uses_archi
 from provision.engine.docker_api import Engine
 from provision.errors import NotFoundError
 from provision.pin import DistroPin
+from provision.pipeline.driver_request import DriverRequest, choose_distro
 from provision.pipeline.solving import (
     PackageNeeds,
     base_request,
@@ -23,7 +24,6 @@ from provision.pipeline.solving import (
     open_market,
     solve_request,
 )
-from provision.pipeline.wanted import Wanted, choose_distro
 from provision.pipeline.workspace import Settings
 from provision.progress import Progress, silent
 from provision.sources import Market, offers
@@ -45,7 +45,7 @@ class KernelRow:
 def list_kernels(
     settings: Settings,
     engine: Callable[[], Engine],
-    wanted: Wanted,
+    wanted: DriverRequest,
     *,
     progress: Progress = silent,
 ) -> tuple[DistroPin, list[KernelRow]]:

@@ -30,33 +30,28 @@ from provision.registry.names import HostTag, pin_tag, version_of_tag
 from provision.registry.repository import Repository
 from provision.registry.tokens import DeniedError
 from provision.sources.kind import newest_first
+from provision.sources.version_request import VersionRequest
 
 
 @dataclass(frozen=True, slots=True)
-class Sought:
-    """The artifact that a host looks for.
+class ArtifactQuery:
+    """What registries and the store are asked: has one of them this artifact?
 
     Attributes:
         driver: The driver.
-        version: Its version, a branch of it, a kind of branch (``lts``), or None: the newest that
-            is there.
+        version: Its version; of several, the newest that is there.
         flavour: Its flavour.
         kernel: The kernel's release.
         distro: Id and version of the kernel's distro.
         architecture: As ``uname -m`` prints it.
-        prefer: A version to stay with, if it is there.
-        branches: The branches that are of the kind that ``version`` names, in the order of
-            preference; None: it names none.
     """
 
     driver: str
-    version: str | None
+    version: VersionRequest
     flavour: str
     kernel: str
     distro: str
     architecture: str
-    prefer: str | None = None
-    branches: tuple[str, ...] | None = None
 
     def tag(self, version: str) -> HostTag:
         """Return the tag of one version."""
@@ -92,7 +87,7 @@ class Lookup:
 _VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+~-]*")
 
 
-def seek(settings: Settings, sought: Sought, lookup: Lookup) -> Trusted | None:
+def seek(settings: Settings, sought: ArtifactQuery, lookup: Lookup) -> Trusted | None:
     """Return the image that a host looks for, from the first of its registries that has it.
 
     Args:
@@ -178,25 +173,23 @@ def _leave_to_build(settings: Settings, error: ProvisionError, lookup: Lookup) -
 
 
 def _in_repository(
-    settings: Settings, client: Repository, sought: Sought, lookup: Lookup
+    settings: Settings, client: Repository, sought: ArtifactQuery, lookup: Lookup
 ) -> Trusted:
     """Return the image of a repository, with as few questions as possible.
 
     Its catalogue says which one; its tags where it has none, or that does not list any.
     """
     consent = lookup.consent
-    named = sought.version if sought.branches is None else None
     known = None
     # A bundle is what its maker chose, so the catalogue of where that was copied from is not asked.
     if not client.reference.registry.startswith(FOLDER):
         known = catalogue_of(settings, client, sought.driver, consent, progress=lookup.progress)
     if known is not None:
-        wanted = _branches(sought)
-        for listed in suitable(known, sought.facts(), (sought.prefer, named), wanted):
+        for listed in suitable(known, sought.facts(), sought.version):
             with suppress(NotFoundError):
                 found = _listed(settings, client, sought, listed, consent)
                 return replace(found, listed=(target_of(settings, client), known.serial))
-    for version in dict.fromkeys((sought.prefer, named)):
+    for version in dict.fromkeys((sought.version.prefer, sought.version.exact)):
         if version is None:
             continue
         with suppress(NotFoundError):
@@ -205,14 +198,14 @@ def _in_repository(
         return _version(settings, client, sought, version, consent)
     raise NotFoundError(
         f"'{client.reference.registry}/{client.reference.repository}' has no"
-        f" {sought.tag(sought.version or '…').text}.",
+        f" {sought.tag(sought.version.name or '…').text}.",
         resolution="Build and push it on a machine that builds: provision build"
         f" {sought.driver} --kernel {sought.kernel} --distro {sought.distro} --push … --sign",
     )
 
 
 def _version(
-    settings: Settings, client: Repository, sought: Sought, version: str, consent: Consent
+    settings: Settings, client: Repository, sought: ArtifactQuery, version: str, consent: Consent
 ) -> Trusted:
     named = client.reference.with_tag(sought.tag(version).text)
     wanted = sought.facts()
@@ -220,7 +213,7 @@ def _version(
 
 
 def _listed(
-    settings: Settings, client: Repository, sought: Sought, listed: Listed, consent: Consent
+    settings: Settings, client: Repository, sought: ArtifactQuery, listed: Listed, consent: Consent
 ) -> Trusted:
     """Return an image of the catalogue, which has to be the one that is listed."""
     tag = sought.tag(listed.facts.version).text
@@ -229,18 +222,11 @@ def _listed(
     return examine(settings, client.at(named), wanted, consent, driver=sought.driver)
 
 
-def _branches(sought: Sought) -> tuple[str | None, ...]:
-    return (sought.version,) if sought.branches is None else sought.branches
-
-
-def _versions(tags: tuple[str, ...], sought: Sought) -> list[str]:
+def _versions(tags: tuple[str, ...], sought: ArtifactQuery) -> list[str]:
     """Return the versions that a repository has for a host, as tags write them, newest first."""
     suffix = sought.tag("").suffix
     found = [tag.removesuffix(suffix) for tag in tags if tag.endswith(suffix)]
     # What is no version at all can't be compared.
     labels = {version_of_tag(one): one for one in found}
-    newest = [labels[one] for one in newest_first(filter(_VERSION.fullmatch, labels))]
-    wanted = _branches(sought)
-    if wanted == (None,):
-        return newest
-    return [one for w in wanted for one in newest if one == w or one.startswith(f"{w}.")]
+    newest = newest_first(filter(_VERSION.fullmatch, labels))
+    return sought.version.accepted(labels[one] for one in newest)

@@ -18,6 +18,7 @@ from provision.distros.kernel_tree.tree_family import (
 )
 from provision.engine.docker_api import Engine
 from provision.host.facts import read_facts
+from provision.pipeline.driver_request import DriverRequest, own_kernel, packaged_distro
 from provision.pipeline.package_pins import (
     Resolved,
     request_of,
@@ -28,7 +29,6 @@ from provision.pipeline.runfiles import vendor_sums
 from provision.pipeline.solving import base_request
 from provision.pipeline.tree_choice import TreeChoice, choose_tree, fetch_tree, no_image
 from provision.pipeline.trees import Tree
-from provision.pipeline.wanted import Wanted, own_kernel, packaged_distro
 from provision.pipeline.workspace import Settings
 from provision.progress import Progress, silent
 
@@ -36,7 +36,7 @@ from provision.progress import Progress, silent
 def resolve_pin(
     settings: Settings,
     engine: Callable[[], Engine],
-    wanted: Wanted,
+    wanted: DriverRequest,
     *,
     progress: Progress = silent,
 ) -> Resolved:
@@ -98,7 +98,7 @@ def _toolchain(choice: TreeChoice, tree: Tree, kernel: str) -> Toolchain:
 def _in_image(
     settings: Settings,
     engine: Callable[[], Engine],
-    wanted: Wanted,
+    wanted: DriverRequest,
     place: tuple[BuildTarget, str | None],
     progress: Progress,
 ) -> Resolved:

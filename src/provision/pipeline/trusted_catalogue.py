@@ -22,6 +22,7 @@ from provision.registry.image_signature import PublicKey, UntrustedError
 from provision.registry.names import CATALOGUE, HostTag
 from provision.registry.repository import Repository
 from provision.sources.kind import newest_first
+from provision.sources.version_request import VersionRequest
 from provision.store.layout import Layout
 from provision.store.origin import newest_serial
 
@@ -125,24 +126,23 @@ def _gone(settings: Settings, client: Repository, name: str) -> UntrustedError |
 def suitable(
     catalogue: ImageCatalogue,
     wanted: Mapping[str, str],
-    first: Sequence[str | None],
-    branches: Sequence[str | None],
+    version: VersionRequest,
 ) -> list[Listed]:
     """Return the images that a host may take, in the order in which it asks for them.
 
     Args:
         catalogue: What there is.
         wanted: What their signatures have to say.
-        first: Versions that come first, if they are there.
-        branches: Versions or branches of them, in the order of preference; None among them: any.
+        version: Which versions count. The one to stay with comes first, and then the one of
+            exactly the name that is asked for.
     """
     fitting = catalogue.of(wanted)
     newest = newest_first(one.facts.version for one in fitting)
     # A version may have been read from a tag, where '+' and '~' can't stand.
     there = {_in_tag(version): version for version in newest}
+    first = (version.prefer, version.exact)
     order = [there[_in_tag(v)] for v in first if v is not None and _in_tag(v) in there]
-    for branch in branches:
-        order += [v for v in newest if branch is None or v == branch or v.startswith(f"{branch}.")]
+    order += version.accepted(newest)
     return [one for v in dict.fromkeys(order) for one in fitting if one.facts.version == v]
 
 

@@ -12,7 +12,7 @@ from provision.catalogue.upstream import CHANNELS
 from provision.distros import source_names
 from provision.host.facts import read_facts
 from provision.pin import DistroPin
-from provision.pipeline.wanted import Wanted
+from provision.pipeline.driver_request import DriverRequest
 from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress, silent
 from provision.sources.upstream import MAX_AGE, Reading, ask, known_branches, today
@@ -54,7 +54,7 @@ class Followed:
 
 
 def follow(
-    settings: Settings, wanted: Wanted, distro: DistroPin, *, progress: Progress = silent
+    settings: Settings, wanted: DriverRequest, distro: DistroPin, *, progress: Progress = silent
 ) -> Followed:
     """Find out what a wanted version stands for, as far as its vendor decides that.
 
@@ -72,9 +72,7 @@ def follow(
     Raises:
         NotFoundError: The driver is unknown.
     """
-    version, chosen = wanted.version, wanted.prefer
-    if version == "latest":
-        version = None
+    version, chosen = wanted.version_name, wanted.prefer
     recipe = settings.catalogue.entry(wanted.driver).recipe
     takes_any = _takes_any(recipe, version, distro)
     if version not in CHANNELS and not takes_any:

@@ -20,8 +20,8 @@ from provision.errors import ProvisionError
 from provision.kmod import load, unload
 from provision.manifest import Manifest
 from provision.pin import Pin
+from provision.pipeline.driver_request import DriverRequest
 from provision.pipeline.pulling import Obtained
-from provision.pipeline.wanted import Wanted
 from provision.progress import Event, Note
 from provision.run import LIMIT_S, Completed
 from provision.store.entries import add
@@ -53,7 +53,7 @@ class Host:
     broken: dict[str, ProvisionError] = field(default_factory=dict)
     newest: str = NEWEST
     is_gone: bool = False
-    wanted: list[Wanted] = field(default_factory=list)
+    wanted: list[DriverRequest] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -143,7 +143,7 @@ class Host:
         return path
 
     def resolve(
-        self, _settings: object, _engine: object, wanted: Wanted, **_more: object
+        self, _settings: object, _engine: object, wanted: DriverRequest, **_more: object
     ) -> object:
         """Stand in for ``resolve_pin``."""
         self.wanted.append(wanted)

@@ -14,8 +14,8 @@ from provision.build.package_store import PackageGoneError
 from provision.engine.docker_api import EngineLostError
 from provision.errors import NotFoundError, ProvisionError
 from provision.pin import ClosurePackage
+from provision.pipeline.driver_request import DriverRequest
 from provision.pipeline.pulling import Obtained
-from provision.pipeline.wanted import Wanted
 from provision.store.state import load_state
 from unit.agent.host import DRIVER, NEWEST, NEXT, OLDER, Host
 from unit.engine.fake_engine import FakeEngine
@@ -67,7 +67,7 @@ def test_packages_that_a_mirror_has_dropped_are_solved_for_again(
         location="gcc-12.deb",
     )
 
-    def resolve(settings: object, engine: object, wanted: Wanted, **more: object) -> object:
+    def resolve(settings: object, engine: object, wanted: DriverRequest, **more: object) -> object:
         found: Any = host.resolve(settings, engine, wanted, **more)
         if not wanted.update:
             found.pin = found.pin.model_copy(update={"closure": (package,)})

@@ -16,10 +16,10 @@ from provision.agent.plan import Mode
 from provision.agent.reconcile import look_at
 from provision.pin import Pin
 from provision.pipeline.artifact_lookup import MissingArtifactError
+from provision.pipeline.driver_request import DriverRequest
 from provision.pipeline.pulling import DowngradeError
 from provision.pipeline.registries import Consent
 from provision.pipeline.registry_search import Lookup
-from provision.pipeline.wanted import Wanted
 from provision.progress import Note
 from provision.store.entries import add
 from provision.store.state import Failure, load_state, update_state
@@ -43,12 +43,12 @@ class Registry:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.pins: dict[str, Pin] = {}
         self.error: Exception | None = None
-        self.wanted: list[tuple[Wanted, Consent]] = []
+        self.wanted: list[tuple[DriverRequest, Consent]] = []
         monkeypatch.setattr(foreseeing, "look_for", self.look_for)
         # Runs of the agent build: it is the plan that is looked at here.
         monkeypatch.setattr(preparing, "look_for_or_notify", lambda *_: None)
 
-    def look_for(self, _settings: object, wanted: Wanted, lookup: Lookup) -> Any:  # noqa: ANN401 - a stand-in for what is found
+    def look_for(self, _settings: object, wanted: DriverRequest, lookup: Lookup) -> Any:  # noqa: ANN401 - a stand-in for what is found
         self.wanted.append((wanted, lookup.consent))
         if self.error is not None:
             raise self.error

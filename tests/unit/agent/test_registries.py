@@ -14,10 +14,10 @@ from provision.build.diagnosis import BuildError, SourceError
 from provision.errors import NotFoundError
 from provision.pin import Pin
 from provision.pipeline.artifact_lookup import MissingArtifactError
+from provision.pipeline.driver_request import DriverRequest
 from provision.pipeline.pulling import DowngradeError, Obtained
 from provision.pipeline.registries import Consent
 from provision.pipeline.registry_search import Lookup
-from provision.pipeline.wanted import Wanted
 from provision.registry.image_signature import UntrustedError
 from provision.store.state import load_state, update_state
 from unit.agent.host import NEWEST, OLDER, Host
@@ -36,12 +36,12 @@ class Registry:
     def __init__(self, host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
         self.pin: Pin | None = make_pin(version=NEWEST)
         self.error: Exception | None = None
-        self.wanted: list[tuple[Wanted, Consent]] = []
+        self.wanted: list[tuple[DriverRequest, Consent]] = []
         self.host = host
         monkeypatch.setattr(preparing, "look_for_or_notify", self.look_for)
         monkeypatch.setattr(preparing, "obtain_pulled", self.obtain)
 
-    def look_for(self, _settings: object, wanted: Wanted, lookup: Lookup) -> Any:  # noqa: ANN401
+    def look_for(self, _settings: object, wanted: DriverRequest, lookup: Lookup) -> Any:  # noqa: ANN401
         self.wanted.append((wanted, lookup.consent))
         if self.error is not None:
             raise self.error

@@ -7,7 +7,7 @@ from typing import TypedDict, Unpack
 
 import pytest
 
-from provision.build.compatibility import BuildTarget, Request, recipe_digest
+from provision.build.compatibility import BuildTarget, KernelRequest, recipe_digest
 from provision.build.decision import decide
 from provision.build.package_store import Closure
 from provision.build.templates import Templates
@@ -24,6 +24,7 @@ from provision.pin import (
     Pin,
 )
 from provision.sources import components_of
+from provision.sources.version_request import VersionRequest
 from unit.fake_archive import index_of, sample, stanza
 from unit.recipes import recipe, variant
 
@@ -108,13 +109,11 @@ def target(of: Recipe, distro: DistroPin) -> BuildTarget:
 
 def pin(index: ArchiveIndex, **options: Unpack[Options]) -> Pin:
     return decide(
-        Request(
+        KernelRequest(
             options.get("kernel", KERNEL),
             options.get("architecture", "x86_64"),
-            version=options.get("version"),
-            branches=options.get("branches"),
+            VersionRequest(options.get("version"), options.get("branches"), options.get("prefer")),
             flavour=options.get("flavour"),
-            prefer=options.get("prefer"),
             force=options.get("force", False),
         ),
         target(options.get("of", recipe()), DISTRO),
@@ -416,7 +415,7 @@ def several(**changes: object) -> Recipe:
 
 def pin_for_rocky(version: str | None = None, of: Recipe | None = None) -> Pin:
     return decide(
-        Request("6.1.0-1.el9.x86_64", "x86_64", version=version),
+        KernelRequest("6.1.0-1.el9.x86_64", "x86_64", VersionRequest(version)),
         target(of or several(), ROCKY),
         index=None,
         published_sum=lambda url, sums: hashlib.sha256(f"{url} {sums}".encode()).hexdigest(),

@@ -16,8 +16,8 @@ from provision.cli import target
 from provision.cli.commands import build, install
 from provision.cli.commands import resolve as render
 from provision.engine.stream import StepRecord
+from provision.pipeline.driver_request import BuildSettings, DriverRequest
 from provision.pipeline.package_pins import Resolved
-from provision.pipeline.wanted import BuildSettings, Wanted
 from provision.progress import Note
 from unit.cli.outcome import Outcome
 from unit.engine.fake_engine import FakeEngine
@@ -65,9 +65,9 @@ def catalogue(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def wanted(catalogue: Path, monkeypatch: pytest.MonkeyPatch) -> list[Wanted]:
+def wanted(catalogue: Path, monkeypatch: pytest.MonkeyPatch) -> list[DriverRequest]:
     """Have every driver resolved to ``make_pin()``; gives what was wanted."""
-    asked: list[Wanted] = []
+    asked: list[DriverRequest] = []
     resolved = Resolved(
         make_pin(),
         load_entry(catalogue / "demo"),
@@ -75,7 +75,7 @@ def wanted(catalogue: Path, monkeypatch: pytest.MonkeyPatch) -> list[Wanted]:
     )
 
     def resolve(*arguments: object, progress: Callable[[Note], None]) -> Resolved:
-        assert isinstance(arguments[-1], Wanted)
+        assert isinstance(arguments[-1], DriverRequest)
         asked.append(arguments[-1])
         progress(Note("resolving"))
         return resolved
@@ -146,7 +146,7 @@ def test_an_unknown_driver_is_answered_with_the_nearest(
 
 
 @pytest.mark.usefixtures("engine")
-def test_resolve(call: Call, host: Path, wanted: list[Wanted]) -> None:
+def test_resolve(call: Call, host: Path, wanted: list[DriverRequest]) -> None:
     words = ("resolve", "demo", "--kernel", KERNEL, "--distro", "debian:12", "--root", host)
     outcome = call(*words, "--version", "1.2", "--flavour", "open", "--base", "b", "--json")
     pin = make_pin()
@@ -155,7 +155,7 @@ def test_resolve(call: Call, host: Path, wanted: list[Wanted]) -> None:
     assert outcome.document["compiler"] == {"name": "gcc-12", "version": "12.2.0-14"}
     assert outcome.err == "resolving\n"
     assert wanted == [
-        Wanted(
+        DriverRequest(
             "demo",
             kernel=KERNEL,
             distro="debian:12",

@@ -17,9 +17,9 @@ from provision.distros import find_distro
 from provision.distros.debian import ArchiveIndex
 from provision.errors import NotFoundError, ProvisionError
 from provision.pipeline import driver_versions, solving, upstream_branches
+from provision.pipeline.driver_request import DriverRequest
 from provision.pipeline.package_pins import request_of
 from provision.pipeline.upstream_branches import follow
-from provision.pipeline.wanted import Wanted
 from provision.pipeline.workspace import Settings, load_settings
 from provision.progress import Event, Note
 from provision.sources import Market
@@ -254,23 +254,23 @@ def test_a_wish_becomes_branches(
     version: str | None,
     branches: tuple[str, ...] | None,
 ) -> None:
-    request = request_of(site.settings(), Wanted("demo", version=wish), DEBIAN)
-    assert (request.version, request.branches) == (version, branches)
+    request = request_of(site.settings(), DriverRequest("demo", version=wish), DEBIAN)
+    assert (request.version.name, request.version.branches) == (version, branches)
     assert request.published == ()
     assert bool(vendor.asked) is (branches is not None)
 
 
 def test_a_version_that_stays_asks_no_vendor_again(site: Site, vendor: Mirror) -> None:
     settings = site.settings()
-    follow(settings, Wanted("demo", version="535"), DEBIAN)
+    follow(settings, DriverRequest("demo", version="535"), DEBIAN)
     assert vendor.asked == []
-    follow(settings, Wanted("demo", version="lts", prefer="580.1"), DEBIAN)
+    follow(settings, DriverRequest("demo", version="lts", prefer="580.1"), DEBIAN)
     assert len(vendor.asked) == 2
     for path in (settings.state / "upstream").iterdir():
         path.write_text(json.dumps({**json.loads(path.read_text()), "read": 1}))
-    follow(settings, Wanted("demo", version="lts", prefer="580.1"), DEBIAN)
+    follow(settings, DriverRequest("demo", version="lts", prefer="580.1"), DEBIAN)
     assert len(vendor.asked) == 2
-    follow(settings, Wanted("demo", version="lts"), DEBIAN)
+    follow(settings, DriverRequest("demo", version="lts"), DEBIAN)
     assert len(vendor.asked) == 4
 
 
@@ -283,7 +283,7 @@ def test_a_wish_is_met_while_a_vendor_is_down(site: Site, vendor: Mirror) -> Non
     for path in list(vendor.folder.iterdir()):
         path.unlink()
     # The recipe names one branch of the kind.
-    found = follow(site.settings(), Wanted("demo", version="lts"), DEBIAN, progress=hear)
+    found = follow(site.settings(), DriverRequest("demo", version="lts"), DEBIAN, progress=hear)
     assert found.branches == ("535",)
     assert len(notes) == 2
     assert "What counts is the recipe" in notes[0]
@@ -299,11 +299,11 @@ def any_version(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_source_that_takes_any_version_offers_what_has_files(site: Site, vendor: Mirror) -> None:
     settings = site.settings()
     # Of latest.txt, which says 'files = true'; the other source does not.
-    assert follow(settings, Wanted("demo"), DEBIAN).published == ("595.84",)
-    assert follow(settings, Wanted("demo", version="595"), DEBIAN).published == ("595.84",)
+    assert follow(settings, DriverRequest("demo"), DEBIAN).published == ("595.84",)
+    assert follow(settings, DriverRequest("demo", version="595"), DEBIAN).published == ("595.84",)
     asked = len(vendor.asked)
-    assert follow(settings, Wanted("demo", version="595.84"), DEBIAN).published == ()
-    stays = follow(settings, Wanted("demo", version="580", prefer="580.1"), DEBIAN)
+    assert follow(settings, DriverRequest("demo", version="595.84"), DEBIAN).published == ()
+    stays = follow(settings, DriverRequest("demo", version="580", prefer="580.1"), DEBIAN)
     assert stays.published == ("595.84", "580.1")
     assert len(vendor.asked) == asked
     document = site.document()
@@ -339,14 +339,14 @@ commit = "{"1" * 40}"
 sha256 = "{"2" * 64}"
 """
     path.write_text(path.read_text().replace('[source]\nkind = "deb"\n', several))
-    found = follow(site.settings(), Wanted("demo", version=wish), DEBIAN)
+    found = follow(site.settings(), DriverRequest("demo", version=wish), DEBIAN)
     assert bool(vendor.asked) is is_asked
     assert found.published == (("595.84",) if is_asked else ())
 
 
 @pytest.mark.usefixtures("any_version")
 def test_a_request_is_answered_with_what_has_files(site: Site) -> None:
-    request = request_of(site.settings(), Wanted("demo", version="production"), DEBIAN)
+    request = request_of(site.settings(), DriverRequest("demo", version="production"), DEBIAN)
     recipe = site.settings().catalogue.entry("demo").recipe
     index = site.open_index()
     market = Market("debian 12", ("debian",), index, published=request.published)

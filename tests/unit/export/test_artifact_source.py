@@ -15,8 +15,8 @@ from provision.engine.docker_api import Engine
 from provision.errors import NotFoundError, UsageError
 from provision.export.artifact_source import ArtifactSource, Choice, check_driver, choose
 from provision.export.kmm_module import ClusterKernels
+from provision.pipeline.driver_request import DriverRequest
 from provision.pipeline.registries import Consent
-from provision.pipeline.wanted import Wanted
 from provision.pipeline.workspace import Settings
 from provision.registry.names import HostTag
 from provision.store.layout import Layout
@@ -122,10 +122,10 @@ def test_the_store_has_what_no_registry_has(source: ArtifactSource, tmp_path: Pa
     entry = layout.entry(make_pin().short_digest)
     made = make_artifact(entry)
     layout.current.symlink_to(entry.name)
-    assert source.artifact(Wanted("demo", kernel=KERNEL), tmp_path / "out") == made
+    assert source.artifact(DriverRequest("demo", kernel=KERNEL), tmp_path / "out") == made
     assert (tmp_path / "out" / made.modules[0].path).is_file()
     with pytest.raises(NotFoundError, match=f"no artifact of demo for {_OTHER}") as raised:
-        source.artifact(Wanted("demo", kernel=_OTHER), tmp_path / "other")
+        source.artifact(DriverRequest("demo", kernel=_OTHER), tmp_path / "other")
     assert f"provision build demo --kernel {_OTHER}" in str(raised.value.resolution)
     assert not (tmp_path / "other").exists()
 

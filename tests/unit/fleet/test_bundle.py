@@ -31,9 +31,10 @@ from provision.fleet.bundle_load import for_host, push_bundle, store_bundle
 from provision.fleet.mirror import ImageSelection, RegistryAccess
 from provision.pin import ClosurePackage, Pin
 from provision.pipeline.registries import Consent, tag_of
-from provision.pipeline.registry_search import Lookup, Sought, seek
+from provision.pipeline.registry_search import ArtifactQuery, Lookup, seek
 from provision.pipeline.workspace import Settings
 from provision.registry.image_signature import UntrustedError
+from provision.sources.version_request import VersionRequest
 from unit.engine.fake_engine import FakeEngine
 from unit.fleet.registries import Registries
 from unit.fleet.test_mirror import KEY, NEXT, OLD, OTHER, PIN, have
@@ -172,7 +173,7 @@ def test_the_agent_looks_into_a_folder(make: Make, tmp_path: Path) -> None:
     make(host.root / "media")
     registry = host.config.registry.model_copy(update={"folders": ("/none", "/media")})
     host = replace(host, config=host.config.model_copy(update={"registry": registry}))
-    sought = Sought("demo", None, "open", KERNEL, "debian:12", "x86_64")
+    sought = ArtifactQuery("demo", VersionRequest(), "open", KERNEL, "debian:12", "x86_64")
     trusted = seek(host, sought, Lookup(DEFAULT))
     assert trusted is not None
     assert trusted.image.pin == PIN

@@ -26,8 +26,8 @@ from provision.matrix.cells import Cell, Column, Planned, Row
 from provision.matrix.results import Result, Results
 from provision.matrix.runner import MatrixRun
 from provision.matrix.work import Crew, Outcome, RunOptions, SharedLayers
+from provision.pipeline.driver_request import BuildSettings, DriverRequest
 from provision.pipeline.package_pins import Resolved
-from provision.pipeline.wanted import BuildSettings, Wanted
 from provision.pipeline.workspace import Settings
 from provision.progress import Event, Note, Output, Progress, Tally
 from unit.engine.fake_engine import FakeEngine
@@ -90,10 +90,14 @@ class Lab:
     builds: list[str] = field(default_factory=list)
     hold: Callable[[str, Progress], None] = lambda _name, _progress: None
     events: list[Event] = field(default_factory=list)
-    wanted: list[Wanted] = field(default_factory=list)
+    wanted: list[DriverRequest] = field(default_factory=list)
 
     def resolve(
-        self, _settings: object, engine: Callable[[], Engine], wanted: Wanted, **_more: object
+        self,
+        _settings: object,
+        engine: Callable[[], Engine],
+        wanted: DriverRequest,
+        **_more: object,
     ) -> Resolved:
         assert engine() is self.engine
         self.wanted.append(wanted)

@@ -21,6 +21,7 @@ from provision.matrix.cells import Selection, plan_cells
 from provision.matrix.offers import find_offers
 from provision.pin import PIN_LABEL, BasePin, Pin
 from provision.pipeline import image_builds, package_pins, solving
+from provision.pipeline.driver_request import BuildSettings, DriverRequest, choose_distro
 from provision.pipeline.image_builds import (
     build_image,
     downloaded_files,
@@ -30,7 +31,6 @@ from provision.pipeline.image_builds import (
 from provision.pipeline.package_pins import render_context
 from provision.pipeline.packaged_kernels import list_kernels
 from provision.pipeline.resolving import resolve_pin
-from provision.pipeline.wanted import BuildSettings, Wanted, choose_distro
 from provision.pipeline.workspace import Settings, load_settings
 from provision.progress import Progress
 from unit.engine.fake_engine import FakeEngine
@@ -39,7 +39,7 @@ from unit.fake_solver import closure
 
 _BASE = Image("sha256:" + "a" * 64, ("debian:bookworm",), architecture="amd64")
 _KERNEL = "6.1.0-47-amd64"
-_WANTED = Wanted("v4l2loopback", kernel=_KERNEL, distro="debian:12")
+_WANTED = DriverRequest("v4l2loopback", kernel=_KERNEL, distro="debian:12")
 
 
 @pytest.fixture
@@ -117,7 +117,9 @@ def test_the_same_wish_gives_the_same_pin_and_context(
 
 
 def test_kernels_are_listed_with_what_builds_on_them(settings: Settings) -> None:
-    distro, rows = list_kernels(settings, no_engine, Wanted("v4l2loopback", distro="debian:12"))
+    distro, rows = list_kernels(
+        settings, no_engine, DriverRequest("v4l2loopback", distro="debian:12")
+    )
     assert distro.codename == "bookworm"
     by_release = {row.release: row for row in rows}
     assert by_release[_KERNEL].builds
@@ -154,20 +156,20 @@ def test_kernels_that_nobody_can_list_have_to_be_named(settings: Settings) -> No
 
 def test_wrong_names_are_not_found(settings: Settings, engine: FakeEngine) -> None:
     for wanted in (
-        Wanted("v4l2loopbak", kernel=_KERNEL),
-        Wanted("v4l2loopback", kernel=_KERNEL, flavour="none"),
-        Wanted("v4l2loopback", kernel=_KERNEL, distro="debian:1"),
-        Wanted("v4l2loopback", kernel="6.1.0-1-amd64"),
+        DriverRequest("v4l2loopbak", kernel=_KERNEL),
+        DriverRequest("v4l2loopback", kernel=_KERNEL, flavour="none"),
+        DriverRequest("v4l2loopback", kernel=_KERNEL, distro="debian:1"),
+        DriverRequest("v4l2loopback", kernel="6.1.0-1-amd64"),
     ):
         with pytest.raises(NotFoundError):
             resolve_pin(settings, lambda: engine, wanted)
     with pytest.raises(NotFoundError):
-        list_kernels(settings, no_engine, Wanted("v4l2loopback", flavour="none"))
+        list_kernels(settings, no_engine, DriverRequest("v4l2loopback", flavour="none"))
 
 
 def test_what_does_not_exist_is_said_without_an_engine(settings: Settings) -> None:
     with pytest.raises(NotFoundError, match=r"6\.1\.0-1-amd64"):
-        resolve_pin(settings, no_engine, Wanted("v4l2loopback", kernel="6.1.0-1-amd64"))
+        resolve_pin(settings, no_engine, DriverRequest("v4l2loopback", kernel="6.1.0-1-amd64"))
     named = f"debian:bookworm@sha256:{'0' * 64}"
     pin = resolve_pin(settings, no_engine, replace(_WANTED, base=named)).pin
     assert f"{pin.base.image}@{pin.base.digest}" == named

@@ -17,20 +17,21 @@ from provision.documents import load_toml
 from provision.errors import ConfigError, NotFoundError
 from provision.pipeline import artifact_lookup, notifying
 from provision.pipeline.artifact_lookup import MissingArtifactError, may_be_in_store, stored_for
+from provision.pipeline.driver_request import DriverRequest
 from provision.pipeline.notifying import look_for_or_notify, notify
 from provision.pipeline.registries import Consent
-from provision.pipeline.registry_search import Lookup, Sought
-from provision.pipeline.wanted import Wanted
+from provision.pipeline.registry_search import ArtifactQuery, Lookup
 from provision.pipeline.workspace import Settings
 from provision.progress import Event, Note
 from provision.registry.tokens import DeniedError
+from provision.sources.version_request import VersionRequest
 from provision.store.origin import mark_unsigned
 from unit.kmod.artifact import KERNEL, make_artifact, make_pin, write
 from unit.pipeline.test_registries import connected
 from unit.registry.memory import Answer, MemoryRegistry
 
 URL = "https://builder.example/missing"
-SOUGHT = Sought("demo", None, "open", KERNEL, "debian:12", "x86_64")
+SOUGHT = ArtifactQuery("demo", VersionRequest(), "open", KERNEL, "debian:12", "x86_64")
 NO_LOOPBACK = "http://127.0.0.1.x.example/"
 DAY = 86_400
 TOKEN_FILE = "/etc/provision/notify.token"  # noqa: S105 - the name of a file
@@ -200,7 +201,7 @@ def test_settings_that_make_no_sense_are_named(tmp_path: Path, lines: str, said:
 def test_who_builds_is_notified_and_the_error_stays(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    notified: list[Sought] = []
+    notified: list[ArtifactQuery] = []
     monkeypatch.setattr(notifying, "notify", lambda _s, sought, **_: notified.append(sought))
     missing = MissingArtifactError("missing")
 
@@ -208,7 +209,7 @@ def test_who_builds_is_notified_and_the_error_stays(
         raise missing
 
     monkeypatch.setattr(notifying, "look_for", look_for)
-    wanted = Wanted("demo", kernel=KERNEL)
+    wanted = DriverRequest("demo", kernel=KERNEL)
     # No registry was asked: none is set.
     with pytest.raises(MissingArtifactError):
         look_for_or_notify(settings, wanted, Lookup(Consent()))
@@ -219,7 +220,7 @@ def test_who_builds_is_notified_and_the_error_stays(
     assert notified == [SOUGHT]
     # What is built here instead is announced as well.
     monkeypatch.setattr(notifying, "look_for", lambda *_given, **_more: None)
-    monkeypatch.setattr(notifying, "sought_by", lambda *_given: SOUGHT)
+    monkeypatch.setattr(notifying, "artifact_query", lambda *_given: SOUGHT)
     assert look_for_or_notify(settings, wanted, Lookup(Consent())) is None
     assert notified == [SOUGHT, SOUGHT]
 
@@ -229,17 +230,17 @@ def test_a_registry_that_can_not_be_asked_lacks_nothing(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, status: int, *, is_notified: bool
 ) -> None:
     """Else an hour without it would have each host report what is there."""
-    notified: list[Sought] = []
+    notified: list[ArtifactQuery] = []
     monkeypatch.setattr(notifying, "notify", lambda _s, sought, **_: notified.append(sought))
     for module in (notifying, artifact_lookup):
-        monkeypatch.setattr(module, "sought_by", lambda *_given, **_more: SOUGHT)
+        monkeypatch.setattr(module, "artifact_query", lambda *_given, **_more: SOUGHT)
     config = settings.config.model_copy(
         update={"policy": PolicyConfig(), "trust": TrustConfig(insecure=True)}
     )
     registry = MemoryRegistry()
     registry.handlers.append(lambda _asked: Answer(status))
     host = replace(settings, config=config)
-    wanted = Wanted("demo", kernel=KERNEL)
+    wanted = DriverRequest("demo", kernel=KERNEL)
     assert (
         look_for_or_notify(host, wanted, Lookup(Consent(), connected=connected(registry))) is None
     )
@@ -261,9 +262,9 @@ def test_the_store_serves_where_no_registry_answers(
     (broken / "driver/manifest.json").write_text("{")
 
     def entry_of(version: str | None, prefer: str | None = None, flavour: str = "open") -> str:
-        sought = replace(SOUGHT, version=version, prefer=prefer, flavour=flavour)
-        monkeypatch.setattr(artifact_lookup, "sought_by", lambda *_: sought)
-        found = stored_for(settings, Wanted("demo"))
+        sought = replace(SOUGHT, version=VersionRequest(version, prefer=prefer), flavour=flavour)
+        monkeypatch.setattr(artifact_lookup, "artifact_query", lambda *_: sought)
+        found = stored_for(settings, DriverRequest("demo"))
         return "" if found is None else found.name
 
     newest, older = (make_pin(version=v).short_digest for v in ("1.10", "1.2"))
@@ -276,13 +277,13 @@ def test_the_store_serves_where_no_registry_answers(
 def test_what_came_unsigned_does_not_serve_in_place_of_a_registry(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, *, insecure: bool
 ) -> None:
-    monkeypatch.setattr(artifact_lookup, "sought_by", lambda *_: SOUGHT)
+    monkeypatch.setattr(artifact_lookup, "artifact_query", lambda *_: SOUGHT)
     entry = settings.root / "var/lib/provision/demo" / make_pin().short_digest
     make_artifact(entry, pin=make_pin())
     mark_unsigned(entry, "registry.example/try:1")
     trust = TrustConfig(insecure=True) if insecure else TrustConfig(keys="/etc/keys")
     host = replace(settings, config=settings.config.model_copy(update={"trust": trust}))
-    assert stored_for(host, Wanted("demo")) == (entry if insecure else None)
+    assert stored_for(host, DriverRequest("demo")) == (entry if insecure else None)
 
 
 def test_only_who_never_builds_makes_do_with_the_store(settings: Settings) -> None:

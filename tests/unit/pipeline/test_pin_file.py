@@ -28,10 +28,10 @@ from provision.pin import (
     Pin,
 )
 from provision.pipeline import image_builds
+from provision.pipeline.driver_request import BuildSettings
 from provision.pipeline.image_builds import downloaded_files
 from provision.pipeline.package_pins import render_context
 from provision.pipeline.pin_file import pin_document, read_pin
-from provision.pipeline.wanted import BuildSettings
 from provision.pipeline.workspace import Settings
 from unit.engine.fake_engine import FakeEngine
 from unit.recipes import variant

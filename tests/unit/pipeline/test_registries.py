@@ -23,10 +23,10 @@ from provision.kmod.verify import verify as verify_artifact
 from provision.pin import Pin
 from provision.pipeline import drafts, pulling, registries
 from provision.pipeline.artifact_lookup import look_for
+from provision.pipeline.driver_request import DriverRequest
 from provision.pipeline.pulling import DowngradeError, obtain_pulled, store_pulled, verify_pulled
 from provision.pipeline.registries import Consent, connect, examine, host_reference, tag_of
-from provision.pipeline.registry_search import Lookup, Sought, seek
-from provision.pipeline.wanted import Wanted
+from provision.pipeline.registry_search import ArtifactQuery, Lookup, seek
 from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress
 from provision.registry.artifact_images import Trusted, facts_of
@@ -35,6 +35,7 @@ from provision.registry.client import Client
 from provision.registry.image_signature import UntrustedError
 from provision.registry.names import Reference, parse_reference
 from provision.registry.tokens import DeniedError
+from provision.sources.version_request import VersionRequest
 from provision.store.entries import remove
 from provision.store.layout import Layout
 from provision.store.locks import changing
@@ -53,7 +54,7 @@ from unit.registry.memory import (
 ADDRESS = "registry.example/drivers"
 KEY, OTHER = new_key(), new_key()
 SERIAL = 1_790_000_000
-SOUGHT = Sought("demo", None, "open", KERNEL, "debian:12", "x86_64")
+SOUGHT = ArtifactQuery("demo", VersionRequest(), "open", KERNEL, "debian:12", "x86_64")
 DEFAULT = Consent()
 
 
@@ -118,7 +119,7 @@ def connected(registry: MemoryRegistry) -> Callable[[Settings, Reference], Clien
 def found(
     settings: Settings,
     registry: MemoryRegistry,
-    sought: Sought = SOUGHT,
+    sought: ArtifactQuery = SOUGHT,
     consent: Consent = DEFAULT,
 ) -> Trusted:
     trusted = seek(settings, sought, Lookup(consent, connected=connected(registry)))
@@ -443,7 +444,7 @@ def test_the_newest_version_is_taken_or_one_of_a_branch(
         registry.have_manifest({}, tag)
 
     def taken(wanted: str | None, prefer: str | None = None) -> str:
-        sought = replace(SOUGHT, version=wanted, prefer=prefer)
+        sought = replace(SOUGHT, version=VersionRequest(wanted, prefer=prefer))
         return found(settings, registry, sought).image.pin.driver.version
 
     assert taken(None) == "2.0~rc1"
@@ -460,7 +461,7 @@ def test_a_name_that_is_known_needs_no_list(
 ) -> None:
     have(registry, tmp_path)
     registry.asked.clear()
-    found(settings, registry, replace(SOUGHT, version="1.2"))
+    found(settings, registry, replace(SOUGHT, version=VersionRequest("1.2")))
     assert not any("tags/list" in asked.url for asked in registry.asked)
     # One that finds no catalogue, and those for manifest, signatures, payload and configuration.
     assert len(registry.asked) == 5
@@ -472,19 +473,19 @@ def test_a_name_that_is_known_needs_no_list(
         replace(SOUGHT, kernel="6.1.0-1-amd64"),
         replace(SOUGHT, flavour="closed"),
         replace(SOUGHT, distro="debian:13"),
-        replace(SOUGHT, version="1.3"),
+        replace(SOUGHT, version=VersionRequest("1.3")),
     ],
 )
 def test_a_tag_that_leads_to_another_image_is_refused(
-    settings: Settings, registry: MemoryRegistry, tmp_path: Path, sought: Sought
+    settings: Settings, registry: MemoryRegistry, tmp_path: Path, sought: ArtifactQuery
 ) -> None:
     """Everything is signed, and only the name lies: who may push can do that."""
-    have(registry, tmp_path, tag=sought.tag(sought.version or "1.2").text)
+    have(registry, tmp_path, tag=sought.tag(sought.version.name or "1.2").text)
     with pytest.raises(UntrustedError):
         found(settings, registry, sought)
     with pytest.raises(UntrustedError):
         found(settings, registry, sought, Consent(insecure=True))
-    reference = parse_reference(f"{ADDRESS}/demo:{sought.tag(sought.version or '1.2').text}")
+    reference = parse_reference(f"{ADDRESS}/demo:{sought.tag(sought.version.name or '1.2').text}")
     with pytest.raises(UntrustedError):
         examine(settings, connected(registry)(settings, reference), {}, DEFAULT)
 
@@ -583,7 +584,7 @@ def test_a_registry_that_does_not_answer_is_built_for_or_named(
 ) -> None:
     """Many registries answer 401 or 403 for what is not there."""
     registry.handlers.append(lambda _: Answer(status))
-    wanted = Wanted("demo", kernel=KERNEL)
+    wanted = DriverRequest("demo", kernel=KERNEL)
     host = with_recipe(settings, "fallback")
     assert look_for(host, wanted, Lookup(DEFAULT, connected=connected(registry))) is None
     with pytest.raises(error):
@@ -624,7 +625,7 @@ def test_the_policy_says_whether_a_host_builds(
     settings: Settings, registry: MemoryRegistry, tmp_path: Path, build: str
 ) -> None:
     host = with_recipe(settings, build)
-    wanted = Wanted("demo", kernel=KERNEL)
+    wanted = DriverRequest("demo", kernel=KERNEL)
 
     def look() -> Trusted | None:
         return look_for(host, wanted, Lookup(DEFAULT, connected=connected(registry)))
@@ -654,7 +655,7 @@ def test_a_kind_of_branch_is_looked_for_by_its_branches(
     host = with_recipe(settings, "never")
     wishes = {"lts": "1.10", "production": "2.4", "latest": "3.1", "1": "1.10", None: "3.1"}
     for wish, version in wishes.items():
-        wanted = Wanted("demo", kernel=KERNEL, version=wish)
+        wanted = DriverRequest("demo", kernel=KERNEL, version=wish)
         trusted = look_for(host, wanted, Lookup(DEFAULT, connected=connected(registry)))
         assert trusted is not None
         assert trusted.image.pin.driver.version == version
@@ -663,7 +664,7 @@ def test_a_kind_of_branch_is_looked_for_by_its_branches(
 def test_an_old_image_is_refused_before_it_is_chosen(
     settings: Settings, registry: MemoryRegistry, tmp_path: Path
 ) -> None:
-    host, wanted = with_recipe(settings, "never"), Wanted("demo", kernel=KERNEL)
+    host, wanted = with_recipe(settings, "never"), DriverRequest("demo", kernel=KERNEL)
     layout = Layout(settings.root, "demo")
     layout.folder.mkdir(parents=True)
     note_serial(layout, f"debian:12 {KERNEL} x86_64", SERIAL + 1)

@@ -20,12 +20,12 @@ from provision.engine.docker_api import Image
 from provision.errors import ConfigError, NotFoundError, ProvisionError, UsageError
 from provision.pin import BasePin, DistroPin, Pin
 from provision.pipeline import developer_container, package_pins, solving, trees
+from provision.pipeline.driver_request import DriverRequest
 from provision.pipeline.package_pins import Resolved, render_context
 from provision.pipeline.pin_file import pin_document, read_pin
 from provision.pipeline.resolving import resolve_pin
 from provision.pipeline.tree_choice import choose_tree
 from provision.pipeline.tree_files import TreeStore
-from provision.pipeline.wanted import Wanted
 from provision.pipeline.workspace import Settings, load_settings
 from unit.engine.fake_engine import FakeEngine
 from unit.fake_archive import index_of, sample
@@ -99,7 +99,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def _resolved(settings: Settings, *, kernel: str = _KERNEL, distro: str | None = None) -> Resolved:
     engine = FakeEngine()
     engine.have(_BASE)
-    wanted = Wanted("v4l2loopback", kernel=kernel, distro=distro)
+    wanted = DriverRequest("v4l2loopback", kernel=kernel, distro=distro)
     return resolve_pin(settings, lambda: engine, wanted)
 
 
@@ -258,7 +258,7 @@ def test_debians_packages_are_no_source_in_a_developer_container(settings: Setti
 
 
 def _in_developer(settings: Settings, engine: FakeEngine, *, base: str | None = None) -> Pin:
-    wanted = Wanted("onload", kernel="6.6.74-flatcar", distro="flatcar:4081.2.0", base=base)
+    wanted = DriverRequest("onload", kernel="6.6.74-flatcar", distro="flatcar:4081.2.0", base=base)
     return resolve_pin(settings, lambda: engine, wanted).pin
 
 
@@ -292,7 +292,7 @@ def test_a_vendors_kernel_is_built_in_an_image_that_is_named(root: Path) -> None
     (root / "etc/os-release").write_text("ID=debian\nVERSION_ID=12\n")
     engine = FakeEngine()
     engine.have(replace(_BASE, tags=("mine:1", "debian:bookworm")))
-    wanted = Wanted("onload", kernel="6.6.74-vendor")
+    wanted = DriverRequest("onload", kernel="6.6.74-vendor")
     with pytest.raises(NotFoundError, match="no image that has everything") as caught:
         resolve_pin(load_settings(root), lambda: engine, wanted)
     assert '[distros.debian] base_images = { "12" =' in str(caught.value.resolution)

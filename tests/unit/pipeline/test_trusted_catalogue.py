@@ -28,6 +28,7 @@ from provision.registry.catalogue_keeper import CatalogueKeeper, write_catalogue
 from provision.registry.image_catalogue import ImageCatalogue
 from provision.registry.image_signature import UntrustedError
 from provision.registry.names import CATALOGUE, pin_tag
+from provision.sources.version_request import VersionRequest
 from provision.store.layout import Layout
 from provision.store.origin import newest_serial
 from unit.engine.fake_engine import FakeEngine
@@ -93,9 +94,9 @@ def test_a_wish_chooses_among_what_is_listed(
     have_listed(registry, tmp_path, "1.2", "1.10", "2.0")
     wishes = [("1", None, "1.10"), ("1.2", None, "1.2"), (None, "1.2", "1.2"), ("2", "1.2", "1.2")]
     for wanted, prefer, expected in wishes:
-        sought = replace(SOUGHT, version=wanted, prefer=prefer)
+        sought = replace(SOUGHT, version=VersionRequest(wanted, prefer=prefer))
         assert version(found(settings, registry, sought)) == expected
-    kinds = replace(SOUGHT, version="lts", branches=("3", "1"))
+    kinds = replace(SOUGHT, version=VersionRequest("lts", ("3", "1")))
     assert version(found(settings, registry, kinds)) == "1.10"
 
 

@@ -19,11 +19,11 @@ from provision.cli.target import Job, building, gathering, job, target
 from provision.engine.transfer import Pushed
 from provision.errors import UsageError
 from provision.pin import Pin
+from provision.pipeline.driver_request import BuildSettings, RequestOptions
 from provision.pipeline.image_archives import save_image
 from provision.pipeline.image_builds import build_image
 from provision.pipeline.image_signing import EngineImage, SignedImage, publish
 from provision.pipeline.pin_file import read_pin
-from provision.pipeline.wanted import BuildChoice, BuildSettings
 from provision.registry.names import check_push_name
 
 
@@ -112,7 +112,7 @@ def command(
     dry_run: bool,
     as_json: bool,
     subject: Subject,
-    target: BuildChoice,
+    target: RequestOptions,
     how: BuildSettings,
     publishing: _Publishing,
 ) -> None:
@@ -145,7 +145,7 @@ def command(
             print_signed(signed)
 
 
-def _check(subject: Subject, target: BuildChoice) -> None:
+def _check(subject: Subject, target: RequestOptions) -> None:
     if (subject.driver is None) == (subject.pin_file is None):
         raise UsageError(
             "Give either DRIVER or --pin FILE.",

@@ -26,12 +26,12 @@ from provision.pipeline.artifacts import (
     plan_installation,
     verify_entry,
 )
+from provision.pipeline.driver_request import BuildSettings, DriverRequest, RequestOptions
 from provision.pipeline.image_archives import is_archive_name, open_archive
 from provision.pipeline.lazy_builds import build_image
 from provision.pipeline.pulling import check_age, store_pulled
 from provision.pipeline.registries import Consent, connect, examine
 from provision.pipeline.registry_search import Lookup
-from provision.pipeline.wanted import BuildChoice, BuildSettings, Wanted
 from provision.progress import Note
 from provision.registry.artifact_images import Trusted
 from provision.registry.names import parse_reference
@@ -81,7 +81,7 @@ def command(
     catalogues: tuple[Path, ...],
     consent: Consent,
     as_json: bool,
-    target: BuildChoice,
+    target: RequestOptions,
     how: BuildSettings,
     way: _Way,
 ) -> None:
@@ -112,7 +112,9 @@ def command(
         _print(result, dry_run=way.dry_run)
 
 
-def _driver(work: Job, wanted: Wanted, how: BuildSettings, consent: Consent, way: _Way) -> _Result:
+def _driver(
+    work: Job, wanted: DriverRequest, how: BuildSettings, consent: Consent, way: _Way
+) -> _Result:
     # A request for a certain build is not one for what a registry has.
     is_build = how.rebuild or wanted.base or wanted.update or wanted.force
     if not is_build:
@@ -138,7 +140,7 @@ def _driver(work: Job, wanted: Wanted, how: BuildSettings, consent: Consent, way
     return _installed(work, built.image, way)
 
 
-def _in_store(work: Job, wanted: Wanted, way: _Way, error: ProvisionError) -> _Result | None:
+def _in_store(work: Job, wanted: DriverRequest, way: _Way, error: ProvisionError) -> _Result | None:
     """Put an entry of the store to use where no registry answers and nothing is built here."""
     if way.replace or not may_be_in_store(work.settings, error):
         return None

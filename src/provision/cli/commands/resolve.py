@@ -13,10 +13,10 @@ from provision.cli.target import job, target
 from provision.errors import UsageError
 from provision.files import write_atomic
 from provision.pin import Pin, TreePin
+from provision.pipeline.driver_request import RequestOptions
 from provision.pipeline.image_builds import downloaded_files
 from provision.pipeline.package_pins import render_context
 from provision.pipeline.pin_file import pin_document
-from provision.pipeline.wanted import BuildChoice
 
 
 @click.command("resolve")
@@ -36,7 +36,7 @@ def resolve_command(
     catalogues: tuple[Path, ...],
     output: Path | None,
     as_json: bool,
-    target: BuildChoice,
+    target: RequestOptions,
 ) -> None:
     """Decide every input of building DRIVER: the Pin, whose digest names the image."""
     with job(root, catalogues) as work:
@@ -108,7 +108,7 @@ def render_command(
     catalogues: tuple[Path, ...],
     dry_run: bool,
     as_json: bool,
-    target: BuildChoice,
+    target: RequestOptions,
 ) -> None:
     """Write the Dockerfile and the build context of DRIVER; the same Pin gives the same bytes."""
     if output.is_dir() and any(output.iterdir()) and not (output / "Dockerfile").is_file():

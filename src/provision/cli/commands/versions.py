@@ -14,9 +14,9 @@ from provision.cli.options import print_fields, print_json
 from provision.cli.tables import print_table
 from provision.cli.target import job
 from provision.errors import ExitCode, ProvisionError, UsageError
+from provision.pipeline.driver_request import DriverRequest
 from provision.pipeline.driver_versions import Concern, Offers, list_offers
 from provision.pipeline.packaged_kernels import list_kernels
-from provision.pipeline.wanted import Wanted
 from provision.sources.upstream import Branch, Reading, newest_first
 
 # Characters of a reason: what libraries say of a network that is down is longer than that.
@@ -44,7 +44,7 @@ def kernels_command(
         chosen, rows = list_kernels(
             work.settings,
             lambda: work.engine,
-            Wanted(driver, distro=distro, flavour=flavour),
+            DriverRequest(driver, distro=distro, flavour=flavour),
             progress=work.progress,
         )
     if as_json:
@@ -103,7 +103,7 @@ def versions_command(
         found = [
             list_offers(
                 work.settings,
-                Wanted(name, distro=distro, flavour=flavour),
+                DriverRequest(name, distro=distro, flavour=flavour),
                 is_offline=offline,
                 progress=work.progress,
             )

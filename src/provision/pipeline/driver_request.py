@@ -1,6 +1,8 @@
-"""Requests: a driver for a kernel, how it is built, and the distro that a kernel comes from.
+"""What a person or the agent asks for: a driver for a kernel, and how it is built.
 
-Loads nothing that builds.
+A ``DriverRequest`` may leave everything but the driver open. With what the host and the driver's
+vendor say, it becomes a ``KernelRequest``, from which a build is decided, or an ``ArtifactQuery``,
+which registries and the store are asked. Loads nothing that builds.
 """
 
 from __future__ import annotations
@@ -14,11 +16,12 @@ from provision.host.facts import Facts, read_facts
 from provision.pin import DistroPin
 from provision.pipeline.tree_choice import choose_tree
 from provision.pipeline.workspace import Settings
+from provision.sources.version_request import VersionRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BuildChoice:
-    """Which build of a driver is meant.
+class RequestOptions:
+    """The options that say which build of a driver is meant, on every command line that takes it.
 
     Attributes:
         kernel: The kernel's release; None: the one that runs.
@@ -41,9 +44,9 @@ class BuildChoice:
     force: bool = False
     update: bool = False
 
-    def of(self, driver: str) -> Wanted:
-        """Return what is wanted of a driver."""
-        return Wanted(driver, **asdict(self))
+    def of(self, driver: str) -> DriverRequest:
+        """Return the request for a driver."""
+        return DriverRequest(driver, **asdict(self))
 
     def given(self) -> list[str]:
         """Return the options on the command line that say which build is meant."""
@@ -52,8 +55,8 @@ class BuildChoice:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted(BuildChoice):
-    """A driver for a kernel.
+class DriverRequest(RequestOptions):
+    """A request for a driver, on a kernel of some host.
 
     Attributes:
         driver: Its name in the catalogue.
@@ -62,6 +65,15 @@ class Wanted(BuildChoice):
 
     driver: str
     prefer: str | None = field(default=None, kw_only=True)
+
+    @property
+    def version_name(self) -> str | None:
+        """The version, branch or kind of branch; None: the newest, which ``latest`` means too."""
+        return None if self.version == "latest" else self.version
+
+    def version_request(self, branches: tuple[str, ...] | None) -> VersionRequest:
+        """Return which version is asked for, if a kind of branch stands for some branches."""
+        return VersionRequest(self.version_name, branches, self.prefer)
 
 
 @dataclass(frozen=True, slots=True)
