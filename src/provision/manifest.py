@@ -112,7 +112,7 @@ class ContainerFeature(Frozen):
 
     Attributes:
         devices: Names or globs below ``/dev``.
-        directories: Absolute paths, made in the container.
+        directories: Absolute paths of folders to create in the container.
     """
 
     devices: tuple[str, ...] = ()
@@ -123,17 +123,17 @@ class Container(Frozen):
     """How a container asks for the driver: the head of the vendor config.
 
     Attributes:
-        activation_flag: Environment variable that a container asks with.
-        driver_feature: Features for a flag without a value.
+        activation_flag: Environment variable by which a container asks.
+        driver_feature: Features that a flag without a value gives.
         log_level: ``LOG_EMERG`` … ``LOG_DEBUG``.
         units: Pattern of the device nodes that can be chosen one by one (``nvidia[0-9]*``); every
             other device of a feature is a control node, which each choice gets. Without it: the
             nodes whose names end with a digit can be chosen.
-        interfaces: List of ``nvidia``, ``amd``: whose own variables and commands are answered with
-            this driver, see [oci-decorator](oci-decorator.md). With ``nvidia``, the [facts of its
-            devices](device-facts.md) are written when it is loaded. Without it: only
+        interfaces: List of ``nvidia``, ``amd``: vendors whose own variables and commands this
+            driver answers, see [oci-decorator](oci-decorator.md). With ``nvidia``, loading the
+            driver writes the [facts of its devices](device-facts.md). Without it: only
             ``activation_flag`` counts.
-        features: What there is to ask for.
+        features: The features that a container can ask for.
     """
 
     activation_flag: VariableName
@@ -146,7 +146,7 @@ class Container(Frozen):
 
 
 class MinorsFrom(Frozen):
-    """Where the minor numbers of several like nodes stand: in a line ``FIELD: NUMBER`` each.
+    """Where to read the minor numbers of several nodes: in a line ``FIELD: NUMBER`` each.
 
     Attributes:
         files: Files of the host, as a glob relative to its root.
@@ -161,10 +161,10 @@ class DeviceNode(Frozen):
     """A device node that neither the kernel nor udev makes.
 
     Attributes:
-        name: Below ``/dev``; holds ``{minor}`` exactly when ``each`` is given.
-        major: Its number, or the name under which ``/proc/devices`` has it.
-        minor: Its number.
-        each: Instead of ``minor``: ``{ files = "GLOB", field = "TEXT" }``: a node for each line
+        name: Name below ``/dev``; contains ``{minor}`` exactly when ``each`` is given.
+        major: Major number, or its name in ``/proc/devices``.
+        minor: Minor number.
+        each: Replaces ``minor``: ``{ files = "GLOB", field = "TEXT" }`` makes a node for each line
             ``TEXT: NUMBER`` in files of the host.
         mode: Permission bits.
     """
@@ -188,10 +188,10 @@ class HostNeeds(Frozen):
     """The driver's needs on the host, besides loaded modules.
 
     Attributes:
-        conflicts: Modules of the kernel's own that would hold the same hardware: unloaded when
-            idle, and blacklisted in ``/etc/modprobe.d/provision-DRIVER.conf``.
-        optional: Modules of the driver that some hosts have no use for; that one of them refuses to
-            load is no failure.
+        conflicts: In-tree modules that would hold the same hardware. They are unloaded when idle,
+            and blacklisted in ``/etc/modprobe.d/provision-DRIVER.conf``.
+        optional: Modules of the driver that some hosts do not need; it is no failure if one of
+            them does not load.
         nodes: Device nodes that the driver doesn't make itself.
     """
 

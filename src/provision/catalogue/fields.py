@@ -182,7 +182,7 @@ class Patch(Frozen):
         versions: Driver versions that need it. Without it: all of them.
         flavours: Flavours that need it. Without it: all of them.
         sources: Names of the sources that need it. Without it: all of them.
-        reason: Why: which kernel change, which file.
+        reason: Why it is needed: which kernel change, which file.
     """
 
     # No longer than a tar file of the build context takes it, below patches/.
@@ -208,7 +208,7 @@ class InstalledFeature(Frozen):
 
     Attributes:
         devices: Names or globs below ``/dev``.
-        libraries: File names or globs; the links that lead to a file are found by themselves.
+        libraries: File names or globs; links to a file are found automatically.
         binaries: File names or globs.
         miscellaneous: Paths or globs, relative to the host's root.
         bits: ``32`` for the libraries of 32-bit programs.

@@ -38,11 +38,11 @@ class Flavour(Frozen):
     """One way to build a driver (open or proprietary modules, …).
 
     Attributes:
-        default: True for the one that is built when none is named; if none is marked, the first.
-        licences: SPDX expressions, of modules and user space.
-        package: For sources of the kind ``deb`` that name none in ``build``: the package that has
-            the source; its version is the driver's.
-        build: How it is built from every source that doesn't say so itself.
+        default: True for the flavour that is built when none is named. Default: the first.
+        licences: SPDX expressions for modules and user space.
+        package: Package that contains the source, for sources of the kind ``deb`` that name none
+            in ``build``; its version is the driver's.
+        build: How to build it from every source that has no build of its own.
     """
 
     default: bool = False

@@ -35,11 +35,10 @@ class ArchiveRelease(Frozen):
 
     Attributes:
         version: The driver's version.
-        url: A tarball, a zip file or a package of Debian's kind (``.deb``), ``http`` or ``https``.
-            A package whose files are compressed with zstd needs ``zstd`` among the build's
-            ``packages``.
-        sha256: Of the file.
-        strip: Leading parts to drop from paths inside.
+        url: ``http`` or ``https`` address of a tarball, a zip file or a Debian package (``.deb``).
+            A package with zstd compression needs ``zstd`` among the build's ``packages``.
+        sha256: Checksum of the file.
+        strip: How many leading parts to drop from the paths inside.
     """
 
     version: Version
@@ -67,8 +66,8 @@ class GitRelease(Frozen):
         version: The driver's version.
         url: Address of the repository.
         commit: 40 hexadecimal digits; tags and branches move.
-        sha256: Of ``git archive --format=tar COMMIT``.
-        submodules: Those that the build needs: a table each, see below. Without it: none.
+        sha256: Checksum of ``git archive --format=tar COMMIT``.
+        submodules: Submodules that the build needs, with a table for each, see below. Without it: none.
     """
 
     version: Version
@@ -97,9 +96,9 @@ class RunfileRelease(Frozen):
 
     Attributes:
         version: The driver's version.
-        architecture: What machine ``sha256`` is for.
+        architecture: Architecture that ``sha256`` is for.
         url: As in the source, for this version. Without it: that of the source.
-        sha256: Of the file. Without it: the vendor's sum [counts as it was first
+        sha256: Checksum of the file. Without it: the vendor's checksum [counts as it was first
             seen](../decisions/19-sources.md).
         checksums: As in the source, for this version. Without it: that of the source.
     """

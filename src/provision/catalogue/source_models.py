@@ -48,7 +48,7 @@ class Build(Frozen):
         package: Kind ``deb``: the package that has the source; its version is the driver's.
         archive: A tarball inside the source that holds the real tree.
         directory: Where the command runs, relative to the unpacked tree.
-        packages: Tools that it needs besides the kernel's compiler, make and the headers.
+        packages: Build tools besides the kernel's compiler, make and the headers.
         command: List of arguments; no shell reads it.
         modules: The built files, relative to ``directory``; may be globs.
     """
@@ -65,12 +65,12 @@ class UserFile(Frozen):
     """A user-space file: where it lies in the unpacked source, and where in a container.
 
     Attributes:
-        kind: ``library``, ``binary``, ``miscellaneous`` or ``firmware`` (which is the host's, not a
-            container's).
+        kind: ``library``, ``binary``, ``miscellaneous`` or ``firmware``, which goes to the host and
+            not into a container.
         source: Path in the unpacked source; may be a glob.
-        to: Absolute path in the container; with a final ``/`` the file keeps its name.
-        links: Names of links beside it; the SONAME of a library gets its link by itself.
-        features: Features that want it. Without it: the file is for the host only.
+        to: Absolute path in the container; if it ends with ``/``, the file keeps its name.
+        links: Names of links beside it. A library gets the link for its SONAME without an entry.
+        features: Features that need it. Without it: the file is for the host only.
     """
 
     kind: FileKind
@@ -148,10 +148,10 @@ class DebSource(Source):
 
     Attributes:
         components: Components of the archive besides ``main``: ``contrib``, ``non-free``, ….
-        userspace: Packages that are unpacked, never installed, for ``files``. Their upstream
-            version must be the modules'.
-        companions: Extra packages, which are unpacked too but released on their own: their newest
-            version is taken.
+        userspace: Packages for ``files``, which are unpacked but never installed. Their upstream
+            version must be that of the modules.
+        companions: Extra packages, which are unpacked too. Their vendor releases them separately:
+            ``provision`` takes their newest version.
     """
 
     kind: Literal["deb"]
@@ -188,14 +188,14 @@ class RunfileReleases(Source):
 
     Attributes:
         url: Address of a version, with ``{version}`` and ``{arch}`` (``x86_64``, ``aarch64``).
-        checksums: Address of the vendor's sum of it, for versions without ``sha256``: a list as
+        checksums: Address of the vendor's checksum, for versions without ``sha256``: a list as
             ``sha256sum`` prints it, or a ``redistrib_VERSION.json``; ``https`` only, because
-            nothing else vouches for it.
-        leave_out: Types of files (the third word of a line in the list inside) that go into no
-            container, where the list has one that is unknown.
-        releases: Versions that are offered. With ``url`` and ``checksums``, any other can be asked
-            for by name (``--version``), and those that the sources of [``[upstream]``](#upstream)
-            with ``files = true`` name are offered too.
+            nothing else authenticates it.
+        leave_out: File types (the third word of a line in the list inside) that go into no
+            container. A list with an unknown type needs it.
+        releases: The offered versions. With ``url`` and ``checksums``, any other version can be
+            requested by name (``--version``), and the versions that sources of
+            [``[upstream]``](#upstream) with ``files = true`` name are offered too.
     """
 
     kind: Literal["runfile"]

@@ -75,9 +75,8 @@ class _Source(Frozen):
 
     Attributes:
         url: Its address; ``{arch}`` stands for the machine's architecture.
-        arch: What ``{arch}`` is, by architecture as ``uname -m`` prints it; that itself, where
-            nothing is said.
-        distros: Patterns of the distros that it is for, such as ``rhel:9*``; any, if empty.
+        arch: The value of ``{arch}`` for each architecture of ``uname -m``; by default the same.
+        distros: Patterns of the distros that it is for, such as ``rhel:9*``; empty: any.
         files: Whether each version that it names has a file where the recipe's sources that take
             any version look for it; such a version is offered without an edit of the recipe.
     """
