@@ -23,7 +23,7 @@ _MANY_ATTEMPTS = 3
 
 
 def running_kernel(scene: Scene) -> Iterator[Finding]:
-    """Each driver has an artifact for the kernel that runs."""
+    """Each driver has an artifact for the running kernel."""
     running = scene.kernels.running
     for driver in scene.drivers:
         if running is None or driver.entry is not None:
@@ -75,7 +75,7 @@ def headers(scene: Scene) -> Iterator[Finding]:
 
 
 def build_failures(scene: Scene) -> Iterator[Finding]:
-    """No build failed, and none is tried again and again."""
+    """No build failed, and none is repeated again and again."""
     for driver, release, failure in _failures(scene):
         if failure.reason in {"missing", "load"}:
             continue
@@ -93,7 +93,7 @@ def build_failures(scene: Scene) -> Iterator[Finding]:
 
 
 def compiler(scene: Scene) -> Iterator[Finding]:
-    """The modules were built by the compiler that built the kernel."""
+    """The compiler that built the kernel also built the modules."""
     banner = _GCC.search(scene.text("proc/version") or "")
     for driver, _entry, manifest in scene.installed():
         name = manifest.pin.compiler.name if manifest.pin.compiler else ""
@@ -127,7 +127,7 @@ def kernel_range(scene: Scene) -> Iterator[Finding]:
 
 
 def branch(scene: Scene) -> Iterator[Finding]:
-    """Each driver is of a branch that its vendor still cares for."""
+    """The vendor still supports the branch of each driver."""
     for driver in scene.drivers:
         if driver.recipe is None or driver.manifest is None:
             continue
@@ -147,7 +147,7 @@ def branch(scene: Scene) -> Iterator[Finding]:
 
 
 def matrix(scene: Scene) -> Iterator[Finding]:
-    """The compatibility matrix knows of no driver that fails on a kernel of the next upgrade."""
+    """The compatibility matrix has no driver that fails on a kernel of the next upgrade."""
     for driver in scene.drivers:
         ready = driver.kernels
         for result in failures_ahead(
@@ -163,7 +163,7 @@ def matrix(scene: Scene) -> Iterator[Finding]:
 
 
 def distro(scene: Scene) -> Iterator[Finding]:
-    """There is a template for this distro, and data of its release, or its kernels have a tree."""
+    """A template serves this distro and its release has data, or its kernels have a tree."""
     running = scene.facts.kernel or ""
     if any(fnmatch.fnmatchcase(running, tree.kernels) for tree in scene.config.trees):
         return
@@ -183,7 +183,7 @@ def distro(scene: Scene) -> Iterator[Finding]:
 
 
 def headers_source(scene: Scene) -> Iterator[Finding]:
-    """A host that has no package manager of its own says where headers come from."""
+    """A host without a package manager says where headers come from."""
     distro_id = _kernel_distro(scene)
     settings = scene.config.distro(distro_id)
     data = distro_named(distro_id)
@@ -230,7 +230,7 @@ def _release(scene: Scene) -> str:
 
 
 def engine(scene: Scene) -> Iterator[Finding]:
-    """A container engine is there to build with."""
+    """A container engine is available for builds."""
     if scene.config.policy.build == "never":
         return
     configured = scene.config.engine.host

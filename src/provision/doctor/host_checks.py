@@ -40,7 +40,7 @@ _AUTOMATIC_REBOOT = re.compile(
 
 
 def other_copies(scene: Scene) -> Iterator[Finding]:
-    """No second copy of a module lies where modprobe takes it by name."""
+    """There is no second copy of a module where modprobe finds it by name."""
     for driver, _entry, manifest in scene.installed():
         folder = f"lib/modules/{manifest.pin.kernel.release}"
         wanted = {module.name for module in manifest.modules}
@@ -63,7 +63,7 @@ def other_copies(scene: Scene) -> Iterator[Finding]:
 
 
 def dkms(scene: Scene) -> Iterator[Finding]:
-    """DKMS has not left out the running kernel silently."""
+    """DKMS has not skipped the running kernel silently."""
     running = scene.kernels.running
     for driver in scene.drivers:
         for name in glob_in_root(scene.root, f"var/lib/dkms/{driver.name}*/*"):
@@ -82,7 +82,7 @@ def dkms(scene: Scene) -> Iterator[Finding]:
 
 
 def host_libraries(scene: Scene) -> Iterator[Finding]:
-    """The host's own libraries of a driver are of the version of its modules."""
+    """The host's own libraries of a driver have the version of its modules."""
     folders = [
         in_root(scene.root, name)
         for pattern in _LIBRARIES
@@ -111,7 +111,7 @@ def host_libraries(scene: Scene) -> Iterator[Finding]:
 
 
 def old_files(scene: Scene) -> Iterator[Finding]:
-    """No process still runs with files of an artifact that is not in use any more."""
+    """No process still uses files of an artifact that is no longer in use."""
     store = f"/{STORE}/"
     current = {entry.name for _driver, entry, _manifest in scene.installed()}
     for process in sorted(in_root(scene.root, "proc").glob("[0-9]*")):
@@ -175,7 +175,7 @@ def automatic_reboot(scene: Scene) -> Iterator[Finding]:
 
 
 def store(scene: Scene) -> Iterator[Finding]:
-    """The artifacts in use are whole, and there is room for the next."""
+    """The artifacts in use are undamaged, and there is space for the next."""
     for driver, entry, _manifest in scene.installed():
         findings = verify_modules(entry).findings
         if findings:

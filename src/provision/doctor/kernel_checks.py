@@ -36,7 +36,7 @@ def loaded(scene: Scene) -> Iterator[Finding]:
 
 
 def reboot_required(scene: Scene) -> Iterator[Finding]:
-    """What is loaded is what is in the store."""
+    """The loaded modules are those in the store."""
     for driver, entry, manifest in scene.installed():
         others = other_builds(manifest, entry, scene.loaded)
         others = tuple(name for name in others if not scene.loaded[name].is_in_tree)
@@ -55,7 +55,7 @@ def reboot_required(scene: Scene) -> Iterator[Finding]:
 
 
 def in_tree_copy(scene: Scene) -> Iterator[Finding]:
-    """The kernel's own module of the same name was not loaded first."""
+    """The in-tree module of the same name was not loaded first."""
     for driver, entry, manifest in scene.installed():
         for name in other_builds(manifest, entry, scene.loaded):
             if scene.loaded[name].is_in_tree:
@@ -70,7 +70,7 @@ def in_tree_copy(scene: Scene) -> Iterator[Finding]:
 
 
 def conflicts(scene: Scene) -> Iterator[Finding]:
-    """Nothing of the kernel's own holds the hardware."""
+    """No in-tree module holds the hardware."""
     for driver, _entry, manifest in scene.installed():
         config = driver.layout.modprobe_config
         for name in loaded_conflicts(manifest, scene.loaded):
@@ -94,7 +94,7 @@ def conflicts(scene: Scene) -> Iterator[Finding]:
 
 
 def signing(scene: Scene) -> Iterator[Finding]:
-    """What the kernel demands of modules is met."""
+    """The modules meet the kernel's demands."""
     reason = _demands_signatures(scene)
     for driver, entry, manifest in scene.installed():
         unsigned = [m.name for m in manifest.modules if not is_signed(entry / m.path)]
@@ -136,7 +136,7 @@ def modules_disabled(scene: Scene) -> Iterator[Finding]:
 
 
 def device_nodes(scene: Scene) -> Iterator[Finding]:
-    """Device nodes are there, with the links that engines find them by."""
+    """Device nodes exist, with the links that engines find them by."""
     for driver, _entry, manifest in scene.installed():
         if not any(module.name in scene.loaded for module in manifest.modules):
             continue
@@ -189,7 +189,7 @@ def firmware(scene: Scene) -> Iterator[Finding]:
 
 
 def selinux(scene: Scene) -> Iterator[Finding]:
-    """SELinux lets the modules in the store be loaded."""
+    """SELinux allows the modules in the store to be loaded."""
     if scene.facts.selinux != "enforcing":
         return
     for driver, entry, manifest in scene.installed():

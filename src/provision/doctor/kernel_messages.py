@@ -62,7 +62,7 @@ _COMPLAINTS = (
 
 
 def kernel_log(scene: Scene) -> Iterator[Finding]:
-    """The kernel did not complain about drivers since it started."""
+    """The kernel has not complained about drivers since it started."""
     if scene.log is None:
         yield Finding(
             "unknown",

@@ -26,7 +26,7 @@ _CONTAINERS_CONF = (
 
 
 def catalogue(scene: Scene) -> Iterator[Finding]:
-    """The folders of drivers that provision.toml names are there."""
+    """The driver folders that provision.toml names exist."""
     for folder in scene.config.catalogue:
         if not in_root(scene.root, folder).is_dir():
             yield Finding(
@@ -40,7 +40,7 @@ def catalogue(scene: Scene) -> Iterator[Finding]:
 
 
 def registry(scene: Scene) -> Iterator[Finding]:
-    """What registries serve has to be signed by a key that is here, and so was all that came."""
+    """Everything that came or will come from a registry is signed by a key on this host."""
     yield from _trust(scene)
     for driver, entry, _manifest in scene.installed():
         if reference := unsigned_reference(entry):
@@ -104,7 +104,7 @@ def _keys(scene: Scene, keys: str, about: str | None) -> Iterator[Finding]:
 
 
 def policy(scene: Scene) -> Iterator[Finding]:
-    """provision.toml does not leave the work to the boot."""
+    """provision.toml does not postpone builds to the boot."""
     if scene.drivers and not scene.config.policy.prebuild:
         yield Finding(
             "warn",
@@ -115,7 +115,7 @@ def policy(scene: Scene) -> Iterator[Finding]:
 
 
 def runtime(scene: Scene) -> Iterator[Finding]:
-    """The runtime oci-decorator that engines know is the installed one, and it is there."""
+    """The oci-decorator runtime that engines know is the installed one, and it exists."""
     known = dict(_podman(scene.root))
     if known:
         name, programs = next(reversed(known.items()))
