@@ -67,7 +67,7 @@ class GitRelease(Frozen):
         url: Address of the repository.
         commit: 40 hexadecimal digits; tags and branches move.
         sha256: Checksum of ``git archive --format=tar COMMIT``.
-        submodules: Submodules that the build needs, with a table for each, see below. Without it: none.
+        submodules: The submodules that the build needs: a table each, see below. Without it: none.
     """
 
     version: Version
