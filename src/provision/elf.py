@@ -1,7 +1,8 @@
-"""Reads the dynamic section of programs and libraries, without reading whole files.
+"""Reads ELF files: class, machine, the dynamic section of programs, the sections of modules.
 
-Source: System V ABI, chapters 4 and 5, https://refspecs.linuxfoundation.org/elf/gabi4+/. Sections,
-which kernel modules have in place of segments, are read by ``provision.kmod.module_file``.
+It is the only reader on a host. Scripts that run in a build container, where nothing of ours is
+installed, ask ``readelf``. Source: System V ABI, chapters 4 and 5,
+https://refspecs.linuxfoundation.org/elf/gabi4+/.
 """
 
 from __future__ import annotations
@@ -9,9 +10,18 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from mmap import mmap
 from typing import IO
 
-MAGIC = b"\x7fELF"
+# Bytes of a file that identify its class and machine: e_ident, e_type and e_machine.
+HEAD_SIZE = 20
+_MAGIC = b"\x7fELF"
+# e_ident[EI_CLASS] and e_ident[EI_DATA].
+_CLASS_64 = 2
+_BITS = {1: 32, _CLASS_64: 64}
+_ORDERS = {1: "<", 2: ">"}
+# e_machine; the numbers are those of <elf.h>.
+_MACHINES = {62: "x86_64", 183: "aarch64", 21: "ppc64le", 22: "s390x", 243: "riscv64"}
 _PT_LOAD, _PT_DYNAMIC, _PT_INTERP = 1, 2, 3
 _DT_NEEDED, _DT_STRTAB, _DT_SONAME, _DT_RPATH, _DT_RUNPATH = 1, 5, 14, 15, 29
 _MAX_SEGMENTS = 256
@@ -63,6 +73,68 @@ _LAYOUTS = {
     1: _Layout((28, "I"), 42, "IIIII", "iI"),
     2: _Layout((32, "Q"), 54, "IIQQQQ", "qQ"),
 }
+# Offset of e_shoff, and of e_shentsize, e_shnum, e_shstrndx, in a 64-bit header.
+_SHOFF = 40
+_SHENTSIZE = 58
+_SECTION_SIZE = 64
+
+
+def elf_bits(head: bytes) -> int | None:
+    """Return the class of an ELF file, 32 or 64; None if it is another kind of file.
+
+    Args:
+        head: The first ``HEAD_SIZE`` bytes of the file, or more.
+    """
+    return _BITS.get(head[4]) if len(head) > len(_MAGIC) and head.startswith(_MAGIC) else None
+
+
+def elf_machine(head: bytes) -> str | None:
+    """Return the architecture of a program, as ``uname -m`` prints it; None if it is not known.
+
+    Args:
+        head: The first ``HEAD_SIZE`` bytes of the file, or more.
+    """
+    if len(head) < HEAD_SIZE or not head.startswith(_MAGIC):
+        return None
+    (number,) = struct.unpack_from(f"{_ORDERS.get(head[5], '>')}H", head, 18)
+    return _MACHINES.get(number)
+
+
+def elf_section(data: bytes | mmap, name: bytes) -> bytes:
+    """Return a section of a 64-bit ELF file; only its headers and the section itself are read.
+
+    Args:
+        data: The whole file; a map of it, where it is large.
+        name: The section's name, such as ``b".modinfo"``.
+
+    Raises:
+        ValueError: It is not such a file, or has no such section.
+        struct.error: Its headers are cut off.
+        IndexError: Its headers are cut off.
+    """
+    if data[:4] != _MAGIC:
+        raise ValueError("not an ELF file")
+    if data[4] != _CLASS_64:
+        raise ValueError("not a 64-bit ELF file")
+    order = _ORDERS.get(data[5], ">")
+    (table,) = struct.unpack_from(f"{order}Q", data, _SHOFF)
+    entry_size, count, names_index = struct.unpack_from(f"{order}3H", data, _SHENTSIZE)
+    if entry_size < _SECTION_SIZE:
+        raise ValueError("its section headers are too small")
+    if table + count * entry_size > len(data):
+        raise ValueError("its section headers lie behind the file's end")
+    headers = [
+        struct.unpack_from(f"{order}IIQQQQ", data, table + index * entry_size)
+        for index in range(count)
+    ]
+    names_at = headers[names_index][4]
+    for name_at, _kind, _flags, _address, offset, size in headers:
+        start = names_at + name_at
+        if data[start : start + len(name) + 1] == name + b"\0":
+            if offset + size > len(data):
+                raise ValueError(f"its {name.decode()} section lies behind the file's end")
+            return data[offset : offset + size]
+    raise ValueError(f"it has no {name.decode()} section")
 
 
 def read_elf(stream: IO[bytes]) -> Elf | None:
@@ -73,10 +145,10 @@ def read_elf(stream: IO[bytes]) -> Elf | None:
     """
     stream.seek(0)
     head = stream.read(64)
-    if not head.startswith(MAGIC):
+    if not head.startswith(_MAGIC):
         return None
     try:
-        layout, order = _LAYOUTS[head[4]], {1: "<", 2: ">"}[head[5]]
+        layout, order = _LAYOUTS[head[4]], _ORDERS[head[5]]
         segments = list(_segments(stream, head, layout, order))
         entries = [
             entry
@@ -84,7 +156,7 @@ def read_elf(stream: IO[bytes]) -> Elf | None:
             if segment.kind == _PT_DYNAMIC
             for entry in _dynamic(stream, segment, layout, order)
         ]
-        return _described(stream, 32 if head[4] == 1 else 64, segments, entries)
+        return _described(stream, _BITS[head[4]], segments, entries)
     except (struct.error, IndexError, KeyError, OverflowError, OSError) as error:
         raise ValueError("a damaged ELF file") from error
 

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import os
 import re
-import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from provision.elf import HEAD_SIZE, elf_machine
 from provision.errors import ProvisionError
 from provision.files import glob_in_root, in_root
 from provision.host.boot_entries import boot_entries
 from provision.host.slots import PendingKernels, next_of_flatcar, next_of_ostree
 from provision.run import find_program, run
 
-# e_machine: https://refspecs.linuxfoundation.org/elf/gabi4+/ch4.eheader.html, numbers in <elf.h>.
-_MACHINES = {62: "x86_64", 183: "aarch64", 21: "ppc64le", 22: "s390x", 243: "riscv64"}
 # Programs that every host has, whatever its size.
 _PROGRAMS = ("usr/lib/systemd/systemd", "lib/systemd/systemd", "usr/bin/env", "bin/sh")
-_ELF_HEAD = 20
-_LITTLE_ENDIAN = 1
 
 
 def kernel_release(root: Path) -> str | None:
@@ -61,20 +57,7 @@ def machine(root: Path) -> str:
 
 def _head(path: Path) -> bytes:
     with path.open("rb") as stream:
-        return stream.read(_ELF_HEAD)
-
-
-def elf_machine(head: bytes) -> str | None:
-    """Return the architecture that a program is for; None if it is no program, or of another kind.
-
-    Args:
-        head: The first 20 bytes of its file, or more.
-    """
-    if len(head) < _ELF_HEAD or head[:4] != b"\x7fELF":
-        return None
-    order = "<" if head[5] == _LITTLE_ENDIAN else ">"
-    (number,) = struct.unpack_from(f"{order}H", head, 18)
-    return _MACHINES.get(number)
+        return stream.read(HEAD_SIZE)
 
 
 _FOLDERS = ("usr/lib/modules", "lib/modules")

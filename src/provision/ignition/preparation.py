@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 
 from provision.config import Config
 from provision.documents import load_toml
+from provision.elf import HEAD_SIZE, elf_machine
 from provision.errors import ConfigError, Mistake, NotFoundError, UsageError
-from provision.host.kernels import elf_machine
 from provision.ignition.engine_files import Engine, docker_with_runtime, hook_texts
 from provision.ignition.machine import Variant
 from provision.ignition.pythons import HostPython, read_python
@@ -27,8 +27,6 @@ _ENGINES: Mapping[Variant, tuple[Engine, ...]] = {
 }
 # No credentials: anyone who can read the configuration would have them.
 _URL = re.compile(r"(https?|tftp|s3|gs)://[^\s@'\"\\]+")
-# Enough bytes of a program to identify its machine.
-_HEAD = 64
 
 
 def check_config(config: Config, *, file: Path, expected: Collection[str]) -> None:
@@ -211,7 +209,7 @@ def _check_hook(options: Options, python: HostPython) -> None:
             resolution="'make build' makes it, as build/oci-decorator.",
         )
     with options.hook.open("rb") as stream:
-        machine = elf_machine(stream.read(_HEAD))
+        machine = elf_machine(stream.read(HEAD_SIZE))
     if machine is None:
         raise UsageError(
             f"'{options.hook}' is no program.", resolution="Name the program oci-decorator itself."

@@ -8,8 +8,8 @@ import zlib
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
+from provision.elf import HEAD_SIZE, elf_machine
 from provision.errors import NotFoundError, UsageError
-from provision.host.kernels import elf_machine
 
 _ROOT = PurePosixPath("opt/provision/python")
 _PROGRAM = "bin/python3"
@@ -18,8 +18,6 @@ _LIBRARY = re.compile(r"lib/(.*/)?libc(-2\.\d+)?\.so(\.6)?")
 # Every glibc has this text, which 'libc.so.6' prints when it is run.
 _VERSION = re.compile(rb"stable release version (2\.\d+)")
 _OLDEST = (3, 11)
-# Enough bytes of a program to identify its machine.
-_HEAD = 64
 _WAY_OUT = "Have one made by 'provision host-python --output FILE'."
 
 
@@ -91,7 +89,7 @@ def _note(found: _Found, archive: tarfile.TarFile, member: tarfile.TarInfo) -> N
         return
     if program := _PROGRAMS.fullmatch(name):
         found.version = (int(program[1]), int(program[2]))
-        found.machine = elf_machine(stream.read(_HEAD))
+        found.machine = elf_machine(stream.read(HEAD_SIZE))
     elif _LIBRARY.fullmatch(name) and (match := _VERSION.search(stream.read())):
         found.glibc = match[1].decode()
 

@@ -1,7 +1,7 @@
 """The file of a kernel module: what it says about itself, and the signature at its end.
 
 A module is a relocatable ELF file; its ``.modinfo`` section holds ``key=value`` strings, each
-ended by a zero byte, and a note holds the identity of the build. Sources: https://refspecs.linuxfoundation.org/elf/gabi4+/ch4.sheader.html,
+ended by a zero byte, and a note holds the identity of the build. Source:
 include/linux/moduleparam.h of the kernel.
 
 A module is followed by a PKCS#7 message, a fixed record with that message's length, and a magic
@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
+from provision.elf import elf_section
 from provision.errors import ProvisionError
 
 # What reading bytes that are no module may raise.
@@ -32,15 +33,8 @@ UNREADABLE = (
     lzma.LZMAError,
     zlib.error,
 )
-_MAGIC = b"\x7fELF"
-_CLASS_64 = 2
 _MODINFO = b".modinfo"
 _BUILD_ID = b".note.gnu.build-id"
-# Offset of e_shoff, and of e_shentsize, e_shnum, e_shstrndx, in a 64-bit header.
-_SHOFF = 40
-_SHENTSIZE = 58
-_HEADER_SIZE = 64
-_SECTION_SIZE = 64
 MAGIC = b"~Module signature appended~\n"
 # algo, hash, id_type, signer_len, key_id_len, three bytes of padding, sig_len.
 _RECORD = struct.Struct(">5B3xI")
@@ -67,7 +61,7 @@ def parse_modinfo(data: bytes | mmap) -> dict[str, list[str]]:
         UNREADABLE: They are none of a 64-bit ELF file with a ``.modinfo`` section.
     """
     values: dict[str, list[str]] = {}
-    for entry in _section(data, _MODINFO).split(b"\0"):
+    for entry in elf_section(data, _MODINFO).split(b"\0"):
         key, separator, value = entry.partition(b"=")
         if separator:
             values.setdefault(key.decode("ascii", "replace"), []).append(
@@ -89,7 +83,7 @@ def read_identity(path: Path) -> tuple[bytes | None, dict[str, list[str]]]:
         with path.open("rb") as stream, mmap(stream.fileno(), 0, access=ACCESS_READ) as data:
             info = parse_modinfo(data)
             try:
-                return _section(data, _BUILD_ID), info
+                return elf_section(data, _BUILD_ID), info
             except ValueError:
                 return None, info
     except UNREADABLE as error:
@@ -105,32 +99,6 @@ def _content(path: Path) -> bytes:
     if path.suffix != ".ko":
         raise ProvisionError(f"'{path}' is compressed in a way that can't be read here.")
     return data
-
-
-def _section(data: bytes | mmap, wanted: bytes) -> bytes:
-    if data[:4] != _MAGIC:
-        raise ValueError("not an ELF file")
-    if data[4] != _CLASS_64:
-        raise ValueError("not a 64-bit ELF file")
-    order = "<" if data[5] == 1 else ">"
-    (table,) = struct.unpack_from(f"{order}Q", data, _SHOFF)
-    entry_size, count, names_index = struct.unpack_from(f"{order}3H", data, _SHENTSIZE)
-    if entry_size < _SECTION_SIZE:
-        raise ValueError("its section headers are too small")
-    if table + count * entry_size > len(data):
-        raise ValueError("its section headers lie behind the file's end")
-    headers = [
-        struct.unpack_from(f"{order}IIQQQQ", data, table + index * entry_size)
-        for index in range(count)
-    ]
-    names_at = headers[names_index][4]
-    for name, _kind, _flags, _address, offset, size in headers:
-        start = names_at + name
-        if data[start : start + len(wanted) + 1] == wanted + b"\0":
-            if offset + size > len(data):
-                raise ValueError(f"its {wanted.decode()} section lies behind the file's end")
-            return data[offset : offset + size]
-    raise ValueError(f"it has no {wanted.decode()} section")
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,11 +14,11 @@ from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 
 from provision.catalogue import Installed, InstalledFeature, Recipe
+from provision.elf import HEAD_SIZE, elf_bits
 from provision.errors import NotFoundError
 from provision.files import glob_in_root, in_root
 from provision.sources import newest_first
 
-_ELF_BITS = {b"\x7fELF\x01": 32, b"\x7fELF\x02": 64}
 # The machine whose 32-bit programs another one runs, in the names of Debian's folders.
 _SMALLER = {"x86_64": ("i386",)}
 
@@ -177,6 +177,6 @@ def _bits(path: Path) -> int | None:
     """Return the class of an ELF file; None: it is not one."""
     try:
         with path.open("rb") as stream:
-            return _ELF_BITS.get(stream.read(5))
+            return elf_bits(stream.read(HEAD_SIZE))
     except OSError:
         return None
