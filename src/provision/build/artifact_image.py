@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -11,6 +11,13 @@ from pathlib import Path
 from typing import IO
 
 from provision.build.base_image import ensure_base
+from provision.build.build_steps import (
+    TOOLS_STAGE,
+    is_from,
+    layers_of,
+    remove_layers,
+    seconds_by_part,
+)
 from provision.build.diagnosis import build_error
 from provision.engine.docker_api import BuildOptions, Engine, EngineLostError, Image, names_registry
 from provision.engine.stream import BuildStream, StepRecord
@@ -21,10 +28,6 @@ from provision.pin import PIN_LABEL, Pin
 from provision.progress import Note, Output, Progress, Step, silent
 
 DIGEST_LABEL = "provision.pin.digest"
-# The stages that all kernels of a distro share, and all drivers of a kernel: their layers stay in
-# the engine for the next build.
-TOOLS_STAGE = "tools"
-KERNEL_STAGE = "toolchain"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,10 @@ class Built:
     steps: tuple[StepRecord, ...] = ()
     log: Path | None = None
     differing: tuple[str, ...] = ()
+
+    def phases(self) -> dict[str, float]:
+        """Return seconds as ``seconds_by_part``; empty for an image that existed."""
+        return seconds_by_part(self.steps, self.seconds) if self.built else {}
 
 
 def find(engine: Engine, pin: Pin) -> Image | None:
@@ -232,7 +239,7 @@ def _checked(engine: Engine, request: BuildRequest, stream: BuildStream, base: I
     Raises:
         ProvisionError: It was built on another base, or does not carry the Pin.
     """
-    began_with = next((step.layer for step in stream.steps if _is_from(step)), None)
+    began_with = next((step.layer for step in stream.steps if is_from(step)), None)
     if began_with is not None and not base.id.removeprefix("sha256:").startswith(began_with):
         raise ProvisionError(
             f"The engine built on the image {began_with}, not on the base image that the Pin "
@@ -258,85 +265,3 @@ def _remove_replaced(engine: Engine, before: Image | None, image: Image) -> None
     if before is not None and before.id != image.id and len(before.tags) == 1:
         with suppress(ProvisionError):
             engine.remove(before.id, with_parents=True)
-
-
-def _is_from(step: StepRecord) -> bool:
-    return step.instruction.upper().startswith("FROM ")
-
-
-def layers_of(steps: Iterable[StepRecord], *, stage: str | None = None) -> list[str]:
-    """Return layers that a build left in the engine besides its artifact, the oldest first.
-
-    Args:
-        steps: The build's instructions, as they went.
-        stage: Which ones: ``TOOLS_STAGE``, what all kernels of a distro begin with; or
-            ``KERNEL_STAGE``, what all drivers of a kernel go on with; None: those of the stages
-            between these and the artifact, which hold the driver's source and objects, often a
-            gigabyte, and which no other build can use. After a failure they are what the next try
-            goes on with.
-    """
-    layers: list[str] = []
-    wanted = False
-    for step in steps:
-        if _is_from(step):
-            if step.instruction.lower() == "from scratch":
-                break
-            name = step.instruction.rpartition(" ")[2]
-            wanted = name == stage if stage else name not in {TOOLS_STAGE, KERNEL_STAGE}
-        elif wanted and step.layer:
-            layers.append(step.layer)
-    return layers
-
-
-def remove_layers(engine: Engine, layers: Sequence[str]) -> bool:
-    """Remove layers that grew out of each other, given the oldest first; those in use stay.
-
-    Returns:
-        Whether none of them is left.
-    """
-    for layer in reversed(layers):
-        try:
-            engine.remove(layer, with_parents=False)
-        except ProvisionError:
-            if engine.image(layer) is not None:
-                # Another build grew out of it: it is that build's now.
-                return False
-    return True
-
-
-def phases(built: Built) -> dict[str, float]:
-    """Return seconds by part of the work, and ``total``; empty for an image that existed.
-
-    ``packages``: installing and downloading packages. ``sources``: unpacking and patching.
-    ``modules``: the driver's own build command. ``collect``: what the artifact holds, and its
-    manifest. ``export``: the artifact image. ``engine``: what the engine does besides.
-    """
-    if not built.built:
-        return {}
-    seconds: dict[str, float] = {}
-    for part, step in _parts(built.steps):
-        seconds[part] = seconds.get(part, 0.0) + step.seconds
-    accounted = sum(seconds.values())
-    seconds["engine"] = seconds.get("engine", 0.0) + max(0.0, built.seconds - accounted)
-    return {**seconds, "total": built.seconds}
-
-
-def _parts(steps: Iterable[StepRecord]) -> Iterable[tuple[str, StepRecord]]:
-    after_jobs = artifact = False
-    for step in steps:
-        words = step.instruction.split()
-        artifact = artifact or words[:2] == ["FROM", "scratch"]
-        if artifact:
-            yield "export", step
-        elif words[0] != "RUN":
-            after_jobs = words[0] == "ARG" and words[1].startswith("JOBS")
-            yield "engine", step
-        elif after_jobs:
-            after_jobs = False
-            yield "modules", step
-        elif "/provision/install.sh" in words or "apt-get" in words:
-            yield "packages", step
-        elif "/provision/collect.py" in words:
-            yield "collect", step
-        else:
-            yield "sources", step

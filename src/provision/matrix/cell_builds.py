@@ -12,15 +12,8 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from provision.build.artifact_image import (
-    KERNEL_STAGE,
-    TOOLS_STAGE,
-    Built,
-    find,
-    layers_of,
-    phases,
-    remove_layers,
-)
+from provision.build.artifact_image import Built, find
+from provision.build.build_steps import KERNEL_STAGE, TOOLS_STAGE, layers_of, remove_layers
 from provision.build.diagnosis import BuildError, kind_of
 from provision.engine.docker_api import Engine, EngineLostError
 from provision.engine.stream import StepRecord
@@ -174,7 +167,7 @@ class CellBuilder:
             digest=pin.digest,
             size=built.size,
             image=built.image if kept else None,
-            seconds={name: round(taken, 3) for name, taken in phases(built).items()},
+            seconds={name: round(taken, 3) for name, taken in built.phases().items()},
         )
 
     def _is_kept(self, cell: Cell, built: Built) -> bool:

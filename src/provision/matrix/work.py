@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
-from provision.build.artifact_image import Built, remove_layers
+from provision.build.artifact_image import Built
+from provision.build.build_steps import remove_layers
 from provision.engine.docker_api import Engine
 from provision.errors import InUseError, ProvisionError
 from provision.files import LONGEST_WAIT_S, lock, write_atomic

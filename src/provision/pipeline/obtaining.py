@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from provision.build.artifact_image import find, phases
+from provision.build.artifact_image import find
 from provision.engine.docker_api import Engine
 from provision.errors import NotFoundError, ProvisionError
 from provision.kmod.module_signatures import is_signed_for_host
@@ -100,7 +100,7 @@ def _have_image(
     if built.built and reference and settings.config.registry.push:
         image = EngineImage(engine, built.image_id, resolved.pin)
         _push(settings, image, reference, progress)
-    seconds = phases(built)
+    seconds = built.phases()
     # The total is of more than the build.
     return origin, {("build" if part == "total" else part): s for part, s in seconds.items()}
 

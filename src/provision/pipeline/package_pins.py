@@ -21,7 +21,7 @@ from provision.build.solve_request import SolveRequest
 from provision.build.templates import Templates, load_templates
 from provision.catalogue import Entry, templates_dir
 from provision.distros.debian import ArchiveIndex
-from provision.distros.debian.apt import superseded
+from provision.distros.debian.apt_messages import superseded
 from provision.distros.debian.distro_archive import require_headers, uses_archive
 from provision.engine.docker_api import Engine, names_registry
 from provision.errors import NotFoundError, ProvisionError

@@ -8,15 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from provision.build.artifact_image import (
-    DIGEST_LABEL,
-    KERNEL_STAGE,
-    TOOLS_STAGE,
-    BuildRequest,
-    build,
-    layers_of,
-    remove_layers,
-)
+from provision.build.artifact_image import DIGEST_LABEL, BuildRequest, build
+from provision.build.build_steps import KERNEL_STAGE, TOOLS_STAGE, layers_of, remove_layers
 from provision.build.diagnosis import BuildError
 from provision.engine.docker_api import Image
 from provision.engine.stream import StepRecord

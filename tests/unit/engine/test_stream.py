@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from provision.build.artifact_image import Built, phases
+from provision.build.artifact_image import Built
 from provision.build.diagnosis import build_error, source_errors
 from provision.engine.stream import BuildStream, transfer
 from provision.progress import Event, Output, Step, Transfer
@@ -70,7 +70,7 @@ def test_podmans_words_are_understood() -> None:
     assert stream.steps[1].cached
     assert stream.steps[1].layer == "7ab0ad0023d"
     assert {"modules", "collect", "export"} <= set(
-        phases(Built("i", "sha256:1", 1, built=True, seconds=99.0, steps=tuple(stream.steps)))
+        Built("i", "sha256:1", 1, built=True, seconds=99.0, steps=tuple(stream.steps)).phases()
     )
 
 
@@ -181,7 +181,7 @@ def test_an_unresolved_symbol_is_a_source_error() -> None:
 def test_time_is_summed_up_by_part() -> None:
     stream, _events = _read("built")
     built = Built("i", "sha256:1", 1, built=True, seconds=20.0, steps=tuple(stream.steps))
-    assert phases(built) == {
+    assert built.phases() == {
         "engine": 12.0,
         "packages": 2.0,
         "sources": 1.0,
@@ -190,4 +190,4 @@ def test_time_is_summed_up_by_part() -> None:
         "export": 3.0,
         "total": 20.0,
     }
-    assert phases(Built("i", "sha256:1", 1, built=False)) == {}
+    assert Built("i", "sha256:1", 1, built=False).phases() == {}

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from provision.build.artifact_image import Built, find, phases
+from provision.build.artifact_image import Built, find
 from provision.cli import options
 from provision.cli.commands.sign import print_signed
 from provision.cli.key_options import KeyOptions, private_key_options
@@ -166,7 +166,7 @@ def _document(pin: Pin, built: Built, pushed: Pushed | None) -> dict[str, Any]:
         "digest": pin.digest,
         "built": built.built,
         "size": built.size,
-        "seconds": {name: round(taken, 3) for name, taken in phases(built).items()},
+        "seconds": {name: round(taken, 3) for name, taken in built.phases().items()},
         "steps": [
             {
                 "number": step.number,
@@ -184,7 +184,7 @@ def _document(pin: Pin, built: Built, pushed: Pushed | None) -> dict[str, Any]:
 
 def _print(built: Built, pushed: Pushed | None) -> None:
     if built.built:
-        times = [(name, f"{taken:.1f}") for name, taken in phases(built).items()]
+        times = [(name, f"{taken:.1f}") for name, taken in built.phases().items()]
         print_table(("part", "seconds>"), times)
     print_fields(
         [

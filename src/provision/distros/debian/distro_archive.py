@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 
-from provision.distros.debian.apt import superseded
+from provision.distros.debian.apt_messages import superseded
 from provision.distros.debian.archive_index import ArchiveIndex
 from provision.distros.debian.packages_file import IndexedPackage
 from provision.distros.debian.relations import parse_depends, version_key
