@@ -31,7 +31,6 @@ from provision.errors import ProvisionError
 from provision.fetch import UnreachableError
 from provision.pipeline.image_signing import open_signer
 from provision.registry import transport
-from provision.registry.attached_signatures import sign
 from provision.registry.catalogue_keeper import CatalogueKeeper
 from provision.registry.client import Client
 from provision.registry.image_catalogue import ImageCatalogue, read_catalogue
@@ -39,6 +38,7 @@ from provision.registry.image_signature import Facts, load_keys
 from provision.registry.manifests import OCI_CONFIG, OCI_MANIFEST, Descriptor
 from provision.registry.names import parse_reference, pin_tag
 from provision.registry.private_key import generate_key, open_private_key
+from provision.registry.signature_writer import sign
 from provision.registry.tokens import Access
 
 if TYPE_CHECKING:

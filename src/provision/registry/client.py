@@ -19,7 +19,7 @@ from provision.fetch import UnreachableError, WrongContentError
 from provision.progress import Progress, Transfer, silent
 from provision.registry.layers import Hashing
 from provision.registry.manifests import ACCEPTED, LONGEST_MANIFEST, Content, Descriptor, date_of
-from provision.registry.names import Reference
+from provision.registry.names import DIGEST, Reference
 from provision.registry.transport import Transport, TroubleError, content_digest
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ T = TypeVar("T")
 _TAGS_A_PAGE = 1000
 _MOST_PAGES = 50
 _LONGEST_PAGE = 4 << 20
-_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _NEXT = re.compile(r'<([^>]+)>;\s*rel="?next"?')
 _RANGE = re.compile(r"bytes ([0-9]{1,18})-[0-9]+/([0-9]+|\*)")
@@ -83,7 +82,7 @@ class Client:
         try:
             digest = self._tried(f"the manifest '{name}'", once)
             # Not every registry sends the header; the bytes have the digest too.
-            return digest if _DIGEST.fullmatch(digest) else self.manifest(name).digest
+            return digest if DIGEST.fullmatch(digest) else self.manifest(name).digest
         except NotFoundError:
             return None
 

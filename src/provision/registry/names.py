@@ -13,7 +13,7 @@ from provision.errors import UsageError
 _REPOSITORY = re.compile(r"[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*(/[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*)*")
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _HOST = re.compile(r"([A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:]+\])(:[0-9]{1,5})?")
-_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _LONGEST_NAME = 255
 _LONGEST_TAG = 128
 _KEPT_OF_LONG_TAG = 115
@@ -104,7 +104,7 @@ def parse_reference(text: str) -> Reference:
         and _REPOSITORY.fullmatch(repository)
         and len(repository) <= _LONGEST_NAME
         and (_TAG.fullmatch(tag) if colon else True)
-        and (_DIGEST.fullmatch(digest) if "@" in text else True)
+        and (DIGEST.fullmatch(digest) if "@" in text else True)
     )
     if not is_good:
         raise UsageError(

@@ -17,7 +17,14 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Protocol, cast
 
 from provision.errors import NotFoundError, ProvisionError
+from provision.fetch import WrongContentError
+from provision.progress import Progress, Transfer
+from provision.registry.layers import Hashing
+from provision.registry.manifests import (
+    Descriptor,
+)
 
+_CHUNK = 1 << 20
 # Errors of tarfile for a stream that is no tar archive: besides its own, those of invalid or
 # oversized numbers in headers, and of endless headers.
 BAD_ARCHIVE = (tarfile.TarError, ValueError, ArithmeticError, EOFError, RecursionError)
@@ -263,3 +270,43 @@ def refused(name: str, why: str) -> ProvisionError:
 
 def _missing(name: str, path: str) -> NotFoundError:
     return NotFoundError(f"'{name}' has no file '{path}'.")
+
+
+def copy_blob(
+    files: Files, path: str, descriptor: Descriptor, destination: Path, progress: Progress
+) -> None:
+    """Write a blob of a medium to a new file, which is gone after an error.
+
+    Raises:
+        WrongContentError: Its size or digest differs from its descriptor.
+        OSError: The disk is full.
+    """
+    if files.size(path) != descriptor.size:
+        raise WrongContentError(
+            f"'{files.name}' is damaged: '{path}' in it has another size than is said of it."
+        )
+    try:
+        with (
+            files.open(path) as source,
+            destination.open("xb") as target,
+            Hashing() as hashing,
+        ):
+            while chunk := source.read(_CHUNK):
+                target.write(chunk)
+                hashing.update(chunk)
+                progress(Transfer(f"Reading {path[-71:-45]}", target.tell(), descriptor.size))
+            digest = hashing.digest()
+        compare_digest(files.name, descriptor.digest, digest)
+    except BaseException:
+        destination.unlink(missing_ok=True)
+        raise
+
+
+def compare_digest(name: str, expected: str, got: str) -> None:
+    """Refuse content of a medium that has another digest; WrongContentError."""
+    if got != expected:
+        raise WrongContentError(
+            f"'{name}' is damaged: what it has under {expected} is another content.",
+            resolution="Copy it again, or have it made again by those whom you trust.",
+            details=f"expected {expected}\ngot      {got}",
+        )

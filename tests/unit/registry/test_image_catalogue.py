@@ -14,7 +14,6 @@ from provision.errors import ProvisionError
 from provision.pin import Pin
 from provision.registry import catalogue_keeper, image_catalogue
 from provision.registry.artifact_images import facts_of
-from provision.registry.attached_signatures import sign
 from provision.registry.catalogue_keeper import CatalogueKeeper
 from provision.registry.image_catalogue import (
     ImageCatalogue,
@@ -25,6 +24,7 @@ from provision.registry.image_catalogue import (
 from provision.registry.image_signature import UntrustedError
 from provision.registry.manifests import OCI_MANIFEST
 from provision.registry.names import CATALOGUE, pin_of_tag, pin_tag, version_of_tag
+from provision.registry.signature_writer import sign
 from unit.kmod.artifact import make_pin
 from unit.registry.memory import (
     ECDSA,
