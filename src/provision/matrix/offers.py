@@ -12,7 +12,10 @@ from provision.distros.debian import ArchiveIndex
 from provision.distros.debian.distro_archive import uses_archive
 from provision.engine.docker_api import Engine
 from provision.errors import NotFoundError
-from provision.matrix.cells import Offer, Offers, Planned, Selection, has_pattern, latest_count
+from provision.host.kernels import kernel_order
+from provision.matrix.cells import Offer, Offers, Planned, Selection
+from provision.matrix.choosing import has_pattern, latest_count
+from provision.matrix.results import Result
 from provision.pin import DistroPin
 from provision.pipeline.driver_request import DriverRequest, choose_distro
 from provision.pipeline.image_builds import ensure_base_image
@@ -21,7 +24,7 @@ from provision.pipeline.solving import open_driver_index
 from provision.pipeline.upstream_branches import Followed, follow
 from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress, silent
-from provision.sources import Market, offers, unlisted
+from provision.sources import Market, newest_first, offers, unlisted
 
 # A version, and not only a branch.
 _WHOLE = re.compile(r"[0-9]+(\.[0-9]+)+")
@@ -219,3 +222,24 @@ def _has_kernels(recipe: Recipe, version: str) -> bool:
 
 def _of_branch(versions: Iterable[str], branch: str) -> list[str]:
     return [version for version in versions if f"{version}.".startswith(f"{branch}.")]
+
+
+def offers_of_results(results: Iterable[Result]) -> Offers:
+    """Return the versions and kernels that results are about, as if archives offered them."""
+    versions: dict[tuple[str, str, str], set[str]] = {}
+    kernels: dict[str, set[str]] = {}
+    for result in results:
+        key = (result.driver, result.flavour, result.distro)
+        versions.setdefault(key, set()).add(result.version)
+        kernels.setdefault(result.distro, set()).add(result.kernel)
+    offers = [
+        Offer(driver, flavour, distro, tuple(newest_first(found)))
+        for (driver, flavour, distro), found in sorted(versions.items())
+    ]
+    return Offers(
+        tuple(offers),
+        {
+            distro: tuple(sorted(found, key=kernel_order, reverse=True))
+            for distro, found in sorted(kernels.items())
+        },
+    )

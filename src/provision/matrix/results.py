@@ -19,10 +19,8 @@ import provision
 from provision.documents import Frozen, load_json
 from provision.errors import ConfigError, InUseError, NotFoundError, ProvisionError
 from provision.files import in_root, lock, remove_drafts, write_atomic
-from provision.host.kernels import kernel_order
-from provision.matrix.cells import Cell, Column, Offer, Offers, Row
+from provision.matrix.cells import Cell, Column, Row
 from provision.pin import ImageDigest, KernelRelease, Name, Version
-from provision.sources import newest_first
 from provision.store.layout import STORE
 
 SCHEMA = 1
@@ -280,24 +278,3 @@ def _problem(path: Path, error: ProvisionError) -> str:
     if isinstance(error, ConfigError) and _is_newer(error):
         return f"{path}: {_NEWER}"
     return f"{error.message}: {(error.details or '').replace(chr(10), '; ')}".rstrip(": ")
-
-
-def offers_of_results(results: Iterable[Result]) -> Offers:
-    """Return the versions and kernels that results are about, as if archives offered them."""
-    versions: dict[tuple[str, str, str], set[str]] = {}
-    kernels: dict[str, set[str]] = {}
-    for result in results:
-        key = (result.driver, result.flavour, result.distro)
-        versions.setdefault(key, set()).add(result.version)
-        kernels.setdefault(result.distro, set()).add(result.kernel)
-    offers = [
-        Offer(driver, flavour, distro, tuple(newest_first(found)))
-        for (driver, flavour, distro), found in sorted(versions.items())
-    ]
-    return Offers(
-        tuple(offers),
-        {
-            distro: tuple(sorted(found, key=kernel_order, reverse=True))
-            for distro, found in sorted(kernels.items())
-        },
-    )

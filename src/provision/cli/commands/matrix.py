@@ -18,7 +18,8 @@ from provision.cli.tables import print_table
 from provision.cli.target import Job, gathering, job
 from provision.errors import ExitCode, ProvisionError, UsageError
 from provision.files import write_atomic
-from provision.matrix.cells import Planned, Selection, plan_cells
+from provision.matrix.cells import Planned, Selection
+from provision.matrix.choosing import plan_cells
 from provision.matrix.grid import (
     LOOKS,
     MatrixReport,
