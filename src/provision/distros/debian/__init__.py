@@ -6,13 +6,8 @@ own apt configuration says where packages come from, or provision.toml.
 
 from __future__ import annotations
 
-from provision.distros.debian.archive_index import (
-    ArchiveAccess,
-    ArchiveIndex,
-    Suite,
-    default_cache,
-    open_index,
-)
+from provision.distros.debian.archive_index import ArchiveIndex, Suite
+from provision.distros.debian.archive_reading import ArchiveAccess, default_cache, open_index
 from provision.distros.debian.packages_file import IndexedPackage
 from provision.distros.debian.relations import (
     Alternative,

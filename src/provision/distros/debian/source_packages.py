@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from debian.deb822 import Sources
 
 from provision.distros.debian.archive_cache import SuiteCache
-from provision.distros.debian.archive_index import ArchiveAccess, suite_release
+from provision.distros.debian.archive_reading import ArchiveAccess, suite_release
 from provision.distros.debian.relations import version_key
 from provision.distros.debian.suites import ArchiveLayout
 from provision.errors import NotFoundError, ProvisionError
