@@ -1,4 +1,7 @@
-"""Reads the archive of a machine's Python, which is independent of the machine's own files."""
+"""Reads the archive of a machine's Python, and says which wheels run with it.
+
+This Python is independent of the machine's own files.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,8 @@ import tarfile
 import zlib
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
+
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from provision.elf import HEAD_SIZE, elf_machine
 from provision.errors import NotFoundError, UsageError
@@ -96,3 +101,34 @@ def _note(found: _Found, archive: tarfile.TarFile, member: tarfile.TarInfo) -> N
 
 def _refusal(path: Path, what: str) -> UsageError:
     return UsageError(f"'{path}' {what}.", resolution=_WAY_OUT)
+
+
+_OLDEST_GLIBC = 5
+
+
+def platforms(python: HostPython) -> list[str]:
+    """Return the platforms whose wheels run with a Python, best first.
+
+    Source: https://peps.python.org/pep-0600/
+    """
+    newest = int(python.glibc.split(".")[1])
+    minors = range(newest, _OLDEST_GLIBC - 1, -1)
+    known = [f"manylinux_2_{minor}_{python.machine}" for minor in minors]
+    return [*known, f"manylinux2014_{python.machine}"]
+
+
+def suits(wheel: str, python: HostPython) -> bool:
+    """Whether a wheel suits a Python, by its name.
+
+    Source: https://packaging.python.org/en/latest/specifications/platform-compatibility-tags/
+    """
+    try:
+        tags = parse_wheel_filename(wheel)[3]
+    except InvalidWheelFilename:
+        return False
+    own = "cp" + "".join(map(str, python.version))
+    return any(
+        (tag.platform == "any" or tag.platform.endswith(f"_{python.machine}"))
+        and (tag.interpreter in {"py3", own} or tag.abi == "abi3")
+        for tag in tags
+    )

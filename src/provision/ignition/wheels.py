@@ -16,11 +16,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from packaging.utils import InvalidWheelFilename, parse_wheel_filename
-
 from provision.errors import NotFoundError, UsageError
 from provision.files import lock, sha256_file
-from provision.ignition.pythons import HostPython
+from provision.ignition.pythons import HostPython, platforms, suits
 from provision.progress import Note, Progress
 from provision.run import LONG_LIMIT_S, run
 
@@ -40,7 +38,6 @@ _PARTS = (
 CONSTRAINTS = "constraints.txt"
 # Where setup.py installs it, relative to the root of the environment.
 _INSTALLED = f"share/provision/{CONSTRAINTS}"
-_OLDEST_GLIBC = 5
 _FORMAT = b"2"
 # The earliest time that a wheel can have: the same files give the same wheel.
 # Source: https://reproducible-builds.org/specs/source-date-epoch/
@@ -193,7 +190,7 @@ def environment_name(bundle: Path, python: HostPython) -> str:
     missing = [needed for needed in _NEEDED if not any(path.match(needed) for path in names)]
     if missing:
         raise UsageError(f"'{bundle}' has no '{missing[0]}'.", resolution=way_out)
-    if others := [path.name for path in names if not _suits(path.name, python)]:
+    if others := [path.name for path in names if not suits(path.name, python)]:
         version = ".".join(map(str, python.version))
         raise UsageError(
             f"'{bundle}' has '{others[0]}', which is not for Python {version} on {python.machine}.",
@@ -222,39 +219,11 @@ def _checksums(bundle: Path) -> dict[str, str]:
     return found
 
 
-def platforms(python: HostPython) -> list[str]:
-    """Return the platforms whose wheels run with a Python, best first.
-
-    Source: https://peps.python.org/pep-0600/
-    """
-    newest = int(python.glibc.split(".")[1])
-    minors = range(newest, _OLDEST_GLIBC - 1, -1)
-    known = [f"manylinux_2_{minor}_{python.machine}" for minor in minors]
-    return [*known, f"manylinux2014_{python.machine}"]
-
-
 def _make_room(folder: Path) -> None:
     """Remove archives that were not used for long, as the role does."""
     archives = sorted(folder.glob("provision-*.tar"), key=lambda path: path.stat().st_mtime)
     for path in archives[:-_KEPT]:
         path.unlink()
-
-
-def _suits(wheel: str, python: HostPython) -> bool:
-    """Whether a wheel suits a Python, by its name.
-
-    Source: https://packaging.python.org/en/latest/specifications/platform-compatibility-tags/
-    """
-    try:
-        tags = parse_wheel_filename(wheel)[3]
-    except InvalidWheelFilename:
-        return False
-    own = "cp" + "".join(map(str, python.version))
-    return any(
-        (tag.platform == "any" or tag.platform.endswith(f"_{python.machine}"))
-        and (tag.interpreter in {"py3", own} or tag.abi == "abi3")
-        for tag in tags
-    )
 
 
 def _download_words(origin: BundleOrigin, constraints: Path, wheels: Path) -> list[str]:

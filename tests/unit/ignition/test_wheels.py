@@ -11,14 +11,8 @@ import pytest
 from ansible_collections.oci_decorator.drivers.plugins.module_utils import bundles as role
 
 from provision.errors import NotFoundError, UsageError
-from provision.ignition.pythons import HostPython
-from provision.ignition.wheels import (
-    bundles_folder,
-    environment_name,
-    have_bundle,
-    origin,
-    platforms,
-)
+from provision.ignition.pythons import HostPython, platforms
+from provision.ignition.wheels import bundles_folder, environment_name, have_bundle, origin
 from provision.progress import silent
 from unit.ignition.archives import BUNDLE, write_archive, write_bundle
 
