@@ -12,7 +12,7 @@ from provision.cli.key_options import KeyOptions, private_key_options
 from provision.cli.target import gathering
 from provision.errors import UsageError
 from provision.fleet.bundle_contents import Extras, Order
-from provision.fleet.mirror import ImageSelection
+from provision.fleet.mirror_selection import ImageSelection
 from provision.pipeline.workspace import Settings
 
 _FILES = click.Path(exists=True, dir_okay=False, path_type=Path)

@@ -25,7 +25,7 @@ from provision.fleet.bundle_index import (
     BundleKey,
     sums_text,
 )
-from provision.fleet.mirror import Chosen, RegistryAccess
+from provision.fleet.mirror_selection import Chosen, RegistryAccess
 from provision.pipeline.image_archives import pack_folder
 from provision.pipeline.registries import BUNDLE_IMAGES, trusted_keys
 from provision.progress import Note, Progress, Step

@@ -11,13 +11,12 @@ from provision.build.package_store import Closure, PackageStore
 from provision.documents import load_json
 from provision.engine.docker_api import Engine, Image, split_reference
 from provision.errors import NotFoundError, ProvisionError
-from provision.fleet.mirror import (
+from provision.fleet.mirror import Mirrored, require_all
+from provision.fleet.mirror_selection import (
     Chosen,
     ImageSelection,
-    Mirrored,
     RegistryAccess,
     choose,
-    require_all,
     total_size,
 )
 from provision.pin import BasePin, Pin

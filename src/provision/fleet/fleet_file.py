@@ -20,7 +20,8 @@ from provision.distros import find_distro
 from provision.documents import Frozen, load_toml
 from provision.engine.docker_api import Engine
 from provision.errors import ConfigError, Mistake, ProvisionError, UsageError
-from provision.matrix.cells import Cell, Column, Planned, Row, Selection, plan_cells
+from provision.matrix.cells import Cell, Column, Planned, Row, Selection
+from provision.matrix.choosing import plan_cells
 from provision.matrix.offers import find_offers
 from provision.matrix.results import DistroName
 from provision.pin import KernelRelease, Name, Version

@@ -1,40 +1,23 @@
-"""Hosts of a fleet, read from the metrics of their agents: from a Prometheus, or from files.
+"""Hosts of a fleet, read from the metrics of their agents.
 
 Metrics hold less than ``status.json``: no reasons, and pending reboots only for the whole host.
-Sources: https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format,
-https://prometheus.io/docs/prometheus/latest/querying/api/#instant-queries.
+``fleet.prometheus`` asks a Prometheus for them. Source:
+https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
 
-from provision.errors import NotFoundError, ProvisionError
-from provision.fetch import UnreachableError, get_small
+from provision.errors import NotFoundError
 from provision.fleet.host_status import DriverRow, Host, KernelRow, broken_host, rank, shown, worst
 
-_NAMES = (
-    "provision_driver_ready",
-    "provision_driver_info",
-    "provision_failures",
-    "provision_reboot_required",
-    "provision_ready",
-    "provision_exit_code",
-    "provision_observed_timestamp_seconds",
-)
-_OBSERVED = "provision_observed_timestamp_seconds"
-QUERY = f'{{__name__=~"{"|".join(_NAMES)}"}}'
-# Hosts that were scraped within a week but are not scraped now.
-GONE = f"last_over_time({_OBSERVED}[7d]) unless on (instance) {_OBSERVED}"
-# Some 12 series a host and driver, of 400 bytes each: 25,000 hosts.
-_LARGEST_ANSWER = 128 << 20
+OBSERVED = "provision_observed_timestamp_seconds"
 _LARGEST_FILE = 8 << 20
 _LINE = re.compile(
     r"(?P<name>provision_[a-zA-Z0-9_:]*)(?:\{(?P<labels>.*)\})?[ \t]+(?P<value>\S+)(?:[ \t]+-?\d+)?"
@@ -43,7 +26,6 @@ _LABEL = re.compile(r'\s*([a-zA-Z_][a-zA-Z0-9_]*)\s*=\s*"((?:[^"\\]|\\.)*)"\s*(?
 _ESCAPED = re.compile(r"\\(.)")
 _PORT = re.compile(r"(.+):\d{1,5}")
 _LARGEST_TIME = 2**53
-_LONGEST_DETAILS = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,79 +120,6 @@ def _hosts_of_file(path: Path) -> list[Host]:
     return hosts_of_samples(samples, default=path.stem, notes=problems)
 
 
-def hosts_of_prometheus(url: str) -> list[Host]:
-    """Return the hosts of a Prometheus; those that it lost within a week are unreachable.
-
-    Args:
-        url: Its address, without ``/api/v1``; a name and password in it are sent to it.
-
-    Raises:
-        UnreachableError: It does not answer.
-        ProvisionError: What answers is no Prometheus, or it refuses.
-    """
-    hosts = hosts_of_samples(_asked(url, QUERY))
-    gone = [
-        replace(
-            broken_host(
-                name,
-                "unreachable",
-                "Prometheus scraped it within the last week, and gets no metrics of it now",
-                "Look whether the host is up and its node exporter runs; a host that was taken"
-                " out of service disappears from here after a week.",
-            ),
-            time=_time(sample.value),
-        )
-        for name, samples in _by_host(_asked(url, GONE), "?").items()
-        for sample in samples[:1]
-    ]
-    if not hosts and not gone:
-        raise NotFoundError(
-            f"The Prometheus at '{url}' has no metric of provision.",
-            resolution="Have the node exporter's textfile collector read"
-            " /var/lib/prometheus/node-exporter/provision.prom on each host; Debian's does.",
-        )
-    known = {host.name for host in hosts}
-    return hosts + [host for host in gone if host.name not in known]
-
-
-def _asked(url: str, query: str) -> list[Sample]:
-    """Return the samples that a query matches.
-
-    Source: https://prometheus.io/docs/prometheus/latest/querying/api/#instant-vectors
-    """
-    address = f"{url.rstrip('/')}/api/v1/query?{urlencode({'query': query})}"
-    try:
-        data = get_small(address, limit=_LARGEST_ANSWER)
-    except UnreachableError as error:
-        raise UnreachableError(
-            f"The Prometheus at '{url}' does not answer.",
-            resolution=f"Look whether it runs: curl {url.rstrip('/')}/-/ready.",
-            details=shown(error.details or error.message, _LONGEST_DETAILS),
-        ) from error
-    except ProvisionError as error:
-        raise _no_prometheus(url, error) from error
-    try:
-        document = json.loads(data)
-        # One that refuses says so with another status than 200, and never gets here.
-        return [_sample(one) for one in document["data"]["result"]]
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
-        raise _no_prometheus(url, error) from error
-
-
-def _no_prometheus(url: str, error: Exception) -> ProvisionError:
-    return ProvisionError(
-        f"What answers at '{url}' is no Prometheus, or one that refuses.",
-        resolution="Name the address that its web page has, such as"
-        " http://prometheus.example:9090.",
-        details=shown(f"{type(error).__name__}: {error}", _LONGEST_DETAILS),
-    )
-
-
-def _sample(one: Any) -> Sample:  # noqa: ANN401 - whatever JSON has
-    labels = {str(name): str(value) for name, value in one["metric"].items()}
-    return Sample(labels.pop("__name__", _OBSERVED), labels, float(one["value"][1]))
-
-
 @dataclass
 class _Found:
     """The samples of one host, by meaning."""
@@ -251,7 +160,7 @@ class _Found:
         return Host(
             name=shown(name),
             state=state,
-            time=_time(self.values.get(_OBSERVED)),
+            time=unix_time(self.values.get(OBSERVED)),
             running=shown(running) if running else None,
             drivers=drivers,
             reason=reason,
@@ -306,7 +215,7 @@ def hosts_of_samples(
         notes: Remarks for each host.
     """
     hosts = []
-    for name, own in _by_host(samples, default).items():
+    for name, own in by_host(samples, default).items():
         found = _Found()
         for sample in own:
             found.take(sample)
@@ -314,7 +223,7 @@ def hosts_of_samples(
     return hosts
 
 
-def _by_host(samples: Iterable[Sample], default: str) -> dict[str, list[Sample]]:
+def by_host(samples: Iterable[Sample], default: str) -> dict[str, list[Sample]]:
     """Return samples by host: ``instance``, without its port where that is still unique."""
     by_instance: dict[str, list[Sample]] = {}
     for sample in samples:
@@ -326,6 +235,6 @@ def _by_host(samples: Iterable[Sample], default: str) -> dict[str, list[Sample]]
     }
 
 
-def _time(value: float | None) -> int | None:
+def unix_time(value: float | None) -> int | None:
     """Return a Unix time; None for a value out of range, such as infinity."""
     return int(value) if value is not None and abs(value) < _LARGEST_TIME else None

@@ -28,7 +28,7 @@ from provision.fleet.bundle_index import (
     sums_text,
 )
 from provision.fleet.bundle_load import for_host, push_bundle, store_bundle
-from provision.fleet.mirror import ImageSelection, RegistryAccess
+from provision.fleet.mirror_selection import ImageSelection, RegistryAccess
 from provision.pin import ClosurePackage, Pin
 from provision.pipeline.registries import Consent, tag_of
 from provision.pipeline.registry_search import ArtifactQuery, Lookup, seek

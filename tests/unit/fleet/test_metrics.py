@@ -15,8 +15,9 @@ from provision.agent.publish import metrics_text
 from provision.agent.status import Status
 from provision.errors import NotFoundError, ProvisionError
 from provision.fetch import UnreachableError
-from provision.fleet import metrics
-from provision.fleet.metrics import hosts_of_files, hosts_of_prometheus, parse_text
+from provision.fleet import prometheus
+from provision.fleet.metrics import hosts_of_files, parse_text
+from provision.fleet.prometheus import hosts_of_prometheus
 from unit.fleet.documents import KERNEL, NEXT, NOW
 from unit.fleet.written import slot, status
 
@@ -86,7 +87,7 @@ def test_a_prometheus_is_asked_for_hosts_and_for_those_that_it_lost(
             return vector(({**where, "__name__": "provision_driver_ready"}, 1))
         return vector(({"instance": "b:9100"}, NOW - 86400))
 
-    monkeypatch.setattr(metrics, "get_small", get)
+    monkeypatch.setattr(prometheus, "get_small", get)
     ready, gone = hosts_of_prometheus("http://prometheus.example:9090/")
     assert (ready.name, ready.state) == ("a", "ready")
     assert (gone.name, gone.state, gone.time) == ("b", "unreachable", NOW - 86400)
@@ -99,7 +100,7 @@ def test_a_prometheus_is_asked_for_hosts_and_for_those_that_it_lost(
     "answer", [b"<html>", b"[]", b'{"data": 1}', b'{"data": {"result": [{}]}}', b"[" * 100_000]
 )
 def test_what_is_no_prometheus_is_named(monkeypatch: pytest.MonkeyPatch, answer: bytes) -> None:
-    monkeypatch.setattr(metrics, "get_small", lambda *_given, **_more: answer)
+    monkeypatch.setattr(prometheus, "get_small", lambda *_given, **_more: answer)
     with pytest.raises(ProvisionError, match="no Prometheus"):
         hosts_of_prometheus("http://x")
 
@@ -117,7 +118,7 @@ def test_an_address_that_is_wrong_is_named_in_short(
     def get(*_given: object, **_more: object) -> bytes:
         raise error
 
-    monkeypatch.setattr(metrics, "get_small", get)
+    monkeypatch.setattr(prometheus, "get_small", get)
     with pytest.raises(ProvisionError, match=f"'http://x' {message}") as caught:
         hosts_of_prometheus("http://x")
     assert len(caught.value.details or "") <= 400
@@ -125,7 +126,7 @@ def test_an_address_that_is_wrong_is_named_in_short(
 
 
 def test_a_prometheus_without_our_metrics_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics, "get_small", lambda *_given, **_more: vector())
+    monkeypatch.setattr(prometheus, "get_small", lambda *_given, **_more: vector())
     with pytest.raises(NotFoundError, match="no metric of provision"):
         hosts_of_prometheus("http://x")
 

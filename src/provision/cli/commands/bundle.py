@@ -24,7 +24,7 @@ from provision.fleet.bundle_index import (
     open_bundle,
 )
 from provision.fleet.bundle_load import Loaded, for_host, push_bundle, store_bundle
-from provision.fleet.mirror import ImageSelection, RegistryAccess
+from provision.fleet.mirror_selection import ImageSelection, RegistryAccess
 from provision.pipeline.registries import Consent
 
 _PLACE = click.Path(exists=True, path_type=Path)

@@ -20,7 +20,8 @@ from provision.errors import UsageError
 from provision.files import write_atomic
 from provision.fleet.gather import AnsibleOptions, hosts_of_folder, hosts_of_inventory
 from provision.fleet.host_status import STATES, Host, KernelRow, is_out
-from provision.fleet.metrics import hosts_of_files, hosts_of_prometheus
+from provision.fleet.metrics import hosts_of_files
+from provision.fleet.prometheus import hosts_of_prometheus
 from provision.fleet.report import FleetReport, make_report, render_page
 from provision.pipeline.html_page import shown_time
 

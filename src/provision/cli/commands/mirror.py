@@ -11,14 +11,8 @@ from provision.cli import options
 from provision.cli.options import megabytes, print_json
 from provision.cli.tables import print_table
 from provision.cli.target import gathering, job, trusting
-from provision.fleet.mirror import (
-    ImageSelection,
-    Mirrored,
-    RegistryAccess,
-    mirror,
-    require_all,
-    total_size,
-)
+from provision.fleet.mirror import Mirrored, mirror, require_all
+from provision.fleet.mirror_selection import ImageSelection, RegistryAccess, total_size
 from provision.pipeline.registries import Consent
 
 
