@@ -1,0 +1,168 @@
+"""What `provision export` writes for a cluster, and the node's labels, at a real API server."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from kit.agent_host import AgentHost
+from kit.api_server import ApiServer
+from kit.hosts import OLD_KERNEL, SMALL_DRIVER
+from kit.product import Provision
+from kit.signed_fleet import Fleet, signed_fleet
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kit.engine import Engine
+
+# Minutes, the first time: the server is compiled.
+pytestmark = pytest.mark.nightly
+
+_RECORDED = Path(__file__).parents[1] / "data/kubernetes/kmm-module.json"
+_MODULES = "/apis/kmm.sigs.x-k8s.io/v1beta1/namespaces/default/modules"
+_ACCOUNT = "provision-agent"
+# Where objects of a kind are created.
+_COLLECTIONS = {
+    "Namespace": "/api/v1/namespaces",
+    "ServiceAccount": "/api/v1/namespaces/provision/serviceaccounts",
+    "ConfigMap": "/api/v1/namespaces/provision/configmaps",
+    "ClusterRole": "/apis/rbac.authorization.k8s.io/v1/clusterroles",
+    "ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
+    "DaemonSet": "/apis/apps/v1/namespaces/provision/daemonsets",
+    "RuntimeClass": "/apis/node.k8s.io/v1/runtimeclasses",
+}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ApiServer]:
+    """An empty cluster that knows KMM's kind of object."""
+    with ApiServer() as server:
+        server.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", _definition())
+        server.wait_for(_MODULES)
+        yield server
+
+
+@pytest.fixture(scope="module")
+def fleet(
+    engine: Engine, first_small_build: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Fleet]:
+    """A registry with one signed image."""
+    assert first_small_build["image"]
+    with signed_fleet(engine, tmp_path_factory.mktemp("fleet")) as fleet:
+        yield fleet
+
+
+@pytest.fixture(scope="module")
+def agent(server: ApiServer, fleet: Fleet) -> list[dict[str, Any]]:
+    """What `provision export daemonset` writes, created in the cluster in its order."""
+    config = fleet.folder / "provision.toml"
+    config.write_text(fleet.settings())
+    words = ("--image", "registry.example/provision/agent:0.1.0", "--config", config)
+    printed = Provision("unix:///nowhere")(
+        "export", "daemonset", *words, "--key", fleet.folder / "fleet.pub"
+    ).stdout
+    documents = list(yaml.safe_load_all(printed))
+    for document in documents:
+        server.create(_COLLECTIONS[document["kind"]], document)
+    return documents
+
+
+def _definition() -> dict[str, Any]:
+    """KMM's resource definition, with the part of its schema that is recorded."""
+    schema = json.loads(_RECORDED.read_text())["schema"]
+    # Not recorded, and named by its rules.
+    anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    schema["properties"]["spec"]["properties"] |= {"dra": anything, "devicePlugin": anything}
+    version = {
+        "name": "v1beta1",
+        "served": True,
+        "storage": True,
+        "schema": {"openAPIV3Schema": schema},
+    }
+    names = {"kind": "Module", "listKind": "ModuleList", "plural": "modules", "singular": "module"}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": "modules.kmm.sigs.x-k8s.io"},
+        "spec": {
+            "group": "kmm.sigs.x-k8s.io",
+            "names": names,
+            "scope": "Namespaced",
+            "versions": [version],
+        },
+    }
+
+
+def test_a_module_for_kmm_is_taken_by_its_definition(server: ApiServer, fleet: Fleet) -> None:
+    words = ("--registry", fleet.address, "--distro", "debian:12", "--kernel", OLD_KERNEL)
+    printed = Provision("unix:///nowhere")(
+        "export", "kmm", SMALL_DRIVER, *words, "--public-key", fleet.folder / "fleet.pub"
+    ).stdout
+    (module,) = yaml.safe_load_all(printed)
+    created = server.create(_MODULES, module)
+    # Nothing was pruned.
+    assert created["spec"] == module["spec"]
+    misspelt = {**module, "metadata": {"name": "other"}, "spec": {**module["spec"], "selecter": {}}}
+    refused = server.request("POST", _MODULES, misspelt)
+    assert (refused.status_code, "selecter" in refused.text) == (400, True)
+
+
+def test_the_agents_documents_are_created_in_their_order(
+    server: ApiServer, agent: list[dict[str, Any]]
+) -> None:
+    (daemonset,) = (one for one in agent if one["kind"] == "DaemonSet")
+    pods = "/api/v1/namespaces/provision/pods"
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "agent", **daemonset["spec"]["template"]["metadata"]},
+        "spec": daemonset["spec"]["template"]["spec"],
+    }
+    # The namespace's level of pod security and the priority class let its pods in.
+    created = server.create(pods, pod)
+    assert created["spec"]["priority"] > 1_000_000_000
+    assert created["spec"]["serviceAccountName"] == _ACCOUNT
+
+
+def test_the_agents_account_may_label_its_node_and_no_more(
+    server: ApiServer, agent: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert agent
+    server.create("/api/v1/nodes", {"metadata": {"name": "node-1", "labels": {"rack": "r7"}}})
+    asked = server.create(
+        f"{_COLLECTIONS['ServiceAccount']}/{_ACCOUNT}/token",
+        {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}},
+    )
+    config = server.kubeconfig(tmp_path / "kubeconfig", asked["status"]["token"])
+    monkeypatch.setenv("KUBECONFIG", str(config))
+    host = AgentHost.make(tmp_path / "host", running=OLD_KERNEL)
+    host.configure(f"[drivers.{SMALL_DRIVER}]\n")
+    provision = Provision("unix:///nowhere")
+    words = ("status", "--root", host.root, "--kubernetes")
+    status = provision.json(*words, "node-1")
+    (driver,) = status["drivers"]
+    labels = _labels(server)
+    assert labels["rack"] == "r7"
+    assert labels["provision/ready"] == "false"
+    assert labels[f"provision/{SMALL_DRIVER}.state"] == driver["state"]
+    (event,) = server.request("GET", "/api/v1/namespaces/default/events").json()["items"]
+    assert event["involvedObject"]["name"] == "node-1"
+    host.configure("")
+    provision.json(*words, "node-1")
+    assert f"provision/{SMALL_DRIVER}.state" not in _labels(server)
+    code, error = provision.failure(*words, "node-2")
+    assert (code, "no node 'node-2'" in error["message"]) == (3, True)
+    for path in ("/api/v1/secrets", "/api/v1/nodes", _COLLECTIONS["ConfigMap"]):
+        assert server.request("GET", path, token=asked["status"]["token"]).status_code == 403
+
+
+def _labels(server: ApiServer) -> dict[str, str]:
+    labels: dict[str, str] = server.request("GET", "/api/v1/nodes/node-1").json()["metadata"][
+        "labels"
+    ]
+    return labels
