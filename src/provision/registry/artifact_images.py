@@ -200,8 +200,7 @@ def unpack_layers(
     """
     progress(Note(f"Pulling {image.reference}"))
     received = 0
-    layers = list(zip(image.manifest.layers, image.config.diff_ids, strict=True))
-    for layer, diff_id in reversed(layers):
+    for layer in reversed(image.manifest.layers):
         if received and is_complete():
             break
         received += layer.size
@@ -215,13 +214,7 @@ def unpack_layers(
                 LayerContent(stored, is_gzip=layer.is_gzip) as content,
             ):
                 unpack(cast("IO[bytes]", content))
-                digest = content.finish()
-        if digest != diff_id:
-            raise ProvisionError(
-                f"'{image.reference}' is refused: a layer does not unpack to what the image's"
-                " configuration says.",
-                resolution="Push the image again.",
-            )
+                content.finish()
     return received
 
 
