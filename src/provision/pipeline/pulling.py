@@ -99,56 +99,82 @@ def store_pulled(
         ProvisionError: The artifact is damaged, or the disk is full. Nothing is left of it.
     """
     begun = time.monotonic()
-    pin = trusted.image.pin
-    layout = Layout(settings.root, pin.driver.name)
-    entry = layout.entry(pin.short_digest)
     check_age(settings, trusted, consent)
-    is_there = entry.is_dir()
-    if is_there and not must_replace:
-        manifest = _entry_that_serves(settings, layout, entry, trusted, progress)
-        if manifest is not None:
-            with changing(layout, progress):
-                # A second pull may have been faster, with a newer one.
-                check_age(settings, trusted, consent)
-                _write_age(layout, trusted, consent)
-            return Pulled(Stored(manifest, entry, added=False), 0.0)
+    pull = _Pull(settings, trusted, progress)
+    is_there = pull.entry.is_dir()
+    if is_there and not must_replace and (kept := pull.keep(consent)):
+        return Pulled(kept, 0.0)
+    stored = pull.store(consent, replace=is_there)
+    return Pulled(stored, time.monotonic() - begun, pull.received)
 
-    received = 0
 
-    def shared(draft: Path) -> bool:
-        return complete_from_store(layout, entry.name, draft, progress=progress)
+class _Pull:
+    """One image on its way into the store of a host."""
 
-    def fill(draft: Path) -> None:
-        nonlocal received
-        received = _unpack(trusted, draft, progress, shared)
+    def __init__(self, settings: Settings, trusted: Trusted, progress: Progress) -> None:
+        pin = trusted.image.pin
+        self.layout = Layout(settings.root, pin.driver.name)
+        self.entry = self.layout.entry(pin.short_digest)
+        self.received = 0
+        self._settings = settings
+        self._trusted = trusted
+        self._progress = progress
+
+    def keep(self, consent: Consent) -> Stored | None:
+        """Return the entry that is there and note that it was taken; None: it does not serve."""
+        manifest = _entry_that_serves(
+            self._settings, self.layout, self.entry, self._trusted, self._progress
+        )
+        if manifest is None:
+            return None
+        with changing(self.layout, self._progress):
+            # A second pull may have been faster, with a newer one.
+            check_age(self._settings, self._trusted, consent)
+            _write_age(self.layout, self._trusted, consent)
+        return Stored(manifest, self.entry, added=False)
+
+    def store(self, consent: Consent, *, replace: bool) -> Stored:
+        """Download it, and make it the entry."""
+        name = self.entry.name
+        with (
+            drafted(self.layout, name, self._fill) as draft,
+            changing(self.layout, self._progress),
+        ):
+            # As above.
+            check_age(self._settings, self._trusted, consent)
+            added = adopt(self.layout, name, draft, replace=replace)
+            _write_age(self.layout, self._trusted, consent)
+            # Before garbage collection may take the entry: nothing says yet that it is needed.
+            manifest = load_json(self.entry / MANIFEST, Manifest)
+        return Stored(manifest, self.entry, added)
+
+    def _fill(self, draft: Path) -> None:
+        """Make a whole artifact in a new folder, of what the store has and what it lacks."""
+        self.received = _unpack(self._trusted, draft, self._progress, self._complete)
         try:
-            finish(draft)
+            self._finish(draft)
         except DamagedError:
-            if received >= trusted.image.manifest.size:
+            if self.received >= self._trusted.image.manifest.size:
                 raise
-            progress(Note("What the store has of it is damaged; pulling all of it"))
+            self._progress(Note("What the store has of it is damaged; pulling all of it"))
             shutil.rmtree(draft)
-            received += _unpack(trusted, draft, progress)
-            finish(draft)
+            self.received += _unpack(self._trusted, draft, self._progress)
+            self._finish(draft)
 
-    def finish(draft: Path) -> None:
-        name = str(trusted.image.reference)
-        signs = trusted.verified is not None
+    def _complete(self, draft: Path) -> bool:
+        return complete_from_store(self.layout, self.entry.name, draft, progress=self._progress)
+
+    def _finish(self, draft: Path) -> None:
+        image = self._trusted.image
+        name = str(image.reference)
+        signs = self._trusted.verified is not None
         if not signs:
             mark_unsigned(draft, name)
-            if settings.config.signing.key is not None:
-                progress(Note(f"This host's key does not sign the modules of {name}: unsigned"))
-        origin = DraftOrigin(name, pin.digest, signs)
-        finish_draft(settings, draft, origin, progress=progress)
-
-    with drafted(layout, pin.short_digest, fill) as draft, changing(layout, progress):
-        # A second pull may have been faster, with a newer one.
-        check_age(settings, trusted, consent)
-        added = adopt(layout, entry.name, draft, replace=is_there)
-        _write_age(layout, trusted, consent)
-        # Before garbage collection may take the entry: nothing says yet that it is needed.
-        manifest = load_json(entry / MANIFEST, Manifest)
-    return Pulled(Stored(manifest, entry, added), time.monotonic() - begun, received)
+            if self._settings.config.signing.key is not None:
+                unsigned = f"This host's key does not sign the modules of {name}: unsigned"
+                self._progress(Note(unsigned))
+        origin = DraftOrigin(name, image.pin.digest, signs)
+        finish_draft(self._settings, draft, origin, progress=self._progress)
 
 
 def obtain_pulled(
