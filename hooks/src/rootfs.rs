@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_of_system_calls_is_told_from_a_folder_that_is_closed() {
+    fn a_filter_of_system_calls_is_distinguished_from_a_closed_folder() {
         for (error, opens, expected) in [
             (Errno::PERM, true, Errno::NOSYS),
             (Errno::PERM, false, Errno::PERM),

@@ -52,12 +52,12 @@ fn setup() -> Tree {
 }
 
 /// A front end, and how a container is created by it.
-type Door = (
+type FrontEnd = (
     &'static str,
     fn(&Tree, Value) -> Result<Created<'_>, String>,
 );
 
-const DOORS: [Door; 2] = [
+const FRONT_ENDS: [FrontEnd; 2] = [
     ("runtime", |tree, spec| {
         tree.file("bundle/config.json", spec.to_string());
         let mut shim = program("oci-decorator-runtime");
@@ -86,18 +86,18 @@ fn mounts_are_read_only_without_set_id_and_devices_and_private() {
     if runtime::find("runc").is_none() {
         return;
     }
-    for (door, create) in DOORS {
+    for (front_end, create) in FRONT_ENDS {
         let tree = setup();
         let container = create(&tree, runtime::bundle(&tree, &["OCI_X=all"])).unwrap();
         for path in ["/opt/x/lib/libx.so.1", "/opt/x/data", "/usr/bin/x-smi"] {
             let (options, propagation, _) = container.mount(path).expect(path);
             for wanted in ["ro", "nosuid", "nodev"] {
                 let found = options.iter().any(|option| option == wanted);
-                assert!(found, "{door}: {path} is {options:?}");
+                assert!(found, "{front_end}: {path} is {options:?}");
             }
-            assert_eq!(propagation, Vec::<String>::new(), "{door}: {path}");
+            assert_eq!(propagation, Vec::<String>::new(), "{front_end}: {path}");
             let written = fs::write(container.path(&format!("{path}/new")), "");
-            assert!(written.is_err(), "{door}: {path}");
+            assert!(written.is_err(), "{front_end}: {path}");
         }
         // Files of a folder are not the container's to change either.
         let file = fs::File::options()
@@ -105,7 +105,7 @@ fn mounts_are_read_only_without_set_id_and_devices_and_private() {
             .open(container.path("/opt/x/data/a"));
         let error = file.unwrap_err().raw_os_error();
         let read_only = rustix::io::Errno::ROFS;
-        assert_eq!(error, Some(read_only.raw_os_error()), "{door}");
+        assert_eq!(error, Some(read_only.raw_os_error()), "{front_end}");
     }
 }
 
@@ -114,7 +114,7 @@ fn nodes_are_the_hosts_to_the_bit() {
     if runtime::find("runc").is_none() {
         return;
     }
-    for (door, create) in DOORS {
+    for (front_end, create) in FRONT_ENDS {
         let tree = setup();
         let container = create(&tree, runtime::bundle(&tree, &["OCI_X=all"])).unwrap();
         for (name, kind, minor, mode, owner) in [
@@ -122,9 +122,9 @@ fn nodes_are_the_hosts_to_the_bit() {
             ("xctl", 0o060_000, 2, 0o666, (0, 0)),
         ] {
             let about = fs::symlink_metadata(container.path(&format!("/dev/{name}"))).unwrap();
-            assert_eq!(about.mode(), kind | mode, "{door}: {name}");
-            assert_eq!(about.rdev(), makedev(MAJOR, minor), "{door}: {name}");
-            assert_eq!((about.uid(), about.gid()), owner, "{door}: {name}");
+            assert_eq!(about.mode(), kind | mode, "{front_end}: {name}");
+            assert_eq!(about.rdev(), makedev(MAJOR, minor), "{front_end}: {name}");
+            assert_eq!((about.uid(), about.gid()), owner, "{front_end}: {name}");
         }
     }
 }
@@ -136,7 +136,7 @@ fn only_the_devices_that_were_asked_for_open() {
     if runtime::find("runc").is_none() {
         return;
     }
-    for (door, create) in DOORS {
+    for (front_end, create) in FRONT_ENDS {
         let tree = setup();
         let nodes: Vec<PathBuf> = (0..4)
             .flat_map(|minor| {
@@ -155,7 +155,7 @@ fn only_the_devices_that_were_asked_for_open() {
         ] {
             let container = create(&tree, runtime::bundle(&tree, environment)).unwrap();
             let expected: Vec<_> = expected.iter().map(|path| tree.path(path)).collect();
-            assert_eq!(container.may_open(&nodes), expected, "{door}");
+            assert_eq!(container.may_open(&nodes), expected, "{front_end}");
         }
     }
 }
@@ -166,7 +166,7 @@ fn nothing_is_mounted_into_proc_or_sys() {
     if runtime::find("runc").is_none() {
         return;
     }
-    for (door, create) in DOORS {
+    for (front_end, create) in FRONT_ENDS {
         for (path, target) in [
             ("opt/x/data", "/proc/sys"),
             ("opt/x/data", "../../proc/1/fdinfo"),
@@ -179,7 +179,7 @@ fn nothing_is_mounted_into_proc_or_sys() {
             let container = match create(&tree, spec) {
                 Ok(container) => container,
                 Err(message) => {
-                    assert_eq!(message.trim().lines().count(), 1, "{door}: {message}");
+                    assert_eq!(message.trim().lines().count(), 1, "{front_end}: {message}");
                     continue;
                 }
             };
@@ -188,7 +188,7 @@ fn nothing_is_mounted_into_proc_or_sys() {
             let points = || mounts.lines().filter_map(|line| line.split(' ').nth(4));
             assert!(points().any(|point| point == "/proc"), "{mounts}");
             let covered = points().any(|point| point.starts_with("/proc/"));
-            assert!(!covered, "{door}: {path} to {target}\n{mounts}");
+            assert!(!covered, "{front_end}: {path} to {target}\n{mounts}");
         }
     }
 }

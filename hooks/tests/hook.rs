@@ -165,7 +165,7 @@ fn a_state_that_can_not_be_used_is_one_line() {
         assert_eq!(message.lines().count(), 1, "{message}");
         assert!(message.contains(reason), "{reason}\n{message}");
     }
-    // Whoever asks for nothing gets nothing, whatever process it is.
+    // A container that asks for nothing gets nothing, whatever process it is.
     let spec = json!({"process": {"env": ["A=1"]}, "root": {"path": "rootfs"}});
     tree.file("bundle/config.json", spec.to_string());
     let output = run(&["--config", &config, "prestart"], &state(json!(i32::MAX)));
@@ -239,7 +239,7 @@ fn code_of_the_image_never_runs_on_the_host() {
     assert!(tree.path("owned").exists());
 }
 
-/// The host's root is nobody to the file systems of such a container, and a device node
+/// The host's root has no rights in the file systems of such a container, and a device node
 /// that was made there would open nothing.
 #[test]
 fn a_container_with_users_of_its_own_gets_everything() {

@@ -79,7 +79,7 @@ fn a_second_start_changes_nothing() {
 }
 
 #[test]
-fn nothing_is_touched_when_nobody_asks() {
+fn nothing_is_touched_without_a_request() {
     for value in ["none", "void"] {
         let tree = setup();
         let spec = SPEC.replace("OCI_X=run", &format!("OCI_X={value}"));

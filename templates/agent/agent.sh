@@ -1,5 +1,5 @@
 #!/bin/sh
-# The agent in a pod: keeps the host below ROOT as its provision.toml says, until it is told to end.
+# The agent in a pod: keeps the host below ROOT as its provision.toml says, until it is stopped.
 # With arguments, it runs 'provision' with them, once.
 #
 # ROOT       the host's root, mounted            [/host]

@@ -67,7 +67,7 @@ link "$1" "$folder/venv"
 link ../venv/bin/provision "$folder/bin/provision"
 
 "$folder/bin/provision" units --program "$folder/bin/provision"
-# It may build for an hour; it tells itself how it ended, and its timer tries again.
+# It may build for an hour; it reports how it ended, and its timer tries again.
 systemctl start --no-block provision-apply.service
 
 rm -rf "$staged/tree" "$staged/wheels" "$staged/python.tar.gz"

@@ -51,7 +51,7 @@ def _runc(scene: Scene) -> list[Row]:
         return [program, "--root", state, "run", "--bundle", bundle, f"bench-{name}"]
 
     programs = [
-        # Its files are written anew as well: both find the same caches before them.
+        # Its files are written again as well: both find the same caches before them.
         Timed(
             "plain",
             timed("plain", runc, plain.folder),
@@ -80,7 +80,7 @@ def _runc(scene: Scene) -> list[Row]:
 
 @contextmanager
 def prompt_grace_periods() -> Iterator[bool]:
-    """Have the kernel end RCU's grace periods at once; whether it can be told to.
+    """Have the kernel end RCU's grace periods at once; return whether it can.
 
     runc waits for several of them when it moves a process from cgroup to cgroup, with driver or
     without: some milliseconds more or less by chance, which is more than what is measured.

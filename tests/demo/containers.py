@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from demo.screen import Screen
     from kit.process import Completed
 
-__all__ = ["PROGRAMS", "Door", "Program", "Received", "make_nodes", "show"]
+__all__ = ["PROGRAMS", "Client", "Program", "Received", "make_nodes", "show"]
 
 _CACHE = "/etc/ld.so.cache"
 # Characters of an echoed command line: a list of some dozen files isn't for the eye.
@@ -62,7 +62,7 @@ PROGRAMS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class Client:
     """One engine's `run`: how it is started, and how that is shown."""
 
     name: str
@@ -125,62 +125,62 @@ def make_nodes(screen: Screen, driver: str, root: Path) -> None:
         screen.say(f"device node dev/{name}, {kind}: {os.major(device)}:{os.minor(device)}")
 
 
-def show(screen: Screen, door: Door, image: str, flag: str, driver: str, got: Received) -> None:
-    """Start containers through one door, and check what they have.
+def show(screen: Screen, client: Client, image: str, flag: str, driver: str, got: Received) -> None:
+    """Start containers through one client, and check what they have.
 
     Raises:
         DemoError: something that has to be there isn't, or something is that mustn't.
     """
-    _files(screen, door, image, flag, got)
+    _files(screen, client, image, flag, got)
     program = PROGRAMS.get(driver)
     if program is not None:
-        _program(screen, door, image, flag, program)
+        _program(screen, client, image, flag, program)
 
 
-def _files(screen: Screen, door: Door, image: str, flag: str, got: Received) -> None:
+def _files(screen: Screen, client: Client, image: str, flag: str, got: Received) -> None:
     paths = [*got.binaries, *got.libraries]
     if not paths:
-        done = door.run(screen, ["-e", f"{flag}=all"], image, "true")
+        done = client.run(screen, ["-e", f"{flag}=all"], image, "true")
         screen.check(done.returncode == 0, "a container starts; this driver has no files", done)
         return
     script = 'n=0; for f in "$@"; do [ -e "$f" ] && n=$((n+1)); done; echo "$n of $# files"'
     command = ("sh", "-c", script, "sh", *paths)
-    without = door.run(screen, [], image, *command).stdout.strip()
-    with_flag = door.run(screen, ["-e", f"{flag}=all"], image, *command).stdout.strip()
+    without = client.run(screen, [], image, *command).stdout.strip()
+    with_flag = client.run(screen, ["-e", f"{flag}=all"], image, *command).stdout.strip()
     screen.check(without == f"0 of {len(paths)} files", f"without {flag} nothing is added", without)
     expected = f"{len(paths)} of {len(paths)} files"
     screen.check(with_flag == expected, f"with {flag}=all the container has {expected}", with_flag)
 
 
-def _program(screen: Screen, door: Door, image: str, flag: str, program: Program) -> None:
+def _program(screen: Screen, client: Client, image: str, flag: str, program: Program) -> None:
     name = program.argv[0]
     flags = ["-e", f"{flag}=all"]
-    plain = door.run(screen, [], image, *program.argv)
+    plain = client.run(screen, [], image, *program.argv)
     missing = plain.returncode == 127 and "not found" in plain.output
     screen.check(missing, f"without {flag}, {name} is not found", plain.output)
 
-    _says(screen, door, image, flag, program)
+    _says(screen, client, image, flag, program)
 
     # The program may look in its folder by itself: only the loader's own words are a proof.
     about = partial(_about, program.library)
     debug_flags = [*flags, "-e", "LD_DEBUG=libs"]
-    debug = door.run(screen, debug_flags, image, *program.argv, excerpt=about)
+    debug = client.run(screen, debug_flags, image, *program.argv, excerpt=about)
     found = rf"search cache={_CACHE}\s+\d+:\s+trying file={re.escape(program.library_path)}\b"
     message = f"the loader finds {program.library} through {_CACHE}"
     screen.check(re.search(found, debug.output), message, about(debug.output))
-    listing = door.run(screen, flags, image, "ldconfig", "-p", excerpt=about)
+    listing = client.run(screen, flags, image, "ldconfig", "-p", excerpt=about)
     line = rf"{re.escape(program.library)} .*=> {re.escape(program.library_path)}\b"
     message = f"ldconfig -p lists {program.library_path}"
     screen.check(re.search(line, listing.output), message, about(listing.output))
 
 
-def _says(screen: Screen, door: Door, image: str, flag: str, program: Program) -> None:
+def _says(screen: Screen, client: Client, image: str, flag: str, program: Program) -> None:
     name = program.argv[0]
     nodes = sorted(f"/dev/{node}" for node in program.nodes)
     flags = ["-e", f"{flag}=all"]
-    got = door.run(screen, flags, image, "ls", *nodes).stdout.split()
+    got = client.run(screen, flags, image, "ls", *nodes).stdout.split()
     screen.check(got == nodes, f"with {flag}=all the container has {' and '.join(nodes)}", got)
-    real = door.run(screen, flags, image, *program.argv)
+    real = client.run(screen, flags, image, *program.argv)
     if _has_driver(program):
         screen.check(real.returncode != 127, f"with {flag}=all, {name} runs", real.output)
         return

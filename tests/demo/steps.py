@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from demo.choice import Choice, choose
-from demo.containers import Door, Received, make_nodes, show
+from demo.containers import Client, Received, make_nodes, show
 from demo.engines import Engines, open_engines
 from demo.screen import DemoError
 from demo.summary import print_summary
@@ -128,9 +128,9 @@ class Demo:
         flag = config["activation_flag"]
         make_nodes(self.screen, self.choice.driver, self.root)
         archive = self.engines.share_base(self.base, self.root / "base.tar")
-        for door in self._doors(archive):
+        for client in self._clients(archive):
             self.screen.say("")
-            show(self.screen, door, self.base, flag, self.choice.driver, self.received)
+            show(self.screen, client, self.base, flag, self.choice.driver, self.received)
 
     def summarise(self) -> None:
         """Step 7."""
@@ -148,12 +148,12 @@ class Demo:
         folder = self.root / "etc/oci-decorator/oci-decorator.d"
         return ["--config-dir", str(folder), "--root", str(self.root)]
 
-    def _doors(self, archive: Path) -> list[Door]:
+    def _clients(self, archive: Path) -> list[Client]:
         runner = self.engines.runner
         podman = self.engines.open_podman(self.opened, archive)
         return [
-            Door("docker", ("docker", "--host", runner.host), {}),
-            Door("podman", tuple(podman.command()), podman.variables()),
+            Client("docker", ("docker", "--host", runner.host), {}),
+            Client("podman", tuple(podman.command()), podman.variables()),
         ]
 
     def _provision(self, *words: str | Path, lines: int = 24) -> Completed:

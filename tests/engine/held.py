@@ -49,7 +49,7 @@ class Held:
     Attributes:
         process: The process.
         log: What it says.
-        folder: Where it tells that it stopped, and is told to go on.
+        folder: Where it reports that it stopped, and waits for leave to go on.
     """
 
     process: subprocess.Popen[bytes]

@@ -131,7 +131,7 @@ def test_a_wiped_store_is_filled_again_from_the_images(
 
 
 @pytest.mark.parametrize("same_size", [True, False])
-def test_a_corrupted_artifact_is_made_anew(
+def test_a_corrupted_artifact_is_made_again(
     provision: Provision, applied: AgentHost, *, same_size: bool
 ) -> None:
     entry = applied.store(SMALL_DRIVER) / applied.current(SMALL_DRIVER)
@@ -157,7 +157,7 @@ def test_a_boot_into_the_next_kernel_needs_neither_engine_nor_network(
     assert _apply(without, applied, "--boot")["actions"] == []
 
 
-def test_a_boot_into_a_kernel_that_nobody_prepared_goes_on(
+def test_a_boot_into_an_unprepared_kernel_goes_on(
     provision: Provision, agent_host: AgentHost
 ) -> None:
     document = _apply(provision, agent_host, "--boot")

@@ -1,4 +1,4 @@
-"""containerd without Docker: its own client, and the Kubernetes door that config.toml sets up."""
+"""containerd without Docker: its own client, and the CRI runtime that config.toml sets up."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ def test_each_start_of_a_container_brings_the_driver_that_is_installed(
     assert _report(docker, container) == _decorated("v3")
 
 
-def test_a_driver_that_goes_away_refuses_the_next_start_alone(
+def test_a_driver_that_goes_away_refuses_only_the_next_start(
     docker: Engine, gpu: Host, start: Callable[..., str]
 ) -> None:
     container = start("--env=OCI_GPU=")

@@ -79,7 +79,7 @@ def test_of_two_builds_at_once_one_waits_and_says_so(
     engine: Engine, provision: Provision, unbuilt: str, tmp_path: Path
 ) -> None:
     logs = (tmp_path / "first", tmp_path / "second")
-    # What a killed build has left in the engine is none of this one's.
+    # What a killed build has left in the engine does not belong to this one.
     before = set(engine.containers())
     first = _background(provision, logs[0], *_BUILD, "--json")
     _wait(lambda: set(engine.containers()) - before, first)
@@ -113,10 +113,10 @@ def test_an_engine_that_dies_in_mid_build_is_reported_and_the_next_build_finishe
 
 
 def test_an_absent_engine_is_reported(tmp_path: Path) -> None:
-    absent = Provision(f"unix://{tmp_path}/nobody.sock")
+    absent = Provision(f"unix://{tmp_path}/absent.sock")
     status, error = absent.failure(*_BUILD)
     assert status == 3
-    assert "nobody.sock" in f"{error['message']} {error['details']}"
+    assert "absent.sock" in f"{error['message']} {error['details']}"
     assert error["resolution"]
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kit.duo import DUO, DUO_BROKEN, duo_catalogue, mend_duo
+from kit.duo import DUO, DUO_BROKEN, duo_catalogue, repair_duo
 from kit.fileserver import served
 from kit.hosts import DISTRO, NEW_KERNEL, OLD_KERNEL, SMALL_DRIVER
 from kit.made_up import MADE_UP, made_up_source, write_made_up
@@ -118,7 +118,7 @@ def test_a_matrix_is_killed_shared_finished_and_kept(
     assert report["counts"] == again["counts"]
 
     # A patch changes the Pins of that driver, and of no other.
-    mend_duo(drivers)
+    repair_duo(drivers)
     code, mended = _run(provision, *words, "--jobs", "2")
     assert (code, mended["built_now"], mended["unchanged"]) == (0, len(kernels), len(kernels))
     assert mended["counts"]["built"] == total

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kit.duo import DUO, DUO_BROKEN, duo_catalogue, mend_duo
+from kit.duo import DUO, DUO_BROKEN, duo_catalogue, repair_duo
 from kit.fileserver import served
 from kit.hosts import DISTRO, NEW_KERNEL, OLD_KERNEL
 from kit.made_up import MADE_UP, made_up_source, write_made_up
@@ -83,7 +83,7 @@ def test_a_build_that_fails_names_source_line_kernel_and_what_to_do(
     assert re.search(r"\bcall\.h:3\b.*pci_resize_resource", report, re.DOTALL)
     assert NEW_KERNEL in report
     assert "patch" in error["resolution"]
-    mend_duo(duo_drivers)
+    repair_duo(duo_drivers)
     provision("verify", provision.build(*words[1:])["image"])
 
 

@@ -101,7 +101,7 @@ def _by_the_hook(host: Host, spec: dict[str, Any]) -> Path | str:
 
 
 @pytest.mark.parametrize(
-    ("times", "door", "cache"),
+    ("times", "front_end", "cache"),
     [
         (100, _by_the_runtime, None),
         pytest.param(1000, _by_the_runtime, None, marks=pytest.mark.nightly),
@@ -113,7 +113,7 @@ def _by_the_hook(host: Host, spec: dict[str, Any]) -> Path | str:
 )
 def test_starts_leave_nothing_behind(
     times: int,
-    door: Callable[[Host, dict[str, Any]], Path | str],
+    front_end: Callable[[Host, dict[str, Any]], Path | str],
     cache: str | None,
     *,
     gpu: Host,
@@ -125,7 +125,7 @@ def test_starts_leave_nothing_behind(
     bundle = Bundle(tmp_path / "bundle")
     bundle.write("sh", "-c", _REPORT, env=("OCI_GPU=all",), root=fresh_root)
     spec = bundle.spec()
-    program = door(gpu, spec)
+    program = front_end(gpu, spec)
     (bundle.folder / "saved.json").write_text(json.dumps(spec))
     if cache is not None:
         (bundle.folder / "cache").write_text(cache)

@@ -62,7 +62,7 @@ def run_container(
     return start
 
 
-def test_nvidia_smi_is_there_with_the_flag_alone(run_container: Callable[..., Completed]) -> None:
+def test_nvidia_smi_is_there_only_with_the_flag(run_container: Callable[..., Completed]) -> None:
     plain = run_container("nvidia-smi", check=False)
     assert plain.returncode == 127
     assert "not found" in plain.output
@@ -70,7 +70,7 @@ def test_nvidia_smi_is_there_with_the_flag_alone(run_container: Callable[..., Co
     assert "couldn't communicate with the NVIDIA driver" in real.output
 
 
-def test_device_nodes_of_the_host_are_in_the_container_with_the_flag_alone(
+def test_device_nodes_of_the_host_are_in_the_container_only_with_the_flag(
     run_container: Callable[..., Completed],
 ) -> None:
     listing = ("sh", "-c", "cd /dev && ls -l nvidia*")

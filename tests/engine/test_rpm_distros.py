@@ -378,7 +378,7 @@ def test_podman_solves_and_builds_too(
         ("conflict", "can't be installed together", "--base"),
     ],
 )
-def test_a_mirror_with_a_fault_is_told_from_others(
+def test_a_mirror_with_a_fault_is_distinguished_from_others(
     stand: _Stand, fresh: _Host, variant: str, message: str, advice: str
 ) -> None:
     with stand.showing(stand.site.mirror(variant)):
@@ -454,9 +454,7 @@ def test_a_kernel_that_the_repositories_have_dropped_is_built_from_koji(
 
 
 @pytest.mark.parametrize("stand", [_ROCKY_9], indirect=True)
-def test_a_copy_in_koji_that_nobody_has_signed_is_not_used(
-    stand: _Stand, fresh: _Host, tmp_path: Path
-) -> None:
+def test_an_unsigned_copy_in_koji_is_not_used(stand: _Stand, fresh: _Host, tmp_path: Path) -> None:
     kernel, made = koji_site(43)
     folder = tmp_path / "koji"
     shutil.copytree(made, folder)

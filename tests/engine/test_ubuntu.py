@@ -61,7 +61,7 @@ class Lab:
 
     @property
     def target(self) -> tuple[str | Path, ...]:
-        """What every command is told."""
+        """The options of every command."""
         return (MADE_UP, "--root", self.root, "--catalogue", self.catalogue)
 
     def provision(self, cache: Path) -> Provision:

@@ -1,6 +1,6 @@
 """A host without Python, whose /opt is a link: how it gets one, a newer one, and none again.
 
-The tests are steps of one story, in their order.
+The tests are steps of one scenario, in their order.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def test_an_archive_with_another_checksum_is_refused(
     assert machine.sh("ls /opt") == ""
 
 
-def test_a_check_of_the_bare_host_tells_and_changes_nothing(
+def test_a_check_of_the_bare_host_reports_and_changes_nothing(
     ansible: Ansible, machine: Machine, archive: Path
 ) -> None:
     played = ansible.play(SITE, "--check", "--diff", **_given(archive))
@@ -138,7 +138,7 @@ def test_the_second_run_changes_nothing(ansible: Ansible, archive: Path) -> None
     assert _play(ansible, "--check", archive=archive).recap["coreos"]["changed"] == 0
 
 
-def test_it_stays_in_use_where_nobody_names_an_archive(ansible: Ansible) -> None:
+def test_it_stays_in_use_without_a_named_archive(ansible: Ansible) -> None:
     played = _play(ansible)
     assert played.recap["coreos"]["changed"] == 0
     assert f"python={_PYTHON}/bin/python3" in played.output

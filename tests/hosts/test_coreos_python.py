@@ -93,7 +93,7 @@ def _in(tree: Path, *words: str) -> Completed:
     return run([*outer, "sh", "-euc", script, tree, *words], env={"LANG": "de_DE.UTF-8"})
 
 
-def test_it_runs_from_its_own_files_alone(tree: Path) -> None:
+def test_it_runs_only_from_its_own_files(tree: Path) -> None:
     found = json.loads(_in(tree, _PYTHON, "-I", "-c", _LOADED).stdout)
     assert found["executable"] == _PYTHON
     assert found["prefix"] == "/opt/provision/python"

@@ -1,7 +1,7 @@
 """All of site.yml on hosts laid out as Fedora CoreOS and Flatcar, up to loading a module.
 
 They have no Python, no package manager, and a /usr that is read-only. What a container can't show,
-tests/vm/test_coreos.py does. The tests are steps of one story, in their order.
+tests/vm/test_coreos.py does. The tests are steps of one scenario, in their order.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _NOISE = ("/var/lib/systemd", "/etc/ld.so.cache", "/var/lib/containers/storage")
 
 
 @dataclass
-class Story:
+class Scenario:
     """A host, and how runs of the playbook on it ended."""
 
     distro: str
@@ -65,13 +65,13 @@ def _files(machine: Machine) -> dict[str, str]:
     # Flatcar's has the gate in addition.
     params=[pytest.param("fedora_41_coreos", marks=pytest.mark.nightly), "flatcar_3227.2.4"],
 )
-def story(
+def scenario(
     request: pytest.FixtureRequest,
     engine: Engine,
     config: dict[str, Any],
     settings: dict[str, Any],
     tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Story]:
+) -> Iterator[Scenario]:
     """A host of each kind, up to where it has everything."""
     distro: str = request.param
     variables = {
@@ -93,60 +93,62 @@ def story(
         before = _files(machine)
         ansible = Ansible(tmp_path_factory.mktemp("site"), [machine], variables)
         converged = ansible.play(SITE)
-        yield Story(distro, machine, ansible, before, converged, ansible.play(SITE))
+        yield Scenario(distro, machine, ansible, before, converged, ansible.play(SITE))
 
 
-def test_the_driver_is_built_by_our_own_python(story: Story) -> None:
-    assert "Ensure our own Python, where there is no other" in story.converged.changed_tasks()
-    assert story.machine.sh("command -v python3 || true") == ""
-    assert story.links() == {KERNEL}
-    facts = json.loads(story.machine.sh(f"{_PROGRAM} facts --json"))
-    assert facts["distro"]["id"] == story.distro.partition("_")[0]
+def test_the_driver_is_built_by_our_own_python(scenario: Scenario) -> None:
+    assert "Ensure our own Python, where there is no other" in scenario.converged.changed_tasks()
+    assert scenario.machine.sh("command -v python3 || true") == ""
+    assert scenario.links() == {KERNEL}
+    facts = json.loads(scenario.machine.sh(f"{_PROGRAM} facts --json"))
+    assert facts["distro"]["id"] == scenario.distro.partition("_")[0]
     assert facts["immutable"]
 
 
-def test_the_hook_lies_where_it_can_be_written(story: Story) -> None:
-    checked = story.machine.sh("/opt/provision/bin/oci-decorator check --env OCI_V4L2LOOPBACK=all")
+def test_the_hook_lies_where_it_can_be_written(scenario: Scenario) -> None:
+    checked = scenario.machine.sh(
+        "/opt/provision/bin/oci-decorator check --env OCI_V4L2LOOPBACK=all"
+    )
     assert "v4l2loopback" in checked
-    hooks = story.machine.sh("ls /etc/containers/oci/hooks.d").split()
+    hooks = scenario.machine.sh("ls /etc/containers/oci/hooks.d").split()
     assert "10-oci-decorator-precreate.json" in hooks
 
 
-def test_the_second_run_changes_nothing(story: Story) -> None:
-    assert story.again.changed_tasks() == []
-    assert story.again.recap["host"]["changed"] == 0
+def test_the_second_run_changes_nothing(scenario: Scenario) -> None:
+    assert scenario.again.changed_tasks() == []
+    assert scenario.again.recap["host"]["changed"] == 0
 
 
-def test_updates_of_flatcar_alone_pass_a_gate(story: Story) -> None:
-    is_flatcar = story.distro.startswith("flatcar")
-    there = story.machine("test", "-x", _GATE, check=False).returncode == 0
+def test_only_updates_of_flatcar_pass_a_gate(scenario: Scenario) -> None:
+    is_flatcar = scenario.distro.startswith("flatcar")
+    there = scenario.machine("test", "-x", _GATE, check=False).returncode == 0
     assert there == is_flatcar
 
 
-def test_the_gate_lets_an_update_pass_whose_modules_were_built(story: Story) -> None:
-    if not story.distro.startswith("flatcar"):
+def test_the_gate_lets_an_update_pass_whose_modules_were_built(scenario: Scenario) -> None:
+    if not scenario.distro.startswith("flatcar"):
         pytest.skip("Fedora CoreOS has no such gate")
-    story.machine.sh(f"mkdir -p /run/new/lib/modules/{NEW_KERNEL}")
-    done = story.machine(_GATE, "B", "/run/new", check=False)
+    scenario.machine.sh(f"mkdir -p /run/new/lib/modules/{NEW_KERNEL}")
+    done = scenario.machine(_GATE, "B", "/run/new", check=False)
     assert done.returncode == 0, done.output
-    assert story.links() == {KERNEL, NEW_KERNEL}
+    assert scenario.links() == {KERNEL, NEW_KERNEL}
 
 
-def test_the_gate_holds_an_update_whose_modules_can_not_be_built(story: Story) -> None:
-    if not story.distro.startswith("flatcar"):
+def test_the_gate_holds_an_update_whose_modules_can_not_be_built(scenario: Scenario) -> None:
+    if not scenario.distro.startswith("flatcar"):
         pytest.skip("Fedora CoreOS has no such gate")
-    story.machine.sh("mkdir -p /run/newer/lib/modules/6.1.999-flatcar")
-    done = story.machine(_GATE, "A", "/run/newer", check=False)
+    scenario.machine.sh("mkdir -p /run/newer/lib/modules/6.1.999-flatcar")
+    done = scenario.machine(_GATE, "A", "/run/newer", check=False)
     assert done.returncode == 3, done.output
     assert "6.1.999-flatcar" in done.output
     # And no one misses updates for a program that is gone.
-    story.machine.sh(f"mv {_PROGRAM} {_PROGRAM}.gone")
-    assert story.machine(_GATE, "A", "/run/newer", check=False).returncode == 0
-    story.machine.sh(f"mv {_PROGRAM}.gone {_PROGRAM}")
+    scenario.machine.sh(f"mv {_PROGRAM} {_PROGRAM}.gone")
+    assert scenario.machine(_GATE, "A", "/run/newer", check=False).returncode == 0
+    scenario.machine.sh(f"mv {_PROGRAM}.gone {_PROGRAM}")
 
 
-def test_everything_can_be_taken_back(story: Story) -> None:
-    story.ansible.play(REMOVE)
-    assert _files(story.machine) == story.before
-    assert story.machine.sh("ls -A /opt/") == ""
-    assert story.ansible.play(REMOVE).recap["host"]["changed"] == 0
+def test_everything_can_be_taken_back(scenario: Scenario) -> None:
+    scenario.ansible.play(REMOVE)
+    assert _files(scenario.machine) == scenario.before
+    assert scenario.machine.sh("ls -A /opt/") == ""
+    assert scenario.ansible.play(REMOVE).recap["host"]["changed"] == 0

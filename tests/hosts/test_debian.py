@@ -1,6 +1,6 @@
 """The life of a host: bare, checked, converged, the same again, looked at, and back to bare.
 
-The tests are one story, in the order of this file; the last one takes everything back.
+The tests are one scenario, in the order of this file; the last one takes everything back.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ _ITS_OWN = (
 
 
 @dataclass
-class Story:
+class Scenario:
     """A host, and how each run of a playbook on it ended."""
 
     machine: Machine
@@ -101,13 +101,13 @@ def _files(machine: Machine) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module", params=[DEBIAN_12, DEBIAN_13], ids=lambda release: release.suite)
-def story(
+def scenario(
     request: pytest.FixtureRequest,
     engine: Engine,
     config: dict[str, Any],
     settings: dict[str, Any],
     tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Story]:
+) -> Iterator[Scenario]:
     """A host of each release, up to where it has everything."""
     release: EngineTree = request.param
     with Machine(release, binds={engine.folder: ENGINE}) as machine:
@@ -119,7 +119,7 @@ def story(
             machine("systemctl", "start", "docker")
         folder = tmp_path_factory.mktemp(release.suite)
         variables = {**settings, **_variables(release, config)}
-        yield _told(machine, Ansible(folder, [machine], variables))
+        yield _played(machine, Ansible(folder, [machine], variables))
 
 
 def _variables(release: EngineTree, config: dict[str, Any]) -> dict[str, Any]:
@@ -134,7 +134,7 @@ def _variables(release: EngineTree, config: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _told(machine: Machine, ansible: Ansible) -> Story:
+def _played(machine: Machine, ansible: Ansible) -> Scenario:
     before = _files(machine)
     checked = ansible.play(SITE, "--check", "--diff")
     untouched = _files(machine)
@@ -146,149 +146,151 @@ def _told(machine: Machine, ansible: Ansible) -> Story:
         ssh_identity_file=str(machine.key),
         ssh_extra_args="-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null",
     )
-    return Story(
+    return Scenario(
         machine, ansible, before, checked, untouched, converged, again, checked_again, host
     )
 
 
-def test_a_check_of_a_bare_host_tells_everything_and_does_nothing(story: Story) -> None:
-    assert story.untouched == story.before
-    done = story.converged.changed_tasks()
-    told = story.checked.changed_tasks()
+def test_a_check_of_a_bare_host_reports_everything_and_does_nothing(scenario: Scenario) -> None:
+    assert scenario.untouched == scenario.before
+    done = scenario.converged.changed_tasks()
+    told = scenario.checked.changed_tasks()
     # What provision brings along it does not know of yet, such as the folder of vendor files.
     assert set(done) <= set(told)
-    added = [line for line in story.checked.output.splitlines() if line.startswith("+")]
+    added = [line for line in scenario.checked.output.splitlines() if line.startswith("+")]
     assert [line for line in added if "/usr/bin/oci-decorator-runtime" in line]
-    assert "+# Written by Ansible (provision_driver_config)" in story.checked.output
+    assert "+# Written by Ansible (provision_driver_config)" in scenario.checked.output
 
 
-def test_the_second_run_changes_nothing(story: Story) -> None:
-    assert story.again.changed_tasks() == []
-    assert story.again.recap["host"]["changed"] == 0
+def test_the_second_run_changes_nothing(scenario: Scenario) -> None:
+    assert scenario.again.changed_tasks() == []
+    assert scenario.again.recap["host"]["changed"] == 0
     # A module that could not be loaded is tried again; what comes of that, a check can't know.
     tried = {"Ensure the drivers are built, installed and loaded"}
-    assert set(story.checked_again.changed_tasks()) <= tried
-    assert story.machine.release is DEBIAN_12 or story.checked_again.changed_tasks() == []
+    assert set(scenario.checked_again.changed_tasks()) <= tried
+    assert scenario.machine.release is DEBIAN_12 or scenario.checked_again.changed_tasks() == []
 
 
-def test_provision_is_installed_apart_from_the_hosts_python(story: Story) -> None:
-    program = story.host.file(_PROGRAM)
+def test_provision_is_installed_apart_from_the_hosts_python(scenario: Scenario) -> None:
+    program = scenario.host.file(_PROGRAM)
     assert program.is_symlink
-    assert story.host.run(f"{_PROGRAM} --version").stdout.startswith("provision ")
-    archive = story.host.file("/opt/provision/provision.tar")
+    assert scenario.host.run(f"{_PROGRAM} --version").stdout.startswith("provision ")
+    archive = scenario.host.file("/opt/provision/provision.tar")
     assert (archive.user, archive.group, archive.mode) == ("root", "root", 0o644)
-    venvs = story.machine.sh("ls -d /opt/provision/venv-*").split()
+    venvs = scenario.machine.sh("ls -d /opt/provision/venv-*").split()
     assert len(venvs) == 1
 
 
-def test_provision_toml_is_what_the_inventory_says(story: Story) -> None:
-    file = story.host.file("/etc/provision/provision.toml")
+def test_provision_toml_is_what_the_inventory_says(scenario: Scenario) -> None:
+    file = scenario.host.file("/etc/provision/provision.toml")
     assert (file.user, file.group, file.mode) == ("root", "root", 0o644)
     assert "Written by Ansible" in file.content_string
-    assert ("[drivers.v4l2loopback]" in file.content_string) == (story.machine.release is DEBIAN_12)
-    done = story.host.run(f"{_PROGRAM} plan --json")
+    assert ("[drivers.v4l2loopback]" in file.content_string) == (
+        scenario.machine.release is DEBIAN_12
+    )
+    done = scenario.host.run(f"{_PROGRAM} plan --json")
     assert done.rc == 0, done.stderr
 
 
 @pytest.mark.parametrize("unit", sorted(_UNITS))
-def test_units_are_enabled_and_watch(story: Story, unit: str) -> None:
-    file = story.host.file(f"/etc/systemd/system/{unit}")
+def test_units_are_enabled_and_watch(scenario: Scenario, unit: str) -> None:
+    file = scenario.host.file(f"/etc/systemd/system/{unit}")
     assert (file.user, file.group, file.mode) == ("root", "root", 0o644)
-    link = story.host.file(f"/etc/systemd/system/{_UNITS[unit]}/{unit}")
+    link = scenario.host.file(f"/etc/systemd/system/{_UNITS[unit]}/{unit}")
     assert link.linked_to == f"/etc/systemd/system/{unit}"
-    assert story.host.service(unit).is_enabled
+    assert scenario.host.service(unit).is_enabled
     if not unit.endswith(".service"):
-        assert story.host.service(unit).is_running
+        assert scenario.host.service(unit).is_running
 
 
 @pytest.mark.parametrize("folder", ["postinst.d", "postrm.d", "header_postinst.d"])
-def test_kernel_packages_tell_provision(story: Story, folder: str) -> None:
-    hook = story.host.file(f"/etc/kernel/{folder}/provision")
+def test_kernel_packages_tell_provision(scenario: Scenario, folder: str) -> None:
+    hook = scenario.host.file(f"/etc/kernel/{folder}/provision")
     assert (hook.user, hook.mode) == ("root", 0o755)
-    assert story.host.run(f"/etc/kernel/{folder}/provision {KERNEL}").rc == 0
+    assert scenario.host.run(f"/etc/kernel/{folder}/provision {KERNEL}").rc == 0
 
 
-def test_the_driver_is_in_the_store_and_it_is_said_why_it_is_not_loaded(story: Story) -> None:
-    status = json.loads(story.host.run(f"{_PROGRAM} status --json").stdout)
-    if story.machine.release is not DEBIAN_12:
+def test_the_driver_is_in_the_store_and_it_is_said_why_it_is_not_loaded(scenario: Scenario) -> None:
+    status = json.loads(scenario.host.run(f"{_PROGRAM} status --json").stdout)
+    if scenario.machine.release is not DEBIAN_12:
         assert (status["state"], status["drivers"]) == ("ready", [])
         return
     (driver,) = status["drivers"]
     (slot,) = driver["kernels"]
     assert (slot["release"], slot["state"]) == (KERNEL, "failed")
     assert slot["digest"]
-    assert _DRIVER in story.converged.output
-    assert slot["reason"] in story.converged.output
-    vendor = story.host.file(f"/etc/oci-decorator/oci-decorator.d/{_DRIVER}.json")
+    assert _DRIVER in scenario.converged.output
+    assert slot["reason"] in scenario.converged.output
+    vendor = scenario.host.file(f"/etc/oci-decorator/oci-decorator.d/{_DRIVER}.json")
     assert (vendor.user, vendor.mode) == ("root", 0o644)
-    assert story.host.file(f"/var/lib/provision/{_DRIVER}/current").is_symlink
+    assert scenario.host.file(f"/var/lib/provision/{_DRIVER}/current").is_symlink
 
 
-def test_the_hook_is_installed(story: Story) -> None:
-    program = story.host.file("/usr/bin/oci-decorator")
+def test_the_hook_is_installed(scenario: Scenario) -> None:
+    program = scenario.host.file("/usr/bin/oci-decorator")
     assert (program.user, program.group, program.mode) == ("root", "root", 0o755)
     assert program.size == DECORATOR.stat().st_size
-    assert story.host.file("/usr/bin/oci-decorator-runtime").is_symlink
-    assert story.host.file("/etc/oci-decorator/config.toml").mode == 0o644
-    assert story.host.run("oci-decorator check").rc == 0
+    assert scenario.host.file("/usr/bin/oci-decorator-runtime").is_symlink
+    assert scenario.host.file("/etc/oci-decorator/config.toml").mode == 0o644
+    assert scenario.host.run("oci-decorator check").rc == 0
 
 
-def test_docker_has_the_runtime_and_keeps_what_was_there(story: Story) -> None:
-    text = story.machine.read("/etc/docker/daemon.json")
+def test_docker_has_the_runtime_and_keeps_what_was_there(scenario: Scenario) -> None:
+    text = scenario.machine.read("/etc/docker/daemon.json")
     assert '"path": "/usr/bin/oci-decorator-runtime"' in text
     assert '"default-runtime": "oci-decorator"' in text
-    if story.machine.release is DEBIAN_12:
+    if scenario.machine.release is DEBIAN_12:
         assert "// journald, because ops read that" in text
         assert '"kata": {"path": "/opt/kata/bin/kata-runtime"},  // not ours' in text
     else:
-        assert _docker(story) == ("oci-decorator", {"io.containerd.runc.v2", "kata", "runc"})
+        assert _docker(scenario) == ("oci-decorator", {"io.containerd.runc.v2", "kata", "runc"})
 
 
-def _docker(story: Story) -> tuple[str, set[str]]:
+def _docker(scenario: Scenario) -> tuple[str, set[str]]:
     """The default of a Docker that runs, and all other runtimes that it knows."""
-    info = json.loads(story.machine("docker", "info", "--format", "{{json .}}").stdout)
+    info = json.loads(scenario.machine("docker", "info", "--format", "{{json .}}").stdout)
     return info["DefaultRuntime"], set(info["Runtimes"]) - {info["DefaultRuntime"]}
 
 
 def test_containerd_has_the_runtime_where_it_is_named_and_keeps_what_was_there(
-    story: Story,
+    scenario: Scenario,
 ) -> None:
-    text = story.machine.read("/etc/containerd/config.toml")
-    if story.machine.release is DEBIAN_13:
+    text = scenario.machine.read("/etc/containerd/config.toml")
+    if scenario.machine.release is DEBIAN_13:
         assert text == _CONTAINERD
         return
     assert text.startswith(_CONTAINERD)
-    dumped = story.host.run("containerd --config /etc/containerd/config.toml config dump").stdout
+    dumped = scenario.host.run("containerd --config /etc/containerd/config.toml config dump").stdout
     assert "io.containerd.kata.v2" in dumped
     assert "/usr/bin/oci-decorator-runtime" in dumped
 
 
-def test_podman_has_runtime_and_hooks(story: Story) -> None:
+def test_podman_has_runtime_and_hooks(scenario: Scenario) -> None:
     # With a storage of its own, which does not ask for overlays on overlays.
     podman = "podman --root /run/kit/a --runroot /run/kit/b --tmpdir /run/kit/c"
     asked = "--storage-driver vfs --runtime oci-decorator info --format '{{.Host.OCIRuntime.Path}}'"
-    done = story.host.run(f"{podman} {asked}")
+    done = scenario.host.run(f"{podman} {asked}")
     assert done.stdout.strip() == "/usr/bin/oci-decorator-runtime", done.stderr
     for name in ("10-oci-decorator-precreate.json", "20-oci-decorator-prestart.json"):
-        hook = story.host.file(f"/usr/share/containers/oci/hooks.d/{name}")
+        hook = scenario.host.file(f"/usr/share/containers/oci/hooks.d/{name}")
         assert json.loads(hook.content_string)["hook"]["path"] == "/usr/bin/oci-decorator"
 
 
-def test_a_check_of_a_removal_changes_nothing(story: Story) -> None:
-    there = _files(story.machine)
-    checked = story.ansible.play(REMOVE, "--check", "--diff")
+def test_a_check_of_a_removal_changes_nothing(scenario: Scenario) -> None:
+    there = _files(scenario.machine)
+    checked = scenario.ansible.play(REMOVE, "--check", "--diff")
     assert checked.recap["host"]["changed"] > 0
-    assert _files(story.machine) == there
+    assert _files(scenario.machine) == there
 
 
-def test_a_removal_leaves_the_host_as_it_was(story: Story) -> None:
-    played = story.ansible.play(REMOVE)
+def test_a_removal_leaves_the_host_as_it_was(scenario: Scenario) -> None:
+    played = scenario.ansible.play(REMOVE)
     # With the key that the admin put beside provision.toml, which is listed.
-    assert _files(story.machine) == story.before
-    assert _KEY in story.before
+    assert _files(scenario.machine) == scenario.before
+    assert _KEY in scenario.before
     assert _KEY in played.output
-    if story.machine.release is DEBIAN_13:
-        assert _docker(story) == ("runc", {"io.containerd.runc.v2", "kata"})
-    assert story.ansible.play(REMOVE).recap["host"]["changed"] == 0
-    left = story.machine.sh("systemctl list-unit-files 'provision-*' --no-legend || true")
+    if scenario.machine.release is DEBIAN_13:
+        assert _docker(scenario) == ("runc", {"io.containerd.runc.v2", "kata"})
+    assert scenario.ansible.play(REMOVE).recap["host"]["changed"] == 0
+    left = scenario.machine.sh("systemctl list-unit-files 'provision-*' --no-legend || true")
     assert left == ""

@@ -224,7 +224,7 @@ def test_files_are_roots_and_have_their_modes(coreos: Booted, path: str) -> None
     assert coreos("stat", "-c", "%U:%G %a", path).split() == ["root:root", _MODES[path]]
 
 
-def test_somebodys_own_configuration_counts_too(coreos: Booted) -> None:
+def test_a_users_own_configuration_counts_too(coreos: Booted) -> None:
     assert coreos("cat", "/etc/motd") == "mine"
 
 

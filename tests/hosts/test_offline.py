@@ -134,7 +134,7 @@ def test_a_host_that_never_builds_gets_the_keys_and_needs_no_engine(
         assert "trust.d" not in machine.sh("ls /etc/provision || true")
 
 
-def test_from_the_controllers_files_alone(
+def test_from_only_the_controllers_files(
     engine: Engine, small_build: dict[str, Any], settings: dict[str, Any], tmp_path: Path
 ) -> None:
     archive = tmp_path / "driver.tar"

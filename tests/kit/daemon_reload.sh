@@ -8,9 +8,9 @@
 # Prints a line for each node, before and after: "WHEN CONTAINER NODE: WHAT OPENING IT SAYS".
 #
 # The container `spec` is started by our runtime, `hook` by RUNTIME itself with our hook. Nodes:
-#   kmsg     of a driver that the kernel's sysfs knows; nobody is allowed it by default
+#   kmsg     of a driver that the kernel's sysfs knows; no one is allowed it by default
 #   linked   of one that it doesn't know (as NVIDIA's), with the link in /dev/char that
-#            runc 1.1.3 to 1.1.6 looks for before it tells systemd about a device
+#            runc 1.1.3 to 1.1.6 looks for before it passes a device to systemd
 set -eu
 programs=$1 low=$2
 work=$(mktemp -d)

@@ -46,7 +46,7 @@ mount -t tmpfs tmpfs "$root/run"
 while [ "$binds" -gt 0 ]; do
     mkdir -p "$root$1"; mount --bind "$1" "$root$1"; shift; binds=$((binds - 1))
 done
-# Not chroot: whoever joins a container's namespace, as our hook does, is at the namespace's root.
+# Not chroot: a process that joins a container's namespace, as our hook does, is at its root.
 cd "$root"
 mkdir -p .machine
 pivot_root . .machine

@@ -24,7 +24,7 @@ __all__ = [
     "DUO_LIBRARY",
     "DUO_VERSIONS",
     "duo_catalogue",
-    "mend_duo",
+    "repair_duo",
 ]
 
 DUO = "duo"
@@ -186,7 +186,7 @@ def duo_catalogue(
         yield folder / "drivers"
 
 
-def mend_duo(catalogue: Path, *, since: str | None = None) -> None:
+def repair_duo(catalogue: Path, *, since: str | None = None) -> None:
     """Add the patch with which DUO_BROKEN builds on every kernel; `since` as for the catalogue."""
     folder = catalogue / DUO
     (folder / "patches").mkdir()

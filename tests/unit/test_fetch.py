@@ -35,7 +35,7 @@ SHA256 = hashlib.sha256(CONTENT).hexdigest()
 
 
 class Server(ThreadingHTTPServer):
-    """Answers with what it was told, one answer a request; the last one again and again."""
+    """Gives the prepared answers, one for each request; the last one again and again."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -89,7 +89,7 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_download_appears_whole_and_tells_its_progress(server: Server, tmp_path: Path) -> None:
+def test_a_download_appears_whole_and_reports_its_progress(server: Server, tmp_path: Path) -> None:
     server.answer(200, CONTENT)
     events: list[Event] = []
     assert download(
@@ -148,7 +148,7 @@ def test_lasting_trouble_ends_with_what_to_do(server: Server, tmp_path: Path) ->
     assert names(tmp_path) == []
 
 
-def test_nobody_listening_is_unreachable(server: Server, tmp_path: Path) -> None:
+def test_a_closed_port_is_unreachable(server: Server, tmp_path: Path) -> None:
     server.server_close()
     with pytest.raises(UnreachableError):
         download(server.url, sha256=SHA256, destination=tmp_path / "f")

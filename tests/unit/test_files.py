@@ -109,7 +109,7 @@ def test_a_wait_for_a_lock_has_an_end(tmp_path: Path) -> None:
     assert 0 < signature(lock).parameters["limit"].default < float("inf")
 
 
-def test_a_shared_lock_is_held_by_many_and_kept_from_who_wants_it_alone(tmp_path: Path) -> None:
+def test_a_shared_lock_is_held_by_many_and_excludes_an_exclusive_one(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     with (
         lock(path, shared=True),
@@ -122,7 +122,7 @@ def test_a_shared_lock_is_held_by_many_and_kept_from_who_wants_it_alone(tmp_path
         pass
 
 
-def test_a_lock_is_held_by_one_and_the_other_is_told(tmp_path: Path) -> None:
+def test_a_lock_is_held_by_one_and_the_other_gets_an_error(tmp_path: Path) -> None:
     path = tmp_path / "run/lock"
     waiting, entered = Event(), Event()
 

@@ -39,7 +39,7 @@ end
 # The file system begins behind the boot sector and GRUB (kit.guest.disk).
 _FILE_SYSTEM = "?offset=1048576"
 # What other tests want to find on that disk. A folder gets another name: to remove it, debugfs(8)
-# would have to be told of each file.
+# would have to know each file.
 _TIDY = f"""\
 ln {VENV} /opt/kit
 unlink {VENV}

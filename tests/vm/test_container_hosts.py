@@ -99,7 +99,7 @@ def test_hooks_in_place_of_the_runtime(guest: Guest) -> None:
     assert "No such file" in done.stderr
 
 
-def test_the_prestart_hook_alone_sets_device_rules_of_cgroup_v2(guest: Guest) -> None:
+def test_the_prestart_hook_by_itself_sets_device_rules_of_cgroup_v2(guest: Guest) -> None:
     """As for an engine without `precreate`: a BPF program lets the container use the node."""
     guest("mkdir -p /root/prestart && cp /root/hooks/20-* /root/prestart")
     start = "podman --hooks-dir /root/prestart --runtime crun run --rm --network none"

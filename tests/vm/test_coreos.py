@@ -165,7 +165,7 @@ def scenario(
         yield Scenario(distro, guest, ansible, before, checked, converged, ansible.play(SITE))
 
 
-def test_a_check_of_the_bare_host_tells_what_comes_first(scenario: Scenario) -> None:
+def test_a_check_of_the_bare_host_names_what_comes_first(scenario: Scenario) -> None:
     assert scenario.checked.changed_tasks() == ["Ensure our own Python, where there is no other"]
     assert "guest has no Python" in scenario.checked.output
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kit.duo import DUO, DUO_BROKEN, mend_duo
+from kit.duo import DUO, DUO_BROKEN, repair_duo
 from kit.guest import EL_10, guest_of
 from kit.made_up import MADE_UP, MADE_UP_VERSION
 from vm.conftest import HOST
@@ -109,7 +109,7 @@ def test_what_does_not_build_for_it_is_said_before_the_reboot(keeper: Keeper, el
     assert _COMPILER in guest("journalctl -b --no-pager -u provision-kernel").stdout
 
 
-def test_the_plugin_alone_starts_the_service(keeper: Keeper, el: ElHost) -> None:
+def test_the_plugin_by_itself_starts_the_service(keeper: Keeper, el: ElHost) -> None:
     """Where a kernel's folder was there before, nothing happens in /lib/modules."""
     guest = keeper.guest
     guest("systemctl stop provision-kernel.path")
@@ -119,7 +119,7 @@ def test_the_plugin_alone_starts_the_service(keeper: Keeper, el: ElHost) -> None
 
 
 def test_with_a_patch_it_heals(keeper: Keeper, el: ElHost, el_drivers: Path) -> None:
-    mend_duo(el_drivers, since=el.newer_number)
+    repair_duo(el_drivers, since=el.newer_number)
     keeper.put_catalogue(el_drivers)
     keeper.apply()
     assert {slot["state"] for slot in keeper.slots(DUO).values()} == {"ready"}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kit.cache import REPOSITORY
-from kit.duo import DUO, DUO_BROKEN, mend_duo
+from kit.duo import DUO, DUO_BROKEN, repair_duo
 from kit.guest import EL_10, guest_of
 from kit.immutable import read_only_usr, updater
 from kit.made_up import MADE_UP, MADE_UP_VERSION
@@ -203,7 +203,7 @@ def test_a_staged_deployments_kernel_is_prepared_and_a_failure_said_before_the_r
 
 
 def test_with_a_patch_it_heals(keeper: Keeper, el: ElHost, el_drivers: Path) -> None:
-    mend_duo(el_drivers, since=el.newer_number)
+    repair_duo(el_drivers, since=el.newer_number)
     keeper.put_catalogue(el_drivers)
     keeper.apply()
     assert {slot["state"] for slot in keeper.slots(DUO).values()} == {"ready"}

@@ -135,7 +135,7 @@ def test_the_next_slots_kernel_is_prepared_before_the_reboot(
 ) -> None:
     guest, release = keeper.guest, kernels[1].release
     guest.machine.attach(_other_usr(kernels[1], tmp_path))
-    # This kernel is not told of devices that are plugged in; the next machine starts without it.
+    # This kernel does not notice devices that are plugged in; the next machine starts without it.
     guest("echo 1 >/sys/bus/pci/rescan; udevadm settle; test -b /dev/vdb")
     # What udev makes of a partition's name: this disk has no partitions.
     names = "/dev/disk/by-partlabel"

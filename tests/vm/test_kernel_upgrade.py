@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kit.duo import DUO, DUO_BROKEN, mend_duo
+from kit.duo import DUO, DUO_BROKEN, repair_duo
 from kit.guest import DEBIAN_12, guest_of
 from kit.hosts import NEW_KERNEL, OLD_KERNEL, SMALL_DRIVER
 from kit.process import run
@@ -36,7 +36,7 @@ _LOADED = f"module {DUO_BROKEN} library {DUO_BROKEN}"
 
 @pytest.fixture(scope="module")
 def catalogue(duo_drivers: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the catalogue, for this scenario to mend."""
+    """A copy of the catalogue, for this scenario to repair."""
     copy = tmp_path_factory.mktemp("catalogue") / "drivers"
     run(["cp", "-r", duo_drivers, copy])
     return copy
@@ -106,7 +106,7 @@ def test_nothing_holds_up_a_shutdown_for_ever(keeper: Keeper) -> None:
 
 
 def test_with_a_patch_it_heals(keeper: Keeper, catalogue: Path) -> None:
-    mend_duo(catalogue)
+    repair_duo(catalogue)
     keeper.put_catalogue(catalogue)
     keeper.apply()
     assert keeper.status(DUO)["state"] == "ready"
@@ -127,9 +127,7 @@ def test_after_the_reboot_the_drivers_are_there_without_a_network(keeper: Keeper
         guest(f"provision verify $(readlink -f {_link(driver, OLD_KERNEL)})")
 
 
-def test_a_kernel_that_nobody_prepared_boots_and_is_then_served(
-    keeper: Keeper, engine: Engine
-) -> None:
+def test_an_unprepared_kernel_boots_and_is_then_served(keeper: Keeper, engine: Engine) -> None:
     guest = keeper.guest
     entry = guest(f"readlink -f {_link(DUO, NEW_KERNEL)}").stdout.strip()
     guest.set_network(on=True)

@@ -56,7 +56,7 @@ def keeper(bookworm_product: Path, engine_address: str, duo_drivers: Path) -> It
 
 
 def _add_kernel(guest: Guest, release: str) -> None:
-    """Put there what tells of a kernel; no one boots it."""
+    """Write the files of an installed kernel; no one boots it."""
     guest(
         f"touch /boot/vmlinuz-{release} && mkdir /lib/modules/{release}"
         f" && touch /lib/modules/{release}/modules.dep"

@@ -86,7 +86,7 @@ def test_the_policy_is_enforced_and_containers_are_confined(guest: Guest) -> Non
         assert re.fullmatch(r"system_u:system_r:container_t:s0:c\d+,c\d+\0?\n?", printed)
 
 
-def test_the_store_alone_is_labelled(guest: Guest) -> None:
+def test_only_the_store_is_labelled(guest: Guest) -> None:
     labels = guest(f"find {_STORE} -printf '%P %Z\\n'").stdout
     types = {name: label.split(":")[2] for name, label in map(str.split, labels.splitlines()[1:])}
     # Made before there is anything to label, and no one else's business.

@@ -34,7 +34,7 @@ pub struct Words {
 }
 
 impl Words {
-    /// Reads options up to the first word that is none. Errors: an unknown one, a missing or a
+    /// Reads options up to the first word that is not an option. Errors: an unknown one, a missing or a
     /// wrong value.
     pub fn parse(words: &[OsString], known: &[Known]) -> Result<Self, String> {
         let mut found = Self::default();

@@ -87,7 +87,7 @@ fn without_empty(text: String, name: &str, beside: &Beside) -> Result<String> {
 pub fn program(text: &str, name: &str) -> Result<Option<String>> {
     let root = parse(text)?;
     let runtime = runtime(&root, name);
-    // One of containerd's, with a type and no path, is none of ours either.
+    // One of containerd's, with a type and no path, is not ours either.
     Ok(runtime.map(|runtime| path(runtime).unwrap_or_default().to_owned()))
 }
 

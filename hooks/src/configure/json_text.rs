@@ -91,7 +91,7 @@ impl Node {
     }
 }
 
-/// The object that a text is; of an empty one, an empty object. Errors: it is none.
+/// The object that a text is; of an empty one, an empty object. Errors: it is no object.
 pub fn parse(text: &str) -> Result<Node> {
     if text.trim().is_empty() {
         return Ok(Node {
@@ -112,7 +112,7 @@ pub fn parse(text: &str) -> Result<Node> {
 }
 
 /// The text with a value at the path; objects on the way are made.
-/// Errors: the text is no object, or a value on the way is none.
+/// Errors: the text is no object, or a value on the way is no object.
 pub fn set_member(text: &str, path: &[&str], value: &Value) -> Result<String> {
     let text = if text.trim().is_empty() { "{}\n" } else { text };
     let mut node = parse(text)?;

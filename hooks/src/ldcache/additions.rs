@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_alone_is_named_itself() {
+    fn a_single_file_is_named_itself() {
         let file = library("/d/libcuda.so.396.26", "libcuda.so.1", false);
         assert_eq!(listed(&[file]), ["libcuda.so.1 /d/libcuda.so.396.26"]);
     }

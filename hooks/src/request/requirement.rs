@@ -148,7 +148,7 @@ fn all_met(alternative: &str, known: &Known, unknown: &mut Vec<Subject>) -> Resu
             Some(value) => match condition.holds(value) {
                 Some(true) => {}
                 Some(false) => return Ok(false),
-                // The host's own value is none that can be compared.
+                // The host's own value can't be compared.
                 None => unknown.push(condition.subject),
             },
         }

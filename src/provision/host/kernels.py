@@ -112,7 +112,7 @@ def find_kernels(
         ask: Runs a program of the host; by default programs are run only for the running host,
             because those of this machine know nothing about another root.
     """
-    ask = ask or (_ask if root == Path("/") else _ask_nobody)
+    ask = ask or (_ask if root == Path("/") else _no_question)
     running = kernel_release(root)
     complete, incomplete = _installed(root)
     newest = complete[:1]
@@ -181,6 +181,6 @@ def _ask(argv: Sequence[str]) -> str | None:
         return None
 
 
-def _ask_nobody(argv: Sequence[str]) -> str | None:
+def _no_question(argv: Sequence[str]) -> str | None:
     del argv
     return None

@@ -158,7 +158,7 @@ def name_theirs(settings: Settings, client: Client, pin: Pin, signer: Signer | N
         The digest of its manifest; None: no key that counts here has signed it.
 
     Raises:
-        ProvisionError: The registry refuses or can't be reached; a key is none.
+        ProvisionError: The registry refuses or can't be reached; a key is invalid.
     """
     tag = pin_tag(pin.digest)
     if signer is None:

@@ -179,7 +179,7 @@ def trusted_keys(
     """Return the keys that count for a driver of a repository; None: nothing needs to be signed.
 
     Raises:
-        ConfigError: There are no keys, or one of them is none.
+        ConfigError: There are no keys, or one of them is invalid.
         ProvisionError: provision.toml does not say whom to trust.
     """
     rule = settings.config.trust.rule(repository, driver)

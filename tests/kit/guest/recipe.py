@@ -1,4 +1,4 @@
-"""What the test guests are: which packages, which settings, what their first start shall bring."""
+"""What the test guests are: which packages, which settings, what their first start has to bring."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def test_a_version_that_is_offered_no_more_is_not_replaced_by_an_older_one(
     assert f"{OLDER} is in the store" in "".join(ready.notes)
 
 
-def test_another_version_takes_the_place_of_one_that_nobody_uses(ready: Host) -> None:
+def test_another_version_replaces_an_unused_one(ready: Host) -> None:
     ready.ask_for(NEWEST)
     kinds = [f"{kind} {KERNEL}" for kind in ("prepare", "unload", "activate", "load")]
     assert ready.kinds() == kinds
@@ -101,7 +101,7 @@ def test_a_module_in_use_stays_and_so_does_its_user_space(ready: Host) -> None:
     assert ready.current() == NEWEST
 
 
-def test_a_corrupted_module_is_found_and_made_anew(ready: Host) -> None:
+def test_a_corrupted_module_is_found_and_made_again(ready: Host) -> None:
     ready.module().write_bytes(b"broken")
     kinds = ready.kinds()
     assert kinds[0] == f"prepare {KERNEL}"

@@ -174,7 +174,7 @@ def test_a_full_disk_is_a_failure_that_passes(host: Host) -> None:
     assert host.kinds()[0] == f"prepare {KERNEL}"
 
 
-def test_what_cannot_be_written_down_is_told_all_the_same(
+def test_a_failure_to_record_is_reported_all_the_same(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def store_state(*_given: object) -> bool:

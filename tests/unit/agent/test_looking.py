@@ -187,7 +187,7 @@ def test_a_package_manager_at_work_is_waited_for(
     assert len(notes) == 1
 
 
-def test_nobody_is_waited_for_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_wait_lasts_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(coming_kernels, "_busy", lambda root: root / "var/lib/dpkg/lock")
     clock = _Clock()
     notes: list[Event] = []
@@ -204,11 +204,11 @@ def test_a_folder_that_stays_incomplete_is_given_up(tmp_path: Path) -> None:
     assert 0 < clock.slept < 10
 
 
-def test_a_lock_that_somebody_else_holds_is_seen(tmp_path: Path) -> None:
+def test_a_lock_that_another_process_holds_is_seen(tmp_path: Path) -> None:
     path = tmp_path / "var/lib/dpkg/lock"
     write(path, b"")
     clock = _Clock()
-    # A lock of an open file is nobody's of this process: fcntl(2), open file description locks.
+    # A lock of an open file belongs to no process: fcntl(2), open file description locks.
     lock = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
     with path.open("wb") as stream:
         fcntl.fcntl(stream, fcntl.F_OFD_SETLK, lock)

@@ -1,4 +1,4 @@
-"""What others are told: status.json, metrics, the journal."""
+"""What the agent publishes: status.json, metrics, the journal."""
 
 from __future__ import annotations
 
@@ -107,10 +107,10 @@ def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.
     path = tmp_path / "run/systemd/journal/socket"
     path.parent.mkdir(parents=True)
     monkeypatch.chdir(path.parent)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as door:
-        door.bind("socket")
-        door.settimeout(5)
-        yield door
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind("socket")
+        listener.settimeout(5)
+        yield listener
 
 
 def _fields(data: bytes) -> dict[str, str]:
@@ -149,7 +149,7 @@ def test_a_journal_that_hangs_holds_up_nothing(
 
 
 def test_a_host_without_a_journal_does_without(tmp_path: Path) -> None:
-    assert not write_journal(tmp_path, "nobody listens", Priority.INFO, {})
+    assert not write_journal(tmp_path, "no one listens", Priority.INFO, {})
 
 
 def test_what_was_done_and_what_changed_goes_to_the_journal_once(
@@ -168,7 +168,7 @@ def test_what_was_done_and_what_changed_goes_to_the_journal_once(
         journal.recv(1)
 
 
-def test_what_fails_besides_and_what_cannot_be_read_is_told_once(
+def test_other_failures_and_unreadable_files_are_reported_once(
     journal: socket.socket, tmp_path: Path
 ) -> None:
     status = replace(
@@ -188,7 +188,7 @@ def test_what_fails_besides_and_what_cannot_be_read_is_told_once(
         journal.recv(1)
 
 
-def test_metrics_go_where_the_exporter_looks_or_where_they_are_told_to(tmp_path: Path) -> None:
+def test_metrics_go_where_the_exporter_looks_or_where_settings_say(tmp_path: Path) -> None:
     publish(tmp_path, _status(), [], textfile=None)
     assert [p.name for p in tmp_path.rglob("*.prom")] == []
     folder = tmp_path / "var/lib/prometheus/node-exporter"

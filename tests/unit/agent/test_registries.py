@@ -100,7 +100,7 @@ def test_a_host_that_never_builds_says_what_is_missing(host: Host, registry: Reg
     registry.error = MissingArtifactError("No registry has demo", resolution="push it")
     result = host.apply()
     assert (result.status.state, result.status.exit_code) == ("missing", 3)
-    # Told from headers that are missing: anyone who builds can do something about this.
+    # Not the same as missing headers: anyone who builds can do something about this.
     assert 'reason="no-artifact"} 1' in metrics_text(result.status)
     registry.error = NotFoundError("no such kernel")
     result = host.apply()

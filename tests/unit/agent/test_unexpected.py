@@ -59,7 +59,7 @@ def test_what_a_library_raises_in_an_action_is_a_failure_of_that_action(
     assert (document["state"], document["exit_code"]) == ("failed", 1)
     assert type(error).__name__ in document["error"]["message"]
     assert "Traceback" in document["error"]["details"]
-    # The other driver is none the worse for it.
+    # The other driver is not affected.
     states = {driver["name"]: driver["is_ready"] for driver in document["drivers"]}
     assert states == {"other": False, DRIVER: True}
 
@@ -91,7 +91,7 @@ def test_a_defect_shows_even_where_what_is_there_serves(
     ("error", "code"),
     [(ValueError("no"), 1), (PermissionError(13, "no"), 1), (KeyboardInterrupt(), 130)],
 )
-def test_what_escapes_a_run_is_told_too(
+def test_an_error_that_escapes_a_run_is_reported_too(
     where: str,
     words: list[str],
     error: BaseException,
@@ -129,7 +129,7 @@ def test_mistakes_in_the_configuration_are_in_the_status(ready: Host, call: Call
         assert "provision.toml" in document["error"]["message"]
 
 
-def test_what_was_told_is_past_when_the_next_run_ends_well(
+def test_a_reported_error_is_past_when_the_next_run_ends_well(
     ready: Host, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:

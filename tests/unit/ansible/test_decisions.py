@@ -113,7 +113,7 @@ class _Runner:
         return (2, self._printed, f"ran {args[-1]}")
 
 
-def test_an_error_of_provision_is_told_in_full() -> None:
+def test_an_error_of_provision_is_shown_in_full() -> None:
     error = {
         "message": "It is wrong.",
         "mistakes": [{"path": "drivers.x", "message": "unknown"}],

@@ -62,7 +62,7 @@ def test_what_was_changed_since_is_foreign(tmp_path: Path, record_path: str) -> 
     assert path.read_text() == "changed"
 
 
-def test_a_wrong_mode_is_mended(tmp_path: Path, record_path: str) -> None:
+def test_a_wrong_mode_is_corrected(tmp_path: Path, record_path: str) -> None:
     path = tmp_path / "a.conf"
     _write(record_path, (path, "1"))
     path.chmod(0o777)

@@ -74,7 +74,7 @@ def test_files_of_others_are_not_looked_at(
         ("[]", "{}", False),
     ],
 )
-def test_docker_has_to_be_told_where_its_default_goes(
+def test_a_removed_default_is_noticed(
     before: str | None, after: str | None, *, expected: bool
 ) -> None:
     assert leaves_default({"before": before, "after": after}, "oci-decorator") is expected

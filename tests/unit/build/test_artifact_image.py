@@ -95,7 +95,7 @@ def test_layers_that_are_gone_count_as_removed_and_those_in_use_do_not(engine: F
     assert [call for call in engine.calls if "lowest" in call] == []
 
 
-def test_layers_are_told_apart_by_what_shares_them() -> None:
+def test_layers_are_separated_by_what_shares_them() -> None:
     words = (
         ("FROM ${BASE_IMAGE} AS tools", "base"),
         ("RUN tools", "1"),

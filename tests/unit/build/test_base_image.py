@@ -30,7 +30,7 @@ _REQUEST = BaseRequest("debian", "12", "bookworm", "x86_64")
 _LOCAL = Image(_ID, ("debian:bookworm",), architecture="amd64")
 
 
-def test_a_digest_that_somebody_chose_is_taken_as_it_is() -> None:
+def test_a_chosen_digest_is_taken_as_it_is() -> None:
     request = BaseRequest("debian", "12", "bookworm", "x86_64", f"my/base:1@{_REGISTRY}")
     assert find_base(FakeEngine(), request) == BasePin(image="my/base:1", digest=_REGISTRY)
 

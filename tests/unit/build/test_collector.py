@@ -120,7 +120,7 @@ def test_library_gets_its_soname_and_links(source: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("kind", "elf_class"), [(b"\1", 32), (b"\2", 64), (b" ", None)])
-def test_library_tells_its_class(
+def test_a_librarys_class_is_read(
     source: Path, tmp_path: Path, kind: bytes, elf_class: int | None
 ) -> None:
     (source / "usr/lib/libtoy.so.2.0").write_bytes(b"\x7fELF" + kind)
@@ -183,7 +183,7 @@ def test_modules_may_be_globs(source: Path, tmp_path: Path) -> None:
         collect(plan(modules=("none/*.ko",)), source, tmp_path / "other", Tools())
 
 
-def test_all_problems_are_told_together(source: Path, tmp_path: Path) -> None:
+def test_all_problems_are_reported_together(source: Path, tmp_path: Path) -> None:
     wanted = plan(
         rule("binary", "usr/bin/none", "/usr/bin/none"),
         rule("library", "usr/lib/outside.so", "/l/outside.so"),

@@ -446,7 +446,7 @@ def test_a_version_that_nothing_lists_is_taken_from_the_source_that_serves_any()
         pin_for_rocky("3")
 
 
-def test_a_distro_that_no_source_serves_is_told_which_are() -> None:
+def test_a_distro_that_no_source_serves_gets_the_list_of_served_ones() -> None:
     with pytest.raises(NotFoundError, match="its sources serve debian") as caught:
         pin_for_rocky(of=several(source=[SOURCES[0]]))
     assert "provision drivers" in str(caught.value.resolution)

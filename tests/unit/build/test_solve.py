@@ -313,7 +313,7 @@ def test_a_base_image_for_another_architecture_is_refused(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("is_empty", [False, True])
-def test_a_host_without_an_entitlement_is_told_what_is_missing(
+def test_a_host_without_an_entitlement_learns_what_is_missing(
     tmp_path: Path, *, is_empty: bool
 ) -> None:
     """One that is no longer registered has the empty folder."""

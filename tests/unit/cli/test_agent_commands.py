@@ -109,7 +109,7 @@ def test_an_apply_says_how_the_host_is_then(host: Host, call: Call) -> None:
     assert call("plan", "--root", host.root).out == "Nothing to do.\n"
 
 
-def test_a_failure_is_told_with_its_reason_and_cure(host: Host, call: Call) -> None:
+def test_a_failure_is_reported_with_its_reason_and_cure(host: Host, call: Call) -> None:
     call("apply", "--root", host.root)
     host.add_kernel(NEXT)
     host.broken[NEXT] = _broken()

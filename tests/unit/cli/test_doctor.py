@@ -12,7 +12,7 @@ from unit.doctor.host import DoctorHost
 Call = Callable[..., Outcome]
 
 
-def test_problems_alone_are_shown_by_default(call: Call, tmp_path: Path) -> None:
+def test_only_problems_are_shown_by_default(call: Call, tmp_path: Path) -> None:
     host = DoctorHost(tmp_path / "root")
     outcome = call("doctor", "--root", host.root)
     assert (outcome.code, outcome.out) == (0, f"{len(CHECKS)} ok\n")

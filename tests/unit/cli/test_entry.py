@@ -15,7 +15,7 @@ from unit.cli.outcome import Outcome
 Call = Callable[..., Outcome]
 
 
-def test_the_version_is_told(call: Call) -> None:
+def test_the_version_is_printed(call: Call) -> None:
     assert call("--version").out.startswith("provision 0.")
 
 
@@ -54,7 +54,7 @@ def _raising(error: BaseException) -> Callable[..., None]:
 @pytest.mark.parametrize(
     ("error", "code", "said"),
     [
-        (ProvisionError("It broke.", resolution="Mend it.", details="a\nb"), 1, "It broke."),
+        (ProvisionError("It broke.", resolution="Repair it.", details="a\nb"), 1, "It broke."),
         (InUseError("In use."), 4, "In use."),
         (KeyboardInterrupt(), 130, "Interrupted."),
         (PermissionError(13, "Permission denied", "/var/lib/x"), 1, "'/var/lib/x': Permission"),
@@ -79,9 +79,9 @@ def test_whatever_happens_has_a_code_and_a_document(
 def test_an_error_has_message_details_and_way_out(
     call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    error = ProvisionError("It broke.", resolution="Mend it.", details="a\nb")
+    error = ProvisionError("It broke.", resolution="Repair it.", details="a\nb")
     monkeypatch.setattr(module.group, "main", _raising(error))
-    assert call("facts").err == "Error: It broke.\n  a\n  b\nWhat to do: Mend it.\n"
+    assert call("facts").err == "Error: It broke.\n  a\n  b\nWhat to do: Repair it.\n"
 
 
 def test_a_closed_pipe_is_no_news(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:

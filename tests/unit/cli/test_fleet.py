@@ -85,7 +85,7 @@ def test_what_makes_no_sense_is_refused(call: Call, words: tuple[str, ...], mess
     assert (result.code, message in result.err) == (2, True), result.err
 
 
-def test_addresses_and_files_of_metrics_are_told_apart(
+def test_addresses_and_files_of_metrics_are_distinguished(
     call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []

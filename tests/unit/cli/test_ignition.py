@@ -29,7 +29,7 @@ def test_a_dry_run_checks_and_writes_nothing(call: Call, tmp_path: Path) -> None
     assert not (tmp_path / "out").exists()
 
 
-def test_what_was_written_is_told(call: Call, tmp_path: Path) -> None:
+def test_the_written_files_are_listed(call: Call, tmp_path: Path) -> None:
     words = _words(tmp_path)
     outcome = call(*words, "--variant", "flatcar", "--json")
     assert outcome.code == 0

@@ -111,7 +111,7 @@ def test_one_driver_that_fails_does_not_stop_the_others(
     assert set(outcome.document["error"]["drivers"]) == {"nothing", "nowhere"}
 
 
-def test_a_link_to_nowhere_is_told(call: Call, host: Path, kernel: Kernel) -> None:
+def test_a_broken_link_is_reported(call: Call, host: Path, kernel: Kernel) -> None:
     folder = host / "var/lib/provision/demo"
     folder.mkdir(parents=True)
     (folder / "current").symlink_to("0123456789ab")

@@ -291,7 +291,7 @@ def test_push_signs_what_it_pushed_and_nothing_else(
         ((NAME, "--key", "/none.key"), "nothing is to be signed"),
     ],
 )
-def test_nothing_is_pushed_to_where_nobody_meant(
+def test_nothing_is_pushed_to_an_unintended_place(
     call: Call, host: Path, engine: FakeEngine, words: tuple[str, ...], said: str
 ) -> None:
     """An engine takes a name without a host for one of a public registry."""

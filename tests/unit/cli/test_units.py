@@ -95,9 +95,7 @@ def test_a_program_that_units_could_not_start_is_refused_before_anything_changes
     assert call("units", "--root", host, "--program", program, "--remove").code == 0
 
 
-def test_updates_are_held_on_flatcar_alone_and_where_it_is_asked_for(
-    call: Call, host: Path
-) -> None:
+def test_updates_are_held_only_on_flatcar_and_on_request(call: Call, host: Path) -> None:
     gate = host / "oem/bin/oem-postinst"
     config = host / "etc/provision/provision.toml"
     config.parent.mkdir()

@@ -407,7 +407,7 @@ def test_an_index_that_is_listed_and_missing_is_an_error(host: Host) -> None:
         host.open()
 
 
-def test_somebody_elses_archive_is_left_out(host: Host, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_foreign_archive_is_left_out(host: Host, caplog: pytest.LogCaptureFixture) -> None:
     (host.root / "other.gpg").write_bytes(b"\x99other")
     other = Mirror(host.mirror.folder / "other", fields={"Origin": "Someone"})
     other.publish("bookworm", {"main": stanza("tool", "9.9-1")})
@@ -468,7 +468,7 @@ def test_two_at_once_read_the_index_once(host: Host) -> None:
 
 
 @pytest.mark.parametrize("damage", ["", "{}", "[]", '{"etag": null}', "not json"])
-def test_a_damaged_cache_is_read_anew(host: Host, damage: str) -> None:
+def test_a_damaged_cache_is_read_again(host: Host, damage: str) -> None:
     host.newest()
     for state in host.cache.glob("archive/*/state.json"):
         state.write_text(damage)

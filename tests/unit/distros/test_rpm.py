@@ -186,7 +186,7 @@ def test_one_key_that_cannot_be_read_takes_no_other_with_it() -> None:
         (b"rpmkeys: --list: unknown option\n\n", ()),
     ],
 )
-def test_keys_are_told_by_their_last_digits(said: bytes, keys: tuple[str, ...]) -> None:
+def test_keys_are_recognised_by_their_last_digits(said: bytes, keys: tuple[str, ...]) -> None:
     assert rpm_keys.parse_keys(said) == keys
 
 

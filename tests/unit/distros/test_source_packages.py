@@ -79,13 +79,13 @@ def test_an_index_that_was_read_once_serves_without_the_archive(host: Host) -> N
     assert len(host.find("tool-two")) == 1
 
 
-def test_an_unknown_source_is_told_with_where_it_was_looked_for(host: Host) -> None:
+def test_an_unknown_source_is_reported_with_the_archives_searched(host: Host) -> None:
     with pytest.raises(NotFoundError, match="debian 12 has no source package 'too'") as caught:
         host.find("too")
     assert "bookworm-updates" in (caught.value.details or "")
 
 
-def test_a_part_that_is_not_there_is_told(host: Host) -> None:
+def test_a_missing_part_is_reported(host: Host) -> None:
     with pytest.raises(NotFoundError, match=r"tool 1\.10 has 0 files '\*\.diff\.\*'"):
         host.find("tool")[0].file(".diff.")
 

@@ -76,7 +76,7 @@ def test_the_hosts_own_release_is_taken_as_apt_has_it(root: Path) -> None:
         (f"deb [signed-by=/etc/link.gpg] {MIRROR} bookworm main\n", None, [False]),
     ],
 )
-def test_keys_of_ones_own_are_told_from_the_distros(
+def test_own_keys_are_distinguished_from_the_distros(
     root: Path, sources: str, keyring: str | None, has_own_keys: list[bool]
 ) -> None:
     (root / "etc").mkdir(exist_ok=True)
@@ -201,7 +201,7 @@ def test_without_ubuntus_keys_its_package_is_named(root: Path) -> None:
     assert "'ubuntu-keyring'" in (caught.value.resolution or "")
 
 
-def test_what_somebody_elses_key_signs_is_taken_for_a_trial(root: Path) -> None:
+def test_an_index_signed_by_a_foreign_key_is_taken_for_a_trial(root: Path) -> None:
     (root / "other.gpg").write_bytes(b"\x99other")
     sources = f"{BOOKWORM}deb [signed-by=/other.gpg] http://other.example bookworm main\n"
     last = places(root, sources=sources)[-1]
@@ -210,7 +210,7 @@ def test_what_somebody_elses_key_signs_is_taken_for_a_trial(root: Path) -> None:
     assert last.tentative
 
 
-def test_a_second_name_of_the_keyring_is_not_somebody_elses_key(root: Path) -> None:
+def test_a_second_name_of_the_keyring_is_not_a_foreign_key(root: Path) -> None:
     (root / KEYRING).with_suffix(".pgp").symlink_to((root / KEYRING).name)
     sources = f"deb [signed-by=/{KEYRING.removesuffix('gpg')}pgp] {MIRROR} bookworm main\n"
     (place,) = places(root, sources=sources)
@@ -233,7 +233,7 @@ def test_the_configuration_decides_where_it_names_a_mirror(root: Path) -> None:
     assert {(place.origin, place.tentative) for place in found} == {(None, False)}
 
 
-def test_a_mirror_alone_goes_without_security_updates_and_says_so(
+def test_a_mirror_without_a_security_mirror_goes_without_updates_and_says_so(
     root: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     found = places(root, config=ArchiveConfig(mirror="http://own.example/d"))

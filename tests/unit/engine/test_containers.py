@@ -108,7 +108,7 @@ def test_selinux_lets_a_container_read_what_is_bound() -> None:
 
 
 class TalkingClient:
-    """An engine whose container prints and writes what it is told to."""
+    """An engine whose container prints and writes prepared output."""
 
     timeout = 60
 

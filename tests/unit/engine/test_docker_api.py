@@ -106,7 +106,7 @@ def test_an_address_that_makes_no_sense_is_said(host: str, monkeypatch: pytest.M
 
 
 class _Client:
-    """Stands for the SDK's client; each call gives what it was told, or raises it."""
+    """Stands for the SDK's client; each call gives the prepared answer, or raises it."""
 
     def __init__(self, answer: object) -> None:
         self.answer = answer

@@ -44,7 +44,7 @@ def test_an_unfinished_build_has_no_image() -> None:
     assert stream.image_id is None
 
 
-def test_output_is_that_of_programs_alone() -> None:
+def test_output_is_only_that_of_programs() -> None:
     _stream, events = _read("built")
     lines = [event.text for event in events if isinstance(event, Output)]
     assert any("v4l2loopback.ko" in line for line in lines)
@@ -137,7 +137,7 @@ def test_a_compilers_error_names_line_kernel_driver_and_what_to_do() -> None:
         ("something odd", "could not be built", "whole output"),
     ],
 )
-def test_other_causes_are_told_apart(line: str, message: str, way_out: str) -> None:
+def test_other_causes_are_distinguished(line: str, message: str, way_out: str) -> None:
     stream = BuildStream()
     stream.feed({"stream": f"Step 1/2 : RUN x\n{line}\n"})
     stream.feed({"error": "returned a non-zero code: 1", "errorDetail": {"code": 1}})

@@ -197,7 +197,7 @@ def test_an_image_is_unpacked_into_a_new_folder(engine: FakeEngine, tmp_path: Pa
     assert (tmp_path / "new/driver/manifest.json").read_text() == "{}"
 
 
-def test_one_file_can_be_read_alone(engine: FakeEngine, tmp_path: Path) -> None:
+def test_one_file_can_be_read_by_itself(engine: FakeEngine, tmp_path: Path) -> None:
     image = engine.images["demo:1"]
     assert read_file(engine, image, "driver/manifest.json", state=tmp_path) == b"{}"
     with pytest.raises(ProvisionError, match="no regular file"):

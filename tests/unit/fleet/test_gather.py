@@ -102,7 +102,7 @@ def test_a_host_that_keeps_ansible_waiting_is_unreachable_and_the_others_count(
     assert "within" in (gone.reason or "")
 
 
-def test_ansibles_own_failure_is_told(ansible: Ansible) -> None:
+def test_ansibles_own_failure_is_reported(ansible: Ansible) -> None:
     ansible.returncode = 250
     with pytest.raises(ProvisionError, match="could not ask") as caught:
         hosts_of_inventory(Path("hosts.yml"))

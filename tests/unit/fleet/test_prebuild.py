@@ -410,7 +410,7 @@ def test_what_makes_no_sense_is_refused(
     assert said in done.err
 
 
-def test_a_fleet_without_a_key_is_told_before_anything_is_built(
+def test_a_fleet_without_a_key_fails_before_anything_is_built(
     lab: Lab, fleet: Path, call: Call
 ) -> None:
     fleet.write_text(fleet.read_text().replace("unsigned = true\n", ""))

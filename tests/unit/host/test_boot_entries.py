@@ -59,7 +59,7 @@ def _coreos_entries(root: Path) -> None:
 
 
 def _entries_of_other_hands(root: Path) -> None:
-    """Indented, a key without a value, and an image that tells its release only inside."""
+    """Indented, a key without a value, and an image that has its release only inside."""
     _put(root, f"boot/vmlinuz-{NEW}")
     _put(root, "boot/loader/entries/new.conf", f"version\n  linux\t/vmlinuz-{NEW}\n")
     _put(root, "boot/old/kernel", _image(f"{OLD} (build@x) #1"))

@@ -177,7 +177,7 @@ def test_a_python_that_is_not_whole_is_not_packed(workshop: Workshop, tmp_path: 
     assert not target.exists()
 
 
-def test_a_failed_step_is_told_with_its_last_lines(workshop: Workshop, tmp_path: Path) -> None:
+def test_a_failed_step_is_reported_with_its_last_lines(workshop: Workshop, tmp_path: Path) -> None:
     workshop.engine.conversation = [
         {"stream": "Step 1/2 : RUN make\n"},
         {"stream": "Modules/_ssl.c:1:2: error: no OpenSSL\n"},

@@ -1,4 +1,4 @@
-"""What engines are told."""
+"""The configuration of engines."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_hooks_are_those_of_the_role() -> None:
     assert hook_texts(("podman",), {})[_HOOK] == theirs
 
 
-def test_an_engine_that_is_not_named_is_told_nothing() -> None:
+def test_an_engine_that_is_not_named_is_not_configured() -> None:
     assert list(hook_texts((), {})) == ["/etc/oci-decorator/config.toml"]
 
 

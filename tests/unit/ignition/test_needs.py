@@ -28,7 +28,7 @@ def _paths(error: ConfigError | None) -> list[str]:
     return [mistake.path for mistake in error.mistakes] if error else []
 
 
-def test_keys_that_nobody_puts_there_are_refused(tmp_path: Path) -> None:
+def test_keys_that_no_configuration_writes_are_refused(tmp_path: Path) -> None:
     error = _checked(tmp_path, _SIGNING)
     assert _paths(error) == ["signing.key", "signing.certificate"]
     assert error is not None

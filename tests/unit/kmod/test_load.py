@@ -167,7 +167,7 @@ def test_firmware_is_found_in_the_store(kernel: Kernel, entry: Path) -> None:
     assert folder == "/run/provision/firmware"
 
 
-def test_somebody_elses_firmware_folder_stays(kernel: Kernel, entry: Path) -> None:
+def test_a_foreign_firmware_folder_stays(kernel: Kernel, entry: Path) -> None:
     parameter = kernel.root / "sys/module/firmware_class/parameters/path"
     write(parameter, b"/srv/firmware\n")
     file = DriverFile(
@@ -210,7 +210,7 @@ def test_a_module_in_use_keeps_the_whole_driver(kernel: Kernel, entry: Path) -> 
     assert kernel.calls == []
 
 
-def test_somebody_who_comes_in_between_is_in_use_too(kernel: Kernel, entry: Path) -> None:
+def test_a_user_that_comes_in_between_counts_too(kernel: Kernel, entry: Path) -> None:
     manifest = make_stack(entry)
     kernel.have("core")
     kernel.references["core"] = 1

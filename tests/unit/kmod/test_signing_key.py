@@ -1,4 +1,4 @@
-"""How OpenSSL is told of a key, and how it gets its secret: never among its arguments."""
+"""How OpenSSL gets a key and its secret: never among its arguments."""
 
 from __future__ import annotations
 

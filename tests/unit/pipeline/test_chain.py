@@ -144,7 +144,7 @@ def test_a_matrix_chooses_from_what_the_archive_has(settings: Settings) -> None:
         find_offers(settings, no_engine, Selection(("v4l2loopback",), ("debian:1",)))
 
 
-def test_kernels_that_nobody_can_list_have_to_be_named(settings: Settings) -> None:
+def test_kernels_that_can_not_be_listed_have_to_be_named(settings: Settings) -> None:
     named = Selection(
         ("v4l2loopback", "onload"), ("flatcar:3227.2.4",), kernels=("5.15.63-flatcar",)
     )

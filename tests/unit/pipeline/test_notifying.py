@@ -113,7 +113,7 @@ def test_what_is_missing_is_notified_once_a_day(settings: Settings) -> None:
         Receiver(error=OSError("no file of certificates")),
     ],
 )
-def test_what_fails_is_tried_once_more_and_harms_nobody(
+def test_a_failed_notice_is_repeated_once_and_fails_no_run(
     settings: Settings, receiver: Receiver
 ) -> None:
     notes: list[Event] = []
@@ -165,7 +165,7 @@ def test_what_is_remembered_is_bounded(settings: Settings, monkeypatch: pytest.M
     assert len(json.loads((settings.state / "notified.json").read_text())) == 3
 
 
-def test_a_state_that_can_not_be_written_harms_nobody(settings: Settings) -> None:
+def test_a_state_that_can_not_be_written_fails_no_run(settings: Settings) -> None:
     settings.state.rmdir()
     settings.state.write_text("a file")
     receiver = Receiver()

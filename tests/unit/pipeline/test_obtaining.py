@@ -102,7 +102,7 @@ def test_an_image_that_was_pulled_is_not_taken_for_one_that_was_built_here() -> 
     assert local.id == "sha256:4"
 
 
-def test_a_registry_that_fails_stops_nobody(
+def test_a_registry_that_fails_stops_no_build(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = _engine(tmp_path, monkeypatch)
@@ -138,7 +138,7 @@ def test_an_image_that_is_there_is_taken(
     assert engine.calls == ["name"]
 
 
-def test_a_damaged_entry_is_made_anew(
+def test_a_damaged_entry_is_made_again(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = _engine(tmp_path, monkeypatch)

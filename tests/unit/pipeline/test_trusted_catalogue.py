@@ -131,7 +131,7 @@ def test_an_older_catalogue_than_one_that_was_used_is_refused(
     registry.manifests[CATALOGUE] = old
     with pytest.raises(UntrustedError, match="older than the catalogue that this host has used"):
         found(settings, registry)
-    # A fresh host can't know, and one that was told to believes it.
+    # A fresh host can't know, and one with the option believes it.
     consent = Consent(allow_downgrade=True)
     back = found(settings, registry, consent=consent)
     assert version(back) == "1.2"
@@ -310,7 +310,9 @@ def test_the_tag_of_a_pin_is_never_moved(registry: MemoryRegistry, tmp_path: Pat
     assert client.manifest("again").digest == first.digest
 
 
-def test_who_sets_a_tag_at_the_same_time_is_told(registry: MemoryRegistry, tmp_path: Path) -> None:
+def test_a_tag_that_another_sets_at_the_same_time_is_an_error(
+    registry: MemoryRegistry, tmp_path: Path
+) -> None:
     pin = make_pin()
     have(registry, tmp_path, pin, tag="first")
     have(registry, tmp_path, make_pin(version="9"), tag="second")

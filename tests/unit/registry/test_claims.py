@@ -167,7 +167,7 @@ def test_a_claim_is_renewed_while_it_is_held(registry: MemoryRegistry) -> None:
     assert TAG not in registry.manifests
 
 
-def test_what_is_no_claim_is_nobodys(registry: MemoryRegistry) -> None:
+def test_a_foreign_tag_is_not_a_claim(registry: MemoryRegistry) -> None:
     registry.have_manifest(
         {
             "schemaVersion": 2,

@@ -85,7 +85,7 @@ def test_every_kind_is_read(vendor: Mirror, asking: Asking) -> None:
     assert readings[2].releases[0].sha256 == "2" * 64
 
 
-def test_tags_are_asked_of_git_and_nobody_is_asked_for_a_password(
+def test_tags_are_asked_of_git_without_a_password_prompt(
     asking: Asking, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[tuple[Sequence[str | Path], Mapping[str, str]]] = []

@@ -62,7 +62,7 @@ def test_a_redistrib_json_has_the_sums_of_its_files(vendor: tuple[Path, str]) ->
     assert "nvidia_driver.linux-x86_64.sha256" in (refused.value.details or "")
 
 
-def test_a_sum_alone_is_not_that_of_any_file(vendor: tuple[Path, str]) -> None:
+def test_a_sum_without_a_name_is_not_that_of_any_file(vendor: tuple[Path, str]) -> None:
     folder, url = vendor
     (folder / "sums").write_text(f"{SUM}\n")
     with pytest.raises(NotFoundError, match="has no sha256 of"):

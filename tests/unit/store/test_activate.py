@@ -106,7 +106,7 @@ def test_an_admins_config_is_replaced_on_request_and_kept(layout: Layout) -> Non
     assert json.loads(layout.vendor_config.read_text())["version"] == "1.3"
 
 
-def test_a_config_that_somebody_removed_is_written_again(layout: Layout) -> None:
+def test_a_removed_config_is_written_again(layout: Layout) -> None:
     _install(layout)
     layout.vendor_config.unlink()
     assert [change.kind for change in _install(layout)] == ["write"]

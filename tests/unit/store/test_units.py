@@ -148,7 +148,7 @@ def test_a_newer_provision_replaces_its_own_units(tmp_path: Path) -> None:
     assert f"ExecStart={PROGRAM} apply" in unit
 
 
-def test_a_unit_that_somebody_changed_stays(tmp_path: Path) -> None:
+def test_a_changed_unit_stays(tmp_path: Path) -> None:
     _install(tmp_path, _files())
     unit = tmp_path / "etc/systemd/system/provision-boot.service"
     unit.write_text("mine")
@@ -276,7 +276,7 @@ def test_a_gate_for_updates_comes_where_it_is_asked_for_and_goes(tmp_path: Path)
     assert not gate.exists()
 
 
-def test_the_gate_of_somebody_else_is_not_replaced(tmp_path: Path) -> None:
+def test_a_foreign_gate_is_not_replaced(tmp_path: Path) -> None:
     gate = tmp_path / "oem/bin/oem-postinst"
     gate.parent.mkdir(parents=True)
     gate.write_text("#!/bin/sh\n# of the vendor\n")

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn version_one_is_told_in_its_own_file() {
+    fn version_one_is_set_in_its_own_file() {
         let folder = tempfile::tempdir().unwrap();
         let device = |kind, major, minor| Device {
             source: "/dev/x".to_owned(),

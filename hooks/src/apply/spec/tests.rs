@@ -92,7 +92,7 @@ fn a_device_that_is_mounted_is_allowed_once() {
 }
 
 #[test]
-fn mounts_of_every_kind_are_told_apart() {
+fn mounts_of_every_kind_are_distinguished() {
     let text = r#"{"mounts":[
         {"destination":"/a/","type":"bind","source":"/s"},
         {"destination":"/b","source":"/s","options":["rbind","ro"]},

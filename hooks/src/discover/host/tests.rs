@@ -27,7 +27,7 @@ fn patterns_find_names_in_order() {
 }
 
 #[test]
-fn what_is_no_node_is_told_apart() {
+fn other_files_are_distinguished_from_nodes() {
     let dir = tree();
     let host = Host::open(dir.path()).unwrap();
     assert_eq!(host.devices("gone")[0].1, DeviceFound::Missing);

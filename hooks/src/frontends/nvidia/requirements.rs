@@ -27,7 +27,7 @@ pub fn wants_every_list(environment: &Environment) -> bool {
 }
 
 /// All of them hold, or the container doesn't start.
-/// Errors: a `CUDA_VERSION` that is none.
+/// Errors: a `CUDA_VERSION` that is no version.
 pub fn requirements(environment: &Environment) -> Result<Vec<Requirement>> {
     if environment
         .get(DISABLE)

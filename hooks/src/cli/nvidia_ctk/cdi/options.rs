@@ -166,7 +166,7 @@ pub struct Options {
 
 impl Options {
     /// Reads what follows a command; `get` reads a variable. Errors: an option that is not known,
-    /// or a value that is none, with the name of the option or the variable that has it.
+    /// or an invalid value, with the name of the option or the variable that has it.
     pub fn parse(
         verb: Verb,
         mut parser: lexopt::Parser,

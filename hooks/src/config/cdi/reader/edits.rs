@@ -83,7 +83,7 @@ impl Reader {
         if let (Some(kind), None) = (&kind, letter) {
             self.wrong(
                 &format!("{key}.type"),
-                format!("{kind:?} is none of b, c, u and p"),
+                format!("{kind:?} is not one of b, c, u and p"),
             );
         }
         let permissions = self.optional(key, members, "permissions");
@@ -134,7 +134,7 @@ impl Reader {
         let members = self.object(key, node, &["hookName", "path", "args", "env", "timeout"]);
         let stage = self.required(key, members, "hookName");
         if !stage.is_empty() && !STAGES.contains(&stage.as_str()) {
-            let problem = format!("{stage:?} is none of {}", STAGES.join(", "));
+            let problem = format!("{stage:?} is not one of {}", STAGES.join(", "));
             self.wrong(&format!("{key}.hookName"), problem);
         }
         let timeout = get(members, "timeout");

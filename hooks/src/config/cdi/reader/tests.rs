@@ -150,7 +150,7 @@ fn mistakes_name_their_place() {
         ),
         (
             r#""deviceNodes":[{"path":"/x","type":"s"}]"#,
-            r#""s" is none of b, c, u and p"#,
+            r#""s" is not one of b, c, u and p"#,
         ),
         (
             r#""deviceNodes":[{"path":"/x","permissions":"rx"}]"#,
@@ -178,7 +178,7 @@ fn mistakes_name_their_place() {
         ),
         (
             r#""hooks":[{"hookName":"x","path":"/h"}]"#,
-            r#""x" is none of prestart"#,
+            r#""x" is not one of prestart"#,
         ),
         (
             r#""hooks":[{"hookName":"prestart"}]"#,
