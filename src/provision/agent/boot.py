@@ -84,7 +84,7 @@ def _replace(layout: Layout, running: str, artifact: KernelArtifact, progress: P
     """Record that a kernel's artifact is damaged; fall back to the previous one if it is whole."""
     state = load_state(layout)
     known = replace(state.of(running), damaged=artifact.digest)
-    before = artifact.previous
+    before = artifact.known.previous
     if before is None or before == artifact.digest or not _is_whole(layout, before, running):
         store_state(layout, state.updated(running, known))
         return

@@ -131,12 +131,16 @@ def _with_failures(observed: Observed, outcomes: Iterable[Outcome]) -> Observed:
         kind, name, release = outcome.action.key
         artifacts = drivers[name].artifacts if name in drivers else {}
         artifact = artifacts.get(release)
-        if outcome.failure is None or artifact is None or artifact.failure or artifact.load_failure:
+        if outcome.failure is None or artifact is None:
+            continue
+        known = artifact.known
+        if known.failure or known.load_failure:
             continue
         if kind != "prepare":
-            artifact = replace(artifact, load_failure=outcome.failure)
+            known = replace(known, load_failure=outcome.failure)
         elif not artifact.is_current:
-            artifact = replace(artifact, failure=outcome.failure)
+            known = replace(known, failure=outcome.failure)
+        artifact = replace(artifact, known=known)
         drivers[name] = replace(drivers[name], artifacts={**artifacts, release: artifact})
     return replace(observed, drivers=drivers)
 
@@ -149,7 +153,7 @@ def _remember_fingerprints(root: Path, observed: Observed) -> None:
             release: (artifact.digest, artifact.fingerprint)
             for release, artifact in driver.artifacts.items()
             if artifact.fingerprint is not None
-            and artifact.fingerprint != artifact.known_fingerprint
+            and artifact.fingerprint != artifact.known.fingerprint
         }
         if not fingerprints:
             continue

@@ -83,10 +83,10 @@ class Executor:
         """
         artifact = _artifact(observed, action)
         layout = Layout(self.run.root, action.driver)
-        if artifact.previous is None or isinstance(error, NotFoundError):
+        if artifact.known.previous is None or isinstance(error, NotFoundError):
             return False
         failure = failure_of(
-            error, artifact.inputs, before=artifact.load_failure, time=int(time.time())
+            error, artifact.inputs, before=artifact.known.load_failure, time=int(time.time())
         )
         failure = replace(failure, reason="load", final=True)
         with changing(layout, self.run.progress):
@@ -147,7 +147,7 @@ class Executor:
                 root=self.run.root,
                 progress=self.run.progress,
             )
-            if _artifact(observed, action).load_failure is not None:
+            if _artifact(observed, action).known.load_failure is not None:
                 self._update(action, load_failure=None)
             problems = record_loaded(self.run.root, entry, manifest, progress=self.run.progress)
         return "; ".join([f"loaded {', '.join(done) or 'nothing'}", *problems])
@@ -163,7 +163,7 @@ class Executor:
         if artifact is None:
             return None
         is_preparing = action.kind == "prepare"
-        before = artifact.failure if is_preparing else artifact.load_failure
+        before = artifact.known.failure if is_preparing else artifact.known.load_failure
         failure = failure_of(error, artifact.inputs, before=before, time=int(time.time()))
         if not is_preparing:
             failure = replace(failure, reason=action.kind)

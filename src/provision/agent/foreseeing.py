@@ -10,12 +10,11 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Literal
 
-from provision.agent.failures import rejected
 from provision.agent.model import DesiredDriver, KernelArtifact, Observed
 from provision.agent.observe import observe
 from provision.agent.outcome import Run
 from provision.agent.plan import Action, Blocked, Plan
-from provision.agent.preparing import Preparer, is_newer
+from provision.agent.preparing import Preparer
 from provision.catalogue import Recipe, version_matches
 from provision.errors import ProvisionError
 from provision.pipeline.artifact_lookup import asks_registries, look_for
@@ -142,15 +141,13 @@ def _found(
             reason = "; ".join(said) or "no registry has it"
         return Foreseen(*place, "build", reason=reason)
     pin = trusted.image.pin
-    if preparer.run.mode.update and artifact.is_current and not is_newer(pin, artifact):
+    if preparer.stays(artifact, pin):
         return Foreseen(*place, "store", artifact.version, reason="there is no newer one")
-    if not preparer.run.mode.allow_downgrade:
-        preparer.refuse_older(driver, action, artifact, pin)
-    if pin.short_digest in artifact.rejected and not preparer.run.mode.retry:
-        raise rejected(pin.short_digest, driver.name, action.kernel)
-    is_damaged = not artifact.is_whole and artifact.digest == pin.short_digest
+    preparer.refuse_pulled(driver, action, artifact, pin)
     is_there = Layout(settings.root, driver.name).entry(pin.short_digest).is_dir()
-    source: Source = "store" if is_there and not is_damaged else "registry"
+    source: Source = (
+        "store" if is_there and not artifact.is_damaged(pin.short_digest) else "registry"
+    )
     image = None if source == "store" else str(trusted.image.reference)
     return Foreseen(*place, source, pin.driver.version, image)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from provision.host.kernels import Kernels
-from provision.store.state import Failure
+from provision.store.state import KernelState
 
 # Whether the modules of the artifact for the running kernel are loaded: all; none; some are
 # missing; or one of that name is there from another build.
@@ -64,48 +64,38 @@ class Desired:
 
 @dataclass(frozen=True, slots=True)
 class KernelArtifact:
-    """What there is of a driver for one kernel.
+    """What there is of a driver for one kernel: in the store, and in what the agent remembers.
 
     Attributes:
         inputs: Fingerprint of what its artifact would be decided from now.
-        made_from: The same of the artifact that is there; None: no one knows.
+        known: What the agent remembers of it.
         digest: Short digest of the artifact that the kernel uses; None: it has none.
         is_whole: Whether that artifact is in the store, undamaged.
         damage: What is wrong with it.
         fingerprint: Fingerprint of its files' sizes and times, if it is whole.
-        known_fingerprint: The same when they were last compared.
         version: The driver's version in it.
         unsigned: The registry's image that it came from, if that is not signed.
-        previous: The artifact that the kernel used before.
-        rejected: Artifacts that someone rolled back from.
-        failure: Why the wanted artifact is not there.
-        holds_off: Whether it is too early, or makes no sense, to try that again.
-        load_failure: Why its modules could not be loaded.
-        prepared: Unix time when the artifact was there.
-        seconds: How long that took, by part.
+        holds_off: Whether it is too early, or makes no sense, to try again what failed.
     """
 
     inputs: str
-    made_from: str | None = None
+    known: KernelState = field(default_factory=KernelState)
     digest: str | None = None
     is_whole: bool = False
     damage: str | None = None
     fingerprint: str | None = None
-    known_fingerprint: str | None = None
     version: str | None = None
     unsigned: str | None = None
-    previous: str | None = None
-    rejected: tuple[str, ...] = ()
-    failure: Failure | None = None
     holds_off: bool = False
-    load_failure: Failure | None = None
-    prepared: int | None = None
-    seconds: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def is_current(self) -> bool:
         """Whether the artifact is there and made from what it would be made from now."""
-        return self.is_whole and self.made_from == self.inputs
+        return self.is_whole and self.known.inputs == self.inputs
+
+    def is_damaged(self, digest: str) -> bool:
+        """Return whether it is the artifact of a short digest, and has to be put there again."""
+        return not self.is_whole and self.digest == digest
 
 
 @dataclass(frozen=True, slots=True)

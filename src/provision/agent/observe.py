@@ -168,19 +168,12 @@ def _artifact(
     failure = known.failure
     return KernelArtifact(
         inputs=inputs,
-        made_from=known.inputs,
+        known=known,
         digest=digest,
         version=contents.version if contents else None,
-        known_fingerprint=known.fingerprint,
-        previous=known.previous,
-        rejected=known.rejected,
-        failure=failure,
         holds_off=failure is not None
         and failure.inputs == inputs
         and failure.holds(now=time.time()),
-        load_failure=known.load_failure,
-        prepared=known.prepared,
-        seconds=known.seconds,
     )
 
 
@@ -190,7 +183,7 @@ def _sealed(artifact: KernelArtifact, error: NewerStateError) -> KernelArtifact:
     failure = Failure(
         "state", error.message, error.resolution, None, artifact.inputs, now, final=True
     )
-    return replace(artifact, failure=failure, holds_off=True)
+    return replace(artifact, known=replace(artifact.known, failure=failure), holds_off=True)
 
 
 def _damage(

@@ -169,7 +169,7 @@ def _prepare(
     reason = _need(driver, artifact, mode)
     if reason is None:
         return None
-    failure = artifact.failure
+    failure = artifact.known.failure
     # Trying again does not overrule what a newer provision has decided.
     may_retry = mode.retry and failure is not None and failure.reason != "state"
     if failure is not None and artifact.holds_off and not may_retry:
@@ -195,11 +195,13 @@ def _need(driver: DesiredDriver, artifact: KernelArtifact, mode: Mode) -> str | 
     if not mode.may_prepare:
         # What is there serves; a newer one is a later run's business.
         return None
-    if mode.retry and (artifact.rejected or artifact.failure is not None):
+    if mode.retry and (artifact.known.rejected or artifact.known.failure is not None):
         return "it is to be tried again"
-    if artifact.made_from != artifact.inputs:
+    if artifact.known.inputs != artifact.inputs:
         return (
-            "what it is made from has changed" if artifact.made_from else "its origin is not known"
+            "what it is made from has changed"
+            if artifact.known.inputs
+            else "its origin is not known"
         )
     return "there may be a newer version" if mode.update and _may_move(driver, artifact) else None
 

@@ -104,13 +104,12 @@ class Preparer:
                 return done
             resolved = self._resolve(driver, action)
             pin = resolved.pin
-            if self.run.mode.update and artifact.is_current and not is_newer(pin, artifact):
+            if self.stays(artifact, pin):
                 self._forget_failure(action)
-                return _stays(pin, artifact)
-            self.refuse_older(driver, action, artifact, pin)
-            if pin.short_digest in artifact.rejected and not self.run.mode.retry:
-                raise rejected(pin.short_digest, driver.name, action.kernel)
-            is_damaged = not artifact.is_whole and artifact.digest == pin.short_digest
+                return _kept(artifact, pin)
+            self._refuse_older(driver, action, artifact, pin)
+            self._refuse_rejected(action, artifact, pin)
+            is_damaged = artifact.is_damaged(pin.short_digest)
             for _ in range(_ATTEMPTS):
                 try:
                     obtained = self._obtain(resolved, replace=is_damaged)
@@ -140,15 +139,11 @@ class Preparer:
         if trusted is None:
             return None
         pin = trusted.image.pin
-        if self.run.mode.update and artifact.is_current and not is_newer(pin, artifact):
+        if self.stays(artifact, pin):
             self._forget_failure(action)
-            return _stays(pin, artifact)
-        if not self.run.mode.allow_downgrade:
-            # A serial says when something was signed: an old version may be signed again.
-            self.refuse_older(driver, action, artifact, pin)
-        if pin.short_digest in artifact.rejected and not self.run.mode.retry:
-            raise rejected(pin.short_digest, driver.name, action.kernel)
-        is_damaged = not artifact.is_whole and artifact.digest == pin.short_digest
+            return _kept(artifact, pin)
+        self.refuse_pulled(driver, action, artifact, pin)
+        is_damaged = artifact.is_damaged(pin.short_digest)
         for _ in range(_ATTEMPTS):
             obtained = obtain_pulled(
                 self.settings, trusted, consent, replace=is_damaged, progress=self.run.progress
@@ -158,7 +153,36 @@ class Preparer:
                 return result
         raise removed_again(obtained.entry)
 
-    def refuse_older(
+    def stays(self, artifact: KernelArtifact, pin: Pin) -> bool:
+        """Return whether a run that looks for something newer keeps what there is."""
+        if not (self.run.mode.update and artifact.is_current) or artifact.version is None:
+            return False
+        return compare_versions(pin.driver.version, artifact.version) <= 0
+
+    def refuse_pulled(
+        self, driver: DesiredDriver, action: Action, artifact: KernelArtifact, pin: Pin
+    ) -> None:
+        """Refuse what a registry has, if it is older than what serves, or was rolled back from.
+
+        Raises:
+            RejectedError: It was rolled back from.
+            ProvisionError: It is older.
+        """
+        if not self.run.mode.allow_downgrade:
+            # A serial says when something was signed: an old version may be signed again.
+            self._refuse_older(driver, action, artifact, pin)
+        self._refuse_rejected(action, artifact, pin)
+
+    def _refuse_rejected(self, action: Action, artifact: KernelArtifact, pin: Pin) -> None:
+        """Refuse what was rolled back from, unless it is to be tried again.
+
+        Raises:
+            RejectedError: It was.
+        """
+        if pin.short_digest in artifact.known.rejected and not self.run.mode.retry:
+            raise rejected(pin.short_digest, action.driver, action.kernel)
+
+    def _refuse_older(
         self, driver: DesiredDriver, action: Action, artifact: KernelArtifact, pin: Pin
     ) -> None:
         """Refuse to replace a version by an older one without being asked.
@@ -202,8 +226,7 @@ class Preparer:
             raise gone
         self.run.progress(Note(f"{gone.message} Solving for the packages again"))
         resolved = self._resolve(driver, action, update=True)
-        if resolved.pin.short_digest in artifact.rejected and not self.run.mode.retry:
-            raise rejected(resolved.pin.short_digest, driver.name, action.kernel)
+        self._refuse_rejected(action, artifact, resolved.pin)
         return resolved
 
     def _obtain(self, resolved: Resolved, *, replace: bool) -> Obtained:
@@ -290,7 +313,7 @@ class Preparer:
                 return None
             state = load_state(layout)
             known = state.of(action.kernel)
-            if set(known.rejected) - set(artifact.rejected):
+            if set(known.rejected) - set(artifact.known.rejected):
                 return (
                     f"{digest} is in the store and not in use: the driver was rolled back meanwhile"
                 )
@@ -315,7 +338,7 @@ class Preparer:
         known: KernelState,
     ) -> KernelState:
         """Return what is known of a kernel whose link was set."""
-        is_same = artifact.made_from == artifact.inputs and not self.run.mode.retry
+        is_same = artifact.known.inputs == artifact.inputs and not self.run.mode.retry
         is_coming = action.kernel in self.run.coming
         announced = kernel_release(self.run.root) or "" if is_coming else known.announced
         return KernelState(
@@ -337,12 +360,7 @@ class Preparer:
         update_state(Layout(self.run.root, action.driver), changed)
 
 
-def is_newer(pin: Pin, artifact: KernelArtifact) -> bool:
-    """Return whether a Pin has a newer version than the artifact that there is, if there is one."""
-    return artifact.version is None or compare_versions(pin.driver.version, artifact.version) > 0
-
-
-def _stays(pin: Pin, artifact: KernelArtifact) -> str:
+def _kept(artifact: KernelArtifact, pin: Pin) -> str:
     """Say why what is there stays."""
     if pin.driver.version == artifact.version:
         return f"{artifact.version} is the newest"

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import socket
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -115,10 +115,9 @@ def _metrics(status: Status) -> Iterator[_Metric]:
 
 
 def _of_artifacts(
-    artifacts: Iterable[tuple[Mapping[str, str], ArtifactStatus]],
+    found: Sequence[tuple[Mapping[str, str], ArtifactStatus]],
 ) -> Iterator[_Metric]:
     """Yield what there is to say about each driver and kernel."""
-    found = list(artifacts)
     yield _Metric(
         "provision_driver_ready",
         "Whether the driver works with the kernel.",

@@ -258,10 +258,10 @@ def _artifact(
         version=artifact.version,
         digest=artifact.digest,
         unsigned=artifact.unsigned,
-        previous=artifact.previous,
-        rejected=artifact.rejected,
-        prepared=artifact.prepared,
-        seconds=artifact.seconds,
+        previous=artifact.known.previous,
+        rejected=artifact.known.rejected,
+        prepared=artifact.known.prepared,
+        seconds=artifact.known.seconds,
         reason=reason,
         resolution=resolution,
         failure=failure,
@@ -270,10 +270,10 @@ def _artifact(
 
 def _failure(artifact: KernelArtifact) -> Failure | None:
     """Return what failed last, as long as it is still wanted."""
-    failure = artifact.failure
+    failure = artifact.known.failure
     if failure is not None and failure.inputs == artifact.inputs:
         return failure
-    return artifact.load_failure
+    return artifact.known.load_failure
 
 
 def _about(blocked: Iterable[Blocked], driver: str, release: str) -> Blocked | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from provision.agent.model import Desired, KernelArtifact, Observed, ObservedDriver
 from provision.agent.plan import Action, Mode, Plan, plan
-from provision.store.state import Failure
+from provision.store.state import Failure, KernelState
 
 Target = tuple[str, str]
 
@@ -61,16 +61,19 @@ class Simulation:
         artifact = driver.artifacts[action.kernel]
         if (action.driver, action.kernel) in self.failing:
             failure = Failure("compile", "it does not compile", None, None, artifact.inputs, 0)
-            changed = replace(artifact, failure=failure, holds_off=True, rejected=())
+            changed = replace(
+                artifact,
+                known=replace(artifact.known, failure=failure, rejected=()),
+                holds_off=True,
+            )
             return _with(driver, action.kernel, changed)
         digest = f"{action.driver} {action.kernel} {artifact.inputs}"
         changed = KernelArtifact(
             inputs=artifact.inputs,
-            made_from=artifact.inputs,
+            known=KernelState(artifact.inputs, previous=artifact.digest),
             digest=digest,
             is_whole=True,
             version="1",
-            previous=artifact.digest,
         )
         driver = _with(driver, action.kernel, changed)
         is_new = action.kernel == self.observed.kernels.running and digest != artifact.digest

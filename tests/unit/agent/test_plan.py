@@ -19,13 +19,13 @@ from provision.agent.model import (
 )
 from provision.agent.plan import Mode, plan
 from provision.host.kernels import Kernels
-from provision.store.state import Failure
+from provision.store.state import Failure, KernelState
 from unit.agent.simulation import Simulation, unmet
 
 RUNNING, NEXT = "6.1.0-47-amd64", "6.1.0-56-amd64"
 WANTED = Desired((DesiredDriver("demo"),))
 WHOLE = KernelArtifact(
-    "inputs", made_from="inputs", digest="aaaaaaaaaaaa", is_whole=True, version="1.2"
+    "inputs", KernelState("inputs"), digest="aaaaaaaaaaaa", is_whole=True, version="1.2"
 )
 EMPTY = KernelArtifact("inputs")
 BROKEN = Failure("compile", "it does not compile", "patch it", "line 1", "inputs", 0, final=True)
@@ -73,8 +73,8 @@ def test_a_new_kernel_gets_its_artifact_and_nothing_else_is_touched() -> None:
         (EMPTY, "does not exist"),
         (replace(WHOLE, is_whole=False), "missing"),
         (replace(WHOLE, is_whole=False, damage="demo.ko has 1 bytes, not 2"), "has 1 bytes"),
-        (replace(WHOLE, made_from="others"), "changed"),
-        (replace(WHOLE, made_from=None), "not known"),
+        (replace(WHOLE, known=KernelState("others")), "changed"),
+        (replace(WHOLE, known=KernelState()), "not known"),
     ],
 )
 def test_an_artifact_is_made_for_a_reason(artifact: KernelArtifact, reason: str) -> None:
@@ -85,7 +85,7 @@ def test_an_artifact_is_made_for_a_reason(artifact: KernelArtifact, reason: str)
 
 def test_another_version_is_made_while_the_old_one_serves_and_then_switched_to() -> None:
     kinds = ["prepare", "unload", "activate", "load"]
-    assert _kinds(_observed(replace(WHOLE, made_from="others"))) == [
+    assert _kinds(_observed(replace(WHOLE, known=KernelState("others")))) == [
         f"{k} {RUNNING}" for k in kinds
     ]
 
@@ -110,7 +110,7 @@ def test_what_serves_comes_before_every_build() -> None:
 
 
 def test_a_build_that_failed_is_not_tried_again_before_its_inputs_change() -> None:
-    failed = replace(EMPTY, failure=BROKEN, holds_off=True)
+    failed = replace(EMPTY, known=KernelState(failure=BROKEN), holds_off=True)
     found = plan(WANTED, _observed(following=failed))
     assert found.actions == ()
     assert (found.blocked[0].obstacle, found.blocked[0].resolution) == ("failed", "patch it")
@@ -120,7 +120,7 @@ def test_a_build_that_failed_is_not_tried_again_before_its_inputs_change() -> No
 
 
 def test_an_old_artifact_serves_on_when_its_successor_fails() -> None:
-    old = replace(WHOLE, made_from="others", failure=BROKEN, holds_off=True)
+    old = replace(WHOLE, known=KernelState("others", failure=BROKEN), holds_off=True)
     found = plan(WANTED, _observed(old, loaded="no"))
     assert [action.kind for action in found.actions] == ["load"]
     assert [blocked.obstacle for blocked in found.blocked] == ["failed"]
@@ -128,7 +128,7 @@ def test_an_old_artifact_serves_on_when_its_successor_fails() -> None:
 
 def test_a_boot_takes_what_is_there_and_makes_nothing() -> None:
     mode = Mode(may_prepare=False)
-    old = replace(WHOLE, made_from="others")
+    old = replace(WHOLE, known=KernelState("others"))
     assert _kinds(_observed(old, EMPTY, loaded="no", current="b"), mode=mode) == [
         f"activate {RUNNING}",
         f"load {RUNNING}",
@@ -197,12 +197,15 @@ _failures = st.one_of(
 _artifacts = st.builds(
     KernelArtifact,
     inputs=st.just("inputs"),
-    made_from=st.sampled_from([None, "inputs", "others"]),
+    known=st.builds(
+        KernelState,
+        inputs=st.sampled_from([None, "inputs", "others"]),
+        rejected=st.sampled_from([(), ("c",)]),
+        failure=_failures,
+    ),
     digest=st.sampled_from([None, "a", "b"]),
     is_whole=st.booleans(),
     version=st.sampled_from([None, "1", "1.2"]),
-    rejected=st.sampled_from([(), ("c",)]),
-    failure=_failures,
     holds_off=st.booleans(),
 ).map(lambda artifact: artifact if artifact.digest else replace(artifact, is_whole=False))
 

@@ -19,18 +19,16 @@ from provision.agent.publish import Priority, last_status, metrics_text, publish
 from provision.agent.status import Status, Trouble, failed_status, status_of
 from provision.errors import ProvisionError
 from provision.host.kernels import Kernels
-from provision.store.state import Failure
+from provision.store.state import Failure, KernelState
 
 RUNNING, NEXT = "6.1.0-47-amd64", "6.1.0-56-amd64"
 WANTED = Desired((DesiredDriver("demo", "latest"),))
 WHOLE = KernelArtifact(
     "i",
-    made_from="i",
+    KernelState("i", prepared=1000, seconds={"total": 12.5}),
     digest="aaaaaaaaaaaa",
     is_whole=True,
     version="1.2",
-    prepared=1000,
-    seconds={"total": 12.5},
 )
 BROKEN = Failure("compile", 'it "fails"', "patch", "a\nb", "i", 900, attempts=2, final=True)
 SCHEMA = Path(__file__).parents[3] / "docs/reference/status.schema.json"
@@ -50,8 +48,14 @@ def _status(following: KernelArtifact = WHOLE, **changes: Any) -> Status:  # noq
     return status_of(WANTED, observed, plan(WANTED, observed), time=2000)
 
 
+def _known(artifact: KernelArtifact, **changes: Any) -> KernelArtifact:  # noqa: ANN401 - any field
+    return replace(artifact, known=replace(artifact.known, **changes))
+
+
 def _failed() -> Status:
-    return _status(replace(WHOLE, digest=None, is_whole=False, failure=BROKEN, holds_off=True))
+    return _status(
+        _known(replace(WHOLE, digest=None, is_whole=False, holds_off=True), failure=BROKEN)
+    )
 
 
 def test_a_host_is_as_its_worst_part() -> None:
@@ -59,18 +63,20 @@ def test_a_host_is_as_its_worst_part() -> None:
     assert (ready.state, ready.is_ready, ready.exit_code) == ("ready", True, 0)
     failed = _failed()
     assert (failed.state, failed.is_ready, failed.exit_code) == ("next-kernel-not-ready", True, 1)
-    waiting = _status(replace(WHOLE, made_from="before"))
+    waiting = _status(_known(WHOLE, inputs="before"))
     assert (waiting.state, waiting.exit_code) == ("pending", 0)
     used = _status(loaded="other", users=("demo is used by x",), current="b")
     assert (used.state, used.exit_code) == ("reboot-required", 4)
-    refused = _status(replace(WHOLE, load_failure=replace(BROKEN, reason="load")))
+    refused = _status(_known(WHOLE, load_failure=replace(BROKEN, reason="load")))
     assert refused.state == "next-kernel-not-ready"
-    missing = _status(replace(WHOLE, digest=None, failure=replace(BROKEN, reason="missing")))
+    missing = _status(
+        _known(replace(WHOLE, digest=None), failure=replace(BROKEN, reason="missing"))
+    )
     assert missing.exit_code == 3
 
 
 def test_a_failure_with_other_inputs_is_past() -> None:
-    old = replace(WHOLE, failure=replace(BROKEN, inputs="before"))
+    old = _known(WHOLE, failure=replace(BROKEN, inputs="before"))
     assert _status(old).state == "ready"
 
 
@@ -97,7 +103,7 @@ def test_metrics_have_what_is_watched() -> None:
 
 def test_big_numbers_are_written_in_full() -> None:
     where = f'driver="demo",kernel="{NEXT}",role="next"'
-    text = metrics_text(_status(replace(WHOLE, prepared=1795192167)))
+    text = metrics_text(_status(_known(WHOLE, prepared=1795192167)))
     assert f"provision_last_success_timestamp_seconds{{{where}}} 1795192167\n" in text
 
 
@@ -210,7 +216,7 @@ def test_what_cannot_be_written_is_said_and_nothing_else(tmp_path: Path) -> None
 def test_the_document_is_what_its_schema_says() -> None:
     schema = json.loads(SCHEMA.read_text())
     unknown = replace(BROKEN, extra={"of a newer version": 1})
-    newer = replace(WHOLE, digest=None, is_whole=False, failure=unknown, holds_off=True)
+    newer = _known(replace(WHOLE, digest=None, is_whole=False, holds_off=True), failure=unknown)
     trouble = Trouble("it failed", "do this", None, 1)
     noted = _status(notes=("'state.json' was set aside",))
     for status in (_status(), _failed(), _status(newer), failed_status(trouble, time=1), noted):
