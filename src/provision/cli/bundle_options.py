@@ -5,38 +5,37 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 
+from provision.cli import options
 from provision.cli.key_options import KeyOptions, private_key_options
-from provision.cli.target import gathering
 from provision.errors import UsageError
 from provision.fleet.bundle_contents import Extras, Order
 from provision.fleet.mirror_selection import ImageSelection
 from provision.pipeline.workspace import Settings
 
-_FILES = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+def _files(option: str, field: str, text: str) -> Callable[[Any], Any]:
+    kind = click.Path(exists=True, dir_okay=False, path_type=Path)
+    return click.option(option, field, type=kind, multiple=True, metavar="FILE", help=text)
 
 
-def bringing(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options for files that are brought as they are; they arrive as ``extras``."""
-    gathered = gathering(command, "extras", Extras)
-    texts = {
-        "program": ("programs", "The program oci-decorator."),
-        "collection": ("collections", "Archive of the Ansible collection."),
-        "host-python": ("host_python", "What 'provision host-python' made."),
-    }
-    for name, (field, text) in texts.items():
-        option = click.option(
-            f"--{name}", field, type=_FILES, multiple=True, metavar="FILE", help=text
-        )
-        gathered = option(gathered)
-    return click.option(
+# Options for files that are brought as they are.
+bringing = options.option_group(
+    "extras",
+    Extras,
+    click.option(
         "--wheels",
         type=click.Path(exists=True, file_okay=False, path_type=Path),
         metavar="DIR",
         help="Folder with the Python packages of hosts.",
-    )(gathered)
+    ),
+    _files("--host-python", "host_python", "What 'provision host-python' made."),
+    _files("--collection", "collections", "Archive of the Ansible collection."),
+    _files("--program", "programs", "The program oci-decorator."),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,31 +56,25 @@ class Destination:
             )
 
 
-def destination(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options for that; they arrive as ``where: Destination``."""
-    gathered = gathering(command, "where", Destination)
-    decorators = [
-        click.option(
-            "--registry",
-            metavar="HOST[:PORT][/PREFIX]",
-            help="Copy the artifacts to this registry in the gap.",
-        ),
-        click.option(
-            "--store",
-            "stores",
-            is_flag=True,
-            help="Put the artifacts for this host's kernels into its store, and packages too.",
-        ),
-        click.option(
-            "--all-kernels", is_flag=True, help="With --store: artifacts for other kernels too."
-        ),
-        click.option(
-            "--base-images", is_flag=True, help="With --store: load them into the engine."
-        ),
-    ]
-    for decorator in reversed(decorators):
-        gathered = decorator(gathered)
-    return gathered
+destination = options.option_group(
+    "where",
+    Destination,
+    click.option(
+        "--registry",
+        metavar="HOST[:PORT][/PREFIX]",
+        help="Copy the artifacts to this registry in the gap.",
+    ),
+    click.option(
+        "--store",
+        "stores",
+        is_flag=True,
+        help="Put the artifacts for this host's kernels into its store, and packages too.",
+    ),
+    click.option(
+        "--all-kernels", is_flag=True, help="With --store: artifacts for other kernels too."
+    ),
+    click.option("--base-images", is_flag=True, help="With --store: load them into the engine."),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,30 +102,27 @@ class Making(KeyOptions):
         return Order(address, selection, extras, builds=not self.artifacts_only)
 
 
-def to_make(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options for that; they arrive as ``making: Making``."""
-    gathered = private_key_options(gathering(command, "making", Making))
-    decorators = [
-        click.option(
-            "--output",
-            type=click.Path(path_type=Path),
-            required=True,
-            metavar="DIR|FILE.tar",
-            help="A folder, or one archive.",
-        ),
-        click.option(
-            "--from",
-            "registry",
-            metavar="HOST[:PORT][/PREFIX]",
-            help="Where the artifacts are.  [[registry] address of provision.toml]",
-        ),
-        click.option(
-            "--artifacts-only",
-            is_flag=True,
-            help="Leave out what builds need: packages, base images.",
-        ),
-        click.option("--unsigned", is_flag=True, help="Don't sign it; hosts refuse it then."),
-    ]
-    for decorator in reversed(decorators):
-        gathered = decorator(gathered)
-    return gathered
+to_make = options.option_group(
+    "making",
+    Making,
+    click.option(
+        "--output",
+        type=click.Path(path_type=Path),
+        required=True,
+        metavar="DIR|FILE.tar",
+        help="A folder, or one archive.",
+    ),
+    click.option(
+        "--from",
+        "registry",
+        metavar="HOST[:PORT][/PREFIX]",
+        help="Where the artifacts are.  [[registry] address of provision.toml]",
+    ),
+    click.option(
+        "--artifacts-only",
+        is_flag=True,
+        help="Leave out what builds need: packages, base images.",
+    ),
+    click.option("--unsigned", is_flag=True, help="Don't sign it; hosts refuse it then."),
+    *private_key_options,
+)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import click
 
 from provision.cli import options
 from provision.cli.options import megabytes, print_fields, print_json
-from provision.cli.target import gathering, job, trusting
+from provision.cli.target import job, trusting
 from provision.engine.scratch import scratch
 from provision.errors import UsageError
 from provision.export.artifact_source import ArtifactSource, check_driver
@@ -65,32 +64,29 @@ class _Extension:
         return load_signer(self.sign_key, self.sign_certificate, password)
 
 
-def _extension(decorated: Callable[..., None]) -> Callable[..., None]:
-    gathered = gathering(decorated, "extension", _Extension)
-    file = click.Path(dir_okay=False, path_type=Path)
-    decorators = [
-        click.option(
-            "--image",
-            "images",
-            multiple=True,
-            metavar="IMAGE",
-            help="Image of an artifact, in place of --kernel; may be given more than once.",
-        ),
-        click.option(
-            "--id",
-            default="_any",
-            show_default=True,
-            metavar="ID",
-            help="ID of os-release that it merges with.",
-        ),
-        click.option("--version-id", metavar="ID", help="VERSION_ID of os-release.  [any]"),
-        click.option("--sign-key", type=file, metavar="FILE", help="Key that signs the image."),
-        click.option("--sign-certificate", type=file, metavar="FILE", help="Its certificate."),
-        click.option("--password-file", type=file, metavar="FILE", help="The key's password."),
-    ]
-    for decorator in reversed(decorators):
-        gathered = decorator(gathered)
-    return gathered
+_FILE = click.Path(dir_okay=False, path_type=Path)
+_extension = options.option_group(
+    "extension",
+    _Extension,
+    click.option(
+        "--image",
+        "images",
+        multiple=True,
+        metavar="IMAGE",
+        help="Image of an artifact, in place of --kernel; may be given more than once.",
+    ),
+    click.option(
+        "--id",
+        default="_any",
+        show_default=True,
+        metavar="ID",
+        help="ID of os-release that it merges with.",
+    ),
+    click.option("--version-id", metavar="ID", help="VERSION_ID of os-release.  [any]"),
+    click.option("--sign-key", type=_FILE, metavar="FILE", help="Key that signs the image."),
+    click.option("--sign-certificate", type=_FILE, metavar="FILE", help="Its certificate."),
+    click.option("--password-file", type=_FILE, metavar="FILE", help="The key's password."),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,12 +113,12 @@ class _Builds:
         ]
 
 
+_builds = options.option_group("builds", _Builds, kernels, version, options.flavour, options.distro)
+
+
 @click.command("sysext")
 @click.argument("driver")
-@kernels
-@version
-@options.flavour
-@options.distro
+@_builds
 @_extension
 @trusting
 @options.catalogue
@@ -132,13 +128,13 @@ class _Builds:
 def sysext(
     *,
     driver: str,
+    builds: _Builds,
     extension: _Extension,
     consent: Consent,
     catalogues: tuple[Path, ...],
     root: Path,
     output: Path,
     as_json: bool,
-    **builds: Any,  # noqa: ANN401 - the fields of _Builds
 ) -> None:
     """Make a system extension of DRIVER for hosts without an agent: provision-DRIVER.raw.
 
@@ -146,7 +142,7 @@ def sysext(
     named, and a unit that loads the one for the kernel that runs. Nothing is built.
     """
     check_output(output)
-    wanted = _Builds(**builds).of(driver)
+    wanted = builds.of(driver)
     if bool(wanted) == bool(extension.images):
         raise UsageError(
             "Say which artifacts go into the extension: kernels, or images.",

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
-from provision.cli.target import ResultT, gathering
+from provision.cli import options
 from provision.errors import UsageError
 from provision.pipeline.image_signing import (
     configured_signer,
@@ -57,12 +56,10 @@ class PasswordSource:
 
 
 @dataclass(frozen=True, slots=True)
-class KeyOptions:
+class KeyOptions(PasswordSource):
     """The private key as it was given."""
 
     key: str | None
-    password_file: Path | None
-    password_fd: int | None
 
     def check(self, *, signs: bool) -> None:
         """See that a key is only given where something is signed.
@@ -70,7 +67,7 @@ class KeyOptions:
         Raises:
             UsageError: Nothing is.
         """
-        if not signs and (self.key, self.password_file, self.password_fd) != (None, None, None):
+        if not signs and (self.key is not None or self.is_given):
             raise UsageError(
                 "A key or its password is given, and nothing is to be signed.",
                 resolution="Give --sign too, or leave the key out.",
@@ -82,56 +79,41 @@ class KeyOptions:
         Raises:
             As ``open_signer`` and ``PasswordSource.read``.
         """
-        source = PasswordSource(self.password_file, self.password_fd)
         question = "Password or PIN of the key"
         if self.key is not None:
-            return open_signer(self.key, lambda: source.read(question), root=settings.root)
+            return open_signer(self.key, lambda: self.read(question), root=settings.root)
         # What was given comes first, then provision.toml, then the person at the terminal.
         has_file = settings.config.registry.sign_password_file is not None
-        if source.is_given or (sys.stdin.isatty() and not has_file):
-            return configured_signer(settings, lambda: source.read(question))
+        if self.is_given or (sys.stdin.isatty() and not has_file):
+            return configured_signer(settings, lambda: self.read(question))
         return configured_signer(settings)
 
 
-_OPTIONS = (
-    click.option(
-        "--password-fd",
-        type=click.IntRange(min=0),
-        metavar="NUMBER",
-        help="Descriptor from which the password or PIN of the key is read.",
-    ),
+_password_options = (
     click.option(
         "--password-file",
         type=click.Path(dir_okay=False, path_type=Path),
         metavar="FILE",
         help="File with the password or PIN of the key in its first line.  [asked for]",
     ),
+    click.option(
+        "--password-fd",
+        type=click.IntRange(min=0),
+        metavar="NUMBER",
+        help="Descriptor from which the password or PIN of the key is read.",
+    ),
 )
-
-
-def password_source(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options for a password; they arrive as ``source: PasswordSource``."""
-    gathered = gathering(command, "source", PasswordSource)
-    for option in _OPTIONS:
-        gathered = option(gathered)
-    return gathered
-
-
-def private_key_options(command: Callable[..., ResultT]) -> Callable[..., ResultT]:
-    """Add the options for a private key, by the names of the fields of ``KeyOptions``."""
-    gathered = command
-    for option in _OPTIONS:
-        gathered = option(gathered)
-    return click.option(
+# The fields of KeyOptions, for groups that have more besides.
+private_key_options = (
+    click.option(
         "--key",
         metavar="FILE|pkcs11:URI",
         help="Private key of ECDSA over P-256.  [[registry] sign_key of provision.toml]",
-    )(gathered)
-
-
-def signing_key(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options for a private key; they arrive as ``private: KeyOptions``."""
-    return private_key_options(gathering(command, "private", KeyOptions))
+    ),
+    *_password_options,
+)
+password_source = options.option_group("source", PasswordSource, *_password_options)
+signing_key = options.option_group("private", KeyOptions, *private_key_options)
 
 
 def _from_descriptor(number: int) -> bytes:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
+ResultT = TypeVar("ResultT")
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 
 as_json = click.option(
@@ -47,6 +50,32 @@ distro = click.option(
     "--distro", metavar="ID:VERSION", help="Distro of the kernel, such as debian:12.  [the host's]"
 )
 flavour = click.option("--flavour", metavar="NAME", help="Flavour of the driver.  [its default]")
+
+
+def option_group(
+    name: str, kind: type[Any], *decorators: Callable[[Any], Any]
+) -> Callable[[Callable[..., ResultT]], Callable[..., ResultT]]:
+    """Return a decorator that adds options to a command, whose values arrive as one object.
+
+    Args:
+        name: The parameter of the command that takes the object.
+        kind: The object's class: a dataclass whose fields are named as the options are.
+        decorators: click's options, in the order in which a command's help shows them.
+    """
+    names = [field.name for field in fields(kind)]
+
+    def add(command: Callable[..., ResultT]) -> Callable[..., ResultT]:
+        @wraps(command)
+        def gathered(**given: object) -> ResultT:
+            values: dict[str, Any] = {field: given.pop(field) for field in names}
+            return command(**given, **{name: kind(**values)})
+
+        added: Callable[..., ResultT] = gathered
+        for decorator in reversed(decorators):
+            added = decorator(added)
+        return added
+
+    return add
 
 
 def print_json(document: Mapping[str, Any]) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, fields
-from functools import cached_property, wraps
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
@@ -59,81 +59,55 @@ def job(root: Path, catalogues: tuple[Path, ...] = ()) -> Iterator[Job]:
         yield work
 
 
-def target(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that say which build is meant; they arrive as ``target: RequestOptions``."""
-    gathered = gathering(command, "target", RequestOptions)
-    decorators = [
-        click.option(
-            "--kernel", metavar="RELEASE", help="As 'uname -r' prints it.  [the one that runs]"
-        ),
-        options.distro,
-        click.option(
-            "--version",
-            metavar="VERSION",
-            help="Version of the driver, a branch (535), or a kind of branch (lts, production,"
-            " new-feature).  [the newest that suits]",
-        ),
-        options.flavour,
-        click.option("--base", metavar="IMAGE", help="Base image: NAME:TAG or NAME@sha256:…"),
-        click.option(
-            "--network",
-            metavar="MODE",
-            help="Network of the containers that download, as 'docker run' takes it.",
-        ),
-        click.option(
-            "--force", is_flag=True, help="Try a kernel that the driver is not known to build on."
-        ),
-        click.option(
-            "--update",
-            is_flag=True,
-            help="Solve for the packages again although it was done before.",
-        ),
-        options.catalogue,
-        options.root,
-    ]
-    for decorator in reversed(decorators):
-        gathered = decorator(gathered)
-    return gathered
+# Options that say which build is meant.
+target = options.option_group(
+    "target",
+    RequestOptions,
+    click.option(
+        "--kernel", metavar="RELEASE", help="As 'uname -r' prints it.  [the one that runs]"
+    ),
+    options.distro,
+    click.option(
+        "--version",
+        metavar="VERSION",
+        help="Version of the driver, a branch (535), or a kind of branch (lts, production,"
+        " new-feature).  [the newest that suits]",
+    ),
+    options.flavour,
+    click.option("--base", metavar="IMAGE", help="Base image: NAME:TAG or NAME@sha256:…"),
+    click.option(
+        "--network",
+        metavar="MODE",
+        help="Network of the containers that download, as 'docker run' takes it.",
+    ),
+    click.option(
+        "--force", is_flag=True, help="Try a kernel that the driver is not known to build on."
+    ),
+    click.option(
+        "--update",
+        is_flag=True,
+        help="Solve for the packages again although it was done before.",
+    ),
+    options.catalogue,
+    options.root,
+)
 
 
-def building(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that say how to build; they arrive as ``how: BuildSettings``."""
-    gathered = gathering(command, "how", BuildSettings)
-    decorators = [
-        click.option(
-            "--jobs",
-            type=click.IntRange(min=1),
-            metavar="N",
-            help="Compilers at once.  [one a processor]",
-        ),
-        click.option("--rebuild", is_flag=True, help="Build although the image exists."),
-    ]
-    for decorator in reversed(decorators):
-        gathered = decorator(gathered)
-    return gathered
+# Options that say how to build.
+building = options.option_group(
+    "how",
+    BuildSettings,
+    click.option(
+        "--jobs",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Compilers at once.  [one a processor]",
+    ),
+    click.option("--rebuild", is_flag=True, help="Build although the image exists."),
+)
 
 
-ResultT = TypeVar("ResultT")
-
-
-def trusting(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that say what of a registry is trusted; they arrive as ``consent``."""
-    gathered = gathering(command, "consent", Consent)
-    for decorator in (options.allow_downgrade, options.insecure, options.public_key):
-        gathered = decorator(gathered)
-    return gathered
-
-
-def gathering(
-    command: Callable[..., ResultT], name: str, kind: type[Any]
-) -> Callable[..., ResultT]:
-    """Make a command that takes the fields of a class as options and hands on an object of it."""
-    wanted = [field.name for field in fields(kind)]
-
-    @wraps(command)
-    def gathered(**given: object) -> ResultT:
-        values: dict[str, Any] = {field: given.pop(field) for field in wanted}
-        value = kind(**values)
-        return command(**given, **{name: value})
-
-    return gathered
+# Options that say what of a registry is trusted.
+trusting = options.option_group(
+    "consent", Consent, options.public_key, options.insecure, options.allow_downgrade
+)

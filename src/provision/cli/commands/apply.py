@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, fields, replace
-from functools import wraps
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -129,18 +128,11 @@ class Ways:
     allow_downgrade: bool
 
 
-def ways(command: Callable[..., int]) -> Callable[..., int]:
-    """Add the options that say how to go about it; they arrive as ``ways: Ways``."""
-
-    @wraps(command)
-    def gathered(**given: object) -> int:
-        values: dict[str, Any] = {field.name: given.pop(field.name) for field in fields(Ways)}
-        return command(**given, ways=Ways(**values))
-
-    decorated: Callable[..., int] = gathered
-    for name, text in reversed(_WAYS.items()):
-        decorated = click.option(f"--{name}", is_flag=True, help=text)(decorated)
-    return decorated
+ways = options.option_group(
+    "ways",
+    Ways,
+    *(click.option(f"--{name}", is_flag=True, help=text) for name, text in _WAYS.items()),
+)
 
 
 @click.command("apply")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from provision.cli.commands.sign import print_signed
 from provision.cli.key_options import KeyOptions, private_key_options
 from provision.cli.options import megabytes, print_fields, print_json
 from provision.cli.tables import print_table
-from provision.cli.target import Job, building, gathering, job, target
+from provision.cli.target import Job, building, job, target
 from provision.engine.transfer import Pushed
 from provision.errors import UsageError
 from provision.pin import Pin
@@ -35,17 +34,18 @@ class Subject:
     pin_file: Path | None
 
 
-def _subject(command: Callable[..., None]) -> Callable[..., None]:
-    """Add what says which of both is meant; it arrives as ``subject: Subject``."""
-    gathered = gathering(command, "subject", Subject)
-    option = click.option(
+_subject = options.option_group(
+    "subject",
+    Subject,
+    click.argument("driver", required=False),
+    click.option(
         "--pin",
         "pin_file",
         type=click.Path(dir_okay=False, path_type=Path),
         metavar="FILE",
         help="Build the Pin that 'provision resolve --output' wrote, in place of DRIVER.",
-    )
-    return click.argument("driver", required=False)(option(gathered))
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,21 +81,19 @@ class _Publishing(KeyOptions):
         return pushed, signed
 
 
-def _publishing(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options for that; they arrive as ``publishing: _Publishing``."""
-    gathered = private_key_options(gathering(command, "publishing", _Publishing))
-    gathered = click.option(
-        "--sign", "signs", is_flag=True, help="Sign what was pushed or written."
-    )(gathered)
-    gathered = click.option(
+_publishing = options.option_group(
+    "publishing",
+    _Publishing,
+    click.option("--push", "push_to", metavar="REF", help="Push the image under this name too."),
+    click.option(
         "--output",
         type=click.Path(dir_okay=False, path_type=Path),
         metavar="FILE.tar",
         help="Write the image to an archive too.",
-    )(gathered)
-    return click.option(
-        "--push", "push_to", metavar="REF", help="Push the image under this name too."
-    )(gathered)
+    ),
+    click.option("--sign", "signs", is_flag=True, help="Sign what was pushed or written."),
+    *private_key_options,
+)
 
 
 @click.command("build")

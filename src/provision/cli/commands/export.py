@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import click
 from provision.cli import options
 from provision.cli.export_sysext import kernels, sysext, version
 from provision.cli.options import print_json
-from provision.cli.target import Job, gathering, job, trusting
+from provision.cli.target import Job, job, trusting
 from provision.errors import UsageError
 from provision.export.artifact_source import ArtifactSource, Choice, check_driver, choose
 from provision.export.daemonset import Agent, documents, read_config, read_keys
@@ -80,34 +80,31 @@ class _Cluster:
         )
 
 
-def _cluster(decorated: Callable[..., None]) -> Callable[..., None]:
-    gathered = gathering(decorated, "cluster", _Cluster)
-    decorators = [
-        click.option("--namespace", default="default", show_default=True, metavar="NAME"),
-        click.option(
-            "--selector",
-            "selectors",
-            multiple=True,
-            metavar="LABEL=VALUE",
-            help="Label of the nodes that get it; may be given more than once.",
-        ),
-        click.option("--pull-secret", metavar="NAME", help="Secret that images are pulled with."),
-        click.option(
-            "--with-credentials",
-            is_flag=True,
-            help="Write that secret too, from this machine's credentials for the registry.",
-        ),
-        click.option("--sign-key", metavar="NAME", help="Secret with the key; KMM signs modules."),
-        click.option("--sign-certificate", metavar="NAME", help="Secret with its certificate."),
-        click.option(
-            "--ordered-upgrade",
-            is_flag=True,
-            help="Load it only on nodes whose label names the version.",
-        ),
-    ]
-    for decorator in reversed(decorators):
-        gathered = decorator(gathered)
-    return gathered
+_cluster = options.option_group(
+    "cluster",
+    _Cluster,
+    click.option("--namespace", default="default", show_default=True, metavar="NAME"),
+    click.option(
+        "--selector",
+        "selectors",
+        multiple=True,
+        metavar="LABEL=VALUE",
+        help="Label of the nodes that get it; may be given more than once.",
+    ),
+    click.option("--pull-secret", metavar="NAME", help="Secret that images are pulled with."),
+    click.option(
+        "--with-credentials",
+        is_flag=True,
+        help="Write that secret too, from this machine's credentials for the registry.",
+    ),
+    click.option("--sign-key", metavar="NAME", help="Secret with the key; KMM signs modules."),
+    click.option("--sign-certificate", metavar="NAME", help="Secret with its certificate."),
+    click.option(
+        "--ordered-upgrade",
+        is_flag=True,
+        help="Load it only on nodes whose label names the version.",
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,27 +125,22 @@ class _Images:
         return Choice(self.version, self.flavour, self.distro, kernels)
 
 
-def _images(decorated: Callable[..., None]) -> Callable[..., None]:
-    gathered = gathering(decorated, "images", _Images)
-    decorators = [
-        click.option("--image", metavar="IMAGE", help="Image to look into.  [the registry's]"),
-        click.option(
-            "--registry",
-            "address",
-            metavar="HOST[:PORT][/PREFIX]",
-            help="Where the cluster pulls from.  [[registry] address of provision.toml]",
-        ),
-        version,
-        options.flavour,
-        options.distro,
-        kernels,
-        click.option(
-            "--regexp", metavar="EXPRESSION", help="What other releases look like, for Go."
-        ),
-    ]
-    for decorator in reversed(decorators):
-        gathered = decorator(gathered)
-    return gathered
+_images = options.option_group(
+    "images",
+    _Images,
+    click.option("--image", metavar="IMAGE", help="Image to look into.  [the registry's]"),
+    click.option(
+        "--registry",
+        "address",
+        metavar="HOST[:PORT][/PREFIX]",
+        help="Where the cluster pulls from.  [[registry] address of provision.toml]",
+    ),
+    version,
+    options.flavour,
+    options.distro,
+    kernels,
+    click.option("--regexp", metavar="EXPRESSION", help="What other releases look like, for Go."),
+)
 
 
 @command.command("kmm")
@@ -269,43 +261,40 @@ class _Agent:
         )
 
 
-def _agent(decorated: Callable[..., None]) -> Callable[..., None]:
-    gathered = gathering(decorated, "wanted", _Agent)
-    file = click.Path(dir_okay=False, path_type=Path)
-    decorators = [
-        click.option("--image", required=True, metavar="IMAGE", help="The agent's image."),
-        click.option(
-            "--config", type=file, required=True, metavar="FILE", help="The nodes' provision.toml."
-        ),
-        click.option(
-            "--key",
-            "keys",
-            type=file,
-            multiple=True,
-            metavar="FILE",
-            help="Public key that counts on the nodes; may be given more than once.",
-        ),
-        click.option("--namespace", default="provision", show_default=True, metavar="NAME"),
-        click.option(
-            "--selector",
-            "selectors",
-            multiple=True,
-            metavar="LABEL=VALUE",
-            help="Label of the nodes that get it; may be given more than once.",
-        ),
-        click.option("--pull-secret", metavar="NAME", help="Secret for the agent's image."),
-        click.option(
-            "--interval",
-            type=click.IntRange(min=30),
-            default=3600,
-            show_default=True,
-            metavar="SECONDS",
-            help="Time between two looks at a node.",
-        ),
-    ]
-    for decorator in reversed(decorators):
-        gathered = decorator(gathered)
-    return gathered
+_FILE = click.Path(dir_okay=False, path_type=Path)
+_agent = options.option_group(
+    "wanted",
+    _Agent,
+    click.option("--image", required=True, metavar="IMAGE", help="The agent's image."),
+    click.option(
+        "--config", type=_FILE, required=True, metavar="FILE", help="The nodes' provision.toml."
+    ),
+    click.option(
+        "--key",
+        "keys",
+        type=_FILE,
+        multiple=True,
+        metavar="FILE",
+        help="Public key that counts on the nodes; may be given more than once.",
+    ),
+    click.option("--namespace", default="provision", show_default=True, metavar="NAME"),
+    click.option(
+        "--selector",
+        "selectors",
+        multiple=True,
+        metavar="LABEL=VALUE",
+        help="Label of the nodes that get it; may be given more than once.",
+    ),
+    click.option("--pull-secret", metavar="NAME", help="Secret for the agent's image."),
+    click.option(
+        "--interval",
+        type=click.IntRange(min=30),
+        default=3600,
+        show_default=True,
+        metavar="SECONDS",
+        help="Time between two looks at a node.",
+    ),
+)
 
 
 @command.command("daemonset")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -15,7 +15,6 @@ from provision.catalogue import templates_dir
 from provision.cli import options
 from provision.cli.options import print_json
 from provision.cli.tables import print_table
-from provision.cli.target import gathering
 from provision.errors import UsageError
 from provision.files import write_atomic
 from provision.fleet.gather import AnsibleOptions, hosts_of_folder, hosts_of_inventory
@@ -111,74 +110,68 @@ class Choice:
         return float(found[1]) * _SECONDS[found[2]]
 
 
-def _asking(command: Callable[..., int]) -> Callable[..., int]:
-    """Add the options that say where the status comes from; they arrive as ``source``."""
-    gathered = gathering(command, "source", Source)
-    decorators = [
-        click.option(
-            "--inventory",
-            type=click.Path(exists=True, path_type=Path),
-            metavar="FILE|DIR",
-            help="Ask the hosts of this inventory, by the installed Ansible.",
-        ),
-        click.option(
-            "--metrics",
-            multiple=True,
-            metavar="URL|FILE",
-            help="Ask a Prometheus, or read metrics' files; may be given more than once.",
-        ),
-        click.option(
-            "--status",
-            type=click.Path(exists=True, file_okay=False, path_type=Path),
-            metavar="DIR",
-            help="Read files: NAME.json or NAME/…/status.json.",
-        ),
-        click.option(
-            "--forks",
-            type=click.IntRange(1, 500),
-            default=50,
-            show_default=True,
-            metavar="N",
-            help="Hosts that Ansible asks at once.",
-        ),
-        click.option(
-            "--timeout",
-            type=click.IntRange(1, 600),
-            default=10,
-            show_default=True,
-            metavar="SECONDS",
-            help="Within which a host has to be connected.",
-        ),
-        click.option("--limit", metavar="PATTERN", help="Hosts of the inventory.  [all]"),
-    ]
-    for decorator in reversed(decorators):
-        gathered = decorator(gathered)
-    return gathered
+# Options that say where the status comes from.
+_asking = options.option_group(
+    "source",
+    Source,
+    click.option(
+        "--inventory",
+        type=click.Path(exists=True, path_type=Path),
+        metavar="FILE|DIR",
+        help="Ask the hosts of this inventory, by the installed Ansible.",
+    ),
+    click.option(
+        "--metrics",
+        multiple=True,
+        metavar="URL|FILE",
+        help="Ask a Prometheus, or read metrics' files; may be given more than once.",
+    ),
+    click.option(
+        "--status",
+        type=click.Path(exists=True, file_okay=False, path_type=Path),
+        metavar="DIR",
+        help="Read files: NAME.json or NAME/…/status.json.",
+    ),
+    click.option(
+        "--forks",
+        type=click.IntRange(1, 500),
+        default=50,
+        show_default=True,
+        metavar="N",
+        help="Hosts that Ansible asks at once.",
+    ),
+    click.option(
+        "--timeout",
+        type=click.IntRange(1, 600),
+        default=10,
+        show_default=True,
+        metavar="SECONDS",
+        help="Within which a host has to be connected.",
+    ),
+    click.option("--limit", metavar="PATTERN", help="Hosts of the inventory.  [all]"),
+)
 
 
-def _choosing(command: Callable[..., int]) -> Callable[..., int]:
-    """Add the options that say which hosts are shown; they arrive as ``choice``."""
-    gathered = gathering(command, "choice", Choice)
-    decorators = [
-        click.option("--driver", multiple=True, metavar="NAME", help="Only hosts with it."),
-        click.option(
-            "--state",
-            multiple=True,
-            type=click.Choice([*STATES, "stale"]),
-            metavar="STATE",
-            help="Only hosts in this state, or stale; may be given more than once.",
-        ),
-        click.option(
-            "--max-age",
-            default="3h",
-            show_default=True,
-            metavar="TIME",
-            help="A status that is older is stale; 0: no limit.",
-        ),
-    ]
-    for decorator in reversed(decorators):
-        gathered = decorator(gathered)
-    return gathered
+# Options that say which hosts are shown.
+_choosing = options.option_group(
+    "choice",
+    Choice,
+    click.option("--driver", multiple=True, metavar="NAME", help="Only hosts with it."),
+    click.option(
+        "--state",
+        multiple=True,
+        type=click.Choice([*STATES, "stale"]),
+        metavar="STATE",
+        help="Only hosts in this state, or stale; may be given more than once.",
+    ),
+    click.option(
+        "--max-age",
+        default="3h",
+        show_default=True,
+        metavar="TIME",
+        help="A status that is older is stale; 0: no limit.",
+    ),
+)
 
 
 @command.command("status")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, get_args
@@ -24,86 +23,81 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 _CHECKOUT = Path(__file__).resolve().parents[4]
 
 
-def _wish(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that say what a machine should get: the fields of ``Options``."""
-    decorators = [
-        click.option("--config", type=_FILE, required=True, help="Its provision.toml."),
-        click.option(
-            "--url",
-            metavar="BASE",
-            required=True,
-            help="Where machines will find the output folder.",
-        ),
-        click.option(
-            "--variant",
-            type=click.Choice(get_args(Variant)),
-            default="fcos",
-            show_default=True,
-            help="What runs on it.",
-        ),
-        click.option(
-            "--python", type=_FILE, required=True, help="Archive of 'provision host-python'."
-        ),
-        click.option(
-            "--hook", type=_FILE, help="The program oci-decorator.  [containers get no drivers]"
-        ),
-        click.option(
-            "--engine",
-            "engines",
-            type=click.Choice(get_args(Engine)),
-            multiple=True,
-            help="Engine that gets to know it; may be given more than once.  [the distro's]",
-        ),
-        click.option(
-            "--docker-config",
-            type=_FILE,
-            help="A daemon.json of yours, into which the runtime is entered.",
-        ),
-        click.option(
-            "--docker-default",
-            is_flag=True,
-            help="Let all of Docker's containers have the runtime.",
-        ),
-        click.option(
-            "--bundle", type=_FILE, help="Archive of wheels that Ansible made.  [one is made]"
-        ),
-        click.option(
-            "--source",
-            type=_ANY,
-            default=_CHECKOUT,
-            metavar="PATH",
-            help="Checkout, or wheel of provision, to make it from.  [this checkout]",
-        ),
-        click.option("--wheelhouse", type=_FOLDER, help="Folder of wheels.  [the package index]"),
-        click.option(
-            "--expect",
-            multiple=True,
-            metavar="PATH",
-            help="File that provision.toml names and your own configuration puts there; may be"
-            " given more than once.",
-        ),
-    ]
-    for decorator in reversed(decorators):
-        command = decorator(command)
-    return command
+# Options that say what a machine should get.
+_wanted = options.option_group(
+    "wanted",
+    Options,
+    click.option("--config", type=_FILE, required=True, help="Its provision.toml."),
+    click.option(
+        "--url",
+        metavar="BASE",
+        required=True,
+        help="Where machines will find the output folder.",
+    ),
+    click.option(
+        "--variant",
+        type=click.Choice(get_args(Variant)),
+        default="fcos",
+        show_default=True,
+        help="What runs on it.",
+    ),
+    click.option("--python", type=_FILE, required=True, help="Archive of 'provision host-python'."),
+    click.option(
+        "--hook", type=_FILE, help="The program oci-decorator.  [containers get no drivers]"
+    ),
+    click.option(
+        "--engine",
+        "engines",
+        type=click.Choice(get_args(Engine)),
+        multiple=True,
+        help="Engine that gets to know it; may be given more than once.  [the distro's]",
+    ),
+    click.option(
+        "--docker-config",
+        type=_FILE,
+        help="A daemon.json of yours, into which the runtime is entered.",
+    ),
+    click.option(
+        "--docker-default",
+        is_flag=True,
+        help="Let all of Docker's containers have the runtime.",
+    ),
+    click.option(
+        "--bundle", type=_FILE, help="Archive of wheels that Ansible made.  [one is made]"
+    ),
+    click.option(
+        "--source",
+        type=_ANY,
+        default=_CHECKOUT,
+        metavar="PATH",
+        help="Checkout, or wheel of provision, to make it from.  [this checkout]",
+    ),
+    click.option("--wheelhouse", type=_FOLDER, help="Folder of wheels.  [the package index]"),
+    click.option(
+        "--expect",
+        multiple=True,
+        metavar="PATH",
+        help="File that provision.toml names and your own configuration puts there; may be"
+        " given more than once.",
+    ),
+)
 
 
 @click.command("ignition")
-@_wish
+@_wanted
 @click.option(
     "--output", type=_FOLDER, required=True, metavar="DIR", help="Folder that is to be served."
 )
 @options.dry_run
 @options.as_json
-def command(*, output: Path, dry_run: bool, as_json: bool, **given: object) -> None:
+def command(*, wanted: Options, output: Path, dry_run: bool, as_json: bool) -> None:
     """Make what Fedora CoreOS or Flatcar needs at its first boot to get provision and drivers.
 
     DIR gets config.ign, the files that it makes machines fetch from BASE, and provision.bu, which
     takes it into a configuration of yours.
     """
-    values: dict[str, Any] = given
     check_output(output)
-    prepared = prepare(Options(**values))
+    prepared = prepare(wanted)
     written = None
     if not dry_run:
         with shown(verbose=False) as progress:

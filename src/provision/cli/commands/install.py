@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import click
 
 from provision.cli import options
 from provision.cli.options import print_json
-from provision.cli.target import Job, building, gathering, job, target, trusting
+from provision.cli.target import Job, building, job, target, trusting
 from provision.documents import load_json
 from provision.engine.docker_api import names_registry
 from provision.errors import ProvisionError
@@ -57,14 +56,16 @@ class _Way:
     dry_run: bool
 
 
-def _way(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options for that; they arrive as ``way: _Way``."""
-    gathered = options.dry_run(gathering(command, "way", _Way))
-    return click.option(
+_way = options.option_group(
+    "way",
+    _Way,
+    click.option(
         "--replace",
         is_flag=True,
         help="Unpack an artifact again, and replace foreign files (a copy is kept).",
-    )(gathered)
+    ),
+    options.dry_run,
+)
 
 
 @click.command("install")

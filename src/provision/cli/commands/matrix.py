@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from provision.catalogue import templates_dir
 from provision.cli import options
 from provision.cli.options import print_json
 from provision.cli.tables import print_table
-from provision.cli.target import Job, gathering, job
+from provision.cli.target import Job, job
 from provision.errors import ExitCode, ProvisionError, UsageError
 from provision.files import write_atomic
 from provision.matrix.cells import Planned, Selection
@@ -123,65 +122,57 @@ class Ways:
             )
 
 
-def _asking(command: Callable[..., int]) -> Callable[..., int]:
-    """Add what says which cells; they arrive as ``asked: Asked``."""
-    gathered = gathering(command, "asked", Asked)
-    decorators = [
-        click.option("--drivers", metavar="A,B|all", help="Drivers of the catalogue."),
-        click.option("--distros", metavar="ID:VERSION,…", help="Distros.  [the host's]"),
-        click.option(
-            "--kernels",
-            metavar="K,…|latest-N|all",
-            help="Kernels, or patterns such as '6.1.0-*'.  [latest-3]",
-        ),
-        click.option(
-            "--versions",
-            metavar="V,…|latest-N|all",
-            help="Versions, branches or kinds of branches (lts) of the drivers.  [latest]",
-        ),
-        click.option(
-            "--flavours", metavar="F,…|all", help="Flavours of the drivers.  [their default]"
-        ),
-        click.option("--force", is_flag=True, help="Build cells too that are not supported."),
-    ]
-    for decorator in reversed(decorators):
-        gathered = decorator(gathered)
-    return gathered
+# Options that say which cells are meant.
+_asking = options.option_group(
+    "asked",
+    Asked,
+    click.option("--drivers", metavar="A,B|all", help="Drivers of the catalogue."),
+    click.option("--distros", metavar="ID:VERSION,…", help="Distros.  [the host's]"),
+    click.option(
+        "--kernels",
+        metavar="K,…|latest-N|all",
+        help="Kernels, or patterns such as '6.1.0-*'.  [latest-3]",
+    ),
+    click.option(
+        "--versions",
+        metavar="V,…|latest-N|all",
+        help="Versions, branches or kinds of branches (lts) of the drivers.  [latest]",
+    ),
+    click.option("--flavours", metavar="F,…|all", help="Flavours of the drivers.  [their default]"),
+    click.option("--force", is_flag=True, help="Build cells too that are not supported."),
+)
 
 
-def _going(command: Callable[..., int]) -> Callable[..., int]:
-    """Add what says how; they arrive as ``ways: Ways``."""
-    gathered = gathering(command, "ways", Ways)
-    decorators = [
-        click.option(
-            "--jobs",
-            type=click.IntRange(1, 64),
-            default=1,
-            show_default=True,
-            metavar="N",
-            help="Builds at once.",
-        ),
-        click.option(
-            "--retry",
-            type=click.Choice(["failed", "all"]),
-            help="Build cells again although nothing has changed.",
-        ),
-        click.option("--keep-images", is_flag=True, help="Leave the images in the engine."),
-        click.option(
-            "--keep-going",
-            is_flag=True,
-            help="Go on although the engine, an archive or the disk failed.",
-        ),
-        click.option(
-            "--network",
-            metavar="MODE",
-            help="Network of the containers that download, as 'docker run' takes it.",
-        ),
-        click.option("--only-report", is_flag=True, help="Build nothing: show what is known."),
-    ]
-    for decorator in reversed(decorators):
-        gathered = decorator(gathered)
-    return gathered
+# Options that say how a run goes about them.
+_going = options.option_group(
+    "ways",
+    Ways,
+    click.option(
+        "--jobs",
+        type=click.IntRange(1, 64),
+        default=1,
+        show_default=True,
+        metavar="N",
+        help="Builds at once.",
+    ),
+    click.option(
+        "--retry",
+        type=click.Choice(["failed", "all"]),
+        help="Build cells again although nothing has changed.",
+    ),
+    click.option("--keep-images", is_flag=True, help="Leave the images in the engine."),
+    click.option(
+        "--keep-going",
+        is_flag=True,
+        help="Go on although the engine, an archive or the disk failed.",
+    ),
+    click.option(
+        "--network",
+        metavar="MODE",
+        help="Network of the containers that download, as 'docker run' takes it.",
+    ),
+    click.option("--only-report", is_flag=True, help="Build nothing: show what is known."),
+)
 
 
 @click.command("matrix")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -10,41 +9,37 @@ import click
 from provision.cli import options
 from provision.cli.options import megabytes, print_json
 from provision.cli.tables import print_table
-from provision.cli.target import gathering, job, trusting
+from provision.cli.target import job, trusting
 from provision.fleet.mirror import Mirrored, mirror, require_all
 from provision.fleet.mirror_selection import ImageSelection, RegistryAccess, total_size
 from provision.pipeline.registries import Consent
 
-
-def selecting(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that say which artifacts are meant; they arrive as ``selection``."""
-    gathered = gathering(command, "selection", ImageSelection)
-    decorators = [
-        click.option(
-            "--driver",
-            "drivers",
-            multiple=True,
-            metavar="NAME",
-            help="A driver; may be given more than once.  [those of the catalogue]",
-        ),
-        click.option(
-            "--kernel",
-            "kernels",
-            multiple=True,
-            metavar="RELEASE",
-            help="A kernel, or a pattern ('6.1.0-*'); may be given more than once.  [all]",
-        ),
-        click.option(
-            "--distro",
-            "distros",
-            multiple=True,
-            metavar="ID:VERSION",
-            help="A distro, such as debian:12; may be given more than once.  [all]",
-        ),
-    ]
-    for decorator in reversed(decorators):
-        gathered = decorator(gathered)
-    return gathered
+# Options that say which artifacts are meant.
+selecting = options.option_group(
+    "selection",
+    ImageSelection,
+    click.option(
+        "--driver",
+        "drivers",
+        multiple=True,
+        metavar="NAME",
+        help="A driver; may be given more than once.  [those of the catalogue]",
+    ),
+    click.option(
+        "--kernel",
+        "kernels",
+        multiple=True,
+        metavar="RELEASE",
+        help="A kernel, or a pattern ('6.1.0-*'); may be given more than once.  [all]",
+    ),
+    click.option(
+        "--distro",
+        "distros",
+        multiple=True,
+        metavar="ID:VERSION",
+        help="A distro, such as debian:12; may be given more than once.  [all]",
+    ),
+)
 
 
 @click.command("mirror")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from provision.cli import options
 from provision.cli.key_options import KeyOptions, private_key_options
 from provision.cli.options import print_json
 from provision.cli.tables import print_table
-from provision.cli.target import Job, gathering, job
+from provision.cli.target import Job, job
 from provision.errors import ExitCode, UsageError
 from provision.fleet.fleet_file import Fleet, cell_id, fleet_cells, load_fleet, read_cell
 from provision.fleet.prebuild import (
@@ -88,52 +87,47 @@ class _Ways:
         )
 
 
-def _which(command: Callable[..., int]) -> Callable[..., int]:
-    gathered = private_key_options(gathering(command, "which", _Which))
-    decorators = [
-        click.option(
-            "--cell",
-            "cells",
-            metavar="ID",
-            multiple=True,
-            help="Build this cell only, as --list names it; may be given more than once.",
-        ),
-        click.option(
-            "--list", "lists", is_flag=True, help="Print the command of each cell; build nothing."
-        ),
-        click.option("--missing", is_flag=True, help="List only what the registry does not have."),
-    ]
-    for decorator in reversed(decorators):
-        gathered = decorator(gathered)
-    return gathered
+_which = options.option_group(
+    "which",
+    _Which,
+    click.option(
+        "--cell",
+        "cells",
+        metavar="ID",
+        multiple=True,
+        help="Build this cell only, as --list names it; may be given more than once.",
+    ),
+    click.option(
+        "--list", "lists", is_flag=True, help="Print the command of each cell; build nothing."
+    ),
+    click.option("--missing", is_flag=True, help="List only what the registry does not have."),
+    *private_key_options,
+)
 
 
-def _ways(command: Callable[..., int]) -> Callable[..., int]:
-    gathered = gathering(command, "ways", _Ways)
-    decorators = [
-        click.option(
-            "--jobs", type=click.IntRange(1, 64), metavar="N", help="Builds at once.  [fleet.toml]"
-        ),
-        click.option(
-            "--retry",
-            type=click.Choice(["failed", "all"]),
-            help="Build cells again that failed here, although nothing has changed.",
-        ),
-        click.option("--keep-images", is_flag=True, help="Leave the images in the engine."),
-        click.option(
-            "--keep-going",
-            is_flag=True,
-            help="Go on although the engine, an archive, the registry or the disk failed.",
-        ),
-        click.option(
-            "--network",
-            metavar="MODE",
-            help="Network of the containers that download, as 'docker run' takes it.",
-        ),
-    ]
-    for decorator in reversed(decorators):
-        gathered = decorator(gathered)
-    return gathered
+_ways = options.option_group(
+    "ways",
+    _Ways,
+    click.option(
+        "--jobs", type=click.IntRange(1, 64), metavar="N", help="Builds at once.  [fleet.toml]"
+    ),
+    click.option(
+        "--retry",
+        type=click.Choice(["failed", "all"]),
+        help="Build cells again that failed here, although nothing has changed.",
+    ),
+    click.option("--keep-images", is_flag=True, help="Leave the images in the engine."),
+    click.option(
+        "--keep-going",
+        is_flag=True,
+        help="Go on although the engine, an archive, the registry or the disk failed.",
+    ),
+    click.option(
+        "--network",
+        metavar="MODE",
+        help="Network of the containers that download, as 'docker run' takes it.",
+    ),
+)
 
 
 @click.command("prebuild")
