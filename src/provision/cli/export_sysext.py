@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -153,23 +153,42 @@ def sysext(
     with job(root, catalogues) as work:
         source = ArtifactSource(work.settings, lambda: work.engine, consent, work.progress)
         with scratch(work.settings.state, "export", progress=work.progress) as folder:
-            parts: list[Artifact] = []
-            for one in wanted:
-                place = folder / f"artifact-{len(parts)}"
-                parts.append(Artifact(place, source.artifact(one, place)))
-            for image in extension.images:
-                place = folder / f"artifact-{len(parts)}"
-                parts.append(Artifact(place, source.unpack(image, place)))
-                check_driver(parts[-1].manifest, driver, image)
+            parts = [
+                *_wanted_parts(source, wanted, folder),
+                *_image_parts(source, driver, extension.images, folder),
+            ]
             hosts = Hosts(extension.id, extension.version_id)
             made = make_extension(folder, parts, hosts, signer, progress=work.progress)
-            output.mkdir(parents=True, exist_ok=True)
             target = output / f"{extension_name(driver)}.raw"
-            # It may be copied from another file system: never a half image under that name.
-            draft = target.with_name(f".{target.name}.new")
-            shutil.move(made.image, draft)
-            draft.replace(target)
+            _put(made.image, target)
     _print_extension(target, parts, made, as_json=as_json)
+
+
+def _wanted_parts(
+    source: ArtifactSource, wanted: Sequence[DriverRequest], folder: Path
+) -> Iterator[Artifact]:
+    for number, one in enumerate(wanted):
+        place = folder / f"wanted-{number}"
+        yield Artifact(place, source.artifact(one, place))
+
+
+def _image_parts(
+    source: ArtifactSource, driver: str, images: Sequence[str], folder: Path
+) -> Iterator[Artifact]:
+    for number, image in enumerate(images):
+        place = folder / f"image-{number}"
+        manifest = source.unpack(image, place)
+        check_driver(manifest, driver, image)
+        yield Artifact(place, manifest)
+
+
+def _put(image: Path, target: Path) -> None:
+    """Move an image to where it is wanted, whose folder may not be there yet."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    # It may be copied from another file system: never a half image under that name.
+    draft = target.with_name(f".{target.name}.new")
+    shutil.move(image, draft)
+    draft.replace(target)
 
 
 def _print_extension(target: Path, parts: Sequence[Artifact], made: Made, *, as_json: bool) -> None:

@@ -118,22 +118,27 @@ def make_developer_image(
         disk, tree = folder / "root.img", folder / "root"
         with bz2.open(packed) as stream:
             _cut(stream, disk)
-        tree.mkdir()
         progress(Note("Copying the files of the developer container"))
-        done = run(
-            ["debugfs", "-R", f"rdump / {tree}", disk],
-            why="read the developer container's file system",
-            timeout=_COPY_SECONDS,
-        )
+        _copy_files(disk, tree)
         disk.unlink()
-        if not (tree / "usr").is_dir():
-            raise ProvisionError(
-                "The file system of the developer container could not be read.",
-                resolution="It may be damaged: remove it from provision's cache and try again.",
-                details=done.stderr.strip() or None,
-            )
         progress(Note(f"Importing {request.name}"))
         return image_of_tree(engine, tree, request, "Flatcar's developer container")
+
+
+def _copy_files(disk: Path, tree: Path) -> None:
+    """Copy the files of a file system into a new folder; errors as ``make_developer_image``."""
+    tree.mkdir()
+    done = run(
+        ["debugfs", "-R", f"rdump / {tree}", disk],
+        why="read the developer container's file system",
+        timeout=_COPY_SECONDS,
+    )
+    if not (tree / "usr").is_dir():
+        raise ProvisionError(
+            "The file system of the developer container could not be read.",
+            resolution="It may be damaged: remove it from provision's cache and try again.",
+            details=done.stderr.strip() or None,
+        )
 
 
 def _cut(disk: IO[bytes], target: Path) -> None:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import date
 from typing import Literal
 
 from provision.build.compatibility import KernelRequest, suitable_versions
 from provision.build.decision import chosen_flavour
+from provision.catalogue import Recipe
 from provision.distros import source_names
 from provision.distros.debian import compare_versions
 from provision.documents import load_json
 from provision.errors import ProvisionError
-from provision.host.facts import read_facts
+from provision.host.facts import Facts, read_facts
 from provision.kmod.verify import MANIFEST
 from provision.manifest import Manifest
 from provision.pin import DistroPin
@@ -154,25 +156,13 @@ def list_offers(
     name = f"{chosen.id}:{chosen.version}"
     readings = read_upstream(settings, recipe, distro=name, max_age=math.inf if is_offline else 0.0)
     branches = known_branches(recipe.upstream, readings)
-    trouble = None
-    try:
-        market = Market(
-            f"{chosen.id} {chosen.version}", source_names(chosen), published=files_of(readings)
-        )
-        with open_market(settings, driver, chosen, market, progress=progress) as opened:
-            offered = [offer.version for offer in offers(recipe, flavour, opened)]
-    except ProvisionError as error:
-        offered, trouble = [], error
+    market = Market(
+        f"{chosen.id} {chosen.version}", source_names(chosen), published=files_of(readings)
+    )
+    opening = open_market(settings, driver, chosen, market, progress=progress)
+    offered, trouble = _offered(recipe, flavour, opening)
     facts = read_facts(settings.root)
     wish = wanted.version if wanted else "latest"
-    request = KernelRequest(
-        kernel=facts.kernel or "",
-        architecture=facts.arch,
-        version=DriverRequest(driver, version=wish).version_request(
-            branches.followed(wish, today())
-        ),
-    )
-    suitable, fitting = suitable_versions(recipe, offered, request)
     return Offers(
         driver=driver,
         flavour=flavour,
@@ -180,12 +170,35 @@ def list_offers(
         distro=chosen,
         installed=_installed(settings, driver, facts.kernel),
         offered=tuple(offered),
-        chosen=next(iter(fitting or suitable), None),
+        chosen=_suitable(recipe, offered, DriverRequest(driver, version=wish), branches, facts),
         trouble=trouble,
         branches=branches,
         readings=readings,
         day=today(),
     )
+
+
+def _offered(
+    recipe: Recipe, flavour: str, opening: AbstractContextManager[Market]
+) -> tuple[list[str], ProvisionError | None]:
+    """Return the versions that can be built; none, and why, where that can't be found out."""
+    try:
+        with opening as market:
+            return [offer.version for offer in offers(recipe, flavour, market)], None
+    except ProvisionError as error:
+        return [], error
+
+
+def _suitable(
+    recipe: Recipe, offered: list[str], wanted: DriverRequest, branches: Branches, facts: Facts
+) -> str | None:
+    """Return the version that an apply would take now; None: none of those that are offered."""
+    name = wanted.version_name
+    kinds = branches.followed(name, today()) if name is not None else None
+    version = wanted.version_request(kinds)
+    request = KernelRequest(facts.kernel or "", facts.arch, version)
+    suitable, fitting = suitable_versions(recipe, offered, request)
+    return next(iter(fitting or suitable), None)
 
 
 def _installed(settings: Settings, driver: str, running: str | None) -> tuple[Installed, ...]:

@@ -43,17 +43,10 @@ def render_html(
     Raises:
         NotFoundError: The folder lacks one of them.
     """
-    environment = Environment(
-        loader=FileSystemLoader(templates),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     try:
         style = "".join((templates / one).read_text() for one in styles)
         script = "".join((templates / one).read_text() for one in scripts)
-        template = environment.get_template(name)
+        template = _environment(templates).get_template(name)
     except (OSError, TemplateError) as error:
         raise NotFoundError(
             f"The page's template can't be read: {error}.",
@@ -66,6 +59,16 @@ def render_html(
         made=shown_time(time),
         version=provision.__version__,
         **values,
+    )
+
+
+def _environment(templates: Path) -> Environment:
+    return Environment(
+        loader=FileSystemLoader(templates),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
 
 

@@ -24,7 +24,7 @@ from provision.engine.transfer import read_file
 from provision.errors import NotFoundError, ProvisionError
 from provision.files import write_atomic
 from provision.kmod.verify import MANIFEST
-from provision.pin import BasePin, RunfileSource, keyring_digest
+from provision.pin import BasePin, DistroPin, RunfileSource, keyring_digest
 from provision.pipeline.developer_container import developer_request, ensure_developer_image
 from provision.pipeline.driver_request import BuildSettings, choose_distro
 from provision.pipeline.package_pins import Resolved, render_context
@@ -256,13 +256,24 @@ def ensure_base_image(
             progress(Note(f"There is no image {request.name}; making it"))
     if not request.can_be_made:
         return find_base(engine, request, progress=progress), False
-    if not uses_archive(chosen):
-        origin = rpm_origin(settings, chosen)
-        return make_rpm_base(engine, request, origin, state=settings.state, progress=progress), True
-    index = open_driver_index(settings, None, chosen, at_once=False, progress=progress)
+    return _made_base(settings, engine, chosen, request, progress), True
+
+
+def _made_base(
+    settings: Settings,
+    engine: Engine,
+    distro: DistroPin,
+    request: BaseRequest,
+    progress: Progress,
+) -> BasePin:
+    """Make a base image from the distro's packages; errors as ``ensure_base_image``."""
+    if not uses_archive(distro):
+        origin = rpm_origin(settings, distro)
+        return make_rpm_base(engine, request, origin, state=settings.state, progress=progress)
+    index = open_driver_index(settings, None, distro, at_once=False, progress=progress)
     index.close()
     mirror = Mirror(index.mirror, _keyring_file(settings, index.keyring))
-    return make_base(engine, request, mirror, state=settings.state, progress=progress), True
+    return make_base(engine, request, mirror, state=settings.state, progress=progress)
 
 
 def _keyring_file(settings: Settings, keyring: bytes | None) -> Path | None:

@@ -6,6 +6,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 from provision.config import KeyConfig
@@ -176,16 +177,9 @@ def publish(
     """
     client = connected(settings, parse_reference(name))
     pin, signer = image.pin, image.signer
-    is_signed = signer is not None
-    before = pushed_before(client, pin, image.image_id, is_signed=is_signed, progress=progress)
-    if before is not None:
-        progress(Note(f"{name}: the registry has the image already, as {before.digest}"))
-        tag_again(client, before)
-        pushed = Pushed(name, before.digest)
-    else:
-        pushed = push(image.engine, image.image_id, name, progress=progress)
+    pushed, is_new = _pushed(client, image, name, progress)
     if signer is None:
-        if before is None:
+        if is_new:
             _tag_unsigned(client, pin, pushed, progress)
         return pushed, None
     by_digest = connected(settings, pushed_reference(pushed))
@@ -201,6 +195,21 @@ def publish(
         # Another was pushed while this one was. Its name must not lead to what hosts refuse.
         _give_name_back(settings, client, pin, signer)
         raise
+
+
+def _pushed(
+    client: Client, image: EngineImage, name: str, progress: Progress
+) -> tuple[Pushed, bool]:
+    """Push an image that the registry does not have; return it, and whether it was pushed now."""
+    is_signed = image.signer is not None
+    before = pushed_before(
+        client, image.pin, image.image_id, is_signed=is_signed, progress=progress
+    )
+    if before is None:
+        return push(image.engine, image.image_id, name, progress=progress), True
+    progress(Note(f"{name}: the registry has the image already, as {before.digest}"))
+    tag_again(client, before)
+    return Pushed(name, before.digest), False
 
 
 def _give_name_back(settings: Settings, client: Client, pin: Pin, signer: Signer) -> None:
@@ -251,23 +260,28 @@ def open_signer(key: str, password: Password, *, root: Path = Path("/")) -> Sign
     if secret is None:
         words, secret = (*words, "-passin", "stdin"), password() + b"\n"
 
+    how = ("openssl", "pkeyutl", "-sign", "-rawin", "-digest", "sha256", *words)
+    sign = partial(run, why=_WHY, env=environment, stdin=secret, check=False)
+
     def signer(data: bytes) -> bytes:
         with tempfile.TemporaryDirectory(prefix="provision-") as name:
             payload, signature = Path(name, "payload"), Path(name, "signature")
             payload.write_bytes(data)
-            how = ("openssl", "pkeyutl", "-sign", "-rawin", "-digest", "sha256", *words)
-            argv = (*how, "-in", str(payload), "-out", str(signature))
-            done = run(argv, why=_WHY, env=environment, stdin=secret, check=False)
+            done = sign((*how, "-in", str(payload), "-out", str(signature)))
             if done.returncode != 0:
-                raise ProvisionError(
-                    f"'{key}' could not sign an image.",
-                    resolution="Look whether the URI and the PIN are right, and the key one of"
-                    " ECDSA over P-256: p11tool --login --list-privkeys.",
-                    details=done.stderr.strip() or None,
-                )
+                raise _not_signed(key, done.stderr)
             return signature.read_bytes()
 
     return signer
+
+
+def _not_signed(key: str, said: str) -> ProvisionError:
+    return ProvisionError(
+        f"'{key}' could not sign an image.",
+        resolution="Look whether the URI and the PIN are right, and the key one of ECDSA over"
+        " P-256: p11tool --login --list-privkeys.",
+        details=said.strip() or None,
+    )
 
 
 def configured_signer(settings: Settings, password: Password | None = None) -> Signer:

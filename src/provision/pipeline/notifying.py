@@ -127,22 +127,21 @@ def notify(
         return False
     document = message_of(settings, sought)
     record = _Record(settings.state / _FILE, json.dumps(document, sort_keys=True), now)
+    said = f"was notified: {sought.driver} for {sought.kernel} is missing"
+    trouble: object = None
     try:
         attempt = record.begin()
         if attempt is None:
             return False
-        trouble: object = _send(settings, registry.notify, document, session)
+        trouble = _send(settings, registry.notify, document, session)
         if trouble is None:
             record.write(replace(attempt, is_done=True))
     except (OSError, ProvisionError) as error:
         trouble = error
     if trouble is not None:
-        progress(Note(f"{registry.notify} was not notified of a missing artifact: {trouble}"))
-        return False
-    progress(
-        Note(f"{registry.notify} was notified: {sought.driver} for {sought.kernel} is missing")
-    )
-    return True
+        said = f"was not notified of a missing artifact: {trouble}"
+    progress(Note(f"{registry.notify} {said}"))
+    return trouble is None
 
 
 def message_of(settings: Settings, sought: ArtifactQuery) -> dict[str, object]:

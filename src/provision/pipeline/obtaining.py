@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 
 from provision.build.artifact_image import find
 from provision.engine.docker_api import Engine
 from provision.errors import NotFoundError, ProvisionError
 from provision.kmod.module_signatures import is_signed_for_host
+from provision.kmod.verify import Report
 from provision.pin import Pin
 from provision.pipeline.artifact_lookup import asks_registries, look_for_pin
 from provision.pipeline.artifacts import store_image, verify_path
@@ -52,20 +54,10 @@ def obtain(
     begun = time.monotonic()
     layout = Layout(settings.root, resolved.pin.driver.name)
     entry = layout.entry(resolved.pin.short_digest)
-    if not replace:
-        with changing(layout, progress):
-            report = verify_path(entry, progress=progress) if entry.is_dir() else None
-        if report is not None and report.manifest is not None and not report.findings:
-            if is_signed_for_host(
-                entry, report.manifest, settings.config.signing, root=settings.root
-            ):
-                return Obtained(report.manifest, entry, "store", _total(begun))
-            # The same build, and so the same entry: unpacked and signed again.
-            progress(Note(f"{entry} is not signed with this host's key; signing it"))
-            replace = True
-        elif report is not None:
-            progress(Note(f"{entry} is damaged; making it again"))
-            replace = True
+    if not replace and (report := _report_of(layout, entry, progress)) is not None:
+        if _serves(settings, entry, report, progress) and report.manifest is not None:
+            return Obtained(report.manifest, entry, "store", _total(begun))
+        replace = True
     trusted = None if replace else _of_pin(settings, engine, resolved.pin, progress)
     if trusted is not None:
         return obtain_pulled(settings, trusted, Consent(), progress=progress)
@@ -73,6 +65,23 @@ def obtain(
     image = resolved.pin.image
     stored = store_image(settings, engine(), image, replace=replace, progress=progress)
     return Obtained(stored.manifest, entry, origin, {**seconds, **_total(begun)})
+
+
+def _report_of(layout: Layout, entry: Path, progress: Progress) -> Report | None:
+    with changing(layout, progress):
+        return verify_path(entry, progress=progress) if entry.is_dir() else None
+
+
+def _serves(settings: Settings, entry: Path, report: Report, progress: Progress) -> bool:
+    """Return whether an entry of the store is as it would be made now; if not, say why."""
+    if report.manifest is None or report.findings:
+        progress(Note(f"{entry} is damaged; making it again"))
+        return False
+    if is_signed_for_host(entry, report.manifest, settings.config.signing, root=settings.root):
+        return True
+    # The same build, and so the same entry: unpacked and signed again.
+    progress(Note(f"{entry} is not signed with this host's key; signing it"))
+    return False
 
 
 def _of_pin(

@@ -103,16 +103,8 @@ def resolve_solved(
 ) -> Resolved:
     """Decide every input of a build whose packages a distro's solver finds.
 
-    Args:
-        settings: The host.
-        engine: As ``resolve_packaged``.
-        wanted: What is asked for.
-        target: The driver, and the distro whose packages compile.
-        progress: Receives what goes on.
-
-    Raises:
-        NotFoundError: As ``resolve_packaged``.
-        ProvisionError: The archive or the engine failed.
+    ``target`` is the driver, and the distro whose packages compile. Other arguments and errors as
+    ``resolve_packaged``.
     """
     request = request_of(settings, wanted, target.distro, progress=progress)
     sums = vendor_sums(settings, again=wanted.update, progress=progress)

@@ -135,15 +135,19 @@ def examine(
     _same_rules(settings, trusted, consent, name)
     wrong = _mismatches(trusted, reference, wanted, is_host_tag=driver is not None)
     if wrong:
-        facts = facts_of(trusted.image.pin, 0)
-        text = ", ".join(f"{k} {v}" for k, v in wrong.items())
-        raise UntrustedError(
-            f"'{trusted.image.reference}' is refused: it is not what was asked for ({text}), but"
-            f" {facts.driver} {facts.version} ({facts.flavour}) for {facts.kernel} of"
-            f" {facts.distro} on {facts.architecture}.",
-            resolution="Push the right image under that name, or ask for this one by its digest.",
-        )
+        raise _another(trusted, wrong)
     return trusted
+
+
+def _another(trusted: Trusted, wrong: Mapping[str, str]) -> UntrustedError:
+    facts = facts_of(trusted.image.pin, 0)
+    text = ", ".join(f"{name} {value}" for name, value in wrong.items())
+    return UntrustedError(
+        f"'{trusted.image.reference}' is refused: it is not what was asked for ({text}), but"
+        f" {facts.driver} {facts.version} ({facts.flavour}) for {facts.kernel} of"
+        f" {facts.distro} on {facts.architecture}.",
+        resolution="Push the right image under that name, or ask for this one by its digest.",
+    )
 
 
 def _mismatches(

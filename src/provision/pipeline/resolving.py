@@ -9,7 +9,7 @@ from provision.build.base_image import find_base, named_base
 from provision.build.compatibility import BuildTarget, KernelTree
 from provision.build.decision import decide_in_image
 from provision.build.templates import load_tree_templates
-from provision.catalogue import templates_dir
+from provision.catalogue import Entry, templates_dir
 from provision.distros.kernel_tree.tree_family import (
     Toolchain,
     build_packages,
@@ -64,19 +64,27 @@ def resolve_pin(
     wanted = replace(wanted, kernel=kernel)
     entry = settings.catalogue.entry(wanted.driver)
     files = fetch_tree(settings, choice, kernel, update=wanted.update, progress=progress)
-    toolchain = _toolchain(choice, files, kernel)
-    pin = files.pin.model_copy(update={"toolchain": choice.toolchain, "llvm": toolchain.llvm})
-    tree = KernelTree(pin, choice.distro, toolchain)
-    templates = load_tree_templates(templates_dir(), choice.toolchain)
+    target = _target(entry, choice, files, kernel)
     if choice.toolchain is None:
-        target = BuildTarget(entry, choice.distro, templates, tree)
         resolved = _in_image(settings, engine, wanted, (target, choice.image), progress)
     else:
-        target = BuildTarget(entry, choice.toolchain, templates, tree)
         resolved = resolve_solved(settings, engine, wanted, target, progress=progress)
     return replace(
         resolved, attached={f"kernel/{name}": path for name, path in files.files.items()}
     )
+
+
+def _target(entry: Entry, choice: TreeChoice, files: Tree, kernel: str) -> BuildTarget:
+    """Return what is built, where a tree stands in for packages with headers.
+
+    Raises:
+        NotFoundError: The configuration doesn't say what compiled the kernel.
+    """
+    toolchain = _toolchain(choice, files, kernel)
+    pin = files.pin.model_copy(update={"toolchain": choice.toolchain, "llvm": toolchain.llvm})
+    tree = KernelTree(pin, choice.distro, toolchain)
+    templates = load_tree_templates(templates_dir(), choice.toolchain)
+    return BuildTarget(entry, choice.toolchain or choice.distro, templates, tree)
 
 
 def _toolchain(choice: TreeChoice, tree: Tree, kernel: str) -> Toolchain:

@@ -83,19 +83,22 @@ def have_parts(
             return known
         run = fetch()
         progress(Note(f"Taking {source.url.rpartition('/')[2]} apart, without running it"))
-        draft = folder / f".{key}"
-        # What a killed run left.
-        shutil.rmtree(draft, ignore_errors=True)
-        draft.mkdir(parents=True)
-        try:
-            parts = repack(run, source, draft)
-            trees = TreeStore(settings)
-            kept = {name: trees.take(path, sync=False) for name, path in parts.items()}
-        finally:
-            shutil.rmtree(draft, ignore_errors=True)
+        kept = _taken_apart(TreeStore(settings), run, source, folder / f".{key}")
         text = _Index(parts=kept).model_dump_json(by_alias=True, indent=1)
         write_atomic(index, f"{text}\n")
         return {name: store.path(digest) for name, digest in kept.items()}
+
+
+def _taken_apart(trees: TreeStore, run: Path, source: RunfileSource, draft: Path) -> dict[str, str]:
+    """Put the parts of a .run into a store, and return their sha256; errors as ``have_parts``."""
+    # What a killed run left.
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir(parents=True)
+    try:
+        parts = repack(run, source, draft)
+        return {name: trees.take(path, sync=False) for name, path in parts.items()}
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
 
 
 def _known(store: PackageStore, index: Path) -> dict[str, Path] | None:

@@ -14,7 +14,7 @@ from provision.build.package_store import closure_key
 from provision.build.rpm_base_image import RpmOrigin
 from provision.build.solve_request import SolveRequest
 from provision.catalogue import Entry
-from provision.distros.debian import ArchiveIndex, Suite, open_index
+from provision.distros.debian import ArchiveIndex, ArchiveLayout, Suite, open_index
 from provision.distros.debian.distro_archive import layout_of, uses_archive
 from provision.distros.kernel_tree.tree_family import Toolchain
 from provision.errors import NotFoundError, UsageError
@@ -259,22 +259,33 @@ def open_driver_index(
     """
     refuse_repositories(settings, distro)
     layout = layout_of(distro)
-    components = components_of(entry.recipe, distros.source_names(distro)) if entry else ()
+    index = open_index(
+        distro,
+        layout,
+        settings.archives(progress),
+        architecture=read_facts(settings.root).arch,
+        components=_components(entry, distro, layout),
+    )
+    if at_once:
+        index.read()
+    return index
+
+
+def _components(entry: Entry | None, distro: DistroPin, layout: ArchiveLayout) -> tuple[str, ...]:
+    """Return the components of a distro's archive that a driver needs besides ``main``.
+
+    Raises:
+        NotFoundError: The archive has no such components.
+    """
+    if entry is None:
+        return ()
+    components = components_of(entry.recipe, distros.source_names(distro))
     foreign = [name for name in components if name not in layout.components]
-    if entry and foreign:
+    if foreign:
         raise NotFoundError(
             f"'{entry.recipe.name}' is made from Debian's packages, in its components"
             f" {', '.join(foreign)}; {distro.id} {distro.version} has no such components.",
             resolution="Take a driver whose source is an archive or a git repository"
             " ('provision drivers' lists them).",
         )
-    index = open_index(
-        distro,
-        layout,
-        settings.archives(progress),
-        architecture=read_facts(settings.root).arch,
-        components=components,
-    )
-    if at_once:
-        index.read()
-    return index
+    return components

@@ -87,15 +87,14 @@ def have_tree(
     config_file = _config_file(settings, wanted, kernel)
     plain = _plain(config_file)
     config = read_config(plain.decode(errors="replace"), name=str(config_file))
-    config_digest = store.add(plain)
-    files["config"] = store.path(config_digest)
+    added = {"config": store.add(plain)}
     symvers = _symvers_file(settings, wanted, kernel)
     require_symvers(config, kernel, has_symvers=symvers is not None or wanted.kind == "prepared")
-    symvers_digest = None
     if symvers is not None and config.get("CONFIG_MODVERSIONS") == "y":
-        symvers_digest = store.add(_plain(symvers))
-        files["Module.symvers"] = store.path(symvers_digest)
-    pin = TreePin(kind=wanted.kind, tree=seen.tree, config=config_digest, symvers=symvers_digest)
+        added["Module.symvers"] = store.add(_plain(symvers))
+    files |= {name: store.path(digest) for name, digest in added.items()}
+    symvers_digest = added.get("Module.symvers")
+    pin = TreePin(kind=wanted.kind, tree=seen.tree, config=added["config"], symvers=symvers_digest)
     return Tree(pin, files, config)
 
 
@@ -133,26 +132,50 @@ def have_cos_tree(
     store = TreeStore(settings)
     archive = settings.config.distro("cos").archive
     place = release_address("cos", build_id, architecture, mirror=archive.mirror)
+    files_there = _CosFiles(store, place, build_id, archive.sha256, progress)
+    headers = files_there.have(_COS_HEADERS, update=update, has_config=True)
+    compiler = files_there.have(_COS_COMPILER, update=update)
+    config = read_config(headers.config or "", name=f"{place}/{_COS_HEADERS}, .config")
+    pin = TreePin(kind="prepared", tree=headers.tree, compiler=compiler.tree)
+    files = {"tree.tar": store.path(headers.tree), "compiler.tar": store.path(compiler.tree)}
+    return Tree(pin, files, config)
 
-    def have(name: str, *, has_config: bool = False) -> SeenTree:
-        url, known = f"{place}/{name}", archive.sha256.get(f"{build_id}/{name}")
+
+@dataclass(frozen=True, slots=True)
+class _CosFiles:
+    """The published files of a build of Container-Optimized OS.
+
+    Attributes:
+        store: Keeps them.
+        place: Address of the folder that they are in.
+        build_id: The build.
+        sums: The sha256 of files, by build and name, as provision.toml says.
+        progress: Receives what is downloaded.
+    """
+
+    store: TreeStore
+    place: str
+    build_id: str
+    sums: Mapping[str, str]
+    progress: Progress
+
+    def have(self, name: str, *, update: bool, has_config: bool = False) -> SeenTree:
+        """Have one of them; errors as ``have_cos_tree``."""
+        store = self.store
+        url, known = f"{self.place}/{name}", self.sums.get(f"{self.build_id}/{name}")
         seen = None if update else store.seen(url)
         if seen is not None and known in {None, seen.tree}:
             return seen
         try:
             digest = (
-                store.fetch(url, known, progress) if known else store.fetch_summed(url, progress)
+                store.fetch(url, known, self.progress)
+                if known
+                else store.fetch_summed(url, self.progress)
             )
         except UsageError as error:
-            raise _no_checksum(error, f"{build_id}/{name}") from error
+            raise _no_checksum(error, f"{self.build_id}/{name}") from error
         config = config_in(store.path(digest)) if has_config else None
         return store.remember(url, "", digest, config=config)
-
-    headers, compiler = have(_COS_HEADERS, has_config=True), have(_COS_COMPILER)
-    config = read_config(headers.config or "", name=f"{place}/{_COS_HEADERS}, .config")
-    pin = TreePin(kind="prepared", tree=headers.tree, compiler=compiler.tree)
-    files = {"tree.tar": store.path(headers.tree), "compiler.tar": store.path(compiler.tree)}
-    return Tree(pin, files, config)
 
 
 def _no_checksum(error: UsageError, name: str) -> UsageError:

@@ -83,10 +83,7 @@ def follow(
         distro=f"{distro.id}:{distro.version}",
         max_age=MAX_AGE if chosen is None else math.inf,
     )
-    for reading in readings:
-        if reading.trouble is not None:
-            counts = f"its answer of {_day(reading)}" if reading.answer else "the recipe"
-            progress(Note(f"{reading.trouble.message} What counts is {counts}"))
+    _say_troubles(readings, progress)
     branches = known_branches(recipe.upstream, readings)
     # What was chosen had a file, whatever is known now.
     published = (*files_of(readings), *([chosen] if chosen else ()))
@@ -94,6 +91,14 @@ def follow(
         branches.followed(version, today()) if version is not None else None,
         published if takes_any else (),
     )
+
+
+def _say_troubles(readings: Iterable[Reading], progress: Progress) -> None:
+    """Say which sources do not answer, and what counts in place of an answer."""
+    for reading in readings:
+        if reading.trouble is not None:
+            counts = f"its answer of {_day(reading)}" if reading.answer else "the recipe"
+            progress(Note(f"{reading.trouble.message} What counts is {counts}"))
 
 
 def _takes_any(recipe: Recipe, version: str | None, distro: DistroPin) -> bool:

@@ -95,13 +95,7 @@ def unit_files(templates: Path, settings: UnitSettings) -> list[UnitFile]:
             f"'{settings.program}' can't be run by a unit.",
             resolution="Give an absolute path without blanks and special characters (--program).",
         )
-    environment = Environment(
-        loader=FileSystemLoader(templates),
-        undefined=StrictUndefined,
-        keep_trailing_newline=True,
-        # What is rendered are units and scripts, not web pages.
-        autoescape=False,  # noqa: S701
-    )
+    environment = _environment(templates)
     values = {"program": settings.program, "documentation": settings.documentation}
 
     def rendered(template: Path, folder: PurePosixPath, mode: int) -> UnitFile:
@@ -123,6 +117,16 @@ def unit_files(templates: Path, settings: UnitSettings) -> list[UnitFile]:
     if settings.with_gate:
         files.append(rendered(templates / "flatcar/oem-postinst.j2", _OEM_PROGRAMS, 0o755))
     return files
+
+
+def _environment(templates: Path) -> Environment:
+    return Environment(
+        loader=FileSystemLoader(templates),
+        undefined=StrictUndefined,
+        keep_trailing_newline=True,
+        # What is rendered are units and scripts, not web pages.
+        autoescape=False,  # noqa: S701
+    )
 
 
 def enabling_links(files: Iterable[UnitFile]) -> dict[PurePosixPath, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -57,9 +56,9 @@ def plan_command(
     desired = load_desired(root, catalogues=catalogues)
     mode = Mode(retry=retry, update=update)
     planned, status = look_at(root, desired, mode)
-    # Loads the models of recipes and what talks to registries.
-    foreseeing = importlib.import_module("provision.agent.foreseeing")
-    artifacts = foreseeing.foresee(Run(root, desired, mode, catalogues), planned)
+    from provision.agent.foreseeing import foresee  # noqa: PLC0415 - loads registries, recipes
+
+    artifacts = foresee(Run(root, desired, mode, catalogues), planned)
     warnings = list(_from_matrix(root, desired))
     if as_json:
         print_json(
@@ -83,13 +82,13 @@ def _from_matrix(root: Path, desired: Desired) -> Iterator[dict[str, Any]]:
     """Yield what the compatibility matrix says of kernels that are yet to come, if there is one."""
     if not in_root(root, STORE / "matrix").is_dir():
         return
-    # Loads the models of results, recipes and provision.toml.
-    config = importlib.import_module("provision.config").load(root)
-    matrix = importlib.import_module("provision.matrix.host_report")
-    kernels = find_kernels(root)
+    from provision.config import load  # noqa: PLC0415 - loads the models of provision.toml
+    from provision.matrix.host_report import failures_ahead  # noqa: PLC0415 - loads those of results
+
+    config, kernels = load(root), find_kernels(root)
     for driver in desired.drivers:
         ready = linked_kernels(Layout(root, driver.name))
-        for result in matrix.failures_ahead(root, config, kernels, driver.name, ready=ready):
+        for result in failures_ahead(root, config, kernels, driver.name, ready=ready):
             yield {
                 "driver": result.driver,
                 "version": result.version,
@@ -172,7 +171,9 @@ def apply_command(
 def _applied(root: Path, catalogues: tuple[Path, ...], ways: Ways, progress: Progress) -> Result:
     with always_published(root, progress):
         if ways.boot:
-            return _boot(root, catalogues, progress)
+            from provision.agent.boot import boot  # noqa: PLC0415 - only for a boot
+
+            return boot(root, catalogues=catalogues, progress=progress)
         return _run(root, catalogues, ways, progress)
 
 
@@ -192,23 +193,16 @@ def _run(root: Path, catalogues: tuple[Path, ...], ways: Ways, progress: Progres
         result = apply(run)
         result = replace(result, outcomes=(*before, *result.outcomes))
     if ways.timer:
+        from provision.agent import build_garbage, garbage  # noqa: PLC0415 - load models of packages
+
         # Kernels come and go: no one should have to remember to make room.
-        importlib.import_module("provision.agent.garbage").remove_unneeded(
-            root, desired, progress=progress
-        )
-        importlib.import_module("provision.agent.build_garbage").remove_packages(root)
+        garbage.remove_unneeded(root, desired, progress=progress)
+        build_garbage.remove_packages(root)
     return result
 
 
 def _allows(desired: Desired) -> bool:
     return desired.update == "timer"
-
-
-def _boot(root: Path, catalogues: tuple[Path, ...], progress: Progress) -> Result:
-    result: Result = importlib.import_module("provision.agent.boot").boot(
-        root, catalogues=catalogues, progress=progress
-    )
-    return result
 
 
 def _exit_code(result: Result, *, is_boot: bool) -> int:

@@ -12,7 +12,7 @@ from provision.cli import options
 from provision.cli.options import print_fields, print_json
 from provision.cli.tables import print_table
 from provision.distros import Distro, Proof, all_distros
-from provision.errors import UsageError
+from provision.errors import ConfigError, UsageError
 from provision.pipeline.workspace import load_settings
 
 
@@ -52,7 +52,11 @@ def command(
     if driver is not None:
         _show(catalogue.entry(driver), as_json=as_json)
         return
-    entries, problems = catalogue.entries()
+    _list(*catalogue.entries(), as_json=as_json)
+
+
+def _list(entries: list[Entry], problems: list[ConfigError], *, as_json: bool) -> None:
+    """Show what each driver is, and the recipes that can't be read."""
     if as_json:
         print_json(
             {

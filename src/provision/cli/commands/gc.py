@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import asdict
 from pathlib import Path
 
@@ -57,10 +56,10 @@ def _remove_results(root: Path, *, dry_run: bool) -> list[str]:
     folders = [folder for folder in folders if folder.is_dir()]
     if not folders:
         return []
-    # Loads the models of results.
-    matrix = importlib.import_module("provision.matrix.results")
+    from provision.matrix.results import Results  # noqa: PLC0415 - loads the models of results
+
     kernels = find_kernels(root).bootable
-    removed = [matrix.Results(one).collect(kernels, dry_run=dry_run) for one in folders]
+    removed = [Results(one).collect(kernels, dry_run=dry_run) for one in folders]
     return [name for found in removed for name, _size in found]
 
 

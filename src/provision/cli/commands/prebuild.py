@@ -164,13 +164,7 @@ def command(
         fleet = load_fleet(file, work.settings.catalogue)
         # A key that can't be used is found out before hours of builds.
         signer = None if which.lists else _signer(work.settings, fleet, which)
-        registry = FleetRegistry(
-            _settings_of(work.settings, fleet),
-            fleet.registry,
-            signer,
-            is_signed=not fleet.unsigned,
-            claims=fleet.claims,
-        )
+        registry = _registry(work.settings, fleet, signer)
         planned = chosen or _planned(work, file, fleet)
         if which.lists:
             if which.missing:
@@ -185,6 +179,16 @@ def command(
     else:
         _print(rows)
     return ExitCode.DONE if all(row["state"] in _GOOD for row in rows) else ExitCode.FAILED
+
+
+def _registry(settings: Settings, fleet: Fleet, signer: Signer | None) -> FleetRegistry:
+    return FleetRegistry(
+        _settings_of(settings, fleet),
+        fleet.registry,
+        signer,
+        is_signed=not fleet.unsigned,
+        claims=fleet.claims,
+    )
 
 
 def _signer(settings: Settings, fleet: Fleet, which: _Which) -> Signer | None:

@@ -57,16 +57,9 @@ def command(
             "Give either IMAGE or --pin FILE.",
             resolution="'provision pull --help' shows what can be given.",
         )
-    is_file = image is not None and is_archive_name(image)
-    reference = parse_reference(image) if image is not None and not is_file else None
     with job(root) as work:
-        client: Repository
-        if is_file:
-            client = open_archive(work.settings, Path(str(image)), progress=work.progress)
-            trusted = examine(work.settings, client, {}, consent)
-        elif reference is not None:
-            client = connect(work.settings, reference)
-            trusted = examine(work.settings, client, {}, consent)
+        if image is not None:
+            trusted = examine(work.settings, _repository(work, image), {}, consent)
         else:
             trusted = _of_pin(work, load_pin(Path(str(pin_file))), consent)
         pulled = None
@@ -78,6 +71,13 @@ def command(
         print_json(_document(trusted, pulled))
     else:
         _print(trusted, pulled)
+
+
+def _repository(work: Job, image: str) -> Repository:
+    """Open what has an image: an archive, or a registry."""
+    if is_archive_name(image):
+        return open_archive(work.settings, Path(image), progress=work.progress)
+    return connect(work.settings, parse_reference(image))
 
 
 def _of_pin(work: Job, pin: Pin, consent: Consent) -> Trusted:

@@ -58,19 +58,18 @@ def command(
         check_push_name(reference)
     with job(root) as work:
         found = _engine_image(work, image)
-        if output is not None:
-            found = replace(found, signer=private.signer(work.settings) if signs else None)
-            saved, signed = save_image(work.settings, found, output, progress=work.progress)
-            print_saved(output, saved, signed, as_json=as_json)
-            return
         name = reference or host_reference(work.settings, found.pin)
-        if name is None:
+        if name is None and output is None:
             raise UsageError(
                 "There is no registry to push to.",
                 resolution="Give REF, or set [registry] address in /etc/provision/provision.toml.",
             )
         found = replace(found, signer=private.signer(work.settings) if signs else None)
-        pushed, signed = publish(work.settings, found, name, progress=work.progress)
+        if output is not None:
+            saved, signed = save_image(work.settings, found, output, progress=work.progress)
+            print_saved(output, saved, signed, as_json=as_json)
+            return
+        pushed, signed = publish(work.settings, found, str(name), progress=work.progress)
     if as_json:
         print_json({**asdict(pushed), "signed": signed.document() if signed else None})
         return
