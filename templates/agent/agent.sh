@@ -80,6 +80,10 @@ prepare() {
         || give "$own/oci-decorator" 0755 /opt/provision/bin/oci-decorator
 }
 
+# As provision looks: modules are loaded for no other root than that of the machine's first process.
+[ "$(stat -L -c %d:%i "$root/proc/1/root" 2> /dev/null)" = "$(stat -L -c %d:%i "$root")" ] \
+    || echo >&2 "agent: modules are not loaded: $root is not this machine's root, or that can't be seen."
+
 while :; do
     if prepare; then
         run provision apply --timer --root "$root"

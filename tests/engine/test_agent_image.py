@@ -65,7 +65,7 @@ def node(fleet: Fleet, tmp_path: Path) -> Iterator[AgentHost]:
     try:
         host = AgentHost(root)
         host.add_kernel(OLD_KERNEL)
-        host.boot(OLD_KERNEL)
+        _mount_proc(host, tmp_path / "osrelease")
         host.write("dev/video0", "").unlink()
         os.mknod(root / "dev/video0", 0o600 | stat.S_IFCHR, os.makedev(81, 0))
         (tmp_path / "config").mkdir()
@@ -74,6 +74,13 @@ def node(fleet: Fleet, tmp_path: Path) -> Iterator[AgentHost]:
         yield host
     finally:
         remove_tree(root)
+
+
+def _mount_proc(node: AgentHost, release: Path) -> None:
+    """Give a node what comes with the root that a pod mounts: a /proc, in which its kernel runs."""
+    release.write_text(f"{OLD_KERNEL}\n")
+    run(["mount", "-t", "proc", "proc", node.root / "proc"])
+    run(["mount", "--bind", release, node.root / "proc/sys/kernel/osrelease"])
 
 
 def _rights(config: Path) -> list[str]:
@@ -91,17 +98,17 @@ def _rights(config: Path) -> list[str]:
     return added
 
 
-def _podman(archive: Path, names: list[str], mounts: dict[Path, str]) -> None:
+def _podman(archive: Path, names: list[str], mounts: dict[Path, str]) -> str:
     rights = [f"--cap-add={name}" for name in names]
     bound = [f"--volume={folder}:{place}" for folder, place in mounts.items()]
     with Podman() as podman:
         podman.load(archive)
         tag = podman("images", "--format={{.Repository}}:{{.Tag}}").stdout.split()[0]
         words = ["--cap-drop=all", *rights, *bound, "--network=host", "--env=ONCE=1", tag]
-        podman("run", "--rm", *words)
+        return podman("run", "--rm", *words).output
 
 
-def _containerd(archive: Path, names: list[str], mounts: dict[Path, str]) -> None:
+def _containerd(archive: Path, names: list[str], mounts: dict[Path, str]) -> str:
     rights = [word for name in names for word in ("--cap-add", f"CAP_{name}")]
     bound = [
         word
@@ -111,23 +118,27 @@ def _containerd(archive: Path, names: list[str], mounts: dict[Path, str]) -> Non
     with Containerd() as containerd:
         containerd.load(archive, "default")
         (tag,) = containerd("images", "list", "--quiet").stdout.split()
-        containerd("run", "--rm", "--net-host", "--env", "ONCE=1", *rights, *bound, tag, "agent")
+        words = [*rights, *bound, tag, "agent"]
+        return containerd("run", "--rm", "--net-host", "--env", "ONCE=1", *words).output
 
 
 @pytest.mark.parametrize("start", [_podman, _containerd], ids=["podman", "containerd"])
 def test_the_agent_keeps_a_node(
-    start: Callable[[Path, list[str], dict[Path, str]], None],
+    start: Callable[[Path, list[str], dict[Path, str]], str],
     agent: Path,
     fleet: Fleet,
     node: AgentHost,
 ) -> None:
     """As its DaemonSet starts it: with the node's root, its settings, and no further rights."""
     config = node.root.with_name("config")
-    start(agent, _rights(config), {node.root: "/host", config: "/config"})
+    said = start(agent, _rights(config), {node.root: "/host", config: "/config"})
     assert node.current(SMALL_DRIVER) == fleet.built["digest"].removeprefix("sha256:")[:12]
     (key,) = (node.root / "etc/provision/trust.d").glob("*.pub")
     assert key.read_bytes() == (fleet.folder / "fleet.pub").read_bytes()
     program = node.root / "opt/provision/bin/oci-decorator"
     assert program.read_bytes() == DECORATOR.read_bytes()
-    (written,) = (node.root / "run/cdi").glob("*.json")
-    assert "/dev/video0" in written.read_text()
+    written = {path.name: path.read_text() for path in (node.root / "run/cdi").glob("*.json")}
+    assert list(written) == [f"oci-decorator-{SMALL_DRIVER}.json"], said
+    assert "/dev/video0" in written[f"oci-decorator-{SMALL_DRIVER}.json"]
+    # It is no machine's root, so no kernel gets its modules.
+    assert "modules are not loaded" in said

@@ -20,7 +20,7 @@ from provision.agent.model import (
 )
 from provision.files import glob_in_root, in_root
 from provision.host.devices.record import recorded_problems
-from provision.host.kernels import Ask, find_kernels
+from provision.host.kernels import Ask, find_kernels, is_running_host
 from provision.kmod.loaded import LoadedModule, is_same_build, loaded_modules, users_of
 from provision.store.entries import linked_kernels
 from provision.store.layout import STORE, Layout
@@ -64,11 +64,6 @@ def observe(
         layout = Layout(root, name)
         drivers[name] = _driver(layout, {}, _current(layout), loaded)
     return Observed(kernels, is_live, drivers)
-
-
-def is_running_host(root: Path) -> bool:
-    """Return whether a root is that of the machine that runs this."""
-    return root.resolve() == Path("/")
 
 
 def _driver(

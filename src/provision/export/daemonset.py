@@ -243,6 +243,8 @@ def _container(agent: Agent) -> dict[str, Value]:
             "capabilities": {"drop": ["ALL"], "add": list(_CAPABILITIES)},
             # Where SELinux confines containers, none but this type may load modules.
             "seLinuxOptions": {"type": "spc_t"},
+            # AppArmor's profiles for containers hide whose root is mounted, and who uses a module.
+            "appArmorProfile": {"type": "Unconfined"},
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "volumeMounts": [

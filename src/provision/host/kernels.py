@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from provision.elf import HEAD_SIZE, elf_machine
 from provision.errors import ProvisionError
@@ -15,6 +15,8 @@ from provision.host.boot_entries import boot_entries
 from provision.host.slots import PendingKernels, next_of_flatcar, next_of_ostree
 from provision.run import find_program, run
 
+# Source: random(4).
+_BOOT = PurePosixPath("proc/sys/kernel/random/boot_id")
 # Programs that every host has, whatever its size.
 _PROGRAMS = ("usr/lib/systemd/systemd", "lib/systemd/systemd", "usr/bin/env", "bin/sh")
 
@@ -32,6 +34,33 @@ def kernel_release(root: Path) -> str | None:
     patterns = ("usr/lib/modules/*/modules.dep", "lib/modules/*/modules.dep")
     complete = {path.parent.name for p in patterns for path in glob_in_root(root, p)}
     return max(complete, key=kernel_order, default=None)
+
+
+def is_running_host(root: Path) -> bool:
+    """Return whether a root is that of the machine that runs this, wherever it is mounted.
+
+    An agent in a pod has it at ``/host``. A tree that only has the machine's /proc, as one that an
+    image is made in, is not the root of its first process. Where that process can't be looked at,
+    which takes the right to trace it, no root but / counts.
+    Source: proc_pid_root(5).
+    """
+    root = root.resolve()
+    if root == Path("/"):
+        return True
+    if not has_this_boot(root):
+        return False
+    try:
+        return (root / "proc/1/root").samefile(root)
+    except OSError:
+        return False
+
+
+def has_this_boot(root: Path) -> bool:
+    """Return whether a root has the /proc of the kernel that runs this: it has its boot's id."""
+    try:
+        return in_root(root, _BOOT).read_bytes() == (Path("/") / _BOOT).read_bytes()
+    except OSError:
+        return False
 
 
 def kernel_order(release: str) -> list[tuple[int, int, str]]:

@@ -130,7 +130,7 @@ def test_a_driver_of_the_store_has_facts_under_its_name(
         return Facts(source="nvml", devices=(Device(index=0, minor=0, pci="0000:0a:00.0"),))
 
     monkeypatch.setattr(nvidia, "ask_nvml", ask)
-    monkeypatch.setattr(nvidia, "is_running", lambda _root: True)
+    monkeypatch.setattr(nvidia, "has_this_boot", lambda _root: True)
     (gpu,) = refresh(tmp_path)
     assert gpu.vendor == "gpu"
     (library,) = asked

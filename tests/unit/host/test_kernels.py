@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from provision.host.kernels import Kernels, find_kernels
+from provision.host.kernels import Kernels, find_kernels, is_running_host
 from provision.host.slots import image_release
 
 DATA = Path(__file__).parents[2] / "data/updaters"
@@ -158,3 +158,42 @@ def _image(version: str) -> bytes:
     head[0x202:0x206] = b"HdrS"
     struct.pack_into("<H", head, 0x20E, 0x100)
     return bytes(head[:0x300]) + version.encode() + b"\0" * 16
+
+
+@pytest.mark.parametrize(
+    ("boot", "init", "is_running"),
+    [
+        ("this", "itself", True),  # the machine's root, mounted into a container
+        ("this", "/", False),  # a tree with the machine's /proc, as images are made in
+        ("this", None, False),
+        ("another", "itself", False),
+        (None, "itself", False),
+    ],
+)
+def test_a_root_is_the_machines_where_its_first_process_has_it(
+    tmp_path: Path, boot: str | None, init: str | None, *, is_running: bool
+) -> None:
+    name = "proc/sys/kernel/random/boot_id"
+    if boot is not None:
+        own = (Path("/") / name).read_text()
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text(own if boot == "this" else "0-0-0-0-0\n")
+    if init is not None:
+        (tmp_path / "proc/1").mkdir(parents=True)
+        (tmp_path / "proc/1/root").symlink_to(tmp_path if init == "itself" else init)
+    assert is_running_host(tmp_path) is is_running
+    assert is_running_host(Path("/"))
+
+
+def test_where_the_first_process_can_not_be_looked_at_only_its_own_root_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(_path: Path, _other: Path) -> bool:
+        raise PermissionError
+
+    name = "proc/sys/kernel/random/boot_id"
+    (tmp_path / name).parent.mkdir(parents=True)
+    (tmp_path / name).write_bytes((Path("/") / name).read_bytes())
+    monkeypatch.setattr(Path, "samefile", denied)
+    assert not is_running_host(tmp_path)
+    assert is_running_host(Path("/"))

@@ -13,11 +13,11 @@ from provision.errors import ProvisionError
 from provision.files import glob_in_root, in_root
 from provision.host.devices.device_facts import Device, Facts, Mig, kernel_text, minor_number
 from provision.host.devices.nvml import LIMIT_S, ask_nvml
+from provision.host.kernels import has_this_boot
 from provision.host.pci import pci_address, pci_order
 
 LIBRARY = "libnvidia-ml.so.1"
 _DRIVER = PurePosixPath("proc/driver/nvidia")
-_BOOT = PurePosixPath("proc/sys/kernel/random/boot_id")
 _VERSION = re.compile(r"^NVRM version:.*?\s(\d+(?:\.\d+)+)\s", re.MULTILINE)
 _LINE = re.compile(r"^([^:\n]+):[ \t]*(.*?)[ \t]*$", re.MULTILINE)
 _NODE = re.compile(r"^DeviceFileMinor:[ \t]*(\d+)[ \t]*$", re.MULTILINE | re.ASCII)
@@ -47,7 +47,7 @@ def nvidia_facts(
     version = loaded_version(root)
     if version is None:
         return None
-    if not is_running(root):
+    if not has_this_boot(root):
         # A tree: this machine's NVML knows nothing of it, and its own is no program for us.
         return _from_proc(root, version)
     try:
@@ -86,12 +86,6 @@ def parse_information(text: str) -> Information:
         uuid=uuid if _UUID.fullmatch(uuid) else None,
         name=model if model and model != "Unknown" else None,
     )
-
-
-def is_running(root: Path) -> bool:
-    """Return whether a root is that of the running host: it has this boot's id."""
-    own = _read(Path("/"), _BOOT)
-    return own is not None and _read(root, _BOOT) == own
 
 
 def _library(root: Path, stored: Iterable[Path], version: str) -> Path | None:
