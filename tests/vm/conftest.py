@@ -16,9 +16,9 @@ from kit.fileserver import served
 from kit.guest import DEBIAN_12, guest_of
 from kit.guest.product import pack_product
 from kit.hosts import SMALL_DRIVER
-from kit.made_up import MADE_UP_VERSION, made_up_source, write_made_up
 from kit.probe import is_root, need, need_programs
 from kit.product import DECORATOR
+from vm.two_drivers import two_drivers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -95,15 +95,7 @@ def el_mirror(el: ElHost) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def el_drivers(el: ElHost, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A catalogue of two drivers, for a scenario to repair the one that is broken.
-
-    `duo` in its version DUO_BROKEN does not build for the newer kernel, and `hello` does.
-    """
+    """A catalogue of two drivers, for a scenario to repair the one that is broken."""
     folder = tmp_path_factory.mktemp("el-drivers")
-    tarball = made_up_source(folder / "files", MADE_UP_VERSION)
-    with (
-        duo_catalogue(folder / "duo", host=HOST, since=el.newer_number) as drivers,
-        served(tarball.parent) as url,
-    ):
-        write_made_up(drivers, {MADE_UP_VERSION: tarball}, url.replace("127.0.0.1", HOST))
+    with two_drivers(folder, since=el.newer_number, host=HOST) as drivers:
         yield drivers

@@ -12,11 +12,21 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kit.duo import DUO, DUO_BROKEN, repair_duo
+from kit.duo import DUO
 from kit.guest import EL_10, guest_of
-from kit.made_up import MADE_UP, MADE_UP_VERSION
+from kit.made_up import MADE_UP
 from vm.conftest import HOST
 from vm.keeping import Keeper
+from vm.two_drivers import (
+    COMPILER_SAYS,
+    LOADED,
+    WANTED,
+    check_failure_is_said,
+    check_only_needed_stays,
+    check_rollback,
+    check_way_back,
+    heal,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,8 +40,6 @@ pytestmark = pytest.mark.nightly
 
 _IMAGE = "rockylinux/rockylinux:10"
 _DNF_WITHIN_S = 900
-_FAILED = 1
-_COMPILER = "too few arguments to function"
 _PLUGIN = "/etc/kernel/install.d/95-provision.install"
 
 
@@ -52,7 +60,7 @@ def keeper(
         guest.install(product(EL_10))
         keeper = Keeper(guest, engine_address)
         keeper.put_catalogue(el_drivers)
-        keeper.want(**{MADE_UP: MADE_UP_VERSION, DUO: DUO_BROKEN})
+        keeper.want(**WANTED)
         keeper.apply()
         guest("provision units")
         # What starts the agent in this scenario are kernels.
@@ -69,7 +77,7 @@ def test_the_running_kernel_has_its_drivers(keeper: Keeper, el: ElHost) -> None:
     guest = keeper.guest
     assert guest.kernel() == el.older
     assert json.loads(guest("provision facts --json").stdout)["distro"]["id"] == "rocky"
-    assert keeper.duo() == f"module {DUO_BROKEN} library {DUO_BROKEN}"
+    assert keeper.duo() == LOADED
     assert keeper.is_loaded(MADE_UP)
     assert set(keeper.slots(DUO)) == {el.older}
 
@@ -99,14 +107,8 @@ def test_modules_for_a_new_kernel_are_built_before_the_reboot(keeper: Keeper, el
 
 
 def test_what_does_not_build_for_it_is_said_before_the_reboot(keeper: Keeper, el: ElHost) -> None:
-    guest = keeper.guest
-    status = keeper.status(DUO)
-    assert (status["state"], status["is_ready"]) == ("next-kernel-not-ready", True)
-    slots = keeper.slots(DUO)
-    assert slots[el.older]["state"] == "ready"
-    assert _COMPILER in str(slots[el.newer]["failure"])
-    assert guest("provision status --check", check=False).returncode == _FAILED
-    assert _COMPILER in guest("journalctl -b --no-pager -u provision-kernel").stdout
+    check_failure_is_said(keeper, running=el.older, coming=el.newer)
+    assert COMPILER_SAYS in keeper.guest("journalctl -b --no-pager -u provision-kernel").stdout
 
 
 def test_the_plugin_by_itself_starts_the_service(keeper: Keeper, el: ElHost) -> None:
@@ -119,10 +121,7 @@ def test_the_plugin_by_itself_starts_the_service(keeper: Keeper, el: ElHost) -> 
 
 
 def test_with_a_patch_it_heals(keeper: Keeper, el: ElHost, el_drivers: Path) -> None:
-    repair_duo(el_drivers, since=el.newer_number)
-    keeper.put_catalogue(el_drivers)
-    keeper.apply()
-    assert {slot["state"] for slot in keeper.slots(DUO).values()} == {"ready"}
+    heal(keeper, el_drivers, since=el.newer_number)
 
 
 def test_after_the_reboot_the_drivers_are_there_without_a_network(
@@ -133,37 +132,24 @@ def test_after_the_reboot_the_drivers_are_there_without_a_network(
     guest.reboot()
     assert guest.kernel() == el.newer
     log = keeper.boot_log()
-    assert keeper.duo() == f"module {DUO_BROKEN} library {DUO_BROKEN}", log
+    assert keeper.duo() == LOADED, log
     assert keeper.is_loaded(MADE_UP), log
     for driver in (MADE_UP, DUO):
         assert keeper.artifact(driver) == keeper.artifact(driver, f"kernels/{el.newer}")
-        # The way back: the kernel before finds its modules, too.
-        guest(f"provision verify /var/lib/provision/{driver}/kernels/{el.older}")
+    check_way_back(keeper, el.older)
 
 
 def test_rollback_brings_module_and_library_back_and_stays(keeper: Keeper) -> None:
-    guest = keeper.guest
-    guest.set_network(on=True)
-    keeper.want(**{MADE_UP: MADE_UP_VERSION, DUO: "2.0"})
-    keeper.apply()
-    assert keeper.duo() == "module 2.0 library 2.0"
-    guest(f"provision rollback {DUO}")
-    assert keeper.duo() == f"module {DUO_BROKEN} library {DUO_BROKEN}"
-    keeper.apply()
-    assert keeper.duo() == f"module {DUO_BROKEN} library {DUO_BROKEN}"
+    keeper.guest.set_network(on=True)
+    check_rollback(keeper, keeper.want)
 
 
 def test_a_removed_kernels_artifacts_go_and_the_others_stay(keeper: Keeper, el: ElHost) -> None:
     guest = keeper.guest
     gone = keeper.artifact(MADE_UP, f"kernels/{el.older}")
-    kept = keeper.artifact(MADE_UP, f"kernels/{el.newer}")
     with keeper.kernel_service_runs():
         packages = f"kernel-{_package(el.older)} kernel-core-{_package(el.older)}"
         guest(f"dnf -y -q remove {packages}", timeout_s=_DNF_WITHIN_S)
     assert guest(f"ls /boot/vmlinuz-{el.older}", check=False).returncode != 0
-    guest("provision gc")
-    assert keeper.entries(MADE_UP) == {kept} != {gone}
-    assert guest(f"ls /var/lib/provision/{DUO}/kernels").stdout.split() == [el.newer]
-    keeper.apply()
-    assert keeper.duo() == f"module {DUO_BROKEN} library {DUO_BROKEN}"
-    assert set(keeper.slots(MADE_UP)) == {el.newer}
+    check_only_needed_stays(keeper, el.newer)
+    assert gone not in keeper.entries(MADE_UP)

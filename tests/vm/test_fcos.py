@@ -9,16 +9,26 @@ one scenario, in their order.
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from kit.cache import REPOSITORY
-from kit.duo import DUO, DUO_BROKEN, repair_duo
+from kit.duo import DUO
 from kit.guest import EL_10, guest_of
 from kit.immutable import read_only_usr, updater
-from kit.made_up import MADE_UP, MADE_UP_VERSION
+from kit.made_up import MADE_UP
 from vm.keeping import Keeper
+from vm.two_drivers import (
+    LOADED,
+    WANTED,
+    check_failure_is_said,
+    check_only_needed_stays,
+    check_rollback,
+    check_way_back,
+    heal,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -32,9 +42,6 @@ pytestmark = pytest.mark.nightly
 
 _DATA = REPOSITORY / "tests/data"
 _FEDORA = "42"
-_FAILED = 1
-_COMPILER = "too few arguments to function"
-_LOADED = f"module {DUO_BROKEN} library {DUO_BROKEN}"
 _DEPLOYMENTS = "/ostree/deploy/fedora-coreos/deploy"
 _STATUS = "/var/lib/updater"
 _BOOTED, _STAGED = "a" * 64, "b" * 64
@@ -84,7 +91,7 @@ def keeper(
         _lay_out(guest, el, os_release)
         keeper = Keeper(guest, engine_address)
         keeper.put_catalogue(el_drivers)
-        _want(keeper, el, el_mirror, **{MADE_UP: MADE_UP_VERSION, DUO: DUO_BROKEN})
+        _want(keeper, el, el_mirror, **WANTED)
         keeper.apply()
         guest("provision units")
         # What starts the agent in this scenario are deployments.
@@ -171,7 +178,7 @@ def test_the_host_is_known_as_what_it_stands_for(keeper: Keeper, el: ElHost) -> 
 
 def test_headers_are_of_exactly_the_deployments_kernel(keeper: Keeper, el: ElHost) -> None:
     guest = keeper.guest
-    assert keeper.duo() == _LOADED
+    assert keeper.duo() == LOADED
     assert keeper.is_loaded(MADE_UP)
     assert guest("find /usr/lib/modules -name 'duo*'").stdout == ""
     manifest = guest(f"cat /var/lib/provision/{DUO}/current/driver/manifest.json").stdout
@@ -191,22 +198,13 @@ def test_a_staged_deployments_kernel_is_prepared_and_a_failure_said_before_the_r
     with keeper.kernel_service_runs():
         _deploy(guest, el, el.newer, _STAGED)
     log = guest("journalctl -b --no-pager -u provision-kernel").stdout
-    slots = keeper.slots(MADE_UP)
-    assert slots[el.newer]["state"] == "ready", log
-    assert slots[el.newer]["role"] == "next"
+    assert keeper.slots(MADE_UP)[el.newer]["state"] == "ready", log
     assert guest(f"ls /usr/lib/modules/{el.newer}", check=False).returncode != 0
-    status = keeper.status(DUO)
-    assert (status["state"], status["is_ready"]) == ("next-kernel-not-ready", True)
-    assert _COMPILER in str(keeper.slots(DUO)[el.newer]["failure"])
-    assert guest("provision status --check", check=False).returncode == _FAILED
-    assert keeper.duo() == _LOADED
+    check_failure_is_said(keeper, running=el.older, coming=el.newer)
 
 
 def test_with_a_patch_it_heals(keeper: Keeper, el: ElHost, el_drivers: Path) -> None:
-    repair_duo(el_drivers, since=el.newer_number)
-    keeper.put_catalogue(el_drivers)
-    keeper.apply()
-    assert {slot["state"] for slot in keeper.slots(DUO).values()} == {"ready"}
+    heal(keeper, el_drivers, since=el.newer_number)
 
 
 def test_the_next_deployment_boots_into_its_drivers_without_a_network(
@@ -221,33 +219,25 @@ def test_the_next_deployment_boots_into_its_drivers_without_a_network(
     assert guest.kernel() == el.newer
     assert "Read-only" in guest("touch /usr/x", check=False).stderr
     log = keeper.boot_log()
-    assert keeper.duo() == _LOADED, log
+    assert keeper.duo() == LOADED, log
     assert keeper.is_loaded(MADE_UP), log
     # The deployment before can be booted again, and finds its modules.
     guest("provision gc")
-    for driver in (MADE_UP, DUO):
-        guest(f"provision verify /var/lib/provision/{driver}/kernels/{el.older}")
+    check_way_back(keeper, el.older)
 
 
 def test_rollback_of_a_driver_brings_module_and_library_back(
     keeper: Keeper, el: ElHost, el_mirror: str
 ) -> None:
-    guest = keeper.guest
-    guest.set_network(on=True)
-    _want(keeper, el, el_mirror, **{MADE_UP: MADE_UP_VERSION, DUO: "2.0"})
-    keeper.apply()
-    assert keeper.duo() == "module 2.0 library 2.0"
-    guest(f"provision rollback {DUO}")
-    assert keeper.duo() == _LOADED
+    keeper.guest.set_network(on=True)
+    check_rollback(keeper, partial(_want, keeper, el, el_mirror))
 
 
 def test_what_only_a_removed_deployment_needed_goes(keeper: Keeper, el: ElHost) -> None:
     guest = keeper.guest
-    kept = keeper.artifact(MADE_UP, f"kernels/{el.newer}")
+    gone = keeper.artifact(MADE_UP, f"kernels/{el.older}")
     # As `rpm-ostree cleanup --rollback` does, with the menu's entry.
     _say(guest, booted=_STAGED)
     guest(f"rm -r {_DEPLOYMENTS}/{_BOOTED}.0 && kernel-install remove {el.older}")
-    guest("provision gc")
-    assert keeper.entries(MADE_UP) == {kept}
-    assert guest(f"ls /var/lib/provision/{DUO}/kernels").stdout.split() == [el.newer]
-    assert keeper.duo() == _LOADED
+    check_only_needed_stays(keeper, el.newer)
+    assert gone not in keeper.entries(MADE_UP)

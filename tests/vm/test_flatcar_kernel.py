@@ -1,13 +1,14 @@
 """A host in Flatcar's layout that runs a kernel of its own, and is updated to the next.
 
 The kernels are compiled here from source, with a configuration of ours. Modules for the next slot's
-kernel are built in the tree that this slot brings, before the reboot, and load after it. The tests
-are steps of one scenario, in their order.
+kernel are built in the tree that this slot brings, before the reboot, and load after it; one of two
+drivers does not build for it at first. The tests are steps of one scenario, in their order.
 """
 
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,8 +18,20 @@ from kit.duo import DUO
 from kit.guest import DEBIAN_12, guest_of
 from kit.immutable import read_only_usr, updater
 from kit.kernel_tree import built_kernels, make_compiler_image
+from kit.made_up import MADE_UP
 from kit.process import run
+from vm.conftest import HOST
 from vm.keeping import Keeper
+from vm.two_drivers import (
+    LOADED,
+    WANTED,
+    check_failure_is_said,
+    check_only_needed_stays,
+    check_rollback,
+    check_way_back,
+    heal,
+    two_drivers,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,6 +55,8 @@ set timeout=0
 linux /boot/flatcar/vmlinuz-{slot} root=/dev/vda1 ro console=ttyS0 net.ifnames=0 mitigations=off
 boot
 """
+# An agent in a pod has the host's root in a folder of its own root.
+_IN_A_FOLDER = "mount --rbind / /mnt && exec provision apply --timer --root /mnt"
 _READ_ONLY = "/etc/systemd/system/read-only.service"
 
 
@@ -50,17 +65,36 @@ def kernels() -> tuple[BuiltKernel, BuiltKernel]:
     return built_kernels()
 
 
+def _number(kernel: BuiltKernel) -> str:
+    return kernel.release.partition("-")[0]
+
+
+@pytest.fixture(scope="module")
+def drivers(
+    kernels: tuple[BuiltKernel, BuiltKernel], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Path]:
+    """A catalogue of two drivers, for the scenario to repair the one that is broken."""
+    folder = tmp_path_factory.mktemp("flatcar-drivers")
+    with two_drivers(folder, since=_number(kernels[1]), host=HOST) as catalogue:
+        yield catalogue
+
+
+@pytest.fixture(scope="module")
+def image(engine: Engine) -> str:
+    """What stands for Flatcar's developer container."""
+    return make_compiler_image(engine)
+
+
 @pytest.fixture(scope="module")
 def keeper(
     bookworm_product: Path,
-    engine: Engine,
+    image: str,
     engine_address: str,
-    duo_drivers: Path,
+    drivers: Path,
     kernels: tuple[BuiltKernel, BuiltKernel],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Keeper]:
     """A guest in the layout of Flatcar that runs the older kernel."""
-    image = make_compiler_image(engine)
     folder = tmp_path_factory.mktemp("flatcar")
     with guest_of(DEBIAN_12) as guest:
         guest("rm -r /etc/apt /var/lib/apt /usr/bin/apt-get")
@@ -69,28 +103,30 @@ def keeper(
         guest.write("/usr/bin/update_engine_client", updater("-status", "/var/lib/updater"))
         guest("chmod +x /usr/bin/update_engine_client && mkdir /boot/flatcar")
         guest.put(_DATA / "updaters/update-engine_downloading.txt", "/var/lib/updater")
-        _switch(guest, kernels[0], "a", folder, tree=True)
+        _switch(guest, kernels[0], "a", folder)
         guest.write(_READ_ONLY, read_only_usr())
         guest("systemctl enable read-only.service")
         guest("rm -r /boot/vmlinuz* /boot/initrd* /usr/lib/modules/*-amd64")
         keeper = Keeper(guest, engine_address)
-        keeper.want(**{DUO: "1.0"})
-        guest(
-            "cat >>/etc/provision/provision.toml",
-            stdin=_IMAGE.format(version=_VERSION, image=image),
-        )
-        keeper.put_catalogue(duo_drivers)
+        _want(keeper, image, **WANTED)
+        keeper.put_catalogue(drivers)
         guest.reboot()
         # What starts the agent in this scenario are boots.
         guest("provision units && systemctl stop provision-apply.timer provision-kernel.path")
         yield keeper
 
 
-def _switch(guest: Guest, kernel: BuiltKernel, slot: str, folder: Path, *, tree: bool) -> None:
-    """Have a slot's kernel boot next, with its modules in /usr."""
+def _want(keeper: Keeper, image: str, **versions: str) -> None:
+    """Write provision.toml, with the image that compiles for this version of Flatcar."""
+    keeper.want(**versions)
+    settings = _IMAGE.format(version=_VERSION, image=image)
+    keeper.guest("cat >>/etc/provision/provision.toml", stdin=settings)
+
+
+def _switch(guest: Guest, kernel: BuiltKernel, slot: str, folder: Path) -> None:
+    """Have a slot's kernel boot next, with its modules and its tree in /usr."""
     packed = folder / f"{slot}.tar.gz"
-    left_out = [] if tree else ["--exclude=./build"]
-    run(["tar", "-czf", packed, "-C", kernel.modules, *left_out, "."])
+    run(["tar", "-czf", packed, "-C", kernel.modules, "."])
     guest.put(packed, "/root/modules.tar.gz")
     target = f"/usr/lib/modules/{kernel.release}"
     guest(f"mkdir -p {target} && tar -C {target} -xf /root/modules.tar.gz")
@@ -125,10 +161,21 @@ def test_modules_are_built_in_the_tree_of_the_running_slot(
 ) -> None:
     keeper.apply()
     assert keeper.slots(DUO)[kernels[0].release]["state"] == "ready"
-    assert keeper.guest("cat /dev/duo").stdout == "1.0\n"
+    assert keeper.duo() == LOADED
+    assert keeper.is_loaded(MADE_UP)
 
 
-def test_the_next_slots_kernel_is_prepared_before_the_reboot(
+def test_an_agent_in_a_pod_loads_them_too(keeper: Keeper) -> None:
+    guest = keeper.guest
+    guest(f"provision unload {DUO}")
+    assert not keeper.is_loaded(DUO)
+    done = guest(f"unshare --mount sh -c '{_IN_A_FOLDER}'", check=False)
+    assert done.returncode == 0, done.output
+    assert keeper.is_loaded(DUO), done.output
+    assert keeper.duo() == LOADED
+
+
+def test_the_next_slots_kernel_is_prepared_and_a_failure_said_before_the_reboot(
     keeper: Keeper,
     kernels: tuple[BuiltKernel, BuiltKernel],
     tmp_path: Path,
@@ -142,12 +189,18 @@ def test_the_next_slots_kernel_is_prepared_before_the_reboot(
     guest(f"mkdir -p {names} && ln -s ../../vdb {names}/USR-B")
     guest.put(kernels[1].folder / "vmlinuz", "/boot/flatcar/vmlinuz-b")
     guest.put(_DATA / "updaters/update-engine_need-reboot.txt", "/var/lib/updater")
-    keeper.apply()
-    slot = keeper.slots(DUO)[release]
-    assert (slot["role"], slot["state"]) == ("next", "ready")
+    keeper.apply(status=1)
+    check_failure_is_said(keeper, running=kernels[0].release, coming=release)
     assert guest(f"ls /usr/lib/modules/{release}", check=False).returncode != 0
     assert "USR-B" not in guest("cat /proc/mounts").stdout
     assert "provision-usr-" not in guest("cat /proc/mounts; ls /tmp").stdout
+
+
+def test_with_a_patch_it_heals(
+    keeper: Keeper, drivers: Path, kernels: tuple[BuiltKernel, BuiltKernel]
+) -> None:
+    heal(keeper, drivers, since=_number(kernels[1]))
+    assert keeper.slots(DUO)[kernels[1].release]["role"] == "next"
 
 
 def test_they_load_after_the_reboot_without_a_network(
@@ -156,12 +209,31 @@ def test_they_load_after_the_reboot_without_a_network(
     guest = keeper.guest
     # What the switch of slots does to /usr.
     guest("mount -o remount,bind,rw /usr")
-    _switch(guest, kernels[1], "b", tmp_path, tree=False)
+    _switch(guest, kernels[1], "b", tmp_path)
     guest(f"rm -r /usr/lib/modules/{kernels[0].release}")
     guest.put(_DATA / "updaters/update-engine_downloading.txt", "/var/lib/updater")
     guest.set_network(on=False)
     guest.reboot()
     assert guest.kernel() == kernels[1].release
     log = keeper.boot_log()
-    assert guest("cat /dev/duo", check=False).stdout == "1.0\n", log
+    assert keeper.duo() == LOADED, log
+    assert keeper.is_loaded(MADE_UP), log
     assert keeper.slots(DUO)[kernels[1].release]["state"] == "ready"
+    # The slot before can be booted again, and its kernel finds its modules.
+    guest("provision gc")
+    check_way_back(keeper, kernels[0].release)
+
+
+def test_rollback_of_a_driver_brings_module_and_library_back(keeper: Keeper, image: str) -> None:
+    keeper.guest.set_network(on=True)
+    check_rollback(keeper, partial(_want, keeper, image))
+
+
+def test_what_only_an_overwritten_slots_kernel_needed_goes(
+    keeper: Keeper, kernels: tuple[BuiltKernel, BuiltKernel]
+) -> None:
+    gone = keeper.artifact(MADE_UP, f"kernels/{kernels[0].release}")
+    # A later update, which has the kernel that runs, is written over the slot before.
+    keeper.guest.put(kernels[1].folder / "vmlinuz", "/boot/flatcar/vmlinuz-a")
+    check_only_needed_stays(keeper, kernels[1].release)
+    assert gone not in keeper.entries(MADE_UP)
