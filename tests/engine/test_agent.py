@@ -293,6 +293,21 @@ def test_a_version_that_does_not_compile_costs_nothing_and_is_not_tried_again(
     assert _version(made_up) == "1.2"
 
 
+def test_a_timers_update_that_does_not_compile_leaves_what_runs(
+    provision: Provision, made_up: AgentHost
+) -> None:
+    _want(made_up, "1.3")
+    _apply(provision, made_up)
+    before = made_up.current(MADE_UP)
+    _want(made_up, "latest")
+    path = made_up.root / "etc/provision/provision.toml"
+    path.write_text(f'{path.read_text()}[policy]\nupdate = "timer"\n')
+    document = _apply(provision, made_up, "--timer", code=1)
+    assert "no_such_thing" in document["error"]["details"]
+    assert made_up.current(MADE_UP) == made_up.link(MADE_UP, OLD_KERNEL) == before
+    assert (made_up.entries(MADE_UP), made_up.leftovers()) == ([before], [])
+
+
 def test_a_driver_that_fails_for_the_next_kernel_leaves_the_running_one_alone(
     provision: Provision, made_up: AgentHost
 ) -> None:
