@@ -163,18 +163,21 @@ def _opened(url: str, headers: Mapping[str, str]) -> requests.Response:
     import requests  # noqa: PLC0415 - as above
     from urllib3.exceptions import HTTPError  # noqa: PLC0415 - as above
 
+    from provision.fetch.sessions import bounded_session  # noqa: PLC0415 - as above
+
     try:
-        return requests.get(
-            url,
-            headers={
-                # A compressed transfer would change the bytes whose checksum is known.
-                "Accept-Encoding": "identity",
-                "User-Agent": f"provision/{__version__}",
-                **headers,
-            },
-            stream=True,
-            timeout=(_CONNECT_TIMEOUT, _READ_TIMEOUT),
-        )
+        with bounded_session() as session:
+            return session.get(
+                url,
+                headers={
+                    # A compressed transfer would change the bytes whose checksum is known.
+                    "Accept-Encoding": "identity",
+                    "User-Agent": f"provision/{__version__}",
+                    **headers,
+                },
+                stream=True,
+                timeout=(_CONNECT_TIMEOUT, _READ_TIMEOUT),
+            )
     except requests.RequestException:
         raise
     except (HTTPError, OSError, ValueError) as error:

@@ -168,6 +168,8 @@ def _send(
     """Send a request; returns what went wrong."""
     import requests  # noqa: PLC0415 - 0.15 s that only this case pays
 
+    from provision.fetch.sessions import bounded_session  # noqa: PLC0415 - as above
+
     headers = {"Content-Type": "application/json", "User-Agent": f"provision/{__version__}"}
     token_file = settings.config.registry.notify_token_file
     if token_file is not None:
@@ -175,7 +177,7 @@ def _send(
     registry = settings.config.registry
     ca = str(in_root(settings.root, registry.ca)) if registry.ca else None
     try:
-        with (session or requests.Session)() as sender:
+        with session() if session else bounded_session(_ANSWER_SECONDS) as sender:
             if is_loopback(urlsplit(url).netloc):
                 # A proxy has another loopback, and would see the token.
                 sender.trust_env = False

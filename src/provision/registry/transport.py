@@ -222,8 +222,10 @@ class Transport:
     ) -> requests.Response:
         import requests  # noqa: PLC0415 - as above
 
+        from provision.fetch.sessions import bounded_session  # noqa: PLC0415 - as above
+
         if self.session is None:
-            self.session = requests.Session()
+            self.session = bounded_session()
         sent = {
             # A compressed transfer would change the bytes whose digest is known.
             "Accept-Encoding": "identity",
