@@ -13,7 +13,7 @@ import tarfile
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import IO, Self
 
 from provision.errors import ProvisionError
 from provision.progress import Progress, Transfer
@@ -25,11 +25,48 @@ _PERMISSIONS = 0o755
 _PROGRESS_BYTES = 8 << 20
 # Each takes memory and an inode; a driver has some hundreds.
 _MOST_MEMBERS = 200_000
+# Linux' own limits (PATH_MAX, NAME_MAX): what is longer can't be made, and pathlib's memory for the
+# folders above a path grows with the square of their number.
+_LONGEST_PATH, _LONGEST_NAME = 4096, 255
+# The library reads a header of any length into memory; those of images have some hundred bytes.
+_LONGEST_HEADER = 64 << 10
+_EXTENDED = (
+    tarfile.XHDTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+)
 # https://github.com/opencontainers/image-spec/blob/v1.1.0/layer.md#whiteouts
 _WHITEOUT = ".wh."
 # What the library raises for a stream that is no tar file: besides its own, for numbers in its
-# headers that are none or too large.
-BAD_TAR = (tarfile.TarError, ValueError, ArithmeticError, EOFError)
+# headers that are none or too large, and for headers of headers without end.
+BAD_TAR = (tarfile.TarError, ValueError, ArithmeticError, EOFError, RecursionError)
+
+
+class BoundedTarInfo(tarfile.TarInfo):
+    """A member of an archive of strangers: its headers take little memory and time.
+
+    Raises:
+        tarfile.ReadError: They are too long, or of a kind that no image has.
+    """
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        """Return the member of a header, as the library does."""
+        member = super().frombuf(buf, encoding, errors)
+        if member.type == tarfile.GNUTYPE_SPARSE:
+            # The library follows its list of holes to the end, however long.
+            raise tarfile.ReadError("it has a file with holes")
+        if member.type == tarfile.XGLTYPE:
+            # The library keeps what all of them say.
+            raise tarfile.ReadError("it has a header for all files")
+        if member.type in _EXTENDED and member.size > _LONGEST_HEADER:
+            raise tarfile.ReadError(f"it has a header of {member.size} bytes")
+        return member
+
+    def _proc_gnusparse_10(self, next: tarfile.TarInfo, *_: object) -> None:  # noqa: A002 - the library's own name
+        """Mark a file with holes as one; the library would read lines of any length from it."""
+        next.sparse = b""
 
 
 def pack(files: Mapping[str, bytes | Path]) -> IO[bytes]:
@@ -99,9 +136,13 @@ class Unpacker:
             OSError: The disk is full or the folder can't be written.
         """
         try:
-            with tarfile.open(fileobj=stream, mode="r|", bufsize=_CHUNK) as archive:
-                for member in archive:
+            with tarfile.open(
+                fileobj=stream, mode="r|", bufsize=_CHUNK, tarinfo=BoundedTarInfo
+            ) as archive:
+                while (member := archive.next()) is not None:
                     self._member(archive, member)
+                    # The library keeps them all, with their headers.
+                    archive.members.clear()  # type: ignore[attr-defined] # missing in the stub
         except BAD_TAR as error:
             raise ProvisionError(
                 "The image's content could not be read as a tar stream.", details=str(error)
@@ -202,6 +243,10 @@ class Unpacker:
 
 def _checked(name: str) -> PurePosixPath:
     path = PurePosixPath(name)
+    if len(name) > _LONGEST_PATH or any(
+        len(part.encode(errors="surrogateescape")) > _LONGEST_NAME for part in path.parts
+    ):
+        raise _refused(f"{name[:80]}…", "has too long a name")
     if path.is_absolute() or ".." in path.parts or "\0" in name:
         raise _refused(name, "lies outside of the artifact")
     return path

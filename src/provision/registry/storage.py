@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import IO, Protocol, cast
 
+from provision.engine.tar_streams import BAD_TAR, BoundedTarInfo
 from provision.errors import NotFoundError, ProvisionError
 from provision.fetch import WrongContentError
 from provision.progress import Progress, Transfer
@@ -25,14 +26,9 @@ from provision.registry.manifests import (
 )
 
 _CHUNK = 1 << 20
-# Errors of tarfile for a stream that is no tar archive: besides its own, those of invalid or
-# oversized numbers in headers, and of endless headers.
-BAD_ARCHIVE = (tarfile.TarError, ValueError, ArithmeticError, EOFError, RecursionError)
 _MOST_MEMBERS = 100_000
 _LONGEST_NAME = 512
 _DEEPEST = 16
-# tarfile reads headers of any length into memory; those of images have some hundred bytes.
-_LONGEST_HEADER = 1 << 20
 # `docker save` of older engines writes such links for equal layers; they are never followed.
 _LEGACY_LINK = re.compile(r"[0-9a-f]{64}/layer\.tar")
 _PACKED = {b"\x1f\x8b": "gunzip", b"\x28\xb5\x2f\xfd": "unzstd", b"\xfd7zXZ": "unxz"}
@@ -190,14 +186,13 @@ class TarFiles:
                 )
         whole = stream.seek(0, os.SEEK_END)
         stream.seek(0)
-        bounded = cast("IO[bytes]", _ShortReads(stream))
         try:
-            with tarfile.open(fileobj=bounded, mode="r:") as archive:
+            with tarfile.open(fileobj=stream, mode="r:", tarinfo=BoundedTarInfo) as archive:
                 for number, member in enumerate(archive):
                     if number >= _MOST_MEMBERS:
                         raise refused(self.name, f"has more than {_MOST_MEMBERS} files")
                     self._take(member, whole)
-        except BAD_ARCHIVE as error:
+        except BAD_TAR as error:
             raise refused(self.name, f"is no tar archive of an image ({error})") from error
         if not self._members:
             raise refused(self.name, "has no files")
@@ -221,24 +216,6 @@ class TarFiles:
         if member.offset_data + member.size > whole:
             raise refused(self.name, f"ends in the middle of {shown}")
         self._members[str(path)] = _Member(member.offset_data, member.size)
-
-
-class _ShortReads:
-    """A file of which only short pieces can be read, so that headers can't fill the memory."""
-
-    def __init__(self, stream: IO[bytes]) -> None:
-        self._stream = stream
-
-    def read(self, size: int) -> bytes:
-        if size > _LONGEST_HEADER:
-            raise tarfile.ReadError("a header is too long")
-        return self._stream.read(size)
-
-    def seek(self, offset: int) -> int:
-        return self._stream.seek(offset)
-
-    def tell(self) -> int:
-        return self._stream.tell()
 
 
 class _Section(io.RawIOBase):
