@@ -105,6 +105,7 @@ class CatalogueKeeper:
 
         Raises:
             UntrustedError: There is a catalogue that none of the keys signed.
+            NotFoundError: There is no catalogue, and nothing that one could list.
             ProvisionError: The registry refuses, or others write all the time.
         """
         waiting = {pin_tag(pin) for pin in pins}
@@ -121,6 +122,8 @@ class CatalogueKeeper:
             entries = self._entries(before, tags, gone, waiting)
             if known is not None and not again and set(known.entries) == set(entries):
                 return known
+            if known is None and not entries:
+                raise self._empty()
             # Of two writers whose clocks agree, the one that writes last has the greater serial,
             # even where it knew nothing of the other.
             serial = max(int(self.now() * MILLISECONDS), known.serial + 1 if known else 0)
@@ -157,6 +160,16 @@ class CatalogueKeeper:
                 f" are: provision catalogue {self.driver} --replace",
                 details=error.details,
             ) from error
+
+    def _empty(self) -> NotFoundError:
+        """Return the error for a first catalogue without images: it would hide those with tags."""
+        repository = f"{self.client.reference.registry}/{self.client.reference.repository}"
+        return NotFoundError(
+            f"'{repository}' has no image to list: none has the tag of its Pin (pin-…) and a"
+            " signature that counts here. Its catalogue was not written.",
+            resolution="Sign an image with 'provision sign REF', which sets that tag too; or give"
+            " it the tag, and sign it with a key of [trust] keys.",
+        )
 
     def _write(self, catalogue: ImageCatalogue) -> set[str]:
         """Write a catalogue; returns the tags of the entries whose images are gone."""

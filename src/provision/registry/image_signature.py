@@ -126,6 +126,10 @@ def load_keys(place: Path) -> tuple[PublicKey, ...]:
         )
     keys, mistakes = [], []
     for path in names:
+        if path != place and not path.is_file():
+            # A named pipe would keep its reader waiting.
+            mistakes.append(Mistake(path.name, "is no regular file, or a link to none"))
+            continue
         try:
             keys.append(PublicKey(path.name, _public_key(path)))
         except (OSError, ValueError) as error:
@@ -150,6 +154,9 @@ def _public_key(path: Path) -> EllipticCurvePublicKey:
     data = key_bytes(path)
     if b"PRIVATE KEY" in data:
         raise ValueError("is a private key, which must not lie on hosts that only verify")
+    if data.count(b"-----BEGIN PUBLIC KEY") > 1:
+        # The library reads the first one only: what the others signed would be refused.
+        raise ValueError("has several keys; each needs a file of its own")
     try:
         key = load_pem_public_key(data)
     except (ValueError, UnsupportedAlgorithm) as error:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision.errors import ProvisionError
+from provision.errors import NotFoundError, ProvisionError
 from provision.pin import Pin
 from provision.registry import catalogue_keeper, image_catalogue
 from provision.registry.artifact_images import facts_of
@@ -100,6 +100,20 @@ def test_what_is_signed_is_listed_with_what_is_signed(registry: MemoryRegistry) 
     registry.asked.clear()
     read(registry)
     assert len(registry.asked) == 3
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_no_first_catalogue_hides_what_hosts_find_by_tag(
+    registry: MemoryRegistry, *, again: bool
+) -> None:
+    """As where cosign has signed an image that never got the tag of its Pin."""
+    pin = make_pin()
+    registry.sign(registry.have_image(pin, [b""], "1.2-open-6.1.debian12"), facts_of(pin, 1), KEY)
+    have(registry, "3.0", signed_by=None)
+    with pytest.raises(NotFoundError, match="has no image to list") as caught:
+        keep(registry, again=again)
+    assert "provision sign" in (caught.value.resolution or "")
+    assert read(registry) is None
 
 
 def test_a_serial_only_ever_grows(registry: MemoryRegistry) -> None:

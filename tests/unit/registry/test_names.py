@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import stat
 from pathlib import Path
 
@@ -303,11 +304,19 @@ def test_all_bad_keys_of_a_folder_are_named(tmp_path: Path) -> None:
     (tmp_path / "large.pub").write_bytes(b"x" * 70_000)
     generate_key(tmp_path / "private", None)[0].rename(tmp_path / "private.pem")
     (tmp_path / "README").write_text("not looked at")
+    (tmp_path / "two.pem").write_bytes(public_pem(new_key()) + public_pem(new_key()))
+    # Reading it would never end.
+    os.mkfifo(tmp_path / "pipe.pub")
+    (tmp_path / "folder.pub").mkdir()
+    (tmp_path / "gone.pub").symlink_to("nowhere")
     with pytest.raises(ConfigError) as caught:
         load_keys(tmp_path)
     wrong = {mistake.path: mistake.message for mistake in caught.value.mistakes}
-    assert sorted(wrong) == ["ed25519.pem", "large.pub", "p384.pub", "private.pem", "text.pub"]
+    bad = ["ed25519.pem", "large.pub", "p384.pub", "private.pem", "text.pub", "two.pem"]
+    assert sorted(wrong) == sorted([*bad, "pipe.pub", "folder.pub", "gone.pub"])
     assert "is a private key" in wrong["private.pem"]
+    assert "several keys" in wrong["two.pem"]
+    assert "no regular file" in wrong["pipe.pub"]
 
 
 @pytest.mark.parametrize("name", ["none", "empty"])
