@@ -99,4 +99,7 @@ def test_addresses_and_files_of_metrics_are_distinguished(
     file.write_text("provision_ready 1\n")
     result = call("fleet", "status", "--metrics", file, "--metrics", "http://p:9090", "--json")
     assert asked == ["http://p:9090"]
+    # The library's parser of addresses raises for this one.
+    assert call("fleet", "status", "--metrics", "http://[").err == ""
+    assert asked[1:] == ["http://["]
     assert json.loads(result.out)["counts"] == {"ready": 1}

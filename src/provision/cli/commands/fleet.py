@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import click
 
@@ -78,7 +77,7 @@ def _of_metrics(sources: tuple[str, ...]) -> list[Host]:
 
 
 def _is_address(text: str) -> bool:
-    return urlsplit(text).scheme in {"http", "https"}
+    return text.startswith(("http://", "https://"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +236,8 @@ def _print(report: FleetReport, html: Path | None, *, lists_all: bool) -> None:
                 for host, driver, kernel in rows
             ),
         )
-    click.echo(f"{len(report.hosts)} hosts: {_counted(report.counts) or 'none'}")
+    count = len(report.hosts)
+    click.echo(f"{count} {'host' if count == 1 else 'hosts'}: {_counted(report.counts) or 'none'}")
     if report.stale:
         click.echo(
             f"{click.style(str(len(report.stale)), fg='red')} of them have a status that is older"
