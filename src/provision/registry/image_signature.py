@@ -28,6 +28,8 @@ _TYPE = "cosign container image signature"
 _KEY_SUFFIXES = (".pub", ".pem")
 _LONGEST_KEY = 64 << 10
 CURVE = "secp256r1"
+# Catalogues have serials of 15 digits at most; a host that took a greater one would take no other.
+_NO_SERIAL = 10**15
 
 # Signs bytes: ECDSA over P-256 with SHA-256, in DER.
 Signer = Callable[[bytes], bytes]
@@ -244,7 +246,7 @@ def _facts(optional: object) -> Facts | None:
     serial: Any = optional.get("serial")
     if isinstance(serial, str) and serial.isascii() and serial.isdigit() and len(serial) < 16:  # noqa: PLR2004 - digits that a JSON number has without loss
         serial = int(serial)
-    if isinstance(serial, bool) or not isinstance(serial, int):
+    if isinstance(serial, bool) or not isinstance(serial, int) or abs(serial) >= _NO_SERIAL:
         return None
     if not all(isinstance(text, str) and text for text in texts.values()):
         return None

@@ -238,6 +238,10 @@ def signature_of_no_serial(registry: MemoryRegistry) -> None:
     put_signature(registry, FIRST(registry), payload(FIRST(registry), facts), KEY)
 
 
+def signature_of_a_serial_without_end(registry: MemoryRegistry) -> None:
+    resign(registry, serial=10**400)
+
+
 def signature_in_an_unknown_layer(registry: MemoryRegistry) -> None:
     text = payload(FIRST(registry), asdict(FACTS))
     put_signature(registry, FIRST(registry), text, KEY, media_type="text/plain")
@@ -325,6 +329,7 @@ UNTRUSTED: list[tuple[Callable[[MemoryRegistry], None], str]] = [
     (signed_text_that_is_deep, "says nothing of an image"),
     (signature_without_facts, "does not say which driver"),
     (signature_of_no_serial, "does not say which driver"),
+    (signature_of_a_serial_without_end, "does not say which driver"),
     (signature_in_an_unknown_layer, "it has no signature"),
     (thousand_signatures, "more than 64"),
     (facts_of_another_driver, "driver: demo was asked for, and other is signed"),
