@@ -105,7 +105,8 @@ class CatalogueKeeper:
 
         Raises:
             UntrustedError: There is a catalogue that none of the keys signed.
-            NotFoundError: There is no catalogue, and nothing that one could list.
+            NotFoundError: There is no catalogue, no image was signed just now, and none can be
+                listed.
             ProvisionError: The registry refuses, or others write all the time.
         """
         waiting = {pin_tag(pin) for pin in pins}
@@ -122,7 +123,7 @@ class CatalogueKeeper:
             entries = self._entries(before, tags, gone, waiting)
             if known is not None and not again and set(known.entries) == set(entries):
                 return known
-            if known is None and not entries:
+            if known is None and not entries and not waiting:
                 raise self._empty()
             # Of two writers whose clocks agree, the one that writes last has the greater serial,
             # even where it knew nothing of the other.
