@@ -24,6 +24,8 @@ _RESOLVER = (
     "provision.pipeline.obtaining",
     "jinja2",
 )
+# The models of files that people write.
+_MODELS = ("provision.catalogue", "provision.config")
 _PROGRAM = """\
 import json, sys
 from provision.cli.entry import run
@@ -62,7 +64,9 @@ def _run(tmp_path: Path, build: str, *words: str) -> tuple[int, set[str], str]:
         "boot/vmlinuz-6.1.0-1-amd64": "",
     }.items():
         (host / name).parent.mkdir(parents=True, exist_ok=True)
-        (host / name).write_text(text)
+        # A second run finds them as the first one left them.
+        if not (host / name).exists():
+            (host / name).write_text(text)
     said = tmp_path / "said.json"
     argv = [sys.executable, "-c", _PROGRAM, str(said), *words, "--root", str(host), "--json"]
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
@@ -95,3 +99,13 @@ def test_a_host_that_builds_does_load_it(tmp_path: Path) -> None:
         "provision.build.dockerfile",
         "jinja2",
     }
+
+
+def test_a_boot_loads_no_models_once_the_settings_are_known(tmp_path: Path) -> None:
+    """It is on the way to every container of the host; docs/decisions/01 has what models cost."""
+    _status, first, _said = _run(tmp_path, "never", "apply")
+    assert set(_MODELS) <= first
+    _status, second, said = _run(tmp_path, "never", "apply", "--boot")
+    assert json.loads(said)["status"]["drivers"]
+    assert "provision.agent.boot" in second
+    assert second & {*_MODELS, "pydantic", "provision.engine.docker_api"} == set()
