@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import threading
 import time
@@ -111,7 +112,6 @@ class RunOptions:
 
     Attributes:
         jobs: Builds at once.
-        compilers: Compilers at once in each build; None: the default of BuildSettings.
         retry: Whether cells whose Pin has not changed are built again: those that failed, or all.
         keep_images: Whether artifact images stay in the engine.
         keep_going: Whether to go on after an error of the machine, such as a full disk.
@@ -121,13 +121,18 @@ class RunOptions:
     """
 
     jobs: int = 1
-    compilers: int | None = None
     retry: Retry | None = None
     keep_images: bool = False
     keep_going: bool = False
     network: str | None = None
     force: bool = False
     publisher: Publisher | None = None
+
+    @property
+    def compilers(self) -> int | None:
+        """Compilers at once in each build: builds share the processors; None: as one build has."""
+        processors = len(os.sched_getaffinity(0))
+        return max(1, processors // self.jobs) if self.jobs > 1 else None
 
 
 class Publisher(Protocol):

@@ -124,11 +124,7 @@ def have_cos_tree(
         ProvisionError: A file is not what its checksum says.
     """
     if not build_id:
-        raise NotFoundError(
-            "The os-release of this host has no BUILD_ID, so the files of its kernel can't be"
-            " found.",
-            resolution="Name the build: --distro cos:BUILD_ID, such as cos:18613.164.68.",
-        )
+        raise _no_build_id()
     store = TreeStore(settings)
     archive = settings.config.distro("cos").archive
     place = release_address("cos", build_id, architecture, mirror=archive.mirror)
@@ -176,6 +172,13 @@ class _CosFiles:
             raise _no_checksum(error, f"{self.build_id}/{name}") from error
         config = config_in(store.path(digest)) if has_config else None
         return store.remember(url, "", digest, config=config)
+
+
+def _no_build_id() -> NotFoundError:
+    return NotFoundError(
+        "The os-release of this host has no BUILD_ID, so the files of its kernel can't be found.",
+        resolution="Name the build: --distro cos:BUILD_ID, such as cos:18613.164.68.",
+    )
 
 
 def _no_checksum(error: UsageError, name: str) -> UsageError:

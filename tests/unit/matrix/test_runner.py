@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -489,3 +490,11 @@ def test_the_result_of_a_newer_provision_ends_the_run_before_anything_is_built(l
         lab.run()
     assert lab.builds == []
     assert KilledError.__doc__
+
+
+@pytest.mark.parametrize(("jobs", "compilers"), [(1, None), (3, 2), (16, 1)])
+def test_builds_share_the_processors(
+    jobs: int, compilers: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _process: set(range(8)))
+    assert RunOptions(jobs=jobs).compilers == compilers

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,11 +94,9 @@ class Ways:
     only_report: bool
 
     def how(self, *, force: bool) -> RunOptions:
-        """Return what a run takes: the processors are shared by the builds."""
-        processors = len(os.sched_getaffinity(0))
+        """Return what a run takes."""
         return RunOptions(
             jobs=self.jobs,
-            compilers=max(1, processors // self.jobs) if self.jobs > 1 else None,
             retry=self.retry,
             keep_images=self.keep_images,
             keep_going=self.keep_going,

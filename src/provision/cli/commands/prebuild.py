@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -73,12 +72,9 @@ class _Ways:
     network: str | None
 
     def how(self, fleet: Fleet, *, force: bool) -> RunOptions:
-        """Return what a run takes: the processors are shared by the builds."""
-        jobs = self.jobs or fleet.jobs
-        processors = len(os.sched_getaffinity(0))
+        """Return what a run takes; what is not given is as fleet.toml says."""
         return RunOptions(
-            jobs=jobs,
-            compilers=max(1, processors // jobs) if jobs > 1 else None,
+            jobs=self.jobs or fleet.jobs,
             retry=self.retry,
             keep_images=self.keep_images,
             keep_going=self.keep_going,

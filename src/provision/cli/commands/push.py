@@ -13,7 +13,7 @@ from provision.cli.commands.sign import print_signed
 from provision.cli.key_options import KeyOptions, signing_key
 from provision.cli.options import print_json
 from provision.cli.target import Job, job
-from provision.engine.transfer import find_image
+from provision.engine.transfer import Pushed, find_image
 from provision.errors import ProvisionError, UsageError
 from provision.pin import PIN_LABEL, Pin
 from provision.pipeline.image_archives import save_image
@@ -70,6 +70,10 @@ def command(
             print_saved(output, saved, signed, as_json=as_json)
             return
         pushed, signed = publish(work.settings, found, str(name), progress=work.progress)
+    _print_pushed(pushed, signed, as_json=as_json)
+
+
+def _print_pushed(pushed: Pushed, signed: SignedImage | None, *, as_json: bool) -> None:
     if as_json:
         print_json({**asdict(pushed), "signed": signed.document() if signed else None})
         return
