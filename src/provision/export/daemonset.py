@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from provision.config import Config
 from provision.documents import load_toml
 from provision.errors import NotFoundError, UsageError
+from provision.export.kmm_module import check_name
 from provision.export.yaml_files import Value
 from provision.registry.image_signature import load_keys
 
@@ -34,6 +35,8 @@ _CAPABILITIES = (
 )
 # https://kubernetes.io/docs/concepts/configuration/configmap/#configmap-object
 _KEY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+# What no name of an image has is left out; the registry decides about the rest.
+_IMAGE = re.compile(r"[A-Za-z0-9\[][A-Za-z0-9._/:@\[\]-]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +126,19 @@ def read_keys(paths: tuple[Path, ...]) -> dict[str, str]:
 
 
 def documents(agent: Agent) -> list[dict[str, Value]]:
-    """Return everything that a cluster needs, in the order in which it is applied."""
+    """Return everything that a cluster needs, in the order in which it is applied.
+
+    Raises:
+        UsageError: Kubernetes would refuse a name or the image.
+    """
+    check_name("namespace", agent.namespace)
+    for part in (agent.pull_secret or "x").split("."):
+        check_name("part of the secret's name", part)
+    if not _IMAGE.fullmatch(agent.image):
+        raise UsageError(
+            f"'{agent.image}' is no name of an image.",
+            resolution="Name the agent's image as nodes pull it: registry.example/agent:1.",
+        )
     labels: dict[str, Value] = {"app.kubernetes.io/name": NAME}
     here: dict[str, Value] = {"name": NAME, "namespace": agent.namespace, "labels": labels}
     return [

@@ -150,13 +150,22 @@ def secret_document(
     }
 
 
+def check_name(what: str, name: str) -> None:
+    """Do nothing, unless Kubernetes would refuse a name of an object.
+
+    Raises:
+        UsageError: It would.
+    """
+    if not _DNS_LABEL.fullmatch(name):
+        raise UsageError(
+            f"The {what}, '{name}', can't be a name in Kubernetes.",
+            resolution="It takes lower case letters, digits and '-', and 63 of them at most.",
+        )
+
+
 def _check_names(driver: str, namespace: str) -> None:
-    for what, name in (("name of the driver", driver), ("namespace", namespace)):
-        if not _DNS_LABEL.fullmatch(name):
-            raise UsageError(
-                f"The {what}, '{name}', can't be a name in Kubernetes.",
-                resolution="It takes lower case letters, digits and '-', and 63 of them at most.",
-            )
+    check_name("name of the driver", driver)
+    check_name("namespace", namespace)
     if len(driver) + len(namespace) > _LONGEST_NAMES:
         raise UsageError(
             f"'{driver}' and the namespace '{namespace}' have more than {_LONGEST_NAMES}"

@@ -6,6 +6,7 @@ the store's entries, compared with their manifest, and become an entry when all 
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -17,9 +18,10 @@ from provision.documents import load_json
 from provision.engine.scratch import scratch
 from provision.engine.tar_streams import Unpacker
 from provision.engine.transfer import disk_error
+from provision.errors import ProvisionError
 from provision.kmod.module_signatures import is_signed_for_host
 from provision.kmod.verify import MANIFEST, DamagedError, Report, verify
-from provision.manifest import Manifest
+from provision.manifest import UNSIGNED, Manifest
 from provision.pipeline.artifacts import Stored, verify_path
 from provision.pipeline.drafts import DraftOrigin, complete_from_store, finish_draft
 from provision.pipeline.registries import Consent
@@ -260,18 +262,32 @@ def _unpack(
     draft.mkdir()
     try:
         unpacker = Unpacker(draft, strip=_FOLDER, progress=progress, ignores_others=True)
-        return unpack_layers(
+        received = unpack_layers(
             trusted.image,
             draft.parent,
             unpacker.unpack,
             is_complete=lambda: shared(draft),
             progress=progress,
         )
+        _refuse_mark(trusted, draft)
     except BaseException as error:
         shutil.rmtree(draft, ignore_errors=True)
         if isinstance(error, OSError):
             raise disk_error(error, draft) from error
         raise
+    return received
+
+
+def _refuse_mark(trusted: Trusted, draft: Path) -> None:
+    """Refuse an image with the mark of unsigned entries, which hosts set; else do nothing.
+
+    A signed entry with that mark would be pulled again by each run.
+    """
+    if os.path.lexists(draft / UNSIGNED):
+        raise ProvisionError(
+            f"'{trusted.image.reference}' is refused: it brings the mark of an unsigned artifact.",
+            resolution="This is no artifact image that provision built: don't use it.",
+        )
 
 
 def _entry_that_serves(

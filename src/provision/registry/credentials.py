@@ -10,6 +10,7 @@ import base64
 import json
 import os
 import re
+import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -215,6 +216,9 @@ def _run_helper(program: str, key: str) -> Completed:
 
 def _read(file: Path) -> Mapping[str, Any] | None:
     try:
+        if not stat.S_ISREG(file.stat().st_mode):
+            # A named pipe would keep its reader waiting.
+            raise ConfigError(str(file), [Mistake("", "not a regular file")])
         with file.open("rb") as stream:
             data = stream.read(MAX_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError):

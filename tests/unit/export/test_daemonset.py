@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from cryptography.hazmat.primitives.serialization import (
 from provision.errors import ConfigError, NotFoundError, UsageError
 from provision.export.daemonset import Agent, documents, read_config, read_keys
 from provision.export.yaml_files import to_yaml
+from unit.cli.outcome import Outcome
 
 _CONFIG = """\
 [registry]
@@ -66,6 +68,28 @@ def test_the_agent_may_do_no_more_than_it_has_to() -> None:
     assert not {"hostNetwork", "hostPID", "hostIPC"} & pod.keys()
     rules = made()["ClusterRole"]["rules"]
     assert {verb for rule in rules for verb in rule["verbs"]} == {"get", "patch", "create"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"namespace": "x y: {"}, "The namespace, 'x y: {'"),
+        ({"namespace": "x" * 64}, "The namespace"),
+        ({"pull_secret": "a..b"}, "secret's name, ''"),
+        ({"image": "a b"}, "'a b' is no name of an image"),
+        ({"image": ""}, "'' is no name of an image"),
+    ],
+)
+def test_what_kubernetes_would_refuse_is_refused_before(
+    changes: dict[str, Any], match: str
+) -> None:
+    agent = Agent(**{"image": "registry.example/agent:1", "config": _CONFIG, **changes})
+    with pytest.raises(UsageError, match=match):
+        documents(agent)
+
+
+def test_a_secret_may_have_dots_in_its_name() -> None:
+    assert documents(Agent("registry.example/agent:1", _CONFIG, pull_secret="a.b-c"))  # noqa: S106 - a name
 
 
 def test_names_belong_together() -> None:
@@ -149,3 +173,16 @@ def test_a_configuration_that_trusts_no_one_is_refused(tmp_path: Path) -> None:
         read_config(path, has_keys=False)
     path.write_text(text.replace("[trust]", "[trust]\ninsecure = true"))
     assert read_config(path, has_keys=False)
+
+
+@pytest.mark.parametrize("text", ["gpu", "=yes", "a b=c", 'gpu=b"\n: x', "gpu=" + "x" * 64, "-a=b"])
+def test_a_label_that_kubernetes_would_refuse_is_named(
+    call: Callable[..., Outcome], tmp_path: Path, text: str
+) -> None:
+    config = tmp_path / "provision.toml"
+    config.write_text(_CONFIG)
+    words = ("export", "daemonset", "--image", "registry.example/agent:1", "--config", config)
+    result = call(*words, "--selector", text)
+    assert (result.code, "is no label of Kubernetes" in result.err) == (2, True), result.err
+    good = call(*words, "--selector", "feature.node.kubernetes.io/pci-10de.present=true")
+    assert good.code == 0, good.err

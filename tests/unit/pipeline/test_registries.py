@@ -262,6 +262,19 @@ def test_an_artifact_of_another_pin_than_is_signed_is_refused(
     assert not Layout(settings.root, "demo").entry(pin.short_digest).exists()
 
 
+def test_a_signed_image_that_calls_itself_unsigned_is_refused(
+    settings: Settings, registry: MemoryRegistry, tmp_path: Path
+) -> None:
+    pin = make_pin()
+    content = tmp_path / f"content-{pin.short_digest}"
+    make_artifact(content, pin=pin)
+    (content / "unsigned").write_text("registry.example/drivers/demo:1\n")
+    have(registry, tmp_path, pin)
+    with pytest.raises(ProvisionError, match="the mark of an unsigned artifact"):
+        store_pulled(settings, found(settings, registry), DEFAULT)
+    assert not Layout(settings.root, "demo").entry(pin.short_digest).exists()
+
+
 # Replay
 
 

@@ -251,6 +251,13 @@ def test_a_broken_file_is_named(tmp_path: Path, document: object) -> None:
         look(tmp_path, document)
 
 
+def test_a_named_pipe_of_credentials_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "auth.json")
+    with pytest.raises(ConfigError) as caught:
+        find_credentials("r.example:5000", "team/demo", [tmp_path / "auth.json"])
+    assert "not a regular file" in (caught.value.details or "")
+
+
 def test_where_credentials_lie() -> None:
     files = default_files({"HOME": "/home/me", "XDG_RUNTIME_DIR": "/run/user/1"})
     assert [str(file) for file in files] == [

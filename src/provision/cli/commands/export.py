@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,9 @@ from provision.kmod.load import parameters_of
 from provision.manifest import Manifest
 from provision.pipeline.registries import Consent, registry_credentials
 
+# https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#syntax-and-character-set
+_LABEL_VALUE = re.compile(r"([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?")
+_LABEL = re.compile(rf"([a-z0-9.-]{{1,253}}/)?(?!$){_LABEL_VALUE.pattern}")
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 _AGENT, _MODULE, _SECRET = "agent.yaml", "module.yaml", "secret.yaml"
 
@@ -204,9 +208,9 @@ def _pairs(texts: tuple[str, ...]) -> Mapping[str, str]:
     pairs = {}
     for text in texts:
         key, equals, value = text.partition("=")
-        if not key or not equals:
+        if not equals or not _LABEL.fullmatch(key) or not _LABEL_VALUE.fullmatch(value):
             raise UsageError(
-                f"'{text}' is no label with a value.",
+                f"'{text}' is no label of Kubernetes with a value.",
                 resolution="Write it as LABEL=VALUE:"
                 " --selector feature.node.kubernetes.io/pci-10de.present=true",
             )
