@@ -107,7 +107,9 @@ def rollback(
     """Go back to the artifact before, for the running kernel.
 
     Modules that are in use stay until the next boot, which takes the artifact that was chosen.
-    A build that is under way goes on: what it makes is not taken.
+    A build that is under way goes on: what it makes is not taken. A rollback whose artifact is not
+    in use yet, because it was interrupted or waits for the boot, is completed: no one has seen the
+    artifact that it chose, so that going back further would skip it.
 
     Raises:
         NotFoundError: There is nothing to go back to.
@@ -122,9 +124,10 @@ def rollback(
     with switching(root, progress):
         wanted = _wanted(desired, driver)
         with changing(layout, progress):
-            now, digest = choose(layout, release)
-            if now != meant:
-                raise _switched(driver, str(meant), now)
+            now, digest = _begun(layout, release) or choose(layout, release)
+            linked = linked_kernels(layout).get(release)
+            if linked != meant:
+                raise _switched(driver, str(meant), str(linked))
             inputs = read_inputs(root, desired).of(wanted, release)
             progress(Note(f"{driver} goes back from {now} to {digest}"))
             reject(layout, release, digest, inputs=inputs)
@@ -140,7 +143,26 @@ def would_roll_back(root: Path, driver: str) -> tuple[str, str]:
     Raises:
         NotFoundError: There is nothing to go back to.
     """
-    return choose(Layout(root, driver), _running(root))
+    layout, release = Layout(root, driver), _running(root)
+    return _begun(layout, release) or choose(layout, release)
+
+
+def _begun(layout: Layout, release: str) -> tuple[str, str] | None:
+    """Return what `choose` does, for a rollback whose artifact is not in use yet.
+
+    The kernel's link leads to the artifact that it chose, and ``current`` to the one that it
+    rejected.
+
+    Raises:
+        NewerStateError: A newer provision wrote what is remembered of the driver.
+    """
+    refuse_newer(layout)
+    used, chosen = layout.linked(layout.current), linked_kernels(layout).get(release)
+    if used is None or chosen is None or used.name == chosen:
+        return None
+    is_whole = layout.entry(chosen).is_dir()
+    is_begun = is_whole and used.name in load_state(layout).of(release).rejected
+    return (used.name, chosen) if is_begun else None
 
 
 def _running(root: Path) -> str:

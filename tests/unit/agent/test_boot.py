@@ -28,6 +28,50 @@ def test_a_rollback_brings_back_modules_and_user_space(ready: Host) -> None:
     assert ready.current() == NEWEST
 
 
+def _three_versions(host: Host) -> list[str]:
+    """Have three artifacts for the running kernel, and the newest in use; oldest first."""
+    host.configure(f"[drivers.{DRIVER}]\n[policy]\nkeep = 3\n")
+    used = [host.layout.current.readlink().name]
+    for version in (NEWEST, "3.0"):
+        host.configure(f'[drivers.{DRIVER}]\nversion = "{version}"\n[policy]\nkeep = 3\n')
+        host.apply()
+        used.append(host.layout.current.readlink().name)
+    return used
+
+
+def test_a_rollback_that_was_killed_is_completed_by_the_next_one(
+    ready: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _first, second, third = _three_versions(ready)
+    with monkeypatch.context() as killed:
+        killed.setattr("provision.agent.rollback.apply", _raise_killed)
+        with pytest.raises(KeyboardInterrupt):
+            rollback(ready.root, ready.desired(), DRIVER)
+    assert ready.layout.current.readlink().name == third
+    assert would_roll_back(ready.root, DRIVER) == (third, second)
+    rollback(ready.root, ready.desired(), DRIVER)
+    assert ready.layout.current.readlink().name == second
+    assert ready.artifact().rejected == (third,)
+
+
+def test_a_rollback_that_waits_for_the_boot_does_not_go_back_further(ready: Host) -> None:
+    first, second, third = _three_versions(ready)
+    ready.use()
+    for _ in range(2):
+        rollback(ready.root, ready.desired(), DRIVER)
+        assert ready.layout.current.readlink().name == third
+        assert ready.layout.kernel_link(KERNEL).readlink().name == second
+    ready.reboot()
+    boot(ready.root)
+    assert ready.layout.current.readlink().name == second
+    # It is in use now, and may be gone back from.
+    assert would_roll_back(ready.root, DRIVER) == (second, first)
+
+
+def _raise_killed(*_args: object, **_kwargs: object) -> None:
+    raise KeyboardInterrupt
+
+
 def test_a_rejected_artifact_is_not_taken_again_when_the_other_is_lost(ready: Host) -> None:
     ready.ask_for(NEWEST)
     ready.apply()
