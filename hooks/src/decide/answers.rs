@@ -1,7 +1,7 @@
 //! Which vendor file answers what is asked for through an interface of others, and with
 //! which of its features. Pure.
 
-use super::{otherwise, refuse_broken, Choice, Refusals, VendorFile};
+use super::{none_allowed, otherwise, refuse_broken, Choice, Refusals, VendorFile};
 use crate::config::vendor::Vendor;
 use crate::error::{Error, Result};
 use crate::log::level::Level;
@@ -155,6 +155,7 @@ fn add_features<'a>(
         }
         wanted.extend(features);
     }
+    let has_features = !wanted.is_empty();
     for feature in wanted {
         if !refusals.policy.allows(&file.name, feature) {
             if details.by_name {
@@ -164,6 +165,14 @@ fn add_features<'a>(
             }
         } else if !choice.features.contains(&feature) {
             choice.features.push(feature);
+        }
+    }
+    if has_features && !details.by_name && choice.features.is_empty() {
+        let reason = none_allowed(file, vendor, &ask.by);
+        if ask.is_implied() {
+            notes.push(Note::new(Level::Notice, reason).vendor(&file.name));
+        } else {
+            refusals.add(file, reason)?;
         }
     }
     Ok(())
@@ -311,6 +320,18 @@ mod tests {
         let everything = request(&["compute", "utility"], false);
         let (found, notes) = answered(&files, &everything, &allow("v", OnRefusal::Fail)).unwrap();
         assert_eq!((found, notes), (vec!["v:utility".to_owned()], Vec::new()));
+        // All that is allowed is nothing, where the list has no feature of this vendor.
+        let graphics = request(&["graphics"], false);
+        let (_, notes) = answered(&files, &graphics, &allow("v", OnRefusal::Ignore)).unwrap();
+        assert!(notes[0].1.contains("has no feature of v"), "{notes:?}");
+        let error = answered(&files, &graphics, &allow("v", OnRefusal::Fail)).unwrap_err();
+        assert!(error.contains("has no feature of v"), "{error}");
+        let mut implied = request(&["graphics"], false);
+        if let Ok(details) = &mut implied.asks[0].details {
+            details.is_implied = true;
+        }
+        let (_, notes) = answered(&files, &implied, &allow("v", OnRefusal::Fail)).unwrap();
+        assert_eq!(notes.len(), 1);
         let (found, notes) = answered(&files, &asking, &allow("w", OnRefusal::Ignore)).unwrap();
         assert_eq!((found.len(), notes.len()), (0, 1));
         assert!(answered(&files, &asking, &allow("w", OnRefusal::Fail)).is_err());

@@ -232,7 +232,20 @@ fn features<'a>(
             refusals.add(file, reason)?;
         }
     }
+    if !by_name && features.is_empty() && !seen.is_empty() {
+        refusals.add(file, none_allowed(file, vendor, &vendor.activation_flag))?;
+    }
     Ok(features)
+}
+
+/// Why nothing is given to who asked for all that is allowed.
+fn none_allowed(file: &VendorFile, vendor: &Vendor, by: &str) -> String {
+    let known: Vec<_> = vendor.feature_names().collect();
+    format!(
+        "{by} asks for all that is allowed, and \"policy.allow\" has no feature of {}, which knows {}",
+        file.name,
+        known.join(", ")
+    )
 }
 
 fn unknown_feature(file: &VendorFile, vendor: &Vendor, wanted: &str) -> Error {

@@ -158,6 +158,23 @@ fn a_policy_may_refuse_the_start_instead() {
     }
 }
 
+/// A typo in the list, or an empty one: `all` may not become nothing without a word.
+#[test]
+fn all_that_is_allowed_may_not_be_nothing() {
+    let files = [file("v", "X")];
+    for list in [&["compte"][..], &[]] {
+        let error = judged(&files, &["X=all"], &allow(list, OnRefusal::Fail)).unwrap_err();
+        let reason = "X asks for all that is allowed, and \"policy.allow\" has no feature of v, which knows a, b, c";
+        assert!(error.starts_with(reason), "{error}");
+        let ignoring = allow(list, OnRefusal::Ignore);
+        let asking = Request::of_environment(["X=all"]);
+        let (choices, notes) = decide(&files, &asking, &ignoring).unwrap();
+        assert!(choices.is_empty());
+        assert_eq!(notes.len(), 1, "{list:?}");
+        assert!(notes[0].message.starts_with(reason), "{notes:?}");
+    }
+}
+
 #[test]
 fn a_broken_file_of_a_vendor_that_is_not_allowed_stops_nothing() {
     let policy = allow(&["a"], OnRefusal::Ignore);
