@@ -35,6 +35,8 @@ _PACKAGE = Path(provision.__file__).parent
 _IN_BUILDS = ("collector", "kmm", "unpack_source")
 CONFIG = Path("etc/provision/provision.toml")
 _KEPT = STORE / ".desired.json"
+# As provision.documents has it, which loads pydantic.
+_MAX_BYTES = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +168,8 @@ def _read(root: Path, catalogues: Sequence[Path]) -> Desired:
             DesiredDriver(name, wanted.version, wanted.flavour, wanted.options)
             for name, wanted in config.drivers.items()
         ),
-        is_configured=in_root(root, CONFIG).exists(),
+        # A file that is empty was cut off by a crash or an editor: no one wrote that down.
+        is_configured=bool(_content(root).strip()),
         unload=config.policy.unload,
         prebuild=config.policy.prebuild,
         keep=config.policy.keep,
@@ -216,12 +219,25 @@ def _kept(root: Path) -> Mapping[str, Any] | None:
 
 def _key(root: Path, catalogues: Sequence[Path]) -> str:
     """Return a fingerprint of the file, and of the program that reads it."""
-    path = in_root(root, CONFIG)
-    text = path.read_bytes() if path.exists() else b""
+    text = _content(root)
     # Where the program lies decides which catalogue and templates are its own.
     program = (provision.__version__, provision.__file__, sys.prefix, sys.version, str(root))
     parts = [*program, *map(str, catalogues)]
     return hashlib.sha256("\0".join(parts).encode() + b"\0" + text).hexdigest()
+
+
+def _content(root: Path) -> bytes:
+    """Return what provision.toml has, as far as a file that is no mistake goes.
+
+    What is no regular file reads as a text that no TOML is, so that nothing is kept for it.
+    """
+    path = in_root(root, CONFIG)
+    if not path.exists():
+        return b""
+    if not path.is_file():
+        return b"\0"
+    with path.open("rb") as stream:
+        return stream.read(_MAX_BYTES + 1)
 
 
 def _from_json(kept: Mapping[str, Any]) -> Desired:

@@ -37,7 +37,8 @@ class Desired:
 
     Attributes:
         drivers: The drivers.
-        is_configured: Whether there is a provision.toml; without one nothing is taken out of use.
+        is_configured: Whether there is a provision.toml with anything in it; else nothing is taken
+            out of use.
         unload: ``idle`` or ``never``: whether modules that no one uses are unloaded for newer ones.
         prebuild: Whether artifacts are made for kernels that may boot next.
         keep: Artifacts to keep of each kernel beyond those that are needed.

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
 from provision.agent import preparing
 from provision.agent.boot import boot
+from provision.errors import ConfigError
 from provision.pipeline.pulling import Obtained
 from provision.store.state import load_state
 from unit.agent.host import DRIVER, NEWEST, NEXT, OLDER, Host
@@ -154,6 +159,41 @@ def test_without_a_file_nothing_goes(ready: Host) -> None:
     (ready.root / "etc/provision/provision.toml").unlink()
     assert ready.kinds() == []
     assert ready.layout.current.is_symlink()
+
+
+@pytest.mark.parametrize("content", ["", "\n \n"])
+def test_with_a_file_that_a_crash_emptied_nothing_goes(ready: Host, content: str) -> None:
+    ready.configure(content)
+    assert ready.kinds() == []
+    assert ready.layout.current.is_symlink()
+    ready.configure("# none\n")
+    assert f"retire {KERNEL}" in ready.kinds()
+
+
+def test_a_file_that_is_a_pipe_is_a_mistake_and_not_waited_for(ready: Host) -> None:
+    path = ready.root / "etc/provision/provision.toml"
+    path.unlink()
+    assert ready.kinds() == []
+    os.mkfifo(path)
+    with _limit(10), pytest.raises(ConfigError) as error:
+        ready.desired()
+    assert [mistake.message for mistake in error.value.mistakes] == ["not a regular file"]
+
+
+@contextmanager
+def _limit(seconds: int) -> Iterator[None]:
+    """Fail what waits for longer."""
+
+    def stop(_signal: int, _frame: object) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_others_can_read_what_goes_on_while_it_does(

@@ -37,6 +37,6 @@ def test_what_is_missing_of_them_is_in_the_status(host: Host) -> None:
 def test_they_go_with_the_driver(host: Host) -> None:
     host.apply()
     write_facts(host.root, DRIVER, Facts(devices=()))
-    host.configure("")
+    host.configure("# none\n")
     host.apply()
     assert recorded(host.root) == []

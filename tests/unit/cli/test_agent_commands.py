@@ -165,7 +165,7 @@ def test_a_status_is_shown_again_and_again(host: Host, monkeypatch: pytest.Monke
 
 
 def test_a_host_without_drivers_says_so(host: Host, call: Call) -> None:
-    host.configure("")
+    host.configure("# none\n")
     assert "names no driver" in call("status", "--root", host.root).out
     assert call("apply", "--root", host.root).out == "Nothing to do.\n"
     assert rendered(look_at(host.root, host.desired())[1])
