@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
-from kit.probe import find_program, need_programs
+from kit.browser import LEAST_CONTRAST, chromium, contrasts, opened
 from provision.catalogue import templates_dir
 from provision.fleet.host_status import broken_host
 from provision.fleet.report import FleetReport, make_report, render_page
@@ -19,10 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-_LIMIT_MS = 20_000
 _MANY = 1000
-# https://www.w3.org/TR/WCAG22/#contrast-minimum
-_LEAST_CONTRAST = 4.5
 
 
 def _report() -> FleetReport:
@@ -39,15 +36,8 @@ def _report() -> FleetReport:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    need_programs("chromium")
-    expect.set_options(timeout=_LIMIT_MS)
-    with sync_playwright() as playwright:
-        # Its own sandbox does not work for root.
-        browser = playwright.chromium.launch(
-            executable_path=find_program("chromium"), args=["--no-sandbox", "--disable-gpu"]
-        )
+    with chromium() as browser:
         yield browser
-        browser.close()
 
 
 @contextmanager
@@ -57,22 +47,10 @@ def _opened(
     report: FleetReport | None = None,
     **context: Any,  # noqa: ANN401 - options of a browser's context
 ) -> Iterator[Page]:
-    """Open the page; nothing may be loaded besides it, and nothing may fail in it."""
     file = folder / "fleet.html"
     file.write_text(render_page(report or _report(), templates_dir()))
-    opened = browser.new_context(**context)
-    page = opened.new_page()
-    page.set_default_timeout(_LIMIT_MS)
-    requested: list[str] = []
-    complaints: list[str] = []
-    page.on("request", lambda request: requested.append(request.url))
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on("console", lambda said: complaints.append(said.text))
-    page.goto(file.as_uri())
-    yield page
-    assert requested == [file.as_uri()]
-    assert complaints == []
-    opened.close()
+    with opened(browser, file, **context) as page:
+        yield page
 
 
 @pytest.fixture
@@ -156,28 +134,9 @@ def test_it_follows_the_systems_theme_until_the_button_says_otherwise(
         button = page.locator("#theme")
         expect(button).to_have_attribute("aria-pressed", str(scheme == "dark").lower())
         for _ in range(2):
-            contrasts = _contrasts(page)
-            assert min(contrasts) >= _LEAST_CONTRAST, contrasts
+            found = contrasts(page, "td.state, .mark")
+            assert min(contrast for _state, contrast in found) >= LEAST_CONTRAST, found
             button.click()
-
-
-def _contrasts(page: Page) -> list[float]:
-    """The contrast of text and background of each cell with a state, and of the page."""
-    found: list[float] = page.evaluate(
-        """() => {
-          const light = (text) => {
-            const [r, g, b] = text.match(/[\\d.]+/g).slice(0, 3).map((n) => n / 255)
-              .map((n) => n <= 0.04045 ? n / 12.92 : ((n + 0.055) / 1.055) ** 2.4);
-            return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-          };
-          return [document.body, ...document.querySelectorAll("td.state, .mark")].map((element) => {
-            const style = getComputedStyle(element);
-            const both = [light(style.color), light(style.backgroundColor)].sort((a, b) => b - a);
-            return (both[0] + 0.05) / (both[1] + 0.05);
-          });
-        }"""
-    )
-    return found
 
 
 def test_on_paper_there_are_the_hosts_that_need_care(page: Page, tmp_path: Path) -> None:

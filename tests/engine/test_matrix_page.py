@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
-from kit.probe import find_program, need_programs
+from kit.browser import LEAST_CONTRAST, chromium, contrasts, opened
 from provision.catalogue import templates_dir
 from provision.matrix.cells import Cell, Column, Row
 from provision.matrix.grid import MatrixReport, render_page
@@ -27,9 +27,6 @@ COLUMNS = (
 )
 # What a hostile source could have the compiler print.
 HOSTILE = "<img src=x onerror=\"document.title='hit'\"><script>document.title='hit'</script>"
-_LIMIT_MS = 20_000
-# https://www.w3.org/TR/WCAG22/#contrast-minimum
-_LEAST_CONTRAST = 4.5
 
 
 def _report() -> MatrixReport:
@@ -53,35 +50,16 @@ def _report() -> MatrixReport:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    need_programs("chromium")
-    expect.set_options(timeout=_LIMIT_MS)
-    with sync_playwright() as playwright:
-        # Its own sandbox does not work for root.
-        browser = playwright.chromium.launch(
-            executable_path=find_program("chromium"), args=["--no-sandbox", "--disable-gpu"]
-        )
+    with chromium() as browser:
         yield browser
-        browser.close()
 
 
 @contextmanager
-def _opened(browser: Browser, folder: Path, **context: Any) -> Iterator[Page]:  # noqa: ANN401
-    """Open the page; nothing may be loaded besides it, and nothing may fail in it."""
+def _opened(browser: Browser, folder: Path, **context: Any) -> Iterator[Page]:  # noqa: ANN401 - as in kit.browser
     file = folder / "matrix.html"
     file.write_text(render_page(_report(), templates_dir(), time=0))
-    opened = browser.new_context(**context)
-    page = opened.new_page()
-    page.set_default_timeout(_LIMIT_MS)
-    requested: list[str] = []
-    complaints: list[str] = []
-    page.on("request", lambda request: requested.append(request.url))
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on("console", lambda said: complaints.append(said.text))
-    page.goto(file.as_uri())
-    yield page
-    assert requested == [file.as_uri()]
-    assert complaints == []
-    opened.close()
+    with opened(browser, file, **context) as page:
+        yield page
 
 
 @pytest.fixture
@@ -195,29 +173,6 @@ def test_screen_readers_get_a_grid_with_heads_and_words(page: Page) -> None:
     assert page.get_by_role("search").get_by_role("combobox").count() == 3
 
 
-def _contrasts(page: Page) -> dict[str, float]:
-    """The contrast of text and background of each kind of cell, and of the page."""
-    found: dict[str, float] = page.evaluate(
-        """() => {
-          const numbers = (text) => text.match(/[\\d.]+/g).slice(0, 3).map(Number);
-          const light = (text) => {
-            const [r, g, b] = numbers(text).map((n) => n / 255)
-              .map((n) => n <= 0.04045 ? n / 12.92 : ((n + 0.055) / 1.055) ** 2.4);
-            return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-          };
-          const of = (element) => {
-            const style = getComputedStyle(element);
-            const both = [light(style.color), light(style.backgroundColor)].sort((a, b) => b - a);
-            return (both[0] + 0.05) / (both[1] + 0.05);
-          };
-          const cells = [...document.querySelectorAll("#matrix td")];
-          const kinds = cells.map((cell) => [cell.dataset.state, of(cell)]);
-          return Object.fromEntries([["page", of(document.body)], ...kinds]);
-        }"""
-    )
-    return found
-
-
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_follows_the_systems_theme_until_the_button_says_otherwise(
     browser: Browser, tmp_path: Path, scheme: str
@@ -231,9 +186,9 @@ def test_it_follows_the_systems_theme_until_the_button_says_otherwise(
         assert before == {"light": "rgb(255, 255, 255)", "dark": "rgb(18, 22, 28)"}[scheme]
         expect(button).to_have_attribute("aria-pressed", str(scheme == "dark").lower())
         for _ in range(2):
-            contrasts = _contrasts(page)
-            assert set(contrasts) == {"page", "built", "failed", "not-supported", "not-built"}
-            assert min(contrasts.values()) >= _LEAST_CONTRAST, contrasts
+            found = dict(contrasts(page, "#matrix td"))
+            assert set(found) == {"page", "built", "failed", "not-supported", "not-built"}
+            assert min(found.values()) >= LEAST_CONTRAST, found
             button.click()
         assert background(page) == before
         button.click()
