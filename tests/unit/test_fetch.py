@@ -2,12 +2,14 @@
 
 import hashlib
 import re
+import socket
 from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
 from pathlib import Path
+from threading import Event as Flag
 from threading import Thread
 from typing import ClassVar
 
@@ -166,6 +168,36 @@ def test_impatient_reading_asks_once(server: Server) -> None:
     with pytest.raises(UnreachableError):
         get_small(server.url, limit=5, patient=False)
     assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize(
+    "before", [b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n"]
+)
+def test_a_server_that_sends_a_byte_now_and_then_is_given_up(
+    before: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "_WITHIN", 0.3)
+    is_over = Flag()
+
+    def drip() -> None:
+        connection = listening.accept()[0]
+        with connection, suppress(OSError):
+            connection.sendall(before)
+            while not is_over.wait(0.05):
+                connection.sendall(b"x")
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        dripping = Thread(target=drip)
+        dripping.start()
+        try:
+            with pytest.raises(UnreachableError, match="Could not download") as raised:
+                get_small(
+                    f"http://127.0.0.1:{listening.getsockname()[1]}/", limit=99, patient=False
+                )
+        finally:
+            is_over.set()
+            dripping.join()
+    assert "took more than 0.3 s" in (raised.value.details or "")
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import re
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
@@ -25,9 +27,7 @@ _PAUSE = 0.5
 # Seconds to connect, and seconds of silence while reading.
 _CONNECT_TIMEOUT = 10.0
 _READ_TIMEOUT = 60.0
-# Files that are read into memory come in small pieces, so that the time is checked often.
-_SMALL_CHUNK = 1 << 12
-# Seconds for such a file as a whole.
+# Seconds for a file that is read into memory, as a whole.
 _WITHIN = 120.0
 _NUMBER = re.compile(r"[0-9]{1,18}")
 _RETRIED_STATUS = frozenset({408, 429, 500, 502, 503, 504})
@@ -92,20 +92,39 @@ def get_small(url: str, *, limit: int, patient: bool = True, secure: bool = Fals
     """
 
     def read() -> bytes:
-        end = time.monotonic() + _WITHIN
         with request(url, {}, secure=secure) as response:
             _refuse_downgrade(url, response)
-            return b"".join(_until(end, content(response, limit=limit, chunk=_SMALL_CHUNK)))
+            return b"".join(content(response, limit=limit))
 
-    return retried(url, read, patient=patient)
+    return retried(url, lambda: _in_time(read), patient=patient)
 
 
-def _until(end: float, chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield what comes before a time of the monotonic clock."""
-    for chunk in chunks:
-        if time.monotonic() > end:
-            raise TroubleError(f"the transfer took more than {_WITHIN:g} s")
-        yield chunk
+def _in_time(read: Callable[[], bytes]) -> bytes:
+    """Return what a transfer brings, if it ends in time.
+
+    A server that sends a byte now and then keeps a read waiting for as long as it likes, in the
+    head of an answer too: each byte begins the socket's time limit again. So the transfer has a
+    thread of its own, which is left behind.
+
+    Raises:
+        TroubleError: It takes too long.
+    """
+    ended: SimpleQueue[bytes | BaseException] = SimpleQueue()
+
+    def work() -> None:
+        try:
+            ended.put(read())
+        except BaseException as error:
+            ended.put(error)
+
+    threading.Thread(target=work, name="transfer", daemon=True).start()
+    try:
+        outcome = ended.get(timeout=_WITHIN)
+    except Empty:
+        raise TroubleError(f"the transfer took more than {_WITHIN:g} s") from None
+    if isinstance(outcome, BaseException):
+        raise outcome
+    return outcome
 
 
 def _refuse_downgrade(url: str, response: requests.Response) -> None:
@@ -220,7 +239,7 @@ def _check_status(url: str, response: requests.Response) -> None:
         )
 
 
-def content(response: requests.Response, *, limit: int, chunk: int = _CHUNK) -> Iterator[bytes]:
+def content(response: requests.Response, *, limit: int) -> Iterator[bytes]:
     """Yield a response's content, never more than the limit.
 
     A transfer that ends early is connection trouble.
@@ -229,7 +248,7 @@ def content(response: requests.Response, *, limit: int, chunk: int = _CHUNK) -> 
     received = 0
     if expected is not None and expected > limit:
         raise _too_large(response.url, limit)
-    for piece in response.iter_content(chunk):
+    for piece in response.iter_content(_CHUNK):
         received += len(piece)
         if received > limit:
             raise _too_large(response.url, limit)
