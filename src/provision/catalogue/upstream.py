@@ -42,7 +42,8 @@ def _address(text: str) -> str:
 def _pattern(text: str) -> str:
     try:
         groups = re.compile(text).groups
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
+        # The last two: a number of repetitions or a nesting that is too large.
         raise ValueError(f"no regular expression: {error}") from error
     if groups != 1:
         raise ValueError("needs exactly one group in parentheses, which is the version")

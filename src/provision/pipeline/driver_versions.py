@@ -110,7 +110,8 @@ class Offers:
         """Yield what someone should see to."""
         serving = self.serving
         if self.trouble is not None:
-            message = f"{self.driver}: what is offered can't be found out: {self.trouble.message}"
+            why = self.trouble.message.removesuffix(".")
+            message = f"{self.driver}: what is offered can't be found out: {why}"
             yield Concern("unknown", message, self.trouble.resolution)
         if serving and self.chosen and compare_versions(self.chosen, serving) > 0:
             yield Concern(

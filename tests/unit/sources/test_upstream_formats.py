@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from hypothesis import strategies as st
 from provision.catalogue.upstream import Redistributables
 from provision.errors import ProvisionError
 from provision.sources.upstream import formats, indexes
+
+_WITHIN_S = 2.0
 
 DATA = Path(__file__).parents[2] / "data/releases"
 URL = "https://vendor.example/file"
@@ -278,6 +281,8 @@ def test_an_index_of_rpms(packed: bool) -> None:  # noqa: FBT001 - as above
     [
         (b'<!DOCTYPE a [<!ENTITY b "c">]><metadata/>', "declares entities"),
         (b"<metadata>", "not XML"),
+        (b"<?xml version='1.0' encoding='made-up'?><metadata/>", "unknown encoding"),
+        (b"<?xml version='1.0' encoding='utf-7'?><metadata/>", "multi-byte encodings"),
         (gzip.compress(b"<metadata/>", mtime=0)[:-9], "can't be unpacked"),
         (b"<metadata xmlns='x'><name>tool</name><version ver='..'/></metadata>", "is no version"),
     ],
@@ -286,6 +291,27 @@ def test_a_damaged_index_of_rpms_is_refused(content: bytes, why: str) -> None:
     with pytest.raises(ProvisionError) as refused:
         indexes.rpm_index(content, url=URL, package="tool")
     assert why in (refused.value.details or "")
+
+
+def test_a_package_whose_version_is_none_is_refused() -> None:
+    content = b"Package: tool\nVersion: \xff\n"
+    with pytest.raises(ProvisionError) as refused:
+        indexes.deb_index(content, url=URL, package="tool")
+    assert "is no version" in (refused.value.details or "")
+
+
+@pytest.mark.parametrize("part", [b"<a ", b"<a href='", b"<!--", b"<?", b"</", b"<![CDATA["])
+def test_a_page_of_unfinished_elements_takes_no_time(part: bytes) -> None:
+    begun = time.process_time()
+    assert indexes.http_index(part * 100_000, url=URL, pattern="(.*)") == ()
+    # Where the time grows with the square of the size, some take minutes.
+    assert time.process_time() - begun < _WITHIN_S
+
+
+def test_a_link_in_a_comment_is_none() -> None:
+    content = b"<!-- <a href='tool-9.9'> --><A class='x'\n HREF='tool-1.2'>tool</A><abbr><!-- "
+    found = indexes.http_index(content + b"<a href='tool-8.8'>", url=URL, pattern="tool-(.*)")
+    assert versions(found) == ["1.2"]
 
 
 def test_an_index_does_not_unpack_without_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,11 @@ from provision.sources.upstream.formats import VERSION, Release, bounded, unexpe
 _MAX_INDEX = 256 << 20
 
 
+# A comment, or the beginning of a link. The parser gets links only, one by one: over a page of
+# unfinished elements, it takes time that grows with the square of the page's size.
+_LINK = re.compile(r"<!--.*?(?:-->|\Z)|(<a\s[^<>]{0,4096}>)", re.DOTALL | re.IGNORECASE)
+
+
 class _Links(HTMLParser):
     """Collects where a page links to."""
 
@@ -33,7 +38,8 @@ class _Links(HTMLParser):
 def http_index(content: bytes, *, url: str, pattern: str) -> tuple[Release, ...]:
     """Read a page that links to files; files that the pattern does not match are no versions."""
     page = _Links()
-    page.feed(content.decode("utf-8", "replace"))
+    for found in _LINK.finditer(content.decode("utf-8", "replace")):
+        page.feed(found[1] or "")
     page.close()
     versions = []
     for target in page.targets:
@@ -118,7 +124,8 @@ def _elements(content: bytes, url: str) -> Iterable[ElementTree.Element]:
     try:
         for _event, element in ElementTree.iterparse(io.BytesIO(content)):  # noqa: S314 - as above
             yield element
-    except ElementTree.ParseError as error:
+    except (ElementTree.ParseError, LookupError, ValueError) as error:
+        # The last two: it declares an encoding that is unknown, or that the parser does not read.
         raise unexpected(url, f"not XML: {error}") from error
 
 
@@ -136,7 +143,10 @@ def _unpacked(content: bytes, url: str) -> bytes:
 
 
 def _upstream(version: str, url: str) -> str:
-    upstream = upstream_version(version) if version else ""
+    try:
+        upstream = upstream_version(version) if version else ""
+    except ValueError:
+        upstream = ""
     if not VERSION.fullmatch(upstream):
         raise unexpected(url, f"'{version[:64]}' is no version of a package")
     return upstream
