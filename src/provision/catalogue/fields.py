@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import PurePosixPath
 from typing import Annotated, Literal
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -86,6 +87,25 @@ SourcePath = Annotated[RelativePath, AfterValidator(_fixed_placeholders), AfterV
 
 
 Licence = Annotated[str, AfterValidator(_text)]
+
+
+def _target(text: str) -> str:
+    plain = text if text == "/" else text.removesuffix("/")
+    pure = PurePosixPath(plain)
+    if not pure.is_absolute() or ".." in pure.parts or str(pure) != plain or plain[1:2] == "/":
+        raise ValueError(f"'{text}' must be a plain absolute path without '..'")
+    return text
+
+
+def _file_name(text: str) -> str:
+    if "/" in text or text in {"", ".", ".."}:
+        raise ValueError(f"'{text}' must be a file's name, without a folder")
+    return text
+
+
+# Where a file goes in a container; with a final '/', the file keeps its name.
+TargetPath = Annotated[Template, AfterValidator(_target)]
+FileName = Annotated[Template, AfterValidator(_file_name)]
 
 
 def public(text: str) -> str:

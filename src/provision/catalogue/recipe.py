@@ -194,6 +194,7 @@ class Recipe(Frozen):
             *self._flavour_problems(),
             *self._patch_problems(),
             *self._feature_problems(),
+            *self._device_problems(),
         ]
         if problems:
             raise ValueError("; ".join(problems))
@@ -269,6 +270,21 @@ class Recipe(Frozen):
             if feature not in known
         ]
         return [*unknown, *own, *lacking]
+
+    def _device_problems(self) -> Iterator[str]:
+        tables = {"container.features": self.container.features}
+        for label, source in zip(self.labels, self.sources, strict=True):
+            tables[f"features of the source '{label}'"] = source.features
+        for where, features in tables.items():
+            for feature, one in features.items():
+                for device in one.devices:
+                    # Not an empty part: a path that begins at the root has one.
+                    parts = set(device.split("/"))
+                    if parts & {"", ".", ".."} or not device.isprintable():
+                        yield (
+                            f"{where}: '{feature}' names the device '{device}', which is no name or"
+                            " glob below /dev"
+                        )
 
 
 def _claimed_by_both(one: RecipeSource, other: RecipeSource) -> str | None:

@@ -21,9 +21,10 @@ from pydantic import (
 from provision.catalogue.fields import (
     Argument,
     DistroPattern,
+    FileName,
     SourcePath,
     Specifiers,
-    Template,
+    TargetPath,
     UrlTemplate,
     version_matches,
 )
@@ -74,9 +75,9 @@ class UserFile(Frozen):
     """
 
     kind: FileKind
-    source: Template = Field(alias="from")
-    to: Template
-    links: tuple[Template, ...] = ()
+    source: SourcePath = Field(alias="from")
+    to: TargetPath
+    links: tuple[FileName, ...] = ()
     features: tuple[FeatureName, ...] = ()
 
     model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)

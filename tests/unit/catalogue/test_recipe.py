@@ -154,6 +154,44 @@ def test_paths_stay_inside_the_source(directory: str) -> None:
     assert "flavours.plain.build.directory" in mistakes(flavours=flavours)
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("from", "../../etc/shadow"),
+        ("from", "/etc/shadow"),
+        ("from", ""),
+        ("to", "usr/lib64/libtool.so"),
+        ("to", "/usr/../etc/"),
+        ("to", "//usr/lib64/"),
+        ("to", ""),
+        ("links", ["../libtool.so"]),
+        ("links", [""]),
+    ],
+)
+def test_files_come_from_the_source_and_go_to_an_absolute_path(key: str, value: object) -> None:
+    file = {"kind": "library", "from": "lib/*.so", "to": "/usr/lib64/", "links": ["libtool.so"]}
+    assert recipe(files=[file]).files[0].to == "/usr/lib64/"
+    assert f"files.0.{key}" in mistakes(files=[{**file, key: value}])
+
+
+@pytest.mark.parametrize(
+    "device", ["", "/dev/tool", "../mem", "tool/../mem", "tool\x1b[0m", "tool/"]
+)
+def test_devices_lie_below_dev(device: str) -> None:
+    container = {
+        "activation_flag": "OCI_MADE_UP",
+        "driver_feature": ["compute"],
+        "features": {"compute": {"devices": ["dri/card*", "tool[0-9]*", device]}},
+    }
+    assert "container.features: 'compute' names the device" in mistakes(container=container)
+
+
+@pytest.mark.parametrize("pattern", ["(", "(a{99999999999})", "(" * 3000 + ")" * 3000, "none"])
+def test_patterns_without_sense_are_named(pattern: str) -> None:
+    source = {"kind": "git-tags", "url": "https://tool.example/tool.git", "pattern": pattern}
+    assert "upstream.sources.0" in mistakes(upstream={"sources": [source]})
+
+
 def test_specifiers_without_sense_are_named() -> None:
     found = mistakes(kernels=[{"kernels": "6.1 or newer"}])
     assert found.startswith("kernels.0.kernels: '6.1 or newer' is no version specifier")
