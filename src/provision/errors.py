@@ -34,14 +34,18 @@ _HARMLESS = re.compile(r"\x1b\[[0-9;]*m|\r(?=\n)")
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
+def printable(text: str) -> str:
+    """Return a text that does nothing to a terminal; control characters become question marks."""
+    return _CONTROL.sub("?", _HARMLESS.sub("", text))
+
+
 def redact(text: str) -> str:
     """Return a text that any user may see on any terminal.
 
     PINs of PKCS#11 URIs and passwords and tokens in addresses are removed; control characters
     become question marks.
     """
-    text = _CONTROL.sub("?", _HARMLESS.sub("", text))
-    return _SECRET.sub(lambda found: f"{found[found.lastindex or 0]}***", text)
+    return _SECRET.sub(lambda found: f"{found[found.lastindex or 0]}***", printable(text))
 
 
 class ExitCode(IntEnum):

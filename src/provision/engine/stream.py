@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from provision.errors import printable
 from provision.progress import Event, Output, Step, Transfer
 
 # "Step 3/12 : RUN make" (Docker's classic builder, counted over all stages), "[1/3] STEP 3/5: RUN
@@ -110,7 +111,9 @@ class BuildStream:
         return [event for line in lines for event in self._line(line)]
 
     def _line(self, raw: str) -> list[Event]:
-        line = _ESCAPES.sub("", raw.rsplit("\r", 1)[-1] if not raw.endswith("\r") else raw[:-1])
+        last = raw[:-1] if raw.endswith("\r") else raw.rsplit("\r", 1)[-1]
+        # What a driver's build prints is a stranger's text: it does not set a terminal's title.
+        line = printable(_ESCAPES.sub("", last))
         if match := _STEP.match(line):
             return [self._open_step(int(match[1]), int(match[2]), match[3].strip())]
         if not self.steps:

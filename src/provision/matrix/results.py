@@ -17,7 +17,7 @@ from pydantic import ConfigDict, Field, StringConstraints
 
 import provision
 from provision.documents import Frozen, load_json
-from provision.errors import ConfigError, InUseError, NotFoundError, ProvisionError
+from provision.errors import ConfigError, InUseError, NotFoundError, ProvisionError, redact
 from provision.files import in_root, lock, remove_drafts, write_atomic
 from provision.matrix.cells import Cell, Column, Row
 from provision.pin import ImageDigest, KernelRelease, Name, Version
@@ -51,7 +51,9 @@ class FirstError(Frozen):
     excerpt: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.file if self.line is None else f'{self.file}:{self.line}'}: {self.text}"
+        """Return it for terminals: what a compiler prints is a stranger's text."""
+        where = self.file if self.line is None else f"{self.file}:{self.line}"
+        return redact(f"{where}: {self.text}")
 
 
 class Result(Frozen):
@@ -105,7 +107,9 @@ class Result(Frozen):
     log: str | None = None
     image: str | None = None
     size: int | None = Field(default=None, ge=0)
-    seconds: dict[str, float] = Field(default_factory=dict)
+    seconds: dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = Field(
+        default_factory=dict
+    )
     finished: int = Field(ge=0)
     made_by: str
     forced: bool = False
@@ -121,7 +125,7 @@ class Result(Frozen):
     @property
     def cause(self) -> str:
         """The reason in one line: the compiler's first complaint, or the message."""
-        return str(self.first_error) if self.first_error else self.message or self.state
+        return str(self.first_error) if self.first_error else redact(self.message or self.state)
 
     @property
     def is_final(self) -> bool:

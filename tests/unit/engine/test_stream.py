@@ -52,6 +52,17 @@ def test_output_is_only_that_of_programs() -> None:
     assert not any("\x1b" in line for line in lines)
 
 
+def test_output_does_nothing_to_a_terminal() -> None:
+    stream = BuildStream()
+    for text in (
+        "Step 1/1 : RUN make\n",
+        "\x1b]0;title\x07a.c:1: \x1b[31merror\x1b[0m: \u202eno\n",
+    ):
+        stream.feed({"stream": text})
+    stream.finish()
+    assert list(stream.steps[0].lines) == ["?]0;title?a.c:1: error: ?no"]
+
+
 def test_a_last_line_without_its_end_is_kept_apart_from_the_engines_own() -> None:
     stream = BuildStream()
     for text in ("Step 1/1 : RUN printf x", "\n", "x", "Removing intermediate container 1\n"):

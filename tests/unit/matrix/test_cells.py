@@ -214,6 +214,21 @@ def test_what_cannot_be_read_is_named_and_built_again(results: Results) -> None:
     assert "another cell" in results.load()[1][0]
 
 
+def test_a_result_does_nothing_to_a_terminal() -> None:
+    hostile = FirstError(file="a.c", line=7, text="\x1b]0;title\x07no\u202e")
+    assert result_of(cell(), "failed", first_error=hostile).cause == "a.c:7: ?]0;title?no?"
+    assert result_of(cell(), "failed", message="a\x1bb").cause == "a?b"
+
+
+@pytest.mark.parametrize("seconds", ["NaN", "Infinity", "-1"])
+def test_times_that_no_json_has_are_refused(results: Results, seconds: str) -> None:
+    results.write(failed(cell()))
+    path = results.path(cell())
+    document = json.loads(path.read_text()) | {"seconds": {"build": float(seconds)}}
+    path.write_text(json.dumps(document))
+    assert results.load()[0] == []
+
+
 def test_the_result_of_a_newer_provision_is_not_touched(results: Results) -> None:
     results.write(failed(cell()))
     path = results.path(cell())

@@ -14,7 +14,7 @@ from provision.cli import options
 from provision.cli.options import print_json
 from provision.cli.tables import print_table
 from provision.cli.target import Job, job
-from provision.errors import ExitCode, ProvisionError, UsageError
+from provision.errors import ExitCode, ProvisionError, UsageError, redact
 from provision.files import write_atomic
 from provision.matrix.cells import Planned, Selection
 from provision.matrix.choosing import plan_cells
@@ -326,8 +326,8 @@ def _print(report: MatrixReport, outcome: Outcome | None, html: Path | None) -> 
 def _print_failure(result: Result) -> None:
     click.echo(f"{click.style('failed', fg='red')} {result.cell}: {result.cause}")
     if result.first_error is not None and result.message:
-        click.echo(f"  {result.message}")
+        click.echo(f"  {redact(result.message)}")
     if result.resolution:
-        click.echo(f"  What to do: {result.resolution}")
+        click.echo(f"  What to do: {redact(result.resolution)}")
     if result.log:
-        click.echo(f"  Whole output: {result.log}")
+        click.echo(f"  Whole output: {redact(result.log)}")
