@@ -18,6 +18,7 @@ shopt -s extglob
 export LC_ALL=C
 
 READ_LIMIT_S=60
+MAX_MODULES=1000
 
 die() {
     printf 'dkms: %s\n' "$@" >&2
@@ -151,6 +152,7 @@ load() {
         fi
     done <"$work/variables"
     [[ $whole == yes ]] || die "dkms.conf ends itself, with exit status $status"
+    ((last < MAX_MODULES)) || die "dkms.conf names a module with the index $last: count from 0"
 }
 
 check_required() {

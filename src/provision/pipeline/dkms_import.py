@@ -53,7 +53,11 @@ _PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+")
 _NEEDLESS = re.compile(
     r"dkms|debconf.*|kmod|make|patch|adduser|udev|systemd|init-system-helpers|linux-.*|gcc|.*-utils"
 )
-_REMOTE = re.compile(r"(?:https?://(?:[^@/]*@)?|git@|ssh://git@)(?P<host>[^/:]+)[/:](?P<path>.+)")
+# A port of HTTP stays; one of SSH says nothing about an address that others can use.
+_REMOTE = re.compile(
+    r"(?:https?://(?:[^@/]*@)?(?P<host>[^/:@]+(?::[0-9]+)?)/(?P<path>.+)"
+    r"|(?:git@|ssh://git@)(?P<ssh>[^/:]+)(?::[0-9]+/|[/:])(?P<ssh_path>.+))"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,13 +259,13 @@ def _checkout(folder: Path, draft: Path) -> tuple[GitSource | None, tuple[str, .
     here, copy = str(folder.resolve()), draft / "git"
     head = ask(["git", "-C", here, "rev-parse", "HEAD"])
     remote = ask(["git", "-C", here, "remote", "get-url", "origin"])
-    match = _REMOTE.fullmatch(remote.stdout.strip())
+    url = public_address(remote.stdout.strip())
     # One commit without tags and branches, as a build has it: git puts names of those into some
     # files of an archive.
     made = ask(["git", "init", "--quiet", "--bare", "--", str(copy)])
     git, commit = ["git", f"--git-dir={copy}"], head.stdout.strip()
     copied = ask([*git, "fetch", "--quiet", "--depth=1", "--", Path(here).as_uri(), "HEAD"])
-    if head.returncode or match is None or made.returncode or copied.returncode:
+    if head.returncode or url is None or made.returncode or copied.returncode:
         return None, ()
     read = ask([*git, "read-tree", commit])
     compare = ["diff", "--name-only", "--no-ext-diff", "--ignore-submodules=all", commit]
@@ -271,11 +275,18 @@ def _checkout(folder: Path, draft: Path) -> tuple[GitSource | None, tuple[str, .
         return None, ()
     tar = draft / "source.tar"
     run([*git, "archive", "--format=tar", f"--output={tar}", commit], why="pin the source")
-    url = f"https://{match['host']}/{match['path']}"
     listed = ask([*git, "ls-tree", "-r", commit]).stdout.splitlines()
     # MODE commit ID, a tab, and the path: gitlinks have a mode of their own.
     modules = tuple(line.partition("\t")[2] for line in listed if line.startswith("160000 "))
     return GitSource(url=url, commit=commit, sha256=sha256_file(tar)), modules
+
+
+def public_address(remote: str) -> str | None:
+    """Return the address at which others can clone what git has a remote of; None: it has none."""
+    match = _REMOTE.fullmatch(remote)
+    if match is None:
+        return None
+    return f"https://{match['host'] or match['ssh']}/{match['path'] or match['ssh_path']}"
 
 
 def _packaged(settings: Settings, name: str, distro: DistroPin, progress: Progress) -> Found:

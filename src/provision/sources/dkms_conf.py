@@ -15,9 +15,12 @@ from provision.errors import ProvisionError, UsageError
 
 # The largest that makes sense: DAHDI's, with 32 modules, has 4 kB.
 MAX_BYTES = 1 << 20
+# DKMS's own array of modules has no limit; the largest drivers have some forty.
+_MAX_MODULES = 1000
 _END = b"."
 _INDEX = re.compile(r"[0-9]{1,6}")
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9.+~:_-]*")
+_OF_MODULES = ("BUILT_MODULE_", "DEST_MODULE_")
 _EXCLUSIVE = ("KERNEL", "KERNEL_MIN", "KERNEL_MAX", "ARCH", "CONFIG")
 # What DKMS runs on the host, and a build does not.
 _HOST_SCRIPTS = ("POST_ADD", "PRE_INSTALL", "POST_INSTALL", "POST_REMOVE")
@@ -99,8 +102,15 @@ def read_conf(variables: Variables) -> DkmsConf:
     """Return what the variables mean, with DKMS's defaults.
 
     Raises:
-        UsageError: One that DKMS needs is missing, or makes no sense; all are named together.
+        UsageError: One that DKMS needs is missing, or makes no sense; all are named together. Or
+            the index of a module is too high.
     """
+    last = max((index for name, index in variables if name.startswith(_OF_MODULES)), default=0)
+    if last >= _MAX_MODULES:
+        raise UsageError(
+            f"The dkms.conf names a module with the index {last}.",
+            resolution=f"Count from 0; there may be {_MAX_MODULES} modules.",
+        )
     modules = _modules(variables)
     problems = [*_naming_problems(variables), *_module_problems(variables, modules)]
     if problems:
@@ -137,7 +147,7 @@ def _naming_problems(variables: Variables) -> list[str]:
 
 def _modules(variables: Variables) -> tuple[BuiltModule, ...]:
     count = 1 + max(
-        (i for name, i in variables if name.startswith(("BUILT_MODULE_", "DEST_MODULE_"))),
+        (i for name, i in variables if name.startswith(_OF_MODULES)),
         default=-1,
     )
     first = variables.get(("STRIP", 0), "")

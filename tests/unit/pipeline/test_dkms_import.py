@@ -130,6 +130,22 @@ def test_a_checkout_is_pinned(
     assert "commit" not in made.draft.text
 
 
+@pytest.mark.parametrize(
+    ("remote", "url"),
+    [
+        ("https://example.org/a/b.git", "https://example.org/a/b.git"),
+        ("https://me:secret@git.example:8443/a/b.git", "https://git.example:8443/a/b.git"),
+        ("git@example.org:a/b.git", "https://example.org/a/b.git"),
+        ("ssh://git@example.org/a/b.git", "https://example.org/a/b.git"),
+        ("ssh://git@example.org:2222/a/b.git", "https://example.org/a/b.git"),
+        ("file:///srv/b.git", None),
+        ("https://[::1]:8/x", None),
+    ],
+)
+def test_a_remote_becomes_an_address_that_others_can_use(remote: str, url: str | None) -> None:
+    assert dkms_import.public_address(remote) == url
+
+
 def test_an_archive_is_unpacked_and_pinned_as_it_came(
     settings: Settings,
     looked_at: list[SourceToInspect],

@@ -168,6 +168,13 @@ def test_all_mistakes_are_named_together() -> None:
     assert "neither BUILT_MODULE_NAME nor" in (caught.value.details or "")
 
 
+def test_a_driver_has_no_million_modules() -> None:
+    variables = printed(*NAMED, ("BUILT_MODULE_NAME", 999999, "one"))
+    with pytest.raises(UsageError, match="the index 999999") as caught:
+        read_conf(parse_variables(variables))
+    assert caught.value.details is None
+
+
 @pytest.mark.parametrize(
     "data",
     [b"", b"PACKAGE_NAME\00\0tool\0", printed(*ONE)[:-1], printed(*ONE) + b"more", b".\0000\0"],
