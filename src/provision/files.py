@@ -11,6 +11,7 @@ import errno
 import fcntl
 import hashlib
 import os
+import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +20,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path, PurePath, PurePosixPath
 from typing import IO
 
-from provision.errors import InUseError
+from provision.errors import InUseError, UsageError
 
 # As many as the kernel follows: path_resolution(7).
 _MOST_LINKS = 40
@@ -27,6 +28,8 @@ _HERE = ("", ".")
 _POLL_SECONDS = 0.05
 # The default limit for waiting for a lock: as long as a build may take.
 LONGEST_WAIT_S = 3 * 3600.0
+# Its links, such as stdout, are as little to be replaced as its devices.
+_DEVICES = Path("/dev")
 # Where SELinux keeps a file's label, see xattr(7).
 _LABEL = "security.selinux"
 
@@ -139,8 +142,10 @@ def write_atomic(path: Path, content: bytes | str, *, mode: int = 0o644) -> bool
         Whether anything changed: a file with this content and mode is kept.
 
     Raises:
+        UsageError: It is a device or a pipe.
         OSError: The folder can't be written, or the disk is full.
     """
+    _refuse_device(path)
     data = content.encode() if isinstance(content, str) else content
     if _is_already(path, data, mode):
         return False
@@ -160,6 +165,21 @@ def write_atomic(path: Path, content: bytes | str, *, mode: int = 0o644) -> bool
         raise
     sync_directory(path.parent)
     return True
+
+
+def _refuse_device(path: Path) -> None:
+    """Refuse a device, which a rename would replace for the whole host."""
+    mode = stat.S_IFREG
+    with suppress(OSError):
+        # Of a link itself, which is replaced: a masked unit is one to /dev/null.
+        mode = path.lstat().st_mode
+    kinds = {stat.S_IFREG, stat.S_IFLNK, stat.S_IFDIR}
+    if stat.S_IFMT(mode) not in kinds or path.parent == _DEVICES:
+        raise UsageError(
+            f"'{path}' is a device or a pipe, and a file is to be written.",
+            resolution="Give a file's path. Where a command has --json, that writes to standard"
+            " output.",
+        )
 
 
 def remove_drafts(path: Path) -> None:

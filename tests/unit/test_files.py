@@ -8,7 +8,8 @@ from threading import Event, Thread
 
 import pytest
 
-from provision.errors import InUseError
+from provision import files
+from provision.errors import InUseError, UsageError
 from provision.files import (
     is_writable,
     lock,
@@ -57,6 +58,19 @@ def test_a_link_is_replaced_and_not_followed(tmp_path: Path) -> None:
     (tmp_path / "f").symlink_to("target")
     assert write_atomic(tmp_path / "f", "text")
     assert not (tmp_path / "f").is_symlink()
+
+
+def test_a_device_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UsageError, match="is a device or a pipe"):
+        write_atomic(tmp_path / "pipe", "text")
+    assert (tmp_path / "pipe").is_fifo()
+    (tmp_path / "masked").symlink_to("/dev/null")
+    assert write_atomic(tmp_path / "masked", "text")
+    # Links such as /dev/stdout.
+    monkeypatch.setattr(files, "_DEVICES", tmp_path)
+    with pytest.raises(UsageError, match="is a device"):
+        write_atomic(tmp_path / "stdout", "text")
 
 
 def test_a_failure_leaves_the_old_content_alone(
