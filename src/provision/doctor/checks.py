@@ -86,6 +86,7 @@ CHECKS: tuple[Check, ...] = (
     Check("automatic-reboot", host_checks.automatic_reboot),
     Check("policy", settings_checks.policy),
     Check("catalogue", settings_checks.catalogue),
+    Check("distros", settings_checks.distros),
     Check("runtime", settings_checks.runtime),
     Check("store", host_checks.store),
 )

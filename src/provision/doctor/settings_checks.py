@@ -7,6 +7,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from provision.distros import all_distros
 from provision.doctor.scene import Finding, Scene
 from provision.errors import ConfigError
 from provision.files import glob_in_root, in_root
@@ -36,6 +37,19 @@ def catalogue(scene: Scene) -> Iterator[Finding]:
                 " taken instead",
                 "put the folder there, or take it out of catalogue in"
                 " /etc/provision/provision.toml",
+            )
+
+
+def distros(scene: Scene) -> Iterator[Finding]:
+    """The distros that provision.toml names are known."""
+    known = sorted(distro.id for distro in all_distros())
+    for name in scene.config.distros:
+        if name not in known:
+            yield Finding(
+                "warn",
+                f"provision.toml has [distros.{name}], and there is no such distro",
+                "the mirrors, repositories and base images in it have no effect",
+                f"take the ID of its os-release: there are {', '.join(known)}",
             )
 
 
