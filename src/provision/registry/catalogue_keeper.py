@@ -16,6 +16,7 @@ from provision.fetch import UnreachableError
 from provision.registry.attached_signatures import verify
 from provision.registry.client import Client
 from provision.registry.image_catalogue import (
+    LARGEST_SERIAL,
     MILLISECONDS,
     MOST_ENTRIES,
     ImageCatalogue,
@@ -127,7 +128,10 @@ class CatalogueKeeper:
                 raise self._empty()
             # Of two writers whose clocks agree, the one that writes last has the greater serial,
             # even where it knew nothing of the other.
-            serial = max(int(self.now() * MILLISECONDS), known.serial + 1 if known else 0)
+            next_one = known.serial + 1 if known else 0
+            if again and next_one > LARGEST_SERIAL:
+                next_one = 0
+            serial = max(int(self.now() * MILLISECONDS), next_one)
             gone |= self._write(ImageCatalogue(self.driver, serial, entries))
             waiting, again = set(), False
         repository = f"{self.client.reference.registry}/{self.client.reference.repository}"
@@ -161,6 +165,13 @@ class CatalogueKeeper:
                 f" are: provision catalogue {self.driver} --replace",
                 details=error.details,
             ) from error
+        except (UnreachableError, DeniedError):
+            raise
+        except ProvisionError:
+            # A key that counts has signed it, and it is none.
+            if again:
+                return None
+            raise
 
     def _empty(self) -> NotFoundError:
         """Return the error for a first catalogue without images: it would hide those with tags."""
@@ -202,6 +213,14 @@ def write_catalogue(client: Client, catalogue: ImageCatalogue, signer: Signer) -
     Raises:
         ProvisionError: It is too large, or the registry refuses or can't be reached.
     """
+    if catalogue.serial > LARGEST_SERIAL:
+        raise ProvisionError(
+            f"The catalogue of {catalogue.driver} was not written: it would have the serial"
+            f" {catalogue.serial}, and hosts read {LARGEST_SERIAL} at most.",
+            resolution="Set the clock of the machine that signs, and let the catalogue begin again:"
+            f" provision catalogue {catalogue.driver} --replace. Hosts that have used the old one"
+            " take the new one with --allow-downgrade.",
+        )
     data = document_of(catalogue)
     if len(data) > LONGEST_MANIFEST or len(catalogue.entries) > MOST_ENTRIES:
         raise ProvisionError(

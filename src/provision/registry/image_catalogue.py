@@ -33,6 +33,7 @@ from provision.registry.repository import Repository
 # Some 560 bytes each, in a manifest of no more than 4 MiB.
 MOST_ENTRIES = 6000
 _LONGEST_SERIAL = 15
+LARGEST_SERIAL = 10**_LONGEST_SERIAL - 1
 # In a second: what serials of catalogues count in, which several writers may replace in one.
 MILLISECONDS = 1000
 _PREFIX = "provision."

@@ -14,15 +14,16 @@ from provision.errors import NotFoundError, ProvisionError
 from provision.pin import Pin
 from provision.registry import catalogue_keeper, image_catalogue
 from provision.registry.artifact_images import facts_of
-from provision.registry.catalogue_keeper import CatalogueKeeper
+from provision.registry.catalogue_keeper import CatalogueKeeper, write_catalogue
 from provision.registry.image_catalogue import (
+    LARGEST_SERIAL,
     ImageCatalogue,
     Listed,
     document_of,
     read_catalogue,
 )
-from provision.registry.image_signature import UntrustedError
-from provision.registry.manifests import OCI_MANIFEST
+from provision.registry.image_signature import CATALOGUE_FACT, UntrustedError
+from provision.registry.manifests import OCI_INDEX, OCI_MANIFEST
 from provision.registry.names import CATALOGUE, pin_of_tag, pin_tag, version_of_tag
 from provision.registry.signature_writer import sign
 from unit.kmod.artifact import make_pin
@@ -123,6 +124,29 @@ def test_a_serial_only_ever_grows(registry: MemoryRegistry) -> None:
     second = keep(registry)
     assert second.serial == first.serial + 1
     assert versions(second) == ["1.0", "2.0"]
+
+
+def test_a_serial_does_not_grow_beyond_what_hosts_read(registry: MemoryRegistry) -> None:
+    """As a machine leaves it whose clock was wrong by thousands of years."""
+    have(registry, "1.0")
+    client = registry.client(NAME)
+    write_catalogue(client, ImageCatalogue("demo", LARGEST_SERIAL, ()), signs)
+    with pytest.raises(ProvisionError, match="hosts read") as caught:
+        keep(registry)
+    assert "--replace" in (caught.value.resolution or "")
+    assert keep(registry, again=True).serial == SERIAL * 1000 + 5500
+    assert versions(read(registry)) == ["1.0"]
+
+
+def test_a_signed_catalogue_that_is_none_is_replaced_on_demand(registry: MemoryRegistry) -> None:
+    have(registry, "1.0")
+    client = registry.client(NAME)
+    data = document_of(ImageCatalogue("demo", LARGEST_SERIAL + 1, ()))
+    sign(client, digest_of(data), {CATALOGUE_FACT: "demo"}, signs)
+    client.put_manifest(CATALOGUE, data, OCI_INDEX)
+    with pytest.raises(ProvisionError, match="it is no catalogue"):
+        keep(registry)
+    assert versions(keep(registry, again=True)) == ["1.0"]
 
 
 def test_what_was_removed_from_the_registry_is_listed_no_more(registry: MemoryRegistry) -> None:
