@@ -19,12 +19,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import provision
+from provision.agent.contents import read_contents
 from provision.agent.model import Desired, DesiredDriver
 from provision.errors import InUseError
 from provision.files import in_root, remove_drafts, write_atomic
 from provision.host.kernels import machine
-from provision.store.layout import STORE
+from provision.store.entries import linked_kernels
+from provision.store.layout import STORE, Layout
 from provision.store.locks import switching
+from provision.store.state import load_state
 
 if TYPE_CHECKING:
     from provision.config import Config
@@ -201,6 +204,25 @@ def _settings_fingerprint(config: Config) -> str:
     if config.kernel_distro is not None:
         parts["kernel_distro"] = config.kernel_distro
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def settled_version(root: Path, driver: DesiredDriver, release: str) -> str | None:
+    """Return the version that was chosen for the same setting, for this kernel or another.
+
+    Versions stay until another or a newer one is asked for: also for new kernels, and where what
+    was remembered is lost. Then what kernels use is what was chosen.
+    """
+    layout = Layout(root, driver.name)
+    known = load_state(layout)
+    candidates = [known.of(release), *known.kernels.values()]
+    mine = wanted_fingerprint(driver)
+    found = next((k.version for k in candidates if k.wanted == mine and k.version), None)
+    if found is not None or any(kernel.wanted is not None for kernel in candidates):
+        return found
+    links = linked_kernels(layout)
+    digests = [links.pop(release, None), *links.values()]
+    used = (read_contents(layout.entry(digest)) for digest in digests if digest)
+    return next((contents.version for contents in used if contents), None)
 
 
 def last_desired(root: Path) -> Desired | None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from provision.build.diagnosis import BuildError, kind_of
 from provision.errors import ProvisionError
+from provision.pin import Pin
 from provision.pipeline.artifact_lookup import MissingArtifactError
 from provision.registry.image_signature import UntrustedError
 from provision.store.state import Failure
@@ -61,6 +62,17 @@ def removed_again(entry: Path) -> ProvisionError:
     return ProvisionError(
         f"'{entry}' is removed again and again.",
         resolution="Look for a second 'provision gc' that runs all the time.",
+    )
+
+
+def older(pin: Pin, version: str) -> ProvisionError:
+    """Return the error about a Pin whose version is older than the one that serves."""
+    driver, release = pin.driver, pin.kernel.release
+    return ProvisionError(
+        f"{driver.name} {version} for {release} would be replaced by {driver.version}, which is"
+        f" older: {version} is not offered any more, or not known to build there.",
+        resolution="To go back on purpose, name the version in /etc/provision/provision.toml:"
+        f' [drivers.{driver.name}] version = "{driver.version}".',
     )
 
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from provision.agent.coming_kernels import shutdown_delayed
 from provision.agent.contents import files_fingerprint, read_contents
-from provision.agent.desired import wanted_fingerprint
-from provision.agent.failures import rejected, removed_again
+from provision.agent.desired import settled_version, wanted_fingerprint
+from provision.agent.failures import older, rejected, removed_again
 from provision.agent.model import DesiredDriver, KernelArtifact, Observed
 from provision.agent.outcome import Run
 from provision.agent.plan import Action
@@ -198,14 +198,7 @@ class Preparer:
         ):
             return
         if compare_versions(pin.driver.version, artifact.version) < 0:
-            raise ProvisionError(
-                f"{driver.name} {artifact.version} for {action.kernel} would be replaced by"
-                f" {pin.driver.version}, which is older: {artifact.version} is not offered"
-                " any more, or not known to build there.",
-                resolution="To go back on purpose, name the version in"
-                f" /etc/provision/provision.toml: [drivers.{driver.name}] version ="
-                f' "{pin.driver.version}".',
-            )
+            raise older(pin, artifact.version)
 
     def _solved_again(
         self,
@@ -275,27 +268,11 @@ class Preparer:
             kernel=action.kernel,
             version=None if driver.version == "latest" else driver.version,
             flavour=driver.flavour,
-            prefer=None if self.run.mode.update else self._settled(driver, action.kernel),
+            prefer=None
+            if self.run.mode.update
+            else settled_version(self.run.root, driver, action.kernel),
             update=update,
         )
-
-    def _settled(self, driver: DesiredDriver, release: str) -> str | None:
-        """Return the version that was chosen for the same setting, for this kernel or another.
-
-        Versions stay until another or a newer one is asked for: also for new kernels, and
-        where what was remembered is lost. Then what kernels use is what was chosen.
-        """
-        layout = Layout(self.run.root, driver.name)
-        known = load_state(layout)
-        candidates = [known.of(release), *known.kernels.values()]
-        mine = wanted_fingerprint(driver)
-        found = next((k.version for k in candidates if k.wanted == mine and k.version), None)
-        if found is not None or any(kernel.wanted is not None for kernel in candidates):
-            return found
-        links = linked_kernels(layout)
-        digests = [links.pop(release, None), *links.values()]
-        used = (read_contents(layout.entry(digest)) for digest in digests if digest)
-        return next((contents.version for contents in used if contents), None)
 
     def _link(
         self, action: Action, driver: DesiredDriver, artifact: KernelArtifact, obtained: Obtained
