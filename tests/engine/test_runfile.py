@@ -1,7 +1,8 @@
 """NVIDIA's driver from its .run: never run, and built on a distro that has no such packages.
 
 The file is in NVIDIA's layout and holds the real driver of Debian's packages (`kit.runfile`). The
-distro is a stand-in made from Debian's packages (`kit.rpm_sites`).
+distro is a stand-in made from Debian's packages (`kit.rpm_sites`). Compiling the real driver takes
+minutes and is nightly; a small file in the same layout is built with each change.
 """
 
 from __future__ import annotations
@@ -149,6 +150,7 @@ def on_rocky(
         yield _Built(said, manifest, files, root, kernel)
 
 
+@pytest.mark.nightly
 def test_real_modules_come_of_it_on_a_distro_without_such_packages(on_rocky: _Built) -> None:
     modules = {path.name.removesuffix(".ko"): path for path in driver_modules(on_rocky.files)}
     assert sorted(modules) == _MODULES
@@ -157,6 +159,7 @@ def test_real_modules_come_of_it_on_a_distro_without_such_packages(on_rocky: _Bu
         assert vermagic[0] == on_rocky.kernel
 
 
+@pytest.mark.nightly
 def test_the_vendors_own_sum_is_kept_and_pinned(stand: _Stand, on_rocky: _Built) -> None:
     (source,) = on_rocky.manifest["pin"]["sources"]
     digest = hashlib.sha256(stand.run.read_bytes()).hexdigest()
@@ -167,6 +170,7 @@ def test_the_vendors_own_sum_is_kept_and_pinned(stand: _Stand, on_rocky: _Built)
     assert known["sha256"] == digest
 
 
+@pytest.mark.nightly
 def test_files_have_their_features_from_the_list_in_the_file(on_rocky: _Built) -> None:
     version = on_rocky.manifest["pin"]["driver"]["version"]
     rows = {row["path"]: row for row in on_rocky.manifest["files"]}
@@ -179,6 +183,7 @@ def test_files_have_their_features_from_the_list_in_the_file(on_rocky: _Built) -
     assert [row["path"] for row in rows.values() if row["kind"] == "firmware"]
 
 
+@pytest.mark.nightly
 def test_the_artifact_is_what_its_manifest_says(
     on_rocky: _Built, engine: Engine, tmp_path: Path
 ) -> None:
@@ -225,8 +230,9 @@ def _hello(folder: Path) -> Path:
     return write_runfile(folder / "hello-1.2.run", "1.2", files, compression="gz")
 
 
-@pytest.mark.nightly
-def test_podman_builds_from_such_a_file_too(engine: Engine, podman: Podman, tmp_path: Path) -> None:
+def test_podman_builds_from_a_small_one_on_a_distro_without_such_packages(
+    engine: Engine, podman: Podman, tmp_path: Path
+) -> None:
     site = site_of(rocky_9())
     archive = tmp_path / "base.tar"
     run_file = _hello(tmp_path / "vendor")
