@@ -20,7 +20,8 @@ unset MAKEFLAGS MFLAGS
 
 readonly RUSTUP_S=120
 readonly SUITE=trixie
-readonly PACKAGES=cargo,rustc,rustfmt,rust-clippy,gcc,libc6-dev,ca-certificates
+# runc and crun, which tests start.
+readonly PACKAGES=cargo,rustc,rustfmt,rust-clippy,gcc,libc6-dev,ca-certificates,runc,crun
 REPOSITORY=$(cd .. && pwd)
 readonly REPOSITORY
 readonly IN_TREE_TARGET=$REPOSITORY/build/cargo-container
@@ -125,7 +126,7 @@ mirror() {
 tree() {
     local cache entry draft
     cache=$(cache_dir)
-    entry=$cache/rust-$SUITE
+    entry=$cache/rust-$SUITE-2
     draft=$cache/.rust-$SUITE.draft
     mkdir -p "$cache"
     exec 9>"$cache/.rust-$SUITE.lock"
