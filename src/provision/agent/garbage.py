@@ -127,7 +127,7 @@ def _remove_all(root: Path, keep: int, *, dry_run: bool, progress: Progress) -> 
     if not kernels.installed and kernels.running is None:
         raise NotFoundError(
             f"There is no kernel under '{root}', so no one can tell which artifacts are needed.",
-            resolution="Look whether /lib/modules is there.",
+            resolution="Check whether /lib/modules is there.",
         )
     for doubt in kernels.doubts:
         progress(Note(f"There may be more kernels, so what they use stays: {doubt}"))

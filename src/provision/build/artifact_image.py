@@ -191,7 +191,7 @@ def _run(
     if stream.image_id is None:
         raise EngineLostError(
             f"The engine at {engine.host} stopped in the middle of building {request.pin.image}.",
-            resolution="Look whether it runs (systemctl status docker), and run the command "
+            resolution="Check whether it runs (systemctl status docker), and run the command "
             "again: it goes on after the last complete step.",
             details=f"Whole output: {request.log}",
         )

@@ -110,7 +110,7 @@ _CAUSES = (
         re.compile(r"Temporary failure resolving|Could not resolve|^[EW]: Failed to fetch|"
             r"^[EW]: Some index files failed to download|^E: Unable to fetch|Could not connect to"),
         lambda _pin, line: f"The build container could not download: {line}",
-        "Look whether the build container reaches the archive: --network host, a proxy in the "
+        "Check whether the build container reaches the archive: --network host, a proxy in the "
         "environment, or a mirror in provision.toml.",
         is_outside=True,
     ),

@@ -254,7 +254,7 @@ def _failed(commit: GitCommit, path: Path, said: str) -> ProvisionError:
     kind = UnreachableError if _UNREACHABLE.search(said) else ProvisionError
     return kind(
         f"Fetching failed for {name}.",
-        resolution="Look whether the repository has the commit and can be reached: git ls-remote"
+        resolution="Check whether the repository has the commit and can be reached: git ls-remote"
         f" {quoted}; containers may need --network host, or a proxy in the"
         f" environment. Or copy '{path}' from a machine whose package store has it (the same path"
         " there).",

@@ -244,9 +244,7 @@ def _usage_error(args: Sequence[str], error: click.UsageError) -> UsageError:
     # Mistakes in options are found before click knows which command it is about.
     command = next((word for word in args if word in COMMANDS), None)
     program = f"provision {command}" if command else "provision"
-    return UsageError(
-        error.format_message(), resolution=f"'{program} --help' shows what can be given."
-    )
+    return UsageError(error.format_message(), resolution=f"'{program} --help' lists the options.")
 
 
 def _system_error(error: OSError) -> ProvisionError:

@@ -51,7 +51,7 @@ class RegistryConfig(Frozen):
             none.
         folders: Folders on the host that are looked into before any address is asked: bundles
             ([how](../how-to/air-gap.md)). Without it: none.
-        push: Whether what was built here is pushed there; a push that fails is said and changes
+        push: Whether what was built here is pushed there; a failed push is reported and changes
             nothing here.
         sign_key: The private key that signs what is pushed, and that ``provision sign`` takes: a
             file, or a PKCS#11 URI without a PIN. Without it: what is pushed is not signed.

@@ -154,7 +154,7 @@ class Container:
     def _too_slow(self, last: deque[str]) -> ProvisionError:
         return ProvisionError(
             f"A script in a container did not finish within {self._request.limit:g} s.",
-            resolution="Look whether the network is slow or a mirror hangs, and run the command"
+            resolution="Check whether the network is slow or a mirror hangs, and run the command"
             " again: what was downloaded is kept.",
             details="\n".join(list(last)[-20:]) or None,
         )

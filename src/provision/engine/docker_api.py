@@ -292,7 +292,7 @@ class Engine:
     def _odd(self, answer: object) -> ProvisionError:
         return ProvisionError(
             f"The engine at {self.host} answers in a way that is not Docker's.",
-            resolution="Look whether that is Docker or podman's service, and not something else.",
+            resolution="Check whether that is Docker or podman's service, and not something else.",
             details=repr(answer)[:_ANSWER_SHOWN],
         )
 
@@ -315,7 +315,7 @@ class Engine:
         ) as error:
             raise EngineLostError(
                 f"The connection to the engine at {self.host} broke when it had to {what}.",
-                resolution="Look whether the engine runs (systemctl status docker), and run the "
+                resolution="Check whether the engine runs (systemctl status docker), and run the "
                 "command again: it goes on where it can.",
                 details=str(error),
             ) from error

@@ -71,7 +71,7 @@ def push(engine: Engine, image_id: str, reference: str, *, progress: Progress = 
             raise ProvisionError(
                 f"'{reference}' could not be pushed.",
                 resolution=f"Log in to the registry if it wants that (docker login {registry}), "
-                "and look whether the engine reaches it.",
+                "and check whether the engine reaches it.",
                 details=str(message["error"]),
             )
         aux = message.get("aux")

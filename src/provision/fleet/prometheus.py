@@ -49,7 +49,7 @@ def hosts_of_prometheus(url: str) -> list[Host]:
                 name,
                 "unreachable",
                 "Prometheus scraped it within the last week, and gets no metrics of it now",
-                "Look whether the host is up and its node exporter runs; a host that was taken"
+                "Check whether the host is up and its node exporter runs; a host that was taken"
                 " out of service disappears from here after a week.",
             ),
             time=unix_time(sample.value),
@@ -78,7 +78,7 @@ def _asked(url: str, query: str) -> list[Sample]:
     except UnreachableError as error:
         raise UnreachableError(
             f"The Prometheus at '{url}' does not answer.",
-            resolution=f"Look whether it runs: curl {url.rstrip('/')}/-/ready.",
+            resolution=f"Check whether it runs: curl {url.rstrip('/')}/-/ready.",
             details=shown(error.details or error.message, _LONGEST_DETAILS),
         ) from error
     except ProvisionError as error:

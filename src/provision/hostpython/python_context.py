@@ -190,7 +190,7 @@ def build_image(engine: Engine, build: PythonBuild, *, progress: Progress) -> Im
     if image is None:
         raise EngineLostError(
             f"The engine at {engine.host} stopped in the middle of building Python {pin.version}.",
-            resolution="Look whether it runs (systemctl status docker), and run the command"
+            resolution="Check whether it runs (systemctl status docker), and run the command"
             " again: it goes on after the last complete step.",
             details=f"Whole output: {build.log}",
         )
@@ -211,7 +211,7 @@ def _failed(pin: PythonPin, stream: BuildStream, log: Path) -> BuildError:
     return BuildError(
         f"Python {pin.version} could not be built.",
         resolution="The lines above are the failing step's last ones. A download that failed:"
-        " look whether the build container reaches the archive ([engine] network of"
+        " check whether the build container reaches the archive ([engine] network of"
         " provision.toml). Then run the command again: it goes on after the last complete step.",
         details="\n".join(ending),
         steps=stream.steps,

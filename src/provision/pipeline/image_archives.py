@@ -163,7 +163,7 @@ def _convert(source: Repository, writer: LayoutWriter, pin: Pin, folder: Path) -
     if image.pin != pin:
         raise ProvisionError(
             f"The engine saved another image than that of {pin.image}.",
-            resolution="Look into the engine, and run the command again.",
+            resolution="Check the engine, and run the command again.",
         )
     config = source.blob(image.manifest.config, image.manifest.config.size)
     layers = []

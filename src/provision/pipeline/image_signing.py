@@ -187,7 +187,7 @@ def publish(
     if there.pin != pin:
         raise ProvisionError(
             f"'{there.reference}' is not signed: it is not the image that was pushed.",
-            resolution="Others write to that registry. Look into it, and push again.",
+            resolution="Others write to that registry. Check it, and push again.",
         )
     try:
         return pushed, _sign(settings, by_digest, there, signer, progress)
@@ -278,7 +278,7 @@ def open_signer(key: str, password: Password, *, root: Path = Path("/")) -> Sign
 def _not_signed(key: str, said: str) -> ProvisionError:
     return ProvisionError(
         f"'{key}' could not sign an image.",
-        resolution="Look whether the URI and the PIN are right, and the key one of ECDSA over"
+        resolution="Check whether the URI and the PIN are right, and the key one of ECDSA over"
         " P-256: p11tool --login --list-privkeys.",
         details=said.strip() or None,
     )

@@ -117,7 +117,7 @@ def _gone(settings: Settings, client: Repository, name: str) -> UntrustedError |
         return NotFoundError(message)
     return UntrustedError(
         message,
-        resolution="Look into the registry. To have it written again, by those who sign your"
+        resolution="Check the registry. To have it written again, by those who sign your"
         f" artifacts: provision catalogue {client.reference.repository.rpartition('/')[2]}. To go"
         " on without it: the same command with --allow-downgrade.",
     )

@@ -212,5 +212,5 @@ def require_file(path: Path) -> Path:
         NotFoundError: It does not exist.
     """
     if not path.exists():
-        raise NotFoundError(f"There is no '{path}'.", resolution="Look whether the name is right.")
+        raise NotFoundError(f"There is no '{path}'.", resolution="Check whether the name is right.")
     return path

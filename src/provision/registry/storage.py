@@ -148,7 +148,7 @@ class TarFiles:
                 self._look_through(stream)
         except FileNotFoundError as error:
             raise NotFoundError(
-                f"There is no file '{self.path}'.", resolution="Look whether the name is right."
+                f"There is no file '{self.path}'.", resolution="Check whether the name is right."
             ) from error
 
     @property

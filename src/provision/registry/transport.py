@@ -300,7 +300,7 @@ class Transport:
         if status == HTTPStatus.NOT_FOUND:
             raise NotFoundError(
                 f"The registry {self.host} has no '{path.removeprefix('/v2/')}'.",
-                resolution="Look whether the name is right: provision search DRIVER.",
+                resolution="Check whether the name is right: provision search DRIVER.",
             )
         if status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
             raise denied(self.host, f"it answered {status}")

@@ -189,7 +189,7 @@ def _unknown(
 def _unset(names: Sequence[str]) -> Iterable[str]:
     if names:
         yield (
-            f"The dkms.conf uses {', '.join(names)}, which nothing sets: look whether the build"
+            f"The dkms.conf uses {', '.join(names)}, which nothing sets: check whether the build"
             " needs it."
         )
 

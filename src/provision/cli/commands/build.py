@@ -147,7 +147,7 @@ def _check(subject: Subject, target: RequestOptions) -> None:
     if (subject.driver is None) == (subject.pin_file is None):
         raise UsageError(
             "Give either DRIVER or --pin FILE.",
-            resolution="'provision build --help' shows what can be given.",
+            resolution="'provision build --help' lists the options.",
         )
     given = target.given()
     if subject.pin_file is not None and given:

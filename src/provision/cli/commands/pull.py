@@ -55,7 +55,7 @@ def command(
     if (image is None) == (pin_file is None):
         raise UsageError(
             "Give either IMAGE or --pin FILE.",
-            resolution="'provision pull --help' shows what can be given.",
+            resolution="'provision pull --help' lists the options.",
         )
     with job(root) as work:
         if image is not None:
