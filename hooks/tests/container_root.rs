@@ -301,6 +301,8 @@ fn a_mount_of_another_hook_is_left_alone() {
         assert!(log.contains(&expected), "{log}");
     }
     assert!(!mounts.contains("/host/store/opt/x"), "{mounts}");
+    let hidden = "what is mounted in the container hides /etc/ld.so.cache";
+    assert_eq!(log.matches(hidden).count(), 1, "{log}");
     // What can be made beneath is.
     assert!(tree
         .text("bundle/rootfs/etc/ld.so.cache")

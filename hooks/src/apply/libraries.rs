@@ -7,15 +7,16 @@
 use std::cmp::Ordering;
 use std::fs::File;
 
-use rustix::fs::OFlags;
+use rustix::fs::{fstat, OFlags};
 
 use crate::discover::{elf, libraries};
 use crate::edits::{Compat, Library, Settled};
 use crate::ldcache::{self, compare_names};
+use crate::log::level::Level;
 use crate::log::Note;
 use crate::oci::json::Json;
 use crate::rootfs::listing::names_in;
-use crate::rootfs::{open_regular, Root, Rootfs};
+use crate::rootfs::{is_same, open_regular, Root, Rootfs};
 
 /// Where NVIDIA says for which hosts a library of an image is.
 const NOTE: &str = ".note.cuda.fwd_compatibility";
@@ -23,16 +24,34 @@ const MAX_NOTE: u64 = 1 << 16;
 /// Whose note it is.
 const AUTHOR: &str = "NVIDIA Corporation";
 const DRIVER_LIBRARY: &str = "libcuda.so.";
+const CACHE: &str = "/etc/ld.so.cache";
 
 /// Updates the caches of a container's root with what the edits have for them.
 pub fn update(rootfs: &Rootfs, edits: &Settled) -> Vec<Note> {
     let compat = &edits.rest().compat;
-    if compat.is_empty() {
-        return ldcache::update(&rootfs.files, edits.libraries());
+    let mut notes = if compat.is_empty() {
+        ldcache::update(&rootfs.files, edits.libraries())
+    } else {
+        let mut all = compatible(&rootfs.files, compat);
+        all.extend_from_slice(edits.libraries());
+        ldcache::update(&rootfs.files, &all)
+    };
+    if !(compat.is_empty() && edits.libraries().is_empty()) {
+        notes.extend(hidden(rootfs));
     }
-    let mut all = compatible(&rootfs.files, compat);
-    all.extend_from_slice(edits.libraries());
-    ldcache::update(&rootfs.files, &all)
+    notes
+}
+
+/// Says where a mount that the spec does not have hides the cache: another hook's.
+fn hidden(rootfs: &Rootfs) -> Option<Note> {
+    let file = |root: &Root| fstat(root.open_in(CACHE, OFlags::PATH)?);
+    // An image without a cache gets none where its loader reads none.
+    let ours = file(&rootfs.files).ok()?;
+    if rootfs.is_in_new(CACHE) || file(&rootfs.mounted).is_ok_and(|seen| is_same(&ours, &seen)) {
+        return None;
+    }
+    let message = format!("what is mounted in the container hides {CACHE}: the driver's libraries are found in the loader's default folders only");
+    Some(Note::new(Level::Warning, message))
 }
 
 /// The libraries of those folders that are newer than the host's driver and work with it.
