@@ -92,12 +92,14 @@ def test_nothing_of_the_resolver_is_loaded(tmp_path: Path, words: tuple[str, ...
 
 
 def test_a_host_that_builds_does_load_it(tmp_path: Path) -> None:
-    """Else the names above would be of modules that are gone."""
+    """Else the names above would be of modules that are gone.
+
+    jinja2 is not among them: it is loaded where a Dockerfile is rendered, which needs an engine.
+    """
     _status, modules, _said = _run(tmp_path, "always", "install", "v4l2loopback")
     assert {r for r in _RESOLVER if r in modules} >= {
         "provision.build.decision",
         "provision.build.dockerfile",
-        "jinja2",
     }
 
 

@@ -13,8 +13,6 @@ from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 
-from jinja2 import DictLoader, Environment, StrictUndefined, select_autoescape
-
 from provision.distros import distro_named, known_distros
 from provision.errors import NotFoundError, UsageError
 from provision.pin import DistroPin
@@ -168,6 +166,13 @@ def fill_template(name: str, sources: Mapping[str, str], values: Mapping[str, ob
         sources: Jinja sources by name: it, and what it takes from others.
         values: What it is given.
     """
+    from jinja2 import (  # noqa: PLC0415 - 0.02 s that a command which renders nothing doesn't pay
+        DictLoader,
+        Environment,
+        StrictUndefined,
+        select_autoescape,
+    )
+
     environment = Environment(
         loader=DictLoader(dict(sources)),
         undefined=StrictUndefined,

@@ -6,6 +6,7 @@ A command is imported when it is called: ``--help`` must not wait for the Docker
 from __future__ import annotations
 
 import difflib
+import gc
 import importlib
 import json
 import keyword
@@ -84,6 +85,10 @@ def load_command(name: str) -> click.Command:
     if keyword.iskeyword(module_name):
         module_name += "_"
     module = importlib.import_module(f"provision.cli.commands.{module_name}")
+    if not gc.isenabled():
+        # From `main`. What was imported stays, so it needn't be looked through at the end either.
+        gc.freeze()
+        gc.enable()
     command: click.Command = vars(module).get(f"{own_name}_command") or module.command
     return command
 
@@ -172,6 +177,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         arguments: The command line without the program's name; None: this process's own.
     """
     signal.signal(signal.SIGTERM, _terminate)
+    # Until the command is imported: there is nothing to collect, and looking takes 0.05 s of 0.3 s.
+    gc.disable()
     args = list(sys.argv[1:] if arguments is None else arguments)
     sys.exit(run(args))
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
+import importlib
 import logging
 import signal
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 
@@ -111,3 +114,24 @@ def test_no_log_has_a_mirrors_password() -> None:
     assert [handler.format(record) for handler in handlers] == [
         "https://me:***@m/ can't be reached; using its index"
     ]
+
+
+def test_the_collector_of_garbage_rests_until_a_command_is_imported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before: list[bool] = []
+
+    def load(name: str) -> object:
+        before.append(gc.isenabled())
+        return importlib.import_module(name)
+
+    monkeypatch.setattr(module, "importlib", SimpleNamespace(import_module=load))
+    try:
+        with pytest.raises(SystemExit):
+            module.main(["facts", "--help"])
+        assert before == [False]
+        assert gc.isenabled()
+    finally:
+        gc.unfreeze()
+        gc.enable()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
