@@ -29,6 +29,8 @@ from provision.progress import Note, Progress, silent
 
 _CHUNK = 1 << 20
 _DAY_S = 24 * 3600.0
+# What the names of files begin with that are not whole yet.
+_DRAFT = ".draft-"
 # A draft of a process that is still at work is younger.
 _DRAFT_S = _DAY_S
 # Folders of work in progress (provision.engine.scratch), but for that of base images: a killed
@@ -127,21 +129,42 @@ class PackageStore:
             OSError: The disk is full.
         """
         path = self.path(sha256)
-        with self._draft(sha256) as (draft, stream):
-            digest = hashlib.sha256()
-            while chunk := content.read(_CHUNK):
-                digest.update(chunk)
-                stream.write(chunk)
-            if digest.hexdigest() != sha256:
+        got, draft = self.receive(content)
+        try:
+            if got != sha256:
                 raise ProvisionError(
                     f"'{name}' is not the file that was solved for: its sha256 is wrong.",
                     resolution="Run the command again.",
-                    details=f"expected {sha256}\ngot      {digest.hexdigest()}",
+                    details=f"expected {sha256}\ngot      {got}",
                 )
-            stream.flush()
             # Not synced: a file counts by its content, so what a power cut damages is had again.
             draft.replace(path)
+        finally:
+            draft.unlink(missing_ok=True)
         return path
+
+    def receive(self, content: IO[bytes]) -> tuple[str, Path]:
+        """Write a file beside those of the store; returns its checksum, and where it is.
+
+        Args:
+            content: The file.
+
+        Raises:
+            OSError: The disk is full.
+        """
+        self.files.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=self.files, prefix=_DRAFT)
+        try:
+            digest = hashlib.sha256()
+            with os.fdopen(handle, "wb") as stream:
+                os.fchmod(stream.fileno(), 0o644)
+                while chunk := content.read(_CHUNK):
+                    digest.update(chunk)
+                    stream.write(chunk)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+        return digest.hexdigest(), Path(name)
 
     def fetch(
         self,
@@ -271,18 +294,6 @@ class PackageStore:
 
     def _closure_path(self, key: str) -> Path:
         return self._closures / f"{key}.json"
-
-    @contextmanager
-    def _draft(self, sha256: str) -> Iterator[tuple[Path, IO[bytes]]]:
-        self.files.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=self.files, prefix=f".{sha256}.")
-        draft = Path(name)
-        try:
-            with os.fdopen(handle, "wb") as stream:
-                os.fchmod(stream.fileno(), 0o644)
-                yield draft, stream
-        finally:
-            draft.unlink(missing_ok=True)
 
     def _missing(
         self, name: str, sha256: str, tried: list[str], *, unreachable: bool

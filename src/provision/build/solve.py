@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+from provision.build.arrivals import Arrivals
 from provision.build.base_image import ensure_base
 from provision.build.package_store import Closure, PackageStore, closure_key
 from provision.build.solve_request import SolveRequest, find_archived
@@ -133,9 +134,14 @@ class _Solver:
         self.headers = self.query.specs
         # Of packages that no repository has.
         self.archived: Mapping[str, bytes] = {}
+        self.arrivals = Arrivals(store)
 
     def closure(self) -> Closure:
         """Solve, mostly in one round, and take over the files."""
+        with self.arrivals:
+            return self._closure()
+
+    def _closure(self) -> Closure:
         with self._container() as container:
             text, found = self._first(container)
             compilers = self.family.compiler(self.request.distro, text) if text else ()
@@ -290,7 +296,8 @@ class _Solver:
         """Put the files that the store lacks into it."""
         if script.folder is None:
             return
-        missing = {p.file: p.pinned for p in packages if not self.store.whole(p.pinned.sha256)}
+        lacking = {p.file: p.pinned for p in packages if not self.store.whole(p.pinned.sha256)}
+        missing = {name: p for name, p in lacking.items() if not self.arrivals.take(p.sha256)}
         if not missing:
             return
         self.progress(Note(f"Storing {len(missing)} packages"))
@@ -317,11 +324,20 @@ class _Solver:
         Raises:
             ProvisionError: It failed; says why.
         """
+        self.arrivals.wait()
+        awaited = [script.downloaded]
+
+        def hear(line: str) -> None:
+            # Once: what a mirror has the package manager print may look the same.
+            if line in awaited:
+                awaited.clear()
+                self.arrivals.begin(container, f"{WORK}/{script.folder}")
+            else:
+                self.progress(Output(line))
+
         # Its text too, so that the folder is there.
         container.put({**script.files, "script.sh": script.text.encode()}, WORK)
-        ran = container.run(
-            f"sh {WORK}/script.sh", on_line=lambda line: self.progress(Output(line))
-        )
+        ran = container.run(f"sh {WORK}/script.sh", on_line=hear)
         if ran.status != 0:
             version = container.run(_VERSION, on_line=lambda _line: None).said.strip()
             raise self.family.explain(self.request.failure(ran.status, ran.said, version))

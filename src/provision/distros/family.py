@@ -86,6 +86,8 @@ class Script:
         output: Path of the file below ``WORK`` that ``Family.parse`` reads.
         folder: Folder below ``WORK`` with the downloaded packages; None: there are none.
         config: Path below ``WORK`` of a copy of the kernel's configuration; None: it is missing.
+        downloaded: Line that it prints when all of ``folder`` is there, before it is checked; None:
+            it prints none.
     """
 
     text: str
@@ -93,6 +95,7 @@ class Script:
     output: str = "closure"
     folder: str | None = "packages"
     config: str | None = None
+    downloaded: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

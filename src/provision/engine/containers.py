@@ -20,6 +20,8 @@ from provision.errors import ProvisionError
 
 _CHUNK = 1 << 20
 _LINES_KEPT = 400
+# A container's first process gets no signal that it has no handler of. Everything ends with it.
+_WAITING = "trap 'exit 0' TERM; sleep \"$0\" & wait"
 # Of a file that is read into memory, and of a line: what is longer comes in pieces.
 _MAX_FILE = 64 << 20
 _MAX_LINE = 64 << 10
@@ -210,7 +212,7 @@ def running(
         made = client.create_container(
             request.image_id,
             # Ends by itself, and the engine removes it then, where this process is killed.
-            command=["sleep", f"{request.limit:.0f}"],
+            command=["sh", "-c", _WAITING, f"{request.limit:.0f}"],
             entrypoint=[],
             labels={"provision.solve": request.owner},
             environment=dict(request.environment),
@@ -227,15 +229,19 @@ def running(
         with translated("start a container"):
             client.start(made["Id"])
         yield Container(client, str(made["Id"]), request, translated)
-    finally:
+    except BaseException:
         with translated("remove a container"):
-            _end(client, str(made["Id"]))
+            _end(client, str(made["Id"]), "KILL")
+        raise
+    # An engine answers SIGKILL only when the container has ended, and other signals at once.
+    with translated("remove a container"):
+        _end(client, str(made["Id"]), "TERM")
 
 
-def _end(client: APIClient, container: str) -> None:
+def _end(client: APIClient, container: str, signal: str) -> None:
     """End a container, which the engine then removes: its files are nothing to wait for."""
     try:
-        client.kill(container)
+        client.kill(container, signal)
     except APIError:
         # It did not start, or has ended by itself.
         _remove(client, [container])

@@ -28,6 +28,7 @@ class FakeClient:
         self.wishes: list[dict[str, Any]] = []
         self.starts = True
         self.running: set[str] = set()
+        self.signals: list[str] = []
 
     def containers(self, *, filters: dict[str, str], **which: bool) -> list[dict[str, str]]:
         assert which == {"all": True}
@@ -38,7 +39,8 @@ class FakeClient:
         assert force
         del self.there[name]
 
-    def kill(self, name: str) -> None:
+    def kill(self, name: str, signal: str) -> None:
+        self.signals.append(signal)
         if name not in self.running:
             raise APIError("is not running")
         self.running.remove(name)
@@ -92,6 +94,20 @@ def test_one_that_ended_by_itself_is_removed() -> None:
     client = FakeClient()
     with running(cast("APIClient", client), ContainerRequest("sha256:1", "mine"), untranslated):
         client.running.clear()
+    assert set(client.there) == {"others"}
+
+
+def test_only_a_failure_waits_for_the_end_of_a_container() -> None:
+    """Its first process may not have got to its handler of signals by then."""
+    client = FakeClient()
+    request = ContainerRequest("sha256:1", "mine")
+    start(client, request)
+    with (
+        pytest.raises(ZeroDivisionError),
+        running(cast("APIClient", client), request, untranslated),
+    ):
+        raise ZeroDivisionError
+    assert client.signals == ["TERM", "KILL"]
     assert set(client.there) == {"others"}
 
 

@@ -171,7 +171,10 @@ class Dnf:
             ]
         )
         return Script(
-            text, files=rpm.repository_files(repositories), config="config" if config else None
+            text,
+            files=rpm.repository_files(repositories),
+            config="config" if config else None,
+            downloaded=rpm.DOWNLOADED,
         )
 
     def parse(self, output: bytes) -> tuple[Package, ...]:

@@ -27,6 +27,8 @@ from provision.pin import ClosurePackage
 NO_CONFIG = 43
 # Where packages lie that no repository has: they are asked for by their paths.
 ARCHIVED = "archived"
+# What a script prints when all packages are in their folder.
+DOWNLOADED = "provision: all packages are downloaded"
 _FIELDS = {"installed": 6, "package": 9, "located": 3, "url": 2, "base": 3}
 _HEADERS = re.compile(r"kernel[a-z0-9._-]*-devel(?:-matched)?|kernel-devel")
 _NUMBER = re.compile(r"[0-9]+")
@@ -34,13 +36,14 @@ _NUMBER = re.compile(r"[0-9]+")
 
 def sums() -> str:
     """Return the part of a script that begins to hash and describe packages, for ``listing``."""
-    return r"""
+    return rf"""
+echo '{DOWNLOADED}'
 (
     : > headers.txt
     set -- packages/*.rpm
     [ -e "$1" ] || exit 0
     rpm -qp --nosignature "$@" > headers.txt \
-        --qf 'package\t%{NAME}\t%{EPOCH}\t%{VERSION}\t%{RELEASE}\t%{ARCH}\n'
+        --qf 'package\t%{{NAME}}\t%{{EPOCH}}\t%{{VERSION}}\t%{{RELEASE}}\t%{{ARCH}}\n'
     stat --format %s "$@" > sizes.txt
     sha256sum "$@" | sed 's|  packages/|\t|' > sums.txt
 ) &

@@ -54,14 +54,18 @@ class Zypper:
                 _DOWNLOAD.replace("@specs@", wanted),
                 # While the signatures are checked: both take a processor each.
                 rpm.sums(),
+                f"{{\n{origins}}} &\nlocating=$!",
                 rpm_keys.key_check(keys),
                 *([rpm.config_copy(config)] if config else []),
-                origins,
+                'wait "$locating"',
                 rpm.listing(),
             ]
         )
         return Script(
-            text, files=rpm.repository_files(repositories), config="config" if config else None
+            text,
+            files=rpm.repository_files(repositories),
+            config="config" if config else None,
+            downloaded=rpm.DOWNLOADED,
         )
 
     def parse(self, output: bytes) -> tuple[Package, ...]:
@@ -127,7 +131,7 @@ run --no-gpg-checks --no-refresh install --download-only --no-recommends \
     --auto-agree-with-licenses --capability @specs@
 if [ -d cache ]; then
     (cd cache && find . -name '*.rpm' | sort) > cached.txt
-    while read -r file; do ln "cache/$file" packages/; done < cached.txt
+    find cache -name '*.rpm' -exec ln -t packages {} +
     sed 's|^[.]/\([^/]*\)/\(.*\)$|located\t\1\t\2|' cached.txt >> origins.txt
 fi
 """
