@@ -19,13 +19,13 @@ from provision.build.build_steps import (
     seconds_by_part,
 )
 from provision.build.diagnosis import build_error
-from provision.engine.docker_api import BuildOptions, Engine, EngineLostError, Image, names_registry
+from provision.build.engine_build import EngineBuild, labelled_image, run_build
+from provision.engine.docker_api import BuildOptions, Engine, Image, names_registry
 from provision.engine.stream import BuildStream, StepRecord
-from provision.engine.tar_streams import pack
 from provision.errors import ProvisionError
 from provision.files import lock
 from provision.pin import PIN_LABEL, Pin
-from provision.progress import Note, Output, Progress, Step, silent
+from provision.progress import Note, Progress, silent
 
 DIGEST_LABEL = "provision.pin.digest"
 
@@ -143,7 +143,8 @@ def _build(engine: Engine, request: BuildRequest, progress: Progress) -> Built:
         if request.fetch is not None:
             stage = partial(_toolchain, engine, request, args, log, progress)
             request = replace(request, files={**request.files, **request.fetch(stage)})
-        stream = _run(engine, request, BuildOptions(args, request.network), log, progress)
+        whole = _stage(request, BuildOptions(args, request.network))
+        stream = run_build(engine, whole, log, progress)
     image = _checked(engine, request, stream, base)
     before = engine.image(request.pin.image)
     engine.tag(image.id, request.pin.image)
@@ -168,69 +169,18 @@ def _toolchain(
     progress: Progress,
 ) -> str:
     """Return the id of the image with compiler and tools, with which the whole build begins."""
-    options = BuildOptions(args, request.network, target=TOOLS_STAGE)
-    return _run(engine, request, options, log, progress).image_id or ""
+    tools = _stage(request, BuildOptions(args, request.network, target=TOOLS_STAGE))
+    return run_build(engine, tools, log, progress).image_id or ""
 
 
-def _run(
-    engine: Engine,
-    request: BuildRequest,
-    options: BuildOptions,
-    log: IO[str],
-    progress: Progress,
-) -> BuildStream:
-    """Let the engine build, writing all that it says to the log; returns what became of it.
-
-    Raises:
-        BuildError: An instruction failed.
-        EngineLostError: The engine went away.
-    """
-    stream = logged_build(engine, request.files, options, log, progress)
-    if stream.error is not None:
-        raise build_error(request.pin, stream, request.log)
-    if stream.image_id is None:
-        raise EngineLostError(
-            f"The engine at {engine.host} stopped in the middle of building {request.pin.image}.",
-            resolution="Check whether it runs (systemctl status docker), and run the command "
-            "again: it goes on after the last complete step.",
-            details=f"Whole output: {request.log}",
-        )
-    return stream
-
-
-def logged_build(
-    engine: Engine,
-    files: Mapping[str, bytes | Path],
-    options: BuildOptions,
-    log: IO[str],
-    progress: Progress,
-) -> BuildStream:
-    """Have an engine build a context, to its end; returns what it said, its error included.
-
-    Args:
-        engine: The engine.
-        files: The build context: content by path, or the file that has it.
-        options: What the engine is asked for besides.
-        log: Receives the whole output.
-        progress: Receives each step, and each line of the output.
-
-    Raises:
-        EngineLostError: The engine went away.
-    """
-    stream = BuildStream()
-    with pack(files) as context:
-        for message in engine.build(context, options):
-            for event in stream.feed(message):
-                if isinstance(event, Step):
-                    log.write(f"Step {event.number}/{event.total}: {event.text}\n")
-                elif isinstance(event, Output):
-                    log.write(f"{event.text}\n")
-                progress(event)
-    stream.finish()
-    if stream.error is not None:
-        log.write(f"{stream.error}\n")
-        log.flush()
-    return stream
+def _stage(request: BuildRequest, options: BuildOptions) -> EngineBuild:
+    return EngineBuild(
+        request.pin.image,
+        request.files,
+        options,
+        request.log,
+        lambda stream: build_error(request.pin, stream, request.log),
+    )
 
 
 def _checked(engine: Engine, request: BuildRequest, stream: BuildStream, base: Image) -> Image:
@@ -247,15 +197,8 @@ def _checked(engine: Engine, request: BuildRequest, stream: BuildStream, base: I
             resolution="The Dockerfile must begin with 'ARG BASE_IMAGE=…' and 'FROM "
             "${BASE_IMAGE}': use this version's templates.",
         )
-    image = engine.image(stream.image_id or "")
-    labels = image.labels if image else {}
-    if image is None or labels.get(DIGEST_LABEL) != request.pin.digest:
-        raise ProvisionError(
-            f"The new image carries the label {DIGEST_LABEL}={labels.get(DIGEST_LABEL)}, not the "
-            f"Pin's {request.pin.digest}.",
-            resolution="The Dockerfile must set that label: use this version's templates.",
-        )
-    if labels.get(PIN_LABEL) != request.pin.canonical_json():
+    image = labelled_image(engine, stream, DIGEST_LABEL, request.pin.digest)
+    if image.labels.get(PIN_LABEL) != request.pin.canonical_json():
         raise ProvisionError(f"The label {PIN_LABEL} of the new image is not its Pin.")
     return image
 

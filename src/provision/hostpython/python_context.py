@@ -11,13 +11,12 @@ from typing import Annotated
 
 from pydantic import StringConstraints
 
-from provision.build.artifact_image import logged_build
 from provision.build.base_image import ensure_base
 from provision.build.diagnosis import BuildError, source_errors
+from provision.build.engine_build import EngineBuild, labelled_image, run_build
 from provision.build.templates import digest_of, fill_template
-from provision.engine.docker_api import BuildOptions, Engine, EngineLostError, Image
+from provision.engine.docker_api import BuildOptions, Engine, Image
 from provision.engine.stream import BuildStream
-from provision.errors import ProvisionError
 from provision.pin import (
     BasePin,
     Digested,
@@ -165,7 +164,7 @@ class PythonBuild:
     """
 
     pin: PythonPin
-    files: Mapping[str, bytes]
+    files: Mapping[str, bytes | Path]
     build_args: Mapping[str, str]
     network: str | None
     log: Path
@@ -181,24 +180,17 @@ def build_image(engine: Engine, build: PythonBuild, *, progress: Progress) -> Im
     pin = build.pin
     base = ensure_base(engine, pin.base, progress=progress)
     options = BuildOptions({**build.build_args, "BASE_IMAGE": base.id}, build.network)
+    run = EngineBuild(
+        f"Python {pin.version}",
+        build.files,
+        options,
+        build.log,
+        lambda stream: _failed(pin, stream, build.log),
+    )
     build.log.parent.mkdir(parents=True, exist_ok=True)
     with build.log.open("w", encoding="utf-8") as log:
-        stream = logged_build(engine, {**build.files}, options, log, progress)
-    if stream.error is not None:
-        raise _failed(pin, stream, build.log)
-    image = engine.image(stream.image_id) if stream.image_id else None
-    if image is None:
-        raise EngineLostError(
-            f"The engine at {engine.host} stopped in the middle of building Python {pin.version}.",
-            resolution="Check whether it runs (systemctl status docker), and run the command"
-            " again: it goes on after the last complete step.",
-            details=f"Whole output: {build.log}",
-        )
-    if image.labels.get(DIGEST_LABEL) != pin.digest:
-        raise ProvisionError(
-            f"The new image carries another {DIGEST_LABEL} than {pin.digest}.",
-            resolution="The Dockerfile must set that label: use this version's templates.",
-        )
+        stream = run_build(engine, run, log, progress)
+    image = labelled_image(engine, stream, DIGEST_LABEL, pin.digest)
     engine.tag(image.id, pin.image)
     return image
 
