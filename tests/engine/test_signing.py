@@ -23,9 +23,9 @@ from provision.config import SigningConfig
 from provision.documents import load_json
 from provision.errors import ProvisionError
 from provision.kmod.module_signatures import sign_modules, verify_signatures
-from provision.kmod.signing_key import PIN_VARIABLE
 from provision.kmod.verify import MANIFEST, verify
 from provision.manifest import Manifest
+from provision.signing_key import PIN_VARIABLE
 from unit.kmod.artifact import make_artifact
 
 if TYPE_CHECKING:

@@ -23,12 +23,12 @@ from provision.export.sysext import (
     make_extension,
     need_programs,
 )
-from provision.export.verity import Signer, load_signer
+from provision.export.verity import VerityKey, load_verity_key
 from provision.export.yaml_files import check_output
 from provision.files import sha256_file
 from provision.pipeline.driver_request import DriverRequest
-from provision.pipeline.image_signing import read_password
 from provision.pipeline.registries import Consent
+from provision.signing_key import read_password
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 
@@ -49,7 +49,7 @@ class _Extension:
     sign_certificate: Path | None
     password_file: Path | None
 
-    def signer(self) -> Signer | None:
+    def signer(self) -> VerityKey | None:
         """Return who signs; None: the image is not signed.
 
         Raises:
@@ -61,7 +61,7 @@ class _Extension:
                 raise UsageError("--sign-key and --sign-certificate go together: give both.")
             return None
         password = read_password(self.password_file) if self.password_file else None
-        return load_signer(self.sign_key, self.sign_certificate, password)
+        return load_verity_key(self.sign_key, self.sign_certificate, password)
 
 
 _FILE = click.Path(dir_okay=False, path_type=Path)

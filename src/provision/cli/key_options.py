@@ -11,15 +11,11 @@ import click
 
 from provision.cli import options
 from provision.errors import UsageError
-from provision.pipeline.image_signing import (
-    configured_signer,
-    open_signer,
-    read_password,
-)
+from provision.pipeline.image_signing import configured_signer
 from provision.pipeline.workspace import Settings
 from provision.registry.image_signature import Signer
-
-_LONGEST_PASSWORD = 1023
+from provision.registry.private_key import open_signer
+from provision.signing_key import password_line, read_password
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +115,11 @@ signing_key = options.option_group("private", KeyOptions, *private_key_options)
 def _from_descriptor(number: int) -> bytes:
     try:
         with os.fdopen(number, "rb", closefd=False) as stream:
-            line = stream.readline(_LONGEST_PASSWORD + 2).rstrip(b"\r\n")
+            return password_line(stream)
     except OSError as error:
         raise UsageError(
             f"The descriptor {number} can't be read: {error.strerror}.",
             resolution=f"Open it: provision … --password-fd {number} {number}<FILE",
         ) from error
-    if not 0 < len(line) <= _LONGEST_PASSWORD:
-        raise UsageError(f"There is no password at the descriptor {number}.")
-    return line
+    except ValueError as error:
+        raise UsageError(f"There is no password at the descriptor {number}: {error}.") from error

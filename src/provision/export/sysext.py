@@ -19,7 +19,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from provision.build.templates import shell_word
 from provision.catalogue import templates_dir
 from provision.errors import NotFoundError, UsageError
-from provision.export.verity import Signer, make_signed
+from provision.export.verity import VerityKey, make_signed
 from provision.kmod.firmware import firmware_names
 from provision.kmod.load import load_order
 from provision.kmod.verify import HOSTS
@@ -155,7 +155,7 @@ def make_extension(
     folder: Path,
     artifacts: Sequence[Artifact],
     hosts: Hosts,
-    signer: Signer | None,
+    signer: VerityKey | None,
     *,
     progress: Progress = silent,
 ) -> Made:

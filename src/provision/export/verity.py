@@ -62,14 +62,14 @@ PrivateKey = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey
 
 
 @dataclass(frozen=True, slots=True)
-class Signer:
+class VerityKey:
     """The key that signs the root hash, and the certificate that hosts have in /etc/verity.d."""
 
     key: PrivateKey
     certificate: x509.Certificate
 
 
-def load_signer(key: Path, certificate: Path, password: bytes | None = None) -> Signer:
+def load_verity_key(key: Path, certificate: Path, password: bytes | None = None) -> VerityKey:
     """Read a key and its certificate, both as PEM.
 
     Raises:
@@ -98,10 +98,10 @@ def load_signer(key: Path, certificate: Path, password: bytes | None = None) -> 
             f"The certificate '{certificate}' is not of the key '{key}'.",
             resolution="Name the certificate that was made with that key.",
         )
-    return Signer(private, public)
+    return VerityKey(private, public)
 
 
-def signature_json(signer: Signer, root_hash: str) -> bytes:
+def signature_json(signer: VerityKey, root_hash: str) -> bytes:
     """Return the content of the signature partition.
 
     The hash is signed as text, without attributes, so that RSA keys give the same bytes each time.
@@ -123,7 +123,7 @@ def signature_json(signer: Signer, root_hash: str) -> bytes:
     return json.dumps(document, separators=(",", ":")).encode()
 
 
-def make_signed(data: Path, image: Path, architecture: str, signer: Signer) -> str:
+def make_signed(data: Path, image: Path, architecture: str, signer: VerityKey) -> str:
     """Make a disk image of a file system, its verity hashes, and their signature.
 
     Salt and UUIDs come from the content, so that the same file system gives the same bytes.

@@ -23,11 +23,11 @@ from provision.kmod.module_file import (
     read_content,
     read_signature,
 )
-from provision.kmod.signing_key import SigningKey, on_host, open_key
 from provision.kmod.verify import Finding
 from provision.manifest import Manifest, Module
 from provision.progress import Note, Progress, silent
 from provision.run import run
+from provision.signing_key import SigningKey, open_key
 
 _DER_BEGIN = b"\x30"
 
@@ -108,9 +108,9 @@ def sign_modules(
     key = open_key(root, signing)
     if key is None or signing.certificate is None:
         return ()
-    certificate = on_host(root, signing.certificate)
+    certificate = in_root(root, signing.certificate)
     with tempfile.TemporaryDirectory(prefix="provision-") as name:
-        signer = _Signer(key, signing.hash, Path(name))
+        signer = _ModuleSigner(key, signing.hash, Path(name))
         signer.certificate.write_text(ssl.DER_cert_to_PEM_cert(_der(certificate)))
         for module in manifest.modules:
             progress(Note(f"sign {module.name}"))
@@ -159,7 +159,7 @@ def is_signed(module: Path) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Signer:
+class _ModuleSigner:
     """Makes signatures.
 
     Attributes:

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from functools import partial
-from pathlib import Path
 
-from provision.config import KeyConfig
-from provision.documents import refusing
 from provision.engine.docker_api import Engine
 from provision.engine.transfer import Pushed, push
-from provision.errors import NotFoundError, ProvisionError, UsageError
+from provision.errors import ProvisionError
 from provision.fetch import UnreachableError
 from provision.files import in_root
 from provision.host.kernels import machine
-from provision.kmod.signing_key import open_key
 from provision.pin import Pin
 from provision.pipeline.publishing import (
     CatalogueUpdate,
@@ -37,21 +30,15 @@ from provision.registry.attached_signatures import signatures_name
 from provision.registry.client import Client
 from provision.registry.image_signature import Facts, Signer
 from provision.registry.names import Reference, parse_reference
-from provision.registry.private_key import open_private_key
+from provision.registry.private_key import URI_SCHEME, Password, open_signer
 from provision.registry.signature_writer import add_signature, make_signature
 from provision.registry.tokens import DeniedError
-from provision.run import run
+from provision.signing_key import read_password
 
-_SCHEME = "pkcs11:"
-_LONGEST_PASSWORD = 1023
-_WHY = "sign an image"
 # How often a signature is put back that others wrote over.
 _MOST_ROUNDS = 5
 # Seconds until an image is looked at again that another is signing.
 _PAUSE_S = 2.0
-
-# Returns the key's password or the token's PIN.
-Password = Callable[[], bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,57 +220,6 @@ def pushed_reference(pushed: Pushed) -> Reference:
     return parse_reference(pushed.reference).with_digest(pushed.digest)
 
 
-def open_signer(key: str, password: Password, *, root: Path = Path("/")) -> Signer:
-    """Return what signs with a private key.
-
-    Args:
-        key: Its file, or a PKCS#11 URI without a PIN.
-        password: Asked for when the key takes one: for a file that is encrypted, and for tokens.
-        root: Root of the host that a URI's ``pin-source`` is on.
-
-    Raises:
-        NotFoundError: There is no such key, or OpenSSL can't reach tokens.
-        UsageError: The URI has a PIN in it, or two.
-        ProvisionError: It is no key of ECDSA over P-256, or the password is wrong.
-    """
-    if not key.startswith(_SCHEME):
-        return open_private_key(Path(key), password)
-    try:
-        with refusing(f"'{key}' is no key that can be used."):
-            config = KeyConfig(key=key)
-    except ProvisionError as error:
-        raise UsageError(error.message, details=error.details) from error
-    opened = open_key(root, config)
-    if opened is None:
-        raise NotFoundError(f"There is no key '{key}'.")
-    words, secret, environment = opened.words, opened.secret, opened.environment
-    if secret is None:
-        words, secret = (*words, "-passin", "stdin"), password() + b"\n"
-
-    how = ("openssl", "pkeyutl", "-sign", "-rawin", "-digest", "sha256", *words)
-    sign = partial(run, why=_WHY, env=environment, stdin=secret, check=False)
-
-    def signer(data: bytes) -> bytes:
-        with tempfile.TemporaryDirectory(prefix="provision-") as name:
-            payload, signature = Path(name, "payload"), Path(name, "signature")
-            payload.write_bytes(data)
-            done = sign((*how, "-in", str(payload), "-out", str(signature)))
-            if done.returncode != 0:
-                raise _not_signed(key, done.stderr)
-            return signature.read_bytes()
-
-    return signer
-
-
-def _not_signed(key: str, said: str) -> ProvisionError:
-    return ProvisionError(
-        f"'{key}' could not sign an image.",
-        resolution="Check whether the URI and the PIN are right, and the key one of ECDSA over"
-        " P-256: p11tool --login --list-privkeys.",
-        details=said.strip() or None,
-    )
-
-
 def configured_signer(settings: Settings, password: Password | None = None) -> Signer:
     """Return what signs what this host builds and pushes.
 
@@ -302,7 +238,7 @@ def configured_signer(settings: Settings, password: Password | None = None) -> S
             resolution='Set [registry] sign_key = "/etc/provision/fleet.key", or give --key.',
         )
     key = registry.sign_key
-    path = key if key.startswith(_SCHEME) else str(in_root(settings.root, key))
+    path = key if key.startswith(URI_SCHEME) else str(in_root(settings.root, key))
 
     def configured() -> bytes:
         if registry.sign_password_file is None:
@@ -314,26 +250,3 @@ def configured_signer(settings: Settings, password: Password | None = None) -> S
         return read_password(in_root(settings.root, registry.sign_password_file))
 
     return open_signer(path, password or configured, root=settings.root)
-
-
-def read_password(path: Path) -> bytes:
-    """Return the first line of a file, as a password.
-
-    Raises:
-        NotFoundError: It can't be read.
-        ProvisionError: It has none.
-    """
-    try:
-        with path.open("rb") as stream:
-            line = stream.readline(_LONGEST_PASSWORD + 2).rstrip(b"\r\n")
-    except OSError as error:
-        raise NotFoundError(
-            f"The file '{path}', with the password of a key, can't be read: {error.strerror}."
-        ) from error
-    if not 0 < len(line) <= _LONGEST_PASSWORD:
-        raise ProvisionError(
-            f"The first line of '{path}' is no password: it has"
-            f" {'no bytes' if not line else f'more than {_LONGEST_PASSWORD} bytes'}.",
-            resolution="Write the password into its first line.",
-        )
-    return line

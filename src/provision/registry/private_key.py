@@ -1,21 +1,28 @@
-"""Private keys that sign images: ECDSA over P-256, in PEM files.
-
-``provision.pipeline.image_signing`` uses keys in tokens.
-"""
+"""Private keys that sign images: ECDSA over P-256, in PEM files or in tokens."""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from provision.config import KeyConfig
+from provision.documents import refusing
 from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.files import write_atomic
-from provision.registry.image_signature import CURVE, PublicKey, key_bytes
+from provision.registry.image_signature import CURVE, PublicKey, Signer, key_bytes
+from provision.run import run
+from provision.signing_key import SigningKey, open_key
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+
+URI_SCHEME = "pkcs11:"
+
+# Returns the key's password or the token's PIN.
+Password = Callable[[], bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +43,74 @@ class FileSigner:
         from cryptography.hazmat.primitives.hashes import SHA256  # noqa: PLC0415 - as above
 
         return self.private.sign(data, ECDSA(SHA256()))
+
+
+@dataclass(frozen=True, slots=True)
+class TokenSigner:
+    """Signs with the private key of a token, by OpenSSL.
+
+    Attributes:
+        uri: Its PKCS#11 URI, for messages.
+        key: What OpenSSL is given.
+        secret: The PIN, as OpenSSL reads it from standard input.
+    """
+
+    uri: str
+    key: SigningKey
+    secret: bytes = field(repr=False)
+
+    def __call__(self, data: bytes) -> bytes:
+        """Return the signature of bytes, as ``Signer``.
+
+        Raises:
+            ProvisionError: OpenSSL failed.
+        """
+        words = self.key.words if self.key.secret else (*self.key.words, "-passin", "stdin")
+        with tempfile.TemporaryDirectory(prefix="provision-") as name:
+            payload, signature = Path(name, "payload"), Path(name, "signature")
+            payload.write_bytes(data)
+            how = ("openssl", "pkeyutl", "-sign", "-rawin", "-digest", "sha256", *words)
+            done = run(
+                (*how, "-in", str(payload), "-out", str(signature)),
+                why="sign an image",
+                env=self.key.environment,
+                stdin=self.secret,
+                check=False,
+            )
+            if done.returncode != 0:
+                raise ProvisionError(
+                    f"'{self.uri}' could not sign an image.",
+                    resolution="Check whether the URI and the PIN are right, and the key one of"
+                    " ECDSA over P-256: p11tool --login --list-privkeys.",
+                    details=done.stderr.strip() or None,
+                )
+            return signature.read_bytes()
+
+
+def open_signer(key: str, password: Password, *, root: Path = Path("/")) -> Signer:
+    """Return what signs with a private key.
+
+    Args:
+        key: Its file, or a PKCS#11 URI without a PIN.
+        password: Asked for when the key takes one: for a file that is encrypted, and for tokens.
+        root: Root of the host that a URI's ``pin-source`` is on.
+
+    Raises:
+        NotFoundError: There is no such key, or OpenSSL can't reach tokens.
+        UsageError: The URI has a PIN in it, or two.
+        ProvisionError: It is no key of ECDSA over P-256, or the password is wrong.
+    """
+    if not key.startswith(URI_SCHEME):
+        return open_private_key(Path(key), password)
+    try:
+        with refusing(f"'{key}' is no key that can be used."):
+            config = KeyConfig(key=key)
+    except ProvisionError as error:
+        raise UsageError(error.message, details=error.details) from error
+    opened = open_key(root, config)
+    if opened is None:
+        raise NotFoundError(f"There is no key '{key}'.")
+    return TokenSigner(key, opened, opened.secret or password() + b"\n")
 
 
 def generate_key(prefix: Path, password: bytes | None) -> tuple[Path, Path]:
@@ -76,7 +151,7 @@ def generate_key(prefix: Path, password: bytes | None) -> tuple[Path, Path]:
     return private, public
 
 
-def open_private_key(path: Path, password: Callable[[], bytes]) -> FileSigner:
+def open_private_key(path: Path, password: Password) -> FileSigner:
     """Return a signer with the private key of a file.
 
     Args:
@@ -91,7 +166,7 @@ def open_private_key(path: Path, password: Callable[[], bytes]) -> FileSigner:
     return FileSigner(key, PublicKey(path.name, key.public_key()))
 
 
-def _private_key(path: Path, password: Callable[[], bytes]) -> EllipticCurvePrivateKey:
+def _private_key(path: Path, password: Password) -> EllipticCurvePrivateKey:
     from cryptography.exceptions import UnsupportedAlgorithm  # noqa: PLC0415 - as above
     from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415 - as above
     from cryptography.hazmat.primitives.serialization import (  # noqa: PLC0415 - as above

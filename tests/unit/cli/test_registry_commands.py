@@ -18,6 +18,7 @@ from provision.pin import PIN_LABEL
 from provision.pipeline import image_signing, registries
 from provision.pipeline.registries import tag_of
 from provision.pipeline.workspace import Settings
+from provision.registry import private_key
 from provision.registry.artifact_images import facts_of
 from provision.registry.client import Client
 from provision.registry.image_signature import load_keys
@@ -326,10 +327,8 @@ def test_a_key_in_a_token_signs_by_openssl(
         Path(argv[argv.index("-out") + 1]).write_bytes(b"signature")
         return Completed(tuple(argv), 0, "", "")
 
-    monkeypatch.setattr(image_signing, "run", openssl)
-    monkeypatch.setattr(
-        "provision.kmod.signing_key.run", lambda *_a, **_k: Completed((), 0, "", "")
-    )
+    monkeypatch.setattr(private_key, "run", openssl)
+    monkeypatch.setattr("provision.signing_key.run", lambda *_a, **_k: Completed((), 0, "", ""))
     monkeypatch.delenv("KBUILD_SIGN_PIN", raising=False)
     words = ("sign", NAME, "--root", host, "--key", "pkcs11:token=fleet;object=images")
     found = call(*words, "--password-file", tmp_path / "pin", "--json")

@@ -19,7 +19,7 @@ from cryptography.x509.oid import NameOID
 from provision.errors import NotFoundError, UsageError
 from provision.export import sysext
 from provision.export.sysext import Artifact, Hosts, lay_out, need_programs
-from provision.export.verity import PrivateKey, load_signer, signature_json
+from provision.export.verity import PrivateKey, load_verity_key, signature_json
 from provision.manifest import DeviceNode, DriverFile, HostNeeds, MinorsFrom, Module
 from unit.kmod.artifact import KERNEL, make_artifact, make_pin, write, write_manifest
 
@@ -184,7 +184,7 @@ def _pair(folder: Path, key: PrivateKey, name: str = "key") -> tuple[Path, Path]
 @pytest.mark.parametrize("make", [_rsa, _ec])
 def test_the_root_hash_is_signed_as_text(tmp_path: Path, make: Callable[[], PrivateKey]) -> None:
     key = make()
-    signer = load_signer(*_pair(tmp_path, key))
+    signer = load_verity_key(*_pair(tmp_path, key))
     root_hash = "ab" * 32
     document = json.loads(signature_json(signer, root_hash))
     assert document["rootHash"] == root_hash
@@ -204,10 +204,10 @@ def test_keys_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     key, certificate = _pair(tmp_path, _ec())
     _other_key, other = _pair(tmp_path, _ec(), "other")
     with pytest.raises(UsageError, match="is not of the key"):
-        load_signer(key, other)
+        load_verity_key(key, other)
     with pytest.raises(NotFoundError, match="There is no file"):
-        load_signer(tmp_path / "none", certificate)
+        load_verity_key(tmp_path / "none", certificate)
     with pytest.raises(UsageError, match="can't be read as a private key"):
-        load_signer(certificate, certificate)
+        load_verity_key(certificate, certificate)
     with pytest.raises(UsageError, match="is no certificate"):
-        load_signer(key, key)
+        load_verity_key(key, key)

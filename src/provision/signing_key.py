@@ -1,4 +1,8 @@
-"""How OpenSSL gets at the key that modules are signed with, and at its passphrase or PIN.
+"""How OpenSSL gets at a private key in a file or token, and the password or PIN of one.
+
+What is signed with it has a module of its own each, because formats and programs differ:
+``kmod.module_signatures`` signs kernel modules (PKCS#7, by OpenSSL), ``registry.private_key``
+images (cosign's ECDSA), and ``export.verity`` system extensions (PKCS#7 of a root hash).
 
 A secret goes through standard input only: every user can read a program's arguments, and the
 processes of the same user its environment.
@@ -10,6 +14,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from provision.config import KeyConfig
 from provision.errors import NotFoundError, ProvisionError
@@ -32,9 +37,9 @@ _TOKEN_VARIABLES = (
 )
 _PROVIDER = ("-provider", "pkcs11", "-provider", "default")
 _ENGINE = ("-engine", "pkcs11", "-keyform", "engine")
-_WHY = "sign kernel modules"
+_WHY = "reach a key in a token"
 # OpenSSL reads no longer ones: APP_PASS_LEN in its apps/include/apps.h.
-_LONGEST_PIN = 1023
+_LONGEST_PASSWORD = 1023
 _CORRECT = "Correct [signing] in /etc/provision/provision.toml."
 
 
@@ -79,13 +84,8 @@ def open_key(root: Path, signing: KeyConfig) -> SigningKey | None:
     return SigningKey((*way, "-inkey", uri, *asked), secret, environment)
 
 
-def on_host(root: Path, name: str) -> Path:
-    """Return a file of a host, by its absolute path there."""
-    return in_root(root, name)
-
-
 def _key_file(root: Path, name: str) -> Path:
-    path = on_host(root, name)
+    path = in_root(root, name)
     if not path.is_file():
         raise NotFoundError(f"There is no key '{path}'.", resolution=_CORRECT)
     return path
@@ -95,23 +95,45 @@ def _secret(root: Path, signing: KeyConfig) -> bytes | None:
     if signing.pin_path is None:
         pin = os.environ.get(PIN_VARIABLE, "").encode()
         return pin + b"\n" if pin else None
-    path = on_host(root, signing.pin_path)
+    return read_password(in_root(root, signing.pin_path)) + b"\n"
+
+
+def read_password(path: Path) -> bytes:
+    """Return the first line of a file, as the password or PIN of a key.
+
+    Raises:
+        NotFoundError: It can't be read.
+        ProvisionError: It has no password.
+    """
     try:
         with path.open("rb") as stream:
-            pin = stream.readline(_LONGEST_PIN + 2).rstrip(b"\r\n")
+            return password_line(stream)
     except OSError as error:
         raise NotFoundError(
-            f"The file '{path}', with the passphrase or PIN of the key that modules are signed"
-            f" with, can't be read: {error.strerror}.",
-            resolution=_CORRECT,
+            f"The file '{path}', with the password or PIN of a key, can't be read:"
+            f" {error.strerror}.",
+            resolution="Name a file that this user can read.",
         ) from error
-    if not 0 < len(pin) <= _LONGEST_PIN:
+    except ValueError as error:
         raise ProvisionError(
-            f"The first line of '{path}' is no passphrase or PIN: it has"
-            f" {'no bytes' if not pin else f'more than {_LONGEST_PIN} bytes'}.",
-            resolution=f"Write the passphrase or PIN into its first line. {_CORRECT}",
-        )
-    return pin + b"\n"
+            f"The first line of '{path}' is no password or PIN: {error}.",
+            resolution="Write the password or PIN into its first line.",
+        ) from error
+
+
+def password_line(stream: IO[bytes]) -> bytes:
+    """Return the first line of a stream, without its end.
+
+    Raises:
+        ValueError: It is empty, or longer than OpenSSL reads.
+        OSError: It can't be read.
+    """
+    line = stream.readline(_LONGEST_PASSWORD + 2).rstrip(b"\r\n")
+    if not line:
+        raise ValueError("it has no bytes")
+    if len(line) > _LONGEST_PASSWORD:
+        raise ValueError(f"it has more than {_LONGEST_PASSWORD} bytes")
+    return line
 
 
 def _token_environment() -> dict[str, str]:
