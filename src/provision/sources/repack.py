@@ -9,40 +9,35 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import posixpath
 import re
 import tarfile
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from provision.elf import Elf, read_elf
-from provision.errors import ProvisionError
 from provision.pin import RunfileSource
 from provision.sources.makeself import MAX_PAYLOAD, read_head, require, unpack_payload
 from provision.sources.nvidia_lists import (
     FILE_LIST,
     MANIFEST,
     MAX_LIST,
-    inside,
     parse_file_list,
     parse_manifest,
 )
 from provision.sources.placement import Placed, place
+from provision.sources.runfile_members import Members, open_members
 
 # The parts: the folders with the modules' source, the layer with user space, and its description.
 SOURCES = ("kernel-open", "kernel")
 LAYER = "layer"
 FILES = "files"
-_MAX_MEMBERS = 200_000
 _CHUNK = 1 << 20
 _LICENCE = ("LICENSE", "/usr/share/doc/nvidia/LICENSE")
 # Below the root of an artifact image.
 _DRIVER = "opt/driver"
 # SONAMEs, such as libcuda.so.1: a link of that name is made beside the library.
 _SONAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]*")
-_AGAIN = "Download it again, and compare its sha256 with the one that NVIDIA publishes."
 
 
 def repack(
@@ -71,20 +66,14 @@ def repack(
     payload = folder / "payload.tar"
     try:
         unpack_payload(run, head, payload, limit=limit)
-        with _opened(payload, name) as (tar, members):
-            parts = {
-                top: _source_part(tar, members, top, folder / top)
-                for top in SOURCES
-                if any(path.startswith(f"{top}/") for path in members)
-            }
-            if not parts:
-                raise _unfit(name, f"it has no folder {' or '.join(SOURCES)}")
-            placed = _placed(tar, members, source, name)
+        with open_members(payload, name) as members:
+            parts = _source_parts(members, folder)
+            placed = _placed(members, source)
             # A list may name a file many times.
-            size = sum(_file(members, one.name).size for one in placed if one.name)
+            size = sum(members.file(one.name).size for one in placed if one.name)
             if size > limit:
-                raise _unfit(name, f"user space has more than {limit >> 20} MiB")
-            parts[LAYER], rows = _layer(tar, members, placed, folder / LAYER, name)
+                raise members.unfit(f"user space has more than {limit >> 20} MiB")
+            parts[LAYER], rows = _layer(members, placed, folder / LAYER)
     finally:
         payload.unlink(missing_ok=True)
     parts[FILES] = folder / FILES
@@ -93,83 +82,24 @@ def repack(
     return parts
 
 
-@contextmanager
-def _opened(
-    payload: Path, name: str
-) -> Iterator[tuple[tarfile.TarFile, Mapping[str, tarfile.TarInfo]]]:
-    """Open the tar file inside; yields it with its members by path, checked."""
-    try:
-        with tarfile.open(payload, mode="r:") as tar:
-            yield tar, _members(tar, name)
-    # The last two are errors of invalid or oversized numbers in headers.
-    except (tarfile.TarError, EOFError, ValueError, ArithmeticError) as error:
-        raise ProvisionError(
-            f"'{name}' is damaged or cut off: {error}.", resolution=_AGAIN
-        ) from error
-
-
-def _members(tar: tarfile.TarFile, name: str) -> dict[str, tarfile.TarInfo]:
-    members: dict[str, tarfile.TarInfo] = {}
-    problems: list[str] = []
-    for member in tar:
-        if member.name in {".", "./"}:
+def _source_parts(members: Members, folder: Path) -> dict[str, Path]:
+    """Write each folder with a flavour's source, prebuilt objects included."""
+    parts = {}
+    for top in SOURCES:
+        paths = sorted(path for path in members.files if path.startswith(f"{top}/"))
+        if not paths:
             continue
-        problem, path = _problem(member, members)
-        if problem:
-            problems.append(problem)
-        elif path:
-            members[path] = member
-        if len(members) > _MAX_MEMBERS:
-            raise _unfit(name, f"it has more than {_MAX_MEMBERS} files")
-    if problems:
-        raise _unfit(name, "some of its files can't be taken", problems)
-    return members
+        parts[top] = folder / top
+        with tarfile.open(parts[top], mode="w", format=tarfile.GNU_FORMAT) as out:
+            for path in paths:
+                _add(out, path, members)
+    if not parts:
+        raise members.unfit(f"it has no folder {' or '.join(SOURCES)}")
+    return parts
 
 
-def _problem(member: tarfile.TarInfo, known: Collection[str]) -> tuple[str | None, str | None]:
-    """Return the problem of a member, or its path."""
-    try:
-        path = inside(member.name)
-    except ValueError as error:
-        return str(error), None
-    if member.isdir():
-        return None, None
-    if path in known:
-        return f"'{path}' comes twice", None
-    if member.issym():
-        climbs = PurePosixPath(path).parent / member.linkname
-        depth = 0
-        for part in climbs.parts:
-            depth += -1 if part == ".." else 1
-            if depth < 0:
-                break
-        if PurePosixPath(member.linkname).is_absolute() or depth < 0:
-            return f"'{path}' is a link out of it, to '{member.linkname[:80]}'", None
-    # A sparse file may claim to be larger than any disk.
-    elif not member.isreg() or member.issparse():
-        return f"'{path}' is neither file, folder nor link", None
-    return None, path
-
-
-def _unfit(name: str, what: str, problems: list[str] | None = None) -> ProvisionError:
-    return ProvisionError(
-        f"'{name}' is not what NVIDIA publishes: {what}.",
-        resolution=_AGAIN,
-        details="\n".join(problems) if problems else None,
-    )
-
-
-def _source_part(
-    tar: tarfile.TarFile, members: Mapping[str, tarfile.TarInfo], top: str, target: Path
-) -> Path:
-    """Write the folder with one flavour's source, prebuilt objects included."""
-    with tarfile.open(target, mode="w", format=tarfile.GNU_FORMAT) as out:
-        for path in sorted(path for path in members if path.startswith(f"{top}/")):
-            _add(out, path, tar, members[path])
-    return target
-
-
-def _add(out: tarfile.TarFile, path: str, tar: tarfile.TarFile, member: tarfile.TarInfo) -> None:
+def _add(out: tarfile.TarFile, path: str, members: Members) -> None:
+    member = members.files[path]
     entry = tarfile.TarInfo(path)
     entry.mode = 0o755 if member.mode & 0o111 else 0o644
     if member.issym():
@@ -177,48 +107,31 @@ def _add(out: tarfile.TarFile, path: str, tar: tarfile.TarFile, member: tarfile.
         out.addfile(entry)
         return
     entry.size = member.size
-    out.addfile(entry, tar.extractfile(member))
+    out.addfile(entry, members.tar.extractfile(member))
 
 
-def _placed(
-    tar: tarfile.TarFile,
-    members: Mapping[str, tarfile.TarInfo],
-    source: RunfileSource,
-    name: str,
-) -> list[Placed]:
+def _placed(members: Members, source: RunfileSource) -> list[Placed]:
     """Return the places of user space, from the lists in the file.
 
     Raises:
         ProvisionError: The list is missing, or names missing files; all are named.
     """
-    text = _text(tar, members, MANIFEST)
+    text = members.text(MANIFEST, MAX_LIST)
     if text is None:
-        raise _unfit(name, f"it has no list of its files, {MANIFEST}")
-    said = parse_file_list(_text(tar, members, FILE_LIST) or "")
+        raise members.unfit(f"it has no list of its files, {MANIFEST}")
+    said = parse_file_list(members.text(FILE_LIST, MAX_LIST) or "")
     listed = parse_manifest(text, version=source.version)
     placed = place(listed, version=source.version, said=said, leave_out=source.leave_out)
-    missing = [one.name for one in placed if one.name and one.name not in members]
+    missing = [one.name for one in placed if one.name and one.name not in members.files]
     if missing:
-        raise _unfit(name, "files that its list names are missing", [str(one) for one in missing])
-    if _LICENCE[0] in members:
+        raise members.unfit("files that its list names are missing", list(map(str, missing)))
+    if _LICENCE[0] in members.files:
         placed.append(Placed(_LICENCE[0], _LICENCE[1], "miscellaneous", ()))
     return placed
 
 
-def _text(tar: tarfile.TarFile, members: Mapping[str, tarfile.TarInfo], path: str) -> str | None:
-    member = members.get(path)
-    if member is None or not member.isreg() or member.size > MAX_LIST:
-        return None
-    stream = tar.extractfile(member)
-    return stream.read().decode(errors="replace") if stream else None
-
-
 def _layer(
-    tar: tarfile.TarFile,
-    members: Mapping[str, tarfile.TarInfo],
-    placed: list[Placed],
-    target: Path,
-    name: str,
+    members: Members, placed: list[Placed], target: Path
 ) -> tuple[Path, list[dict[str, Any]]]:
     """Write the layer with user space; returns it with the manifest's row of each file."""
     rows: dict[str, dict[str, Any]] = {}
@@ -229,7 +142,7 @@ def _layer(
             entry.type, entry.mode = tarfile.DIRTYPE, 0o755
             out.addfile(entry)
         for one in sorted((p for p in placed if p.name), key=lambda p: p.path):
-            stream = tar.extractfile(_file(members, str(one.name)))
+            stream = members.tar.extractfile(members.file(str(one.name)))
             if stream is None:
                 damaged.append(f"'{one.name}' is a link to nothing")
                 continue
@@ -240,21 +153,8 @@ def _layer(
         for one in sorted(_links(placed, rows), key=lambda p: p.path):
             rows[one.path] = _link_row(out, one)
     if damaged:
-        raise _unfit(name, "some of its files are damaged", damaged)
+        raise members.unfit("some of its files are damaged", damaged)
     return target, [rows[path] for path in sorted(rows)]
-
-
-def _file(members: Mapping[str, tarfile.TarInfo], path: str) -> tarfile.TarInfo:
-    """Return a member, or the target of a link."""
-    member = members[path]
-    for _ in range(8):
-        if not member.issym():
-            return member
-        linked = posixpath.normpath(PurePosixPath(path).parent / member.linkname)
-        if linked not in members:
-            break
-        path, member = linked, members[linked]
-    raise ProvisionError(f"'{path}' in the .run is a link to nothing.", resolution=_AGAIN)
 
 
 def _folders(placed: list[Placed]) -> list[str]:
