@@ -22,12 +22,12 @@ from kit.agent_host import AgentHost
 from kit.process import run
 from kit.registry import serving_registry
 from provision.engine.tar_streams import Unpacker
-from provision.kmod.verify import verify as verify_files
+from provision.kmod.verify import verify_artifact as verify_files
 from provision.manifest import Container, DriverFile, Manifest
 from provision.pin import PIN_LABEL, BasePin, DistroPin, DriverPin, KernelPin, PackagePin, Pin
 from provision.progress import silent
 from provision.registry.artifact_images import find, unpack_layers
-from provision.registry.attached_signatures import verify
+from provision.registry.attached_signatures import verify_signature
 from provision.registry.client import Client
 from provision.registry.image_signature import load_keys
 from provision.registry.names import parse_reference
@@ -259,7 +259,9 @@ def _in_process(site: _Site, host: AgentHost, image: _Image) -> tuple[float, flo
 
     def verifying() -> None:
         trusted = find(
-            client, os.uname().machine, examine=lambda digest: verify(client, digest, keys, {})
+            client,
+            os.uname().machine,
+            examine=lambda digest: verify_signature(client, digest, keys, {}),
         )
         unpacker = Unpacker(draft, strip="opt", progress=silent)
         unpack_layers(trusted.image, site.folder, unpacker.unpack)

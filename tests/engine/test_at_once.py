@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from engine.held import DRIVER, VERSIONS, Held
-from provision.kmod.verify import verify
+from provision.kmod.verify import verify_artifact
 from provision.store.entries import linked_kernels
 from provision.store.layout import Layout
 from provision.store.state import load_state
@@ -60,7 +60,7 @@ class _Host:
     def uses(self) -> str:
         """The version in use, whose artifact is whole."""
         entry = self.layout.current.resolve(strict=True)
-        report = verify(entry)
+        report = verify_artifact(entry)
         assert report.findings == ()
         assert report.manifest is not None
         version = report.manifest.pin.driver.version
@@ -71,7 +71,7 @@ class _Host:
         """All that has a name is whole, and nothing half done is left."""
         self.uses()
         for digest in linked_kernels(self.layout).values():
-            assert verify(self.layout.entry(digest)).findings == ()
+            assert verify_artifact(self.layout.entry(digest)).findings == ()
         assert load_state(self.layout).problems == ()
         store = self.root / "var/lib/provision"
         hidden = [p for p in store.rglob(".*") if p.name not in {".lock", ".desired.json"}]
@@ -270,7 +270,7 @@ def test_whatever_is_killed_the_next_run_repairs(host: _Host, seed: int) -> None
             command.is_killed(after_s=chance.uniform(0.3, 1.5))
         # Whatever has its name is whole at any time: a boot could follow now.
         for digest in [host.layout.current.readlink().name, *linked_kernels(host.layout).values()]:
-            assert verify(host.layout.entry(digest)).findings == (), number
+            assert verify_artifact(host.layout.entry(digest)).findings == (), number
     host.want(NEW, keep=0)
     host.run("apply", "--retry")
     host.run("gc")

@@ -23,7 +23,7 @@ from provision.config import SigningConfig
 from provision.documents import load_json
 from provision.errors import ProvisionError
 from provision.kmod.module_signatures import sign_modules, verify_signatures
-from provision.kmod.verify import MANIFEST, verify
+from provision.kmod.verify import MANIFEST, verify_artifact
 from provision.manifest import Manifest
 from provision.signing_key import PIN_VARIABLE
 from unit.kmod.artifact import make_artifact
@@ -89,7 +89,7 @@ def test_modules_in_the_store_are_signed_and_the_pin_names_no_key(signed: Signed
     assert run(["modinfo", "-F", "sig_hashalgo", signed.module]).stdout == "sha256\n"
     assert verify_signatures(signed.entry, signed.manifest, signed.certificate) == ()
     # What was built is what the manifest says, below the signature.
-    assert verify(signed.entry).findings == ()
+    assert verify_artifact(signed.entry).findings == ()
     assert signed.module.stat().st_size > signed.manifest.modules[0].size
 
 
@@ -102,7 +102,7 @@ def test_a_byte_that_was_changed_is_found(signed: Signed, tmp_path: Path) -> Non
     module.write_bytes(data)
     (fault,) = verify_signatures(entry, signed.manifest, signed.certificate)
     assert (fault.kind, "was changed since" in fault.message) == ("signature", True)
-    assert [finding.kind for finding in verify(entry).findings] == ["altered"]
+    assert [finding.kind for finding in verify_artifact(entry).findings] == ["altered"]
 
 
 def test_another_key_is_not_the_one(signed: Signed, tmp_path: Path) -> None:
@@ -216,7 +216,7 @@ def test_a_secret_that_is_missing_or_wrong_is_an_error(
                 SigningConfig(key=key, certificate=certificate, pin_file=pin_file),
             )
         assert "pin_file" in str(caught.value.resolution)
-    assert verify(entry).findings == ()
+    assert verify_artifact(entry).findings == ()
 
 
 def test_a_pin_is_nowhere_but_where_it_was_put(

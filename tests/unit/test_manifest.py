@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from provision.documents import parse_json
 from provision.errors import ConfigError
-from provision.kmod.verify import verify
+from provision.kmod.verify import verify_artifact
 from provision.manifest import Manifest
 from unit.kmod.artifact import make_artifact, write
 
@@ -65,7 +65,7 @@ def test_an_artifact_with_such_a_name_is_damaged(written: str, tmp_path: Path) -
     make_artifact(tmp_path)
     hostile = with_module(written, depends=["--config=/tmp/x"])
     write(tmp_path / "driver/manifest.json", hostile.encode())
-    report = verify(tmp_path)
+    report = verify_artifact(tmp_path)
     assert report.manifest is None
     assert [(one.path, one.kind) for one in report.findings] == [
         ("driver/manifest.json", "manifest")

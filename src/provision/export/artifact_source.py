@@ -15,7 +15,7 @@ from provision.engine.transfer import extract, find_image
 from provision.errors import NotFoundError, UsageError
 from provision.export.kmm_module import ClusterKernels
 from provision.kmod.module_signatures import sign_for_host
-from provision.kmod.verify import MANIFEST, verify
+from provision.kmod.verify import MANIFEST, verify_artifact
 from provision.manifest import Manifest
 from provision.pipeline.artifact_lookup import asks_registries, look_for
 from provision.pipeline.artifacts import verify_path
@@ -84,7 +84,7 @@ class ArtifactSource:
         found = find_image(engine, image)
         extract(engine, found, folder, state=self.settings.state, progress=self.progress)
         label = found.labels.get(DIGEST_LABEL, "none")
-        manifest = verify(folder, pin_label=label).require_whole(f"The image '{image}'")
+        manifest = verify_artifact(folder, pin_label=label).require_whole(f"The image '{image}'")
         sign_for_host(
             folder,
             manifest,

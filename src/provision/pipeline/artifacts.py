@@ -13,7 +13,8 @@ from provision.engine.docker_api import Engine, Image
 from provision.engine.scratch import scratch
 from provision.engine.transfer import extract, find_image, read_file
 from provision.errors import ProvisionError
-from provision.kmod.verify import MANIFEST, Report, verify
+from provision.kmod.findings import Report
+from provision.kmod.verify import MANIFEST, verify_artifact
 from provision.manifest import Manifest
 from provision.pipeline.drafts import DraftOrigin, finish_draft, verifying
 from provision.pipeline.workspace import Settings
@@ -54,7 +55,7 @@ def verify_path(artifact: Path, *, progress: Progress = silent) -> Report:
     Raises:
         NotFoundError: There is no such folder.
     """
-    return verify(artifact, on_bytes=verifying(progress))
+    return verify_artifact(artifact, on_bytes=verifying(progress))
 
 
 def verify_current(settings: Settings, driver: str, *, progress: Progress = silent) -> Report:
@@ -303,4 +304,4 @@ def _manifest_of(settings: Settings, engine: Engine, image: Image, reference: st
 def _verified(artifact: Path, image: Image, progress: Progress) -> Report:
     # An image without the label is found out as one with another Pin's.
     label = image.labels.get(DIGEST_LABEL, "none")
-    return verify(artifact, pin_label=label, on_bytes=verifying(progress))
+    return verify_artifact(artifact, pin_label=label, on_bytes=verifying(progress))

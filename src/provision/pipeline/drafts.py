@@ -21,7 +21,7 @@ from pathlib import Path
 from provision.documents import load_json
 from provision.errors import ProvisionError
 from provision.kmod.module_signatures import sign_for_host
-from provision.kmod.verify import MANIFEST, verify
+from provision.kmod.verify import MANIFEST, verify_artifact
 from provision.manifest import DriverFile, Manifest
 from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress, Transfer, silent
@@ -63,7 +63,7 @@ def finish_draft(
     Raises:
         ProvisionError: It is damaged, or of another Pin; or it can't be signed.
     """
-    report = verify(draft, pin_label=origin.pin_digest, on_bytes=verifying(progress))
+    report = verify_artifact(draft, pin_label=origin.pin_digest, on_bytes=verifying(progress))
     manifest = report.require_whole(f"The image '{origin.name}'")
     if origin.signs:
         sign_for_host(

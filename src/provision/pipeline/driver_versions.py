@@ -10,7 +10,7 @@ from datetime import date
 from typing import Literal
 
 from provision.build.compatibility import KernelRequest, suitable_versions
-from provision.build.decision import chosen_flavour
+from provision.build.offer_choice import chosen_flavour
 from provision.catalogue import Recipe
 from provision.distros import source_names
 from provision.distros.debian import compare_versions

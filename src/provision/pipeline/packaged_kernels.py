@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from provision import distros
 from provision.build.base_image import find_base, named_base
-from provision.build.decision import chosen_flavour
+from provision.build.offer_choice import chosen_flavour
 from provision.build.package_store import PackageStore
 from provision.build.solve import list_kernels as solver_kernels
 from provision.catalogue import Recipe

@@ -19,8 +19,9 @@ from provision.engine.scratch import scratch
 from provision.engine.tar_streams import Unpacker
 from provision.engine.transfer import disk_error
 from provision.errors import ProvisionError
+from provision.kmod.findings import DamagedError, Report
 from provision.kmod.module_signatures import is_signed_for_host
-from provision.kmod.verify import MANIFEST, DamagedError, Report, verify
+from provision.kmod.verify import MANIFEST, verify_artifact
 from provision.manifest import UNSIGNED, Manifest
 from provision.pipeline.artifacts import Stored, verify_path
 from provision.pipeline.drafts import DraftOrigin, complete_from_store, finish_draft
@@ -207,7 +208,7 @@ def verify_pulled(settings: Settings, trusted: Trusted, *, progress: Progress = 
     with scratch(settings.state, "verify", progress=progress) as folder:
         draft = folder / "artifact"
         _unpack(trusted, draft, progress)
-        return verify(draft, pin_label=trusted.image.pin.digest)
+        return verify_artifact(draft, pin_label=trusted.image.pin.digest)
 
 
 def unpack_pulled(trusted: Trusted, folder: Path, *, progress: Progress = silent) -> Manifest:
@@ -217,7 +218,7 @@ def unpack_pulled(trusted: Trusted, folder: Path, *, progress: Progress = silent
         As ``store_pulled``.
     """
     _unpack(trusted, folder, progress)
-    report = verify(folder, pin_label=trusted.image.pin.digest)
+    report = verify_artifact(folder, pin_label=trusted.image.pin.digest)
     return report.require_whole(f"The image '{trusted.image.reference}'")
 
 

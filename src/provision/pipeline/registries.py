@@ -20,7 +20,7 @@ from provision.pipeline.trusted_catalogue import CatalogueTrust, read_trusted
 from provision.pipeline.workspace import Settings
 from provision.progress import Progress, silent
 from provision.registry.artifact_images import Trusted, facts_of, find
-from provision.registry.attached_signatures import verify
+from provision.registry.attached_signatures import verify_signature
 from provision.registry.client import Client
 from provision.registry.credentials import Credentials, default_files, find_credentials
 from provision.registry.image_catalogue import ImageCatalogue
@@ -174,7 +174,7 @@ def check_of(
     if judged is None:
         return None
     keys, oldest = judged.keys, judged.oldest
-    return lambda digest: verify(client, digest, keys, wanted, oldest=oldest)
+    return lambda digest: verify_signature(client, digest, keys, wanted, oldest=oldest)
 
 
 def trusted_keys(

@@ -33,7 +33,7 @@ _DO_NOT_USE = (
 )
 
 
-def verify(
+def verify_signature(
     client: Repository,
     digest: str,
     keys: Sequence[PublicKey],

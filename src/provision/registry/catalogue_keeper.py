@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from provision.errors import NotFoundError, ProvisionError
 from provision.fetch import UnreachableError
-from provision.registry.attached_signatures import verify
+from provision.registry.attached_signatures import verify_signature
 from provision.registry.client import Client
 from provision.registry.image_catalogue import (
     LARGEST_SERIAL,
@@ -59,7 +59,7 @@ def look_at(client: Client, tag: str, keys: Sequence[PublicKey]) -> Listed | Non
     """
     try:
         content = client.manifest(tag)
-        verified = verify(client, content.digest, keys, {"pin": pin_of_tag(tag) or ""})
+        verified = verify_signature(client, content.digest, keys, {"pin": pin_of_tag(tag) or ""})
     except (UnreachableError, DeniedError):
         raise
     except ProvisionError:

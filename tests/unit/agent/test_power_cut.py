@@ -10,7 +10,7 @@ import pytest
 from provision.agent.boot import boot
 from provision.agent.garbage import remove_unneeded
 from provision.agent.rollback import rollback
-from provision.kmod.verify import verify
+from provision.kmod.verify import verify_artifact
 from provision.manifest import Manifest
 from unit.agent.host import DRIVER, NEXT, Host, make_host
 from unit.killing import KILLER
@@ -101,9 +101,9 @@ def _check_whole(host: Host, *, expected: bool) -> None:
         assert not expected, "the driver is gone"
         return
     entry = current.resolve(strict=True)
-    assert verify(entry).findings == ()
+    assert verify_artifact(entry).findings == ()
     for link in host.layout.kernels.glob("[!.]*"):
-        assert verify(link.resolve(strict=True)).findings == ()
+        assert verify_artifact(link.resolve(strict=True)).findings == ()
     if not expected:
         return
     manifest = Manifest.model_validate_json((entry / "driver/manifest.json").read_text())

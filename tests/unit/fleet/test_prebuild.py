@@ -32,7 +32,7 @@ from provision.pipeline.registries import connect, tag_of
 from provision.pipeline.workspace import Settings
 from provision.progress import silent
 from provision.registry.artifact_images import facts_of
-from provision.registry.attached_signatures import signature_tag, verify
+from provision.registry.attached_signatures import signature_tag, verify_signature
 from provision.registry.claims import Pace, claim_tag
 from provision.registry.client import Client
 from provision.registry.image_catalogue import read_catalogue
@@ -144,7 +144,7 @@ def test_what_is_lacking_is_pushed_and_signed(
         client = registry.client(f"{ADDRESS}/demo:{tag_of(pin).text}")
         digest = client.head(tag_of(pin).text)
         assert digest
-        assert verify(client, digest, [public(KEY)], wanted_of(pin))
+        assert verify_signature(client, digest, [public(KEY)], wanted_of(pin))
     # Neither images nor names are left in the engine, and no claims in the registry.
     assert len([call for call in lab.removed if call.startswith(ADDRESS)]) == 6
     assert not any(tag.startswith("claim-") for tag in registry.manifests)

@@ -18,7 +18,7 @@ from provision.kmod.module_file import (
     read_signature,
 )
 from provision.kmod.module_signatures import fingerprint, is_signed
-from provision.kmod.verify import verify
+from provision.kmod.verify import verify_artifact
 from unit.kmod.artifact import MODULE, make_artifact, make_module, make_pin
 
 
@@ -99,9 +99,12 @@ def _artifact(folder: Path, content: bytes, *, signing_key: str | None) -> Path:
 
 def test_a_signature_is_no_damage_where_the_pin_has_a_key(tmp_path: Path) -> None:
     signed = append(make_module(), b"message")
-    assert verify(_artifact(tmp_path / "a", signed, signing_key="0" * 64)).findings == ()
-    assert verify(_artifact(tmp_path / "b", make_module(), signing_key="0" * 64)).findings == ()
-    (found,) = verify(_artifact(tmp_path / "c", signed, signing_key=None)).findings
+    assert verify_artifact(_artifact(tmp_path / "a", signed, signing_key="0" * 64)).findings == ()
+    assert (
+        verify_artifact(_artifact(tmp_path / "b", make_module(), signing_key="0" * 64)).findings
+        == ()
+    )
+    (found,) = verify_artifact(_artifact(tmp_path / "c", signed, signing_key=None)).findings
     assert found.kind == "altered"
 
 
@@ -109,13 +112,13 @@ def test_what_is_below_a_signature_still_counts(tmp_path: Path) -> None:
     changed = bytearray(make_module())
     changed[-1] ^= 1
     artifact = _artifact(tmp_path / "a", append(bytes(changed), b"m"), signing_key="0" * 64)
-    (found,) = verify(artifact).findings
+    (found,) = verify_artifact(artifact).findings
     assert (found.kind, "below its signature" in found.message) == ("altered", True)
     broken = append(make_module(), b"m", length=10**6)
-    (found,) = verify(_artifact(tmp_path / "b", broken, signing_key="0" * 64)).findings
+    (found,) = verify_artifact(_artifact(tmp_path / "b", broken, signing_key="0" * 64)).findings
     assert (found.kind, found.message) == ("signature", "its signature is longer than the module")
     longer = append(make_module() + b"more", b"m")
-    (found,) = verify(_artifact(tmp_path / "c", longer, signing_key="0" * 64)).findings
+    (found,) = verify_artifact(_artifact(tmp_path / "c", longer, signing_key="0" * 64)).findings
     assert found.kind == "altered"
 
 

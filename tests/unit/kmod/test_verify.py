@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from provision.errors import NotFoundError, ProvisionError
-from provision.kmod.verify import Finding, verify
+from provision.kmod.findings import Finding
+from provision.kmod.verify import verify_artifact
 from unit.kmod.artifact import (
     KERNEL,
     MODULE,
@@ -27,7 +28,7 @@ _DEP = f"lib/modules/{KERNEL}/modules.dep"
 def test_a_whole_artifact_has_no_findings(tmp_path: Path) -> None:
     manifest = make_artifact(tmp_path)
     seen: list[int] = []
-    report = verify(tmp_path, pin_label=manifest.pin.digest, on_bytes=seen.append)
+    report = verify_artifact(tmp_path, pin_label=manifest.pin.digest, on_bytes=seen.append)
     assert report.findings == ()
     assert report.require_whole("it") == manifest
     assert report.size == seen[-1] == len(make_module()) + len(b"library") + len(b"binary")
@@ -78,7 +79,7 @@ def test_damage_is_named(
 ) -> None:
     make_artifact(tmp_path)
     damage(tmp_path / damaged)
-    assert (damaged, kind) in {(f.path, f.kind) for f in verify(tmp_path).findings}
+    assert (damaged, kind) in {(f.path, f.kind) for f in verify_artifact(tmp_path).findings}
 
 
 @pytest.mark.parametrize(
@@ -93,31 +94,33 @@ def test_damage_is_named(
 def test_a_file_that_no_manifest_names_is_found(tmp_path: Path, extra: str) -> None:
     make_artifact(tmp_path)
     write(tmp_path / extra, b"x")
-    assert verify(tmp_path).findings == (Finding(extra, "extra", "is not in the manifest"),)
+    assert verify_artifact(tmp_path).findings == (
+        Finding(extra, "extra", "is not in the manifest"),
+    )
 
 
 def test_a_link_to_a_folder_elsewhere_is_found(tmp_path: Path) -> None:
     make_artifact(tmp_path)
     (tmp_path / "driver/lib").symlink_to("/usr/lib")
-    assert [f.path for f in verify(tmp_path).findings] == ["driver/lib"]
+    assert [f.path for f in verify_artifact(tmp_path).findings] == ["driver/lib"]
 
 
 def test_a_module_for_another_kernel_is_found(tmp_path: Path) -> None:
     make_artifact(tmp_path, module=make_module("6.1.0-48-amd64 SMP preempt"))
-    (finding,) = verify(tmp_path).findings
+    (finding,) = verify_artifact(tmp_path).findings
     assert (finding.path, finding.kind) == (MODULE, "vermagic")
     assert "'6.1.0-48-amd64', not 6.1.0-47-amd64" in finding.message
 
 
 def test_another_vermagic_of_the_same_kernel_is_found(tmp_path: Path) -> None:
     make_artifact(tmp_path, module=make_module(f"{KERNEL} SMP preempt_rt"))
-    (finding,) = verify(tmp_path).findings
+    (finding,) = verify_artifact(tmp_path).findings
     assert finding.kind == "vermagic"
 
 
 def test_a_module_that_is_none_is_found(tmp_path: Path) -> None:
     make_artifact(tmp_path, module=b"not a module")
-    (finding,) = verify(tmp_path).findings
+    (finding,) = verify_artifact(tmp_path).findings
     assert finding.kind == "vermagic"
     assert "not an ELF file" in finding.message
 
@@ -125,7 +128,7 @@ def test_a_module_that_is_none_is_found(tmp_path: Path) -> None:
 def test_a_module_that_modprobe_would_not_find_is_found(tmp_path: Path) -> None:
     make_artifact(tmp_path)
     (tmp_path / _DEP).write_text("other.ko:\n")
-    (finding,) = verify(tmp_path).findings
+    (finding,) = verify_artifact(tmp_path).findings
     assert (finding.path, finding.kind) == (MODULE, "modules.dep")
 
 
@@ -133,7 +136,7 @@ def test_another_pin_is_found_in_each_place_that_names_one(tmp_path: Path) -> No
     entry = tmp_path / ("0" * 12)
     manifest = make_artifact(entry)
     write_manifest(entry, manifest, pin_digest=make_pin(version="9").digest)
-    findings = verify(entry, pin_label="none").findings
+    findings = verify_artifact(entry, pin_label="none").findings
     assert [f.kind for f in findings] == ["pin", "pin", "pin"]
 
 
@@ -143,14 +146,14 @@ def test_all_findings_are_reported_together(tmp_path: Path) -> None:
     (tmp_path / MODULE).unlink()
     write(tmp_path / "driver/extra", b"x")
     with pytest.raises(ProvisionError, match="3 findings") as caught:
-        verify(tmp_path).require_whole("The entry")
+        verify_artifact(tmp_path).require_whole("The entry")
     details = caught.value.details or ""
     assert all(name in details for name in (_LIBRARY, MODULE, "driver/extra"))
 
 
 def test_a_missing_artifact_is_not_found(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="no artifact"):
-        verify(tmp_path / "missing")
+        verify_artifact(tmp_path / "missing")
 
 
 _NEEDS = f"lib/modules/{KERNEL}/demo_needs.ko"
@@ -171,7 +174,7 @@ def _with_kmm(folder: Path) -> None:
 
 def test_a_module_for_kmm_belongs_to_the_artifact(tmp_path: Path) -> None:
     _with_kmm(tmp_path)
-    assert verify(tmp_path).findings == ()
+    assert verify_artifact(tmp_path).findings == ()
 
 
 @pytest.mark.parametrize(
@@ -190,12 +193,12 @@ def test_damage_to_what_kmm_needs_is_found(
 ) -> None:
     _with_kmm(tmp_path)
     damage(tmp_path / damaged)
-    assert [(f.path, f.kind) for f in verify(tmp_path).findings] == [(damaged, kind)]
+    assert [(f.path, f.kind) for f in verify_artifact(tmp_path).findings] == [(damaged, kind)]
 
 
 def test_hosts_have_a_list_of_modules_of_their_own(tmp_path: Path) -> None:
     """KMM's is complete, and hosts would not find the module all the same."""
     _with_kmm(tmp_path)
     (tmp_path / _FOR_HOSTS / "modules.dep").write_bytes(b"")
-    (finding,) = verify(tmp_path).findings
+    (finding,) = verify_artifact(tmp_path).findings
     assert (finding.path, finding.kind) == (f"{_FOR_HOSTS}/demo.ko", "modules.dep")

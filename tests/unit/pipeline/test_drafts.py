@@ -13,7 +13,7 @@ import pytest
 from provision.catalogue import Catalogue
 from provision.config import Config, RegistryConfig, TrustConfig
 from provision.errors import ProvisionError
-from provision.kmod.verify import verify
+from provision.kmod.verify import verify_artifact
 from provision.pipeline import drafts
 from provision.pipeline.pulling import Pulled, store_pulled
 from provision.pipeline.registries import Consent
@@ -123,7 +123,7 @@ def test_the_second_kernel_pulls_its_modules_only(site: Site) -> None:
     assert second.received < 20_000
     assert "are in the store, and not pulled" in " ".join(site.said)
     entry = second.stored.entry
-    assert verify(entry).findings == ()
+    assert verify_artifact(entry).findings == ()
     assert (entry / "driver/usr/lib64/demo/libdemo.so.1").is_symlink()
     library = f"driver{LIBRARY}"
     assert (entry / library).stat().st_ino == (first.stored.entry / library).stat().st_ino
@@ -137,7 +137,7 @@ def test_either_entry_outlives_the_other(site: Site) -> None:
     layout = Layout(site.settings.root, "demo")
     freed = remove(layout, first.name)
     assert freed < len(LARGE), "the library is still there"
-    assert verify(second).findings == ()
+    assert verify_artifact(second).findings == ()
     assert remove(layout, second.name) > len(LARGE)
 
 
@@ -147,12 +147,12 @@ def test_what_is_damaged_in_the_store_is_pulled(site: Site) -> None:
     library.write_bytes(b"x" * len(LARGE))
     second = site.pull(NEW)
     assert "What the store has of it is damaged; pulling all of it" in " ".join(site.said)
-    assert verify(second.stored.entry).findings == ()
+    assert verify_artifact(second.stored.entry).findings == ()
     assert second.received > len(LARGE)
     # The damaged one is repaired by itself, and not from itself.
     site.said.clear()
     site.pull(OLD, replace=True)
-    assert verify(first).findings == ()
+    assert verify_artifact(first).findings == ()
     assert not any("damaged" in text for text in site.said)
 
 
@@ -173,7 +173,7 @@ def test_what_the_store_lacks_is_pulled(site: Site, change: str) -> None:
             (first / "driver/manifest.json").write_bytes(b"{}")
     second = site.pull(NEW)
     assert site.blobs() == 2
-    assert verify(second.stored.entry).findings == ()
+    assert verify_artifact(second.stored.entry).findings == ()
 
 
 def test_other_content_is_pulled(tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_other_content_is_pulled(tmp_path: Path) -> None:
     site.pull(OLD)
     second = site.pull(NEW)
     assert site.blobs() == 2
-    assert verify(second.stored.entry).findings == ()
+    assert verify_artifact(second.stored.entry).findings == ()
 
 
 def test_what_has_another_kind_now_is_pulled(site: Site) -> None:
@@ -217,7 +217,7 @@ def test_a_file_system_without_links_has_copies(
     monkeypatch.setattr(Path, "hardlink_to", refuse)
     second = site.pull(NEW)
     assert site.blobs() == 1
-    assert verify(second.stored.entry).findings == ()
+    assert verify_artifact(second.stored.entry).findings == ()
     assert (second.stored.entry / f"driver{LIBRARY}").stat().st_nlink == 1
 
 

@@ -14,7 +14,7 @@ from provision.build.artifact_image import DIGEST_LABEL
 from provision.catalogue import Catalogue
 from provision.config import Config
 from provision.engine.docker_api import Image
-from provision.kmod.verify import verify
+from provision.kmod.verify import verify_artifact
 from provision.pipeline.artifacts import install_image
 from provision.pipeline.workspace import Settings
 from provision.store.layout import Layout
@@ -55,7 +55,7 @@ class _World:
         """Everything that has its final name is whole."""
         entries = [p for p in self.layout.folder.glob("[!.]*") if p.is_dir() and not p.is_symlink()]
         for entry in entries:
-            assert verify(entry).findings == ()
+            assert verify_artifact(entry).findings == ()
         for link in (self.layout.current, self.layout.previous):
             assert not link.is_symlink() or link.resolve() in entries
 

@@ -17,7 +17,8 @@ from provision.engine.docker_api import Engine, Image
 from provision.engine.transfer import Pushed
 from provision.errors import ProvisionError
 from provision.kmod import module_signatures
-from provision.kmod.verify import MANIFEST, Finding, verify
+from provision.kmod.findings import Finding
+from provision.kmod.verify import MANIFEST, verify_artifact
 from provision.manifest import Manifest
 from provision.pin import ClosurePackage
 from provision.pipeline import obtaining
@@ -85,7 +86,7 @@ def test_what_is_nowhere_is_built_pushed_and_stored(
     found = obtain(settings, lambda: engine, RESOLVED)
     assert found.origin == "build"
     assert engine.calls == ["build", f"push sha256:1 {_reference()}"]
-    assert verify(found.entry).findings == ()
+    assert verify_artifact(found.entry).findings == ()
     assert found.seconds["total"] >= 0
     # The store has it now.
     assert obtain(settings, _no_engine, RESOLVED).origin == "store"
@@ -146,7 +147,7 @@ def test_a_damaged_entry_is_made_again(
     (entry / f"lib/modules/{KERNEL}/demo.ko").write_bytes(b"broken")
     found = obtain(settings, lambda: engine, RESOLVED)
     assert found.origin == "engine"
-    assert verify(entry).findings == ()
+    assert verify_artifact(entry).findings == ()
 
 
 def test_a_retired_driver_leaves_other_peoples_files(tmp_path: Path) -> None:

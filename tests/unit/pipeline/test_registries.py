@@ -19,7 +19,7 @@ from provision.config import Config, PolicyConfig, RegistryConfig, TrustConfig, 
 from provision.engine.docker_api import names_registry
 from provision.errors import ConfigError, NotFoundError, ProvisionError
 from provision.fetch import UnreachableError
-from provision.kmod.verify import verify as verify_artifact
+from provision.kmod.verify import verify_artifact
 from provision.pin import Pin
 from provision.pipeline import drafts, pulling, registries
 from provision.pipeline.artifact_lookup import look_for

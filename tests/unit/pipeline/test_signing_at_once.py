@@ -17,7 +17,7 @@ from provision.pipeline.publishing import TakenError
 from provision.pipeline.registries import tag_of
 from provision.pipeline.workspace import Settings
 from provision.registry.artifact_images import facts_of
-from provision.registry.attached_signatures import signature_tag, verify
+from provision.registry.attached_signatures import signature_tag, verify_signature
 from provision.registry.client import Client
 from provision.registry.image_catalogue import read_catalogue
 from provision.registry.names import Reference, parse_reference, pin_tag
@@ -67,7 +67,7 @@ def test_who_signs_with_another_key_at_the_same_moment_takes_nothing_away(
     signed = sign(settings, registry)
     client = registry.client(NAME)
     for key in (KEY, OTHER):
-        assert verify(client, digest, [public(key)], {"pin": PIN.digest}).facts
+        assert verify_signature(client, digest, [public(key)], {"pin": PIN.digest}).facts
     assert len(json.loads(registry.manifests[tag])["layers"]) == 2
     # Nor is the image missing from the catalogue of those who trust our key only.
     known = read_catalogue(client, "demo", [public(KEY)])

@@ -19,7 +19,7 @@ from provision.engine.tar_streams import Unpacker
 from provision.errors import NotFoundError, ProvisionError
 from provision.progress import silent
 from provision.registry.artifact_images import Trusted, facts_of, find, unpack_layers
-from provision.registry.attached_signatures import verify
+from provision.registry.attached_signatures import verify_signature
 from provision.registry.copying import ImageCopier
 from provision.registry.detached import sign_archive, signature_file, with_detached
 from provision.registry.image_layout import REF_NAME, open_layout
@@ -83,7 +83,9 @@ def pulled(path: Path, folder: Path, *, beside: bool = False) -> Trusted:
     if beside:
         repository = with_detached(repository, path, str(image.reference.digest))
     keys = [public(KEY)]
-    trusted = find(repository, "x86_64", examine=lambda d: verify(repository, d, keys, {}))
+    trusted = find(
+        repository, "x86_64", examine=lambda d: verify_signature(repository, d, keys, {})
+    )
     (folder / "entry").mkdir(parents=True)
     unpacker = Unpacker(folder / "entry", strip="opt", progress=silent)
     unpack_layers(trusted.image, folder, unpacker.unpack)
@@ -109,7 +111,7 @@ def test_a_second_signature_survives_another_copy(
     writer = LayoutWriter(layout, REFERENCE)
     ImageCopier(client, writer, tmp_path).copy(client.manifest("1"), ("1",))
     for key in (KEY, OTHER):
-        assert verify(writer, digest, [public(key)], {}).facts == FACTS
+        assert verify_signature(writer, digest, [public(key)], {}).facts == FACTS
 
 
 def test_what_docker_saved_is_signed_beside_it(layer: bytes, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from provision.pin import PIN_LABEL
 from provision.progress import silent
 from provision.registry import artifact_images, layers
 from provision.registry.artifact_images import Trusted, facts_of, find, unpack_layers
-from provision.registry.attached_signatures import signature_tag, verify
+from provision.registry.attached_signatures import signature_tag, verify_signature
 from provision.registry.image_signature import ANNOTATION, PAYLOAD, UntrustedError, payload_of
 from provision.registry.manifests import OCI_INDEX, OCI_MANIFEST
 from provision.registry.private_key import FileSigner
@@ -78,7 +78,7 @@ def pull(
     trusted = find(
         client,
         "x86_64",
-        examine=lambda digest: verify(client, digest, trusted_keys, asked, oldest=oldest),
+        examine=lambda digest: verify_signature(client, digest, trusted_keys, asked, oldest=oldest),
     )
     entry = folder / "entry"
     entry.mkdir(parents=True)
@@ -783,9 +783,9 @@ def test_no_more_is_signed_than_hosts_read(registry: MemoryRegistry) -> None:
         sign(registry.client(), digest, FACTS, lambda _data: b"y")
     assert tag in (caught.value.resolution or "")
     assert registry.manifests[tag] == full
-    assert verify(registry.client(), digest, [public(KEY)], {}).facts == FACTS
+    assert verify_signature(registry.client(), digest, [public(KEY)], {}).facts == FACTS
     # What a key signed before gives way to what it signs now; the other one's signature stays.
     newer = replace(FACTS, serial=FACTS.serial + 1)
     sign(registry.client(), digest, newer, FileSigner(KEY, public(KEY)))
     assert len(json.loads(registry.manifests[tag])["layers"]) == 2
-    assert verify(registry.client(), digest, [public(KEY)], {}).facts == newer
+    assert verify_signature(registry.client(), digest, [public(KEY)], {}).facts == newer

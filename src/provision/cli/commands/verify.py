@@ -13,7 +13,7 @@ from provision.cli.progress_display import shown
 from provision.cli.tables import print_table
 from provision.cli.target import job
 from provision.engine.docker_api import names_registry
-from provision.kmod.verify import Report
+from provision.kmod.findings import Report
 from provision.manifest import Manifest
 from provision.pipeline.artifacts import verify_current, verify_image, verify_path
 from provision.pipeline.image_archives import is_archive_name, open_archive
