@@ -11,7 +11,9 @@ from threading import Event, Thread
 import pytest
 
 from provision.errors import ExitCode, InUseError
+from provision.files import lock
 from provision.progress import Note
+from provision.store import locks as locks_of_host
 from provision.store.layout import Layout
 from provision.store.locks import building, changing, switching
 
@@ -98,20 +100,32 @@ def test_a_wait_that_is_too_long_ends_with_what_it_was_for(tmp_path: Path) -> No
     assert notes == ["Another provision is at work on this host; waiting for it"]
 
 
-def test_a_short_wait_is_worth_no_words_but_is_known(tmp_path: Path) -> None:
-    taken, notes, found = Event(), list[object](), list[bool]()
+def test_a_short_wait_is_worth_no_words_but_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    met, notes, found = Event(), list[object](), list[bool]()
+
+    def watched(
+        path: Path, *, on_wait: Callable[[], None] | None = None, limit: float
+    ) -> AbstractContextManager[None]:
+        def waits() -> None:
+            if on_wait is not None:
+                on_wait()
+            met.set()
+
+        return lock(path, on_wait=waits, limit=limit)
 
     def second() -> None:
-        taken.wait(30)
         with building(tmp_path, notes.append) as waited:
             found.append(waited)
 
+    monkeypatch.setattr(locks_of_host, "lock", watched)
+    # No wait of this test is long, however busy the machine.
+    monkeypatch.setattr(locks_of_host, "_PATIENCE_SECONDS", 60.0)
     with building(tmp_path):
         thread = Thread(target=second)
         thread.start()
-        taken.set()
-        # Long enough to be met, shorter than what is said.
-        thread.join(0.3)
+        assert met.wait(30)
     thread.join(30)
     assert (found, notes) == ([True], [])
 
