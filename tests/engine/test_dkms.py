@@ -10,7 +10,7 @@ import pytest
 from kit.fileserver import served
 from kit.hosts import DISTRO, NEW_KERNEL
 from kit.process import run
-from kit.product import BUILD_NETWORK
+from kit.product import BUILD_NETWORK, driver_modules
 from kit.tarball import write_tarball
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def test_a_package_of_debian_becomes_a_recipe_that_builds(
 def _modules(provision: Provision, image: str, root: Path) -> list[str]:
     """Unpack an artifact and return its modules."""
     provision("install", image, "--root", root)
-    return sorted(path.name for path in root.rglob("*.ko"))
+    return sorted(path.name for path in driver_modules(root))
 
 
 @pytest.mark.nightly
