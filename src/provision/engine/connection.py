@@ -48,9 +48,10 @@ def connect(host: str | None = None) -> Engine:
         )
     raise NotFoundError(
         "No container engine answers.",
-        resolution="Start one (systemctl start docker), install one (apt install docker.io; or "
-        "podman, with systemctl start podman.socket), or name it in DOCKER_HOST or in "
-        "provision.toml ([engine] host).",
+        resolution="Start one (systemctl start docker), install one (Debian: apt "
+        "install docker.io; RHEL: dnf install podman; SUSE: zypper install docker; then, for "
+        "podman: systemctl start podman.socket), or name it in DOCKER_HOST or in provision.toml "
+        "([engine] host).",
         details="Tried:\n" + "\n".join(tried),
     )
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import logging
 import re
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
@@ -27,8 +25,6 @@ _PAUSE = 0.5
 # Seconds to connect, and seconds of silence while reading.
 _CONNECT_TIMEOUT = 10.0
 _READ_TIMEOUT = 60.0
-# Seconds for a file that is read into memory, as a whole.
-_WITHIN = 120.0
 _NUMBER = re.compile(r"[0-9]{1,18}")
 _RETRIED_STATUS = frozenset({408, 429, 500, 502, 503, 504})
 _REACH = (
@@ -96,35 +92,7 @@ def get_small(url: str, *, limit: int, patient: bool = True, secure: bool = Fals
             _refuse_downgrade(url, response)
             return b"".join(content(response, limit=limit))
 
-    return retried(url, lambda: _in_time(read), patient=patient)
-
-
-def _in_time(read: Callable[[], bytes]) -> bytes:
-    """Return what a transfer brings, if it ends in time.
-
-    A server that sends a byte now and then keeps a read waiting for as long as it likes, in the
-    head of an answer too: each byte begins the socket's time limit again. So the transfer has a
-    thread of its own, which is left behind.
-
-    Raises:
-        TroubleError: It takes too long.
-    """
-    ended: SimpleQueue[bytes | BaseException] = SimpleQueue()
-
-    def work() -> None:
-        try:
-            ended.put(read())
-        except BaseException as error:
-            ended.put(error)
-
-    threading.Thread(target=work, name="transfer", daemon=True).start()
-    try:
-        outcome = ended.get(timeout=_WITHIN)
-    except Empty:
-        raise TroubleError(f"the transfer took more than {_WITHIN:g} s") from None
-    if isinstance(outcome, BaseException):
-        raise outcome
-    return outcome
+    return retried(url, read, patient=patient)
 
 
 def _refuse_downgrade(url: str, response: requests.Response) -> None:

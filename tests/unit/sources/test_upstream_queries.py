@@ -14,7 +14,7 @@ import pytest
 from kit.fileserver import Mirror
 from provision.catalogue.upstream import Upstream
 from provision.documents import parse_json
-from provision.fetch import http
+from provision.fetch import sessions
 from provision.run import Completed
 from provision.sources.upstream import Reading, ask, kept
 
@@ -195,7 +195,7 @@ def test_an_answer_is_bounded(
 def test_an_answer_that_takes_too_long_is_given_up(
     vendor: Mirror, asking: Asking, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http, "_WITHIN", 0.0)
+    monkeypatch.setattr(sessions, "_WAITING_S", -1.0)
     (reading,) = asking({"kind": "latest-txt", "url": f"{vendor.url}/latest.txt"})
     assert reading.trouble is not None
-    assert "took more than" in (reading.trouble.details or "")
+    assert "of an answer took" in (reading.trouble.details or "")
