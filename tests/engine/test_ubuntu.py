@@ -146,13 +146,13 @@ def test_no_step_of_the_build_reached_a_network(built: dict[str, Any]) -> None:
 
 
 def test_nothing_is_solved_twice(lab: Lab, cache: Path, built: dict[str, Any]) -> None:
-    # The one that solved may still be ending.
-    lab.engine.wait_until_empty()
+    # Of other tests with this engine, and the one that solved, which may still be ending.
+    before = set(lab.engine.containers())
     begun = time.monotonic()
     done = lab.provision(cache)("resolve", *lab.target, "--json")
     assert json.loads(done.stdout)["digest"] == built["digest"]
     assert "Solving" not in done.stderr
-    assert lab.engine.containers() == []
+    assert set(lab.engine.containers()) <= before
     # Python's start and a busy machine included; to solve takes minutes.
     assert time.monotonic() - begun < 60
 
