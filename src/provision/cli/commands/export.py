@@ -41,6 +41,13 @@ def command() -> None:
     """Write a driver in a form that another system loads."""
 
 
+_selector = click.option(
+    "--selector",
+    "selectors",
+    multiple=True,
+    metavar="LABEL=VALUE",
+    help="Label of the nodes that get it; may be given more than once.",
+)
 _output = click.option(
     "--output", type=_FOLDER, metavar="DIR", help="New folder to write into.  [standard output]"
 )
@@ -88,13 +95,7 @@ _cluster = options.option_group(
     "cluster",
     _Cluster,
     click.option("--namespace", default="default", show_default=True, metavar="NAME"),
-    click.option(
-        "--selector",
-        "selectors",
-        multiple=True,
-        metavar="LABEL=VALUE",
-        help="Label of the nodes that get it; may be given more than once.",
-    ),
+    _selector,
     click.option("--pull-secret", metavar="NAME", help="Secret that images are pulled with."),
     click.option(
         "--with-credentials",
@@ -282,13 +283,7 @@ _agent = options.option_group(
         help="Public key that counts on the nodes; may be given more than once.",
     ),
     click.option("--namespace", default="provision", show_default=True, metavar="NAME"),
-    click.option(
-        "--selector",
-        "selectors",
-        multiple=True,
-        metavar="LABEL=VALUE",
-        help="Label of the nodes that get it; may be given more than once.",
-    ),
+    _selector,
     click.option("--pull-secret", metavar="NAME", help="Secret for the agent's image."),
     click.option(
         "--interval",
