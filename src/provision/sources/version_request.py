@@ -24,7 +24,7 @@ class VersionRequest:
 
     @property
     def exact(self) -> str | None:
-        """The name, where it may be a whole version; None: there is none, or it is a kind."""
+        """The name, where it may be a whole version; None without one, or for a kind."""
         return self.name if self.branches is None else None
 
     def accepts(self, version: str) -> bool:
