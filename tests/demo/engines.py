@@ -42,8 +42,11 @@ class Engines:
     runner: Engine
 
     @property
-    def build_flags(self) -> tuple[str, ...]:
-        """What `provision build` has to be told about the builder."""
+    def network_flags(self) -> tuple[str, ...]:
+        """Options of commands whose containers download: an engine without a bridge has no network.
+
+        `resolve` solves in a container, `build` fetches commits in one.
+        """
         bridges = self._builder_docker("network", "ls", "--quiet", "--filter", "driver=bridge")
         return () if bridges else BUILD_NETWORK
 

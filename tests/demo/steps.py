@@ -86,13 +86,14 @@ class Demo:
         pick = self.choice
         self.screen.say(f"{pick.driver} for {pick.kernel} of {pick.distro}: {pick.why}")
         self.base = self.engines.ensure_base(self.screen, self.opened, self.provision, pick.distro)
-        self._provision("resolve", *self._target(), lines=60)
-        pin = self.provision.json("resolve", *self._target())
+        flags = (*self._target(), *self.engines.network_flags)
+        self._provision("resolve", *flags, lines=60)
+        pin = self.provision.json("resolve", *flags)
         self.screen.check(pin["digest"], "the Pin has a digest, which names the image", pin)
 
     def build(self) -> None:
         """Step 3."""
-        flags = (*self._target(), *self.engines.build_flags)
+        flags = (*self._target(), *self.engines.network_flags)
         self.built = json.loads(self._provision("build", *flags, "--json", lines=0).stdout)
         self.screen.say(f"image {self.built['image']}")
         if self.built["built"]:
