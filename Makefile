@@ -25,7 +25,7 @@ help: ## What there is
 	@echo "  What is kept between runs lies in \$$PROVISION_TEST_CACHE, else \$$XDG_CACHE_HOME/provision-tests,"
 	@echo "  else /var/cache/provision-tests; it may be deleted at any time."
 
-demo: announce engines build ## The main job on real input: build a driver, install it, use it in containers (root)
+demo: announce demo-setup build ## The main job on real input: build a driver, install it, use it in containers (root)
 	@$(PYTHON) -m demo
 
 announce:
@@ -113,9 +113,12 @@ setup:
 check-setup:
 	@.ci/setup check
 
+demo-setup:
+	@.ci/setup demo
+
 # Programs of engines, guests and hosts.
 engines:
 	@.ci/setup test
 
-.PHONY: help demo announce uninstall-demo check check-python check-crate test test-nightly engine-test host-test vm-test bench \
+.PHONY: help demo demo-setup announce uninstall-demo check check-python check-crate test test-nightly engine-test host-test vm-test bench \
 	mutants build collection dist dist-verify reference docs diagrams clean setup check-setup engines
