@@ -19,6 +19,10 @@ from kit.made_up import MADE_UP, made_up_source, write_made_up
 from kit.probe import can_mount, need
 from kit.process import run, start
 from kit.product import BUILD_NETWORK, Provision
+from provision.build.engine_build import EngineBuild, run_build
+from provision.engine.connection import connect
+from provision.engine.docker_api import BuildOptions
+from provision.progress import Note, Step
 
 if TYPE_CHECKING:
     import subprocess
@@ -26,6 +30,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kit.hosts import Host
+    from provision.build.diagnosis import BuildError
+    from provision.engine.stream import BuildStream
+    from provision.progress import Event
 
 _TARGET = (SMALL_DRIVER, "--kernel", OLD_KERNEL, "--distro", DISTRO)
 _BUILD = ("build", *_TARGET, *BUILD_NETWORK)
@@ -90,6 +97,47 @@ def test_of_two_builds_at_once_one_waits_and_says_so(
     documents = [json.loads(text[text.index("{\n") :]) for text in texts]
     assert [document["built"] for document in documents] == [True, False]
     assert engine.images().count(unbuilt) == 1
+
+
+def test_a_build_whose_layer_is_removed_makes_that_layer_again(
+    engine: Engine, tmp_path: Path
+) -> None:
+    """As a matrix does with a finished cell's image, or an admin with `docker image prune`."""
+    large = tmp_path / "large"
+    with large.open("wb") as file:
+        file.truncate(300 << 20)
+    recipe = f"FROM scratch\nCOPY small /small\nCOPY large /large\nLABEL of={tmp_path.name}\n"
+    files: dict[str, bytes | Path] = {
+        "Dockerfile": recipe.encode(),
+        "small": os.urandom(64),
+        "large": large,
+    }
+    unnamed = ("image", "ls", "--quiet", "--no-trunc", "--filter", "dangling=true")
+    before = set(engine.docker(*unnamed).stdout.split())
+    removed: list[str] = []
+    notes: list[str] = []
+
+    def remove_first_layer(event: Event) -> None:
+        if isinstance(event, Note):
+            notes.append(event.text)
+        elif isinstance(event, Step) and event.number == 3 and not removed:
+            removed.extend(set(engine.docker(*unnamed).stdout.split()) - before)
+            engine.docker("image", "rm", *removed)
+
+    what = EngineBuild("a test", files, BuildOptions({}, "none"), tmp_path / "log", _fail)
+    with what.log.open("w") as log:
+        done = run_build(connect(engine.host), what, log, remove_first_layer)
+    assert len(removed) == 1
+    assert any("removed meanwhile" in note for note in notes), what.log.read_text()
+    image = str(done.image_id)
+    count = ("--format", "{{len .RootFS.Layers}}")
+    layers = engine.docker("image", "inspect", *count, image).stdout
+    assert layers.strip() == "2"
+    engine.docker("image", "rm", image)
+
+
+def _fail(stream: BuildStream) -> BuildError:
+    raise AssertionError(stream.error)
 
 
 def test_an_engine_that_dies_in_mid_build_is_reported_and_the_next_build_finishes(

@@ -176,7 +176,7 @@ def test_six_drivers_on_eight_kernels_and_on_debian_13(
     words = ("--drivers", ",".join(names), "--catalogue", tmp_path / "drivers", "--state", state)
     cells: list[dict[str, Any]] = []
     for distro, kernels in ((DISTRO, "latest-2,6.1.0-*"), ("debian:13", "latest")):
-        chosen = ("--distros", distro, "--kernels", kernels, "--keep-going")
+        chosen = ("--distros", distro, "--kernels", kernels, "--keep-going", "--jobs", "2")
         _, document = _run(provision, *words, *chosen, timeout_s=_NIGHT_S)
         assert document["troubles"] == []
         assert document["counts"]["not-built"] == 0

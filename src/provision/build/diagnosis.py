@@ -18,6 +18,11 @@ _COMPILER = re.compile(
     r"^(?P<file>[^\s:][^:]*):(?P<line>\d+):(?:(?P<column>\d+):)? (?:fatal )?error: (?P<text>.+)$"
 )
 _MODPOST = re.compile(r"^ERROR: modpost: (?P<text>.+ \[(?P<file>[^\]]+)\] undefined!)$")
+# The classic builder keeps each step as an image without a name, and other programs may remove it
+# before the next step has it as its parent: a matrix, `docker image prune`.
+# Source of the first: SetParent in image/store.go of github.com/moby/moby; of the second: what
+# creating a container from such an image answers.
+LAYER_LOST = re.compile(r"unknown parent image ID|[Nn]o such image: sha256:|layer does not exist")
 _EXCERPT = re.compile(r"^\s*(\d+ )?\s*\|")
 _EXCERPT_LINES = 4
 _ERRORS_SHOWN = 5
@@ -92,6 +97,14 @@ class BuildError(ProvisionError):
 
 _CAUSES = (
     *DKMS_CAUSES,
+    Cause(
+        LAYER_LOST,
+        lambda pin, _line: f"{what(pin)} could not be built: other programs kept removing layers"
+        " that the build uses.",
+        "Stop what removes images of the engine, such as a timer with 'docker image prune', then"
+        " run the command again.",
+        is_outside=True,
+    ),
     Cause(
         re.compile(r"[Nn]o space left on device"),
         lambda pin, _line: f"The engine's disk is full: {what(pin)} could not be built.",

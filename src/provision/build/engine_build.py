@@ -10,12 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from provision.build.diagnosis import BuildError
+from provision.build.diagnosis import LAYER_LOST, BuildError
 from provision.engine.docker_api import BuildOptions, Engine, EngineLostError, Image
 from provision.engine.stream import BuildStream
 from provision.engine.tar_streams import pack
 from provision.errors import ProvisionError
-from provision.progress import Output, Progress, Step
+from provision.progress import Note, Output, Progress, Step
+
+_ATTEMPTS = 5
+_BEGUN_AGAIN = "A layer that this build uses was removed meanwhile; making that layer again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,8 @@ class EngineBuild:
 def run_build(engine: Engine, build: EngineBuild, log: IO[str], progress: Progress) -> BuildStream:
     """Run a build to its end; returns what the engine said.
 
+    A build that loses a layer to another program begins again, with the layers that are left.
+
     Args:
         engine: The engine.
         build: The build.
@@ -50,16 +55,13 @@ def run_build(engine: Engine, build: EngineBuild, log: IO[str], progress: Progre
         BuildError: An instruction failed.
         EngineLostError: The engine went away.
     """
-    stream = BuildStream()
     with pack(build.files) as context:
-        for message in engine.build(context, build.options):
-            for event in stream.feed(message):
-                if isinstance(event, Step):
-                    log.write(f"Step {event.number}/{event.total}: {event.text}\n")
-                elif isinstance(event, Output):
-                    log.write(f"{event.text}\n")
-                progress(event)
-    stream.finish()
+        for attempt in range(1, _ATTEMPTS + 1):
+            stream = _attempt(engine, build, context, log, progress)
+            if attempt == _ATTEMPTS or not LAYER_LOST.search(stream.error or ""):
+                break
+            log.write(f"{stream.error}\n")
+            progress(Note(_BEGUN_AGAIN))
     if stream.error is not None:
         log.write(f"{stream.error}\n")
         log.flush()
@@ -71,6 +73,23 @@ def run_build(engine: Engine, build: EngineBuild, log: IO[str], progress: Progre
             "again: it goes on after the last complete step.",
             details=f"Whole output: {build.log}",
         )
+    return stream
+
+
+def _attempt(
+    engine: Engine, build: EngineBuild, context: IO[bytes], log: IO[str], progress: Progress
+) -> BuildStream:
+    """Run the build from its beginning; what the engine still has of it is not run again."""
+    stream = BuildStream()
+    context.seek(0)
+    for message in engine.build(context, build.options):
+        for event in stream.feed(message):
+            if isinstance(event, Step):
+                log.write(f"Step {event.number}/{event.total}: {event.text}\n")
+            elif isinstance(event, Output):
+                log.write(f"{event.text}\n")
+            progress(event)
+    stream.finish()
     return stream
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import IO
 
 import pytest
 
 from provision.build.artifact_image import DIGEST_LABEL, BuildRequest, build
 from provision.build.build_steps import KERNEL_STAGE, TOOLS_STAGE, layers_of, remove_layers
 from provision.build.diagnosis import BuildError
-from provision.engine.docker_api import Image
+from provision.engine.docker_api import BuildOptions, Image, Message
 from provision.engine.stream import StepRecord
 from provision.engine.tar_streams import pack
 from provision.errors import NotFoundError, ProvisionError
@@ -140,6 +142,43 @@ def test_an_image_of_that_name_with_another_pin_is_replaced(
     engine.have(Image("sha256:9", (request_.pin.image,), labels={DIGEST_LABEL: "sha256:other"}))
     assert build(engine, request_).built
     assert "remove sha256:9 with parents" in engine.calls
+
+
+_LOST = "unknown parent image ID sha256:5c1b0f"
+
+
+@pytest.mark.parametrize("said", [_LOST, "No such image: sha256:5c1b0f"])
+def test_a_build_that_loses_a_layer_begins_again(
+    engine: FakeEngine, request_: BuildRequest, said: str
+) -> None:
+    whole, building = [*engine.conversation], engine.build
+    contexts = []
+
+    def lose_once(context: IO[bytes], options: BuildOptions) -> Iterator[Message]:
+        contexts.append(context.read())
+        context.seek(0)
+        engine.conversation = [*whole[:9], {"error": said}] if len(contexts) == 1 else whole
+        return building(context, options)
+
+    engine.build = lose_once  # type: ignore[method-assign] # as an engine does
+    notes: list[object] = []
+    built = build(engine, request_, progress=notes.append)
+    assert built.built
+    assert contexts[0] == contexts[1] != b""
+    assert len(contexts) == 2
+    assert any(isinstance(note, Note) and "removed meanwhile" in note.text for note in notes)
+    assert built.log is not None
+    assert said in built.log.read_text()
+
+
+def test_a_build_that_loses_layers_again_and_again_says_nothing_of_its_driver(
+    engine: FakeEngine, request_: BuildRequest
+) -> None:
+    engine.conversation = [*list(engine.conversation)[:9], {"error": _LOST}]
+    with pytest.raises(BuildError, match="kept removing layers") as caught:
+        build(engine, request_)
+    assert caught.value.is_outside
+    assert sum("build " in call for call in engine.calls) == 5
 
 
 def test_rebuild_builds_what_exists(engine: FakeEngine, request_: BuildRequest) -> None:
