@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from kit.process import start
 from provision.agent import execute, garbage, preparing, rollback
 from provision.build.artifact_image import DIGEST_LABEL
-from provision.cli import entry, target
+from provision.cli import entry, job
 from provision.documents import load_json
 from provision.engine.docker_api import Image
 from provision.manifest import Manifest
@@ -201,7 +201,7 @@ def _main() -> None:
         (Path, "replace", _replace_held(Path.replace)),
         (preparing, "resolve_pin", _resolve),
         (preparing, "obtain", _obtain),
-        (target, "open_engine", _engine),
+        (job, "open_engine", _engine),
     ):
         setattr(place, name, stand_in)
     entry.main(sys.argv[1:])

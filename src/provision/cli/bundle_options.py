@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from provision.cli import options
-from provision.cli.key_options import KeyOptions, private_key_options
+from provision.cli.job import KeyOptions, private_key_options
 from provision.errors import UsageError
 from provision.fleet.bundle_contents import Extras, Order
 from provision.fleet.mirror_selection import ImageSelection

@@ -9,7 +9,6 @@ import difflib
 import gc
 import importlib
 import json
-import keyword
 import logging
 import signal
 import sys
@@ -64,37 +63,43 @@ COMMANDS: Mapping[str, str] = {
     "ignition": "Make what Fedora CoreOS or Flatcar needs at its first boot.",
 }
 
-# Commands whose module is named after another one; in a module of several they are NAME_command.
-_SHARED: Mapping[str, str] = {
+# Commands that share a module with the one that it is named after.
+_MODULES: Mapping[str, str] = {
+    "base": "build",
+    "catalogue": "push",
+    "devices": "load",
     "facts": "doctor",
-    "host-python": "base",
+    "gc": "status",
+    "host-python": "ignition",
+    "import": "drivers",
     "kernels": "versions",
-    "key": "sign",
+    "key": "push",
+    "mirror": "bundle",
     "plan": "apply",
+    "prepare": "apply",
     "render": "resolve",
     "rollback": "status",
+    "search": "pull",
+    "sign": "push",
     "unload": "load",
-    "vendor-file": "devices",
+    "vendor-file": "load",
+    "verify": "install",
 }
 
 
 def load_command(name: str) -> click.Command:
-    """Import a command; a module can't be called ``import``, so that one has a ``_``."""
-    own_name = name.replace("-", "_")
-    module_name = _SHARED.get(name, own_name)
-    if keyword.iskeyword(module_name):
-        module_name += "_"
-    module = importlib.import_module(f"provision.cli.commands.{module_name}")
+    """Import a command: ``command`` of the module of its name, or ``NAME_command`` of another."""
+    module = importlib.import_module(f"provision.cli.commands.{_MODULES.get(name, name)}")
     if not gc.isenabled():
-        # From `main`. What was imported stays, so it needn't be looked through at the end either.
+        # `main` switched it off. Imported modules stay, so the last collection can skip them.
         gc.freeze()
         gc.enable()
-    command: click.Command = vars(module).get(f"{own_name}_command") or module.command
+    command: click.Command = vars(module).get(f"{name.replace('-', '_')}_command") or module.command
     return command
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are the modules of ``provision.cli.commands``."""
+    """A group whose commands are loaded from ``provision.cli.commands`` when they are called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the commands in the order in which one uses them."""

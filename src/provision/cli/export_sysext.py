@@ -10,8 +10,8 @@ from pathlib import Path
 import click
 
 from provision.cli import options
+from provision.cli.job import job, trusting
 from provision.cli.options import megabytes, print_fields, print_json
-from provision.cli.target import job, trusting
 from provision.engine.scratch import scratch
 from provision.errors import UsageError
 from provision.export.artifact_source import ArtifactSource, check_driver

@@ -26,7 +26,7 @@ def lazily_shown(*, verbose: bool) -> Iterator[Progress]:
 
     def progress(event: Event) -> None:
         if not opened:
-            from provision.cli.progress_display import shown  # noqa: PLC0415 - loads rich
+            from provision.cli.display import shown  # noqa: PLC0415 - loads rich
 
             display = shown(verbose=verbose)
             opened.extend([display, display.__enter__()])

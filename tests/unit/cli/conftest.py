@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from provision.build.artifact_image import DIGEST_LABEL
-from provision.cli import target
+from provision.cli import job
 from provision.engine.docker_api import Image
 from provision.pin import PIN_LABEL
 from unit.engine.fake_engine import FakeEngine
@@ -22,7 +22,7 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
     make_artifact(tmp_path / "content", pin=pin)
     labels = {DIGEST_LABEL: pin.digest, PIN_LABEL: pin.canonical_json()}
     engine.have(Image("sha256:1", (pin.image,), labels=labels, size=7), tmp_path / "content")
-    monkeypatch.setattr(target, "open_engine", lambda _settings: engine)
+    monkeypatch.setattr(job, "open_engine", lambda _settings: engine)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return engine
 

@@ -14,9 +14,9 @@ from provision.agent.reconcile import look_at
 from provision.build import package_store
 from provision.build.diagnosis import BuildError, SourceError
 from provision.build.package_store import PackageStore
-from provision.cli import tables
+from provision.cli import display
 from provision.cli.commands import apply
-from provision.cli.tables import rendered, watch
+from provision.cli.display import rendered, watch
 from provision.distros.debian import default_cache
 from provision.errors import ProvisionError
 from provision.matrix.cells import Cell, Column, Row
@@ -150,7 +150,7 @@ def test_a_status_is_a_table_for_people(host: Host, call: Call) -> None:
 
 def test_a_status_is_shown_again_and_again(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     console = Console(force_terminal=True, width=120, record=True)
-    monkeypatch.setattr(tables, "_console", lambda: console)
+    monkeypatch.setattr(display, "_console", lambda: console)
     sleeps: list[float] = []
 
     def sleep(seconds: float) -> None:

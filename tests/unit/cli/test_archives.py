@@ -48,7 +48,7 @@ def engine(layer: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sav
     engine.saved = tar_of(docker_archive(PIN, layer))
     labels = {DIGEST_LABEL: PIN.digest, PIN_LABEL: PIN.canonical_json()}
     engine.have(Image("sha256:1", (PIN.image,), labels=labels, size=7), tmp_path / "artifact")
-    monkeypatch.setattr("provision.cli.target.open_engine", lambda _settings: engine)
+    monkeypatch.setattr("provision.cli.job.open_engine", lambda _settings: engine)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return engine
 

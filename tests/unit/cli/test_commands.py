@@ -12,7 +12,7 @@ from provision.build.artifact_image import Built
 from provision.build.dockerfile import RenderedContext
 from provision.build.templates import Templates
 from provision.catalogue import load_entry
-from provision.cli import target
+from provision.cli import job
 from provision.cli.commands import build, install
 from provision.cli.commands import resolve as render
 from provision.engine.stream import StepRecord
@@ -80,7 +80,7 @@ def wanted(catalogue: Path, monkeypatch: pytest.MonkeyPatch) -> list[DriverReque
         progress(Note("resolving"))
         return resolved
 
-    monkeypatch.setattr(target, "resolve_pin", resolve)
+    monkeypatch.setattr(job, "resolve_pin", resolve)
     return asked
 
 

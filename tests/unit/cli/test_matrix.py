@@ -35,7 +35,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
     monkeypatch.setattr(matrix, "find_offers", lambda *_given, **_more: offers)
     monkeypatch.setattr(matrix, "ensure_base_images", lambda *_given, **_more: None)
     monkeypatch.setattr(matrix, "open_engine", lambda _settings: lab.engine)
-    monkeypatch.setattr("provision.cli.target.open_engine", lambda _settings: lab.engine)
+    monkeypatch.setattr("provision.cli.job.open_engine", lambda _settings: lab.engine)
     monkeypatch.setattr(cell_builds, "resolve_pin", lab.resolve)
     monkeypatch.setattr(cell_builds, "build_image", lab.build)
     return lab

@@ -7,8 +7,8 @@ import io
 import pytest
 from rich.console import Console
 
-from provision.cli import progress_display as module
-from provision.cli.progress_display import shown
+from provision.cli import display as module
+from provision.cli.display import shown
 from provision.progress import Event, Note, Output, Step, Tally, Transfer
 
 _EVENTS: list[Event] = [

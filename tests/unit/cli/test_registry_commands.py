@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from provision.cli.commands import catalogue, install, pull, search, verify
+from provision.cli.commands import install, pull, push
 from provision.engine.docker_api import Image
 from provision.pin import PIN_LABEL
 from provision.pipeline import image_signing, registries
@@ -51,7 +51,7 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MemoryRegistry:
         client.transport.sleep = registry.slept.append
         return client
 
-    for module in (catalogue, install, pull, search, verify):
+    for module in (install, pull, push):
         monkeypatch.setattr(module, "connect", connect)
     for done in (image_signing.sign_image, image_signing.publish):
         monkeypatch.setitem(done.__kwdefaults__ or {}, "connected", connect)

@@ -1,4 +1,4 @@
-"""``provision build``."""
+"""``provision build`` and ``base``: artifact images, and the base images that they are built on."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ import click
 
 from provision.build.artifact_image import Built, find
 from provision.cli import options
-from provision.cli.commands.sign import print_signed
-from provision.cli.key_options import KeyOptions, private_key_options
+from provision.cli.commands.push import print_signed
+from provision.cli.display import print_table
+from provision.cli.job import Job, KeyOptions, building, job, private_key_options, target
 from provision.cli.options import megabytes, print_fields, print_json
-from provision.cli.tables import print_table
-from provision.cli.target import Job, building, job, target
 from provision.engine.transfer import Pushed
 from provision.errors import UsageError
 from provision.pin import Pin
 from provision.pipeline.driver_request import BuildSettings, RequestOptions
 from provision.pipeline.image_archives import save_image
-from provision.pipeline.image_builds import build_image
+from provision.pipeline.image_builds import build_image, ensure_base_image, wanted_base
 from provision.pipeline.image_signing import EngineImage, SignedImage, publish
 from provision.pipeline.pin_file import read_pin
 from provision.registry.names import check_push_name
@@ -103,7 +102,7 @@ _publishing = options.option_group(
 @_publishing
 @options.dry_run
 @options.as_json
-def command(
+def build_command(
     *,
     root: Path,
     catalogues: tuple[Path, ...],
@@ -201,3 +200,40 @@ def _print_dry_run(pin: Pin, *, exists: bool, as_json: bool) -> None:
         print_json(document | {"would_build": not exists})
     else:
         click.echo(f"{pin.image} {'exists' if exists else 'would be built'}")
+
+
+@click.command("base")
+@click.argument("distro", required=False, metavar="[ID:VERSION]")
+@click.option("--replace", is_flag=True, help="Make it again although it is there.")
+@options.root
+@options.dry_run
+@options.as_json
+def base_command(
+    *, distro: str | None, replace: bool, root: Path, dry_run: bool, as_json: bool
+) -> None:
+    """Make the base image of a distro, such as debian:12.
+
+    An image that is there stays; one that can be pulled is pulled; otherwise debootstrap, dnf or
+    zypper of this machine makes it from the distro's own packages. A base image that was made again
+    leads to new Pins.
+    """
+    with job(root) as work:
+        if dry_run:
+            request = wanted_base(work.settings, distro)
+            exists = work.engine.image(request.name) is not None and not replace
+            _print_base_dry_run(request.name, exists=exists, as_json=as_json)
+            return
+        pin, made = ensure_base_image(
+            work.settings, work.engine, distro, replace=replace, progress=work.progress
+        )
+    if as_json:
+        print_json({"image": pin.image, "digest": pin.digest, "made": made})
+    else:
+        click.echo(f"{pin.image} {pin.digest} {'made' if made else 'is there'}")
+
+
+def _print_base_dry_run(image: str, *, exists: bool, as_json: bool) -> None:
+    if as_json:
+        print_json({"image": image, "made": False, "dry_run": True, "would_make": not exists})
+    else:
+        click.echo(f"{image} {'is there' if exists else 'would be pulled or made'}")

@@ -1,4 +1,4 @@
-"""``provision bundle``."""
+"""``provision mirror`` and ``bundle``: carry artifacts to other registries and over an air gap."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ import click
 
 from provision.cli import options
 from provision.cli.bundle_options import Destination, Making, bringing, destination, to_make
-from provision.cli.commands.mirror import selecting
+from provision.cli.display import print_table
+from provision.cli.job import Job, job, trusting
 from provision.cli.options import megabytes, print_fields, print_json
-from provision.cli.tables import print_table
-from provision.cli.target import Job, job, trusting
 from provision.fleet.bundle import check_room, create
 from provision.fleet.bundle_contents import Contents, Extras, gather
 from provision.fleet.bundle_index import (
@@ -24,18 +23,112 @@ from provision.fleet.bundle_index import (
     open_bundle,
 )
 from provision.fleet.bundle_load import Loaded, for_host, push_bundle, store_bundle
-from provision.fleet.mirror_selection import ImageSelection, RegistryAccess
+from provision.fleet.mirror import Mirrored, mirror, require_all
+from provision.fleet.mirror_selection import ImageSelection, RegistryAccess, total_size
 from provision.pipeline.registries import Consent
+
+# Options that say which artifacts are meant.
+selecting = options.option_group(
+    "selection",
+    ImageSelection,
+    click.option(
+        "--driver",
+        "drivers",
+        multiple=True,
+        metavar="NAME",
+        help="A driver; may be given more than once.  [those of the catalogue]",
+    ),
+    click.option(
+        "--kernel",
+        "kernels",
+        multiple=True,
+        metavar="RELEASE",
+        help="A kernel, or a pattern ('6.1.0-*'); may be given more than once.  [all]",
+    ),
+    click.option(
+        "--distro",
+        "distros",
+        multiple=True,
+        metavar="ID:VERSION",
+        help="A distro, such as debian:12; may be given more than once.  [all]",
+    ),
+)
+
+
+@click.command("mirror")
+@click.argument("old", metavar="OLD")
+@click.argument("new", metavar="NEW")
+@selecting
+@trusting
+@options.catalogue
+@options.root
+@options.dry_run
+@options.as_json
+def mirror_command(
+    *,
+    old: str,
+    new: str,
+    selection: ImageSelection,
+    consent: Consent,
+    catalogues: tuple[Path, ...],
+    root: Path,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Copy artifact images with their signatures from the registry OLD to NEW.
+
+    Both are HOST[:PORT][/PREFIX]. Each image is verified with the keys of provision.toml before it
+    is copied, and keeps its digest and all of its names. What NEW has is not sent again.
+    """
+    with job(root, catalogues) as work:
+        access = RegistryAccess(work.settings, consent, progress=work.progress)
+        done = mirror(access, old, new, selection, dry_run=dry_run)
+    if as_json:
+        if done.refused and not dry_run:
+            require_all(done)
+        print_json(_mirrored_document(done, old, new, dry_run=dry_run))
+        return
+    _print_mirrored(done, dry_run=dry_run)
+    require_all(done)
+
+
+def _mirrored_document(done: Mirrored, old: str, new: str, *, dry_run: bool) -> dict[str, object]:
+    return {
+        "old": old,
+        "new": new,
+        "images": [one.document() for one in done.chosen],
+        "size": total_size(done.chosen),
+        "sent": done.sent,
+        "blobs": done.blobs,
+        "present": done.present,
+        "refused": done.refused,
+        "changed": done.blobs > 0,
+        "dry_run": dry_run,
+    }
+
+
+def _print_mirrored(done: Mirrored, *, dry_run: bool) -> None:
+    rows = [(one.driver, ", ".join(one.tags), megabytes(one.size)) for one in done.chosen]
+    print_table(("driver", "names", "size>"), rows)
+    whole = megabytes(total_size(done.chosen))
+    if dry_run:
+        click.echo(f"Would be copied: {len(done.chosen)} of {whole}.")
+        return
+    click.echo(
+        f"Copied: {len(done.chosen)} of {whole}. Blobs sent: {done.blobs}, {megabytes(done.sent)};"
+        f" there before: {done.present}."
+    )
+
 
 _PLACE = click.Path(exists=True, path_type=Path)
 
 
 @click.group("bundle")
-def command() -> None:
+def bundle_command() -> None:
     """Carry artifacts over an air gap: signed, with what builds and hosts need besides."""
 
 
-@command.command("create")
+@bundle_command.command("create")
 @to_make
 @bringing
 @selecting
@@ -83,7 +176,7 @@ def create_command(
     click.echo(f"{output}: {len(index.files)} files, {megabytes(index.size)}")
 
 
-@command.command("show")
+@bundle_command.command("show")
 @click.argument("bundle", type=_PLACE, metavar="DIR|FILE.tar")
 @click.option("--check", "checks", is_flag=True, help="Compare every file with its checksum.")
 @options.insecure
@@ -118,7 +211,7 @@ def show_command(
     )
 
 
-@command.command("load")
+@bundle_command.command("load")
 @click.argument("bundle", type=_PLACE, metavar="DIR|FILE.tar")
 @destination
 @trusting

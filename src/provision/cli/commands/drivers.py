@@ -1,7 +1,8 @@
-"""``provision drivers``."""
+"""``provision drivers`` and ``import``: the recipes of the catalogue."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,12 @@ import click
 
 from provision.catalogue import Entry, Recipe, RecipeSource
 from provision.cli import options
+from provision.cli.display import print_table
+from provision.cli.job import job
 from provision.cli.options import print_fields, print_json
-from provision.cli.tables import print_table
 from provision.distros import Distro, Proof, all_distros
 from provision.errors import ConfigError, UsageError
+from provision.pipeline.dkms_import import Imported, ImportRequest, import_dkms
 from provision.pipeline.workspace import load_settings
 
 
@@ -27,7 +30,7 @@ from provision.pipeline.workspace import load_settings
 @options.catalogue
 @options.root
 @options.as_json
-def command(
+def drivers_command(
     *,
     driver: str | None,
     of_distros: bool,
@@ -190,3 +193,82 @@ def _modules(recipe: Recipe, flavour: str) -> list[str]:
     """Return the names of a flavour's modules, from whatever source, each once."""
     variants = recipe.variants(None, flavour)
     return list(dict.fromkeys(m for variant in variants for m in variant.build.modules))
+
+
+@click.group("import")
+def import_command() -> None:
+    """Write a recipe from a driver's own description."""
+
+
+@import_command.command("dkms")
+@click.argument("what", metavar="PACKAGE|DIR|URL")
+@click.option(
+    "--output",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Folder of drivers; the driver's folder is made in there.  [print the recipe]",
+)
+@click.option(
+    "--kernel", metavar="RELEASE", help="Evaluate the dkms.conf for this kernel.  [the host's]"
+)
+@options.distro
+@options.root
+@options.as_json
+def dkms(
+    *,
+    what: str,
+    output: Path | None,
+    kernel: str | None,
+    distro: str | None,
+    root: Path,
+    as_json: bool,
+) -> None:
+    """Write the driver.toml of a source that has a dkms.conf.
+
+    PACKAGE is one of the distro's archive, such as v4l2loopback-dkms; DIR a folder with the
+    source; URL an archive of it. The dkms.conf is evaluated in a container without a network.
+    """
+    request = ImportRequest(what, kernel=kernel, distro=distro, output=output)
+    with job(root) as work:
+        made = import_dkms(work.settings, lambda: work.engine, request, progress=work.progress)
+    if as_json:
+        print_json(_imported_document(made))
+        return
+    if made.file is None:
+        click.echo(made.draft.text, nl=False)
+        _notes(made, to_stderr=True)
+        return
+    print_fields(
+        [
+            ("wrote", made.file),
+            ("modules", ", ".join(module.name for module in made.conf.modules)),
+            ("for kernel", made.kernel),
+        ]
+    )
+    _notes(made, to_stderr=False)
+    click.echo(f"Try it: provision build {made.draft.name} --catalogue {made.file.parent.parent}")
+
+
+def _notes(made: Imported, *, to_stderr: bool) -> None:
+    click.echo("Look at what could not be found out:", err=to_stderr)
+    for line in made.draft.unknown:
+        click.echo(f"  {line}", err=to_stderr)
+    if made.draft.ignored:
+        click.echo("Left out of the build:", err=to_stderr)
+    for line in made.draft.ignored:
+        click.echo(f"  {line}", err=to_stderr)
+
+
+def _imported_document(made: Imported) -> dict[str, object]:
+    conf = made.conf
+    return {
+        "name": made.draft.name,
+        "version": conf.version,
+        "kernel": made.kernel,
+        "file": None if made.file is None else str(made.file),
+        "recipe": made.draft.text,
+        "modules": [asdict(module) for module in conf.modules],
+        "exclusive": dict(conf.exclusive or {}),
+        "unknown": list(made.draft.unknown),
+        "ignored": list(made.draft.ignored),
+    }

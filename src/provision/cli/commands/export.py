@@ -12,8 +12,8 @@ import click
 
 from provision.cli import options
 from provision.cli.export_sysext import kernels, sysext, version
+from provision.cli.job import Job, job, trusting
 from provision.cli.options import print_json
-from provision.cli.target import Job, job, trusting
 from provision.errors import UsageError
 from provision.export.artifact_source import ArtifactSource, Choice, check_driver, choose
 from provision.export.daemonset import Agent, documents, read_config, read_keys

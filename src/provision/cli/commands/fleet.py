@@ -12,8 +12,8 @@ import click
 
 from provision.catalogue import templates_dir
 from provision.cli import options
+from provision.cli.display import print_table
 from provision.cli.options import print_json
-from provision.cli.tables import print_table
 from provision.errors import UsageError
 from provision.files import write_atomic
 from provision.fleet.gather import AnsibleOptions, hosts_of_folder, hosts_of_inventory

@@ -1,4 +1,4 @@
-"""``provision install``."""
+"""``provision install`` and ``verify``: put an artifact to use, or compare it with its manifest."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from typing import Any
 import click
 
 from provision.cli import options
-from provision.cli.options import print_json
-from provision.cli.target import Job, building, job, target, trusting
+from provision.cli.display import print_table, shown
+from provision.cli.job import Job, building, job, target, trusting
+from provision.cli.options import megabytes, print_fields, print_json
 from provision.documents import load_json
 from provision.engine.docker_api import names_registry
 from provision.errors import ProvisionError
+from provision.kmod.findings import Report
 from provision.kmod.module_signatures import is_signed_for_host
 from provision.kmod.verify import MANIFEST
 from provision.manifest import Manifest
@@ -23,14 +25,18 @@ from provision.pipeline.artifacts import (
     activate_entry,
     install_image,
     plan_installation,
+    verify_current,
     verify_entry,
+    verify_image,
+    verify_path,
 )
 from provision.pipeline.driver_request import BuildSettings, DriverRequest, RequestOptions
 from provision.pipeline.image_archives import is_archive_name, open_archive
 from provision.pipeline.lazy_builds import build_image
-from provision.pipeline.pulling import check_age, store_pulled
+from provision.pipeline.pulling import check_age, store_pulled, verify_pulled
 from provision.pipeline.registries import Consent, connect, examine
 from provision.pipeline.registry_search import Lookup
+from provision.pipeline.workspace import load_settings
 from provision.progress import Note
 from provision.registry.artifact_images import Trusted
 from provision.registry.names import parse_reference
@@ -75,7 +81,7 @@ _way = options.option_group(
 @trusting
 @_way
 @options.as_json
-def command(
+def install_command(
     *,
     what: str,
     root: Path,
@@ -226,3 +232,71 @@ def _print(result: _Result, *, dry_run: bool) -> None:
             click.echo(f"would {change}")
         return
     click.echo(f"{what} is installed in {result.entry}.")
+
+
+@click.command("verify")
+@click.argument("what", metavar="IMAGE|FILE.tar|STORE-ENTRY|DRIVER")
+@options.insecure
+@options.public_key
+@options.root
+@options.as_json
+def verify_command(
+    *, what: str, public_key: Path | None, insecure: bool, root: Path, as_json: bool
+) -> None:
+    """Compare an artifact with its manifest: every module and file, and the kernel they are for.
+
+    The artifact is that of an image, a folder of a store, or the one of DRIVER that is in use.
+    """
+    report = _report(what, root, Consent(public_key, insecure))
+    manifest = report.require_whole(f"'{what}'")
+    if as_json:
+        print_json(_report_document(what, report, manifest))
+        return
+    rows = [(m.name, m.vermagic, megabytes(m.size)) for m in manifest.modules]
+    print_table(("module", "vermagic", "size>"), rows)
+    pin = manifest.pin
+    print_fields(
+        [
+            ("driver", f"{pin.driver.name} {pin.driver.version} ({pin.driver.flavour})"),
+            ("kernel", pin.kernel.release),
+            ("files", len(manifest.files)),
+            ("compared", megabytes(report.size)),
+            ("digest", pin.digest),
+            ("result", "whole"),
+        ]
+    )
+
+
+def _report(what: str, root: Path, consent: Consent) -> Report:
+    path = Path(what)
+    if path.is_file() and is_archive_name(what):
+        with job(root) as work:
+            archive = open_archive(work.settings, path, progress=work.progress)
+            trusted = examine(work.settings, archive, {}, consent)
+            return verify_pulled(work.settings, trusted, progress=work.progress)
+    if path.is_dir() or what.startswith(("/", "./", "../")):
+        with shown(verbose=False) as progress:
+            return verify_path(path, progress=progress)
+    if ":" in what or "/" in what:
+        with job(root) as work:
+            if names_registry(what):
+                client = connect(work.settings, parse_reference(what))
+                trusted = examine(work.settings, client, {}, consent)
+                return verify_pulled(work.settings, trusted, progress=work.progress)
+            return verify_image(work.settings, work.engine, what, progress=work.progress)
+    with shown(verbose=False) as progress:
+        return verify_current(load_settings(root), what, progress=progress)
+
+
+def _report_document(what: str, report: Report, manifest: Manifest) -> dict[str, Any]:
+    return {
+        "target": what,
+        "digest": manifest.pin.digest,
+        "image": manifest.pin.image,
+        "driver": manifest.pin.driver.model_dump(mode="json"),
+        "kernel": manifest.pin.kernel.release,
+        "modules": [module.model_dump(mode="json") for module in manifest.modules],
+        "files": len(manifest.files),
+        "compared": report.size,
+        "findings": [],
+    }

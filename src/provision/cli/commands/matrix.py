@@ -11,9 +11,9 @@ import click
 
 from provision.catalogue import templates_dir
 from provision.cli import options
+from provision.cli.display import print_table
+from provision.cli.job import Job, job
 from provision.cli.options import print_json
-from provision.cli.tables import print_table
-from provision.cli.target import Job, job
 from provision.errors import ExitCode, ProvisionError, UsageError, redact
 from provision.files import write_atomic
 from provision.matrix.cells import Planned, Selection

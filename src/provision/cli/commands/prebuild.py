@@ -11,10 +11,9 @@ from typing import Any
 import click
 
 from provision.cli import options
-from provision.cli.key_options import KeyOptions, private_key_options
+from provision.cli.display import print_table
+from provision.cli.job import Job, KeyOptions, job, private_key_options
 from provision.cli.options import print_json
-from provision.cli.tables import print_table
-from provision.cli.target import Job, job
 from provision.errors import ExitCode, UsageError
 from provision.fleet.fleet_file import Fleet, cell_id, fleet_cells, load_fleet, read_cell
 from provision.fleet.prebuild import (

@@ -1,25 +1,180 @@
-"""``provision pull``."""
+"""``provision search`` and ``pull``: what a registry offers, and how it gets into the store."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import click
 
 from provision.cli import options
+from provision.cli.display import print_table
+from provision.cli.job import Job, job, trusting
 from provision.cli.options import print_fields, print_json
-from provision.cli.target import Job, job, trusting
-from provision.errors import NotFoundError, UsageError
+from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.pin import Pin
 from provision.pipeline.image_archives import is_archive_name, open_archive
 from provision.pipeline.pin_file import load_pin
 from provision.pipeline.pulling import Pulled, store_pulled
-from provision.pipeline.registries import Consent, connect, examine
+from provision.pipeline.registries import Consent, catalogue_of, connect, examine, trust_rule
 from provision.pipeline.registry_search import Lookup, seek_pin
 from provision.registry.artifact_images import Trusted
-from provision.registry.names import parse_reference
+from provision.registry.client import Client
+from provision.registry.image_catalogue import ImageCatalogue
+from provision.registry.names import HostTag, Reference, parse_reference, read_tag, version_of_tag
 from provision.registry.repository import Repository
+from provision.sources.kind import newest_first
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """An image of a registry, as its catalogue or else its tag says, and what it is worth here."""
+
+    version: str
+    flavour: str
+    kernel: str
+    distro: str
+    reference: Reference
+    architecture: str | None = None
+    digest: str | None = None
+    pin: str | None = None
+    serial: int | None = None
+    signed_by: str | None = None
+    refused: str | None = None
+
+    def document(self) -> dict[str, object]:
+        return {**asdict(self), "reference": str(self.reference)}
+
+
+@click.command("search")
+@click.argument("driver")
+@click.option(
+    "--registry",
+    "address",
+    metavar="HOST[:PORT][/PREFIX]",
+    help="Where to look.  [[registry] address of provision.toml]",
+)
+@click.option("--kernel", metavar="RELEASE", help="List only what is for this kernel.")
+@click.option("--verify", "verifies", is_flag=True, help="Look at each image's signature.")
+@trusting
+@options.catalogue
+@options.root
+@options.as_json
+def search_command(
+    *,
+    driver: str,
+    address: str | None,
+    kernel: str | None,
+    verifies: bool,
+    consent: Consent,
+    catalogues: tuple[Path, ...],
+    root: Path,
+    as_json: bool,
+) -> None:
+    """List the artifact images of DRIVER in a registry: versions, flavours, kernels and distros.
+
+    They are read from the registry's catalogue, if a key that is trusted here has signed it, and
+    else from the tags. What is true of an image is what its own signature says: --verify.
+    """
+    with job(root, catalogues) as work:
+        where = address or work.settings.config.registry.address
+        if where is None:
+            raise UsageError(
+                "There is no registry to look in.",
+                resolution="Give --registry, or set [registry] address in"
+                " /etc/provision/provision.toml.",
+            )
+        client = connect(work.settings, parse_reference(f"{where}/{driver}"))
+        known = _catalogue(work, client, driver, consent)
+        rows = _listed(client, known) if known else _tagged(work, client, driver)
+        rows = _in_order([row for row in rows if kernel is None or row.kernel == kernel])
+        if verifies:
+            rows = [_verified(work, client, row, consent) for row in rows]
+    if as_json:
+        about = {"serial": known.serial, "signed_by": known.signed_by} if known else None
+        images = [row.document() for row in rows]
+        print_json({"registry": where, "driver": driver, "catalogue": about, "images": images})
+    else:
+        _print_found(rows, verifies=verifies)
+
+
+def _catalogue(work: Job, client: Client, driver: str, consent: Consent) -> ImageCatalogue | None:
+    """Return what the repository lists; None: no key is trusted here, or it lists nothing."""
+    rule = trust_rule(work.settings, client.reference, driver)
+    if rule.keys is None and consent.public_key is None:
+        return None
+    return catalogue_of(work.settings, client, driver, consent, progress=work.progress)
+
+
+def _listed(client: Client, known: ImageCatalogue) -> list[_Row]:
+    rows = []
+    for one in known.entries:
+        facts = one.facts
+        tag = HostTag(facts.version, facts.flavour, facts.kernel, facts.distro)
+        rows.append(
+            _Row(
+                version=facts.version,
+                flavour=facts.flavour,
+                kernel=facts.kernel,
+                distro=facts.distro.replace(":", ""),
+                reference=client.reference.with_tag(tag.text).with_digest(one.digest),
+                architecture=facts.architecture,
+                digest=one.digest,
+                pin=facts.pin,
+                serial=facts.serial,
+            )
+        )
+    return rows
+
+
+def _tagged(work: Job, client: Client, driver: str) -> list[_Row]:
+    try:
+        flavours = tuple(work.settings.catalogue.entry(driver).recipe.flavours)
+    except NotFoundError:
+        # A driver that is known elsewhere.
+        flavours = ()
+    found = ((tag, read_tag(tag, flavours)) for tag in client.tags())
+    return [
+        _Row(**asdict(read), reference=client.reference.with_tag(tag))
+        for tag, read in found
+        if read
+    ]
+
+
+def _in_order(rows: Sequence[_Row]) -> list[_Row]:
+    """Return the images by kernel, of each the newest version first."""
+    labels = {row.version: version_of_tag(row.version) for row in rows}
+    ranks = {version: rank for rank, version in enumerate(newest_first(labels.values()))}
+    return sorted(
+        rows,
+        key=lambda row: (row.kernel, ranks[labels[row.version]], row.flavour, -(row.serial or 0)),
+    )
+
+
+def _verified(work: Job, client: Client, row: _Row, consent: Consent) -> _Row:
+    wanted = {"architecture": row.architecture} if row.architecture else {}
+    try:
+        trusted = examine(work.settings, Client(client.transport, row.reference), wanted, consent)
+    except ProvisionError as error:
+        return replace(row, refused=error.details or error.message)
+    return replace(row, signed_by=trusted.verified.key if trusted.verified else None)
+
+
+def _print_found(rows: list[_Row], *, verifies: bool) -> None:
+    if not rows:
+        click.echo("The registry has no image that hosts would look for.")
+        return
+    columns: tuple[str, ...] = ("version", "flavour", "kernel", "distro")
+    cells = [(row.version, row.flavour, row.kernel, row.distro) for row in rows]
+    if not verifies:
+        print_table(columns, cells)
+        return
+    signed = [
+        (*cell, row.signed_by or (row.refused or "-").replace("\n", "; "))
+        for cell, row in zip(cells, rows, strict=True)
+    ]
+    print_table((*columns, "signed by"), signed)
 
 
 @click.command("pull")
@@ -37,7 +192,7 @@ from provision.registry.repository import Repository
 @options.root
 @options.dry_run
 @options.as_json
-def command(
+def pull_command(
     *,
     image: str | None,
     pin_file: Path | None,
@@ -68,9 +223,9 @@ def command(
                 work.settings, trusted, consent, must_replace=replace, progress=work.progress
             )
     if as_json:
-        print_json(_document(trusted, pulled))
+        print_json(_pulled_document(trusted, pulled))
     else:
-        _print(trusted, pulled)
+        _print_pulled(trusted, pulled)
 
 
 def _repository(work: Job, image: str) -> Repository:
@@ -92,7 +247,7 @@ def _of_pin(work: Job, pin: Pin, consent: Consent) -> Trusted:
     return found
 
 
-def _document(trusted: Trusted, pulled: Pulled | None) -> dict[str, object]:
+def _pulled_document(trusted: Trusted, pulled: Pulled | None) -> dict[str, object]:
     pin = trusted.image.pin
     return {
         "reference": str(trusted.image.reference),
@@ -111,7 +266,7 @@ def _document(trusted: Trusted, pulled: Pulled | None) -> dict[str, object]:
     }
 
 
-def _print(trusted: Trusted, pulled: Pulled | None) -> None:
+def _print_pulled(trusted: Trusted, pulled: Pulled | None) -> None:
     pin = trusted.image.pin
     by = trusted.verified.key if trusted.verified else "no key"
     done = "would be pulled"

@@ -1,4 +1,4 @@
-"""``provision push``."""
+"""``provision push``, ``sign``, ``catalogue`` and ``key``: offer signed artifact images."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import click
 from pydantic import ValidationError
 
 from provision.cli import options
-from provision.cli.commands.sign import print_signed
-from provision.cli.key_options import KeyOptions, signing_key
-from provision.cli.options import print_json
-from provision.cli.target import Job, job
+from provision.cli.job import Job, KeyOptions, PasswordSource, job, password_source, signing_key
+from provision.cli.options import print_fields, print_json
 from provision.engine.transfer import Pushed, find_image
 from provision.errors import ProvisionError, UsageError
 from provision.pin import PIN_LABEL, Pin
-from provision.pipeline.image_archives import save_image
-from provision.pipeline.image_signing import EngineImage, SignedImage, publish
-from provision.pipeline.registries import host_reference
-from provision.registry.names import check_push_name
+from provision.pipeline.image_archives import is_archive_name, save_image, sign_file
+from provision.pipeline.image_signing import EngineImage, SignedImage, publish, sign_image
+from provision.pipeline.publishing import CatalogueUpdate, keep_list
+from provision.pipeline.registries import connect, host_reference
+from provision.registry.names import CATALOGUE, check_push_name, parse_reference
+from provision.registry.private_key import generate_key
 
 
 @click.command("push")
@@ -35,7 +35,7 @@ from provision.registry.names import check_push_name
 @signing_key
 @options.root
 @options.as_json
-def command(
+def push_command(
     *,
     image: str,
     reference: str | None,
@@ -108,3 +108,129 @@ def _engine_image(work: Job, image: str) -> EngineImage:
             resolution="Name an image that 'provision build' made.",
         ) from error
     return EngineImage(work.engine, found.id, pin)
+
+
+@click.command("key")
+@click.argument("what", metavar="generate", type=click.Choice(["generate"]))
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    default=Path("provision"),
+    show_default=True,
+    metavar="NAME",
+    help="The files are NAME.key and NAME.pub.",
+)
+@click.option("--no-password", is_flag=True, help="Leave the private key unencrypted.")
+@password_source
+@options.as_json
+def key_command(
+    *, what: str, output: Path, no_password: bool, as_json: bool, source: PasswordSource
+) -> None:
+    """Make a pair of keys for images: the private one signs, the public one goes to the hosts.
+
+    The private key's file has mode 0600 and is encrypted with a password. Nothing that is there is
+    replaced.
+    """
+    del what
+    if no_password and source.is_given:
+        raise UsageError("--no-password can't be given together with a password.")
+    password = None if no_password else source.read("Password of the new key", confirm=True)
+    private, public = generate_key(output, password)
+    if as_json:
+        print_json({"private": str(private), "public": str(public), "encrypted": not no_password})
+        return
+    print_fields([("private key", private), ("public key", public)])
+    click.echo(f"Copy {public} to the hosts, into the folder that [trust] keys names.")
+
+
+@click.command("sign")
+@click.argument("image", metavar="IMAGE|FILE.tar")
+@signing_key
+@options.root
+@options.as_json
+def sign_command(*, image: str, private: KeyOptions, root: Path, as_json: bool) -> None:
+    """Sign IMAGE, an artifact image of a registry or an archive, beside the signatures that it has.
+
+    Give it by its digest (NAME@sha256:…), as 'provision push' prints it: by a tag, the registry
+    decides what is signed. Signed are the digest, and what the image's Pin says: driver, version,
+    flavour, distro, kernel and architecture. The tag of its Pin leads to it then, and the
+    repository's catalogue lists it. Signatures of FILE.tar go to FILE.tar.sig beside it.
+    """
+    is_file = is_archive_name(image)
+    reference = None if is_file else parse_reference(image)
+    with job(root) as work:
+        signer = private.signer(work.settings)
+        if reference is None:
+            signed = sign_file(work.settings, Path(image), signer)
+        else:
+            signed = sign_image(work.settings, reference, signer, progress=work.progress)
+    if as_json:
+        print_json(signed.document())
+    else:
+        print_signed(signed)
+
+
+def print_signed(signed: SignedImage) -> None:
+    """Print what was signed, for people."""
+    facts = [(name, value) for name, value in asdict(signed.facts).items()]
+    listed = [("catalogue", signed.catalogue)] if signed.catalogue is not None else []
+    print_fields([("signed", signed.reference), ("signature", signed.signature), *facts, *listed])
+
+
+@click.command("catalogue")
+@click.argument("driver")
+@click.option(
+    "--registry",
+    "address",
+    metavar="HOST[:PORT][/PREFIX]",
+    help="Where it is.  [[registry] address of provision.toml]",
+)
+@click.option(
+    "--replace",
+    "again",
+    is_flag=True,
+    help="Make it of the images that there are, whatever it says and anyone who signed it.",
+)
+@signing_key
+@options.root
+@options.as_json
+def catalogue_command(
+    *,
+    driver: str,
+    address: str | None,
+    again: bool,
+    private: KeyOptions,
+    root: Path,
+    as_json: bool,
+) -> None:
+    """Bring a registry's catalogue of DRIVER up to date, and sign it.
+
+    Pushes that sign keep it. This is for images that were signed by another program, for another
+    key, and for when images were removed. It lists images that have the tag of their Pin and a
+    signature that counts here, by [trust] keys or by the key that signs.
+    """
+    with job(root) as work:
+        where = address or work.settings.config.registry.address
+        if where is None:
+            raise UsageError(
+                "There is no registry whose catalogue could be written.",
+                resolution="Give --registry, or set [registry] address in"
+                " /etc/provision/provision.toml.",
+            )
+        client = connect(work.settings, parse_reference(f"{where}/{driver}:{CATALOGUE}"))
+        signer = private.signer(work.settings)
+        update = CatalogueUpdate(driver, again=again)
+        known = keep_list(work.settings, client, signer, update, progress=work.progress)
+    if known is None:
+        raise ProvisionError(
+            f"The catalogue of {driver} was not written: no public key is known by which its images"
+            " could be verified.",
+            resolution="Name the folder of public keys: [trust] keys in"
+            " /etc/provision/provision.toml.",
+        )
+    if as_json:
+        document = {"serial": known.serial, "images": len(known.entries)}
+        print_json({"catalogue": str(client.reference), **document})
+        return
+    fields = [("serial", known.serial), ("images", len(known.entries))]
+    print_fields([("catalogue", client.reference), *fields])

@@ -8,8 +8,8 @@ from pathlib import Path
 import click
 
 from provision.cli import options
+from provision.cli.job import job, target
 from provision.cli.options import megabytes, print_fields, print_json
-from provision.cli.target import job, target
 from provision.errors import UsageError
 from provision.files import write_atomic
 from provision.pin import Pin, TreePin

@@ -9,8 +9,8 @@ import click
 
 from provision.catalogue import documentation_url, templates_dir
 from provision.cli import options
+from provision.cli.display import shown
 from provision.cli.options import print_json
-from provision.cli.progress_display import shown
 from provision.config import load
 from provision.files import in_root, lock
 from provision.host.facts import read_facts

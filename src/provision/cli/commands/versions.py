@@ -10,9 +10,9 @@ from typing import Any
 import click
 
 from provision.cli import options
+from provision.cli.display import print_table
+from provision.cli.job import job
 from provision.cli.options import print_fields, print_json
-from provision.cli.tables import print_table
-from provision.cli.target import job
 from provision.errors import ExitCode, ProvisionError, UsageError
 from provision.pipeline.driver_request import DriverRequest
 from provision.pipeline.driver_versions import Concern, Offers, list_offers
