@@ -20,7 +20,7 @@ const WRITERS: u32 = 64;
 /// `temporary` is what the file is called until it is whole, with a number behind it while other
 /// starts are writing. These names are always the same for a folder, so that what a killed
 /// start left is found by a later one. Errors: `AGAIN` where all of them are taken.
-/// Not synced: `docs/decisions/05` says why.
+/// Not synced: `docs/decisions/04-editing-a-container.md` says why.
 pub fn publish(
     folder: &OwnedFd,
     temporary: &str,

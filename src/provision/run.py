@@ -2,7 +2,8 @@
 
 Programs get an argument list (never a shell), ``/dev/null`` as standard input, no terminal that
 they could ask on, and a small, known environment, so that neither the caller's locale nor its
-variables can change a result. Every wait for one has a limit (docs/decisions/26).
+variables can change a result. Every wait for one has a limit
+(docs/decisions/09-facts-and-doctor.md).
 """
 
 from __future__ import annotations

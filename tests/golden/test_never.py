@@ -104,7 +104,7 @@ def test_a_host_that_builds_does_load_it(tmp_path: Path) -> None:
 
 
 def test_a_boot_loads_no_models_once_the_settings_are_known(tmp_path: Path) -> None:
-    """It is on the way to every container of the host; docs/decisions/01 has what models cost."""
+    """Every container start waits for it; docs/decisions/01-layers-and-models.md has the cost."""
     _status, first, _said = _run(tmp_path, "never", "apply")
     assert set(_MODELS) <= first
     _status, second, said = _run(tmp_path, "never", "apply", "--boot")

@@ -140,7 +140,7 @@ def damages(entry: Path, contents: Contents, *, all_checksums: bool) -> Iterator
             yield from _damage(entry, module, checksum=True)
     for file in contents.files:
         yield from _damage(entry, file, checksum=all_checksums)
-    # What modprobe is shown: docs/decisions/31.
+    # What modprobe is shown: docs/decisions/24-kubernetes.md.
     shown = "host/" if contents.is_for_kmm else ""
     needed = [f"lib/modules/{contents.kernel}/modules.dep"]
     needed += [module.path for module in contents.modules if shown]

@@ -1,7 +1,8 @@
 """One run of the agent: observe → plan → apply, then publish the host's status.
 
 What serves is switched under the host's lock, decided from what is observed under it. What has to
-be made is made without that lock; afterwards the host is looked at again: docs/decisions/24.
+be made is made without that lock; afterwards the host is observed again
+(docs/decisions/19-agent.md).
 """
 
 from __future__ import annotations

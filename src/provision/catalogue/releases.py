@@ -99,7 +99,7 @@ class RunfileRelease(Frozen):
         architecture: Architecture that ``sha256`` is for.
         url: As in the source, for this version. Without it: that of the source.
         sha256: Checksum of the file. Without it: the vendor's checksum [counts as it was first
-            seen](../decisions/19-sources.md).
+            seen](../decisions/15-sources.md).
         checksums: As in the source, for this version. Without it: that of the source.
     """
 

@@ -1,7 +1,7 @@
 """Fetches the status of a fleet's hosts by Ansible, or reads it from a folder of files.
 
 The installed ``ansible`` does it, with its own connections, inventories and secrets; hosts need no
-Python for it: docs/decisions/30.
+Python for it: docs/decisions/23-matrix-and-fleets.md.
 """
 
 from __future__ import annotations

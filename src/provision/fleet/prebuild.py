@@ -1,7 +1,7 @@
 """Builds the cells of a fleet and pushes them, signed, to its registry.
 
 Cells that the registry has are not built. Several machines may work at once: each cell is built by
-one of them (docs/decisions/30).
+one of them (docs/decisions/23-matrix-and-fleets.md).
 """
 
 from __future__ import annotations

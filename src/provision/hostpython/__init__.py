@@ -1,7 +1,7 @@
 """A Python for hosts that have none: compiled from the distro's pinned source, with all it needs.
 
 The result is one archive that is unpacked at ``/``. It runs whatever C library the host has, or
-where it has none (docs/decisions/28).
+where it has none (docs/decisions/22-coreos.md).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Signs the modules of an artifact for hosts that refuse unsigned ones, and checks signatures.
 
-OpenSSL makes the messages and we append them (docs/decisions/22). Keys may be wherever it can
-reach them: in a file, or in a token.
+OpenSSL makes the messages and we append them (docs/decisions/18-store-and-modules.md). Keys may be
+wherever it can reach them: in a file, or in a token.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Where a host looks for artifact images (bundles first, then registries), and which it trusts.
 
 A name without a registry's host is local, and never looked for anywhere. A registry's answers are
-trusted by their signatures only: docs/decisions/21.
+trusted by their signatures only: docs/decisions/16-registries.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Keeps the signed catalogue of a repository's images complete, among several writers.
 
-Why writers lose none of each other's entries: docs/decisions/21.
+Why writers lose none of each other's entries: docs/decisions/16-registries.md.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Each entry is an image, with the facts of its signature as annotations. Hosts get the list in one
 request; an image still needs its own signature. Why writers
-lose none of each other's entries: docs/decisions/21.
+lose none of each other's entries: docs/decisions/16-registries.md.
 """
 
 from __future__ import annotations

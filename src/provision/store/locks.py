@@ -11,7 +11,7 @@ links, state, managed files); for moments.
 
 They are taken in this order and never the other way round, and of two drivers' never both. A build
 holds neither of the last two, so nothing that switches waits for it. Looking (``status``,
-``plan``) takes none. Why: docs/decisions/24.
+``plan``) takes none. Why: docs/decisions/19-agent.md.
 """
 
 from __future__ import annotations

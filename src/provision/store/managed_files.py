@@ -1,6 +1,6 @@
 """Knows the files that provision wrote outside of its store from those that someone else did.
 
-Why a file of someone else is not replaced: docs/decisions/22.
+Why a file of someone else is not replaced: docs/decisions/18-store-and-modules.md.
 """
 
 from __future__ import annotations

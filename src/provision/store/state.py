@@ -2,7 +2,7 @@
 
 It holds decisions that nothing else does: what was rolled back from, and which version stays.
 So an unknown key is kept, what can't be read is said and set aside, and the file of a newer
-provision is not touched: docs/decisions/24. Models are plain, to be read in a moment.
+provision is not touched: docs/decisions/19-agent.md. Models are plain, to be read in a moment.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Every page of docs/decisions has a status and dates, and the index lists it as it is."""
+"""Pages of docs/decisions have a status and dates, the index lists them, mentions lead to them."""
 
 from __future__ import annotations
 
@@ -40,3 +40,29 @@ def test_the_index_has_each_page_in_order() -> None:
         [head[1], name, head[2], head[3], head[4]] for name, head in heads if head is not None
     ]
     assert [row[0] for row in rows] == [f"{number:02}" for number in range(1, len(rows) + 1)]
+
+
+_TEXTS = {".lintian-overrides", ".ld", ".md", ".py", ".rs", ".sh", ".spec", ".toml"}
+_FOLDERS = ("docs", "hooks", "release", "src", "templates", "tests")
+_MENTION = re.compile(r"docs/decisions/(\d\d[\w-]*(?:\.md)?)")
+
+
+@pytest.mark.parametrize("folder", _FOLDERS)
+def test_a_mention_names_the_file_of_a_page(folder: str) -> None:
+    """Numbers change when pages are merged: a mention has the whole name of the file."""
+    wrong = {
+        str(path.relative_to(REPOSITORY)): name
+        for path in _texts(REPOSITORY / folder)
+        for name in _MENTION.findall(path.read_text(errors="replace"))
+        if not (_FOLDER / name).is_file()
+    }
+    assert wrong == {}
+
+
+def _texts(folder: Path) -> list[Path]:
+    """The folder's own texts, without what builds leave there."""
+    return [
+        path
+        for path in folder.rglob("*")
+        if path.suffix in _TEXTS and path.is_file() and "target" not in path.parts
+    ]

@@ -73,7 +73,7 @@ def parse_packages(chunks: Iterable[bytes]) -> Iterator[Row]:
     """Yield the packages of a Packages file, which comes in pieces, as rows of the table.
 
     A line-wise reader of the few fields that are wanted, because the general parsers take ten
-    times as long for the same (docs/decisions/16).
+    times as long for the same (docs/decisions/13-what-resolve-reads.md).
 
     Raises:
         ProvisionError: A package lacks a name, a version or a valid size.

@@ -1,7 +1,8 @@
 """What a host's accelerators are called: indices, UUIDs, PCI addresses, device nodes.
 
 Written to ``/run/oci-decorator/devices/<vendor>.json``, where oci-decorator finds the node that
-belongs to an index or a UUID. Why NVML is asked in a process of its own: docs/decisions/12.
+belongs to an index or a UUID. NVML is asked in a process of its own;
+docs/decisions/09-facts-and-doctor.md says why.
 
 Nothing is imported here: each look at a host takes ``record``, and not the models of the rest.
 """
