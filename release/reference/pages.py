@@ -90,7 +90,7 @@ def _table(options: tuple[Option, ...]) -> Iterator[str]:
             default = f"`{default}`"
         text = option.text
         if option.is_repeatable and "more than once" not in text:
-            text += "; may be given more than once"
+            text = f"{text.rstrip('.')}; may be given more than once."
         yield f"| {typed.replace('|', chr(92) + '|')} | {_cell(text)} | {_cell(default)} |"
 
 
