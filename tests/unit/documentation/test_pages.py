@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,22 @@ _PAGES = pages()
 @pytest.mark.parametrize("page", _PAGES, ids=[str(page.relative_to(REPOSITORY)) for page in _PAGES])
 def test_every_relative_link_and_anchor_leads_somewhere(page: Path) -> None:
     assert problems(page) == []
+
+
+@pytest.mark.parametrize("page", _PAGES, ids=[str(page.relative_to(REPOSITORY)) for page in _PAGES])
+def test_every_block_of_code_ends(page: Path) -> None:
+    fences = [line for line in page.read_text().splitlines() if line.lstrip().startswith("```")]
+    assert len(fences) % 2 == 0
+
+
+@pytest.mark.parametrize("page", _PAGES, ids=[str(page.relative_to(REPOSITORY)) for page in _PAGES])
+def test_every_table_has_one_head_and_rows_of_its_width(page: Path) -> None:
+    text = re.sub(r"(?ms)^ *```.*?^ *```$", "", page.read_text())
+    for table in re.findall(r"(?m)(?:^\|.*\n)+", text):
+        rows = table.splitlines()
+        assert re.fullmatch(r"[|: -]+", rows[1]), rows[0]
+        widths = {len(re.findall(r"(?<!\\)\|", row)) for row in rows}
+        assert len(widths) == 1, rows[0]
 
 
 def test_the_pages_are_those_of_the_repository() -> None:
