@@ -22,7 +22,7 @@ from kit.kernel_tree import built_kernels, kernel_source, make_compiler_image
 from kit.probe import need
 from kit.process import run
 from kit.product import BUILD_NETWORK
-from provision.host.slots import pack_from_slot
+from provision.host.boot_entries import pack_from_slot
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -30,6 +30,7 @@ from kit.signed_fleet import PASSWORD, Fleet, signed_fleet
 from provision.errors import ProvisionError
 from provision.fetch import UnreachableError
 from provision.registry import transport
+from provision.registry.attached_signatures import sign
 from provision.registry.catalogue_keeper import CatalogueKeeper
 from provision.registry.client import Client
 from provision.registry.image_catalogue import ImageCatalogue, read_catalogue
@@ -37,7 +38,6 @@ from provision.registry.image_signature import Facts, load_keys
 from provision.registry.manifests import OCI_CONFIG, OCI_MANIFEST, Descriptor
 from provision.registry.names import parse_reference, pin_tag
 from provision.registry.private_key import generate_key, open_private_key, open_signer
-from provision.registry.signature_writer import sign
 from provision.registry.tokens import Access
 
 if TYPE_CHECKING:

@@ -22,9 +22,8 @@ from provision.distros.debian.apt_sources import read_sources
 from provision.doctor import diagnose, observe
 from provision.host.facts import read_facts
 from provision.host.kernels import find_kernels
-from provision.kmod.firmware import configured_folder
+from provision.kmod.device_setup import configured_folder, make_nodes
 from provision.kmod.loaded import loaded_modules
-from provision.kmod.nodes import make_nodes
 from provision.manifest import DeviceNode
 from provision.pipeline.artifacts import activate_entry, deactivate
 from provision.pipeline.host_modules import stored_drivers

@@ -22,10 +22,9 @@ from provision.files import glob_in_root, in_root
 from provision.host.devices.record import recorded_problems
 from provision.host.kernels import Ask, find_kernels, is_running_host
 from provision.kmod.loaded import LoadedModule, is_same_build, loaded_modules, users_of
-from provision.store.entries import linked_kernels
+from provision.store.entries import linked_kernels, unsigned_reference
 from provision.store.layout import STORE, Layout
 from provision.store.lenient import copies_of
-from provision.store.origin import unsigned_reference
 from provision.store.state import DriverState, Failure, KernelState, NewerStateError, load_state
 
 # How closely artifacts are looked at: by their files' sizes and times, unless those changed; or by

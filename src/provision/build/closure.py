@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from provision.distros import family_of, release_of
-from provision.distros.header_rules import fill
+from provision.distros.family import fill
 from provision.errors import NotFoundError, ProvisionError
 from provision.pin import ClosurePackage, DistroPin, Pin, RunfileSource
 from provision.sources.repack import FILES, LAYER

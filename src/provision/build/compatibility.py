@@ -13,7 +13,7 @@ from provision.build.templates import Templates
 from provision.catalogue import Entry, Recipe, RecipeSource, Variant, version_matches
 from provision.distros.debian import ArchiveIndex
 from provision.distros.debian.distro_archive import packaged_kernels
-from provision.distros.kernel_tree.tree_family import Toolchain
+from provision.distros.kernel_tree import Toolchain
 from provision.manifest import HostNeeds
 from provision.pin import DistroPin, TreePin
 from provision.sources import Market, kind_of, offers

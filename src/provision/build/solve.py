@@ -21,7 +21,7 @@ from provision.build.base_image import ensure_base
 from provision.build.package_store import Closure, PackageStore, closure_key
 from provision.build.solve_request import SolveRequest, find_archived
 from provision.distros import WORK, Package, Script, Spec, family_of
-from provision.distros.header_rules import cc_version_text
+from provision.distros.family import cc_version_text
 from provision.distros.rpm_based.dnf import keys_script
 from provision.distros.rpm_based.rpm_keys import parse_keys
 from provision.distros.rpm_based.solver_messages import HeadersGoneError

@@ -19,7 +19,7 @@ from provision.distros import (
     family_of,
 )
 from provision.distros.debian.apt import AUTHORITIES
-from provision.distros.kernel_tree.tree_family import Toolchain
+from provision.distros.kernel_tree import Toolchain
 from provision.distros.rpm_based.dnf import archive_of_headers, archived_files, header_addresses
 from provision.distros.rpm_based.solver_messages import HeadersGoneError, missing_entitlement
 from provision.errors import NotFoundError, ProvisionError

@@ -31,7 +31,7 @@ _PROGRAMS = {
     "kmm.py": "build/kmm.py",
     "unpack.py": "build/unpack_source.py",
 }
-_TREE_PROGRAM = "distros/kernel_tree/prepare_tree.py"
+_TREE_PROGRAM = "distros/prepare_tree.py"
 # What only builds from a dkms.conf run.
 _DKMS = "dkms"
 _DISTRO = "distro.json"

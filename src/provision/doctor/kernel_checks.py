@@ -8,11 +8,15 @@ from pathlib import Path
 
 from provision.doctor.scene import Finding, Scene
 from provision.files import in_root
-from provision.kmod.firmware import FOLDER, configured_folder, firmware_names
+from provision.kmod.device_setup import (
+    FIRMWARE_FOLDER,
+    configured_folder,
+    firmware_names,
+    missing_nodes,
+)
 from provision.kmod.load import devices_of
 from provision.kmod.loaded import other_builds, users_of
 from provision.kmod.module_signatures import is_signed
-from provision.kmod.nodes import missing_nodes
 from provision.kmod.unload import loaded_conflicts
 from provision.manifest import Manifest
 
@@ -168,7 +172,7 @@ def firmware(scene: Scene) -> Iterator[Finding]:
         names = firmware_names(manifest)
         if not names:
             continue
-        if folder not in {"", f"/{FOLDER}"}:
+        if folder not in {"", f"/{FIRMWARE_FOLDER}"}:
             yield Finding(
                 "fail",
                 f"the kernel looks for firmware in {folder}",
@@ -235,8 +239,8 @@ def _without_link(scene: Scene, manifest: Manifest) -> list[str]:
 
 def _is_file(root: Path, name: str) -> bool:
     # A link there holds a path as the host itself calls it, whatever the root is.
-    link = in_root(root, FOLDER / name, follow=False)
-    return link.is_symlink() and in_root(root, FOLDER / name).is_file()
+    link = in_root(root, FIRMWARE_FOLDER / name, follow=False)
+    return link.is_symlink() and in_root(root, FIRMWARE_FOLDER / name).is_file()
 
 
 def _label(path: Path) -> str | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from provision.doctor.scene import Finding, Scene
-from provision.kmod.firmware import firmware_names
+from provision.kmod.device_setup import firmware_names
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from provision.doctor.scene import Finding, Scene
 from provision.errors import ConfigError
 from provision.files import glob_in_root, in_root
 from provision.registry.image_signature import load_keys
-from provision.store.origin import unsigned_reference
+from provision.store.entries import unsigned_reference
 
 _RUNTIME = "oci-decorator"
 _DAEMON_JSON = "etc/docker/daemon.json"

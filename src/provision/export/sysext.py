@@ -20,7 +20,7 @@ from provision.build.templates import shell_word
 from provision.catalogue import templates_dir
 from provision.errors import NotFoundError, UsageError
 from provision.export.verity import VerityKey, make_signed
-from provision.kmod.firmware import firmware_names
+from provision.kmod.device_setup import firmware_names
 from provision.kmod.load import load_order
 from provision.kmod.verify import HOSTS
 from provision.manifest import Manifest

@@ -33,8 +33,8 @@ from provision.registry.artifact_images import facts_of
 from provision.registry.attached_signatures import signature_tag
 from provision.registry.copying import ImageCopier
 from provision.registry.detached import fingerprint
+from provision.registry.image_layout import LayoutWriter
 from provision.registry.image_signature import Signer
-from provision.registry.layout_writer import LayoutWriter
 from provision.registry.manifests import Index, parse_manifest
 from provision.registry.names import Reference, parse_reference
 

@@ -25,8 +25,8 @@ from provision.progress import Note, Progress, Step
 from provision.registry.artifact_images import find
 from provision.registry.copying import ImageCopier, uploader
 from provision.registry.image_layout import open_layout
+from provision.registry.manifests import Repository
 from provision.registry.names import Reference
-from provision.registry.repository import Repository
 from provision.registry.storage import read_small, refused
 
 _LONGEST_CLOSURE = 16 << 20

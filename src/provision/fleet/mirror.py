@@ -24,9 +24,8 @@ from provision.registry.attached_signatures import signer_of
 from provision.registry.client import Client
 from provision.registry.copying import ImageCopier, uploader
 from provision.registry.image_signature import UntrustedError
-from provision.registry.manifests import Index, parse_manifest
+from provision.registry.manifests import CopyTarget, Index, parse_manifest
 from provision.registry.names import CATALOGUE
-from provision.registry.repository import CopyTarget
 
 
 @dataclass(slots=True)

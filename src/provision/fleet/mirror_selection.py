@@ -14,9 +14,8 @@ from provision.progress import Note, Progress, silent
 from provision.registry.artifact_images import Found, Trusted, find
 from provision.registry.client import Client
 from provision.registry.image_signature import UntrustedError, Verified
-from provision.registry.manifests import Content, Index, parse_manifest
+from provision.registry.manifests import Content, Index, Repository, parse_manifest
 from provision.registry.names import CATALOGUE, Reference, parse_reference, read_tag
-from provision.registry.repository import Repository
 
 _ALIAS = re.compile(r"-[0-9a-f]{12}")
 ConnectTo = Callable[[Settings, Reference], Client]

@@ -11,8 +11,12 @@ from pathlib import Path, PurePosixPath
 from provision.elf import HEAD_SIZE, elf_machine
 from provision.errors import ProvisionError
 from provision.files import glob_in_root, in_root
-from provision.host.boot_entries import boot_entries
-from provision.host.slots import PendingKernels, next_of_flatcar, next_of_ostree
+from provision.host.boot_entries import (
+    PendingKernels,
+    boot_entries,
+    next_of_flatcar,
+    next_of_ostree,
+)
 from provision.run import find_program, run
 
 # Source: random(4).

@@ -14,13 +14,11 @@ from provision.build.base_image import find_base
 from provision.catalogue import templates_dir
 from provision.distros.debian import (
     ArchiveIndex,
-    SourcePackage,
-    find_sources,
     open_index,
     parse_depends,
     upstream_version,
 )
-from provision.distros.debian.distro_archive import layout_of
+from provision.distros.debian.distro_archive import SourcePackage, find_sources, layout_of
 from provision.documents import refusing
 from provision.engine.docker_api import Engine
 from provision.errors import NotFoundError, ProvisionError, UsageError

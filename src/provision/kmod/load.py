@@ -17,9 +17,8 @@ from pathlib import Path
 from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.files import in_root
 from provision.host.facts import selinux
-from provision.kmod.firmware import offer_firmware
+from provision.kmod.device_setup import make_nodes, offer_firmware, remove_nodes
 from provision.kmod.loaded import loaded_modules, other_builds, users_of
-from provision.kmod.nodes import make_nodes, remove_nodes
 from provision.kmod.refusals import KernelLog, Refusal, explain
 from provision.kmod.unload import ModuleInUseError, unload_conflicts, unload_modules
 from provision.kmod.verify import HOSTS

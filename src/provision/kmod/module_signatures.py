@@ -17,13 +17,13 @@ from pathlib import Path
 from provision.config import SigningConfig
 from provision.errors import NotFoundError, ProvisionError
 from provision.files import in_root
-from provision.kmod.findings import Finding
 from provision.kmod.module_file import (
     append_signature,
     find_signature,
     read_content,
     read_signature,
 )
+from provision.kmod.verify import Finding
 from provision.manifest import Manifest, Module
 from provision.progress import Note, Progress, silent
 from provision.run import run

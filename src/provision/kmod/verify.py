@@ -1,7 +1,7 @@
-"""Compares an artifact on disk with its manifest and reports everything that is wrong with it.
+"""Compares an artifact on disk with its manifest, and reports everything that is wrong with it.
 
-Signatures are verified elsewhere: of images, before they are downloaded, by
-``registry.attached_signatures``; of modules by ``kmod.module_signatures``.
+Signatures are verified elsewhere: those of images, before they are downloaded, by
+``registry.attached_signatures``; those of modules by ``kmod.module_signatures``.
 """
 
 from __future__ import annotations
@@ -9,19 +9,87 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from provision.documents import load_json
 from provision.errors import ConfigError, NotFoundError, ProvisionError
 from provision.files import sha256_file
-from provision.kmod.findings import Finding, Report
 from provision.kmod.module_file import content_digest, read_modinfo, read_signature
 from provision.manifest import UNSIGNED, DriverFile, Manifest, Module
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something wrong with an artifact.
+
+    Attributes:
+        path: The file, relative to the artifact.
+        kind: ``missing``, ``altered``, ``mode``, ``link``, ``extra``, ``vermagic``,
+            ``modules.dep``, ``signature``, ``pin`` or ``manifest``.
+        message: What is wrong, completing the path.
+    """
+
+    path: str
+    kind: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.message}"
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The result of a verification.
+
+    Attributes:
+        manifest: None where no readable one is there.
+        findings: Everything that is wrong; empty for a whole artifact.
+        size: Bytes that were compared.
+    """
+
+    manifest: Manifest | None
+    findings: tuple[Finding, ...]
+    size: int = 0
+
+    def require_whole(self, what: str) -> Manifest:
+        """Return the manifest of a whole artifact.
+
+        Raises:
+            DamagedError: Something is wrong; names all of it.
+        """
+        if self.findings or self.manifest is None:
+            raise DamagedError(what, self.findings)
+        return self.manifest
+
+
+class DamagedError(ProvisionError):
+    """An artifact that is not what its manifest says.
+
+    Args:
+        what: The artifact, as its user would name it.
+        findings: Everything that is wrong with it.
+    """
+
+    def __init__(self, what: str, findings: Sequence[Finding]) -> None:
+        count = "1 finding" if len(findings) == 1 else f"{len(findings)} findings"
+        super().__init__(
+            f"{what} is damaged: {count}.",
+            resolution="Install it again (provision install --replace); if the image itself is "
+            "damaged, build it again first (provision build --rebuild).",
+            details="\n".join(str(finding) for finding in findings),
+        )
+        self.findings = tuple(findings)
+
+    def members(self) -> dict[str, object]:
+        """Return each finding."""
+        return {"findings": [asdict(finding) for finding in self.findings]}
+
 
 MANIFEST = PurePosixPath("driver/manifest.json")
 # Where hosts find the modules of an artifact that has a module for KMM beside them.

@@ -30,9 +30,8 @@ from provision.registry.names import parse_reference
 from provision.registry.tokens import DeniedError
 from provision.sources.kind import newest_first
 from provision.sources.upstream import known_branches, today
-from provision.store.entries import entries
+from provision.store.entries import entries, unsigned_reference
 from provision.store.layout import Layout
-from provision.store.origin import unsigned_reference
 
 
 class MissingArtifactError(NotFoundError):

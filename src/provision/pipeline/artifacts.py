@@ -13,8 +13,7 @@ from provision.engine.docker_api import Engine, Image
 from provision.engine.scratch import scratch
 from provision.engine.transfer import extract, find_image, read_file
 from provision.errors import ProvisionError
-from provision.kmod.findings import Report
-from provision.kmod.verify import MANIFEST, verify_artifact
+from provision.kmod.verify import MANIFEST, Report, verify_artifact
 from provision.manifest import Manifest
 from provision.pipeline.drafts import DraftOrigin, finish_draft, verifying
 from provision.pipeline.workspace import Settings

@@ -16,7 +16,7 @@ from typing import IO
 
 from provision.build.base_image import BaseRequest, image_of_tree
 from provision.distros.debian.apt_sources import binary_keyring
-from provision.distros.kernel_tree.tree_family import release_address
+from provision.distros.kernel_tree import release_address
 from provision.engine.docker_api import Engine
 from provision.engine.scratch import scratch
 from provision.errors import NotFoundError, ProvisionError, UsageError

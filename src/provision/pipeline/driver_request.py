@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 
 from provision.distros import find_distro
-from provision.distros.kernel_tree.tree_family import fedora_of_kernel
+from provision.distros.kernel_tree import fedora_of_kernel
 from provision.errors import NotFoundError
 from provision.host.facts import Facts, read_facts
 from provision.pin import DistroPin

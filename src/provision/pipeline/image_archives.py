@@ -26,14 +26,12 @@ from provision.pipeline.registries import FOLDER, tag_of
 from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress, silent
 from provision.registry.artifact_images import Found, facts_of, find
+from provision.registry.attached_signatures import sign
 from provision.registry.detached import require_file, sign_archive, with_detached
-from provision.registry.image_layout import open_layout
+from provision.registry.image_layout import LayoutWriter, open_layout
 from provision.registry.image_signature import Signer
-from provision.registry.layout_writer import LayoutWriter
-from provision.registry.manifests import OCI_CONFIG, OCI_MANIFEST, Descriptor
+from provision.registry.manifests import OCI_CONFIG, OCI_MANIFEST, Descriptor, Repository
 from provision.registry.names import Reference
-from provision.registry.repository import Repository
-from provision.registry.signature_writer import sign
 from provision.registry.storage import open_files
 
 _LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"

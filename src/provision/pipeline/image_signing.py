@@ -26,12 +26,11 @@ from provision.pipeline.registries import Connect, connect
 from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress, silent
 from provision.registry.artifact_images import Found, facts_of, find
-from provision.registry.attached_signatures import signatures_name
+from provision.registry.attached_signatures import add_signature, make_signature, signatures_name
 from provision.registry.client import Client
 from provision.registry.image_signature import Facts, Signer
 from provision.registry.names import Reference, parse_reference
 from provision.registry.private_key import URI_SCHEME, Password, open_signer
-from provision.registry.signature_writer import add_signature, make_signature
 from provision.registry.tokens import DeniedError
 from provision.signing_key import read_password
 

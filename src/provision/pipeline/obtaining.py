@@ -10,8 +10,8 @@ from pathlib import Path
 from provision.build.artifact_image import find
 from provision.engine.docker_api import Engine
 from provision.errors import NotFoundError, ProvisionError
-from provision.kmod.findings import Report
 from provision.kmod.module_signatures import is_signed_for_host
+from provision.kmod.verify import Report
 from provision.pin import Pin
 from provision.pipeline.artifact_lookup import asks_registries, look_for_pin
 from provision.pipeline.artifacts import store_image, verify_path

@@ -19,9 +19,8 @@ from provision.engine.scratch import scratch
 from provision.engine.tar_streams import Unpacker
 from provision.engine.transfer import disk_error
 from provision.errors import ProvisionError
-from provision.kmod.findings import DamagedError, Report
 from provision.kmod.module_signatures import is_signed_for_host
-from provision.kmod.verify import MANIFEST, verify_artifact
+from provision.kmod.verify import MANIFEST, DamagedError, Report, verify_artifact
 from provision.manifest import UNSIGNED, Manifest
 from provision.pipeline.artifacts import Stored, verify_path
 from provision.pipeline.drafts import DraftOrigin, complete_from_store, finish_draft
@@ -30,10 +29,16 @@ from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress, silent
 from provision.registry.artifact_images import Trusted, unpack_layers
 from provision.registry.image_signature import UntrustedError
-from provision.store.entries import adopt, drafted
+from provision.store.entries import (
+    adopt,
+    drafted,
+    mark_unsigned,
+    newest_serial,
+    note_serial,
+    unsigned_reference,
+)
 from provision.store.layout import Layout
 from provision.store.locks import changing
-from provision.store.origin import mark_unsigned, newest_serial, note_serial, unsigned_reference
 
 Origin = Literal["store", "engine", "registry", "build"]
 # What all members of an artifact lie in; besides, its image may hold a shell for those who run it.

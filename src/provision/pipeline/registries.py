@@ -26,6 +26,7 @@ from provision.registry.credentials import Credentials, default_files, find_cred
 from provision.registry.image_catalogue import ImageCatalogue
 from provision.registry.image_layout import open_layout
 from provision.registry.image_signature import PublicKey, UntrustedError, Verified, load_keys
+from provision.registry.manifests import Repository
 from provision.registry.names import (
     HostTag,
     Reference,
@@ -33,7 +34,6 @@ from provision.registry.names import (
     pin_tag,
     read_tag,
 )
-from provision.registry.repository import Repository
 from provision.registry.storage import FolderFiles
 from provision.registry.tokens import Access, DeniedError
 from provision.registry.transport import Transport

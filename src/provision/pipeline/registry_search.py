@@ -26,8 +26,8 @@ from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress, silent
 from provision.registry.artifact_images import Trusted, facts_of
 from provision.registry.image_catalogue import Listed
+from provision.registry.manifests import Repository
 from provision.registry.names import HostTag, pin_tag, version_of_tag
-from provision.registry.repository import Repository
 from provision.registry.tokens import DeniedError
 from provision.sources.kind import newest_first
 from provision.sources.version_request import VersionRequest

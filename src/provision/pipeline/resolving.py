@@ -10,7 +10,7 @@ from provision.build.compatibility import BuildTarget, KernelTree
 from provision.build.decision import decide_in_image
 from provision.build.templates import load_tree_templates
 from provision.catalogue import Entry, templates_dir
-from provision.distros.kernel_tree.tree_family import (
+from provision.distros.kernel_tree import (
     Toolchain,
     build_packages,
     compiler_beside,

@@ -16,7 +16,7 @@ from provision.build.solve_request import SolveRequest
 from provision.catalogue import Entry
 from provision.distros.debian import ArchiveIndex, ArchiveLayout, Suite, open_index
 from provision.distros.debian.distro_archive import layout_of, uses_archive
-from provision.distros.kernel_tree.tree_family import Toolchain
+from provision.distros.kernel_tree import Toolchain
 from provision.errors import NotFoundError, UsageError
 from provision.files import holds_something, in_root
 from provision.host.facts import read_facts

@@ -8,7 +8,7 @@ from pathlib import Path
 from provision.config import TreeConfig
 from provision.errors import NotFoundError, ProvisionError
 from provision.files import in_root, lock
-from provision.host.slots import pack_from_slot
+from provision.host.boot_entries import pack_from_slot
 from provision.pipeline.tree_files import SeenTree, TreeStore, fingerprint
 from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress

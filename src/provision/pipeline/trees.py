@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from provision.config import TreeConfig
-from provision.distros.kernel_tree.tree_family import read_config, release_address, require_symvers
+from provision.distros.kernel_tree import read_config, release_address, require_symvers
 from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.files import in_root
 from provision.host.kernels import kernel_release

@@ -19,12 +19,12 @@ from provision.registry.image_catalogue import (
     read_catalogue,
 )
 from provision.registry.image_signature import PublicKey, UntrustedError
+from provision.registry.manifests import Repository
 from provision.registry.names import CATALOGUE, HostTag
-from provision.registry.repository import Repository
 from provision.sources.kind import newest_first
 from provision.sources.version_request import VersionRequest
+from provision.store.entries import newest_serial
 from provision.store.layout import Layout
-from provision.store.origin import newest_serial
 
 
 @dataclass(frozen=True, slots=True)

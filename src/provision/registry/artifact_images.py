@@ -28,12 +28,12 @@ from provision.registry.manifests import (
     ImageConfig,
     Index,
     Manifest,
+    Repository,
     check_image,
     parse_config,
     parse_manifest,
 )
 from provision.registry.names import CATALOGUE, Reference
-from provision.registry.repository import Repository
 from provision.run import find_program, run
 
 # As long as a slow machine takes for a large layer.

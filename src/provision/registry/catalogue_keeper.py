@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from provision.errors import NotFoundError, ProvisionError
 from provision.fetch import UnreachableError
-from provision.registry.attached_signatures import verify_signature
+from provision.registry.attached_signatures import sign, verify_signature
 from provision.registry.client import Client
 from provision.registry.image_catalogue import (
     LARGEST_SERIAL,
@@ -36,7 +36,6 @@ from provision.registry.manifests import (
     OCI_MANIFEST,
 )
 from provision.registry.names import CATALOGUE, pin_of_tag, pin_tag
-from provision.registry.signature_writer import sign
 from provision.registry.tokens import DeniedError
 from provision.registry.transport import content_digest
 

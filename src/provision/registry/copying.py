@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 
 from provision.errors import NotFoundError, ProvisionError
 from provision.progress import Progress, Transfer, silent
-from provision.registry.attached_signatures import signature_layers, signature_tag
+from provision.registry.attached_signatures import put_signatures, signature_layers, signature_tag
 from provision.registry.client import Client
 from provision.registry.image_signature import LONGEST_PAYLOAD
 from provision.registry.manifests import (
@@ -24,14 +24,14 @@ from provision.registry.manifests import (
     OCI_INDEX,
     OCI_MANIFEST,
     Content,
+    CopyTarget,
     Descriptor,
     Index,
     Manifest,
+    Repository,
     parse_manifest,
 )
 from provision.registry.names import Reference
-from provision.registry.repository import CopyTarget, Repository
-from provision.registry.signature_writer import put_signatures
 from provision.registry.transport import TroubleError
 
 # Bytes held in memory.

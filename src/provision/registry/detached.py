@@ -27,9 +27,8 @@ from provision.registry.image_signature import (
     Signer,
     payload_of,
 )
-from provision.registry.manifests import OCI_CONFIG, OCI_MANIFEST, Content, Descriptor
+from provision.registry.manifests import OCI_CONFIG, OCI_MANIFEST, Content, Descriptor, Repository
 from provision.registry.names import Reference
-from provision.registry.repository import Repository
 from provision.registry.transport import content_digest
 
 _SUFFIX = ".sig"

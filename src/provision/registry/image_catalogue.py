@@ -26,9 +26,9 @@ from provision.registry.manifests import (
     OCI_INDEX,
     Descriptor,
     Foreign,
+    Repository,
 )
 from provision.registry.names import CATALOGUE
-from provision.registry.repository import Repository
 
 # Some 560 bytes each, in a manifest of no more than 4 MiB.
 MOST_ENTRIES = 6000

@@ -1,4 +1,6 @@
-"""Manifests and configurations of images, as far as artifacts use them.
+"""Manifests and configurations of images, and the protocols of repositories that have them.
+
+They are read as far as artifacts use them. A repository is in a registry or in files on a medium.
 
 Sources: https://github.com/opencontainers/image-spec/blob/v1.1.0/manifest.md (also image-index.md
 and config.md), https://distribution.github.io/distribution/spec/manifest-v2-2/.
@@ -10,13 +12,16 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, Protocol, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from provision.documents import refusing
 from provision.errors import NotFoundError, ProvisionError
 from provision.pin import ImageDigest
+from provision.progress import Progress, silent
+from provision.registry.names import Reference
 
 OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 OCI_INDEX = "application/vnd.oci.image.index.v1+json"
@@ -247,3 +252,51 @@ def date_of(text: str) -> float | None:
         return parsedate_to_datetime(text).timestamp()
     except (ValueError, OverflowError, TypeError):
         return None
+
+
+class Repository(Protocol):
+    """A repository that images are read from."""
+
+    @property
+    def reference(self) -> Reference:
+        """The selected image."""
+
+    def at(self, reference: Reference) -> Self:
+        """Return the same repository for another of its images."""
+
+    def manifest(self, name: str) -> Content:
+        """Return a manifest by tag or digest."""
+
+    def blob(self, descriptor: Descriptor, limit: int) -> bytes:
+        """Return a small blob."""
+
+    def download(
+        self, descriptor: Descriptor, destination: Path, *, progress: Progress = silent
+    ) -> None:
+        """Write a verified blob to a new file; on an error there is no file."""
+
+    def tags(self) -> tuple[str, ...]:
+        """Return the tags."""
+
+
+class Writable(Repository, Protocol):
+    """A repository that signatures can be added to."""
+
+    def put_blob(self, data: bytes) -> Descriptor:
+        """Add a small blob; returns its descriptor without a media type."""
+
+    def put_manifest(self, tag: str, data: bytes, media_type: str) -> str:
+        """Add a manifest under a tag or its own digest; returns its digest."""
+
+
+class CopyTarget(Writable, Protocol):
+    """A repository that images can be copied to."""
+
+    def has_blob(self, digest: str) -> bool:
+        """Return whether it has a blob."""
+
+    def mount(self, digest: str, source: Reference) -> bool:
+        """Mount a blob of another repository of the same registry; returns whether it worked."""
+
+    def upload(self, descriptor: Descriptor, file: Path, *, progress: Progress = silent) -> None:
+        """Add a file's content as a blob; the file may be gone afterwards."""

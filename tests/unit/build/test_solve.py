@@ -19,7 +19,7 @@ from provision.build.package_store import PackageStore
 from provision.build.solve import list_kernels, solve
 from provision.build.solve_request import SolveRequest
 from provision.distros import Repository, find_distro, release_of
-from provision.distros.kernel_tree.tree_family import Toolchain
+from provision.distros.kernel_tree import Toolchain
 from provision.distros.rpm_based.rpm import DOWNLOADED
 from provision.engine.containers import Container, ContainerRequest, Ran
 from provision.engine.docker_api import Engine, Image

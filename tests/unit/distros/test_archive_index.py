@@ -304,7 +304,7 @@ def test_a_cached_index_is_refused_once_it_is_out_of_date(
     host.publish("1.0-1")
     assert host.newest() == "1.0-1"
     later = time.time() + 10 * 60
-    monkeypatch.setattr("provision.distros.debian.archive_reading.time.time", lambda: later)
+    monkeypatch.setattr("provision.distros.debian.archive_index.time.time", lambda: later)
     asked = go_unreachable(monkeypatch)
     # Within the time for which an index counts as current; then within the pause after trouble.
     for _ in range(2):
@@ -326,7 +326,7 @@ def test_a_cached_index_out_of_date_gives_way_to_a_new_one(
     del host.mirror.fields["Valid-Until"]
     host.publish("1.0-1", "1.1-1")
     later = time.time() + 10 * 60
-    monkeypatch.setattr("provision.distros.debian.archive_reading.time.time", lambda: later)
+    monkeypatch.setattr("provision.distros.debian.archive_index.time.time", lambda: later)
     assert host.newest() == "1.1-1"
 
 
@@ -379,7 +379,7 @@ def test_a_replay_does_not_keep_an_index_that_is_out_of_date(
     host.mirror.date -= timedelta(days=1)
     host.publish("0.9-1")
     later = time.time() + 10 * 60
-    monkeypatch.setattr("provision.distros.debian.archive_reading.time.time", lambda: later)
+    monkeypatch.setattr("provision.distros.debian.archive_index.time.time", lambda: later)
     with pytest.raises(ProvisionError, match="is out of date") as caught:
         host.newest()
     assert "answered with an older index" in (caught.value.details or "")

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision.distros.kernel_tree import prepare_tree
-from provision.distros.kernel_tree.prepare_tree import (
+from provision.distros import prepare_tree
+from provision.distros.prepare_tree import (
     TOOL_VERSIONS,
     Compiler,
     TreeError,

@@ -9,9 +9,13 @@ import pytest
 
 from kit.fileserver import served
 from provision.distros import find_distro
-from provision.distros.debian import ArchiveAccess, SourcePackage, find_sources
-from provision.distros.debian.distro_archive import layout_of
-from provision.distros.debian.source_packages import _packages
+from provision.distros.debian import ArchiveAccess
+from provision.distros.debian.distro_archive import (
+    SourcePackage,
+    _packages,
+    find_sources,
+    layout_of,
+)
 from provision.errors import NotFoundError, ProvisionError
 from unit.fake_archive import Mirror, fake_gpgv
 

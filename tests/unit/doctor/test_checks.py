@@ -12,7 +12,7 @@ import pytest
 
 from kit.probe import is_root, need
 from provision.doctor import CHECKS, diagnose, observe
-from provision.kmod.firmware import offer_firmware
+from provision.kmod.device_setup import offer_firmware
 from unit.doctor.host import DRIVER, NEXT_KERNEL, DoctorHost
 from unit.doctor.troubles import (
     CASES,

@@ -21,12 +21,11 @@ from provision.pin import Pin
 from provision.pipeline.registries import Consent, examine, tag_of
 from provision.pipeline.workspace import Settings
 from provision.registry.artifact_images import facts_of
-from provision.registry.attached_signatures import signature_tag
+from provision.registry.attached_signatures import sign, signature_tag
 from provision.registry.copying import uploader
 from provision.registry.image_signature import UntrustedError
 from provision.registry.manifests import OCI_CONFIG, OCI_INDEX, OCI_MANIFEST
 from provision.registry.names import CATALOGUE, parse_reference
-from provision.registry.signature_writer import sign
 from unit.fleet.registries import Registries
 from unit.kmod.artifact import KERNEL, make_artifact, make_pin, write
 from unit.registry.media import config_of

@@ -1,4 +1,4 @@
-"""Every kernel that a host may boot counts, wherever it is that the boot loader finds it."""
+"""Every kernel that a host may boot counts, wherever the boot loader finds it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from provision.host.boot_entries import boot_entries
+from provision.host.boot_entries import boot_entries, other_slot
 from provision.host.kernels import find_kernels
 
 OLD, NEW = "6.1.0-47-amd64", "6.1.0-56-amd64"
@@ -196,3 +196,28 @@ def _image(version: str) -> bytes:
     head[0x202:0x206] = b"HdrS"
     struct.pack_into("<H", head, 0x20E, 0x100)
     return bytes(head[:0x300]) + version.encode() + b"\0" * 16
+
+
+@pytest.mark.parametrize(
+    ("booted", "other"),
+    [
+        ("BOOT_IMAGE=/flatcar/vmlinuz-a mount.usr=PARTUUID=7130 ro", "USR-B"),
+        ("BOOT_IMAGE=/flatcar/vmlinuz-b mount.usr=PARTUUID=e03d ro", "USR-A"),
+        ("root=/dev/vda9 ro", "USR-B"),
+    ],
+)
+def test_the_other_slot_is_the_one_that_did_not_boot(
+    tmp_path: Path, booted: str, other: str
+) -> None:
+    names = tmp_path / "dev/disk/by-partlabel"
+    names.mkdir(parents=True)
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/cmdline").write_text(f"{booted}\n")
+    assert other_slot(tmp_path) is None
+    for name in ("USR-A", "USR-B"):
+        (names / name).touch()
+    assert other_slot(tmp_path) == names / other
+
+
+def test_other_hosts_have_no_slots(tmp_path: Path) -> None:
+    assert other_slot(tmp_path) is None

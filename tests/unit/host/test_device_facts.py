@@ -12,10 +12,14 @@ from pydantic import ValidationError
 
 from provision.errors import ProvisionError
 from provision.host.devices.device_facts import Facts
-from provision.host.devices.nvidia import parse_capability, parse_information, parse_version
-from provision.host.devices.nvml import parse_answer
+from provision.host.devices.nvidia import (
+    parse_answer,
+    parse_capability,
+    parse_information,
+    parse_version,
+)
 from provision.host.devices.reading import parse_unique_id
-from provision.host.pci import pci_address, pci_order
+from provision.host.facts import pci_address, pci_order
 
 REFERENCE = Path(__file__).parents[3] / "docs/reference"
 _GPU = {

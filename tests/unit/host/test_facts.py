@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from provision.distros.debian import version_key
 from provision.errors import NotFoundError
-from provision.host.facts import Distro, Engine, read_facts
+from provision.host.facts import Distro, Engine, PciDevice, read_facts
 from provision.host.kernels import kernel_order
-from provision.host.pci import PciDevice
 
 OS_RELEASES = sorted((Path(__file__).parents[2] / "data/os-release").iterdir())
 SECURE_BOOT = "sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"

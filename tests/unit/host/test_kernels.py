@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from provision.host.boot_entries import image_release
 from provision.host.kernels import Kernels, find_kernels, is_running_host
-from provision.host.slots import image_release
 
 DATA = Path(__file__).parents[2] / "data/updaters"
 OLD, NEW = "6.1.0-47-amd64", "6.1.0-56-amd64"

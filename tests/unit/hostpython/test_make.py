@@ -13,7 +13,7 @@ from typing import IO
 import pytest
 
 from provision.build.diagnosis import BuildError
-from provision.distros.debian import SourceFile, SourcePackage
+from provision.distros.debian.distro_archive import SourceFile, SourcePackage
 from provision.engine.docker_api import BuildOptions, Image, Message
 from provision.errors import NotFoundError, UsageError
 from provision.hostpython import PythonRequest, make_python, plan_python, python_sources

@@ -1,4 +1,4 @@
-"""Modules into the kernel and out of it."""
+"""Modules are loaded into the kernel and unloaded, in this process's own SELinux domain."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from provision.errors import InUseError, NotFoundError, ProvisionError, UsageError
-from provision.kmod.load import Options, load, load_order, unload
+from provision.kmod.load import Options, in_own_domain, load, load_order, unload
 from provision.kmod.loaded import LoadedModule
 from provision.kmod.unload import ConflictError, ModuleInUseError, unload_order
 from provision.manifest import DriverFile, HostNeeds
@@ -235,3 +235,42 @@ def test_a_damaged_file_is_not_what_is_loaded(kernel: Kernel, entry: Path) -> No
     write(entry / manifest.modules[0].path, make_module()[:40])
     with pytest.raises(InUseError, match="net is loaded already, from another build"):
         load(entry, manifest, root=kernel.root)
+
+
+_ARGV = ["modprobe", "-d", "/var/lib/provision", "demo"]
+_CONTEXT = "system_u:system_r:initrc_t:s0"
+
+
+def _host(root: Path, *, enforce: str | None, context: str | None) -> Path:
+    (root / "etc/selinux").mkdir(parents=True)
+    (root / "etc/selinux/config").write_text("SELINUX=enforcing\n")
+    (root / "sys/fs").mkdir(parents=True)
+    (root / "proc/self/attr").mkdir(parents=True)
+    if enforce is not None:
+        (root / "sys/fs/selinux").mkdir()
+        (root / "sys/fs/selinux/enforce").write_text(enforce)
+    if context is not None:
+        (root / "proc/self/attr/current").write_text(context)
+    return root
+
+
+@pytest.mark.parametrize("enforce", ["1", "0"])
+def test_the_policys_own_domain_for_modprobe_is_not_entered(tmp_path: Path, enforce: str) -> None:
+    host = _host(tmp_path, enforce=enforce, context=f"{_CONTEXT}\0")
+    assert in_own_domain([*_ARGV], host) == ["runcon", _CONTEXT, *_ARGV]
+
+
+@pytest.mark.parametrize(
+    ("enforce", "context"),
+    [(None, f"{_CONTEXT}\0"), ("1", None), ("1", "")],
+    ids=["switched off", "no context", "an empty context"],
+)
+def test_without_selinux_modprobe_is_run_as_it_is(
+    tmp_path: Path, enforce: str | None, context: str | None
+) -> None:
+    host = _host(tmp_path, enforce=enforce, context=context)
+    assert in_own_domain([*_ARGV], host) == _ARGV
+
+
+def test_a_host_that_never_heard_of_it_needs_no_runcon(tmp_path: Path) -> None:
+    assert in_own_domain([*_ARGV], tmp_path) == _ARGV

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from provision.errors import NotFoundError, ProvisionError
-from provision.kmod.findings import Finding
-from provision.kmod.verify import verify_artifact
+from provision.kmod.verify import Finding, verify_artifact
 from unit.kmod.artifact import (
     KERNEL,
     MODULE,

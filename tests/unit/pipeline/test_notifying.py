@@ -25,7 +25,7 @@ from provision.pipeline.workspace import Settings
 from provision.progress import Event, Note
 from provision.registry.tokens import DeniedError
 from provision.sources.version_request import VersionRequest
-from provision.store.origin import mark_unsigned
+from provision.store.entries import mark_unsigned
 from unit.kmod.artifact import KERNEL, make_artifact, make_pin, write
 from unit.pipeline.test_registries import connected
 from unit.registry.memory import Answer, MemoryRegistry

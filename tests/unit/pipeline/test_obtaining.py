@@ -17,8 +17,7 @@ from provision.engine.docker_api import Engine, Image
 from provision.engine.transfer import Pushed
 from provision.errors import ProvisionError
 from provision.kmod import module_signatures
-from provision.kmod.findings import Finding
-from provision.kmod.verify import MANIFEST, verify_artifact
+from provision.kmod.verify import MANIFEST, Finding, verify_artifact
 from provision.manifest import Manifest
 from provision.pin import ClosurePackage
 from provision.pipeline import obtaining

@@ -36,10 +36,9 @@ from provision.registry.image_signature import UntrustedError
 from provision.registry.names import Reference, parse_reference
 from provision.registry.tokens import DeniedError
 from provision.sources.version_request import VersionRequest
-from provision.store.entries import remove
+from provision.store.entries import newest_serial, note_serial, remove, unsigned_reference
 from provision.store.layout import Layout
 from provision.store.locks import changing
-from provision.store.origin import newest_serial, note_serial, unsigned_reference
 from unit.kmod.artifact import KERNEL, VERMAGIC, make_artifact, make_module, make_pin
 from unit.registry.memory import (
     Answer,

@@ -29,8 +29,8 @@ from provision.registry.image_catalogue import ImageCatalogue
 from provision.registry.image_signature import UntrustedError
 from provision.registry.names import CATALOGUE, pin_tag
 from provision.sources.version_request import VersionRequest
+from provision.store.entries import newest_serial
 from provision.store.layout import Layout
-from provision.store.origin import newest_serial
 from unit.engine.fake_engine import FakeEngine
 from unit.kmod.artifact import make_pin
 from unit.pipeline.test_registries import (

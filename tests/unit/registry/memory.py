@@ -25,12 +25,12 @@ from urllib3 import HTTPResponse
 
 from provision.pin import PIN_LABEL, Pin
 from provision.registry.artifact_images import facts_of
+from provision.registry.attached_signatures import sign
 from provision.registry.client import Client
 from provision.registry.credentials import Credentials
 from provision.registry.image_signature import Facts, PublicKey
 from provision.registry.manifests import OCI_CONFIG, OCI_MANIFEST
 from provision.registry.names import Reference, parse_reference
-from provision.registry.signature_writer import sign
 from provision.registry.tokens import Access
 from provision.registry.transport import Transport
 

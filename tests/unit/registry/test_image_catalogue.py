@@ -14,6 +14,7 @@ from provision.errors import NotFoundError, ProvisionError
 from provision.pin import Pin
 from provision.registry import catalogue_keeper, image_catalogue
 from provision.registry.artifact_images import facts_of
+from provision.registry.attached_signatures import sign
 from provision.registry.catalogue_keeper import CatalogueKeeper, write_catalogue
 from provision.registry.image_catalogue import (
     LARGEST_SERIAL,
@@ -25,7 +26,6 @@ from provision.registry.image_catalogue import (
 from provision.registry.image_signature import CATALOGUE_FACT, UntrustedError
 from provision.registry.manifests import OCI_INDEX, OCI_MANIFEST
 from provision.registry.names import CATALOGUE, pin_of_tag, pin_tag, version_of_tag
-from provision.registry.signature_writer import sign
 from unit.kmod.artifact import make_pin
 from unit.registry.memory import (
     ECDSA,

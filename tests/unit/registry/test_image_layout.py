@@ -19,15 +19,13 @@ from provision.engine.tar_streams import Unpacker
 from provision.errors import NotFoundError, ProvisionError
 from provision.progress import silent
 from provision.registry.artifact_images import Trusted, facts_of, find, unpack_layers
-from provision.registry.attached_signatures import verify_signature
+from provision.registry.attached_signatures import sign, verify_signature
 from provision.registry.copying import ImageCopier
 from provision.registry.detached import sign_archive, signature_file, with_detached
-from provision.registry.image_layout import REF_NAME, open_layout
+from provision.registry.image_layout import REF_NAME, LayoutWriter, open_layout
 from provision.registry.image_signature import UntrustedError
-from provision.registry.layout_writer import LayoutWriter
+from provision.registry.manifests import Repository
 from provision.registry.names import Reference
-from provision.registry.repository import Repository
-from provision.registry.signature_writer import sign
 from provision.registry.storage import open_files
 from unit.kmod.artifact import make_artifact, make_pin
 from unit.registry.media import docker_archive, files_in, tar_of, tar_with

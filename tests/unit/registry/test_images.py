@@ -23,11 +23,10 @@ from provision.pin import PIN_LABEL
 from provision.progress import silent
 from provision.registry import artifact_images, layers
 from provision.registry.artifact_images import Trusted, facts_of, find, unpack_layers
-from provision.registry.attached_signatures import signature_tag, verify_signature
+from provision.registry.attached_signatures import sign, signature_tag, verify_signature
 from provision.registry.image_signature import ANNOTATION, PAYLOAD, UntrustedError, payload_of
 from provision.registry.manifests import OCI_INDEX, OCI_MANIFEST
 from provision.registry.private_key import FileSigner
-from provision.registry.signature_writer import sign
 from provision.run import Completed
 from unit.kmod.artifact import make_artifact, make_pin
 from unit.registry.memory import (

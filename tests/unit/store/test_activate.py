@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from provision.errors import NotFoundError, ProvisionError
-from provision.manifest import Manifest
+from provision.manifest import HostNeeds, Manifest
 from provision.store import activate
 from provision.store.activate import apply, loader_config, plan, vendor_config
 from provision.store.entries import add, current_entry, drafted, remove_leftovers
@@ -207,3 +207,20 @@ def test_leftovers_of_killed_runs_go_and_nothing_else(layout: Layout) -> None:
 def test_a_driver_that_is_not_installed_is_not_found(layout: Layout) -> None:
     with pytest.raises(NotFoundError, match="is not installed"):
         current_entry(layout)
+
+
+def _activate(layout: Layout, manifest: Manifest) -> None:
+    apply(layout, plan(layout, manifest), on_change=lambda _change: None)
+
+
+def test_conflicts_are_blacklisted_as_long_as_the_driver_has_them(tmp_path: Path) -> None:
+    layout = Layout(tmp_path / "host", "demo")
+    manifest = make_artifact(layout.entry("0" * 12))
+    needs = HostNeeds(conflicts=("nouveau", "nova_core"))
+    _activate(layout, manifest.model_copy(update={"host": needs}))
+    path = tmp_path / "host/etc/modprobe.d/provision-demo.conf"
+    lines = path.read_text().splitlines()
+    assert lines[1:] == ["blacklist nouveau", "blacklist nova_core"]
+    assert lines[0].startswith("# ")
+    _activate(layout, manifest)
+    assert not path.exists()

@@ -15,8 +15,7 @@ from provision.cli import options
 from provision.cli.options import print_fields, print_json
 from provision.doctor import Result, State, diagnose, observe
 from provision.errors import ExitCode
-from provision.host.facts import Facts, read_facts
-from provision.host.pci import PciDevice
+from provision.host.facts import Facts, PciDevice, read_facts
 
 _COLOURS: Mapping[State, str] = {"ok": "green", "warn": "yellow", "fail": "red", "unknown": "cyan"}
 

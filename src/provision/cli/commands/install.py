@@ -15,9 +15,8 @@ from provision.cli.options import megabytes, print_fields, print_json
 from provision.documents import load_json
 from provision.engine.docker_api import names_registry
 from provision.errors import ProvisionError
-from provision.kmod.findings import Report
 from provision.kmod.module_signatures import is_signed_for_host
-from provision.kmod.verify import MANIFEST
+from provision.kmod.verify import MANIFEST, Report
 from provision.manifest import Manifest
 from provision.pin import Pin
 from provision.pipeline.artifact_lookup import look_for, may_be_in_store, stored_for

@@ -22,8 +22,8 @@ from provision.pipeline.registry_search import Lookup, seek_pin
 from provision.registry.artifact_images import Trusted
 from provision.registry.client import Client
 from provision.registry.image_catalogue import ImageCatalogue
+from provision.registry.manifests import Repository
 from provision.registry.names import HostTag, Reference, parse_reference, read_tag, version_of_tag
-from provision.registry.repository import Repository
 from provision.sources.kind import newest_first
 
 

@@ -6,8 +6,13 @@ own apt configuration says where packages come from, or provision.toml.
 
 from __future__ import annotations
 
-from provision.distros.debian.archive_index import ArchiveIndex, Suite
-from provision.distros.debian.archive_reading import ArchiveAccess, default_cache, open_index
+from provision.distros.debian.archive_index import (
+    ArchiveAccess,
+    ArchiveIndex,
+    Suite,
+    default_cache,
+    open_index,
+)
 from provision.distros.debian.packages_file import IndexedPackage
 from provision.distros.debian.relations import (
     Alternative,
@@ -16,7 +21,6 @@ from provision.distros.debian.relations import (
     upstream_version,
     version_key,
 )
-from provision.distros.debian.source_packages import SourceFile, SourcePackage, find_sources
 from provision.distros.debian.suites import ArchiveLayout, debian_architecture
 
 __all__ = [
@@ -25,13 +29,10 @@ __all__ = [
     "ArchiveIndex",
     "ArchiveLayout",
     "IndexedPackage",
-    "SourceFile",
-    "SourcePackage",
     "Suite",
     "compare_versions",
     "debian_architecture",
     "default_cache",
-    "find_sources",
     "open_index",
     "parse_depends",
     "upstream_version",

@@ -19,8 +19,17 @@ from urllib.parse import unquote, urlsplit
 from provision.distros.debian.apt_messages import NO_CONFIG, explain
 from provision.distros.debian.relations import version_key
 from provision.distros.distro import Distro, FamilyName, Release
-from provision.distros.family import WORK, Failure, HeaderQuery, Package, Repository, Script, Spec
-from provision.distros.header_rules import find_compilers, find_headers
+from provision.distros.family import (
+    WORK,
+    Failure,
+    HeaderQuery,
+    Package,
+    Repository,
+    Script,
+    Spec,
+    find_compilers,
+    find_headers,
+)
 from provision.documents import refusing
 from provision.errors import ProvisionError
 from provision.pin import ClosurePackage

@@ -6,8 +6,7 @@ import re
 from dataclasses import dataclass
 
 from provision.distros.distro import Distro
-from provision.distros.family import Failure
-from provision.distros.header_rules import fill
+from provision.distros.family import Failure, fill
 from provision.errors import NotFoundError, ProvisionError
 
 # Exit status of a script that found no configuration in the headers.

@@ -18,8 +18,18 @@ from collections.abc import Iterable, Mapping
 from urllib.parse import urlsplit
 
 from provision.distros.distro import Archive, Distro, FamilyName, Release
-from provision.distros.family import WORK, Failure, HeaderQuery, Package, Repository, Script, Spec
-from provision.distros.header_rules import fill, find_compilers, find_headers
+from provision.distros.family import (
+    WORK,
+    Failure,
+    HeaderQuery,
+    Package,
+    Repository,
+    Script,
+    Spec,
+    fill,
+    find_compilers,
+    find_headers,
+)
 from provision.distros.rpm_based import rpm, rpm_keys, solver_messages
 from provision.errors import ProvisionError
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from provision.distros.family import Failure
-from provision.distros.header_rules import fill
+from provision.distros.family import Failure, fill
 from provision.distros.rpm_based.rpm import NO_CONFIG
 from provision.distros.rpm_based.rpm_keys import BAD_SIGNATURE, NO_KEYS
 from provision.errors import NotFoundError, ProvisionError

@@ -7,8 +7,17 @@ import shlex
 from collections.abc import Mapping
 
 from provision.distros.distro import Distro, FamilyName, Release
-from provision.distros.family import WORK, Failure, HeaderQuery, Package, Repository, Script, Spec
-from provision.distros.header_rules import find_compilers, find_headers
+from provision.distros.family import (
+    WORK,
+    Failure,
+    HeaderQuery,
+    Package,
+    Repository,
+    Script,
+    Spec,
+    find_compilers,
+    find_headers,
+)
 from provision.distros.rpm_based import rpm, rpm_keys, solver_messages
 from provision.distros.rpm_based.dnf import release_key
 from provision.errors import ProvisionError

@@ -1,4 +1,4 @@
-"""Asks NVML about GPUs and prints one line of JSON; ``provision.host.devices.nvml`` runs this file.
+"""Asks NVML about GPUs and prints one line of JSON; ``host.devices.nvidia`` runs this file.
 
 It is a program of its own, because NVML is foreign code that may hang or crash. It imports nothing
 of provision, and runs with any Python that has NVIDIA's ``nvidia-ml-py``.

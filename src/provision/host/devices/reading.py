@@ -12,7 +12,7 @@ from provision.files import glob_in_root, in_root
 from provision.host.devices.device_facts import Device, Facts, kernel_text, minor_number
 from provision.host.devices.nvidia import nvidia_facts
 from provision.host.devices.record import facts_path, recording, remove_facts, write_facts
-from provision.host.pci import pci_address, pci_order
+from provision.host.facts import pci_address, pci_order
 
 _NODE = re.compile(r"renderD([0-9]+)", re.ASCII)
 _UNIQUE = re.compile(r"(?:0x)?([0-9a-f]{1,16})", re.ASCII)

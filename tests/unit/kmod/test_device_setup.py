@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from kit.probe import is_root, need
 from provision.catalogue import Catalogue, catalogue_folders
 from provision.errors import ProvisionError
-from provision.kmod.nodes import make_nodes, missing_nodes, remove_nodes, wanted_nodes
+from provision.kmod.device_setup import make_nodes, missing_nodes, remove_nodes, wanted_nodes
 from provision.manifest import DeviceNode, Manifest, MinorsFrom
 from unit.kmod.artifact import make_artifact, write
 

@@ -1,8 +1,14 @@
-"""Device nodes, and links in ``/dev/char``, that a driver doesn't make itself.
+"""What devices need besides loaded modules: firmware that the kernel finds, and device nodes.
+
+The firmware of an artifact lies in the store and not below /lib. The kernel looks into one folder
+of our choice before its own: https://docs.kernel.org/driver-api/firmware/fw_search_path.html. That
+folder is made again at each load, on a file system that a reboot empties, and holds links into the
+store.
 
 NVIDIA's modules register no devices with the kernel's driver core, so neither devtmpfs nor udev
-makes their nodes. The links are what runc with systemd's cgroup driver finds a device by (DESIGN:
-NVML "Unknown Error"). Which nodes there are is the recipe's knowledge: ``[[host.nodes]]``.
+makes their nodes. runc with systemd's cgroup driver finds a device by its link in ``/dev/char``;
+without it, NVML fails with "Unknown Error". The recipe says which nodes there are:
+``[[host.nodes]]``.
 """
 
 from __future__ import annotations
@@ -18,6 +24,66 @@ from provision.errors import ProvisionError
 from provision.files import glob_in_root, in_root, switch_symlink
 from provision.manifest import DeviceNode, Manifest
 from provision.progress import Note, Progress, silent
+
+FIRMWARE_FOLDER = PurePosixPath("run/provision/firmware")
+FIRMWARE_PARAMETER = PurePosixPath("sys/module/firmware_class/parameters/path")
+_PREFIXES = ("/usr/lib/firmware/", "/lib/firmware/")
+
+
+def offer_firmware(entry: Path, manifest: Manifest, *, root: Path = Path("/")) -> bool:
+    """Link an artifact's firmware to where the kernel looks.
+
+    Args:
+        entry: The artifact's folder.
+        manifest: Its manifest.
+        root: Root of the running host.
+
+    Returns:
+        Whether the artifact has any.
+
+    Raises:
+        ProvisionError: Another folder is set, so the kernel would not look into ours.
+        OSError: The folder can't be written.
+    """
+    names = firmware_names(manifest)
+    if not names:
+        return False
+    ours = f"/{FIRMWARE_FOLDER}"
+    current = configured_folder(root)
+    if current not in {"", ours}:
+        raise ProvisionError(
+            f"The kernel looks for firmware in '{current}', which someone else has set.",
+            resolution=f"Remove firmware_class.path={current} from the kernel's command line (or"
+            f" from whatever writes /{FIRMWARE_PARAMETER}), or copy the driver's firmware there and"
+            " to /lib/firmware.",
+        )
+    real = entry.resolve()
+    for name, path in names.items():
+        target = f"/{(real / path).relative_to(root.resolve())}"
+        switch_symlink(in_root(root, FIRMWARE_FOLDER / name, follow=False), target)
+    if current != ours:
+        # Not atomically: it is no file but a parameter of the kernel.
+        in_root(root, FIRMWARE_PARAMETER).write_text(ours)
+    return True
+
+
+def firmware_names(manifest: Manifest) -> dict[str, str]:
+    """Return what the kernel calls each firmware file, with its path in the artifact."""
+    return {
+        file.path.removeprefix(prefix): f"driver{file.path}"
+        for file in manifest.files
+        for prefix in _PREFIXES
+        if file.kind == "firmware" and file.path.startswith(prefix)
+    }
+
+
+def configured_folder(root: Path) -> str:
+    """Return the folder that the kernel looks into before its own; empty if there is none."""
+    try:
+        return in_root(root, FIRMWARE_PARAMETER).read_text().strip()
+    except OSError:
+        return ""
+
 
 # Makes a node: path, mode with type, device number; ``os.mknod``.
 Mknod = Callable[[Path, int, int], None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from provision.manifest import UNSIGNED
-from provision.store.origin import MARK, mark_unsigned, unsigned_reference
+from provision.store.entries import MARK, mark_unsigned, unsigned_reference
 
 
 def test_verification_and_status_know_one_mark(tmp_path: Path) -> None:

@@ -9,13 +9,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from provision.distros.kernel_tree.prepare_tree import (
+from provision.distros.known import distro_named
+from provision.distros.prepare_tree import (
     TreeError,
     check_symvers,
     compiler_of,
     parse_config,
 )
-from provision.distros.known import distro_named
 from provision.errors import NotFoundError, ProvisionError
 
 # What the kernel's own build calls.

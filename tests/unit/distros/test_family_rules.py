@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provision.distros import Distro, HeaderQuery, distro_named, family_of
-from provision.distros.header_rules import cc_version_text
+from provision.distros.family import cc_version_text
 from provision.errors import NotFoundError, ProvisionError
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from provision.distros.kernel_tree.tree_family import (
+from provision.distros.kernel_tree import (
     build_packages,
     compiler_beside,
     fedora_of_kernel,

@@ -1,4 +1,6 @@
-"""The Depends field."""
+"""Debian's order of versions, and the Depends field."""
+
+from __future__ import annotations
 
 from contextlib import suppress
 
@@ -6,7 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision.distros.debian import Alternative, parse_depends
+from provision.distros.debian import (
+    Alternative,
+    compare_versions,
+    parse_depends,
+    upstream_version,
+    version_key,
+)
 from provision.errors import ProvisionError
 
 NAME = st.from_regex(r"[a-z0-9][a-z0-9+.-]{1,12}", fullmatch=True)
@@ -75,3 +83,30 @@ def test_any_text_is_relations_or_an_error_of_ours(text: str) -> None:
         for group in parse_depends(text):
             for alternative in group:
                 alternative.accepts("1.0")
+
+
+_VERSION = st.from_regex(r"([0-9]:)?[0-9][A-Za-z0-9.+~]{0,6}(-[0-9a-z.~]{1,4})?", fullmatch=True)
+
+
+@given(_VERSION, _VERSION)
+def test_keys_and_comparison_agree(one: str, other: str) -> None:
+    assert (compare_versions(one, other) < 0) == (version_key(one) < version_key(other))
+    assert compare_versions(one, other) == -compare_versions(other, one)
+
+
+@pytest.mark.parametrize(
+    ("version", "upstream"),
+    [
+        ("535.261.03-1", "535.261.03"),
+        ("535.309.01-0+deb12u1", "535.309.01"),
+        ("2:1.0-rc-3", "1.0-rc"),
+        ("6.1", "6.1"),
+    ],
+)
+def test_the_upstream_part_has_no_epoch_and_no_revision(version: str, upstream: str) -> None:
+    assert upstream_version(version) == upstream
+
+
+def test_what_is_no_version_is_an_error() -> None:
+    with pytest.raises(ValueError, match="Invalid version"):
+        version_key("not a version")
